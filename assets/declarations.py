@@ -25,11 +25,12 @@ from dagster import (
 from pydantic import Field
 
 from tracks_dagster.attempts.effects.branches import find_origin
-from tracks_dagster.attempts.effects.local.checkout import read_code_diff, read_code_version
-from tracks_dagster.attempts.effects.local.project_code import FoundCode, read_project_code
+from tracks_dagster.attempts.effects.local.checkout import read_code_version
+from tracks_dagster.attempts.effects.local.project_code import read_project_code
 from tracks_dagster.attempts.effects.runs import RunRequest, declare, defaults_of, new_run_id
+from tracks_dagster.attempts.ports import FoundCode
 from tracks_dagster.clean_errors import clean_text, without_secrets
-from tracks_dagster.data.effects.projects import Registered, find_registered
+from tracks_dagster.data.effects.projects import DEFAULT_PROJECT, Registered, find_registered
 from tracks_dagster.data.project import Project
 from tracks_dagster.kubernetes.effects.preflight import gang_check
 from tracks_dagster.review.effects.metadata import run_metadata
@@ -41,7 +42,6 @@ from tracks_dagster.track.text.redact import redact_json
 from tracks_dagster.wiring import App
 
 OWNER = "dagster"  # of runs that nobody else answers for
-DEFAULT_PROJECT = "gpt"  # where neither project nor branch_from names one
 NO_STEPS = "checkpoint_every_steps"  # null: it saves by seconds alone
 CADENCE = frozenset({NO_STEPS, "checkpoint_every_s"})
 PARTS = frozenset({"retention", "cluster"})
@@ -110,7 +110,7 @@ class TrainingRunConfig(Config):
         description=(
             "Start from a checkpoint of another run: RUN@STEP, for example my-run@40. What is left "
             "out here is as that run had it, except intent, owner and drills. With `project` the code "
-            "is that of its folder now; without, as that run stored it, and a family's today's."
+            "is that of its folder now; without, as that run stored it."
         ),
     )
     branch_from_attempt: int | None = Field(
@@ -222,7 +222,7 @@ def _project_field(projects: Iterable[Registered]) -> dagster.Field:
     """
     offered = {
         each.name: dagster.Field(
-            _keys_field(each.project, is_own=each.folder is not None),
+            _keys_field(each.project, is_own=not each.is_shipped),
             is_required=False,
             description="Overrides of its config; {} for none.",
         )
@@ -291,10 +291,10 @@ def _request(app: App, filled: Mapping[str, Any]) -> RunRequest:
         raise InvalidInput("project and config both give overrides; write them below project.")
     chosen = filled.get("project", {None: filled.get("config")})
     [(name, overrides)] = chosen.items()
-    found = None
-    if name is not None or origin is None:
-        found = _code_of(app, name or DEFAULT_PROJECT, filled.get("launcher", names.LOCAL))
+    is_inherited = name is None and origin is not None and not origin.is_of_family
     name = name or (DEFAULT_PROJECT if origin is None else origin.family)
+    launcher = filled.get("launcher", names.LOCAL)
+    found = None if is_inherited else _code_of(app, name, launcher)
     day = app.now().strftime("%Y%m%d")
     request = RunRequest(
         family=name,
@@ -303,29 +303,21 @@ def _request(app: App, filled: Mapping[str, Any]) -> RunRequest:
         **{
             "run_id": new_run_id(name, day=day, new_uid=app.new_uid),
             "owner": OWNER,
-            **_code(app, found),
+            # The code that a branch inherits has its source's version, but for this package's.
+            **({"code": read_code_version(app.settings.root)} if found is None else found.fields),
             **_chosen(filled, None if found is None else found.project),
         },
     )
     return request if origin is None else origin.inherited_by(request, given=set(filled))
 
 
-def _code_of(app: App, name: str, launcher: str) -> FoundCode | None:
-    """Return the project's code as it is now; None for a family that ships. Raises InvalidInput."""
-    registered = find_registered(app.settings.home, name)
+def _code_of(app: App, name: str, launcher: str) -> FoundCode:
+    """Return the project's code as it is now; raises InvalidInput."""
+    registered = find_registered(app.settings.home, app.settings.examples, name)
     registered.read()
-    if registered.folder is None:
-        return None
     return read_project_code(
         registered.folder, store_url=app.store.url, clean=app.redact, launcher=launcher
     )
-
-
-def _code(app: App, found: FoundCode | None) -> dict[str, Any]:
-    if found is None:
-        root = app.settings.root
-        return {"code": read_code_version(root), "code_diff": read_code_diff(root, app.redact)}
-    return {each.name: getattr(found, each.name) for each in fields(found)}
 
 
 def _chosen(filled: Mapping[str, Any], project: Project | None) -> dict[str, Any]:

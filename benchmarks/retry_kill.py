@@ -25,10 +25,12 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TypeVar
 
-from tracks_dagster.attempts.effects.local.checkout import read_code_version
 from tracks_dagster.attempts.effects.local.processes import Process
+from tracks_dagster.attempts.effects.local.project_code import read_project_code
 from tracks_dagster.attempts.effects.runs import RunRequest, declare
-from tracks_dagster.cli.start.snapshots import ensure_snapshots, family_datasets
+from tracks_dagster.attempts.ports import FoundCode
+from tracks_dagster.cli.start.snapshots import datasets_of, ensure_snapshots
+from tracks_dagster.data.effects.projects import DEFAULT_PROJECT
 from tracks_dagster.holds.effects.stops import request_stop
 from tracks_dagster.settings import Settings
 from tracks_dagster.stores.journals import last_step, read_steps
@@ -40,7 +42,6 @@ from tracks_dagster.wiring import App, build, open_dagster_home
 T = TypeVar("T")
 
 ROUNDS = 10
-FAMILY = "gpt"
 # Steps of a fifth of a second or so: the run is still training when it is killed.
 CONFIG: dict[str, Json] = {"steps": 3000, "global_batch": 48, "context": 64, "d_model": 64}
 CHECKPOINT_EVERY_STEPS = 10
@@ -55,11 +56,14 @@ def figures(rounds: int) -> dict[str, float]:
     with tempfile.TemporaryDirectory(prefix="tracks-bench-") as folder:
         settings = Settings.from_environment({"TRACKS_HOME": str(Path(folder).absolute())})
         app, home = build(settings), open_dagster_home(settings)
-        ensure_snapshots(app, home, family_datasets(FAMILY))
+        code = read_project_code(
+            settings.examples / DEFAULT_PROJECT, store_url=app.store.url, clean=app.redact
+        )
+        ensure_snapshots(app, home, datasets_of(code.project))
         measured = []
         with home.daemon():
             for number in range(1, rounds + 1):
-                measured.append(_round(app, f"bench-kill-{number}"))
+                measured.append(_round(app, code, f"bench-kill-{number}"))
                 parts = ", ".join(f"{name} {s:.1f}" for name, s in measured[-1].items())
                 print(f"  kill {number} of {rounds}: {parts}", file=sys.stderr)
     found = {"kill_to_first_step_s": [sum(parts.values()) for parts in measured]}
@@ -69,16 +73,16 @@ def figures(rounds: int) -> dict[str, float]:
     return {**medians, f"kill_to_first_step_s @slowest of {rounds}": slowest}
 
 
-def _round(app: App, run_id: str) -> dict[str, float]:
+def _round(app: App, code: FoundCode, run_id: str) -> dict[str, float]:
     """Run, kill, and return the seconds of each part of the way back."""
     request = RunRequest(
         run_id=run_id,
-        family=FAMILY,
+        family=code.project.name,
         intent="See how long it takes from a kill to the next step.",
-        code=read_code_version(app.settings.root),
         config=CONFIG,
         checkpoint_every_steps=CHECKPOINT_EVERY_STEPS,
         owner="bench",
+        **code.fields,
     )
     declare(app.tracks, request)
     try:

@@ -25,6 +25,7 @@ from dagster import (
 from tracks_dagster.attempts.effects.retraining import look_at_snapshot, look_at_tick
 from tracks_dagster.clean_errors import clean_text, without_secrets
 from tracks_dagster.data.effects.projects import Registered, find_registered
+from tracks_dagster.data.project import Project
 from tracks_dagster.data.schedule import Retrain, Schedule
 from tracks_dagster.track import names
 from tracks_dagster.wiring import App
@@ -32,7 +33,7 @@ from tracks_dagster.wiring import App
 LOOK_EVERY_S = 30
 UNREADABLE = Schedule(cron="0 * * * *")  # of a project that cannot be read: its tick says why
 _TICK = "Each tick declares a run, or says why it is skipped. "
-_SHIPPED = "Off until somebody who pays for the machines switches it on."
+_SHIPPED = " Off until somebody who pays for the machines switches it on."
 
 
 def retraining_schedules(projects: Iterable[Registered]) -> list[ScheduleDefinition]:
@@ -54,7 +55,7 @@ def _schedule_of(each: Registered) -> Schedule:
 def _schedule(each: Registered) -> ScheduleDefinition:
     # On where it cannot be read, too: the daemon loads anew every minute, and a schedule that went off
     # by itself would be missed by nobody.
-    asked, is_on = _schedule_of(each), each.folder is not None
+    asked, is_on = _schedule_of(each), not each.is_shipped
 
     @schedule(
         name=names.RETRAIN.format(names.dagster_name(each.name)),
@@ -70,7 +71,7 @@ def _schedule(each: Registered) -> ScheduleDefinition:
     def retrain(
         context: ScheduleEvaluationContext, app: ResourceParam[App]
     ) -> RunRequest | SkipReason:
-        project = find_registered(app.settings.home, each.name).read()
+        project = _read(app, each.name)
         if each.project is None:
             return SkipReason(
                 f"skipped: {each.name} can be read again; a reload brings its own cron"
@@ -83,7 +84,7 @@ def _schedule(each: Registered) -> ScheduleDefinition:
 
 
 def _sensor(each: Registered) -> SensorDefinition:
-    is_on = each.folder is not None
+    is_on = not each.is_shipped
 
     @sensor(
         name=names.RETRAIN_ON_SNAPSHOT.format(names.dagster_name(each.name)),
@@ -96,7 +97,7 @@ def _sensor(each: Registered) -> SensorDefinition:
     def retrain(
         context: SensorEvaluationContext, app: ResourceParam[App]
     ) -> RunRequest | SkipReason:
-        project = find_registered(app.settings.home, each.name).read()
+        project = _read(app, each.name)
         answer, seen = look_at_snapshot(app.tracks, app.ledger, project, context.cursor)
         context.update_cursor(seen)
         return _requested(app, each.name, answer)
@@ -107,8 +108,13 @@ def _sensor(each: Registered) -> SensorDefinition:
 def _description(each: Registered, asked: Schedule) -> str:
     dataset = None if each.project is None else each.project.dataset
     data = "" if dataset is None else f"Dataset: {dataset}. "
-    where = _SHIPPED if each.folder is None else f"The code is that of {each.folder} at the tick."
-    return f"Retrains {each.name} {asked.words}. {_TICK}{data}{where}"
+    switch = _SHIPPED if each.is_shipped else ""
+    code = f"The code is that of {each.folder} at the tick."
+    return f"Retrains {each.name} {asked.words}. {_TICK}{data}{code}{switch}"
+
+
+def _read(app: App, name: str) -> Project:
+    return find_registered(app.settings.home, app.settings.examples, name).read()
 
 
 def _requested(app: App, name: str, answer: Retrain | str) -> RunRequest | SkipReason:

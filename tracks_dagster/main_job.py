@@ -12,15 +12,17 @@ from functools import partial
 
 import click
 
-from tracks_dagster.attempts.effects.local.checkout import read_code_diff, read_code_version
+from tracks_dagster.attempts.effects.local.project_code import read_project_code
 from tracks_dagster.attempts.effects.runs import RunRequest, declare, new_run_id
 from tracks_dagster.cli import BAD_NEWS, fail
 from tracks_dagster.cli.common import person, text_width
 from tracks_dagster.cli.explain import write_report_now
 from tracks_dagster.cli.start.driving import drive
 from tracks_dagster.cli.start.run import WAIT_S, print_attempts, problem_of
-from tracks_dagster.cli.start.snapshots import ensure_snapshots, family_datasets
+from tracks_dagster.cli.start.snapshots import ensure_snapshots
 from tracks_dagster.cli.terminal import visible_output
+from tracks_dagster.data.effects.datasets.catalog import DATASETS
+from tracks_dagster.data.effects.projects import DEFAULT_PROJECT
 from tracks_dagster.review.effects.explain.run import ExplainContext, explain_attempt
 from tracks_dagster.review.effects.explain.summary import attempt_summary
 from tracks_dagster.review.effects.outcome import read_outcome
@@ -66,20 +68,24 @@ def main() -> None:
 def run_main_job() -> int:
     """Run the whole story; return the exit code."""
     settings = Settings.from_environment()
+    clean = partial(redact, secrets=settings.secrets)
+    found = read_project_code(
+        settings.examples / DEFAULT_PROJECT, store_url=settings.store_url, clean=clean
+    )
+    name = found.project.name
     request = RunRequest(
-        run_id=new_run_id("gpt", day=utc_now().strftime("%Y%m%d"), new_uid=new_uid),
-        family="gpt",
+        run_id=new_run_id(name, day=utc_now().strftime("%Y%m%d"), new_uid=new_uid),
+        family=name,
         intent="The main job: survive a preemption and an OOM, and be promoted.",
-        code=read_code_version(settings.root),
-        code_diff=read_code_diff(settings.root, partial(redact, secrets=settings.secrets)),
         config={"steps": STEPS},
         checkpoint_every_steps=CHECKPOINT_EVERY_STEPS,
         owner=person(),
         drills=DRILLS,
+        **found.fields,
     )
     click.echo(STORY)
     app, home = build(settings), open_dagster_home(settings)
-    ensure_snapshots(app, home, family_datasets("gpt", "tabular"))
+    ensure_snapshots(app, home, list(DATASETS))
     declare(app.tracks, request)
     followed = drive(app, home, request.run_id, wait_s=WAIT_S, by=request.owner)
     outcome = read_outcome(app.tracks, request.run_id, weights_sha256, by=request.owner)

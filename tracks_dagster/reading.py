@@ -42,8 +42,8 @@ def open_store_to_read(settings: Settings) -> ObjectStore:
     is_there = any(os.access(place / "format.json", os.F_OK) for place in places)
     if is_local and not is_there and not settings.is_archive:
         raise NothingYet(
-            f"Nothing was recorded in TRACKS_HOME {settings.home} yet; `tracks run --family gpt "
-            '--steps 40 --intent "…"` starts a training run there.'
+            f"Nothing was recorded in TRACKS_HOME {settings.home} yet; `tracks run` in a project's "
+            "folder starts a training run there."
         )
     return open_store(settings.store_url, probe=False)
 

@@ -28,6 +28,7 @@ LEDGER_FILE = "ledger.db"
 POLICY_FILE = "policy.yaml"
 CLUSTER_FILE = "kubernetes.yaml"
 PRICES_FILE = "prices.yaml"
+EXAMPLES = "examples"
 POSTGRES_SCHEMES = ("postgresql", "postgres", "postgresql+psycopg2")
 
 
@@ -105,6 +106,11 @@ class Settings:
     def cache(self) -> Path:
         """What may be removed at any time: fetched snapshots of files, and what files hashed to."""
         return self.home / "cache"
+
+    @property
+    def examples(self) -> Path:
+        """Where the projects that ship lie."""
+        return self.root / EXAMPLES
 
     @property
     def reports(self) -> Path:
@@ -231,12 +237,13 @@ def usable_prices(settings: Settings) -> tuple[Prices | None, str | None]:
 
 def usable_projects() -> tuple[Registered, ...]:
     """Return the projects of the environment's home; those that ship where it names no usable one."""
-    from tracks_dagster.data.effects.projects import SHIPPED, load_projects
+    from tracks_dagster.data.effects.projects import load_projects, load_shipped
 
     try:
-        return load_projects(Settings.from_environment().home)
+        settings = Settings.from_environment()
     except SettingsError:  # whatever uses the application says what is wrong
-        return SHIPPED
+        return load_shipped(find_root() / EXAMPLES)
+    return load_projects(settings.home, settings.examples)
 
 
 def find_ui_url(settings: Settings) -> str:

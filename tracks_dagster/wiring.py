@@ -18,7 +18,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tracks_dagster.attempts.machine import ProcessId
-from tracks_dagster.attempts.ports import GangLauncher, LauncherOf, Orchestrator
+from tracks_dagster.attempts.ports import (
+    FindShipped,
+    FoundCode,
+    GangLauncher,
+    LauncherOf,
+    Orchestrator,
+)
 from tracks_dagster.checkpoints.ports import CheckpointReader
 from tracks_dagster.data.ports import Datasets, Evaluator
 from tracks_dagster.home.home_folder import check_home, prepare_home
@@ -69,6 +75,7 @@ class App:
     tracks: Tracks
     launcher_of: LauncherOf
     foresee: Callable[[str, str, str | None], Mapping[str, Json]]
+    shipped: FindShipped
     evaluator: Evaluator
     datasets: Datasets
     redact: Redact
@@ -88,6 +95,7 @@ class App:
             policy=policy,
             checkpoints=self.checkpoints,
             holds=Holds(self.tracks),
+            shipped=self.shipped,
         )
         return world.for_tick()
 
@@ -132,6 +140,7 @@ def build(settings: Settings) -> App:
     remote is opened first, so that nothing was written when it cannot be reached. Raises SettingsError,
     StoreUnavailable, StoreUnsuitable or LedgerError.
     """
+    from tracks_dagster.attempts.effects.families import measured_by_example
     from tracks_dagster.attempts.effects.local.evaluator import LocalEvaluator
     from tracks_dagster.data.effects.datasets.catalog import ShippedDatasets
     from tracks_dagster.ledger.effects.projector import Projector
@@ -140,6 +149,7 @@ def build(settings: Settings) -> App:
     store, ledger = _open_store_and_ledger(settings, when_outdated=partial(_project_anew, settings))
     projector = Projector(store, ledger)
     clean = partial(redact, secrets=settings.secrets)
+    shipped = partial(_find_shipped, settings.examples, store.url, clean)
     return App(
         settings=settings,
         store=store,
@@ -150,7 +160,10 @@ def build(settings: Settings) -> App:
         tracks=Tracks(store, now=utc_now, new_uid=new_uid, project=projector.project, clean=clean),
         launcher_of=launchers(settings, store, clean),
         foresee=_foresee,
-        evaluator=LocalEvaluator(settings.work, clean=clean),
+        shipped=shipped,
+        evaluator=LocalEvaluator(
+            settings.work, clean=clean, of_family=partial(measured_by_example, store, shipped)
+        ),
         datasets=ShippedDatasets(settings.work),
         redact=clean,
         now=utc_now,
@@ -283,9 +296,16 @@ def _foresee(launcher: str, trainer: str, python: str | None) -> Mapping[str, Js
     from tracks_dagster.training.software import describe_code, foresee_software
 
     if launcher != names.LOCAL:  # the image's software; of code that is stored all is known
-        return {} if trainer == names.TRAINER_FAMILY else describe_code(trainer)
+        return describe_code(trainer)
     software = foresee_software(worker_environment()) if python is None else ask_interpreter(python)
     return {**software, **describe_code(trainer)}
+
+
+def _find_shipped(examples: Path, store_url: str, clean: Redact, name: str) -> FoundCode | None:
+    """Find the code of an example; what reads its file is loaded only when somebody asks."""
+    from tracks_dagster.attempts.effects.local.project_code import find_shipped
+
+    return find_shipped(examples, name, store_url=store_url, clean=clean)
 
 
 def utc_now() -> datetime:

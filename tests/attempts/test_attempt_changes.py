@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from tests.deciders import retried as retried_run
+from tests.examples import example_config
 from tests.fakes import FakeObjectStore
 from tests.histories import DatasetHistory, History
 from tracks_dagster.attempts.effects.manual_retry import AttemptChanges
 from tracks_dagster.attempts.effects.supervise import gang_spec
-from tracks_dagster.data.families import FAMILIES, resolve_config
 from tracks_dagster.data.project import Project
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.retry.decide import decide
@@ -25,7 +25,7 @@ from tracks_dagster.track.names import KUBERNETES
 from tracks_dagster.track.records import Json
 from tracks_dagster.track.states.run_state import AttemptState
 
-CONFIG = resolve_config(FAMILIES["gpt"], {"steps": 40, "micro_batch": 2}, ranks=2)
+CONFIG = example_config({"steps": 40, "micro_batch": 2}, ranks=2)
 POD = ComputeRequest(launcher=KUBERNETES, ranks=2, memory_bytes=2**30, queue="team-a")
 SCRIPT = b"print('the first')\n"
 
@@ -53,7 +53,6 @@ def retried(
         why="more of it",
         changes=AttemptChanges(**given),
         is_forced=is_forced,
-        foresee=lambda *_: {"code_sha256": "c"},
     )
     return tracks.run("r-1").attempts[-1]
 
@@ -114,7 +113,6 @@ REFUSED: Mapping[str, tuple[dict[str, Any], str]] = {
     "no time between saves": ({"every_s": 0.0}, "use more than 0"),
     "a script of a family's run": (CORRECTED, "tracks run --from RUN@STEP"),
     "an unknown snapshot": ({"snapshot_id": "f" * 12}, "no snapshot"),
-    "an unknown key": ({"config": {"colour": 1}}, "has no key 'colour'"),
 }
 
 
@@ -187,21 +185,6 @@ def test_a_change_of_anything_is_enough(
     tracks: Tracks, store: FakeObjectStore, scripted: History
 ) -> None:
     assert retried(tracks, store, scripted, config={"lr": 0.5}).attempt_id == 2
-
-
-@pytest.mark.parametrize(
-    ("ran", "is_refused"), [("c", True), ("another", False)], ids=["the same code", "other code"]
-)
-def test_of_a_family_the_training_code_of_this_checkout_is_looked_at(
-    ran: str, is_refused: bool, tracks: Tracks, store: FakeObjectStore
-) -> None:
-    history = History().declare(config=CONFIG).open().place(environment={"code_sha256": ran})
-    history.restore().end("code_error", last_step=None)
-    if is_refused:
-        with pytest.raises(InvalidInput, match="its training code"):
-            retried(tracks, store, history)
-    else:
-        assert retried(tracks, store, history).attempt_id == 2
 
 
 def test_after_a_first_step_the_same_again_is_a_persons_choice(

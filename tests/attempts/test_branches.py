@@ -11,6 +11,7 @@ import pytest
 
 from tests.attempts.test_runs import REQUEST
 from tests.deciders import retried, settled_run
+from tests.examples import example, example_config
 from tests.fakes import FakeClock, FakeObjectStore, Fault
 from tests.histories import History
 from tests.reports import render_report
@@ -18,7 +19,6 @@ from tests.stories import Story
 from tracks_dagster.attempts.effects.branches import find_origin
 from tracks_dagster.attempts.effects.runs import RunRequest, declare
 from tracks_dagster.checkpoints.effects.pins import pin_source, release_branches
-from tracks_dagster.data.families import FAMILIES, resolve_config
 from tracks_dagster.data.project import Project
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
@@ -34,9 +34,10 @@ from tracks_dagster.track.states.checkpoints import CheckpointRef
 from tracks_dagster.track.states.run_state import RunState
 
 DAY_S = 24 * 3600.0
-CONFIG = resolve_config(FAMILIES["gpt"], {"steps": 40, "seed": 11, "lr": 0.002}, ranks=2)
+CONFIG = example_config({"steps": 40, "seed": 11, "lr": 0.002}, ranks=2)
 REMEDIED = {**CONFIG, "micro_batch": 2, "accumulation": 6}
-BRANCH = replace(REQUEST, run_id="b-1", config={})
+BRANCH = replace(REQUEST, run_id="b-1", config={}, project=None, archive=None)
+KEY = "runs/r-0/trainer/0a.tar"
 
 
 @pytest.fixture
@@ -44,7 +45,13 @@ def source(story: Story, store: FakeObjectStore) -> History:
     """A run that committed steps 10 and 20, each by another attempt, and is open; its data is there."""
     for dataset in story.datasets:
         dataset.write_to(store)
-    history = History("r-0").declare(config=CONFIG, snapshot=story.snapshot)
+    history = History("r-0").declare(
+        config=CONFIG,
+        snapshot=story.snapshot,
+        trainer=KEY,
+        program=Program(entry=("train.py",)),
+    )
+    store.put(KEY, b"a tar")
     history.open().place().restore().commit(10).end("gpu_oom", last_step=14)
     history.open(config=REMEDIED).place().restore().commit(20)
     history.write_to(store)
@@ -79,7 +86,7 @@ def test_a_branch_inherits_what_the_attempt_that_wrote_the_checkpoint_ran_with(
     assert declared.config == {**REMEDIED, "steps": 60}
     assert (declared.compute.ranks, declared.snapshot) == (2, story.snapshot)
     assert declared.branched_from == source.state.checkpoints[1].ref
-    assert declared.code == REQUEST.code  # the current one, not the source's
+    assert declared.code == source.state.declared.code
     assert declared.estimated_device_s == 2 * (60 + 40)  # ranks × (start + steps that are left)
     [attempt] = tracks.run("b-1").attempts
     assert (attempt.opened.cause, attempt.opened.resume) == ("first", declared.branched_from)
@@ -92,9 +99,11 @@ def test_a_branch_saves_and_keeps_as_its_source_did_where_nothing_else_is_given(
     for dataset in story.datasets:
         dataset.write_to(store)
     rule = RetentionRule(keep_last=7, keep_best=2, metric="val", milestone_every_steps=100)
+    store.put(KEY, b"a tar")
     history = History("r-0").declare(
         config=CONFIG,
         snapshot=story.snapshot,
+        trainer=KEY,
         cadence=CheckpointCadence(every_steps=25, every_s=600.0),
         retention=rule,
         compute=ComputeRequest(ranks=2, device_class="h200"),
@@ -185,6 +194,20 @@ def test_the_script_of_the_source_is_stored_with_the_branch(
     assert declared.code.git_commit is None  # older versions recorded their own checkout's
 
 
+def test_a_branch_of_an_older_versions_family_takes_the_code_of_its_example(
+    source: History, story: Story, store: FakeObjectStore, tracks: Tracks
+) -> None:
+    before = {**CONFIG, "hang_s": 90.0, "skip_windows": []}  # which every family's config had
+    history = History("r-8").declare(config=before, snapshot=story.snapshot)
+    history.open().place().restore().commit(20).write_to(store)
+    assert find_origin(tracks, "r-8@20", run_id=None).is_of_family
+    with pytest.raises(InvalidInput, match="The code of r-8, family, is not in the store"):
+        branched(tracks, "r-8@20")
+    declared = declare(tracks, branched(tracks, "r-8@20", project=example(), archive=b"a tar"))
+    assert declared.program == Program(entry=("train.py",), takes_any_key=False)
+    assert declared.config == before
+
+
 def test_inherited_code_is_of_the_sources_checkout(
     source: History, tracks: Tracks, store: FakeObjectStore, story: Story
 ) -> None:
@@ -217,7 +240,7 @@ def test_of_two_checkpoints_of_one_step_the_newest_attempts_is_taken_unless_one_
 
 
 @pytest.mark.parametrize("fault", [Fault.FAILS, Fault.LOST_AFTER, Fault.LOST_UNTIL_LATER])
-@pytest.mark.parametrize("creation", [1, 2, 3], ids=["pin", "run_declared", "attempt_opened"])
+@pytest.mark.parametrize("creation", [1, 3, 4], ids=["pin", "run_declared", "attempt_opened"])
 def test_a_command_killed_on_the_way_leaves_at_most_a_pin_and_is_completed_by_the_next(
     creation: int, fault: Fault, source: History, tracks: Tracks, store: FakeObjectStore
 ) -> None:
@@ -228,7 +251,7 @@ def test_a_command_killed_on_the_way_leaves_at_most_a_pin_and_is_completed_by_th
         declare(tracks, request)
     except StoreUnavailable:
         assert fault is Fault.FAILS
-        if creation <= 2:
+        if creation <= 3:
             assert tracks.find_run("b-1") is None
         assert len(kinds(tracks, "r-0")) == len(before) + (creation > 1)
     declare(tracks, branched(tracks))
@@ -255,10 +278,9 @@ def test_a_source_that_is_withdrawn_before_it_is_pinned_gives_no_branch(
         ("r-0", {}, "names no checkpoint"),
         ("r-0@15", {}, r"no checkpoint of step 15.*10 \(attempt 1\), 20 \(attempt 2\)"),
         ("nobody@20", {}, "no training run 'nobody'"),
-        ("r-0@20", {"family": "tabular"}, "family gpt, which tabular cannot load"),
+        ("r-0@20", {"family": "tabular"}, "project gpt, which tabular cannot load"),
         ("r-0@20", {"config": {"steps": 20}}, "use --steps 21 or more"),
         ("r-0@20", {"config": {"steps": 5}}, "nothing to do"),
-        ("r-0@20", {"config": {"mine": 5}}, "no config key 'mine'"),
         ("r-0@20", {"ranks": 5}, "multiple of 5"),
         ("r-0@20", {"snapshot_id": "f" * 64}, "no snapshot .* of dataset aws-docs"),
     ],

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.examples import example
 from tests.fakes import FakeObjectStore
 from tests.stories import Story
 from tracks_dagster.attempts.effects.runs import RunRequest, declare
@@ -30,14 +31,16 @@ ASKED = ComputeRequest(
     queue="team-a",
     pool="big",
 )
-REQUEST = RunRequest(
+PLAIN = RunRequest(
     run_id="r-1",
     family="gpt",
     intent="See how it goes.",
     code=CodeVersion(git_commit="c0ffee", branch=None, dirty=False, package_version="0"),
+    project=example(),
+    archive=b"a tar",
     config={"steps": 40},
-    **{name: getattr(ASKED, name) for name in COMPUTE_FIELDS},
 )
+REQUEST = replace(PLAIN, **{name: getattr(ASKED, name) for name in COMPUTE_FIELDS})
 
 
 def test_what_was_asked_stands_in_the_declaration_and_in_the_first_attempt(
@@ -49,8 +52,7 @@ def test_what_was_asked_stands_in_the_declaration_and_in_the_first_attempt(
 
 
 def test_a_run_is_local_with_one_rank_where_nothing_is_asked(data: Story, tracks: Tracks) -> None:
-    plain = RunRequest(run_id="r-2", family="gpt", intent="Plain.", code=REQUEST.code)
-    assert declare(tracks, plain).compute == ComputeRequest()
+    assert declare(tracks, PLAIN).compute == ComputeRequest()
 
 
 def test_every_field_of_a_compute_request_can_be_asked_for() -> None:
@@ -94,9 +96,7 @@ def test_all_that_is_wrong_with_a_request_is_told_at_once(data: Story, tracks: T
 
 
 def test_what_a_local_run_may_not_ask_for_is_named(data: Story, tracks: Tracks) -> None:
-    local = RunRequest(
-        run_id="r-3", family="gpt", intent="Local.", code=REQUEST.code, queue="a", cpus=2.0
-    )
+    local = replace(PLAIN, queue="a", cpus=2.0)
     with pytest.raises(InvalidInput, match="cpus, queue ask something of a cluster"):
         declare(tracks, local)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.attempts.test_supervise import Days, append, ends, supervisor
+from tests.attempts.test_supervise import TRAINER, Days, append, ends, supervisor
 from tests.deciders import retried, settled_run
 from tests.fakes import FakeClock, FakeGangs, FakeObjectStore
 from tests.histories import History
@@ -38,7 +38,8 @@ def gangs() -> FakeGangs:
 
 def resumed(environment: dict[str, Json], **opened: Any) -> History:
     """Return a run whose attempt 1 committed step 20 in that environment; attempt 2 is open."""
-    history = History("r-1").declare().open().place(environment=environment).restore()
+    history = History("r-1").declare(trainer=TRAINER).open()
+    history.place(environment=environment).restore()
     return history.commit(20).end("preempted", last_step=23).open(**opened)
 
 
@@ -47,6 +48,7 @@ def supervised(
 ) -> AttemptState:
     """Supervise the attempt in the environment HERE, its gang ending as soon as it was started."""
     days = Days(clock, ends(gangs, attempt_id=attempt_id))
+    tracks.store.put(TRAINER, b"print('mine')")
     attempt = supervisor(tracks, gangs, days, environment=HERE).supervise("r-1", attempt_id)
     assert attempt is not None
     return attempt
@@ -151,7 +153,8 @@ def test_the_same_environment_is_not_worth_a_word(
 def test_an_attempt_without_a_checkpoint_is_never_refused(
     tracks: Tracks, store: FakeObjectStore, gangs: FakeGangs, clock: FakeClock
 ) -> None:
-    history = History("r-1").declare().open().place(environment=OLDER).restore()
+    history = History("r-1").declare(trainer=TRAINER).open()
+    history.place(environment=OLDER).restore()
     history.end("preempted", last_step=3).open().write_to(store)
     supervised(tracks, gangs, clock)
     assert len(gangs.specs) == 1

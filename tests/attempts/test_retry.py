@@ -370,10 +370,10 @@ def test_a_person_may_change_the_config_and_the_accumulation_follows(
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"micro_bach": 2}, "no key 'micro_bach'"),
+        ({"micro_bach": 2}, "'micro_bach' is no config key"),
         ({"accumulation": 2}, "follows from"),
         ({"micro_batch": 7}, "cannot be divided"),
-        ({"micro_batch": "2"}, "is no int"),
+        ({"micro_batch": "2"}, "is no whole number"),
     ],
 )
 def test_a_change_that_cannot_be_used_writes_nothing(

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from tests.deciders import retried
+from tests.examples import example
 from tests.fakes import FakeClock, FakeObjectStore, Fault, SequentialUids
 from tests.histories import History
 from tests.stories import Story
@@ -29,6 +30,8 @@ REQUEST = RunRequest(
     family="gpt",
     intent="See how it goes.",
     code=CodeVersion(git_commit="c0ffee", branch=None, dirty=False, package_version="0"),
+    project=example(),
+    archive=b"a tar",
     config={"steps": 40, "seed": 7},
     owner="ann",
 )
@@ -58,7 +61,7 @@ def test_declaring_it_again_changes_nothing(data: Story, tracks: Tracks) -> None
     assert state(tracks).head.seq == 1
 
 
-@pytest.mark.parametrize("creation", [1, 2], ids=["run_declared", "attempt_opened"])
+@pytest.mark.parametrize("creation", [2, 3], ids=["run_declared", "attempt_opened"])
 @pytest.mark.parametrize("fault", [Fault.FAILS, Fault.LOST_AFTER, Fault.LOST_UNTIL_LATER])
 def test_a_command_killed_on_the_way_is_completed_by_the_next(
     creation: int, fault: Fault, data: Story, tracks: Tracks, store: FakeObjectStore
@@ -96,7 +99,7 @@ def test_a_project_is_recorded_with_its_own_code_and_config_and_nothing_of_ours(
     declared = declare(tracks, OWN)
     assert declared.trainer == f"runs/r-1/trainer/{sha256_hex(b'a tar')}.tar"
     assert store.objects[declared.trainer] == b"a tar"
-    assert declared.program == Program(entry=("train.py", "--lr={lr}"))
+    assert declared.program == Program(entry=("train.py", "--lr={lr}"), takes_any_key=False)
     assert declared.config == {"lr": 0.1, "max_iters": 5}
     assert declared.roles == {"steps": "max_iters", "lr": "lr"}
     assert (declared.model_family, declared.snapshot) == ("tiny", None)

@@ -37,9 +37,13 @@ def gangs() -> FakeGangs:
     return FakeGangs()
 
 
+TRAINER = "runs/r-1/trainer/0a.py"
+
+
 @pytest.fixture
-def history() -> History:
-    return History("r-1").declare().open()
+def history(store: FakeObjectStore) -> History:
+    store.put(TRAINER, b"print('mine')")
+    return History("r-1").declare(trainer=TRAINER).open()
 
 
 class Days:
@@ -113,7 +117,7 @@ def test_an_attempt_is_claimed_started_watched_and_closed(
     kinds = [record.kind for record in tracks.records("runs/r-1")]
     assert kinds[-2:] == [Kind.ATTEMPT_SUPERVISED, Kind.ATTEMPT_ENDED]
     (spec,) = gangs.specs
-    assert (spec.ranks, spec.opened_seq, spec.code_key) == (2, 1, None)
+    assert (spec.ranks, spec.opened_seq, spec.code_key) == (2, 1, TRAINER)
 
 
 def test_a_gang_that_lives_is_adopted_and_no_second_one_is_started(
@@ -319,13 +323,23 @@ def test_the_state_is_shown_whenever_the_track_has_grown_and_only_then(
     assert [len(state.checkpoints) for state in days.states] == [0, 1, 1]
 
 
-def test_a_script_of_ones_own_reaches_the_gang(
-    tracks: Tracks, store: FakeObjectStore, gangs: FakeGangs, clock: FakeClock
+def test_the_stored_code_reaches_the_gang(
+    tracks: Tracks, store: FakeObjectStore, gangs: FakeGangs, history: History, clock: FakeClock
 ) -> None:
-    History("r-1").declare(trainer="runs/r-1/trainer/0a.py").open().write_to(store)
-    store.put("runs/r-1/trainer/0a.py", b"print('mine')")
+    history.write_to(store)
     supervisor(tracks, gangs, Days(clock, ends(gangs))).supervise("r-1", 1)
     assert gangs.specs[0].code == b"print('mine')"
+
+
+def test_an_attempt_of_an_older_versions_family_does_not_start_and_says_what_follows(
+    tracks: Tracks, store: FakeObjectStore, gangs: FakeGangs, clock: FakeClock
+) -> None:
+    History("r-1").declare().open().write_to(store)
+    attempt = supervisor(tracks, gangs, Days(clock)).supervise("r-1", 1)
+    assert attempt is not None
+    assert attempt.ended is not None
+    assert gangs.specs == []
+    assert "The next attempt gets the code of the example" in attempt.ended.root_message
 
 
 def request_stop(tracks: Tracks) -> None:

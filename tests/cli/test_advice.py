@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Call
+from tests.examples import example_config
 from tests.histories import DatasetHistory, History
 from tests.kubernetes.double.furniture import cluster_file
-from tracks_dagster.data.families import FAMILIES, resolve_config
 from tracks_dagster.retry.decision import ADVICE, Advice, what_to_do
 from tracks_dagster.settings import Settings
 from tracks_dagster.track.bodies import ComputeRequest, SnapshotRef
@@ -21,10 +21,8 @@ from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.wiring import build
 
 GIVEN = {"steps": 40, "micro_batch": 4, "loader_workers": 2}
-CONFIG = resolve_config(FAMILIES["gpt"], GIVEN, ranks=2)
-SMALLEST = resolve_config(
-    FAMILIES["gpt"], {**GIVEN, "micro_batch": 1, "loader_workers": 0}, ranks=2
-)
+CONFIG = example_config(GIVEN, ranks=2)
+SMALLEST = example_config({**GIVEN, "micro_batch": 1, "loader_workers": 0}, ranks=2)
 POD = ComputeRequest(launcher="kubernetes", ranks=2, device_class="cpu", memory_bytes=2**31)
 HERE = ComputeRequest(ranks=2)
 COMMANDS_MAX = 4  # of one advice

@@ -7,39 +7,43 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Call, files_of
+from tests.examples import EXAMPLES, example_config
 from tests.histories import DatasetHistory, History
 from tracks_dagster.cli.start import run as run_command
 from tracks_dagster.cli.start.follow import Followed
-from tracks_dagster.data.families import FAMILIES, resolve_config
 from tracks_dagster.reading import open_tracks_to_read
 from tracks_dagster.settings import Settings
 from tracks_dagster.track.bodies import (
     CheckpointCadence,
     ComputeRequest,
+    Program,
     RetentionRule,
     SnapshotRef,
 )
 from tracks_dagster.track.records import Kind
 from tracks_dagster.wiring import build
 
-CONFIG = resolve_config(FAMILIES["gpt"], {"steps": 40, "seed": 11}, ranks=2)
+CONFIG = example_config({"steps": 40, "seed": 11}, ranks=2)
 
 
 @pytest.fixture
 def source(home: Path) -> History:
-    """A run of the gpt family in that home that committed steps 10, quarantined since, and 20."""
+    """A run of the example gpt in that home that committed steps 10, quarantined since, and 20."""
     app = build(Settings.from_environment())
     heldout = DatasetHistory("aws-docs-heldout").declare().commit()
     data = DatasetHistory("aws-docs").declare().commit()
     snapshot = SnapshotRef(dataset="aws-docs", snapshot_id=data.state.snapshots[0].body.snapshot_id)
     history = History("r-0").declare(
         config=CONFIG,
+        trainer="runs/r-0/trainer/0a.tar",
+        program=Program(entry=("train.py",)),
         snapshot=snapshot,
         cadence=CheckpointCadence(every_steps=25, every_s=600.0),
         retention=RetentionRule(keep_last=7, milestone_every_steps=100),
         compute=ComputeRequest(ranks=2, device_class="h200"),
         stage="canary",
     )
+    app.store.put("runs/r-0/trainer/0a.tar", b"a tar")
     history.open().place().restore().commit(10).commit(20)
     history.decide_checkpoint(Kind.CHECKPOINT_QUARANTINED, history.state.checkpoints[0].ref)
     for track in (heldout, data, history.end("preempted", last_step=23)):
@@ -177,7 +181,10 @@ BAD_INPUT = {
         "both name the data",
     ),
     "an unknown run": (("--from", "r-9@20"), "no training run 'r-9'"),
-    "another family": (("--from", "r-0@20", "--family", "tabular"), "leave --family out"),
+    "another project": (
+        ("--from", "r-0@20", "--project", str(EXAMPLES / "tabular")),
+        "leave --project out",
+    ),
     "no steps left": (("--from", "r-0@20", "--steps", "20"), "--steps 21 or more"),
     "no ranks": (("--from", "r-0@20", "--ranks", "0"), "1 to"),
     "an unknown snapshot": (("--from", "r-0@20", "--snapshot", "f" * 64), "no snapshot"),

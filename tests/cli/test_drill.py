@@ -10,16 +10,16 @@ from typing import ClassVar
 
 import pytest
 
+from tests.examples import example_config
 from tracks_dagster.attempts.drills import KINDS, fit_drill, parse_drill
 from tracks_dagster.cli.start import drill
-from tracks_dagster.data.families import find_family, resolve_config
 
 
 def test_every_kind_has_a_run_in_which_it_fires() -> None:
     assert set(drill.REHEARSALS) == set(KINDS)
     for kind, each in drill.REHEARSALS.items():
         given = {"steps": drill.STEPS, **drill.SMALL, **each.config}
-        config = resolve_config(find_family(drill.FAMILY), given, ranks=each.ranks)
+        config = example_config(given, ranks=each.ranks)
         assert fit_drill(parse_drill(each.drill), config, {}, ranks=each.ranks).kind == kind
 
 
@@ -45,7 +45,9 @@ class EndlessRun:
 
     ended: ClassVar[list[str]] = []
 
-    def __init__(self, app: object, home: object, rehearsal: drill.Rehearsal, shared: str) -> None:
+    def __init__(
+        self, app: object, home: object, found: object, rehearsal: drill.Rehearsal, shared: str
+    ) -> None:
         self.rehearsal = rehearsal
 
     def is_over(self) -> bool:
@@ -69,7 +71,7 @@ class StoppingHome:
 def test_an_interrupted_command_ends_the_gangs_once_the_daemon_is_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    app = SimpleNamespace(tracks=None)
+    app = SimpleNamespace(tracks=None, store=SimpleNamespace(url=""), redact=str)
     monkeypatch.setattr(drill, "build", lambda settings: app)
     monkeypatch.setattr(drill, "open_dagster_home", lambda settings: StoppingHome())
     monkeypatch.setattr(drill, "ensure_snapshots", lambda app, home, families: None)

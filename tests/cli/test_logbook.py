@@ -107,4 +107,4 @@ def test_a_stop_and_a_retry_demand_words_and_are_found_by_them(
     for command in (("stop", RUN_ID), ("retry", RUN_ID), ("drain", RUN_ID)):
         assert call(*command).exit_code == 2
         assert call(*command, "--why", "  ").exit_code == 2
-    assert call("run", "--steps", "3").exit_code == 2
+    assert call("run", "--intent", "  ").exit_code == 2

@@ -82,7 +82,9 @@ def test_a_run_needs_no_option_and_its_record_is_of_the_folder_alone(
     assert (declared.model_family, declared.snapshot) == ("tiny", None)
     assert declared.config == {"lr": 0.1, "max_iters": 40, "model.layers": 2}
     assert declared.program == Program(
-        entry=("train.py", "--lr={lr}", "{config}"), config_name="conf/base.yaml"
+        entry=("train.py", "--lr={lr}", "{config}"),
+        config_name="conf/base.yaml",
+        takes_any_key=False,
     )
     assert declared.roles == {"steps": "max_iters", "lr": "lr"}
     assert (declared.code.git_commit, declared.code.branch) == (head(project), "trunk")
@@ -194,7 +196,7 @@ def test_a_script_alone_is_evaluated_by_a_file_beside_it(project: Path, call: Ca
         (("--eval", "../absent.py"), "../absent.py lies outside of"),
         (("--eval", "absent.py"), "absent.py is no Python file"),
         (("--eval", "broken.py"), "The eval broken is no Python that runs here"),
-        (("--family", "gpt", "--eval", "train.py"), "--eval measures a project of your own"),
+        (("--family", "gpt"), "--family is no more"),
         (("--project", "conf"), "conf holds no project: there is no tracks.yaml"),
         (("--project", ".", "--trainer", "train.py"), "--project and --trainer each name"),
         (("--set", "lrr=1"), "'lrr' is no config key; did you mean lr?"),

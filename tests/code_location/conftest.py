@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from dagster import DagsterInstance
 
+from tests.examples import EXAMPLES
 from tracks_dagster.settings import Settings
 from tracks_dagster.wiring import App, build
 
@@ -16,7 +17,7 @@ from tracks_dagster.wiring import App, build
 def app(tmp_path: Path) -> App:
     """An application whose tests replace what they want to play."""
     home = tmp_path / "home"
-    return build(Settings(home=home, store_url=str(home / "store"), root=tmp_path))
+    return build(Settings(home=home, store_url=str(home / "store"), root=EXAMPLES.parent))
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ OWN = {
     pattern.format(names.dagster_name(each.name))
     for each in PROJECTS
     for pattern in (names.RETRAIN, names.RETRAIN_ON_SNAPSHOT)
-    if each.folder is not None
+    if not each.is_shipped
 }
 HEAVY = ("torch", "kubernetes", "duckdb", "polars", "pandera", "sqlalchemy", "boto3")
 

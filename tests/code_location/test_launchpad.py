@@ -14,12 +14,13 @@ from dagster import (
 
 from assets.declarations import training_runs_of
 from tests.code_location.test_training import write
+from tests.examples import EXAMPLES, example_config
 from tests.histories import DatasetHistory, History
-from tracks_dagster.data.effects.projects import SHIPPED, Registered
-from tracks_dagster.data.families import FAMILIES, resolve_config
+from tracks_dagster.data.effects.projects import Registered, load_shipped
 from tracks_dagster.track.bodies import (
     CheckpointCadence,
     ComputeRequest,
+    Program,
     RetentionRule,
     SnapshotRef,
 )
@@ -32,7 +33,7 @@ def test_the_launchpad_declares_nothing_without_an_intent(
     filled = {"ops": {"training_runs": {"config": {"run_id": "from-ui"}}}}
     with pytest.raises(DagsterInvalidConfigError, match='Missing required config entry "intent"'):
         materialize(
-            [training_runs_of(SHIPPED)],
+            [training_runs_of(load_shipped(EXAMPLES))],
             instance=instance,
             resources={"app": app},
             run_config=filled,
@@ -57,7 +58,7 @@ def test_a_wrong_value_in_the_launchpad_is_refused_in_words_and_nothing_is_writt
     app: App, instance: DagsterInstance
 ) -> None:
     result = declare(app, instance, {"run_id": "from-ui", "project": {"gpt": {"leyers": 2}}})
-    assert "no config key 'leyers'" in description(result)
+    assert "'leyers' is no config key; did you mean layers?" in description(result)
     given = {"run_id": "from-ui", "project": {"gpt": {"layers": 2}}, "config": {"lr": 0.1}}
     assert "write them below project" in description(declare(app, instance, given))
     result = declare(app, instance, {"run_id": "from-ui", "checkpoint_every_steps": None})
@@ -82,13 +83,16 @@ def source(app: App, snapshots: None) -> History:
     dataset = app.tracks.find_dataset("aws-docs")
     assert dataset is not None
     history = History("r-0").declare(
-        config=resolve_config(FAMILIES["gpt"], {"steps": 40, "seed": 11}, ranks=2),
+        config=example_config({"steps": 40, "seed": 11}, ranks=2),
+        trainer="runs/r-0/trainer/0a.tar",
+        program=Program(entry=("train.py",)),
         snapshot=SnapshotRef(dataset="aws-docs", snapshot_id=dataset.snapshots[0].body.snapshot_id),
         cadence=CheckpointCadence(every_steps=25, every_s=600.0),
         retention=RetentionRule(keep_last=7, metric="val"),
         compute=ComputeRequest(ranks=2, device_class="h200"),
         stage="full",
     )
+    app.store.put("runs/r-0/trainer/0a.tar", b"a tar")
     history.open().place().restore().commit(20).end("preempted", last_step=23)
     history.open(resume=None).place().restore().commit(20).end("preempted", last_step=23)
     return write(app, history)
@@ -117,7 +121,7 @@ def test_a_branch_from_the_launchpad_takes_over_what_is_left_out(
         ({"branch_from_attempt": 1}, "give both"),
         ({"branch_from": "r-0@11"}, "it has: 20 (attempt 1)"),
         ({"branch_from": "nobody@20"}, "no training run 'nobody'"),
-        ({"branch_from": "r-0@20", "project": {"tabular": {}}}, "leave --family out"),
+        ({"branch_from": "r-0@20", "project": {"tabular": {}}}, "leave --project out"),
     ],
 )
 def test_a_branch_that_cannot_be_is_refused_in_words(
@@ -140,7 +144,7 @@ def declare(
     instance: DagsterInstance,
     config: Mapping[str, object],
     *,
-    projects: Iterable[Registered] = SHIPPED,
+    projects: Iterable[Registered] = load_shipped(EXAMPLES),
 ) -> ExecuteInProcessResult:
     """Materialize the asset as it is filled in."""
     return materialize(

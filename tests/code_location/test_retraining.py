@@ -28,8 +28,9 @@ from assets.declarations import declare_training_run, training_runs_of
 from sensors.retraining import retraining_schedules, retraining_sensors
 from tests.bodies import ended
 from tests.code_location.test_launchpad import declare, description
+from tests.examples import EXAMPLES
 from tests.histories import DatasetHistory
-from tracks_dagster.data.effects.projects import add_project, load_projects
+from tracks_dagster.data.effects.projects import Registered, add_project, load_projects
 from tracks_dagster.track.bodies import CheckpointCadence, RunFinished
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.records import Kind
@@ -73,9 +74,15 @@ def committed(app: App, history: DatasetHistory) -> DatasetHistory:
     return history
 
 
-def loaded(app: App) -> ScheduleDefinition:
-    [*_, schedule] = retraining_schedules(load_projects(app.settings.home))
-    assert schedule.name == "retrain_my_model"
+def projects_of(app: App) -> tuple[Registered, ...]:
+    """Return the projects of its home."""
+    return load_projects(app.settings.home, EXAMPLES)
+
+
+def loaded(app: App, name: str = "retrain_my_model") -> ScheduleDefinition:
+    """Return its schedule of that name."""
+    schedules = retraining_schedules(projects_of(app))
+    [schedule] = [each for each in schedules if each.name == name]
     return schedule
 
 
@@ -97,7 +104,7 @@ def tick(
 
 def launch(app: App, instance: DagsterInstance, asked: RunRequest | SkipReason) -> str:
     """Execute what a tick asked for; return the training run's id."""
-    projects = load_projects(app.settings.home)
+    projects = projects_of(app)
     done = declare(app, instance, config_of(asked), projects=projects)
     [shown] = done.asset_materializations_for_node("training_runs")
     run_id = shown.metadata["run_id"].value
@@ -170,7 +177,7 @@ def test_a_tick_is_skipped_in_words_until_the_snapshot_differs(
 def test_a_new_snapshot_declares_one_run_and_what_was_there_before_none(
     app: App, instance: DagsterInstance, corpus: DatasetHistory
 ) -> None:
-    [sensor] = retraining_sensors(load_projects(app.settings.home))
+    [sensor] = retraining_sensors(projects_of(app))
     assert sensor.name == "new_snapshot_retrains_my_model"
     with build_sensor_context(instance=instance, resources={"app": app}) as context:
         assert isinstance(sensor(context), SkipReason)
@@ -185,7 +192,7 @@ def test_a_folder_that_vanished_is_told_by_its_tick_and_in_the_ui_and_hides_noth
     app: App, instance: DagsterInstance, folder: Path
 ) -> None:
     asked = config_of(tick(app, instance))
-    before = load_projects(app.settings.home)
+    before = projects_of(app)
     folder.rename(folder.parent / "elsewhere")
     refused = declare(app, instance, asked, projects=before)
     assert "does not exist any more" in description(refused)
@@ -203,12 +210,28 @@ def test_a_folder_that_vanished_is_told_by_its_tick_and_in_the_ui_and_hides_noth
     assert "can be read again" in (early.skip_message or "")
 
 
+def test_the_schedule_of_an_example_trains_on_new_data_and_skips_while_there_is_none(
+    app: App, instance: DagsterInstance
+) -> None:
+    for dataset in ("aws-docs", "aws-docs-heldout"):
+        committed(app, DatasetHistory(dataset).declare())
+    run_id = launch(app, instance, tick(app, instance, schedule=loaded(app, "retrain_gpt")))
+    declared = app.tracks.run(run_id).declared
+    assert (declared.model_family, declared.folder) == ("gpt", str(EXAMPLES / "gpt"))
+    assert [each.suite for each in declared.evals] == ["heldout-loss"]
+    assert declared.promotion is not None
+    end(app, run_id)
+    skipped = tick(app, instance, NEXT, schedule=loaded(app, "retrain_gpt"))
+    assert isinstance(skipped, SkipReason)
+    assert "skipped: the snapshot did not change" in (skipped.skip_message or "")
+
+
 @pytest.mark.usefixtures("folder", "corpus")
 def test_the_launchpad_knows_the_projects_keys_and_their_types(
     app: App, instance: DagsterInstance
 ) -> None:
     def declared(**config: object) -> str | None:
-        done = declare(app, instance, config, projects=load_projects(app.settings.home))
+        done = declare(app, instance, config, projects=projects_of(app))
         return None if done.success else description(done)
 
     asked = {"project": {"my-model": {"lr": 1, "words": ["b"]}}, "ranks": 1}
@@ -235,7 +258,7 @@ def test_the_launchpad_opens_with_nothing_that_would_overrule_a_file_and_with_no
     )
     (folder / "tracks.yaml").write_text(text)
     made = Definitions(
-        assets=[training_runs_of(load_projects(app.settings.home))],
+        assets=[training_runs_of(projects_of(app))],
         jobs=[declare_training_run],
         resources={"app": app},
     )

@@ -7,15 +7,16 @@ from pathlib import Path
 
 import pytest
 
+from tests.examples import EXAMPLES
 from tracks_dagster.data.effects.projects import (
     SHIPPED,
     add_project,
     find_registered,
     load_projects,
+    load_shipped,
     read_to_add,
     remove_project,
 )
-from tracks_dagster.data.families import FAMILIES
 from tracks_dagster.track.errors import InvalidInput
 
 
@@ -41,10 +42,10 @@ def test_a_project_is_added_once_and_read_anew_each_time(home: Path, tmp_path: P
     for _ in range(2):
         add(home, folder)
     made(folder, more="ranks: 2\n")
-    assert [each.name for each in load_projects(home)] == [*FAMILIES, "tiny"]
-    assert find_registered(home, "tiny").read().ranks == 2
+    assert [each.name for each in load_projects(home, EXAMPLES)] == [*SHIPPED, "tiny"]
+    assert find_registered(home, EXAMPLES, "tiny").read().ranks == 2
     assert remove_project(home, "tiny") == folder
-    assert load_projects(home) == SHIPPED
+    assert load_projects(home, EXAMPLES) == load_shipped(EXAMPLES)
     assert (folder / "tracks.yaml").is_file()
 
 
@@ -66,7 +67,7 @@ def test_what_cannot_be_added_or_removed_is_refused_in_words(home: Path, tmp_pat
     with pytest.raises(InvalidInput, match=r"'\.\./home' is no project"):
         remove_project(home, "../home")
     with pytest.raises(InvalidInput, match="'tniy' is no project; did you mean tiny"):
-        find_registered(home, "tniy")
+        find_registered(home, EXAMPLES, "tniy")
 
 
 def test_a_project_that_cannot_be_read_hides_no_other(home: Path, tmp_path: Path) -> None:
@@ -77,7 +78,7 @@ def test_a_project_that_cannot_be_read_hides_no_other(home: Path, tmp_path: Path
     made(tmp_path / "renamed", name="other")
     made(tmp_path / "wrong", name="wrong", more="ranks: none\n")
     (home / "projects" / "Not.Ours").symlink_to(tmp_path)
-    found = {each.name: each for each in load_projects(home)[len(FAMILIES) :]}
+    found = {each.name: each for each in load_projects(home, EXAMPLES)[len(SHIPPED) :]}
     assert set(found) == set(names)
     assert found["well"].read().name == "well"
     for name, words in (
@@ -88,3 +89,11 @@ def test_a_project_that_cannot_be_read_hides_no_other(home: Path, tmp_path: Path
         with pytest.raises(InvalidInput, match="cannot be read") as error:
             found[name].read()
         assert words in str(error.value)
+
+
+def test_an_example_that_is_gone_or_renamed_is_told_and_hides_no_other(tmp_path: Path) -> None:
+    made(tmp_path / "tabular", name="other")
+    gpt, tabular = load_shipped(tmp_path)
+    assert (gpt.is_shipped, tabular.is_shipped) == (True, True)
+    assert f"folder {tmp_path}/gpt does not exist any more" in gpt.problem
+    assert "calls it other now" in tabular.problem

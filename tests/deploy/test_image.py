@@ -80,7 +80,8 @@ def test_every_package_is_copied_and_the_build_sees_nothing_else() -> None:
     assert lines[0] == "*"
     assert {line.removeprefix("!") for line in lines[1:] if line.startswith("!")} == copied()
     assert packages() < copied()
-    assert copied() - packages() == {"constraints.txt", "pyproject.toml", "workspace.yaml"}
+    others = {"constraints.txt", "examples", "pyproject.toml", "workspace.yaml"}
+    assert copied() - packages() == others
 
 
 @pytest.mark.parametrize(

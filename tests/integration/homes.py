@@ -63,7 +63,7 @@ class Home:
 
     def run(self, run_id: str, *arguments: str) -> subprocess.Popen[str]:
         """Start a run of the size that the tests compare."""
-        size = ("--family", "gpt", "--steps", "40", "--seed", "7", "--checkpoint-every", "10")
+        size = ("--steps", "40", "--seed", "7", "--checkpoint-every", "10")
         intent = ("--intent", "A run of the tests.")
         return self.start("run", "--run-id", run_id, *intent, *size, *arguments, "--json")
 

@@ -3,6 +3,9 @@
 `tests/history/home_before_rooms.tar.gz` was made by `tracks run` at commit af14e52: one run of a small
 script of its own, preempted once, ended twice by a person, its third attempt killed after step 87
 of 96. `ledger_0008.db.gz` is its ledger, of the last version that had migrations.
+
+`tests/history/family_run.tar.gz` is the store of one run of the last version with model families, a
+small GPT: saved at step 5, preempted at step 7 of 12.
 """
 
 from __future__ import annotations
@@ -10,11 +13,22 @@ from __future__ import annotations
 import gzip
 import json
 import tarfile
+import time
 from pathlib import Path
 
 import pytest
 
+from tests.examples import EXAMPLES
+from tests.fakes import FakeOrchestrator
 from tests.integration.homes import Home, embedded, outcome
+from tracks_dagster.attempts.effects.local.code_archive import pack_folder
+from tracks_dagster.attempts.effects.retry import Retries
+from tracks_dagster.attempts.effects.supervise import Supervisor
+from tracks_dagster.data.effects.evals import Evals, run_eval
+from tracks_dagster.ledger.effects.deciding import settle
+from tracks_dagster.retry.default_policy import DEFAULT_POLICY
+from tracks_dagster.track.names import LOCAL
+from tracks_dagster.track.track import code_key
 
 DATA = Path(__file__).parents[1] / "history"
 RUN_ID = "before"
@@ -22,12 +36,16 @@ RUN_ID = "before"
 
 @pytest.fixture
 def home(tmp_path: Path) -> Home:
-    """A home with that store and nothing else."""
-    folder = tmp_path / "home"
-    folder.mkdir(mode=0o700)
-    with tarfile.open(DATA / "home_before_rooms.tar.gz") as archive:
-        archive.extractall(folder, filter="data")
-    return embedded(tmp_path)
+    """A home with the first of these stores and nothing else."""
+    return home_of(tmp_path, "home_before_rooms.tar.gz")
+
+
+def home_of(folder: Path, stored: str) -> Home:
+    """Return a home with that store and nothing else."""
+    (folder / "home").mkdir(mode=0o700)
+    with tarfile.open(DATA / stored) as archive:
+        archive.extractall(folder / "home", filter="data")
+    return embedded(folder)
 
 
 def test_a_store_of_an_older_version_is_explained_resumed_and_whole(home: Home) -> None:
@@ -62,5 +80,43 @@ def test_a_ledger_of_an_older_version_is_projected_anew_by_the_first_that_writes
     assert noted.returncode == 0
     assert "Projected the ledger anew, from 3 tracks." in noted.stderr
     assert RUN_ID in home.call("status").stdout
+    whole = home.call("fsck")
+    assert whole.returncode == 0, whole.stdout
+
+
+def test_a_run_of_a_model_family_goes_on_with_the_code_of_its_example(tmp_path: Path) -> None:
+    home, run_id = home_of(tmp_path, "family_run.tar.gz"), "family"
+    app = home.app
+    app.projector.scan()
+    world = app.world(DEFAULT_POLICY)
+    settle(world, Retries(name="tests"), run_id)
+    key = code_key(run_id, pack_folder(EXAMPLES / "gpt").sha256)
+    opened = app.tracks.run(run_id).attempts[1].opened
+    assert opened.trainer == key
+    assert [(each.key, each.before, each.after) for each in opened.remediation] == [
+        ("trainer", "family", key)
+    ]
+
+    ended = Supervisor(
+        tracks=app.tracks,
+        gangs=app.launcher_of(LOCAL),
+        orchestrator=FakeOrchestrator(),
+        foresee=lambda *_: {},
+        policy=DEFAULT_POLICY,
+        dagster_run_id="mine",
+        host="node-1",
+        sleep=lambda seconds: time.sleep(0.1),
+        on_growth=lambda state: None,
+    ).supervise(run_id, 2)
+    assert ended is not None
+    assert ended.reason == "completed"
+    assert ended.restored is not None
+    assert ended.restored.step == 5
+
+    settle(world, Evals(), run_id)
+    [asked] = app.tracks.run(run_id).evals
+    measured = run_eval(app.tracks, app.evaluator, run_id, asked.opened.eval_id, 1)
+    assert (measured.reason, set(measured.metrics)) == ("completed", {"loss", "bits_per_byte"})
+    assert asked.opened.suite_version == "1"
     whole = home.call("fsck")
     assert whole.returncode == 0, whole.stdout

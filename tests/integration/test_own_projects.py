@@ -47,7 +47,9 @@ def test_two_projects_with_modules_of_one_name_and_interpreters_of_their_own_at_
     for name in commands:
         state = embedded_home.app.tracks.run(name)
         python = str(tmp_path / name / ".venv" / "bin" / "python")
-        assert state.declared.program == Program(entry=("train.py",), python=python)
+        assert state.declared.program == Program(
+            entry=("train.py",), python=python, takes_any_key=False
+        )
         placed = state.attempts[0].placed
         assert placed is not None
         key = packages_key(name, placed.packages_sha256 or "")

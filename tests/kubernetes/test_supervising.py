@@ -44,7 +44,8 @@ def clock() -> Clock:
 
 @pytest.fixture
 def tracks(store: FakeObjectStore, clock: Clock) -> Tracks:
-    history = History("r-1").declare().open(compute=COMPUTE)
+    history = History("r-1").declare(trainer="runs/r-1/trainer/0a.tar").open(compute=COMPUTE)
+    store.put("runs/r-1/trainer/0a.tar", b"a tar")
     history.write_to(store)
     return Tracks(store, now=clock.now, new_uid=SequentialUids(), project=lambda track: None)
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.bodies import placed
-from tracks_dagster.data.families import FAMILIES, resolve_config
+from tests.examples import example_config
 from tracks_dagster.retry.remediation import (
     NothingToChange,
     Remedied,
@@ -224,9 +224,9 @@ def test_the_allocator_reaches_a_rank_by_its_environment() -> None:
     }
 
 
-def test_the_shipped_families_have_what_the_remedies_change() -> None:
+def test_an_example_has_what_the_remedies_change() -> None:
     """gpu_oom on a small GPT: 4 → 2 → 1, then the allocator, then activation checkpointing."""
-    config = resolve_config(FAMILIES["gpt"], {}, ranks=2)
+    config = example_config({}, ranks=2)
     current, ran_out, keys = Tried(config=config, compute=ComputeRequest(ranks=2)), [], []
     for _ in range(4):
         ran_out.append(current.identity)
@@ -236,7 +236,7 @@ def test_the_shipped_families_have_what_the_remedies_change() -> None:
         keys.append(remedied.changes[0].key)
     assert keys == ["micro_batch", "micro_batch", "allocator", "activation_checkpointing"]
     given = {k: v for k, v in current.config.items() if k != "accumulation"}
-    assert resolve_config(FAMILIES["gpt"], given, ranks=2) == current.config
+    assert example_config(given, ranks=2) == current.config
 
 
 def test_the_keys_of_ones_own_are_changed_by_their_roles() -> None:

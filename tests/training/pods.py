@@ -12,16 +12,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.examples import EXAMPLES
 from tests.ports import free_port
 from tracks_dagster.attempts import pod_files
+from tracks_dagster.attempts.effects.local.code_archive import pack_folder
 from tracks_dagster.attempts.pod_files import PodEnd
 from tracks_dagster.attempts.ports import SCRIPT
 from tracks_dagster.track import names
 from tracks_dagster.track.ports import ObjectStore
+from tracks_dagster.track.track import code_key
 
 WAIT_S_MAX = 120.0  # for what takes seconds on an idle machine
 POLL_S = 0.05
-FAMILY = ["-m", "tracks_dagster.training.main"]
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -74,7 +76,7 @@ class PodStarter:
         opened_seq: int = 1,
         script: str = "",
     ) -> Pod:
-        """Start one pod; script: stored code, as of an older version; without one a family trains."""
+        """Start one pod; script: stored code, as of an older version; without one an example trains."""
         uid = f"uid-{index}"
         work = self._folder / uid
         environment = os.environ | {
@@ -87,7 +89,7 @@ class PodStarter:
             names.ENV_POD: f"pod-{index}",
             names.ENV_POD_UID: uid,
             names.ENV_IMAGE: "image:1",
-            names.ENV_COMMAND: json.dumps({"words": [SCRIPT] if script else FAMILY}),
+            names.ENV_COMMAND: json.dumps({"words": [SCRIPT if script else "train.py"]}),
             "TRACKS_NODES": str(pods),
             "TRACKS_RANKS_PER_NODE": str(ranks),
             "TRACKS_MASTER_ADDR": "127.0.0.1",
@@ -100,6 +102,10 @@ class PodStarter:
         if script:
             self._store.put("scripts/trainer.py", script.encode())
             environment[names.ENV_CODE_KEY] = "scripts/trainer.py"
+        elif names.ENV_CODE_KEY not in environment:
+            packed = pack_folder(EXAMPLES / "tabular")
+            environment[names.ENV_CODE_KEY] = code_key("r", packed.sha256)
+            self._store.put(code_key("r", packed.sha256), packed.data)
         log_file = self._folder / f"{uid}.log"
         with log_file.open("wb") as log:
             process = subprocess.Popen(

@@ -1,4 +1,4 @@
-"""The main process of a gang's pod, with real ranks: small scripts, or a family that really trains."""
+"""The main process of a gang's pod, with real ranks: small scripts, or an example that trains."""
 
 from __future__ import annotations
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +13,7 @@ import tracks_dagster
 from tracks_dagster.track.bodies import AttemptPlaced
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.training.environment import describe_software, digest_of
-from tracks_dagster.training.software import code_sha256, describe_code, foresee_software
+from tracks_dagster.training.software import describe_code, foresee_software
 
 PACKAGE = Path(tracks_dagster.__file__).parent
 
@@ -56,35 +55,5 @@ def test_it_is_foreseen_without_importing_torch() -> None:
 
 def test_of_stored_code_its_own_digest_is_recorded_and_nothing_of_this_checkout() -> None:
     assert describe_code("runs/r/trainer/12ab.tar") == {"stored_code_sha256": "12ab"}
-    assert describe_code("family") == {"code_sha256": code_sha256()}
+    assert describe_code("family") == {}
     assert "code_sha256" not in describe_software()
-
-
-@pytest.mark.parametrize(
-    ("path", "changes"),
-    [
-        ("training/sampling.py", True),
-        ("training/families/gpt.py", True),
-        ("track/records.py", True),
-        ("attempts/effects/supervise.py", False),
-        ("cli/run.py", False),  # it decides nothing about a step
-    ],
-)
-def test_the_digest_of_the_code_follows_every_source_that_a_gang_runs(
-    path: str, changes: bool, tmp_path: Path
-) -> None:
-    for folder in ("track", "attempts", "training", "cli"):
-        ignored = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(PACKAGE / folder, tmp_path / folder, ignore=ignored)
-    before = code_sha256(tmp_path)
-    with (tmp_path / path).open("a") as file:
-        file.write("# another comment\n")
-    assert (code_sha256(tmp_path) != before) is changes
-
-
-def test_a_source_that_was_moved_changes_the_digest(tmp_path: Path) -> None:
-    (tmp_path / "track").mkdir()
-    (tmp_path / "track" / "a.py").write_text("x = 1\n")
-    before = code_sha256(tmp_path)
-    (tmp_path / "track" / "a.py").rename(tmp_path / "track" / "b.py")
-    assert code_sha256(tmp_path) != before

@@ -3,19 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from enum import Enum
-from typing import Protocol
+from typing import Any, Protocol
 
 from tracks_dagster.attempts.machine import Devices, MachineNow
+from tracks_dagster.data.project import Project
 from tracks_dagster.reasons.evidence import Condition, RankEnd
 from tracks_dagster.reasons.hangs import Beat, StackDump
-from tracks_dagster.track.bodies import ComputeRequest, RankPlace
+from tracks_dagster.track.bodies import CodeVersion, ComputeRequest, RankPlace
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Json
 
 SCRIPT = "trainer.py"  # how the one script is called that a run of an older version stored
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundCode:
+    """A project, its packed files, its folder and the version of the checkout that it lies in."""
+
+    project: Project
+    archive: bytes = field(repr=False)
+    folder: str
+    code: CodeVersion
+    code_diff: bytes | None
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """The same as fields of a `RunRequest`."""
+        return {each.name: getattr(self, each.name) for each in fields(self)}
+
+    def called(self, name: str) -> FoundCode:
+        """Return the same code as that of a project of another name, whose run it continues."""
+        return replace(self, project=replace(self.project, name=name))
+
+
+# The code of the example of that name as it ships now; None where none of that name ships.
+FindShipped = Callable[[str], FoundCode | None]
 
 
 class GangPhase(Enum):

@@ -1,7 +1,7 @@
 """The project that a run's records describe, for a retry or a branch of it. Pure.
 
-Records hold values and no rules for them: a key's type is that of its value, and any other key may be
-added, as the project's file may have changed since.
+Records hold values and no rules for them: a key's type is that of its value. Whether any other key may
+be added is recorded too; of a script of an older version any may.
 """
 
 from __future__ import annotations
@@ -20,10 +20,8 @@ from tracks_dagster.track.samples import SKIP_WINDOWS
 from tracks_dagster.track.states.run_state import AttemptState, RunState, program_of, trainer_of
 
 
-def recorded_project(state: RunState, attempt: AttemptState) -> Project | None:
-    """Return what `attempt` trained; None for a family that shipped with an older version."""
-    if trainer_of(state, attempt) == TRAINER_FAMILY:
-        return None
+def recorded_project(state: RunState, attempt: AttemptState) -> Project:
+    """Return what `attempt` trained, a family of an older version too."""
     declared, program, snapshot = (
         state.declared,
         program_of(state, attempt),
@@ -36,7 +34,9 @@ def recorded_project(state: RunState, attempt: AttemptState) -> Project | None:
         name=declared.model_family,
         entry=(SCRIPT,) if program is None else program.entry,
         keys=keys,
-        is_open=True,
+        is_open=trainer_of(state, attempt) != TRAINER_FAMILY
+        if program is None
+        else program.takes_any_key,
         roles=roles_of(declared.roles, keys),
         config_name=None if program is None else program.config_name,
         dataset=None if snapshot is None else snapshot.dataset,

@@ -18,9 +18,8 @@ from tracks_dagster.attempts.kubernetes_names import (
     toleration_problems,
 )
 from tracks_dagster.attempts.ports import GangSpec
-from tracks_dagster.data.families import REPORTED, Family, resolve_config
 from tracks_dagster.track import names
-from tracks_dagster.track.bodies import CheckpointCadence, ComputeRequest, RetentionRule
+from tracks_dagster.track.bodies import CheckpointCadence, ComputeRequest
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.records import Json
 from tracks_dagster.track.text.nearest import unknown
@@ -112,12 +111,6 @@ def _nodes(compute: ComputeRequest) -> Iterator[str]:
             yield f"{name} has {count} entries; at most {ITEMS_MAX} fit a record."
 
 
-def whole_config(family: Family, overrides: Mapping[str, Json], *, ranks: int) -> dict[str, Json]:
-    """Return the whole config of a family that ships; raises InvalidInput."""
-    check_ranks(ranks)
-    return resolve_config(family, overrides, ranks=ranks)
-
-
 def refuse_secrets(recorded: Mapping[str, Json], clean: Redact) -> None:
     """Raise InvalidInput for a secret in what is recorded as it is, and which training could not use
     with a word hidden in it."""
@@ -133,16 +126,6 @@ def check_ranks(ranks: int) -> None:
     """Raise InvalidInput unless that many processes can train."""
     if not 1 <= ranks <= RANKS_MAX:
         raise InvalidInput(f"{ranks} ranks cannot train; use 1 to {RANKS_MAX}.")
-
-
-def check_best_metric(rule: RetentionRule) -> None:
-    """Raise InvalidInput for a metric that a family that ships does not report: no checkpoint would
-    ever be the best by it."""
-    if rule.keep_best and rule.metric not in REPORTED:
-        raise InvalidInput(
-            f"No checkpoint can be the best by {rule.metric!r}: the family's own trainer reports "
-            f"{', '.join(REPORTED)}. Choose one of these, or give a script that reports it."
-        )
 
 
 def checked_cadence(

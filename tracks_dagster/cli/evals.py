@@ -7,7 +7,6 @@ from pathlib import Path
 import click
 
 from tracks_dagster.attempts.effects.heartbeat import describe_age, read_heartbeat
-from tracks_dagster.attempts.effects.runs import PROMOTION_ALIAS
 from tracks_dagster.cli import BAD_NEWS
 from tracks_dagster.cli.common import (
     as_json,
@@ -22,6 +21,7 @@ from tracks_dagster.cli.common import (
 )
 from tracks_dagster.data.effects.evals import RequestedEval, ask_for_evals, waive
 from tracks_dagster.data.effects.promotion import promote
+from tracks_dagster.data.project import ALIAS
 from tracks_dagster.review.effects.bundle import check_free, describe_bundle, write_bundle
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.errors import InvalidInput
@@ -99,7 +99,7 @@ def waive_command(run_id: str, suite: str, why: str, by: str, as_json: bool) -> 
 
 @click.command("promote")
 @click.argument("target", metavar="RUN[@STEP]")
-@click.option("--alias", default=PROMOTION_ALIAS, show_default=True, help="The alias to give.")
+@click.option("--alias", default=ALIAS, show_default=True, help="The alias to give.")
 @click.option(
     "--bundle",
     metavar="DIR",

@@ -52,9 +52,9 @@ def add_command(folder: Path, as_json: bool) -> None:
 @click.pass_context
 def list_command(ctx: click.Context, /, as_json: bool) -> None:
     """List the projects that Dagster knows, those that ship first; exit 1 where one cannot be read."""
-    home = Settings.from_environment().home
-    check_home(home)
-    found = load_projects(home)
+    given = Settings.from_environment()
+    check_home(given.home)
+    found = load_projects(given.home, given.examples)
     if as_json:
         print_json([_facts(each) for each in found])
     else:
@@ -85,7 +85,7 @@ def _facts(each: Registered) -> dict[str, Json]:
     schedule = None if project is None else project.schedule
     return {
         "name": each.name,
-        "folder": None if each.folder is None else str(each.folder),
+        "folder": str(each.folder),
         "dataset": None if project is None else project.dataset,
         "schedule": None if schedule is None else schedule.words,
         "problem": each.problem or None,
@@ -94,6 +94,5 @@ def _facts(each: Registered) -> dict[str, Json]:
 
 def _cells(each: Registered) -> tuple[str, ...]:
     facts = _facts(each)
-    where = "ships" if each.folder is None else str(each.folder)
     when = "cannot be read" if each.problem else facts["schedule"] or "–"
-    return (each.name, where, facts["dataset"] or "–", when)
+    return (each.name, facts["folder"], facts["dataset"] or "–", when)

@@ -120,7 +120,6 @@ def retry_command(
         allows_environment_change=allow_environment_change,
         is_forced=force,
         check_gang=gang_check_of(given),
-        foresee=app.foresee,
     )
     record = retry_by_person(app.world(policy), run_id, asked)
     print_answer(

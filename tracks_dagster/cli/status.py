@@ -21,9 +21,7 @@ def status_command(run_id: str | None, as_json: bool) -> None:
     if as_json:
         print_json([to_json(line) for line in lines])
     elif not lines:
-        click.echo(
-            'No training run yet; `tracks run --family gpt --steps 40 --intent "…"` starts one.'
-        )
+        click.echo("No training run yet; `tracks run` in a project's folder starts one.")
     elif run_id is not None:
         click.echo(_sentences(lines[0]))
     else:

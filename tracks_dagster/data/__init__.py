@@ -1,1 +1,1 @@
-"""Datasets, snapshots, model families, evals and promotions."""
+"""Datasets, snapshots, projects, evals and promotions."""

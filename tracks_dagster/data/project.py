@@ -32,6 +32,7 @@ from tracks_dagster.track.samples import SKIP_WINDOWS, check_windows
 from tracks_dagster.track.text.nearest import unknown
 from tracks_dagster.track.text.safe_text import WORDS_CHARACTERS_MAX
 
+ALIAS = "candidate"  # that a promotion gives, where nobody names one
 CONFIG = "config"  # in an entry, `{config}`: the path of a file with the whole config
 # In an eval's command: the folders of the checkpoint, of its data and for the files that it leaves.
 EVAL_FOLDERS = ("checkpoint", "data", "artifacts")
@@ -181,6 +182,7 @@ def program_of_project(project: Project) -> Program:
         python=project.python,
         by_files=project.by_files,
         replay_steps=project.replay_steps,
+        takes_any_key=project.is_open,
     )
 
 
@@ -245,7 +247,8 @@ def _checked(project: Project, name: str, value: Json) -> Json:
     if name == SKIP_WINDOWS:
         return check_windows(value)
     if not project.is_open:
-        words = unknown("config key", name, [*project.keys, *OUR_KEYS, SKIP_WINDOWS])
+        known = dict.fromkeys([*project.keys, *OUR_KEYS, SKIP_WINDOWS])
+        words = unknown("config key", name, list(known))
         raise InvalidInput(f"{project.name}: {words}")
     return check_value(name, value)
 

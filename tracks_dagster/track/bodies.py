@@ -67,7 +67,8 @@ class Program:
     python: the interpreter; None for the one of `tracks`. by_files: it knows nothing of attempts and
     speaks by files and exit codes, to a parent of ours (`training.projects.command`).
     replay_steps: how many steps it trains on after the checkpoint of a SIGTERM, before it ends; the
-    next attempt runs them again, so that their losses can be compared.
+    next attempt runs them again, so that their losses can be compared. takes_any_key: whether its
+    config may get keys that it lacks, as that of a script without a project file may.
     """
 
     entry: tuple[str, ...]
@@ -75,6 +76,7 @@ class Program:
     python: str | None = None
     by_files: bool = False
     replay_steps: int = 0
+    takes_any_key: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,9 +136,9 @@ class EvalRequirement:
 
     is_required: it must be done, or waived in words, before the run is over; one that is not is tried
     once. program: what measures, from the stored code: a file with a function `evaluate`, or a command
-    that prints metrics; None: the suite of a family that ships. snapshot: None where it reads no data
-    of ours. every: also of each so many commits while training goes on; None: of none. timeout_s: how
-    long one try may take; None: as long as the evaluator allows.
+    that prints metrics; None: the suite of an older version's family. snapshot: None where it reads no
+    data of ours. every: also of each so many commits while training goes on; None: of none. timeout_s:
+    how long one try may take; None: as long as the evaluator allows.
     """
 
     suite: str
@@ -189,7 +191,7 @@ class RunDeclared:
     model_family: the project's name. config: flat, by key JSON scalars and lists of them;
     `micro_batch × accumulation × ranks == global_batch` of the keys that have these `roles`
     (`track.roles`). snapshot: None where no snapshot was named.
-    folder: of the project, where it was declared; None of a family and of older versions.
+    folder: of the project, where it was declared; None of older versions.
     trainer: the key of the stored code, which `program` starts. Of runs of older versions there is no
     program: "family" for a family that shipped, or the key of one script.
     estimated_device_s: device seconds that an undisturbed run is expected to take; None where its

@@ -17,14 +17,11 @@ from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 
 from tracks_dagster.track.names import TRAINER_FAMILY
-from tracks_dagster.track.records import Json, canonical_json, sha256_hex
+from tracks_dagster.track.records import Json
 
 THREADS_DEFAULT = 1  # of a rank on the CPU: another count sums in another order
 
 TRACKS = "tracks-dagster"  # this package; its version is all that a record says of it
-_PACKAGE = Path(__file__).resolve().parents[1]
-# The rooms that decide what a step computes; what acts in them for others, in `effects`, does not.
-_TRAINING_CODE = ("attempts", "data", "reasons", "retry", "track", "training")
 
 
 def foresee_software(environ: Mapping[str, str]) -> dict[str, Json]:
@@ -45,36 +42,19 @@ def foresee_software(environ: Mapping[str, str]) -> dict[str, Json]:
 
 
 def describe_code(trainer: str) -> dict[str, Json]:
-    """Return which code a gang trains; trainer: as of `RunDeclared`.
+    """Return which stored code a gang trains; trainer: its key, as of `RunDeclared`.
 
-    Of stored code it is its own sha256, in a key apart from that of a family that ships: what an older
-    version recorded under the other key was this package's, and is no other code than the script's.
+    Its sha256 has a key apart from `code_sha256`: under that one older versions recorded their own
+    package's, and two that are not the same thing are not compared. A family's is not known.
     """
     if trainer == TRAINER_FAMILY:
-        return {"code_sha256": code_sha256()}
+        return {}
     return {"stored_code_sha256": PurePosixPath(trainer).stem}
 
 
 def platform_name() -> str:
     """Return the system and the processor's architecture, for example linux-x86_64."""
     return f"{sys.platform}-{platform.machine()}"
-
-
-def code_sha256(package: Path = _PACKAGE) -> str:
-    """Return the sha256 of the training code of `package`: every source's path and digest.
-
-    Read again at each call (a few milliseconds): a daemon outlives a checkout's changes.
-    """
-    paths = [
-        path
-        for room in _TRAINING_CODE
-        for path in (package / room).rglob("*.py")
-        if "effects" not in path.relative_to(package).parts
-    ]
-    digests = {
-        path.relative_to(package).as_posix(): sha256_hex(path.read_bytes()) for path in paths
-    }
-    return sha256_hex(canonical_json(digests))
 
 
 def list_packages() -> str:

@@ -30,11 +30,11 @@ _RULE = tuple(each.name for each in fields(RetentionRule))
 class Origin:
     """What a branch starts from, and what it inherits of the attempt that wrote it.
 
-    config: as remedied, without what follows from other keys. project: as its records have it, None
-    of a family; archive: its stored code, None for one that the store has lost; code, code_diff: the
-    checkout that it is of, None of a script of an older version, which recorded another; folder: of
-    the project. fields: what else of a `RunRequest` is taken over. Not taken over: owner, intent and
-    drills, and a family's code.
+    config: as remedied, without what follows from other keys. project: as its records have it;
+    archive: its stored code, None for one that the store has lost and of a family of an older version;
+    code, code_diff: the checkout that it is of, None of a script of an older version, which recorded
+    another; folder: of the project. fields: what else of a `RunRequest` is taken over. Not taken over:
+    owner, intent and drills.
     """
 
     ref: CheckpointRef
@@ -44,7 +44,7 @@ class Origin:
     fields: Mapping[str, Any]
     retention: RetentionRule
     trainer: str
-    project: Project | None
+    project: Project
     archive: bytes | None
     code: CodeVersion | None
     code_diff: bytes | None
@@ -55,25 +55,23 @@ class Origin:
 
         given: names of fields of `RunRequest` and `RetentionRule` that a person chose; of the others
         only a config, a snapshot or a script that is there counts as chosen. Raises InvalidInput for
-        another family, whose model could not load the weights, and where the source's script is lost
-        and no other is given.
+        another project, whose model could not load the weights, and where the source's code is lost and
+        no other is given.
         """
         if request.family != self.family:
             raise InvalidInput(
-                f"{checkpoint_at(self.ref)} is a checkpoint of family {self.family}, which "
-                f"{request.family} cannot load; leave --family out."
+                f"{checkpoint_at(self.ref)} is a checkpoint of the project {self.family}, which "
+                f"{request.family} cannot load; leave --project out."
             )
         project, archive = request.project, request.archive
         code, code_diff = request.code, request.code_diff
-        if project is None and self.project is not None:
+        if project is None:
             project, archive = self.project, self.archive
             code, code_diff = self._code_by(code.package_version), self.code_diff
-        elif (
-            project is not None and project.is_open
-        ):  # a script alone names no dataset: it goes on with the source's
+        elif project.is_open:  # a script alone names no dataset: it goes on with the source's
             data = None if self.snapshot is None else self.snapshot.dataset
             project = replace(project, dataset=data)
-        if archive is None and self.trainer != TRAINER_FAMILY:
+        if archive is None:
             raise InvalidInput(
                 f"The code of {self.ref.run_id}, {self.trainer}, is not in the store; give it with "
                 "--trainer, or from the project's folder."
@@ -95,6 +93,11 @@ class Origin:
             branched_from=self.ref,
         )
 
+    @property
+    def is_of_family(self) -> bool:
+        """Whether it was declared with a model family: the example of its name has the code now."""
+        return self.trainer == TRAINER_FAMILY
+
     def _code_by(self, package_version: str) -> CodeVersion:
         """Return the checkout of the inherited code, for a run that this version declares.
 
@@ -106,11 +109,11 @@ class Origin:
             )
         return replace(self.code, package_version=package_version, diff_sha256=None)
 
-    def _snapshot_for(self, project: Project | None) -> str | None:
+    def _snapshot_for(self, project: Project) -> str | None:
         """Return the source's snapshot, where the branch trains on the same dataset."""
         if self.snapshot is None:
             return None
-        is_same = project is None or project.dataset == self.snapshot.dataset
+        is_same = project.dataset == self.snapshot.dataset
         return self.snapshot.snapshot_id if is_same else None
 
 

@@ -6,11 +6,12 @@ attempt before. Which checkpoints are kept belongs to the run and cannot be chan
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+from tracks_dagster.attempts.effects.families import with_stored_code
 from tracks_dagster.attempts.effects.retry import quarantine_all
 from tracks_dagster.attempts.effects.world import World
 from tracks_dagster.attempts.ports import SCRIPT, GangSpec, RankCommand
@@ -24,9 +25,12 @@ from tracks_dagster.attempts.run_config import (
     refuse_secrets,
 )
 from tracks_dagster.data.effects.snapshots import find_snapshot
-from tracks_dagster.data.families import FAMILIES, resolve_config
-from tracks_dagster.data.project import OUR_KEYS, Project, program_of_project
-from tracks_dagster.data.project import resolve_config as resolve_project_config
+from tracks_dagster.data.project import (
+    OUR_KEYS,
+    Project,
+    program_of_project,
+    resolve_config,
+)
 from tracks_dagster.holds.effects.holds import Holds
 from tracks_dagster.holds.effects.starts import refuse_code, start_or_refuse
 from tracks_dagster.holds.hold import CleanStart, loss_of_source, stop_of
@@ -58,9 +62,6 @@ from tracks_dagster.track.track import code_diff_key, code_key
 
 ENDED_WITH_ALL_STEPS = frozenset({TerminationReason.COMPLETED, TerminationReason.EARLY_STOPPED})
 SAME_AGAIN = frozenset({TerminationReason.CODE_ERROR, TerminationReason.CONFIG_ERROR})
-CODE = "code_sha256"  # of the training code, in an environment
-
-Foresee = Callable[[str, str, str | None], Mapping[str, Json]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,8 +98,6 @@ class ManualRetry:
     allows_environment_change: it may resume with other libraries than those that wrote its
     checkpoint. is_forced: also where nothing was changed and the same attempt would end the same.
     check_gang: refuses what the launcher could not start; asked where what it is asked for changes.
-    foresee: the environment of a gang that the launcher of that name would start now, with a trainer
-    and an interpreter as `ForeseeEnvironment` has them; {} where it is not known.
     """
 
     name: str  # of the person
@@ -107,7 +106,6 @@ class ManualRetry:
     allows_environment_change: bool = False
     is_forced: bool = False
     check_gang: CheckGang | None = None
-    foresee: Foresee | None = None
 
     def decide(self, state: RunState, world: World) -> Answer:
         """Return the next attempt, or the work that comes before it; raises InvalidInput."""
@@ -119,7 +117,7 @@ class ManualRetry:
         start = _start(tracks, state, plan)
         changed = differences(state, last, plan, why=f"{self.name}: {self.why}")
         if not (changed or self.allows_environment_change or self.is_forced):
-            _refuse_the_same_again(state, last, self.foresee)
+            _refuse_the_same_again(state, last)
         if self.check_gang is not None and changes.compute:
             self.check_gang(_gang(tracks, state, last, plan))
         if tainted := from_onset_on(state, last, world.policy):
@@ -143,7 +141,7 @@ class ManualRetry:
             program=plan.program,
             code=plan.code,
         )
-        opened = avoid_now(tracks, opened)
+        opened = with_stored_code(world, state, avoid_now(tracks, opened))
         draft = tracks.draft(Kind.ATTEMPT_OPENED, opened, attempt_id=last.attempt_id + 1)
         return Append(draft=draft, what="opened", why=opened.decision)
 
@@ -229,34 +227,20 @@ def _retriable(state: RunState, changes: Mapping[str, Json]) -> AttemptState:
     return last
 
 
-def _refuse_the_same_again(state: RunState, last: AttemptState, foresee: Foresee | None) -> None:
+def _refuse_the_same_again(state: RunState, last: AttemptState) -> None:
     """Raise InvalidInput where nothing changed since `last`, which ended before its first step for a
     reason that lies in the code or the config alone."""
     if last.reason not in SAME_AGAIN or last.ended is None or last.ended.last_step is not None:
         return
-    script = trainer_of(state, last)
-    if script == names.TRAINER_FAMILY and not _is_same_code(last, foresee):
-        return
-    what = "its training code" if script == names.TRAINER_FAMILY else f"its code ({script})"
-    change = (
-        "correct it first"
-        if script == names.TRAINER_FAMILY
-        else "give the corrected one: --code from the project's folder, or --trainer FILE.py"
-    )
+    code = trainer_of(state, last)
+    if code == names.TRAINER_FAMILY:
+        return  # the next attempt has other code
     raise InvalidInput(
         f"Attempt {last.attempt_id} of {state.run_id} ended as {last.reason} before its first step, "
-        f"and neither {what} nor anything else has changed: the next attempt would end the same. "
-        f"Change something (--set KEY=VALUE), or {change}; --force opens it anyway."
+        f"and neither its code ({code}) nor anything else has changed: the next attempt would end the "
+        "same. Change something (--set KEY=VALUE), or give the corrected code: --code from the "
+        "project's folder, or --trainer FILE.py; --force opens it anyway."
     )
-
-
-def _is_same_code(last: AttemptState, foresee: Foresee | None) -> bool:
-    """Whether a gang would run the very training code of `last`; what is not known may differ."""
-    ran = last.placed.environment.get(CODE) if last.placed is not None else None
-    if ran is None or foresee is None:
-        return False
-    now = foresee(last.opened.compute.launcher, names.TRAINER_FAMILY, None)
-    return bool(now.get(CODE) == ran)
 
 
 def _gang(tracks: Tracks, state: RunState, last: AttemptState, plan: AttemptPlan) -> GangSpec:
@@ -368,29 +352,11 @@ def _config(
     if not given and ranks == last.opened.compute.ranks and changes.project is None:
         return before
     project = changes.project or recorded_project(state, last)
-    if project is not None:
-        kept = without_accumulation(before, state.declared.roles)
-        if changes.project is not None:  # keys that the new code has no more are left out
-            known = {*project.keys, *OUR_KEYS, SKIP_WINDOWS}
-            kept = {key: value for key, value in kept.items() if project.is_open or key in known}
-        return resolve_project_config(project, {**kept, **given}, ranks=ranks)
-    unknown = sorted(set(given) - set(before))
-    if unknown:
-        raise InvalidInput(
-            f"The config of {state.run_id} has no key {unknown[0]!r}; it has: "
-            f"{', '.join(sorted(before))}."
-        )
-    if "accumulation" in given:
-        raise InvalidInput(
-            "accumulation follows from global_batch, micro_batch and the ranks: change micro_batch."
-        )
-    family = FAMILIES.get(state.declared.model_family)
-    after = {**before, **given}
-    if family is None:
-        return after
-    keys = {key: after[key] for key in after if key in family.keys}
-    own = {key: after[key] for key in after if key not in family.keys and key != "accumulation"}
-    return {**resolve_config(family, keys, ranks=ranks), **own}
+    kept = without_accumulation(before, state.declared.roles)
+    if changes.project is not None:  # keys that the new code has no more are left out
+        known = {*project.keys, *OUR_KEYS, SKIP_WINDOWS}
+        kept = {key: value for key, value in kept.items() if project.is_open or key in known}
+    return resolve_config(project, {**kept, **given}, ranks=ranks)
 
 
 def _cadence(
@@ -430,8 +396,9 @@ def _trainer(state: RunState, last: AttemptState, changes: AttemptChanges) -> st
         return last.opened.trainer
     if trainer_of(state, last) == names.TRAINER_FAMILY:
         raise InvalidInput(
-            f"Training run {state.run_id} trains a family that ships, whose evals cannot read another "
-            "trainer's weights; `tracks run --from RUN@STEP --trainer FILE.py` resumes from one of its "
-            "checkpoints in a run of its own."
+            f"Training run {state.run_id} was declared with a model family, whose evals cannot read "
+            "other code's weights; it goes on with the code of the example of its name. `tracks run "
+            "--from RUN@STEP` in your project's folder resumes from one of its checkpoints in a run of "
+            "its own."
         )
     return code_key(state.run_id, sha256_hex(changes.archive))

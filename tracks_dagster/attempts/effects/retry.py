@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
 
+from tracks_dagster.attempts.effects.families import with_stored_code
 from tracks_dagster.attempts.effects.world import World
 from tracks_dagster.attempts.launch import next_sensor
 from tracks_dagster.checkpoints.effects.retention import collect
@@ -181,6 +182,7 @@ class Retries:
         match decision:
             case Retry():
                 opened = decision.opened(decided_by=self.name, policy_version=policy.version)
+                opened = with_stored_code(world, state, opened)
                 attempt_id = len(state.attempts) + 1
                 return tracks.draft(Kind.ATTEMPT_OPENED, opened, attempt_id=attempt_id)
             case Refuse():

@@ -17,17 +17,14 @@ from tracks_dagster.attempts.ports import SCRIPT, GangSpec, RankCommand
 from tracks_dagster.attempts.run_config import (
     COMPUTE_FIELDS,
     CheckGang,
-    check_best_metric,
     check_compute,
     check_ranks,
     checked_cadence,
     refuse_secrets,
-    whole_config,
 )
 from tracks_dagster.checkpoints.effects.pins import pin_source
 from tracks_dagster.checkpoints.retention import check_rule
 from tracks_dagster.data.effects.snapshots import find_snapshot
-from tracks_dagster.data.families import Family, find_family
 from tracks_dagster.data.project import (
     Project,
     program_of_project,
@@ -51,7 +48,6 @@ from tracks_dagster.track.bodies import (
     ComputeRequest,
     Drill,
     EvalRequirement,
-    PromotionRule,
     RetentionRule,
     RunDeclared,
     SnapshotRef,
@@ -70,7 +66,6 @@ from tracks_dagster.track.track import code_diff_key, code_key, run_track
 STAGES = ("smoke", "canary", "full")
 DRILLS_MAX = 16
 EVAL_SEED = 0  # every eval of a suite sees the same held-out samples in the same order
-PROMOTION_ALIAS = "candidate"
 
 # Generous on purpose: the estimate only feeds the cap on a run's device-hours (1.5 times it, and
 # never less than one hour), which stops a run that burns money without an end.
@@ -83,7 +78,7 @@ class RunRequest:
     """What a person or a schedule asks for.
 
     family: the project's name. project, archive: what a folder or a script trains, and its stored
-    files; both None for a family that ships. config: overrides of the defaults.
+    files; None of a branch before it has those of its source. config: overrides of the defaults.
     snapshot_id: None takes the newest usable snapshot of the project's dataset, where it names one.
     folder: that the project lies in. code_diff: what the checkout has beside the commit of `code`,
     cleaned; kept with the run.
@@ -160,10 +155,9 @@ def declare(
             check_gang(first_gang(request, tracks.store.url))
         if request.branched_from is not None:  # pinned before anybody relies on it
             pin_source(tracks, request.branched_from, request.run_id, by=request.owner)
-        if request.archive is not None:
-            # Before the record: from then on the watcher may open the attempt that needs it. A
-            # caller killed here leaves code without a run, which nobody takes for one.
-            tracks.store.create(declared.trainer, request.archive)
+        # Before the record: from then on the watcher may open the attempt that needs it. A caller
+        # killed here leaves code without a run, which nobody takes for one.
+        tracks.store.create(declared.trainer, _archive(request))
         if request.code_diff is not None and declared.code.diff_sha256 is not None:
             key = code_diff_key(request.run_id, declared.code.diff_sha256)
             tracks.store.create(key, request.code_diff)
@@ -225,8 +219,6 @@ def check_request(request: RunRequest) -> dict[str, Json]:
     _check_branch_steps(request, config)
     _cadence(request)
     check_rule(request.retention)
-    if request.project is None and request.branched_from is None:
-        check_best_metric(request.retention)
     _drills(request, config)
     return config
 
@@ -234,13 +226,12 @@ def check_request(request: RunRequest) -> dict[str, Json]:
 def plan_run(tracks: Tracks, request: RunRequest) -> RunDeclared:
     """Return what `declare` would record, and write nothing; raises InvalidInput."""
     config = check_request(request)
-    project, archive = request.project, request.archive
-    started = {} if project is None else {"entry": " ".join(project.entry)}
+    project, archive = _project(request), _archive(request)
+    started = {"entry": " ".join(project.entry)}
     place = {} if request.folder is None else {"project folder": request.folder}
     refuse_secrets({"run id": request.run_id, **started, **place, **config}, tracks.clean)
-    code_sha256 = None if archive is None else sha256_hex(archive)
+    code_sha256 = sha256_hex(archive)
     refuse_declaration(tracks, request.run_id, request.code, code_sha256, request.branched_from)
-    family = find_family(request.family) if project is None else None
     steps = value_of(config, _roles(request), STEPS)
     snapshot = _snapshot(tracks, request)
     return RunDeclared(
@@ -258,14 +249,12 @@ def plan_run(tracks: Tracks, request: RunRequest) -> RunDeclared:
         estimated_device_s=estimate_device_s(steps - _steps_done(request), request.ranks)
         if type(steps) is int
         else None,
-        evals=_own_evals(tracks, project, snapshot) if family is None else _evals(tracks, family),
-        promotion=_rule(project, family),
+        evals=_evals(tracks, project, snapshot),
+        promotion=project.promotion,
         drills=_drills(request, config),
-        trainer=names.TRAINER_FAMILY
-        if archive is None
-        else code_key(request.run_id, sha256_hex(archive)),
-        program=None if project is None else program_of_project(project),
-        roles={} if project is None else roles_of(project.roles, config),
+        trainer=code_key(request.run_id, sha256_hex(archive)),
+        program=program_of_project(project),
+        roles=roles_of(project.roles, config),
         folder=request.folder,
         branched_from=request.branched_from,
         retention=request.retention,
@@ -273,21 +262,30 @@ def plan_run(tracks: Tracks, request: RunRequest) -> RunDeclared:
     )
 
 
-def _config(request: RunRequest) -> dict[str, Json]:
+def _project(request: RunRequest) -> Project:
     if request.project is None:
-        return whole_config(find_family(request.family), request.config, ranks=request.ranks)
+        raise InvalidInput(f"{request.run_id} cannot be declared: no project was named.")
+    return request.project
+
+
+def _archive(request: RunRequest) -> bytes:
+    if request.archive is None:
+        raise InvalidInput(f"{request.run_id} cannot be declared: it has no code to be stored.")
+    return request.archive
+
+
+def _config(request: RunRequest) -> dict[str, Json]:
     check_ranks(request.ranks)
-    return resolve_config(request.project, request.config, ranks=request.ranks)
+    return resolve_config(_project(request), request.config, ranks=request.ranks)
 
 
 def _roles(request: RunRequest) -> Roles:
-    return {} if request.project is None else request.project.roles
+    return _project(request).roles
 
 
 def _check_snapshot_has_dataset(request: RunRequest) -> None:
     """Raise InvalidInput for a snapshot of a project that names no dataset."""
-    is_without = request.project is not None and request.project.dataset is None
-    if is_without and request.snapshot_id is not None:
+    if _project(request).dataset is None and request.snapshot_id is not None:
         raise InvalidInput(
             f"{request.snapshot_id!r} names a snapshot of no dataset: {request.family} has none. Name "
             "one in tracks.yaml, dataset: NAME."
@@ -295,11 +293,8 @@ def _check_snapshot_has_dataset(request: RunRequest) -> None:
 
 
 def _snapshot(tracks: Tracks, request: RunRequest) -> SnapshotRef | None:
-    if request.project is None:
-        return find_snapshot(tracks, find_family(request.family).dataset, request.snapshot_id)
-    if request.project.dataset is not None:
-        return find_snapshot(tracks, request.project.dataset, request.snapshot_id)
-    return None
+    dataset = _project(request).dataset
+    return None if dataset is None else find_snapshot(tracks, dataset, request.snapshot_id)
 
 
 def _code(request: RunRequest) -> CodeVersion:
@@ -312,7 +307,7 @@ def _cadence(request: RunRequest) -> CheckpointCadence:
         request.checkpoint_every_steps,
         request.checkpoint_every_s,
         may_be_off=request.checkpoints_may_be_off,
-        saves_itself=request.project is not None and request.project.by_files,
+        saves_itself=_project(request).by_files,
     )
 
 
@@ -362,12 +357,10 @@ def _check_branch_steps(request: RunRequest, config: Mapping[str, Json]) -> None
         )
 
 
-def _own_evals(
-    tracks: Tracks, project: Project | None, snapshot: SnapshotRef | None
+def _evals(
+    tracks: Tracks, project: Project, snapshot: SnapshotRef | None
 ) -> tuple[EvalRequirement, ...]:
     """Return the project's evals, those on its own dataset with the snapshot that the run trains on."""
-    if project is None:
-        return ()
 
     def on(dataset: str | None) -> SnapshotRef | None:
         if dataset is None or (snapshot is not None and snapshot.dataset == dataset):
@@ -376,29 +369,6 @@ def _own_evals(
 
     return tuple(
         requirement_of(project, each, on(each.dataset), seed=EVAL_SEED) for each in project.evals
-    )
-
-
-def _evals(tracks: Tracks, family: Family) -> tuple[EvalRequirement, ...]:
-    return (
-        EvalRequirement(
-            suite=family.suite,
-            suite_version=family.suite_version,
-            snapshot=find_snapshot(tracks, family.heldout_dataset, None),
-            seed=EVAL_SEED,
-        ),
-    )
-
-
-def _rule(project: Project | None, family: Family | None) -> PromotionRule | None:
-    if family is None:
-        return None if project is None else project.promotion
-    return PromotionRule(
-        alias=PROMOTION_ALIAS,
-        suite=family.suite,
-        metric=family.metric,
-        direction=family.direction,
-        threshold=family.threshold,
     )
 
 

@@ -269,18 +269,22 @@ class Supervisor:
         return bool(claims) and claims[-1].body.dagster_run_id == self.dagster_run_id
 
 
-_FAMILY = ("-m", "tracks_dagster.training.main")
 _BY_FILES = ("-m", "tracks_dagster.training.projects.command")
 
 
 def gang_spec(tracks: Tracks, state: RunState, attempt: AttemptState) -> GangSpec:
-    """Return what to start for `attempt`; raises GangError when its stored code is gone."""
+    """Return what to start for `attempt`; raises GangError when its code is not in the store."""
     key = trainer_of(state, attempt)
-    code = None if key == names.TRAINER_FAMILY else tracks.store.get(key)
-    if code is None and key != names.TRAINER_FAMILY:
+    doing = f"Cannot start {attempt_key(state.run_id, attempt.attempt_id)}"
+    if key == names.TRAINER_FAMILY:
         raise GangError(
-            f"Cannot start {attempt_key(state.run_id, attempt.attempt_id)}: its code {key} is not in "
-            "the store; `tracks fsck` says what else is missing."
+            f"{doing}: the code of the model family {state.declared.model_family} was a part of an "
+            "older version. The next attempt gets the code of the example of that name."
+        )
+    code = tracks.store.get(key)
+    if code is None:
+        raise GangError(
+            f"{doing}: its code {key} is not in the store; `tracks fsck` says what else is missing."
         )
     return GangSpec(
         run_id=state.run_id,
@@ -288,20 +292,20 @@ def gang_spec(tracks: Tracks, state: RunState, attempt: AttemptState) -> GangSpe
         opened_seq=attempt.opened_seq,
         compute=attempt.opened.compute,
         store_url=tracks.store.url,
-        command=rank_command(key, program_of(state, attempt), attempt.opened.config),
-        code_key=None if code is None else key,
+        command=rank_command(program_of(state, attempt), attempt.opened.config),
+        code_key=key,
         code=code,
         environment=allocator_environment(attempt.opened.config),
     )
 
 
-def rank_command(key: str, program: Program | None, config: Mapping[str, Json]) -> RankCommand:
-    """Return what each rank starts with `config`; key: as of `trainer_of`.
+def rank_command(program: Program | None, config: Mapping[str, Json]) -> RankCommand:
+    """Return what each rank starts with `config`; program: None of one script of an older version.
 
     Raises GangError where the program names a key that the config lacks.
     """
     if program is None:
-        return RankCommand(words=_FAMILY if key == names.TRAINER_FAMILY else (SCRIPT,))
+        return RankCommand(words=(SCRIPT,))
     name = program.config_name
     try:
         words = fill_entry(program.entry, config, config_path=name or "")

@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from tracks_dagster.attempts.ports import LauncherOf, Orchestrator, OrchestratorRun
+from tracks_dagster.attempts.ports import (
+    FindShipped,
+    LauncherOf,
+    Orchestrator,
+    OrchestratorRun,
+)
 from tracks_dagster.checkpoints.ports import CheckpointReader
 from tracks_dagster.holds.effects.holds import Holds, Pools
 from tracks_dagster.ledger.effects.tracks import Tracks
@@ -24,7 +29,8 @@ class World:
 
     checkpoints: None leaves out every remedy that is work: nothing is collected, read or quarantined.
     holds: those that a tick has read already, with its pools; without pools there are no storms.
-    nodes: without it none is struck; those on hold are still avoided.
+    nodes: without it none is struck; those on hold are still avoided. shipped: finds the code of a
+    run that an older version declared with a model family.
     """
 
     tracks: Tracks
@@ -38,6 +44,7 @@ class World:
     checkpoints: CheckpointReader | None = None
     holds: Holds
     nodes: NodeHealth | None = None
+    shipped: FindShipped | None = None
 
     def for_tick(self) -> World:
         """Return the same world with nothing asked yet, and with storms and strikes of nodes."""

@@ -12,20 +12,21 @@ from pathlib import Path
 import click
 
 from tracks_dagster.attempts.drills import parse_drill
-from tracks_dagster.attempts.effects.local.checkout import read_code_version
+from tracks_dagster.attempts.effects.local.project_code import read_project_code
 from tracks_dagster.attempts.effects.runs import RunRequest, declare
+from tracks_dagster.attempts.ports import FoundCode
 from tracks_dagster.cli import BAD_NEWS
 from tracks_dagster.cli.common import as_json, person, print_json_line, print_table
 from tracks_dagster.cli.start.driving import play_daemon_death
 from tracks_dagster.cli.start.snapshots import (
     check_source,
+    datasets_of,
     ensure_snapshot_of,
     ensure_snapshots,
-    family_datasets,
 )
 from tracks_dagster.data.effects.evals import waive
+from tracks_dagster.data.effects.projects import DEFAULT_PROJECT
 from tracks_dagster.data.effects.snapshots import find_snapshot
-from tracks_dagster.data.families import find_family
 from tracks_dagster.home.dagster_home import DagsterHome
 from tracks_dagster.review.effects.drill_score import DrillRow, score
 from tracks_dagster.review.effects.receipts import read_receipts
@@ -39,7 +40,6 @@ AT_ONCE = 3  # runs under way: two cores are enough for them
 POLL_S = 0.5
 RUN_S_MAX = 900.0  # without a change of its track: then the row has how far it came
 ALL_S_MAX = 3600.0
-FAMILY = "gpt"
 STEPS = 30
 SMALL: dict[str, Json] = {"global_batch": 4, "micro_batch": 2, "context": 32, "d_model": 16}
 HANG_S = 5.0
@@ -49,7 +49,7 @@ WHAT_THE_TIMES_MEAN = (
     "there to the record that opens the next one, the policy's backoff included; recovered: from the "
     "end to the first new step, or to the next supervisor's claim."
 )
-DATASET, SUITE = find_family(FAMILY).dataset, find_family(FAMILY).suite
+DATASET = "aws-docs"  # of the example that is trained
 # Their steps take long enough for a fault from outside while training runs.
 _SLOW: dict[str, Json] = {"steps": 300, "global_batch": 48, "context": 64, "d_model": 64}
 
@@ -142,13 +142,16 @@ def _embedded(folder: Path) -> Settings:
 def _play(settings: Settings, rehearsals: Sequence[Rehearsal]) -> list[DrillRow]:
     """Play all, a few at once, each in a run of its own; return their rows in that order."""
     app, home = build(settings), open_dagster_home(settings)
-    ensure_snapshots(app, home, family_datasets(FAMILY))
+    found = read_project_code(
+        settings.examples / DEFAULT_PROJECT, store_url=app.store.url, clean=app.redact
+    )
+    ensure_snapshots(app, home, datasets_of(found.project))
     # Chosen once: what a drill makes for itself alone is newer, and may be quarantined.
     shared = find_snapshot(app.tracks, DATASET, None).snapshot_id
     started: list[UnderWay] = []
     try:
         with home.daemon():
-            rows = _play_all(app, home, rehearsals, shared, started)
+            rows = _play_all(app, home, found, rehearsals, shared, started)
     finally:  # with the daemon gone, nobody starts another gang
         for each in started:
             each.end_gang()
@@ -158,6 +161,7 @@ def _play(settings: Settings, rehearsals: Sequence[Rehearsal]) -> list[DrillRow]
 def _play_all(
     app: App,
     home: DagsterHome,
+    found: FoundCode,
     rehearsals: Sequence[Rehearsal],
     shared: str,
     started: list[UnderWay],
@@ -169,7 +173,7 @@ def _play_all(
     give_up_at = time.monotonic() + ALL_S_MAX
     while waiting or under_way:
         while waiting and _has_room(waiting[0], under_way):
-            under_way.append(UnderWay(app, home, waiting.pop(0), shared))
+            under_way.append(UnderWay(app, home, found, waiting.pop(0), shared))
             started.append(under_way[-1])
         for each in list(under_way):
             if each.is_over() or time.monotonic() > give_up_at:
@@ -190,8 +194,10 @@ def _has_room(next_one: Rehearsal, under_way: Sequence[UnderWay]) -> bool:
 class UnderWay:
     """One run that plays one drill, from its declaration on."""
 
-    def __init__(self, app: App, home: DagsterHome, rehearsal: Rehearsal, shared: str) -> None:
-        """Declare the run; shared: the snapshot of all that need none of their own."""
+    def __init__(
+        self, app: App, home: DagsterHome, found: FoundCode, rehearsal: Rehearsal, shared: str
+    ) -> None:
+        """Declare a run of `found`; shared: the snapshot of all that need none of their own."""
         self.rehearsal = rehearsal
         self._app = app
         self._home = home
@@ -202,20 +208,21 @@ class UnderWay:
         own = _own_snapshot(app, home, self._run_id) if rehearsal.own_data else None
         request = RunRequest(
             run_id=self._run_id,
-            family=FAMILY,
+            family=found.project.name,
             intent=f"Play {rehearsal.drill} and see what comes of it.",
-            code=read_code_version(app.settings.root),
             config={"steps": STEPS, **SMALL, **rehearsal.config},
             snapshot_id=own or shared,
             ranks=rehearsal.ranks,
             checkpoint_every_steps=5,
             owner=person(),
             drills=(rehearsal.drill,),
+            **found.fields,
         )
         declare(app.tracks, request)
         if self._drill.kind != "evaluator_crash":
             why = "The drill ends with the training; its eval would show nothing."
-            waive(app.tracks, self._run_id, SUITE, by=request.owner, why=why)
+            for each in found.project.evals:
+                waive(app.tracks, self._run_id, each.name, by=request.owner, why=why)
 
     def is_over(self) -> bool:
         """Whether nothing more will come: the run is over, or its track has not grown for long."""
@@ -247,8 +254,8 @@ def _own_snapshot(app: App, home: DagsterHome, run_id: str) -> str:
             f"{run_id}: sentence {number} of a page of text.\n" for number in range(PAGE_LINES)
         )
         page.write_text("".join(lines), encoding="utf-8")
-        snapshot_id = check_source(FAMILY, page)
-        ensure_snapshot_of(app, home, FAMILY, page, snapshot_id)
+        snapshot_id = check_source(DATASET, page)
+        ensure_snapshot_of(app, home, DATASET, page, snapshot_id)
     return snapshot_id
 
 

@@ -13,9 +13,8 @@ import click
 from click.core import ParameterSource
 
 from tracks_dagster.attempts.effects.branches import Origin, find_origin
-from tracks_dagster.attempts.effects.local.checkout import read_code_diff, read_code_version
+from tracks_dagster.attempts.effects.local.checkout import read_code_version
 from tracks_dagster.attempts.effects.local.project_code import (
-    FoundCode,
     project_folder,
     read_project_code,
     read_script_code,
@@ -28,6 +27,7 @@ from tracks_dagster.attempts.effects.runs import (
     first_gang,
     new_run_id,
 )
+from tracks_dagster.attempts.ports import FoundCode
 from tracks_dagster.checkpoints.retention import DIRECTIONS
 from tracks_dagster.cli import BAD_NEWS
 from tracks_dagster.cli.common import as_json, parse_settings, person, print_json_line, print_table
@@ -44,6 +44,8 @@ from tracks_dagster.cli.start.snapshots import (
     ensure_snapshots,
 )
 from tracks_dagster.cli.terminal import RECORDED
+from tracks_dagster.data.effects.datasets.catalog import DATASETS
+from tracks_dagster.data.effects.projects import DEFAULT_PROJECT, SHIPPED
 from tracks_dagster.data.project import Project
 from tracks_dagster.home.home_folder import check_home
 from tracks_dagster.reading import open_tracks_to_read
@@ -63,10 +65,18 @@ WAIT_S = 600.0
 EVERY_STEPS = 10  # where a person names neither steps nor seconds
 OFF = "off"
 RULE = tuple(field.name for field in fields(RetentionRule))
-FAMILY = "gpt"  # where neither --family nor --from names one
 EXAMPLE = '--intent "Does a wider model learn faster?"'
 _TITLES = ("attempt", "ended as", "from", "to", "kept", "lost", "device s", "continuity")
 _NUMBERS = frozenset({"from", "to", "kept", "lost", "device s"})
+
+
+def _refuse_family(ctx: click.Context, option: click.Parameter, name: str | None) -> None:
+    """Say what takes the place of `--family`, which older versions had."""
+    if name is not None:
+        raise InvalidInput(
+            f"--family is no more: what shipped as families are projects. Give their folder, --project "
+            f"{Settings.from_environment().examples / (name if name in SHIPPED else DEFAULT_PROJECT)}."
+        )
 
 
 @click.command("run")
@@ -74,9 +84,10 @@ _NUMBERS = frozenset({"from", "to", "kept", "lost", "device s"})
     "--project",
     "folder",
     type=click.Path(path_type=Path),
-    help="Folder of the project; default: the one you are in, where it or one above has a tracks.yaml.",
+    show_default=f"the one you are in, else examples/{DEFAULT_PROJECT}",
+    help="Folder of the project, with its tracks.yaml.",
 )
-@click.option("--family", show_default=f"{FAMILY}, outside of a project", help="gpt or tabular.")
+@click.option("--family", hidden=True, expose_value=False, callback=_refuse_family)
 @click.option(
     "--from",
     "branch_at",
@@ -172,7 +183,6 @@ def run_command(
     ctx: click.Context,
     /,
     folder: Path | None,
-    family: str | None,
     trainer: Path | None,
     evals: tuple[Path, ...],
     branch_at: str | None,
@@ -186,14 +196,15 @@ def run_command(
 
     In a folder with a tracks.yaml it is a run of that project: its files are stored with the run, and
     what its file says of config, ranks, checkpoints and retention holds where you give nothing else.
+    Outside of a project it is one of examples/gpt.
 
     With --from it is a branch: it inherits what you do not give from the run and the attempt that
     wrote the checkpoint, whatever the defaults; its code too, unless you are in that project's folder.
     Owner and drills are always the ones here.
 
-    Makes the family's snapshots when there are none. Uses the daemon of TRACKS_HOME when one runs,
-    else starts one and stops it at the end. Ctrl-C saves, ends the gang and prints how to resume; a
-    second one ends everything at once.
+    Makes the snapshots of data that ship when there are none. Uses the daemon of TRACKS_HOME when one
+    runs, else starts one and stops it at the end. Ctrl-C saves, ends the gang and prints how to resume;
+    a second one ends everything at once.
 
     With --on kubernetes the gang's pods run on the cluster that TRACKS_KUBERNETES describes
     (`tracks doctor --kubernetes` lists what is missing there); the daemon stays here.
@@ -201,14 +212,13 @@ def run_command(
     given = Settings.from_environment()
     origin = _origin(given, branch_at, declared["run_id"], from_attempt)
     place = declared["compute"]["launcher"]
-    found = _found_code(given, folder, family, trainer, origin, evals=evals, launcher=place)
+    found = _found_code(given, folder, trainer, origin, evals=evals, launcher=place)
     if evals and found is None:
         raise InvalidInput(
-            "--eval measures a project of your own; run it in its folder, or with --trainer FILE.py."
+            "--eval measures the code that it lies beside, and a branch takes its source's; run it in "
+            "the project's folder, or with --trainer FILE.py."
         )
-    if family is None:
-        family = FAMILY if origin is None else origin.family
-    chosen = _chosen(ctx)
+    chosen, family = _chosen(ctx), DEFAULT_PROJECT if origin is None else origin.family
     if found is not None:
         family, declared = found.project.name, _with_defaults(declared, found.project, chosen)
     request = _request(given, family, found, **declared)
@@ -224,36 +234,38 @@ def run_command(
 def _found_code(
     given: Settings,
     folder: Path | None,
-    family: str | None,
     trainer: Path | None,
     origin: Origin | None,
     *,
     evals: tuple[Path, ...],
     launcher: str,
 ) -> FoundCode | None:
-    """Return the code of the script or the folder; None for a family, and for what `origin` stored.
+    """Return the code of the script or the folder, of an example where there is neither; None for what
+    `origin` stored.
 
     Raises InvalidInput or SettingsError.
     """
-    named = [
-        option
-        for option, value in (("--project", folder), ("--family", family), ("--trainer", trainer))
-        if value is not None
-    ]
-    if len(named) > 1:
-        raise InvalidInput(f"{' and '.join(named)} each name what to train; give one of them.")
+    if folder is not None and trainer is not None:
+        raise InvalidInput("--project and --trainer each name what to train; give one of them.")
     clean = partial(redact, secrets=given.secrets)
     if trainer is not None:
         found = read_script_code(trainer, clean=clean, evals=evals)
         return found if origin is None else found.called(origin.family)
-    home = None if family is not None else project_folder(folder)
-    if home is None:
-        return None
-    found = read_project_code(
-        home, store_url=given.store_url, clean=clean, evals=evals, launcher=launcher
+    read = partial(
+        read_project_code,
+        store_url=given.store_url,
+        clean=clean,
+        evals=evals,
+        launcher=launcher,
     )
-    is_elsewhere = origin is not None and origin.family != found.project.name
-    return None if folder is None and is_elsewhere else found
+    home = project_folder(folder)
+    if origin is None:
+        return read(home or given.examples / DEFAULT_PROJECT)
+    if home is not None:
+        own: FoundCode = read(home)
+        if folder is not None or origin.family == own.project.name:
+            return own
+    return read(given.examples / origin.family) if origin.is_of_family else None
 
 
 def _with_defaults(
@@ -273,8 +285,6 @@ def _with_defaults(
     if "device_class" not in chosen:
         compute["device_class"] = project.device_class
     said = {name: value for name, value in said.items() if name not in chosen}
-    if declared["intent"] is None:
-        said["intent"] = f"A run of {project.name}; no intent was given."
     return {**declared, **said, "compute": compute}
 
 
@@ -303,7 +313,13 @@ def _request(
     return RunRequest(
         run_id=run_id or new_run_id(family, day=utc_now().strftime("%Y%m%d"), new_uid=new_uid),
         family=family,
-        intent=intent_of(given, intent, run_id=run_id, drills=drills),
+        intent=intent_of(
+            given,
+            intent,
+            run_id=run_id,
+            drills=drills,
+            project=None if found is None else family,
+        ),
         config=_config(settings, found, {STEPS: steps, SEED: seed}),
         snapshot_id=snapshot,
         ranks=ranks,
@@ -316,18 +332,10 @@ def _request(
         team=team,
         stage=stage,
         drills=drills,
-        **_code(given, found),
+        # The code that a branch inherits has its source's version, but for this package's.
+        **({"code": read_code_version(given.root)} if found is None else found.fields),
         **compute,
     )
-
-
-def _code(given: Settings, found: FoundCode | None) -> dict[str, Any]:
-    if found is None:
-        return {
-            "code": read_code_version(given.root),
-            "code_diff": read_code_diff(given.root, partial(redact, secrets=given.secrets)),
-        }
-    return {field.name: getattr(found, field.name) for field in fields(found)}
 
 
 def _followed(
@@ -337,10 +345,13 @@ def _followed(
     app, home, by = build(given), open_dagster_home(given), request.owner
     before = take_up(app, request.run_id, by=by, intent=request.intent)
     if before is None:
+        if request.folder is not None:
+            click.echo(f"Project {request.family}: the code of {request.folder}", err=True)
         _tell_of_namesake(app, request)
-        ensure_snapshots(app, home, datasets_of(request))
+        if request.project is not None:
+            ensure_snapshots(app, home, datasets_of(request.project))
         if data is not None and request.snapshot_id is not None:
-            ensure_snapshot_of(app, home, request.family, data, request.snapshot_id)
+            ensure_snapshot_of(app, home, _dataset(request), data, request.snapshot_id)
     # Of a run that exists, only what a killed command left undone.
     with continue_hint(request.run_id):
         declare(app.tracks, request, check_gang=gang_check_of(given))
@@ -417,19 +428,26 @@ def _checked(
     check_request(request)
     gang_check_of(given)(first_gang(request, given.store_url))
     check_home(given.home)
-    if data is not None and request.project is not None:
-        raise InvalidInput(
-            "--data makes snapshots of the datasets that ship; the project has its own."
-        )
     if data is not None:
-        return replace(request, snapshot_id=check_source(request.family, data))
+        return replace(request, snapshot_id=check_source(_dataset(request), data))
     home_is_empty = not given.home.exists() and "://" not in given.store_url
     if request.snapshot_id is not None and home_is_empty:
         raise InvalidInput(
             f"There is no snapshot {request.snapshot_id!r}: {given.home} is empty. Leave --snapshot "
-            "out, and the family's snapshots are made."
+            "out, and those of data that ship are made."
         )
     return request
+
+
+def _dataset(request: RunRequest) -> str:
+    """Return the dataset that `--data` makes a snapshot of; raises InvalidInput for one of its own."""
+    dataset = None if request.project is None else request.project.dataset
+    if dataset is None or dataset not in DATASETS:
+        raise InvalidInput(
+            f"--data makes snapshots of {', '.join(DATASETS)}, and {request.family} trains on "
+            f"{dataset or 'no dataset'}; `tracks snapshots add` freezes data of your own."
+        )
+    return dataset
 
 
 def _every_steps(text: str | None, every_s: float | None) -> int | None:
@@ -467,9 +485,15 @@ def _print(result: dict[str, Json], *, as_json: bool) -> None:
 
 
 def intent_of(
-    given: Settings, intent: str | None, *, run_id: str | None, drills: tuple[str, ...]
+    given: Settings,
+    intent: str | None,
+    *,
+    run_id: str | None,
+    drills: tuple[str, ...],
+    project: str | None,
 ) -> str:
-    """Return the intent that was given; else that of the run there is, or what a drill is for.
+    """Return the intent that was given; else that of the run there is, what a drill is for, or that it
+    is a run of that project.
 
     Raises InvalidInput where a run would be declared that says nothing.
     """
@@ -480,6 +504,8 @@ def intent_of(
         return existing.declared.intent
     if drills:
         return f"Play the drill {', '.join(drills)}."
+    if project is not None:
+        return f"A run of {project}; no intent was given."
     raise InvalidInput(
         f"--intent is missing: say in a sentence what the run is for, for example {EXAMPLE}. It "
         "stands in the record, and `tracks search` finds it."

@@ -15,10 +15,9 @@ from pathlib import Path
 
 import click
 
-from tracks_dagster.attempts.effects.runs import RunRequest
 from tracks_dagster.data.effects.datasets.catalog import DATASETS, ShippedDatasets
 from tracks_dagster.data.effects.snapshots import find_snapshot
-from tracks_dagster.data.families import find_family
+from tracks_dagster.data.project import Project
 from tracks_dagster.home.dagster_home import DagsterHome
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.track.errors import OrchestratorError, UnknownRun
@@ -30,12 +29,11 @@ MATERIALIZE_S_MAX = 1800.0  # a source of a person's own may be large
 OUTPUT_LINES_MAX = 15
 
 
-def check_source(family: str, source: Path) -> str:
+def check_source(dataset: str, source: Path) -> str:
     """Return the id of the snapshot that `source` would give; writes nothing that stays.
 
-    Raises InvalidInput when it cannot be read as the family's dataset, DataRejected naming bad rows.
+    Raises InvalidInput when it cannot be read as that dataset, DataRejected naming bad rows.
     """
-    dataset = find_family(family).dataset
     with (
         tempfile.TemporaryDirectory() as folder,
         ShippedDatasets(Path(folder)).prepare(dataset, source) as prepared,
@@ -43,17 +41,10 @@ def check_source(family: str, source: Path) -> str:
         return snapshot_id(manifest(dataset, prepared))
 
 
-def datasets_of(request: RunRequest) -> list[str]:
-    """Return the datasets that ship of those that the run needs."""
-    if request.project is None:
-        return family_datasets(request.family)
-    return [name for name in (request.project.dataset,) if name in DATASETS]
-
-
-def family_datasets(*families: str) -> list[str]:
-    """Return the datasets that these families train on and are evaluated on."""
-    found = map(find_family, families)
-    return [name for each in found for name in (each.dataset, each.heldout_dataset)]
+def datasets_of(project: Project) -> list[str]:
+    """Return the datasets that ship of those that the project trains on and is evaluated on."""
+    named = [project.dataset, *(each.dataset for each in project.evals)]
+    return [name for name in DATASETS if name in named]
 
 
 def ensure_snapshots(app: App, home: DagsterHome, wanted: Sequence[str]) -> None:
@@ -63,9 +54,8 @@ def ensure_snapshots(app: App, home: DagsterHome, wanted: Sequence[str]) -> None
         _materialize(app, home, missing, sources={})
 
 
-def ensure_snapshot_of(app: App, home: DagsterHome, family: str, source: Path, given: str) -> None:
+def ensure_snapshot_of(app: App, home: DagsterHome, dataset: str, source: Path, given: str) -> None:
     """Materialize the snapshot `given` of a person's own source unless it exists."""
-    dataset = find_family(family).dataset
     if not _exists(app.tracks, dataset, given):
         _materialize(app, home, [dataset], sources={dataset: source.absolute()})
 

@@ -35,6 +35,7 @@ from pydantic import BeforeValidator, Field, PlainValidator, ValidationError
 from tracks_dagster.checkpoints.retention import check_rule
 from tracks_dagster.data.effects.config_file import read_config
 from tracks_dagster.data.project import (
+    ALIAS,
     CONFIG_NAME,
     EVAL_FOLDERS,
     OUR_KEYS,
@@ -71,7 +72,6 @@ NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,24}[a-z0-9])?")  # a run's id adds a 
 KEYS_MAX = 256  # of a config: it is part of a record
 EVALS_MAX = 8  # of a project: each is a requirement in the record of a run
 EVAL_S_LIMIT = 24 * 3600.0  # of one try at an eval: it takes one of the daemon's few places
-ALIAS = "candidate"  # that a promotion gives, where the file names none
 
 
 def find_project(start: Path) -> Path | None:

@@ -2,37 +2,36 @@
 
 `TRACKS_HOME/projects/NAME` is a link to the project's folder. To make one is atomic and fails where
 the name is there, so two commands at once need no lock. What the folder's file says is read anew each
-time. The families that ship are always there.
+time. The examples whose data ship with the product are always there.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tracks_dagster.data import families
 from tracks_dagster.data.effects.project_file import FILE, NAME, read_project
-from tracks_dagster.data.project import ConfigKey, Project
-from tracks_dagster.data.schedule import Schedule
+from tracks_dagster.data.project import Project
 from tracks_dagster.track.errors import InvalidInput, SettingsError
-from tracks_dagster.track.samples import SKIP_WINDOWS
 from tracks_dagster.track.text.nearest import unknown
 
 FOLDER = "projects"  # of a home
-WEEKLY = Schedule(cron="0 3 * * 1", only_if_snapshot_differs=True)  # of the families that ship
+SHIPPED = ("gpt", "tabular")  # examples: a folder each; what else lies there has to be added
+DEFAULT_PROJECT = "gpt"  # where nobody names one, and there is none in the folder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registered:
-    """A project by its name. folder: None of a family that ships.
+    """A project by its name. is_shipped: it is one of the examples.
 
     project: None where it cannot be read; problem: why, in words.
     """
 
     name: str
-    folder: Path | None = None
+    folder: Path
     project: Project | None = None
     problem: str = ""
+    is_shipped: bool = False
 
     def read(self) -> Project:
         """Return the project; raises InvalidInput where it cannot be read."""
@@ -41,25 +40,29 @@ class Registered:
         return self.project
 
 
-def load_projects(home: Path) -> tuple[Registered, ...]:
-    """Return the shipped families and the projects of `home`, by name; writes nothing.
+def load_projects(home: Path, examples: Path) -> tuple[Registered, ...]:
+    """Return the projects that ship and those of `home`, by name; writes nothing.
 
     A project that cannot be read is among them, with its problem. Raises nothing of theirs: they must
     not keep the others from being loaded.
     """
-    return (*SHIPPED, *(_read_link(home, name) for name in _names(home)))
+    return (*load_shipped(examples), *(_read_link(home, name) for name in _names(home)))
 
 
-def find_registered(home: Path, name: str) -> Registered:
+def load_shipped(examples: Path) -> tuple[Registered, ...]:
+    """Return the projects that ship, of that folder; raises nothing, as `load_projects`."""
+    return tuple(_read_example(examples, name) for name in SHIPPED)
+
+
+def find_registered(home: Path, examples: Path, name: str) -> Registered:
     """Return that project as its folder is now, and look at no other's.
 
     Raises InvalidInput naming those that exist.
     """
-    shipped = {each.name: each for each in SHIPPED}
-    names = [*shipped, *_names(home)]
+    names = [*SHIPPED, *_names(home)]
     if name not in names:
         raise InvalidInput(f"{unknown('project', name, names)} {_HOW}")
-    return shipped.get(name) or _read_link(home, name)
+    return _read_example(examples, name) if name in SHIPPED else _read_link(home, name)
 
 
 def read_to_add(folder: Path) -> Project:
@@ -71,7 +74,7 @@ def read_to_add(folder: Path) -> Project:
     if not (folder / FILE).is_file():
         raise InvalidInput(f"{folder} holds no project: there is no {FILE} in it.")
     project = read_project(folder)
-    if project.name in families.FAMILIES:
+    if project.name in SHIPPED:
         raise InvalidInput(
             f"{project.name} is a project that ships; give yours another name, in {folder / FILE}."
         )
@@ -107,7 +110,7 @@ def remove_project(home: Path, name: str) -> Path:
     Raises InvalidInput for one that is not there or that ships.
     """
     own = _names(home)
-    if name in families.FAMILIES:
+    if name in SHIPPED:
         raise InvalidInput(
             f"{name} ships and is always there; its schedule has a switch in the UI."
         )
@@ -134,15 +137,27 @@ def _names(home: Path) -> list[str]:
 def _read_link(home: Path, name: str) -> Registered:
     link = home / FOLDER / name
     try:
-        return _read(name, link.readlink())
+        return _read(name, link.readlink(), f"Put it back, or `tracks projects remove {name}`.")
     except (InvalidInput, OSError) as error:
-        return Registered(
-            name=name, folder=link, problem=f"The project {name} cannot be read: {error}"
-        )
+        return _unread(name, link, error)
 
 
-def _read(name: str, folder: Path) -> Registered:
-    hint = f"Put it back, or `tracks projects remove {name}`."
+def _read_example(examples: Path, name: str) -> Registered:
+    folder = examples / name
+    try:
+        found = _read(name, folder, "Put it back: it is a part of the product.")
+    except (InvalidInput, OSError) as error:
+        return replace(_unread(name, folder, error), is_shipped=True)
+    return replace(found, is_shipped=True)
+
+
+def _unread(name: str, folder: Path, error: Exception) -> Registered:
+    return Registered(
+        name=name, folder=folder, problem=f"The project {name} cannot be read: {error}"
+    )
+
+
+def _read(name: str, folder: Path, hint: str) -> Registered:
     if not folder.is_dir():
         raise InvalidInput(f"its folder {folder} does not exist any more. {hint}")
     project = read_project(folder)
@@ -152,20 +167,3 @@ def _read(name: str, folder: Path) -> Registered:
             f"`tracks projects add {folder}`."
         )
     return Registered(name=name, folder=folder, project=project)
-
-
-def _shipped(family: families.Family) -> Registered:
-    keys = {
-        name: ConfigKey(
-            default=key.default, meaning=key.meaning, choices=getattr(key, "choices", ())
-        )
-        for name, key in family.keys.items()
-        if name != SKIP_WINDOWS
-    }
-    project = Project(
-        name=family.name, entry=(), keys=keys, dataset=family.dataset, schedule=WEEKLY
-    )
-    return Registered(name=family.name, project=project)
-
-
-SHIPPED = tuple(map(_shipped, families.FAMILIES.values()))

@@ -45,12 +45,12 @@ class AttemptView:
 
     @property
     def trainer(self) -> str:
-        """The key of the code that it runs; "family" of a family that ships."""
+        """The key of the code that it runs; "family" of an older version's family."""
         return self.attempt.opened.trainer or self.declared.trainer
 
     @property
     def program(self) -> Program | None:
-        """How it starts its code; None of a family that ships and of older versions."""
+        """How it starts its code; None of older versions."""
         return self.attempt.opened.program or self.declared.program
 
     @property
@@ -60,7 +60,7 @@ class AttemptView:
 
     @property
     def code_sha256(self) -> str | None:
-        """Of its stored code; None of a family that ships."""
+        """Of its stored code; None of an older version's family."""
         return stored_code_sha256(self.trainer)
 
     @property
@@ -146,7 +146,7 @@ NO_PACKAGES: Why = Absence(
 )
 NO_PROGRAM: Why = Absence(
     "no_program",
-    "a family that ships, or an older version, started its code in its own way",
+    "an older version started its code in its own way",
     lambda v: v.program is None,
 )
 OWN_INTERPRETER: Why = Absence(
@@ -168,7 +168,9 @@ NO_CHECKOUT: Why = Absence(
     lambda v: v.code.git_commit is None,
 )
 NOT_STORED: Why = Absence(
-    "not_stored", "it runs a family that ships", lambda v: v.code_sha256 is None
+    "not_stored",
+    "it is of an older version, which stored no code of a family",
+    lambda v: v.code_sha256 is None,
 )
 FIRST_ATTEMPT: Why = Absence(
     "first_attempt",

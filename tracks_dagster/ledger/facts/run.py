@@ -114,12 +114,12 @@ NO_ESTIMATE: Absence[RunView] = Absence(
 
 NO_PROGRAM: Absence[RunView] = Absence(
     "no_program",
-    "a family that ships, or an older version, started its code in its own way",
+    "an older version started its code in its own way",
     lambda v: v.state.declared.program is None,
 )
 NO_FOLDER: Absence[RunView] = Absence(
     "no_folder",
-    "it is of a family that ships, or of an older version, which recorded no folder",
+    "it is of an older version, which recorded no folder",
     lambda v: v.state.declared.folder is None,
 )
 OWN_INTERPRETER: Absence[RunView] = Absence(

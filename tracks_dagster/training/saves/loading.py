@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import nn
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
 from torch.distributed.checkpoint.metadata import (
     ChunkStorageMetadata,
@@ -123,16 +122,6 @@ def load_into(trained: Trained, fetched: Fetched) -> None:
     items = [i for i in fetched.plan.items if _member(i) not in own]  # whose tensors moved on
     fetched.reader.read_data(replace(fetched.plan, items=items), fetched.planner)
     state_dict.put_back(trained, fetched.manifest, fetched.tensors)
-
-
-def load_weights(model: nn.Module, store: ObjectStore, ref: CheckpointRef) -> None:
-    """Put a checkpoint's weights into a whole model, verified; raises as `fetch` does."""
-    manifest = read_manifest(store, ref)
-    check_kind(manifest, TENSORS)
-    tensors = state_dict.module_targets(model, manifest)
-    fetched = _fetch(store, ref, manifest, tensors, Arena(torch.device("cpu")))
-    fetched.reader.read_data(fetched.plan, fetched.planner)
-    state_dict.put_module_back(model, tensors)
 
 
 def _fetch(

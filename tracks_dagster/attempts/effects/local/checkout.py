@@ -46,8 +46,11 @@ def read_code_version(folder: Path) -> CodeVersion:
 
 
 def _built_from(folder: Path) -> str | None:
+    """Return the commit of an image's checkout that `folder` is, or lies in."""
+    around = (folder, *folder.absolute().parents)
+    root = next((each for each in around if (each / "workspace.yaml").is_file()), folder)
     try:
-        found = (folder / BUILT_FROM).read_text(encoding="utf-8").strip()
+        found = (root / BUILT_FROM).read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError):
         return None
     return found if re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}", found) else None

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -33,15 +34,25 @@ TAIL_BYTES_MAX = 64 * 1024  # of what it wrote to stderr
 
 
 class LocalEvaluator:
-    """Implements `ports.Evaluator`. work: where the spec's file lies while the process runs."""
+    """Implements `ports.Evaluator`. work: where the spec's file lies while the process runs.
 
-    def __init__(self, work: Path, *, clean: Redact = redact):
+    of_family: turns an eval of a model family, which has no program, into that of its example.
+    """
+
+    def __init__(
+        self,
+        work: Path,
+        *,
+        clean: Redact = redact,
+        of_family: Callable[[EvalSpec], EvalSpec] = lambda spec: spec,
+    ) -> None:
         self._work = work
         self._clean = clean
+        self._of_family = of_family
 
     def run(self, spec: EvalSpec) -> EvalOutcome:
         """Evaluate within the time limit. Raises GangError when no process can be started."""
-        started_at = now_text()
+        started_at, spec = now_text(), self._of_family(spec)
         try:
             self._work.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(prefix="eval-", dir=self._work) as folder:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from tracks_dagster.attempts.effects.local.checkout import read_code_diff, read_code_version
 from tracks_dagster.attempts.effects.local.code_archive import pack_folder, pack_script
 from tracks_dagster.attempts.effects.local.interpreter import check_interpreter
+from tracks_dagster.attempts.ports import FoundCode
 from tracks_dagster.data.effects.project_file import (
     FILE,
     find_project,
@@ -16,26 +17,11 @@ from tracks_dagster.data.effects.project_file import (
     read_eval_version,
     read_project,
 )
+from tracks_dagster.data.effects.projects import load_shipped
 from tracks_dagster.data.project import OwnEval, Project, has_function, script_of
-from tracks_dagster.track.bodies import CodeVersion
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.names import LOCAL
 from tracks_dagster.track.text.redact import Redact
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FoundCode:
-    """A project, its packed files, its folder and the version of the checkout that it lies in."""
-
-    project: Project
-    archive: bytes
-    folder: str
-    code: CodeVersion
-    code_diff: bytes | None
-
-    def called(self, name: str) -> FoundCode:
-        """Return the same code as that of a project of another name, whose run it continues."""
-        return replace(self, project=replace(self.project, name=name))
 
 
 def project_folder(given: Path | None) -> Path | None:
@@ -70,6 +56,14 @@ def read_project_code(
     packed = pack_folder(folder, needed=(FILE, *filter(None, map(_file_of, entries))))
     _check_evals(project, folder)
     return _found(project, packed.data, folder, clean)
+
+
+def find_shipped(examples: Path, name: str, *, store_url: str, clean: Redact) -> FoundCode | None:
+    """Return the code of that example as it ships now; None where none of the name can be read."""
+    registered = next((each for each in load_shipped(examples) if each.name == name), None)
+    if registered is None or registered.project is None:
+        return None
+    return read_project_code(registered.folder, store_url=store_url, clean=clean)
 
 
 def read_script_code(script: Path, *, clean: Redact, evals: Sequence[Path] = ()) -> FoundCode:

@@ -11,11 +11,13 @@ import tempfile
 import time
 import uuid
 from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import boto3
 import botocore.session
+import psycopg2
 import pytest
 from hypothesis import settings
 
@@ -239,13 +241,20 @@ def start_postgres(data: Path) -> PostgresServer:
 
 
 @pytest.fixture
-def postgres_url(postgres_server: PostgresServer) -> str:
+def postgres_url(postgres_server: PostgresServer) -> Iterator[str]:
     """The URL of a fresh, empty database, as TRACKS_POSTGRES_URL takes it."""
-    return new_database(postgres_server)
+    with database(postgres_server) as url:
+        yield url
 
 
-def new_database(server: PostgresServer) -> str:
-    """Make an empty database; return its URL."""
-    database = f"tracks_{uuid.uuid4().hex}"
-    server.psql(f"create database {database}")
-    return server.get_uri(database=database, driver="psycopg2")
+@contextmanager
+def database(server: PostgresServer) -> Iterator[str]:
+    """Make an empty database and yield its URL; dropped at the end, for hundreds fill a disk."""
+    name = f"tracks_{uuid.uuid4().hex}"
+    with closing(psycopg2.connect(server.get_uri())) as admin:
+        admin.autocommit = True
+        admin.cursor().execute(f"create database {name}")
+    yield server.get_uri(database=name, driver="psycopg2")
+    with closing(psycopg2.connect(server.get_uri())) as admin:
+        admin.autocommit = True
+        admin.cursor().execute(f"drop database {name} with (force)")

@@ -2,33 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
-from tests.conftest import new_database
+from tests.conftest import database
 from tracks_dagster.ledger.effects.database import open_ledger
 from tracks_dagster.ledger.effects.database.sql_ledger import SqlLedger
 
 NewUrl = Callable[[str], str]
 
 
-@pytest.fixture(scope="session")
-def new_url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> NewUrl:
-    """Gives the URL of an empty database: sqlite or postgres."""
+@pytest.fixture(scope="module")
+def new_url(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[NewUrl]:
+    """Gives the URL of an empty database, which lives as long as the module: sqlite or postgres."""
+    with ExitStack() as made:
 
-    def made(database: str) -> str:
-        if database == "sqlite":
-            return f"sqlite:///{tmp_path_factory.mktemp('ledger') / 'ledger.db'}"
-        return new_database(request.getfixturevalue("postgres_server"))
+        def make(kind: str) -> str:
+            if kind == "sqlite":
+                return f"sqlite:///{tmp_path_factory.mktemp('ledger') / 'ledger.db'}"
+            return made.enter_context(database(request.getfixturevalue("postgres_server")))
 
-    return made
+        yield make
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
-def ledger_url(request: pytest.FixtureRequest, new_url: NewUrl) -> str:
+def ledger_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """The URL of an empty database of either kind."""
-    return new_url(request.param)
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'ledger.db'}"
+    url: str = request.getfixturevalue("postgres_url")
+    return url
 
 
 @pytest.fixture

@@ -79,6 +79,19 @@ def test_every_rank_count_resumes_exactly_with_grace_and_without(home: Home, ran
         check_resumed(resumed, plain, lost_steps=lost_steps)
 
 
+def test_code_that_fails_before_the_first_step_is_refused_a_retry(embedded_home: Home) -> None:
+    refused = outcome(embedded_home.run("refused", "--drill", "code_error@0"), exit_code=1)
+    assert refused["state"] == "refused"
+    [attempt] = refused["attempts"]
+    assert (attempt["termination_reason"], attempt["last_step"]) == ("code_error", None)
+    explained = embedded_home.call("explain", "refused").stdout
+    assert "RuntimeError: drill code_error@0" in explained
+    assert "tracks retry refused" in explained
+    assert len(explained.splitlines()) <= 25
+    full = embedded_home.call("explain", "refused", "--full").stdout
+    assert "> RuntimeError: drill code_error@0" in full
+
+
 def test_ctrl_c_drains_and_the_run_is_taken_up_to_the_same_weights(embedded_home: Home) -> None:
     many = ("--steps", "600")  # more than any machine takes before it hears of the drain
     plain = outcome(embedded_home.run("plain-of-ctrl-c", *many))

@@ -22,7 +22,7 @@ from playwright.sync_api import Page, expect, sync_playwright
 
 from tests.bodies import BEGIN
 from tests.histories import History
-from tests.integration.homes import COMMAND_S_MAX, Home, new_server_home, outcome, wait_for
+from tests.integration.homes import COMMAND_S_MAX, Home, new_server_home, outcome
 from tests.ports import free_port
 from tracks_dagster.definitions import defs
 from tracks_dagster.ledger.effects.database import open_ledger
@@ -68,10 +68,9 @@ class Browser:
 
 @dataclass(frozen=True)
 class Outcomes:
-    """Of the run through both faults, and of one whose code failed at once. address: of the UI."""
+    """Of the run through both faults. address: of the UI."""
 
     drilled: Json
-    refused: Json
     address: str
 
 
@@ -90,18 +89,13 @@ def home(
 
 @pytest.fixture(scope="module")
 def outcomes(home: Home) -> Iterator[Outcomes]:
-    """Two runs under the daemon of `tracks up`: preempted after step 23 and out of memory in step 31 on
-    two ranks, and refused."""
+    """A run under the daemon of `tracks up`: preempted after step 23, out of memory in step 31."""
     server = home.start("up", "--port", str(free_port()))
     assert server.stdout is not None
     address = server.stdout.readline().split()[0]
     drills = ("--drill", "preempt@23,grace=0", "--drill", "gpu_oom@31")
     try:
-        # The first run makes the snapshots of the empty home; after that both may go on at once.
-        drilled = home.run("drilled", "--ranks", "2", *drills)
-        wait_for(lambda: home.line("drilled") is not None)
-        refused = outcome(home.run("refused", "--drill", "code_error@0"), exit_code=1)
-        yield Outcomes(drilled=outcome(drilled), refused=refused, address=address)
+        yield Outcomes(drilled=outcome(home.run("drilled", *drills)), address=address)
     finally:
         server.terminate()
         server.communicate(timeout=COMMAND_S_MAX)
@@ -150,21 +144,10 @@ def test_what_follows_the_oom_has_half_the_micro_batch_and_the_same_global_batch
     assert len(outcomes.drilled["attempts"]) == 3
     tried = json.loads(home.call("explain", "drilled/a03", "--json").stdout)["tried"]
     changes = {each["key"]: (each["before"], each["after"]) for each in tried["changes"]}
-    assert changes == {"micro_batch": (4, 2), "accumulation": (3, 6)}  # 2 ranks × 4 × 3 = 24
-
-
-def test_code_that_fails_before_the_first_step_is_refused_a_retry(
-    home: Home, outcomes: Outcomes
-) -> None:
-    assert outcomes.refused["state"] == "refused"
-    [attempt] = outcomes.refused["attempts"]
-    assert (attempt["termination_reason"], attempt["last_step"]) == ("code_error", None)
-    explained = home.call("explain", "refused").stdout
-    assert "RuntimeError: drill code_error@0" in explained
-    assert "tracks retry refused" in explained
+    assert changes == {"micro_batch": (4, 2), "accumulation": (6, 12)}  # 4 × 6 = 24
+    explained = home.call("explain", "drilled/a02").stdout
+    assert "A device ran out of memory." in explained
     assert len(explained.splitlines()) <= 25
-    full = home.call("explain", "refused", "--full").stdout
-    assert "> RuntimeError: drill code_error@0" in full
 
 
 @pytest.mark.usefixtures("outcomes")
@@ -176,7 +159,7 @@ def test_a_ledger_built_from_nothing_equals_the_one_that_grew(home: Home, tmp_pa
     fresh = Home({**home.variables, **places, "TRACKS_HOME": str(tmp_path)})
     assert fresh.call("reindex").returncode == 0
     assert open_ledger(fresh.settings.ledger_url).dump() == grown
-    assert len(grown["training_runs"]) == 2
+    assert len(grown["training_runs"]) == 1
 
 
 def test_the_asset_graph_leads_from_data_over_attempts_to_promotions(browser: Browser) -> None:
@@ -190,7 +173,7 @@ def test_the_attempts_of_a_run_are_partitions_red_and_green(browser: Browser) ->
     browser.open("/assets/training_attempts?view=partitions")
     for partition in ("drilled/a01", "drilled/a02", "drilled/a03"):
         browser.shows(partition)
-    browser.shows("Failed (3)")  # with refused/a01
+    browser.shows("Failed (2)")
     browser.shows("Materialized (1)")
 
 
@@ -234,7 +217,7 @@ def test_the_review_of_the_day_is_red_until_an_attempt_without_a_verdict_has_one
 
 
 def test_no_request_leaves_the_machine(browser: Browser) -> None:
-    for path in ("/overview", "/assets/promotions", "/automation"):
+    for path in ("/overview", "/automation"):
         browser.open(path)
         browser.page.wait_for_load_state("networkidle")
     inline = ("data:", "blob:")

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
 from benchmarks import kubernetes, kubernetes_ticks
 from benchmarks.kubernetes_gangs import Scale
 from benchmarks.kubernetes_ticks import ITSELF, OTHERS
+
+pytestmark = pytest.mark.full
 
 SMALL = Scale(
     gangs=8, pods=3, samples=(2,), large_pods=5, late=2, ending=0.5, window_s=1.0, log_bytes=4096

@@ -17,16 +17,16 @@ from tracks_dagster.track.records import Kind
 
 WORLDS = {
     "two launches of every attempt": Config(gangs=(2, 2, 2)),
-    "four lost replies": Config(gangs=(2, 1), losses=4),
-    "two commits of a gang, and a person's note": Config(gangs=(2, 1), commits=2, note=True),
     "three sensors and two lost replies": Config(gangs=(1, 2), sensors=3, losses=2),
     "checkpoints in quarantine": Config(gangs=(2, 2), quarantines=True),
-    "restored from checkpoints that a collector wants": Config(
-        gangs=(1, 2), quarantines=True, deletes=True, losses=0
-    ),
 }
 
 FULL_WORLDS = {
+    "four lost replies": Config(gangs=(2, 1), losses=4),
+    "two commits of a gang, and a person's note": Config(gangs=(2, 1), commits=2, note=True),
+    "restored from checkpoints that a collector wants": Config(
+        gangs=(1, 2), quarantines=True, deletes=True, losses=0
+    ),
     "four attempts of two commits, two launches of one, a lost reply": Config(
         gangs=(2, 1, 1, 1), commits=2
     ),

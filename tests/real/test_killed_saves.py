@@ -20,7 +20,7 @@ from tests.real.killing import killed_lives
 from tests.real.planted_faults import PLANTED
 
 SEED = int(os.environ.get("TRACKS_KILL_SEED", "1"))  # chooses the sample of the default suite
-ON_DISK, ON_S3 = 12, 2  # points of the default suite
+ON_DISK, ON_S3 = 8, 2  # points of the default suite
 FULL_MIN = 1_000
 # A life may make fewer calls than the one that was counted, most of all on a busy machine, where its
 # threads meet otherwise: then nobody is killed, and another point is drawn. So many are, per kill.

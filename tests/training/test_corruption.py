@@ -261,19 +261,19 @@ def in_s3(
 
 
 def test_damage_in_memory_is_found_and_never_loaded(template: Template, tmp_path: Path) -> None:
-    done = run_cases(template, in_memory(template, seeds(0, 150)), tmp_path)
+    done = run_cases(template, in_memory(template, seeds(0, 60)), tmp_path)
     if ENV_SEED not in os.environ:
         assert DAMAGES.keys() <= done.keys()
 
 
 def test_damage_in_a_folder_is_found_and_never_loaded(template: Template, tmp_path: Path) -> None:
-    run_cases(template, in_a_folder(template, seeds(1600, 30), tmp_path), tmp_path)
+    run_cases(template, in_a_folder(template, seeds(1600, 10), tmp_path), tmp_path)
 
 
 def test_damage_in_s3_is_found_and_never_loaded(
     template: Template, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run_cases(template, in_s3(template, seeds(1900, 20), monkeypatch), tmp_path)
+    run_cases(template, in_s3(template, seeds(1900, 8), monkeypatch), tmp_path)
 
 
 @pytest.mark.full

@@ -49,7 +49,7 @@ class Trained:
 CalmRuns = Callable[[int, int], Trained]
 
 
-@pytest.mark.parametrize(("ranks", "workers"), [(1, 0), (2, 2), (3, 0)])
+@pytest.mark.parametrize(("ranks", "workers"), [(1, 0), (2, 2)])
 def test_a_run_killed_three_times_ends_as_if_it_never_was(
     calm: CalmRuns, tmp_path: Path, ranks: int, workers: int
 ) -> None:
@@ -61,11 +61,9 @@ def test_a_run_killed_three_times_ends_as_if_it_never_was(
 
 @pytest.mark.full
 @pytest.mark.parametrize("first", FIRST_KILLS)
-@pytest.mark.parametrize("ranks", [1, 2, 3])
-def test_killed_at_every_step_nothing_changes(
-    calm: CalmRuns, tmp_path: Path, ranks: int, first: int
-) -> None:
-    workers = 2 * ((first + ranks) % 2)
+def test_killed_at_every_step_nothing_changes(calm: CalmRuns, tmp_path: Path, first: int) -> None:
+    ranks = 1 + (FULL_SEED + first) % 3  # a fresh seed: another number of ranks at every step
+    workers = 2 * ((FULL_SEED // 3 + first) % 2)
     kills = kills_from(first, random.Random(f"{FULL_SEED} {ranks} {workers} {first}"))
     print(f"TRACKS_RESUME_SEED={FULL_SEED}: {kills}")
     check(calm(ranks, workers), tmp_path, kills, ranks=ranks, workers=workers)

@@ -90,6 +90,21 @@ def test_a_daemon_that_died_is_started_again(home: DagsterHome) -> None:
         assert home.find_daemon() != died
 
 
+def test_a_daemon_ends_by_sigterm_where_a_shell_has_sigint_ignored(home: DagsterHome) -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # as by `tracks up &` in a script
+    try:
+        with home.daemon():
+            daemon = home.find_daemon()
+            assert daemon is not None
+            status = Path(f"/proc/{daemon.pid}/status").read_text()
+            ignored = int(status.split("SigIgn:")[1].split()[0], 16)
+            # Dagster gives SIGTERM what SIGINT has.
+            assert not ignored >> (signal.SIGINT - 1) & 1
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 USES = """
 import sys
 from pathlib import Path

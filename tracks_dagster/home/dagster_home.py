@@ -13,9 +13,11 @@ import fcntl
 import hashlib
 import importlib.metadata
 import os
+import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -331,7 +333,7 @@ class DagsterHome:
     def _start(self, name: str, module: str, *arguments: str) -> Process:
         """Start one of Dagster's programs with our workspace; return which process it is."""
         command = [sys.executable, "-m", module, *arguments, "-w", "workspace.yaml"]
-        with (self._folder / f"{name}.log").open("ab") as log:
+        with (self._folder / f"{name}.log").open("ab") as log, _interruptible():
             child = subprocess.Popen(
                 command,
                 cwd=self._root,  # workspace.yaml's working_directory is relative to it
@@ -404,6 +406,23 @@ def _describe(name: str, process: Process) -> str:
     more = f" and {others} that it started" if others else ""
     whose = f"pid {process.pid}" if process.lives else f"pid {process.pid}, which is gone,"
     return f"{name}: {whose}{more}, since {process.began_at:%Y-%m-%dT%H:%M:%SZ}"
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Let what is started here get SIGINT, though a shell's `tracks up &` has it ignored.
+
+    Dagster takes SIGTERM as it takes SIGINT: its programs would ignore both, and be killed in the end.
+    """
+    is_ours = threading.current_thread() is threading.main_thread()
+    if not is_ours or signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        yield
+        return
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def read_address(folder: Path) -> str:

@@ -1,10 +1,50 @@
 """How frameworks that run their own loop join an attempt: one module for each, imported by the script.
 
 Each has `follow`, over `a.folder`, `a.ends`, `a.report` and `a.commit_folder`. None of the frameworks
-is a dependency: a script that names one has it.
+is a dependency: a script that names one has it. Here lies what two of them share.
 """
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tracks_dagster.track.errors import CheckpointMismatch
+from tracks_dagster.track.records import Json
+from tracks_dagster.training.attempt import Attempt
 
 SUMS_DIFFER = (
     "On three or more ranks DDP sums gradients in another order in the first step after a resume: the "
     "last bits differ."
 )
+
+
+def write_place(a: Attempt, folder: Path, place: dict[str, Json]) -> None:
+    """Write where this rank is, beside what the framework wrote: what has no place in its own files."""
+    text = json.dumps({"ranks": a.world_size, **place})
+    (folder / _place_file(a)).write_text(text)
+
+
+def read_place(a: Attempt, folder: Path) -> dict[str, Json]:
+    """Return what this rank wrote beside the framework's files.
+
+    Raises CheckpointMismatch where another adapter, or another number of ranks, saved them.
+    """
+    file = folder / _place_file(a)
+    if not file.is_file():
+        raise CheckpointMismatch(
+            f"The checkpoint has no {file.name}: resume on as many ranks as saved it, with the adapter "
+            "that saved it."
+        )
+    place: dict[str, Json] = json.loads(file.read_text())
+    ranks = place.pop("ranks")
+    if ranks != a.world_size:
+        raise CheckpointMismatch(
+            f"The checkpoint was saved by {ranks} ranks and the attempt has {a.world_size}. Each rank "
+            f"has a place of its own in the data: resume on {ranks}."
+        )
+    return place
+
+
+def _place_file(a: Attempt) -> str:
+    return f"place-{a.rank}.json"

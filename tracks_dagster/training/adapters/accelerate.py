@@ -12,7 +12,6 @@ Written against accelerate 1.15.
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -22,8 +21,9 @@ from typing import Any
 import torch
 from accelerate import Accelerator
 
-from tracks_dagster.track.errors import CheckpointMismatch, TrainingError
+from tracks_dagster.track.errors import TrainingError
 from tracks_dagster.track.records import Json
+from tracks_dagster.training.adapters import read_place, write_place
 from tracks_dagster.training.attempt import Attempt
 from tracks_dagster.training.saves import random_state
 
@@ -38,8 +38,8 @@ def follow(a: Attempt, accelerator: Accelerator, loader: Any, *, until: int) -> 
 
     What `prepare` returned, or `register_for_checkpointing` took, is restored and saved. A step is one
     of the optimizer's; its loss is what `accelerator.backward` is given. Do not leave the loop early:
-    its last steps would be in no checkpoint. Raises CheckpointMismatch where the folder has no state
-    of this rank's.
+    its last steps would be in no checkpoint. Raises CheckpointMismatch where other ranks
+    saved the folder.
     """
     a.check_roles(accumulation=accelerator.gradient_accumulation_steps)
     for model in accelerator._models:
@@ -81,15 +81,8 @@ class _Following:
 
     def restore(self, folder: Path) -> None:
         """Load what `save_state` wrote, and where the data was."""
-        try:
-            text = _own_file(folder, self._attempt.rank).read_text()
-        except FileNotFoundError as error:
-            raise CheckpointMismatch(
-                f"The checkpoint has no state of rank {self._attempt.rank}: resume on as many ranks as "
-                "saved it, with the adapter that saved it."
-            ) from error
+        self._place = _Place(**read_place(self._attempt, folder))
         self._accelerator.load_state(str(folder))
-        self._place = _Place(**json.loads(text))
         self._is_resumed = True
 
     def batches(self, until: int) -> Iterator[Any]:
@@ -165,13 +158,9 @@ class _Following:
             generator = getattr(self._loader, "synchronized_generator", None)
             after = "" if generator is None else _text(generator.get_state())
             own |= {"batches": 0, "passes": place.passes + 1, "pass_generator": after}
-        _own_file(folder, self._attempt.rank).write_text(json.dumps(own))
+        write_place(self._attempt, folder, own)
         self._attempt.commit_folder(place.step, folder)
         shutil.rmtree(folder, ignore_errors=True)  # the attempt has it; other ranks remove it, too
-
-
-def _own_file(folder: Path, rank: int) -> Path:
-    return folder / f"place-{rank}.json"
 
 
 def _text(state: torch.Tensor) -> str:

@@ -9,21 +9,19 @@ Both are restored here. Written against lightning 2.6.
 
 from __future__ import annotations
 
-import json
 import shutil
 import signal
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-from tracks_dagster.track.errors import CheckpointMismatch, InvalidInput
+from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.records import Json
-from tracks_dagster.training.adapters import SUMS_DIFFER
+from tracks_dagster.training.adapters import SUMS_DIFFER, read_place, write_place
 from tracks_dagster.training.attempt import Attempt
 from tracks_dagster.training.saves import random_state
 
@@ -58,7 +56,7 @@ def follow(a: Attempt, trainer: Trainer) -> str | None:
             "devices and num_nodes of the gang's, and no launcher of its own."
         )
     found = a.folder(inexact=tuple(inexact))
-    trainer.callbacks.append(_Following(a, _read(found, a.rank) if found else None))
+    trainer.callbacks.append(_Following(a, read_place(a, found) if found else None))
     return str(found / LIGHTNING) if found else None
 
 
@@ -72,7 +70,8 @@ class _Following(Callback):
     def __init__(self, a: Attempt, saved: Mapping[str, Json] | None) -> None:
         self._attempt = a
         self._saved = saved
-        self._losses: list[torch.Tensor] = []  # of the running step's batches, scaled to add up
+        # Of the running step's batches, each divided by the accumulation.
+        self._losses: list[torch.Tensor] = []
         self._ended = self._committed = 0
         self._epoch = -1  # the one whose batches are being read
         self._epoch_random: Json = None  # the random numbers before its first batch
@@ -134,7 +133,8 @@ class _Following(Callback):
         step = trainer.global_step
         if step == self._ended:  # gradients accumulate
             return
-        loss = torch.stack(self._losses).sum()
+        # At an epoch's end they may be fewer than Lightning divided each by.
+        loss = torch.stack(self._losses).mean() * trainer.accumulate_grad_batches
         self._losses.clear()
         self._attempt.report(step, loss=loss)  # raises for NaN: nothing is saved of it
         ends = self._attempt.ends(step, last=self._is_last(trainer))
@@ -185,26 +185,10 @@ class _Following(Callback):
             "epoch_random": self._epoch_random,
             "random": self._random,
         }
-        _own_file(folder, self._attempt.rank).write_text(json.dumps(own))
+        write_place(self._attempt, folder, own)
         if self._attempt.commit_folder(self._ended, folder):
             self._committed = self._ended
         shutil.rmtree(folder, ignore_errors=True)  # the attempt has it; other ranks remove it, too
-
-
-def _own_file(folder: Path, rank: int) -> Path:
-    return folder / f"rank-{rank}.json"
-
-
-def _read(folder: Path, rank: int) -> dict[str, Json]:
-    """Return what a rank wrote beside Lightning's file; raises CheckpointMismatch without it."""
-    try:
-        own: dict[str, Json] = json.loads(_own_file(folder, rank).read_text())
-    except FileNotFoundError as error:
-        raise CheckpointMismatch(
-            f"The checkpoint has no state of rank {rank} of Lightning's: resume on as many ranks as "
-            "saved it, with the adapter that saved it."
-        ) from error
-    return own
 
 
 def _skip(fetcher: Any, batches: int) -> None:

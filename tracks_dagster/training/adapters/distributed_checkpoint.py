@@ -5,7 +5,9 @@
         ...
         checkpoints.save(step, loss=loss, last_step=step == steps)
 
-`load` and `save` stand where those of torchtitan's CheckpointManager do.
+It has what torchtitan's loop asks of its CheckpointManager, and takes its place before training:
+
+    trainer.checkpointer = follow(a, trainer.checkpointer.states)
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ import torch.distributed as dist
 from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
 from torch.distributed.checkpoint.stateful import Stateful
 
+from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.training.attempt import Attempt
 from tracks_dagster.training.saves import random_state
 
@@ -29,11 +32,12 @@ OTHER_RANKS = (
 )
 
 
-def follow(a: Attempt, states: Mapping[str, Stateful]) -> Checkpoints:
+def follow(a: Attempt, states: Mapping[str, Stateful | None]) -> Checkpoints:
     """Return what loads and saves `states`, each of which has state_dict and load_state_dict.
 
     An optimizer's are those that `torch.distributed.checkpoint.state_dict` makes: its own cannot be
-    loaded before its first step. Random numbers are added, of each rank.
+    loaded before its first step. A state that is None is left out. Random numbers are added, of each
+    rank.
     """
     return Checkpoints(a, states)
 
@@ -41,12 +45,22 @@ def follow(a: Attempt, states: Mapping[str, Stateful]) -> Checkpoints:
 class Checkpoints:
     """The checkpoints of one attempt: written by DCP, stored by the attempt."""
 
-    def __init__(self, a: Attempt, states: Mapping[str, Stateful]) -> None:
+    def __init__(self, a: Attempt, states: Mapping[str, Stateful | None]) -> None:
         self._attempt = a
-        self._states: dict[str, Any] = dict(states)
+        self._states: dict[str, Any] = {
+            name: state for name, state in states.items() if state is not None
+        }
 
-    def load(self) -> int:
-        """Restore what the attempt resumes from; return its step, 0 for a fresh start."""
+    def load(self, step: int = -1) -> int:
+        """Restore what the attempt resumes from; return its step, 0 for a fresh start.
+
+        Raises InvalidInput for a step of the script's own choice.
+        """
+        if step != -1:
+            raise InvalidInput(
+                f"Step {step} is to be loaded, and the attempt says what is resumed from: leave it "
+                "out. To train from another checkpoint, branch: tracks run --from RUN@STEP."
+            )
         found = self._attempt.folder(inexact=(OTHER_RANKS,))
         if found is None:
             return 0
@@ -55,15 +69,18 @@ class Checkpoints:
         own = json.loads((found / "place.json").read_text())
         if len(own["random"]) == self._attempt.world_size:
             random_state.restore(own["random"][self._attempt.rank])
-        step: int = own["step"]
-        return step
+        return int(own["step"])
 
-    def save(self, step: int, *, loss: float | torch.Tensor, last_step: bool = False) -> bool:
-        """End a step with its loss; write and commit a checkpoint where the attempt wants one.
+    def save(
+        self, step: int, last_step: bool = False, *, loss: float | torch.Tensor | None = None
+    ) -> bool:
+        """End a step; write and commit a checkpoint where the attempt wants one.
 
-        Returns whether one was committed. Raises as `a.report` and `a.commit_folder` do.
+        loss: None where it is not known, or was reported. Returns whether one was committed. Raises as
+        `a.report` and `a.commit_folder` do.
         """
-        self._attempt.report(step, loss=loss)  # raises for NaN: nothing is saved of it
+        if loss is not None:
+            self._attempt.report(step, loss=loss)  # raises for NaN: nothing is saved of it
         if not self._attempt.ends(step, last=last_step).save:
             return False
         folder = self._attempt.work / "dcp" / f"step-{step}"
@@ -76,3 +93,9 @@ class Checkpoints:
         is_committed = self._attempt.commit_folder(step, folder)
         shutil.rmtree(folder, ignore_errors=True)  # the attempt has it; other ranks remove it, too
         return is_committed
+
+    def maybe_wait_for_staging(self) -> None:
+        """Return: a checkpoint is durable when `save` returns."""
+
+    def close(self) -> None:
+        """Return: nothing is left open."""

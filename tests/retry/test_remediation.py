@@ -212,6 +212,14 @@ def test_windows_are_left_out_from_the_second_rollback_on_and_the_rate_halves_fr
     assert left(3, {"learning_rate": 0.5}).tried.config["learning_rate"] == 0.25
     assert left(3, {"lr": "auto"}).tried.config == {"lr": "auto", "skip_windows": [[31, 45]]}
     assert left(4, {"lr": 0.0}).tried.config["lr"] == 0.0
+    own = Tried(config={"lr": 0.1}, compute=CLUSTER)  # of a framework that shuffles by itself
+    slower = leave_out(own, number=2, resumed_step=30, onset=45, order_is_ours=False)
+    assert isinstance(slower, Remedied)
+    assert slower.tried.config == {"lr": 0.05}
+    nothing = Tried(config={}, compute=CLUSTER)
+    refused = leave_out(nothing, number=2, resumed_step=30, onset=45, order_is_ours=False)
+    assert isinstance(refused, NothingToChange)
+    assert "none can be left out, and its config names no learning rate" in refused.why
     full = [[1, 1]] * 64
     assert isinstance(left(2, {"skip_windows": full}), NothingToChange)
 

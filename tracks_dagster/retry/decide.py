@@ -367,6 +367,7 @@ def remedy(
                 number=rollback.number,
                 resumed_step=rollback.resumed_step,
                 onset=rollback.onset,
+                order_is_ours=failed.restored is None or failed.restored.cursor is not None,
             )
         case Remedy.OTHER_NODE | Remedy.ROLL_BACK_ELSEWHERE if _leaves_node(
             state, failed, rule, policy, now

@@ -209,15 +209,19 @@ def save_sooner(tried: Tried, declared: CheckpointCadence) -> Remedied:
 
 
 def leave_out(
-    tried: Tried, *, number: int, resumed_step: int, onset: int
+    tried: Tried, *, number: int, resumed_step: int, onset: int, order_is_ours: bool = True
 ) -> Remedied | NothingToChange:
     """Return what the rollback of that number changes beside where it resumes.
 
     1: nothing. From 2 on the samples of the steps after `resumed_step` up to `onset` are left out;
-    from 3 on the learning rate is halved as well, where the config has one.
+    from 3 on the learning rate is halved as well, where the config has one. Where the order of samples
+    is the script's own, none can be left out, and it is halved from 2 on.
     """
     if number < SKIP_FROM:
         return Remedied(tried=tried, changes=())
+    key = _rate_key(tried.config, tried.roles)
+    if not order_is_ours:
+        return _slower(tried, key)
     before = tried.config.get(SKIP_WINDOWS) or []
     if len(before) >= WINDOWS_MAX:
         return NothingToChange(why=f"{SKIP_WINDOWS} holds {WINDOWS_MAX} windows already")
@@ -225,12 +229,21 @@ def leave_out(
     why = f"the samples up to step {onset}, where the numbers went wrong, are left out"
     changes = [_change(SKIP_WINDOWS, before, after, why)]
     config = {**tried.config, SKIP_WINDOWS: after}
-    key = _rate_key(tried.config, tried.roles)
     if number >= SLOWER_FROM and key is not None:
         config[key] = tried.config[key] / 2
         why = "it went wrong without these samples too"
         changes.append(_change(key, tried.config[key], config[key], why))
     return Remedied(tried=replace(tried, config=config), changes=tuple(changes))
+
+
+def _slower(tried: Tried, key: str | None) -> Remedied | NothingToChange:
+    """Return `tried` with half the learning rate, which has that key."""
+    owner = "the order of samples is the script's own, so that none can be left out"
+    if key is None:
+        return NothingToChange(why=f"{owner}, and its config names no learning rate")
+    half = tried.config[key] / 2
+    change = _change(key, tried.config[key], half, f"it went wrong again, and {owner}")
+    return Remedied(tried=replace(tried, config={**tried.config, key: half}), changes=(change,))
 
 
 def learning_rate(config: Mapping[str, Json], roles: Roles) -> float | None:

@@ -65,7 +65,10 @@ KEYS: Mapping[str, _Key] = {
         comment=("The class of these devices; on a cluster, one of its settings.",), example="cpu"
     ),
     "checkpoint": _Key(
-        comment=("When a checkpoint is saved; the first of both counts.",),
+        comment=(
+            "When a checkpoint is saved; the first of both counts. With replay: 1 a planned stop",
+            "trains a step past it, so that the resume can be compared.",
+        ),
         example={"every_steps": 100, "every": "10min"},
     ),
     "retention": _Key(

@@ -50,7 +50,6 @@ from tracks_dagster.track.bodies import (
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Draft, Json, Kind, Record, canonical_json, sha256_hex
-from tracks_dagster.track.roles import ACCUMULATION, MICRO_BATCH
 from tracks_dagster.track.samples import SampleOrder
 from tracks_dagster.track.states import run_fold
 from tracks_dagster.track.states.checkpoints import CheckpointRef, resume_target
@@ -147,7 +146,6 @@ class TrainingRun:
         run_id: str = "r",
         branched_from: CheckpointRef | None = None,
         sample_order: SampleOrder = SampleOrder.FEISTEL,
-        roles: Mapping[str, str] | None = None,
         program: Program | None = None,
         **config: Json,
     ) -> None:
@@ -158,9 +156,7 @@ class TrainingRun:
         self.store = store or open_store(str(folder / "store"))
         self.track = Track(self.store, run_track(run_id), now=lambda: datetime.now(UTC))
         given = {**SMALL[family], "steps": steps, **config}
-        self.roles = roles or {}  # what the config's keys are called in place of its names
-        resolved = example_config(given, name=family, ranks=ranks)
-        self.config = {self.roles.get(key, key): value for key, value in resolved.items()}
+        self.config = example_config(given, name=family, ranks=ranks)
         self.declared = RunDeclared(
             run_id=run_id,
             model_family=family,
@@ -179,7 +175,6 @@ class TrainingRun:
             trainer="script",
             branched_from=branched_from,
             sample_order=sample_order.value,
-            roles=self.roles,
             program=program,
         )
         self._decide(Kind.RUN_DECLARED, self.declared)
@@ -213,9 +208,8 @@ class TrainingRun:
             state = self.state
         attempt_id = len(state.attempts) + 1
         choice = [ref for ref in state.resumable if resume_step in (None, ref.step)]
-        micro, follows = (self.roles.get(role, role) for role in (MICRO_BATCH, ACCUMULATION))
-        micro_batch = changes.get(micro, self.config[micro])
-        ranks = {follows: self.config["global_batch"] // self.ranks // micro_batch}
+        micro_batch = changes.get("micro_batch", self.config["micro_batch"])
+        ranks = {"accumulation": self.config["global_batch"] // self.ranks // micro_batch}
         body = AttemptOpened(
             cause="retry" if state.attempts else "first",
             decided_by="tests",

@@ -283,6 +283,20 @@ def test_steps_are_ended_and_committed_in_order(run: TrainingRun, tmp_path: Path
     assert [c.ref.step for c in run.state.checkpoints] == [3]
 
 
+def test_what_a_framework_cannot_restore_and_what_it_trains_with_is_recorded_and_checked(
+    run: TrainingRun,
+) -> None:
+    sentence = "Samples made by chance differ."
+    with run.joined() as a:
+        a.folder(inexact=(sentence,))
+        a.check_roles(micro_batch=2)
+        with pytest.raises(InvalidInput, match=r"micro_batch 3 .* has micro_batch = 2: read it"):
+            a.check_roles(micro_batch=3)
+    restored = run.state.attempts[0].restored
+    assert restored is not None
+    assert restored.inexact == (sentence,)
+
+
 def test_a_wish_holds_until_a_folder_is_committed_and_gaps_count(
     run: TrainingRun, tmp_path: Path
 ) -> None:

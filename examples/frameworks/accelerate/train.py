@@ -1,6 +1,7 @@
-"""A loop over accelerate as people write it; `# +` marks the lines that join it.
+"""A small regression in a loop with accelerate.
 
-Run by real ranks: see `tests.training.test_frameworks`.
+A script as people write it, but for the lines with `# +`: the last of them stands for the loops over
+epochs and batches, and lets an attempt save, watch and stop it.
 """
 
 import torch
@@ -12,16 +13,17 @@ from tracks_dagster.training import attempt  # +
 from tracks_dagster.training.adapters.accelerate import follow  # +
 
 a = attempt.joined()  # +
-set_seed(3)
-inputs = torch.randn(42, 4)
+config = a.config  # +
+set_seed(config["seed"])
+inputs = torch.randn(44, 4)
 data = TensorDataset(inputs, inputs @ torch.randn(4, 1))
 model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Dropout(0.2), torch.nn.Linear(8, 1))
-optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 16)
-loader = DataLoader(data, batch_size=a.config["batch_size"], shuffle=True)  # +
-accelerator = Accelerator(cpu=True, gradient_accumulation_steps=a.config["accumulation"])  # +
+optimizer = torch.optim.AdamW(model.parameters(), lr=config["lr"])
+schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, config["steps"])
+loader = DataLoader(data, batch_size=config["batch_size"], shuffle=True)
+accelerator = Accelerator(gradient_accumulation_steps=config["accumulation"])
 model, optimizer, loader, schedule = accelerator.prepare(model, optimizer, loader, schedule)
-for features, targets in follow(a, accelerator, loader, until=16):  # +
+for features, targets in follow(a, accelerator, loader, until=config["steps"]):  # +
     with accelerator.accumulate(model):
         loss = torch.nn.functional.mse_loss(model(features), targets)
         accelerator.backward(loss)

@@ -1,8 +1,9 @@
-"""A loop that saves by torch's distributed checkpoints, as torchtitan's does; `# +` marks the lines
-that join it.
+"""A small autoencoder in a loop that saves with torch's distributed checkpoints, as torchtitan does.
 
-Run by real ranks: see `tests.training.test_frameworks`.
+A script as people write it, but for the lines with `# +`, which let an attempt save, watch and stop it.
 """
+
+from typing import Any
 
 import torch
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
@@ -11,28 +12,29 @@ from tracks_dagster.training import attempt  # +
 from tracks_dagster.training.adapters.distributed_checkpoint import follow  # +
 
 a = attempt.joined()  # +
-torch.manual_seed(3)
+config = a.config  # +
+torch.manual_seed(config["seed"])
 data = torch.randn(42, 4)
 model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Dropout(0.2), torch.nn.Linear(8, 4))
-optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+optimizer = torch.optim.AdamW(model.parameters(), lr=config["lr"])
 
 
 class AppState:
-    def state_dict(self):
+    def state_dict(self) -> dict[str, Any]:
         weights, moments = get_state_dict(model, optimizer)
         return {"model": weights, "optimizer": moments}
 
-    def load_state_dict(self, state):
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         set_state_dict(
             model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"]
         )
 
 
 checkpoints = follow(a, {"app": AppState()})  # +
-for step in range(checkpoints.load() + 1, 17):  # +
-    features = data[torch.randint(len(data), (4,))]
+for step in range(checkpoints.load() + 1, config["steps"] + 1):
+    features = data[torch.randint(len(data), (config["batch_size"],))]
     loss = (model(features) - features).square().mean()
     loss.backward()
     optimizer.step()
     optimizer.zero_grad()
-    checkpoints.save(step, loss=loss, last_step=step == 16)  # +
+    checkpoints.save(step, loss=loss, last_step=step == config["steps"])  # +

@@ -30,6 +30,7 @@ SIZES = {
     "lightning": {"batch_size": 2, "accumulate_grad_batches": 2},
     "accelerate": {"batch_size": 2, "accumulation": 2},
 }
+RATES = {"huggingface": "learning_rate", "lightning": "lr", "accelerate": "lr"}
 # The collators of the examples, and others that make samples by chance.
 BY_CHANCE = {
     "huggingface": (
@@ -69,10 +70,9 @@ def of_frameworks(*names: str) -> pytest.MarkDecorator:
     )
 
 
-def train(app: App, folder: Path, run_id: str, *drills: str, ranks: int = 1) -> RunState:
+def train(app: App, folder: Path, run_id: str, *options: str) -> RunState:
     """Declare a run of the project, and play it to its end."""
-    options = [word for drill in drills for word in ("--drill", drill)]
-    call("run", "--project", str(folder), "--run-id", run_id, "--ranks", str(ranks), *options)
+    call("run", "--project", str(folder), "--run-id", run_id, *options)
     return play(app, run_id)
 
 
@@ -91,7 +91,7 @@ def test_six_lines_join_it_and_three_cuts_change_no_loss(app: App, name: str) ->
     assert 0 < len(re.findall(r"  # \+$", script, re.MULTILINE)) <= 6
     calm = train(app, folder, "calm")
     drills = ["preempt@7", "sigkill@12", *(["gpu_oom@14"] if sizes else [])]
-    cut = train(app, folder, "cut", *drills)
+    cut = train(app, folder, "cut", *(f"--drill={drill}" for drill in drills))
     ends = ["preempted", "unknown", *(["gpu_oom"] if sizes else []), "completed"]
     assert (reasons(calm), reasons(cut)) == (["completed"], ends)
     (undisturbed,) = losses(app, calm)
@@ -114,6 +114,16 @@ def test_six_lines_join_it_and_three_cuts_change_no_loss(app: App, name: str) ->
         assert last == pytest.approx({step: undisturbed[step] for step in last}, abs=allowed)
 
 
+@of_frameworks(*RATES)
+def test_another_learning_rate_reaches_what_the_folder_brings_back(app: App, name: str) -> None:
+    folder = EXAMPLES / name
+    (calm,) = losses(app, train(app, folder, "calm"))
+    still = ("--from", "calm@10", "--set", f"{RATES[name]}=1e-12")
+    (branch,) = losses(app, train(app, folder, "still", *still))
+    assert branch[11] == calm[11]  # of the same weights, which then stay as they are
+    assert branch[12] != calm[12]
+
+
 @of_frameworks(*BY_CHANCE)
 def test_samples_made_by_chance_are_told_and_judged(app: App, tmp_path: Path, name: str) -> None:
     folder = shutil.copytree(EXAMPLES / name, tmp_path / name)
@@ -122,7 +132,7 @@ def test_samples_made_by_chance_are_told_and_judged(app: App, tmp_path: Path, na
     text = script.read_text()
     assert before in text
     script.write_text(text.replace(before, after))
-    state = train(app, folder, "chance", "sigkill@12")
+    state = train(app, folder, "chance", "--drill=sigkill@12")
     assert reasons(state) == ["unknown", "completed"]
     resumed = explained("chance/a02")["resumed"]
     assert any("random numbers" in line for line in resumed["inexact"])
@@ -136,7 +146,7 @@ def test_samples_made_by_chance_are_told_and_judged(app: App, tmp_path: Path, na
 
 @of_frameworks(*MODULES)
 def test_two_ranks_resume_to_the_bit(app: App, name: str) -> None:
-    state = train(app, EXAMPLES / name, "two", "preempt@7", ranks=2)
+    state = train(app, EXAMPLES / name, "two", "--drill=preempt@7", "--ranks=2")
     assert reasons(state) == ["preempted", "completed"]
     continuity = explained("two/a02")["resumed"]["continuity"]
     assert (continuity["agree"], continuity["steps_compared"]) == (True, 1)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from tests.fakes import FakeObjectStore, Fault
 from tests.seeds import fresh_seeds
@@ -295,6 +296,27 @@ def test_what_a_framework_cannot_restore_and_what_it_trains_with_is_recorded_and
     restored = run.state.attempts[0].restored
     assert restored is not None
     assert restored.inexact == (sentence,)
+
+
+def test_a_changed_learning_rate_reaches_what_a_framework_loads(
+    run: TrainingRun, tmp_path: Path
+) -> None:
+    assert commit_once(run, write(tmp_path / "folder", FILES))
+    rate = run.config["lr"]
+    for given, expected in ((rate, 0.4), (rate / 2, 0.2)):
+        optimizer = torch.optim.SGD([torch.zeros(1)], lr=0.4)  # as the folder had it
+        schedule = torch.optim.lr_scheduler.ConstantLR(optimizer, factor=1.0)
+        with run.joined(run.open(lr=given)) as a:
+            a.folder()
+            a.follow_rate([optimizer], [schedule])
+        assert optimizer.param_groups[0]["lr"] == pytest.approx(expected)
+        assert schedule.base_lrs == pytest.approx([expected])
+
+
+def test_windows_of_samples_are_refused_where_the_order_is_not_ours(run: TrainingRun) -> None:
+    says = pytest.raises(InvalidInput, match="an order of its own: take it out")
+    with run.joined(run.open(skip_windows=[[3, 4]])) as a, says:
+        a.folder()
 
 
 def test_a_wish_holds_until_a_folder_is_committed_and_gaps_count(

@@ -116,7 +116,7 @@ def test_a_schedule_goes_on_at_half_the_height(schedule: object) -> None:
     for trained in (whole, half):
         for _ in range(2):
             _step(trained)
-    rescale(half, 0.5)
+    rescale(half.optimizers.values(), half.schedulers, 0.5)
     for _ in range(5):
         rates = [[g["lr"] for g in t.optimizer.param_groups] for t in (whole, half)]
         assert rates[1] == pytest.approx([rate / 2 for rate in rates[0]], rel=1e-9)

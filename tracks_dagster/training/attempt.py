@@ -59,7 +59,7 @@ from tracks_dagster.training.saves.saving import Saver
 from tracks_dagster.training.saves.staging import Arena
 from tracks_dagster.training.saves.tensors import TensorStager
 from tracks_dagster.training.saves.trained import LOADER, Stateful, Trained
-from tracks_dagster.training.starting import begin
+from tracks_dagster.training.starting import begin, rescale
 from tracks_dagster.training.step_log import Best, StepLog
 from tracks_dagster.training.steps import Steps
 from tracks_dagster.training.triggers import StopSignal
@@ -336,6 +336,7 @@ class Attempt:
                 "a.folder() is for a script that writes its own files; this one called a.register(…)."
             )
         if self._folders is None:
+            self._check_windows()
             self._pulse.beat(Phase.RESTORING, 0)
             self._folders = FolderSteps(
                 self._launch,
@@ -364,6 +365,17 @@ class Attempt:
                     f"{key_of(self.config, self._launch.declared.roles, role)} = {wanted!r}: read it "
                     "from a.config, so that a retry can change it."
                 )
+
+    def follow_rate(
+        self, optimizers: Iterable[Optimizer], schedulers: Iterable[LRScheduler]
+    ) -> None:
+        """Multiply restored learning rates by what the config's was multiplied by since the folder.
+
+        For the rates that a framework loaded: a remedy or a person may have changed the config's.
+        """
+        factor = self._of_folders(0).rate_factor
+        if factor != 1.0:
+            rescale(optimizers, schedulers, factor)
 
     def arm(self, model: nn.Module) -> None:
         """Let the run's drills reach a model that `register` does not know."""
@@ -461,6 +473,8 @@ class Attempt:
             raise TrainingError("Call a.register(…) before a.steps(…).")
         if self._steps is not None:
             raise TrainingError("a.steps(…) begins an attempt, once; continue in the same loop.")
+        if self._sampler is None:
+            self._check_windows()
         self._pulse.beat(Phase.RESTORING, 0)
         arena = Arena(self.device)
         trained, feed = self._fed(self._trained, loader)
@@ -492,6 +506,15 @@ class Attempt:
             ),
             feed=feed,
         )
+
+    def _check_windows(self) -> None:
+        """Raise InvalidInput for windows in the config: without `a.sampler` none would be left out."""
+        if self.config.get(SKIP_WINDOWS):
+            raise InvalidInput(
+                f"{SKIP_WINDOWS} = {self.config[SKIP_WINDOWS]!r} leaves samples out of the order of "
+                "a.sampler, and this script has an order of its own: take it out, --set "
+                f"{SKIP_WINDOWS}=[]."
+            )
 
     def _fed(self, trained: Trained, loader: Iterable[Batch] | None) -> tuple[Trained, Feed]:
         """Return where the batches come from, and what is trained with the state of that."""

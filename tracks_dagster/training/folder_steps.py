@@ -29,7 +29,7 @@ from tracks_dagster.training.saves.chunk_writer import KnownChunks
 from tracks_dagster.training.saves.folders import FetchedFolder, FolderStager, fetch_folder
 from tracks_dagster.training.saves.restoring import find_checkpoint
 from tracks_dagster.training.saves.saving import Saver
-from tracks_dagster.training.starting import record_restored
+from tracks_dagster.training.starting import rate_factor, record_restored
 from tracks_dagster.training.step_log import StepLog
 from tracks_dagster.training.triggers import StopSignal, Triggers
 
@@ -55,7 +55,7 @@ class FolderSteps:
 
     path: the verified folder to resume from, None for a fresh start. is_parent: what trains is a
     command that saves and stops by itself; its parent says what to commit and when it has ended.
-    inexact: as in `AttemptRestored`.
+    inexact: as in `AttemptRestored`. rate_factor: of the config's learning rate since the folder.
     """
 
     def __init__(
@@ -95,6 +95,11 @@ class FolderSteps:
             inexact=inexact,
         )
         self.path = fetched.path if fetched else None
+        self.rate_factor = (
+            rate_factor(launch, fetched.ref, config_sha256=fetched.manifest.config_sha256)
+            if fetched
+            else 1.0
+        )
         self._begun = self._ended = fetched.ref.step if fetched else 0
         self._reported = self._written = 0  # newest steps with a loss, and without
         self._wish: str | None = None  # why a folder is due that was not committed yet

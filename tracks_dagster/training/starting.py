@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
 import torch
+from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from tracks_dagster.retry.remediation import learning_rate
@@ -162,26 +163,35 @@ def follow_config(launch: Launch, trained: Trained, fetched: Fetched) -> float:
 
     1.0, and nothing touched, where the config or its rate is the same. Collective.
     """
+    factor = rate_factor(launch, fetched.ref, config_sha256=fetched.manifest.config_sha256)
+    if factor != 1.0:
+        rescale(trained.optimizers.values(), trained.schedulers, factor)
+    return factor
+
+
+def rate_factor(launch: Launch, ref: CheckpointRef, *, config_sha256: str) -> float:
+    """Return what the config's learning rate was multiplied by since `ref`, which had that config."""
     now, roles = launch.opened.config, launch.declared.roles
-    if sha256_hex(canonical_json(dict(now))) == fetched.manifest.config_sha256:
+    if sha256_hex(canonical_json(dict(now))) == config_sha256:
         return 1.0
-    before = launch.ranks.from_first(lambda: learning_rate(_config_of(launch, fetched.ref), roles))
+    before = launch.ranks.from_first(lambda: learning_rate(_config_of(launch, ref), roles))
     after = learning_rate(now, roles)
     if before is None or after is None or before == after:
         return 1.0
     factor: float = after / before
-    rescale(trained, factor)
     return factor
 
 
-def rescale(trained: Trained, factor: float) -> None:
+def rescale(
+    optimizers: Iterable[Optimizer], schedulers: Iterable[LRScheduler], factor: float
+) -> None:
     """Multiply every learning rate that the optimizers and their schedulers hold."""
-    for optimizer in trained.optimizers.values():
+    for optimizer in optimizers:
         for group in optimizer.param_groups:
             for key in _IN_GROUPS:
                 if key in group:
                     group[key] = group[key] * factor
-    for outer in trained.schedulers:
+    for outer in schedulers:
         nested: list[LRScheduler] = getattr(outer, "_schedulers", [])
         for scheduler in (outer, *nested):
             for key in _IN_SCHEDULERS:

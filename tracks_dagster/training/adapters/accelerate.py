@@ -23,7 +23,7 @@ from accelerate import Accelerator
 
 from tracks_dagster.track.errors import TrainingError
 from tracks_dagster.track.records import Json
-from tracks_dagster.training.adapters import read_place, write_place
+from tracks_dagster.training.adapters import SUMS_DIFFER, read_place, write_place
 from tracks_dagster.training.attempt import Attempt
 from tracks_dagster.training.saves import random_state
 
@@ -44,7 +44,8 @@ def follow(a: Attempt, accelerator: Accelerator, loader: Any, *, until: int) -> 
     a.check_roles(accumulation=accelerator.gradient_accumulation_steps)
     for model in accelerator._models:
         a.arm(model)
-    found = a.folder(inexact=(RANDOM_SAMPLES,))
+    sums = (SUMS_DIFFER,) if a.world_size > 2 else ()
+    found = a.folder(inexact=(RANDOM_SAMPLES, *sums))
     following = _Following(a, accelerator, loader)
     if found is not None:
         following.restore(found)
@@ -82,7 +83,10 @@ class _Following:
     def restore(self, folder: Path) -> None:
         """Load what `save_state` wrote, and where the data was."""
         self._place = _Place(**read_place(self._attempt, folder))
-        self._accelerator.load_state(str(folder))
+        accelerator = self._accelerator
+        accelerator.load_state(str(folder))
+        schedulers = [each.scheduler for each in accelerator._schedulers]
+        self._attempt.follow_rate(accelerator._optimizers, schedulers)
         self._is_resumed = True
 
     def batches(self, until: int) -> Iterator[Any]:

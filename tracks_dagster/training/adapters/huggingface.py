@@ -54,7 +54,7 @@ def follow(a: Attempt, trainer: Trainer) -> str | None:
         args.save_total_limit = 1  # the attempt has stored the others
     a.arm(cast(torch.nn.Module, trainer.model))
     found = a.folder(inexact=tuple(_inexact(args)))
-    following = _Following(a)
+    following = _Following(a, trainer)
     trainer.add_callback(following)
     trainer.training_step = following.listening_to(trainer.training_step)
     trainer.evaluate = _in_evaluation(a, trainer.evaluate)
@@ -64,11 +64,11 @@ def follow(a: Attempt, trainer: Trainer) -> str | None:
 class _Following(TrainerCallback):
     """Ends each step in the attempt. The last of the callbacks: it sees what the others want."""
 
-    def __init__(self, a: Attempt) -> None:
+    def __init__(self, a: Attempt, trainer: Trainer) -> None:
         self._attempt = a
-        self._losses: list[
-            torch.Tensor
-        ] = []  # of the running step's micro-batches, scaled to add up
+        self._trainer = trainer
+        # Of the running step's micro-batches, scaled to add up.
+        self._losses: list[torch.Tensor] = []
         self._committed = 0
 
     def listening_to(
@@ -82,6 +82,14 @@ class _Following(TrainerCallback):
             return loss
 
         return step
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Follow a learning rate that changed since the folder, which brought back the old one."""
+        schedule = self._trainer.lr_scheduler
+        schedule = getattr(schedule, "scheduler", schedule)  # what accelerate wrapped
+        self._attempt.follow_rate([self._trainer.optimizer], [schedule])
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any

@@ -83,6 +83,8 @@ class _Following(Callback):
         """Go to where the data continues; take SIGTERM back, which Lightning ends without a save."""
         for part in pl_module.children():  # Lightning calls training_step, never the module itself
             self._attempt.arm(part)
+        schedulers = [each.scheduler for each in trainer.lr_scheduler_configs]
+        self._attempt.follow_rate(trainer.optimizers, schedulers)
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, self._on_sigterm)
         self._ended = self._committed = trainer.global_step

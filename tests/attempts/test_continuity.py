@@ -57,7 +57,7 @@ OTHER_BATCH = {**CONFIG, "micro_batch": 2, "accumulation": 12}
             [DEAD],
             "attempt 1 had another config (accumulation 6 → 12, micro_batch 4 → 2)",
         ),
-        (replace(RESUMED, ranks=2), [DEAD], "attempt 1 ran on 1 ranks, attempt 2 on 2"),
+        (replace(RESUMED, ranks=2), [DEAD], "attempt 1 ran on 1 rank, attempt 2 on 2"),
         (
             replace(RESUMED, beside={"device": "NVIDIA H100"}),
             [replace(DEAD, beside={"device": "cpu"})],
@@ -137,4 +137,4 @@ def test_other_code_of_who_saved_the_checkpoint_is_said_where_nothing_is_compare
     third = replace(RESUMED, code="new", attempt_id=3, resumed_step=21, resumed_from=2)
     found = continuity(third, [ended, second])
     assert found is not None
-    assert found.sentence == "verified over 1 steps"
+    assert found.sentence == "verified over 1 step"

@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tracks_dagster.track.records import Json
+from tracks_dagster.track.text.units import counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,10 +55,10 @@ class Continuity:
         if self.agree is None:
             return f"not compared: {self.reason}{more}"
         if self.agree:
-            return f"verified over {self.steps_compared} steps{more}"
+            return f"verified over {counted(self.steps_compared, 'step')}{more}"
         found = (
-            f"of {self.steps_compared} steps compared, step {self.first_difference} is the first with "
-            "another loss"
+            f"of {counted(self.steps_compared, 'step')} compared, step {self.first_difference} is the "
+            "first with another loss"
         )
         if self.other_code:
             return f"{found}{more}, which may be why"
@@ -117,7 +118,7 @@ def _difference(resumed: AttemptLosses, attempt: AttemptLosses) -> str | None:
     """Say why the losses of `attempt` need not be the same floats, or None."""
     if attempt.ranks != resumed.ranks:
         return (
-            f"attempt {attempt.attempt_id} ran on {attempt.ranks} ranks, "
+            f"attempt {attempt.attempt_id} ran on {counted(attempt.ranks, 'rank')}, "
             f"attempt {resumed.attempt_id} on {resumed.ranks}"
         )
     for name in sorted(attempt.beside.keys() & resumed.beside.keys()):

@@ -58,6 +58,7 @@ from tracks_dagster.track.roles import SEED, STEPS
 from tracks_dagster.track.states.lifecycle import RunLifecycle
 from tracks_dagster.track.states.run_state import RunState
 from tracks_dagster.track.text.redact import redact
+from tracks_dagster.track.text.units import counted
 from tracks_dagster.training.saves.manifest import weights_sha256
 from tracks_dagster.wiring import App, build, new_uid, open_dagster_home, utc_now
 
@@ -544,7 +545,7 @@ def _continuity(found: Json) -> str:
         return f"not compared: {found['reason']}"
     more = ", with other code" if found["other_code"] else ""
     if found["agree"]:
-        return f"same losses over {found['steps_compared']} steps{more}"
+        return f"same losses over {counted(found['steps_compared'], 'step')}{more}"
     return f"differs from step {found['first_difference']} on{more}"
 
 

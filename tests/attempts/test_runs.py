@@ -111,7 +111,12 @@ def test_a_project_is_recorded_with_its_own_code_and_config_and_nothing_of_ours(
 
 def test_a_run_that_names_no_steps_has_no_estimate_and_no_cap(data: Story, tracks: Tracks) -> None:
     script = Project(name="tiny", entry=("train.py",), is_open=True)
-    declared = declare(tracks, replace(OWN, project=script, config={"temperature": 0.5}))
+    code = CodeVersion(git_commit=None, branch=None, dirty=None, package_version="9.9")
+    request = replace(OWN, project=script, config={"temperature": 0.5}, code=code)
+    declared = declare(tracks, request)
+    told = attempt_text(explain_attempt(tracks, "r-1", 1))
+    assert f"stored code {sha256_hex(b'a tar')}; no git checkout" in told
+    assert "9.9" not in told  # the version is of this package, and not of that code
     assert (declared.config, declared.estimated_device_s) == ({"temperature": 0.5}, None)
     assert DEFAULT_POLICY.device_s_cap(None) == math.inf
 

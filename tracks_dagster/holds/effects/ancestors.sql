@@ -14,7 +14,7 @@ with recursive up (depth, run_id, attempt_id, up_to_step, manifest_sha256) as (
 select u.depth, u.run_id, u.attempt_id, u.up_to_step, u.manifest_sha256,
     a.dataset, a.snapshot_id, a.config_json, r.roles_json, a.cursor_from, a.cursor_to, a.closed_at, a.last_step,
     a.nodes_json, a.environment_sha256, a.placed_at, a.opened_at,
-    coalesce(e.source_step, 0) as resumed_step, a.git_commit, a.package_version,
+    coalesce(e.source_step, 0) as resumed_step, a.git_commit, a.package_version, a.code_sha256,
     c.cursor as saved_cursor, c.committed_at,
     (
         select max(k.cursor) from checkpoints k

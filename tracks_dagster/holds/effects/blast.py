@@ -174,11 +174,11 @@ def _link(link: Ancestor) -> str:
         if len(link.nodes) > NODES_NAMED_MAX
         else ""
     )
-    commit = (link.git_commit or "no commit")[:12]
+    code = (link.git_commit or link.code_sha256 or "of no commit")[:12]
     start = f"from step {link.from_step}" if link.from_step else "from step 0"
     return (
         f"{link.attempt} {start}{up_to}: {used} of {link.snapshot or 'no snapshot'}, on {nodes}{more}, "
-        f"code {commit} ({link.package_version})"
+        f"code {code} (tracks-dagster {link.package_version})"
     )
 
 

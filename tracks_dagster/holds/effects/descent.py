@@ -85,6 +85,7 @@ class Ancestor:
     nodes: tuple[str, ...]
     git_commit: str | None
     package_version: str | None
+    code_sha256: str | None
     environment_sha256: str | None
     reason: str | None
     opened_at: str
@@ -256,6 +257,7 @@ def _ancestor(row: Row, until: datetime) -> Ancestor:
         nodes=tuple(json.loads(row["nodes_json"])) if was_placed else (),
         git_commit=row["git_commit"],
         package_version=row["package_version"],
+        code_sha256=row["code_sha256"],
         environment_sha256=row["environment_sha256"] if was_placed else None,
         reason=row["reason"] if is_closed else None,
         opened_at=format_time(row["opened_at"]),

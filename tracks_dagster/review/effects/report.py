@@ -46,7 +46,7 @@ from tracks_dagster.track.bodies import SnapshotRef
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.states.checkpoints import checkpoint_at
-from tracks_dagster.track.states.run_state import RunState
+from tracks_dagster.track.states.run_state import RunState, stored_code_sha256
 from tracks_dagster.track.text.private_files import file_mode
 from tracks_dagster.track.text.safe_text import visible
 
@@ -170,7 +170,8 @@ def clock(at: datetime) -> str:
 
 def _facts(state: RunState) -> str:
     declared = state.declared
-    code = declared.code.git_commit or declared.code.package_version
+    stored = stored_code_sha256(declared.trainer)
+    code = declared.code.git_commit or stored or declared.code.package_version
     source = declared.branched_from
     branch = f"; a branch of {checkpoint_at(source)}" if source is not None else ""
     return (

@@ -202,9 +202,10 @@ def _data(attempt: AttemptExplanation) -> Iterator[str]:
 
 
 def _code(attempt: AttemptExplanation) -> Iterator[str]:
-    code = attempt.code
+    code, stored = attempt.code, attempt.view.code_sha256
     if code.git_commit is None:
-        yield f"version {code.package_version}; no git checkout"
+        name = f"version {code.package_version}" if stored is None else f"stored code {stored}"
+        yield f"{name}; no git checkout"
         return
     where = f"branch {code.branch}" if code.branch else "detached HEAD"
     local = ", with local changes that no commit holds" if code.dirty else ", no local changes"

@@ -241,9 +241,9 @@ def _source(attempt: AttemptExplanation, ref: CheckpointRef) -> str:
 
 
 def _code(attempt: AttemptExplanation) -> str:
-    code = attempt.code
+    code, stored = attempt.code, attempt.view.code_sha256
     if code.git_commit is None:
-        return f"version {code.package_version}"
+        return f"version {code.package_version}" if stored is None else f"code {stored[:12]}"
     return f"commit {code.git_commit[:12]}{' with local changes' if code.dirty else ''}"
 
 

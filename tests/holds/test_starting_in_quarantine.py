@@ -6,6 +6,7 @@ import pytest
 
 from tests.attempts.test_resuming import HERE, supervised
 from tests.attempts.test_retry import CONFIG
+from tests.attempts.test_supervise import TRAINER
 from tests.bodies import HELDOUT, TRAIN
 from tests.fakes import FakeClock, FakeGangs, FakeObjectStore
 from tests.histories import DatasetHistory, History
@@ -26,7 +27,7 @@ def opened(store: FakeObjectStore, clock: FakeClock, ledger: Ledger) -> History:
     """Step 20 by attempt 1 on node-1, 30 by attempt 2 on node-2; attempt 3 is open."""
     for ref in (TRAIN, HELDOUT):
         DatasetHistory(ref.dataset).declare().commit(ref.snapshot_id).write_to(store)
-    history = History("r-1").declare(config=CONFIG)
+    history = History("r-1").declare(config=CONFIG, trainer=TRAINER)
     history.open().place(environment=HERE).restore().commit(20).end("preempted", last_step=22)
     history.open().place(environment=HERE, ranks=on("node-2")).restore().commit(30)
     history.end("preempted", last_step=33).open()

@@ -92,6 +92,7 @@ MODULES = {
     "up": "start.up",
     "run": "start.run",
     "drill": "start.drill",
+    "projects": "start.projects",
     "report": "explain",
     "search": "logbook",
     "note": "logbook",

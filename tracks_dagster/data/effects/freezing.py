@@ -35,6 +35,7 @@ from tracks_dagster.track.states.files_manifest import (
 )
 
 Progress = Callable[[int], object]  # bytes that were dealt with since the last call
+Known = tuple[str, ...] | None  # the digests of a file's parts, as `Hashes.known` has them
 
 GB = 1e9
 
@@ -88,13 +89,15 @@ def freeze(
 
     Raises InvalidInput when there is no room, or when a file changed meanwhile.
     """
+    known = [hashes.known(file) for file in files]
     if not in_place:
-        _check_room(store, files, hashes)
+        _check_room(store, files, known)
     try:
-        frozen = _freeze(source, files, store, dataset, in_place, hashes, progress)
+        frozen = _freeze(source, files, known, store, dataset, in_place, progress)
     except _WrongHint:
         hashes.forget()
-        frozen = _freeze(source, files, store, dataset, in_place, hashes, progress)
+        nothing = [None] * len(files)
+        frozen = _freeze(source, files, nothing, store, dataset, in_place, progress)
     now = source.files()
     if now != files:
         raise changed(source.url, sorted({file.path for file in {*now} ^ {*files}}))
@@ -104,12 +107,13 @@ def freeze(
     return frozen
 
 
-def _check_room(store: ObjectStore, files: Sequence[SourceFile], hashes: Hashes) -> None:
+def _check_room(store: ObjectStore, files: Sequence[SourceFile], known: Sequence[Known]) -> None:
     """Raise InvalidInput when the files that are new here cannot fit on the store's disk."""
     folder = Path(store.url)
     if not folder.is_dir():
         return  # a bucket has no end
-    need = sum(file.size_bytes for file in files if hashes.known(file) is None)
+    new = (file for file, digests in zip(files, known, strict=True) if digests is None)
+    need = sum(file.size_bytes for file in new)
     free = shutil.disk_usage(folder).free
     if need > free:
         raise InvalidInput(
@@ -123,16 +127,16 @@ def _check_room(store: ObjectStore, files: Sequence[SourceFile], hashes: Hashes)
 def _freeze(
     source: Source,
     files: Sequence[SourceFile],
+    known: Sequence[Known],
     store: ObjectStore,
     dataset: str,
     in_place: bool,
-    hashes: Hashes,
     progress: Progress,
 ) -> Frozen:
     with ThreadPoolExecutor(thread_count()) as pool:
         work = _Freezing(source, None if in_place else store, dataset, pool)
         try:
-            batches = in_batches(_pieces(files, hashes), lambda piece: piece.size_bytes)
+            batches = in_batches(_pieces(files, known), lambda piece: piece.size_bytes)
             for pieces in in_order(pool, work.read, batches):
                 for piece in pieces:
                     work.take(piece)
@@ -142,11 +146,10 @@ def _freeze(
             pool.shutdown(cancel_futures=True)
 
 
-def _pieces(files: Sequence[SourceFile], hashes: Hashes) -> Iterator[_Piece]:
-    for file in files:
-        known = hashes.known(file)
+def _pieces(files: Sequence[SourceFile], known: Sequence[Known]) -> Iterator[_Piece]:
+    for file, digests in zip(files, known, strict=True):
         for number, (offset, size_bytes) in enumerate(cut(file.size_bytes)):
-            yield _Piece(file, offset, size_bytes, known[number] if known else "")
+            yield _Piece(file, offset, size_bytes, digests[number] if digests else "")
 
 
 class _Freezing:

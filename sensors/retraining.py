@@ -1,7 +1,7 @@
 """The schedules of projects: each has its own name, switch and description in Dagster.
 
-A tick looks at the project anew and asks for one Dagster run of the job that the launchpad uses, so
-that a run of a schedule is declared as any other. Nothing is read from the network to define them.
+A tick reads the project's file again and asks for one Dagster run of the launchpad's job, so that a
+run of a schedule is declared as any other. Nothing is read from the network to define them.
 """
 
 from collections.abc import Iterable
@@ -53,7 +53,7 @@ def _schedule_of(each: Registered) -> Schedule:
 
 
 def _schedule(each: Registered) -> ScheduleDefinition:
-    # On where it cannot be read, too: the daemon loads anew every minute, and a schedule that went off
+    # On also where it cannot be read: the daemon loads again every minute, and a schedule switched off
     # by itself would be missed by nobody.
     asked, is_on = _schedule_of(each), not each.is_shipped
 

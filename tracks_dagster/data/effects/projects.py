@@ -1,7 +1,7 @@
 """The projects of a home, which Dagster's schedules and launchpad know by name.
 
 `TRACKS_HOME/projects/NAME` is a link to the project's folder. To make one is atomic and fails where
-the name is there, so two commands at once need no lock. What the folder's file says is read anew each
+the name is there, so two commands at once need no lock. What the folder's file says is read again each
 time. The examples whose data ship with the product are always there.
 """
 

@@ -1,4 +1,4 @@
-"""Torch's distributed checkpoints in an attempt, for torchtitan and whoever calls `dcp.save` himself.
+"""Torch's distributed checkpoints in an attempt, for torchtitan and scripts that call `dcp.save`.
 
     checkpoints = follow(a, {"model": model_state, "optimizer": optimizer_state})
     for step in range(checkpoints.load() + 1, steps + 1):

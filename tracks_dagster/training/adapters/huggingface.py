@@ -56,7 +56,7 @@ def follow(a: Attempt, trainer: Trainer) -> str | None:
     found = a.folder(inexact=tuple(_inexact(args)))
     following = _Following(a, trainer)
     trainer.add_callback(following)
-    trainer.training_step = following.listening_to(trainer.training_step)
+    trainer.training_step = following.keeping_losses(trainer.training_step)
     trainer.evaluate = _in_evaluation(a, trainer.evaluate)
     return None if found is None else str(found)
 
@@ -71,10 +71,10 @@ class _Following(TrainerCallback):
         self._losses: list[torch.Tensor] = []
         self._committed = 0
 
-    def listening_to(
+    def keeping_losses(
         self, training_step: Callable[..., torch.Tensor]
     ) -> Callable[..., torch.Tensor]:
-        """Return `training_step`, whose losses are heard: a callback sees none, but means of many."""
+        """Return `training_step` that also keeps each loss: a callback gets only means of many."""
 
         def step(*args: Any, **kwargs: Any) -> torch.Tensor:
             loss = training_step(*args, **kwargs)

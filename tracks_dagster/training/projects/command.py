@@ -54,8 +54,8 @@ LINE_BYTES_MAX = 64 * 1024
 COMPLAINTS_MAX = 10  # about lines that cannot be read
 # A command that reports no steps looks like one that hangs. After it reported one, the next may
 # take as long as a save.
-UNTOLD_S_MAX = 30 * 24 * 3600.0
-TOLD_S_MAX = 900.0
+UNREPORTED_S_MAX = 30 * 24 * 3600.0
+REPORTED_S_MAX = 900.0
 PUBLISHED = re.compile(r"step-(\d{1,12})")
 _OBEYED = frozenset({0, names.EXIT_DRAINED, -signal.SIGTERM, 128 + signal.SIGTERM})
 _OURS = frozenset({names.EXIT_STARTED_BEFORE, names.EXIT_DRAINED, names.EXIT_FENCED})
@@ -127,11 +127,11 @@ class _Watch:
         self._committed: set[int] = set()
         self._failed: set[int] = set()  # steps whose commit failed: the next is tried instead
         self._is_stopping = False
-        self._told = False
+        self._has_reported = False
 
     def watch(self) -> None:
         """Take in what the commands do until all have ended: what bounds it is the attempt."""
-        self._steps.expect(UNTOLD_S_MAX)
+        self._steps.expect(UNREPORTED_S_MAX)
         while True:
             code = self._child.poll()  # before the look: what it published last is seen
             lines = self._box.new_lines() if self._a.rank == 0 else ()
@@ -176,8 +176,8 @@ class _Watch:
         loss = line["loss"]
         if loss is not None:
             self._steps.report(step, float(loss), line["metrics"])
-        self._told = True
-        self._steps.expect(TOLD_S_MAX)
+        self._has_reported = True
+        self._steps.expect(REPORTED_S_MAX)
 
     def _commit(
         self,
@@ -211,7 +211,7 @@ class _Watch:
                 self._box.remove(step)
             else:
                 self._failed.add(step)
-            self._steps.expect(TOLD_S_MAX if self._told else UNTOLD_S_MAX)
+            self._steps.expect(REPORTED_S_MAX if self._has_reported else UNREPORTED_S_MAX)
         left = sorted({step for each in all_now for step in each.published} - shared)
         if left and is_last and all(each.code == 0 for each in all_now):
             raise TrainingError(

@@ -1,0 +1,1 @@
+"""Reads and appends leases in the track of a pool."""

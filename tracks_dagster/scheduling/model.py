@@ -1,0 +1,119 @@
+"""What the rules of the queue look at and what they answer: plain values. Pure.
+
+The live queue makes them from tracks and devices, the simulator from a workload. Times are seconds on
+any one axis, the same for all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+NEVER = "never"
+LATER = "later"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """One place for a rank.
+
+    name: its UUID, "pretended:0" or "cpu:0". kind: only a demand of the same kind takes it. node: the
+    machine. memory_bytes: None where it is not known; then it is never shared. island: devices of one
+    island reach each other fast (NVLink, a NUMA node); "" where nobody knows. out: why it may not be
+    given, None where it may.
+    """
+
+    name: str
+    kind: str = ""
+    node: str = ""
+    memory_bytes: int | None = None
+    island: str = ""
+    out: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demand:
+    """What wants devices, all of them at once or none: an attempt's gang, or one attempt at an eval.
+
+    key: "RUN/aNN" or the eval's. count: devices. memory_bytes: of each, measured and with a margin;
+    None: it takes its devices alone. workload_class, team, owner: as declared. since_s: when it began
+    to wait. work_s: how long it will run, None where nobody knows. near: keys or node names that it should
+    be close to: its trainer, its data. is_interrupted: it has run before, its steps are paid for.
+    """
+
+    key: str
+    count: int
+    kind: str = ""
+    memory_bytes: int | None = None
+    workload_class: str = ""
+    team: str = ""
+    owner: str = ""
+    since_s: float = 0.0
+    work_s: float | None = None
+    near: tuple[str, ...] = ()
+    is_interrupted: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Running:
+    """A demand that has its devices.
+
+    began_s: since when. left_s: until it frees them, None where nobody knows. committed_s: when its
+    newest checkpoint was committed, None where there is none; unsaved_ranks_s: what a move now would
+    lose, ranks times seconds. is_moving: it was asked to save and make room.
+    """
+
+    demand: Demand
+    devices: tuple[str, ...]
+    began_s: float = 0.0
+    left_s: float | None = None
+    committed_s: float | None = None
+    unsaved_ranks_s: float = 0.0
+    is_moving: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """Give these devices now. why: the order, the placement and its reason, in words."""
+
+    key: str
+    devices: tuple[str, ...]
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Move:
+    """Ask this running one to save, end and come back by itself. for_key: who gets its devices."""
+
+    key: str
+    for_key: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waits:
+    """Why one does not start now. starts: LATER or NEVER. in_s: expected, None where nobody knows;
+    after: the keys whose end makes room; why: the sentence that people read."""
+
+    key: str
+    starts: str
+    why: str
+    in_s: float | None = None
+    after: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What follows now. order: every waiting key, first to start first."""
+
+    starts: tuple[Start, ...] = ()
+    moves: tuple[Move, ...] = ()
+    waits: tuple[Waits, ...] = ()
+    order: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """Device seconds that each team has had, decayed to now by the policy's half-life."""
+
+    by_team: Mapping[str, float] = field(default_factory=dict)

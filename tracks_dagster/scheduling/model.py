@@ -37,8 +37,9 @@ class Demand:
 
     key: "RUN/aNN" or the eval's. count: devices. memory_bytes: of each, measured and with a margin;
     None: it takes its devices alone. workload_class, team, owner: as declared. since_s: when it began
-    to wait. work_s: how long it will run, None where nobody knows. near: keys or node names that it should
-    be close to: its trainer, its data. is_interrupted: it has run before, its steps are paid for.
+    to wait. work_s: how long it will run, None where nobody knows. near: keys or node names that it
+    should be close to: its trainer, its data. is_interrupted: it has run before, so its steps are
+    paid for.
     """
 
     key: str

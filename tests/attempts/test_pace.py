@@ -10,12 +10,12 @@ import pytest
 from tracks_dagster.attempts.pace import (
     STEPS_MAX,
     Span,
-    about,
     format_span,
     mean_step,
     measure,
     time_for,
 )
+from tracks_dagster.track.text.units import about
 
 
 def ends(*lengths: float) -> list[float]:

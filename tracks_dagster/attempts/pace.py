@@ -91,17 +91,6 @@ def measure(attempt_id: int, ends_s: Sequence[float]) -> Pace | None:
     )
 
 
-def about(seconds: float) -> str:
-    """Return about how long that is: "0.4 s", "40 s", "40 min", "2.5 h", "3.1 d"."""
-    for size, unit in ((86_400.0, "d"), (3600.0, "h")):
-        if seconds >= 1.5 * size:
-            return f"{seconds / size:.1f} {unit}"
-    if seconds >= 120.0:
-        return f"{seconds / 60.0:.0f} min"
-    seconds = max(0.0, seconds)  # by a clock that is ahead of this one
-    return f"{seconds:.0f} s" if seconds >= 10.0 or seconds == 0.0 else f"{seconds:.1f} s"
-
-
 def format_span(span: Span) -> str:
     """Return a span with its interval: "40.2 ± 0.3 min"; without one "40.2 min"."""
     larger = ((86_400.0, "d"), (3600.0, "h"), (60.0, "min"))

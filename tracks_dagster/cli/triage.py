@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tracks_dagster.attempts.machine import describe_size
-from tracks_dagster.attempts.pace import Span, about, format_span
+from tracks_dagster.attempts.pace import Span, format_span
 from tracks_dagster.cli import BAD_NEWS
 from tracks_dagster.cli.common import as_json, by_option, open_app, print_json, print_table
 from tracks_dagster.cli.terminal import RECORDED
@@ -31,7 +31,7 @@ from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.names import LOCAL, attempt_key, check_run_id
 from tracks_dagster.track.records import parse_time
 from tracks_dagster.track.text.safe_text import check_words
-from tracks_dagster.track.text.units import size_bytes
+from tracks_dagster.track.text.units import about, size_bytes
 
 if TYPE_CHECKING:
     from tracks_dagster.recovery.effects.triage_apply import Act

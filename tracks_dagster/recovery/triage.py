@@ -14,7 +14,6 @@ from datetime import datetime
 from enum import Enum
 
 from tracks_dagster.attempts.machine import MachineNow
-from tracks_dagster.attempts.pace import about
 from tracks_dagster.attempts.ports import GangPhase, GangReport
 from tracks_dagster.reasons.evidence import RankEnd
 from tracks_dagster.reasons.hangs import Phase
@@ -23,6 +22,7 @@ from tracks_dagster.track.names import EXIT_DRAINED, LOCAL, attempt_key
 from tracks_dagster.track.placement import nodes_of
 from tracks_dagster.track.records import Json, format_time
 from tracks_dagster.track.states.run_state import AttemptState
+from tracks_dagster.track.text.units import about
 from tracks_dagster.track.track import log_key, run_track
 
 DAEMON_AGE_S_MAX = 120.0  # its watcher ticks every few seconds; two minutes mean that it is gone

@@ -24,7 +24,7 @@ from tracks_dagster.track.names import (
 )
 from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.records import canonical_json, sha256_hex
-from tracks_dagster.track.text.units import UNITS_S
+from tracks_dagster.track.text.units import duration
 
 VERSION_DIGITS = 12
 
@@ -308,16 +308,6 @@ def _nodes(rule: NodeRule) -> str:
         f"{duration(rule.quarantine_s)} to {duration(rule.quarantine_s_max)}, at most "
         f"{rule.share:.0%} of the pool's nodes"
     )
-
-
-def duration(seconds: float) -> str:
-    """Return a duration with the largest unit that leaves it whole: 90 s, 5 min, 24 h, 7 d."""
-    units = ((name, size) for name, size in reversed(UNITS_S.items()) if name != "w")
-    whole = (f"{seconds / size:g} {name}" for name, size in units if seconds % size == 0)
-    # 24 h says more than 1 d, as people count a day's budget
-    if seconds == UNITS_S["d"]:
-        return "24 h"
-    return next(whole, f"{seconds:g} s")
 
 
 def _budget(rule: RetryRule) -> str:

@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from tracks_dagster.attempts.launch import PendingLaunch
-from tracks_dagster.attempts.pace import about
 from tracks_dagster.track.body_json import from_json, to_json
 from tracks_dagster.track.names import LAUNCH_ATTEMPTS, RUN_EVALS
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Json, canonical_json, format_time, parse_time
+from tracks_dagster.track.text.units import about
 
 HEARTBEAT_KEY = "daemon/heartbeat.json"
 # The watcher ticks every few seconds, at most every 40 where its parts take all their time.

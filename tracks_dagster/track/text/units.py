@@ -160,6 +160,27 @@ def counted(count: int, noun: str, plural: str = "") -> str:
     return f"{count} {noun if count == 1 else plural or f'{noun}s'}"
 
 
+def about(seconds: float) -> str:
+    """Return about how long that is: "0.4 s", "40 s", "40 min", "2.5 h", "3.1 d"."""
+    for size, unit in ((86_400.0, "d"), (3600.0, "h")):
+        if seconds >= 1.5 * size:
+            return f"{seconds / size:.1f} {unit}"
+    if seconds >= 120.0:
+        return f"{seconds / 60.0:.0f} min"
+    seconds = max(0.0, seconds)  # by a clock that is ahead of this one
+    return f"{seconds:.0f} s" if seconds >= 10.0 or seconds == 0.0 else f"{seconds:.1f} s"
+
+
+def duration(seconds: float) -> str:
+    """Return a duration with the largest unit that leaves it whole: 90 s, 5 min, 24 h, 7 d."""
+    units = ((name, size) for name, size in reversed(UNITS_S.items()) if name != "w")
+    whole = (f"{seconds / size:g} {name}" for name, size in units if seconds % size == 0)
+    # 24 h says more than 1 d, as people count a day's budget
+    if seconds == UNITS_S["d"]:
+        return "24 h"
+    return next(whole, f"{seconds:g} s")
+
+
 def _amount(value: object, what: str, example: str) -> tuple[float, str]:
     """Return (number, unit); the unit is empty where there is none."""
     match = _AMOUNT.fullmatch(value.strip()) if isinstance(value, str) else None

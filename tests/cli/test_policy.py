@@ -56,6 +56,17 @@ def test_a_file_can_be_tried_before_it_holds(call: Call, tmp_path: Path) -> None
     assert "9 in 2 d" in shown.stdout
 
 
+def test_the_classes_and_the_rules_of_the_queue_are_shown(call: Call, tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text("classes: {sweep: {devices: 4}}\nteams: {vision: {devices: 8, share: 2}}\n")
+    shown = call("policy", "--check", str(path)).stdout
+    changed = [line.split() for line in shown.splitlines() if line.startswith("*")]
+    assert [line[:3] for line in changed] == [["*", "sweep", "200"]]
+    assert "class sweep: 4 devices" in shown
+    assert "the order: priority: by class" in shown
+    assert "team vision: 8 devices; share 2" in shown
+
+
 def test_a_file_that_is_no_text_is_refused_with_its_line(call: Call, tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_bytes(b"reasons:\n  hang: {count: 3} # \xe4\n")

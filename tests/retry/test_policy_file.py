@@ -9,6 +9,13 @@ from hypothesis import strategies as st
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.retry.effects.policy_file import read_policy
 from tracks_dagster.retry.policy import Remedy, RetryPolicy, limit_lines, rule_lines
+from tracks_dagster.scheduling.policy import (
+    SHIPPED_CLASSES,
+    Allowance,
+    Order,
+    Placement,
+    Sharing,
+)
 from tracks_dagster.track.effects.settings_file import Problem, parse_settings
 from tracks_dagster.track.errors import SettingsError
 from tracks_dagster.track.reasons import TerminationReason as R
@@ -101,6 +108,32 @@ def test_limits_storms_environments_devices_and_pools_are_read() -> None:
     assert policy.other_pools == {"spot": "on-demand"}
 
 
+def test_the_queue_its_classes_teams_and_owners_are_read() -> None:
+    scheduling = good(
+        """
+        scheduling:
+          {order: fair, backfill: false, preemption: false, placement: spread, sharing: none,
+           half_life: 2d, move_rest: 0s, default_class: nightly}
+        classes:
+          sweep: {devices_per_team: 4, loss: none, wait_max: 2d, promise: 1h, money_per_day: 10.5}
+          nightly: {priority: 5, queue: 8h, completion: 12h, recovery: 1h, reserved: 1, devices: 6,
+                    devices_per_owner: 2, ranks_min: 2}
+        teams: {vision: {devices: 8, share: 2, money_per_day: 500}}
+        owners: {ada: {devices: 2, money_per_day: none}}
+        """
+    ).scheduling
+    assert (scheduling.order, scheduling.placement) == (Order.FAIR, Placement.SPREAD)
+    assert (scheduling.sharing, scheduling.half_life_s) == (Sharing.NONE, 2 * DAY)
+    assert (scheduling.backfill, scheduling.preemption, scheduling.move_rest_s) == (False, False, 0)
+    sweep, nightly = scheduling.classes["sweep"], scheduling.class_of(None)
+    assert (sweep.devices_per_team, sweep.loss_s, sweep.money_per_day) == (4, None, 10.5)
+    assert (sweep.wait_s_max, sweep.promise_s) == (2 * DAY, 3600.0)
+    assert sweep.priority == SHIPPED_CLASSES["sweep"].priority  # what is not given stays
+    assert (nightly.priority, nightly.reserved, nightly.devices, nightly.ranks_min) == (5, 1, 6, 2)
+    assert scheduling.teams == {"vision": Allowance(devices=8, share=2.0, money_per_day=500.0)}
+    assert scheduling.owners == {"ada": Allowance(devices=2)}
+
+
 def test_the_storm_breaker_can_be_switched_off() -> None:
     policy = good("storm: {ends: none}")
     assert policy.storm.ends is None
@@ -145,6 +178,23 @@ def test_the_storm_breaker_can_be_switched_off() -> None:
         ("reasons: {hang: {fingerprint_limited: no}}", "'no' is neither true nor false"),
         ("reasons: {hang: {other_node_from: 0}}", "0th end"),
         ("reasons: {image_pull: {count: 3}}", "`time: none` takes it away"),
+        ("scheduling: {order: fifoo}", "did you mean fifo? There are: fifo, priority, fair."),
+        ("scheduling: {placement: tight}", "there are: pack, spread, balanced, group, locality."),
+        ("scheduling: {sharing: time}", "time slicing is not for gangs"),
+        ("scheduling: {sharing: some}", "'some' is no way to share a device"),
+        ("scheduling: {default_class: singel}", "did you mean single?"),
+        ("scheduling: {half_life: 0s}", "A half-life is longer than nothing"),
+        ("scheduling: {half_life: 7}", "7 has no unit"),
+        ("classes: {swep: {devices: 4}}", "did you mean sweep?"),
+        ("classes: {swep: {devices: 4}}", "One of your own needs a priority."),
+        ("classes: {sweep: {devices: -1}}", "-1 is no count"),
+        ("classes: {sweep: {queue: 0s}}", "An objective is longer than nothing"),
+        ("classes: {sweep: {wait_max: 0s}}", "wait_max is longer than nothing"),
+        ("classes: {sweep: {money_per_day: -5}}", "-5 is no number"),
+        ("classes: {sweep: {ranks_min: 0}}", "The smallest gang has 1 rank."),
+        ("teams: {vision: {devices: -2}}", "-2 is no count"),
+        ("teams: {vision: {share: 0}}", "A share is above 0"),
+        ("owners: {ada: {share: 2}}", "'share' is no key"),
         ("limits: {fingerprint_limit: many}", "'many' is no count"),
         ("limits: {device_time_floor: 1}", "1 has no unit"),
         ("limits: {device_hours_factor: 0}", "above zero"),

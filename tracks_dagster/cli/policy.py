@@ -1,4 +1,4 @@
-"""`tracks policy`: the retry policy that holds, and whether a file would be taken."""
+"""`tracks policy`: the policy of retries and of the queue, and whether a file would be taken."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import click
 from tracks_dagster.cli.common import as_json, print_json, print_table
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.retry.policy import RetryPolicy, RuleLine, limit_lines, rule_lines
+from tracks_dagster.scheduling.policy import ClassLine, class_lines, queue_lines
 from tracks_dagster.settings import (
     POLICY_FILE,
     Settings,
@@ -19,6 +20,7 @@ from tracks_dagster.settings import (
 from tracks_dagster.track.body_json import to_json
 
 _TITLES = ("", "reason", "retries", "refund by progress", "backoff", "remedy", "sensor")
+_CLASS_TITLES = ("", "class", "priority", "queue", "end", "recovery", "promise", "may lose")
 
 
 @click.command("policy")
@@ -30,11 +32,12 @@ _TITLES = ("", "reason", "retries", "refund by progress", "backoff", "remedy", "
 )
 @as_json
 def policy_command(check: Path | None, as_json: bool) -> None:
-    """Show how often, how soon and with which change each kind of failure is retried."""
+    """Show how often, how soon and how changed each failure is retried, and who gets devices first."""
     settings = Settings.from_environment()
     path = check or find_policy_file(settings)
     policy = read_policy_file(check) if check is not None else load_policy(settings)
     lines = rule_lines(policy, DEFAULT_POLICY)
+    classes = class_lines(policy.scheduling, DEFAULT_POLICY.scheduling)
     if as_json:
         changed = [line.reason for line in lines if line.is_changed]
         head = {"version": policy.version, "file": str(path) if path else None}
@@ -44,12 +47,24 @@ def policy_command(check: Path | None, as_json: bool) -> None:
     click.echo()
     for line in limit_lines(policy):
         click.echo(line)
+    click.echo()
+    print_table(_CLASS_TITLES, map(_class_cells, classes), right=("priority",))
+    click.echo()
+    for line in queue_lines(policy.scheduling):
+        click.echo(line)
+    click.echo()
     click.echo(_source(policy, path, settings))
 
 
 def _cells(line: RuleLine) -> tuple[str, ...]:
     mark = "*" if line.is_changed else ""
     return mark, line.reason, line.budget, line.refund, line.backoff, line.remedy, line.sensor
+
+
+def _class_cells(line: ClassLine) -> tuple[str, ...]:
+    objectives = (line.queue, line.completion, line.recovery)
+    mark = "*" if line.is_changed else ""
+    return mark, line.name, line.priority, *objectives, line.promise, line.loss
 
 
 def _source(policy: RetryPolicy, path: Path | None, settings: Settings) -> str:

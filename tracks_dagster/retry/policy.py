@@ -14,6 +14,7 @@ from enum import StrEnum
 from tracks_dagster.holds.storm import StormRule
 from tracks_dagster.retry.environments import EnvironmentRule
 from tracks_dagster.retry.node_health import NodeRule
+from tracks_dagster.scheduling.policy import SchedulingPolicy
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.names import (
     RETRY_INFRASTRUCTURE,
@@ -115,6 +116,7 @@ class RetryPolicy:
     environment: which differences between the libraries that wrote a checkpoint and those of the gang
     that would resume from it refuse the resume; all others are only reported.
     storm: when the retries in a pool pause. nodes: what strikes a node, and when it is quarantined.
+    scheduling: who gets devices first.
     """
 
     rules: tuple[RetryRule, ...]
@@ -132,6 +134,7 @@ class RetryPolicy:
     environment: tuple[EnvironmentRule, ...] = ()
     storm: StormRule = field(default_factory=StormRule)
     nodes: NodeRule = field(default_factory=NodeRule)
+    scheduling: SchedulingPolicy = field(default_factory=SchedulingPolicy)
 
     def __post_init__(self) -> None:
         reasons = [rule.reason for rule in self.rules]

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 NEVER = "never"
 LATER = "later"
+CPU = "cpu"  # the kind of a slot on CPUs: a rank, whatever memory it takes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +54,10 @@ class Demand:
     work_s: float | None = None
     near: tuple[str, ...] = ()
     is_interrupted: bool = False
+
+    def __post_init__(self) -> None:
+        if self.count < 1:
+            raise ValueError(f"{self.key} wants {self.count} devices; a gang takes 1 or more.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +120,12 @@ class Plan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """Device seconds that each team has had, decayed to now by the policy's half-life."""
+    """What was used so far. by_team: device seconds, decayed to now by the policy's half-life.
+
+    money_by_class, money_by_team, money_by_owner: spent since midnight (UTC).
+    """
 
     by_team: Mapping[str, float] = field(default_factory=dict)
+    money_by_class: Mapping[str, float] = field(default_factory=dict)
+    money_by_team: Mapping[str, float] = field(default_factory=dict)
+    money_by_owner: Mapping[str, float] = field(default_factory=dict)

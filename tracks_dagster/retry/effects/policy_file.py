@@ -7,6 +7,9 @@ Nothing is guessed and nothing skipped: a file with one error changes nothing.
     limits: {fingerprint_limit: 4}
     storm: {ends: 20}
     nodes: {strikes: 3, window: 14d}
+    scheduling: {order: fair}     # and of the queue, docs/scheduling.md
+    classes: {sweep: {devices_per_team: 4}}
+    teams: {vision: {devices: 8}}
 """
 
 from __future__ import annotations
@@ -21,13 +24,31 @@ from tracks_dagster.holds.storm import StormRule
 from tracks_dagster.retry.environments import EnvironmentRule
 from tracks_dagster.retry.node_health import NodeRule
 from tracks_dagster.retry.policy import NEED_A_RULE, Remedy, RetryPolicy, RetryRule
+from tracks_dagster.scheduling.policy import (
+    NO_TIME_SLICES,
+    Allowance,
+    Order,
+    Placement,
+    SchedulingPolicy,
+    Sharing,
+    WorkloadClass,
+)
 from tracks_dagster.track.effects.settings_file import LEFT_OUT, FileModel, Loc, SettingsFile
 from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.text import units
 from tracks_dagster.track.text.nearest import unknown
 from tracks_dagster.track.text.units import shown
 
-Rules = TypeVar("Rules", RetryRule, RetryPolicy, StormRule, NodeRule)
+Rules = TypeVar(
+    "Rules",
+    RetryRule,
+    RetryPolicy,
+    StormRule,
+    NodeRule,
+    SchedulingPolicy,
+    WorkloadClass,
+    Allowance,
+)
 
 ANY, EXACT = "any", "exact"  # of an environment's key: a difference is only reported, or refuses
 ANY_PARTS = 0
@@ -55,6 +76,7 @@ def read_policy(file: SettingsFile, base: RetryPolicy) -> RetryPolicy:
             environment=tuple(environment.values()),
             storm=_changed(base.storm, found.storm, file, ("storm",)),
             nodes=_changed(base.nodes, found.nodes, file, ("nodes",)),
+            scheduling=_scheduling(base.scheduling, found, file),
             larger_devices={**base.larger_devices, **found.larger_devices},
             other_pools={**base.other_pools, **found.other_pools},
         )
@@ -63,6 +85,32 @@ def read_policy(file: SettingsFile, base: RetryPolicy) -> RetryPolicy:
     if file.problems:
         raise file.error()
     return policy
+
+
+def _scheduling(base: SchedulingPolicy, found: _PolicyFile, file: SettingsFile) -> SchedulingPolicy:
+    """Return `base` as the file changes it. A class that is not shipped needs a priority: a name that
+    was only mistyped would else be a class that nothing is of."""
+    classes = dict(base.classes)
+    for name, row in found.classes.items():
+        if name not in classes and "priority" not in row.given():
+            words = unknown("workload class", name, list(classes))
+            file.refuse(("classes", name), f"{words} One of your own needs a priority.")
+            continue
+        known = classes.get(name, WorkloadClass())
+        classes[name] = _changed(known, row, file, ("classes", name))
+    mine = replace(
+        base,
+        classes=classes,
+        teams={**base.teams, **_allowances("teams", found.teams, file)},
+        owners={**base.owners, **_allowances("owners", found.owners, file)},
+    )
+    return _changed(mine, found.scheduling, file, ("scheduling",))
+
+
+def _allowances(
+    key: str, rows: Mapping[str, _Owner], file: SettingsFile
+) -> Mapping[str, Allowance]:
+    return {name: _changed(Allowance(), row, file, (key, name)) for name, row in rows.items()}
 
 
 def _changed(rules: Rules, row: FileModel, file: SettingsFile, loc: Loc) -> Rules:
@@ -134,9 +182,17 @@ def _window(value: object) -> Mapping[str, float | None]:
     return {"window_s": seconds, "window_steps": steps}
 
 
+def _sharing(value: object) -> Sharing:
+    """Read how a device is shared; slices of time are refused by their name."""
+    if isinstance(value, str) and value.replace("_", "-") in ("time", "slices", "time-slicing"):
+        raise ValueError(NO_TIME_SLICES)
+    return units.one_of("way to share a device", {each.value: each for each in Sharing})(value)
+
+
 _Count = Annotated[int, PlainValidator(units.count)]
 _CountOrNone = Annotated[int | None, PlainValidator(units.or_none(units.count))]
 _Number = Annotated[float, PlainValidator(units.number)]
+_NumberOrNone = Annotated[float | None, PlainValidator(units.or_none(units.number))]
 _Share = Annotated[float, PlainValidator(units.share)]
 _Seconds = Annotated[float, PlainValidator(units.duration_s)]
 _SecondsOrNone = Annotated[float | None, PlainValidator(units.or_none(units.duration_s))]
@@ -201,6 +257,47 @@ class _Nodes(FileModel):
     memory_s: _Seconds = LEFT_OUT
 
 
+class _Scheduling(FileModel):
+    order: Annotated[
+        Order, PlainValidator(units.one_of("order", {each.value: each for each in Order}))
+    ] = LEFT_OUT
+    backfill: _Flag = LEFT_OUT
+    preemption: _Flag = LEFT_OUT
+    placement: Annotated[
+        Placement,
+        PlainValidator(units.one_of("placement", {each.value: each for each in Placement})),
+    ] = LEFT_OUT
+    sharing: Annotated[Sharing, PlainValidator(_sharing)] = LEFT_OUT
+    half_life_s: _Seconds = LEFT_OUT
+    move_rest_s: _Seconds = LEFT_OUT
+    default_class: _Name = LEFT_OUT
+
+
+class _Class(FileModel):
+    priority: _Count = LEFT_OUT
+    queue_s: _SecondsOrNone = LEFT_OUT
+    completion_s: _SecondsOrNone = LEFT_OUT
+    recovery_s: _SecondsOrNone = LEFT_OUT
+    promise_s: _SecondsOrNone = LEFT_OUT
+    loss_s: _SecondsOrNone = LEFT_OUT
+    wait_s_max: _Seconds = LEFT_OUT
+    reserved: _Count = LEFT_OUT
+    devices: _CountOrNone = LEFT_OUT
+    devices_per_team: _CountOrNone = LEFT_OUT
+    devices_per_owner: _CountOrNone = LEFT_OUT
+    money_per_day: _NumberOrNone = LEFT_OUT
+    ranks_min: _Count = LEFT_OUT
+
+
+class _Owner(FileModel):
+    devices: _CountOrNone = LEFT_OUT
+    money_per_day: _NumberOrNone = LEFT_OUT
+
+
+class _Team(_Owner):
+    share: _Number = LEFT_OUT
+
+
 class _PolicyFile(FileModel):
     reasons: Mapping[Annotated[TerminationReason, PlainValidator(_reason_with_a_row)], _Row] = {}
     limits: _Limits = _Limits()
@@ -209,3 +306,7 @@ class _PolicyFile(FileModel):
     environment: Mapping[_Name, Annotated[int | None, PlainValidator(_parts)]] = {}
     larger_devices: Mapping[str, _Name] = {}
     other_pools: Mapping[str, _Name] = {}
+    scheduling: _Scheduling = _Scheduling()
+    classes: Mapping[_Name, _Class] = {}
+    teams: Mapping[_Name, _Team] = {}
+    owners: Mapping[_Name, _Owner] = {}

@@ -22,7 +22,7 @@ from typing import TypeVar
 
 import blake3
 
-from tracks_dagster.stores.sources import Source, SourceFile
+from tracks_dagster.stores.sources import Buffers, Source, SourceFile
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.records import Json, canonical_json, sha256_hex
 from tracks_dagster.track.states.files_manifest import (
@@ -59,21 +59,25 @@ class Hashes:
         self._learned: dict[str, str] = {}
 
     def known(self, file: SourceFile) -> tuple[str, ...] | None:
-        """Return the digests of its parts; None where it has to be read."""
-        state, *digests = self._known.get(file.path, "").split(" ")
-        is_known = state == _state(file) and len(digests) == part_count(file.size_bytes)
-        return tuple(digests) if is_known else None
+        """Return the digests of its parts; None where it has to be read. `save` keeps what is known."""
+        entry, state = self._known.get(file.path), _state(file)
+        if entry is None or not entry.startswith(state):
+            return None
+        digests = entry[len(state) :].split()
+        if len(digests) != part_count(file.size_bytes):
+            return None
+        self._learned[file.path] = entry
+        return tuple(digests)
 
     def learn(self, file: SourceFile, digests: Sequence[str], *, is_ours: bool = False) -> None:
-        """Remember a file that was read whole, or is known.
+        """Remember a file that was read whole.
 
-        is_ours: nobody else can have written to it. What is not learned again is forgotten by `save`.
+        is_ours: nobody else can have written to it. `save` forgets what is neither known nor learned
+        again.
         """
-        if self._path is None:
-            return
-        entry = " ".join((_state(file), *digests))
-        if is_ours or entry == self._known.get(file.path) or self._is_old(file):
-            self._learned[file.path] = entry
+        self._learned.pop(file.path, None)
+        if self._path is not None and (is_ours or self._is_old(file)):
+            self._learned[file.path] = _state(file) + " ".join(digests)
 
     def _is_old(self, file: SourceFile) -> bool:
         before_ns = (self._began_at - GRAIN_S) * 1e9
@@ -81,7 +85,7 @@ class Hashes:
 
     def forget(self) -> None:
         """Trust nothing that was remembered."""
-        self._known = {}
+        self._known, self._learned = {}, {}
 
     def save(self) -> None:
         """Keep what was learned; a disk that takes it not costs the next one its time only."""
@@ -94,7 +98,9 @@ class Hashes:
                 partial.write_bytes(
                     canonical_json({**_identity(self._place), "files": self._learned})
                 )
-                partial.replace(self._path)
+                # Replacing a file makes ext4 write the new one's data first, however busy the disk is.
+                self._path.unlink(missing_ok=True)
+                partial.rename(self._path)
             finally:
                 partial.unlink(missing_ok=True)
 
@@ -118,8 +124,12 @@ def find_changed(
     # A hint that says otherwise proves nothing, so such a file is read.
     unknown = [(f, file) for f, file in rest if hashes.known(file) != _digests(f)]
 
+    buffers = Buffers()
+
     def check(batch: list[_Check]) -> list[tuple[_Check, bool]]:
-        return [(each, _is_same(source, each)) for each in batch]
+        return [
+            (each, _is_same(source, each, buffers.view(each.part.size_bytes))) for each in batch
+        ]
 
     with ThreadPoolExecutor(thread_count()) as pool:
         batches = in_batches(_checks(unknown), lambda each: each.part.size_bytes)
@@ -128,7 +138,7 @@ def find_changed(
                 if not is_same:
                     wrong.add(each.file.path)
                 progress(each.part.size_bytes)
-    for frozen, file in rest:
+    for frozen, file in unknown:
         if frozen.path not in wrong:
             hashes.learn(file, _digests(frozen))
     hashes.save()
@@ -193,12 +203,12 @@ def _differs_at_sight(frozen: FrozenFile, file: SourceFile | None) -> bool:
     return file is None or file.size_bytes != frozen.size_bytes
 
 
-def _is_same(source: Source, each: _Check) -> bool:
+def _is_same(source: Source, each: _Check, buffer: memoryview) -> bool:
     try:
-        data = source.read(each.file, each.offset, each.part.size_bytes)
+        source.read(each.file, each.offset, buffer)
     except InvalidInput:  # written while it was read
         return False
-    return digest(data) == each.part.blake3
+    return digest(buffer) == each.part.blake3
 
 
 def _digests(frozen: FrozenFile) -> tuple[str, ...]:
@@ -215,7 +225,7 @@ def _identity(place: str) -> dict[str, Json]:
 
 def _state(file: SourceFile) -> str:
     """One text for each file: twenty thousand small lists would keep the garbage collector busy."""
-    return f"{file.size_bytes}:{':'.join(map(str, file.stamp))}"
+    return f"{file.size_bytes}:{':'.join(map(str, file.stamp))} "
 
 
 def _read(path: Path | None, place: str) -> dict[str, str]:

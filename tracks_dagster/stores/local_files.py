@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tracks_dagster.stores.hashes import Hashes, digest, find_changed, in_order, thread_count
-from tracks_dagster.stores.sources import FolderSource, Source, named, open_source
+from tracks_dagster.stores.sources import Buffers, FolderSource, Source, named, open_source
 from tracks_dagster.track.bodies import SnapshotRef
 from tracks_dagster.track.errors import DataRejected, InvalidInput, StoreUnavailable
 from tracks_dagster.track.ports import ObjectStore
@@ -197,28 +197,33 @@ def _fetcher(
     source = None if manifest.in_place is None else open_source(manifest.in_place)
     listed = {} if source is None else {file.path: file for file in source.files()}
 
-    def read_in_place(file: FrozenFile, part: Part) -> bytearray:
+    buffers = Buffers()
+
+    def read_in_place(file: FrozenFile, part: Part) -> memoryview:
         if source is None or file.path not in listed:
             raise _lost(manifest, [file], f"it is no longer in {manifest.in_place}")
+        buffer = buffers.view(part.size_bytes)
         try:
-            return source.read(listed[file.path], part.offset, part.size_bytes)
+            source.read(listed[file.path], part.offset, buffer)
         except InvalidInput as error:
             raise _lost(manifest, [file], "it was changed") from error
+        return buffer
 
     def fetch(targets: list[Target]) -> None:
         files = [file for file, _, _ in targets]
         shard: memoryview | None = None
         if source is None:
             key = files_shard_key(manifest.dataset, targets[0][2].shard)
-            found = store.get(key)
-            if found is None:
+            buffer = buffers.view(max(part.offset + part.size_bytes for _, _, part in targets))
+            size_bytes = store.read_into(key, buffer)
+            if size_bytes is None:
                 raise _lost(manifest, files, f"{key} is missing")
-            shard = memoryview(found)
+            shard = buffer[:size_bytes]
         for file, offset, part in targets:
             if shard is not None:
                 data = shard[part.offset : part.offset + part.size_bytes]
             else:
-                data = memoryview(read_in_place(file, part))
+                data = read_in_place(file, part)
             if len(data) != part.size_bytes or digest(data) != part.blake3:
                 raise _lost(manifest, [file], f"its bytes at {offset} have another hash")
             _write_at(folder / file.path, offset, data)

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import os
 import stat
+import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.states.files_manifest import FILES_MAX
@@ -24,10 +24,10 @@ DEPTH_MAX = 100  # folders in folders
 READ_BY_ALL = stat.S_IRUSR | stat.S_IRGRP | stat.S_IROTH
 
 
-@dataclass(frozen=True, slots=True)
-class SourceFile:
+class SourceFile(NamedTuple):
     """A file as it was listed. stamp: changes whenever its bytes do, as far as its owner can tell:
-    (mtime_ns, ctime_ns, inode) of a file, the ETag of an object."""
+    (mtime_ns, ctime_ns, inode) of a file, the ETag of an object. A tuple, since there may be a million
+    of them, made and compared twice for a snapshot."""
 
     path: str  # below the source, with "/"
     size_bytes: int
@@ -50,9 +50,25 @@ class Source(Protocol):
         """
         ...
 
-    def read(self, file: SourceFile, offset: int, size_bytes: int) -> bytearray:
-        """Return these bytes; raises InvalidInput when the file is no longer as it was listed."""
+    def read(self, file: SourceFile, offset: int, buffer: memoryview) -> None:
+        """Fill `buffer` with the file's bytes from `offset` on.
+
+        Raises InvalidInput when the file is no longer as it was listed.
+        """
         ...
+
+
+class Buffers(threading.local):
+    """One buffer for each thread, kept for its next part: new memory costs more than a read."""
+
+    def __init__(self) -> None:
+        self._kept = bytearray()
+
+    def view(self, size_bytes: int) -> memoryview:
+        """Return memory of that size. What the thread got before is overwritten."""
+        if len(self._kept) < size_bytes:
+            self._kept = bytearray(size_bytes)
+        return memoryview(self._kept)[:size_bytes]
 
 
 def open_source(place: str) -> Source:
@@ -104,13 +120,12 @@ class FolderSource:
             )
         return sorted(found, key=lambda file: file.path)
 
-    def read(self, file: SourceFile, offset: int, size_bytes: int) -> bytearray:
-        """Return these bytes; raises InvalidInput when the file is no longer as it was listed."""
-        data = bytearray(size_bytes)
+    def read(self, file: SourceFile, offset: int, buffer: memoryview) -> None:
+        """Fill `buffer`; raises InvalidInput when the file is no longer as it was listed."""
         try:
             descriptor = os.open(self._prefix + file.path, os.O_RDONLY)
             try:
-                rest, at = memoryview(data), offset
+                rest, at = buffer, offset
                 while rest and (count := os.preadv(descriptor, [rest], at)):
                     rest, at = rest[count:], at + count
                 after = os.fstat(descriptor)
@@ -122,7 +137,6 @@ class FolderSource:
             ) from error
         if rest or (after.st_size, stamp_of(after)) != (file.size_bytes, file.stamp):
             raise changed(self.url, [file.path])
-        return data
 
     def _entries(self, problems: list[str]) -> Iterator[os.DirEntry[str]]:
         folders = [(self._root, 0)]
@@ -204,12 +218,12 @@ class S3Source:
             raise InvalidInput(f"Cannot freeze {self.url}: {named(problems, '; ')}.")
         return sorted(found, key=lambda file: file.path)
 
-    def read(self, file: SourceFile, offset: int, size_bytes: int) -> bytearray:
-        """Return these bytes, of the version that was listed."""
-        data = self._objects.read_range(file.path, str(file.stamp[0]), offset, size_bytes)
-        if data is None or len(data) != size_bytes:
+    def read(self, file: SourceFile, offset: int, buffer: memoryview) -> None:
+        """Fill `buffer` with bytes of the version that was listed."""
+        data = self._objects.read_range(file.path, str(file.stamp[0]), offset, len(buffer))
+        if data is None or len(data) != len(buffer):
             raise changed(self.url, [file.path])
-        return bytearray(data)
+        buffer[:] = data
 
 
 def stamp_of(status: os.stat_result) -> tuple[int, int, int]:

@@ -10,17 +10,20 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
+from typing import NamedTuple
 
 from tracks_dagster.stores.hashes import (
+    BATCH_BYTES_MAX,
     Hashes,
     digest,
     in_batches,
     in_order,
     thread_count,
 )
-from tracks_dagster.stores.sources import Source, SourceFile, changed
+from tracks_dagster.stores.sources import Buffers, Source, SourceFile, changed
 from tracks_dagster.track.errors import InvalidInput, TracksError
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.states.files_manifest import (
@@ -52,8 +55,7 @@ class Frozen:
     written_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Piece:
+class _Piece(NamedTuple):
     """A part of a file. digest: "" until it is hashed; data: None where it was not read, or is not
     needed again."""
 
@@ -61,7 +63,7 @@ class _Piece:
     offset: int
     size_bytes: int
     digest: str
-    data: bytearray | None = None
+    data: memoryview | None = None
 
 
 def list_files(source: Source) -> list[SourceFile]:
@@ -89,20 +91,21 @@ def freeze(
 
     Raises InvalidInput when there is no room, or when a file changed meanwhile.
     """
-    known = [hashes.known(file) for file in files]
+    known: list[Known] = [hashes.known(file) for file in files]
     if not in_place:
         _check_room(store, files, known)
     try:
         frozen = _freeze(source, files, known, store, dataset, in_place, progress)
     except _WrongHint:
         hashes.forget()
-        nothing = [None] * len(files)
-        frozen = _freeze(source, files, nothing, store, dataset, in_place, progress)
+        known = [None] * len(files)
+        frozen = _freeze(source, files, known, store, dataset, in_place, progress)
     now = source.files()
     if now != files:
         raise changed(source.url, sorted({file.path for file in {*now} ^ {*files}}))
-    for file, kept in zip(files, frozen.manifest.files, strict=True):
-        hashes.learn(file, [part.blake3 for part in kept.parts])
+    for file, kept, digests in zip(files, frozen.manifest.files, known, strict=True):
+        if digests is None:
+            hashes.learn(file, [part.blake3 for part in kept.parts])
     hashes.save()
     return frozen
 
@@ -135,21 +138,33 @@ def _freeze(
 ) -> Frozen:
     with ThreadPoolExecutor(thread_count()) as pool:
         work = _Freezing(source, None if in_place else store, dataset, pool)
+        for_threads = (
+            piece
+            for file, digests in zip(files, known, strict=True)
+            if work.is_for_thread(file, digests)
+            for piece in _pieces(file, digests)
+        )
+        batches = in_batches(for_threads, lambda piece: piece.size_bytes)
+        read = chain.from_iterable(in_order(pool, work.read, batches))
+        done = 0
         try:
-            batches = in_batches(_pieces(files, known), lambda piece: piece.size_bytes)
-            for pieces in in_order(pool, work.read, batches):
-                for piece in pieces:
-                    work.take(piece)
-                progress(sum(piece.size_bytes for piece in pieces))
+            for file, digests in zip(files, known, strict=True):
+                is_read = work.is_for_thread(file, digests)
+                for piece in _pieces(file, digests):
+                    work.take(next(read) if is_read else piece)
+                done += file.size_bytes
+                if done >= BATCH_BYTES_MAX:
+                    progress(done)
+                    done = 0
+            progress(done)
             return work.finish(files, source.url if in_place else None)
         finally:
             pool.shutdown(cancel_futures=True)
 
 
-def _pieces(files: Sequence[SourceFile], known: Sequence[Known]) -> Iterator[_Piece]:
-    for file, digests in zip(files, known, strict=True):
-        for number, (offset, size_bytes) in enumerate(cut(file.size_bytes)):
-            yield _Piece(file, offset, size_bytes, digests[number] if digests else "")
+def _pieces(file: SourceFile, digests: Known) -> Iterator[_Piece]:
+    for number, (offset, size_bytes) in enumerate(cut(file.size_bytes)):
+        yield _Piece(file, offset, size_bytes, digests[number] if digests else "")
 
 
 class _Freezing:
@@ -169,11 +184,19 @@ class _Freezing:
         self._store = store
         self._dataset = dataset
         self._pool = pool
+        self._buffers = Buffers()
         self._parts: dict[str, list[Part]] = {}
         self._pack: list[_Piece] = []
         self._pack_bytes = 0
         self._writes: list[Future[None]] = []
         self._written: list[int] = []  # appended to by threads, which a list allows
+
+    def is_for_thread(self, file: SourceFile, digests: Known) -> bool:
+        """Whether its parts go through `read`: they are not known, or the store may lack their shards.
+
+        A pack is looked up by its name, once all of its files are taken.
+        """
+        return digests is None or (self._store is not None and file.size_bytes >= SMALL_BYTES)
 
     def read(self, batch: list[_Piece]) -> list[_Piece]:
         """Hash parts; a large file's is stored at once, so that its bytes are held no longer."""
@@ -202,14 +225,20 @@ class _Freezing:
         return Frozen(manifest=manifest, written_bytes=sum(self._written))
 
     def _read(self, piece: _Piece) -> _Piece:
+        is_packed = self._store is not None and piece.file.size_bytes < SMALL_BYTES
         if not piece.digest:
-            data = self._source.read(piece.file, piece.offset, piece.size_bytes)
-            piece = replace(piece, digest=digest(data), data=data)
-        if self._store is not None and piece.file.size_bytes < SMALL_BYTES:
+            size_bytes = piece.size_bytes
+            # What is packed waits for its pack; a large part is not needed after this call.
+            data = (
+                memoryview(bytearray(size_bytes)) if is_packed else self._buffers.view(size_bytes)
+            )
+            self._source.read(piece.file, piece.offset, data)
+            piece = piece._replace(digest=digest(data), data=data)
+        if is_packed:
             return piece
         if self._store is not None:
             self._write(self._store, [piece])
-        return replace(piece, data=None)
+        return piece._replace(data=None)
 
     def _end_pack(self) -> None:
         """Name the pack, and let a thread store it."""
@@ -218,8 +247,7 @@ class _Freezing:
             return
         name, offset = shard_name([piece.digest for piece in pack]), 0
         for piece in pack:
-            part = Part(name, offset, piece.size_bytes, piece.digest)
-            self._parts.setdefault(piece.file.path, []).append(part)
+            self._parts[piece.file.path] = [Part(name, offset, piece.size_bytes, piece.digest)]
             offset += piece.size_bytes
         if len(self._writes) > thread_count():
             self._wait()
@@ -237,14 +265,24 @@ class _Freezing:
         size_bytes = sum(piece.size_bytes for piece in pieces)
         if store.read_into(key, memoryview(bytearray())) == size_bytes:
             return
-        parts = [self._bytes_of(piece) for piece in pieces]
-        store.put(key, memoryview(parts[0] if len(parts) == 1 else b"".join(parts)))
+        store.put(key, self._joined(pieces, size_bytes))
         self._written.append(size_bytes)
 
-    def _bytes_of(self, piece: _Piece) -> bytearray:
-        if piece.data is not None:
-            return piece.data
-        data = self._source.read(piece.file, piece.offset, piece.size_bytes)
-        if digest(data) != piece.digest:
+    def _joined(self, pieces: Sequence[_Piece], size_bytes: int) -> memoryview:
+        """Return the bytes of these parts behind one another, until this thread's next call."""
+        if len(pieces) == 1 and pieces[0].data is not None:
+            return pieces[0].data
+        joined, offset = self._buffers.view(size_bytes), 0
+        for piece in pieces:
+            part = joined[offset : offset + piece.size_bytes]
+            if piece.data is not None:
+                part[:] = piece.data
+            else:
+                self._read_again(piece, part)
+            offset += piece.size_bytes
+        return joined
+
+    def _read_again(self, piece: _Piece, buffer: memoryview) -> None:
+        self._source.read(piece.file, piece.offset, buffer)
+        if digest(buffer) != piece.digest:
             raise _WrongHint(f"{piece.file.path} is not what it was hashed to before.")
-        return data

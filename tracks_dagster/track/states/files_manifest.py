@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import PurePosixPath
+from typing import NamedTuple
 
 from tracks_dagster.track.errors import DataRejected
 from tracks_dagster.track.records import Json, canonical_json, sha256_hex
@@ -27,9 +28,11 @@ PACK_ENDS_AT = "00"  # a pack ends after a file whose digest begins so: one in 2
 FILES_MAX = 1_000_000  # of one snapshot: its manifest is read whole
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
-    """Some bytes of a file. offset: where they begin in the shard, or in the file itself in place."""
+class Part(NamedTuple):
+    """Some bytes of a file. offset: where they begin in the shard, or in the file itself in place.
+
+    A tuple, as `FrozenFile` is: a snapshot may have a million of them.
+    """
 
     shard: str  # its name; "" in place
     offset: int
@@ -37,8 +40,7 @@ class Part:
     blake3: str
 
 
-@dataclass(frozen=True, slots=True)
-class FrozenFile:
+class FrozenFile(NamedTuple):
     """A file of a snapshot. path: below the snapshot's folder, with "/"."""
 
     path: str

@@ -53,6 +53,17 @@ SLOWEST_FIRST = (
     "code_location/",
 )
 
+# Proofs with whole gangs, daemons, browsers and killed processes: what CI runs beside the rest.
+SLOW = (
+    "integration/",
+    "real/",
+    "training/test_pod",
+    "training/test_base_packages",
+    "training/test_branches",
+    "ledger/test_burst",
+    "code_location/test_workspace",
+)
+
 # No test asserts on wall time: a busy machine is many times slower than an idle one.
 # Where CI is set, hypothesis draws the same examples every time; elsewhere a failure prints its seed.
 settings.register_profile(
@@ -66,8 +77,12 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("short" if "not full" in config.option.markexpr else "full")
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest leaves out by marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Sort by `SLOWEST_FIRST`; a file's tests stay together and in their order."""
+    """Mark what is `SLOW`, and sort by `SLOWEST_FIRST`; a file's tests stay together and in order."""
+    for item in items:
+        if item.nodeid.startswith(tuple(f"tests/{start}" for start in SLOW)):
+            item.add_marker(pytest.mark.slow)
 
     def place(item: pytest.Item) -> int:
         starts = (item.nodeid.startswith(f"tests/{start}") for start in SLOWEST_FIRST)

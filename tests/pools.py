@@ -20,6 +20,8 @@ from tracks_dagster.retry.effects.node_health import NodeHealth
 from tracks_dagster.track.bodies import (
     Alert,
     ComputeRequest,
+    DevicesLeased,
+    LeaseConfirmed,
     NodeQuarantined,
     NodeReleased,
     NodeStruck,
@@ -89,6 +91,24 @@ class PoolHistory(Grown):
         """`node_released`."""
         body = NodeReleased(pool=self.pool, node=node, by="ann", why="a new cable")
         return self.add(Kind.NODE_RELEASED, body)
+
+    def lease(self, key: str, *devices: str, **changes: Any) -> Self:
+        """`devices_leased` to an attempt, or an attempt at an eval, alone; `changes`: its fields."""
+        fields: dict[str, Any] = {
+            "pool": self.pool,
+            "key": key,
+            "run_id": key.partition("/")[0],
+            "devices": devices,
+            "store": "memory://fake",
+            "why": "it is first",
+            "by": "launch_attempts",
+        }
+        return self.add(Kind.DEVICES_LEASED, DevicesLeased(**fields | changes))
+
+    def confirm(self, lease_seq: int, dagster_run_id: str = "dagster-1") -> Self:
+        """`lease_confirmed`."""
+        body = LeaseConfirmed(pool=self.pool, lease_seq=lease_seq, dagster_run_id=dagster_run_id)
+        return self.add(Kind.LEASE_CONFIRMED, body)
 
     def alert(self) -> Self:
         """`alert`."""

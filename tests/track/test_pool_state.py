@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -92,6 +93,57 @@ def test_what_does_not_belong_there_is_refused() -> None:
     with pytest.raises(InvalidDecision, match="of pool 'spot'"):
         pool_state.check(None, POOL, struck)
     assert other.records == []
+
+
+def test_a_lease_stands_until_a_later_one_frees_it() -> None:
+    history = PoolHistory().lease("r-1/a01", "GPU-1", "GPU-2").lease("r-2/a01", "GPU-3")
+    history.confirm(0).confirm(0, "dagster-2")
+    first = history.state.lease_of("r-1/a01")
+    assert first is not None
+    assert first.confirmed_at == history.records[2].at
+    assert first.confirmed_by == "dagster-2"
+    history.lease("r-3/a01", "GPU-1", freed=(0,))
+    assert [lease.body.key for lease in history.state.leases] == ["r-2/a01", "r-3/a01"]
+    assert history.state.lease_of("r-1/a01") is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "objection"),
+    [
+        ({"devices": ()}, "it names no devices"),
+        ({"devices": ("GPU-2", "GPU-2")}, "or one twice: GPU-2, GPU-2"),
+        ({"devices": ("GPU-2", "GPU-1")}, "lease 0 of r-1/a01 holds GPU-1"),
+        ({"key": "r-1/a01"}, "r-1/a01 has lease 0 already"),
+        ({"freed": (7,)}, "it frees lease 7, which does not stand"),
+        # the first one has its device alone, whatever the second one needs
+        ({"devices": ("GPU-1",), "memory_bytes": 1}, "lease 0 of r-1/a01 holds GPU-1"),
+    ],
+)
+def test_a_lease_of_what_is_taken_is_refused(changes: dict[str, Any], objection: str) -> None:
+    state = PoolHistory().lease("r-1/a01", "GPU-1").state
+    fields = {"key": "r-2/a01", "devices": ("GPU-2",)} | changes
+    wanted = PoolHistory().lease(fields.pop("key"), *fields.pop("devices"), **fields)
+    with pytest.raises(InvalidDecision, match=objection):
+        pool_state.check(state, POOL, wanted.drafts[0])
+
+
+def test_two_of_known_memory_may_have_one_device_and_a_freed_one_is_free() -> None:
+    state = PoolHistory().lease("r-1/a01", "GPU-1", memory_bytes=1).state
+    for wanted in (
+        PoolHistory().lease("r-2/a01", "GPU-1", memory_bytes=1),
+        PoolHistory().lease("r-2/a01", "GPU-1", freed=(0,)),
+        PoolHistory().lease("r-1/a01", "GPU-2", freed=(0,)),
+    ):
+        assert pool_state.check(state, POOL, wanted.drafts[0])
+
+
+def test_only_a_lease_that_stands_is_confirmed() -> None:
+    confirmed = PoolHistory().lease("r-1/a01", "GPU-1").confirm(0)
+    freed = PoolHistory().lease("r-1/a01", "GPU-1").lease("r-2/a01", "GPU-1", freed=(0,))
+    assert pool_state.check(confirmed.state, POOL, confirmed.drafts[1])
+    for state in (freed.state, None):
+        with pytest.raises(InvalidDecision, match="no lease 0 stands"):
+            pool_state.check(state, POOL, confirmed.drafts[1])
 
 
 @given(steps=STEPS)

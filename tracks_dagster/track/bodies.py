@@ -303,10 +303,22 @@ def _forget_no_dataset(body: RunDeclared | AttemptOpened) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HeldDevices:
+    """The devices of this machine that something was given to run on, by name. seq: of the lease's
+    record in the track of `pool`; why: these and now, in its words."""
+
+    pool: str
+    seq: int
+    devices: tuple[str, ...]
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptSupervised:
     """`attempt_supervised`: a Dagster run claims the attempt; only the newest claim may act.
 
     pid, pid_started, boot_id: the claiming process, as of `RankPlace`; None where it was not recorded.
+    held: the devices of its gang; None where they are not this machine's to give.
     """
 
     dagster_run_id: str
@@ -314,6 +326,7 @@ class AttemptSupervised:
     pid: int | None = None
     pid_started: float | None = None
     boot_id: str | None = None
+    held: HeldDevices | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -486,7 +499,8 @@ class RetryRefused:
     policy_version: str = ""
 
 
-MOVE = "move"  # the mode of a stop that empties a node
+MOVE = "move"  # the mode of a stop that empties a node, or makes room for somebody else
+SCHEDULER = "scheduler"  # who asks for the latter, by the rules of the queue
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -572,6 +586,8 @@ class EvalEnded:
 
     sample_count: None where the eval did not say. seconds: "fetch" of checkpoint, data and code, and
     "evaluate", both measured by the evaluator; "load", "infer" and "score" as the eval itself says.
+    held: the devices of this machine that it was given; None where it needed none, or they are not this
+    machine's to give.
     """
 
     eval_id: str
@@ -588,6 +604,7 @@ class EvalEnded:
     dagster_run_id: str | None = None
     seconds: Mapping[str, float] = field(default_factory=dict)
     artifacts: tuple[Artifact, ...] = ()
+    held: HeldDevices | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -754,6 +771,47 @@ class NodeReleased:
     node: str
     by: str
     why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DevicesLeased:
+    """`devices_leased`: devices of one machine are an attempt's, or an eval's, until it ends.
+
+    All devices of a gang stand in one record, so nobody holds some and waits for the others. No record
+    gives them back: the run's own track, in `store`, says when it ended.
+    key: whose they are: RUN/aNN, or RUN/SUITE@STEP/N of one attempt at an eval. devices: UUIDs,
+    "pretended:0" or "cpu:0"; memory_bytes: what it takes of each, measured and with a margin; None: it
+    has them alone. freed: the earlier leases that this decision found to be over.
+    workload_class, team, owner: of the run, for the rules of the queue of another home.
+    boot_id, machine_id: of the machine, empty where it does not tell.
+    """
+
+    pool: str
+    key: str
+    run_id: str
+    devices: tuple[str, ...]
+    store: str
+    why: str
+    by: str
+    memory_bytes: int | None = None
+    freed: tuple[int, ...] = ()
+    workload_class: str = ""
+    team: str = ""
+    owner: str = ""
+    boot_id: str = ""
+    machine_id: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseConfirmed:
+    """`lease_confirmed`: what the lease was given for starts now, so no time ends it any more.
+
+    lease_seq: of its `devices_leased`.
+    """
+
+    pool: str
+    lease_seq: int
+    dagster_run_id: str
 
 
 # --- the track of quarantines ---------------------------------------------------------------------

@@ -31,6 +31,7 @@
     │   └── RowRefused          the database does not take a value of a row
     ├── DataRejected            rows or text that did not pass their checks
     ├── GangError               a gang cannot be started or asked
+    │   └── NoDevices           it has no devices of this machine to start on
     └── OrchestratorError       Dagster's daemon, web server or storage cannot be set up
 
 A message says what was attempted, with which values, what was found and what happens next. Foreign
@@ -215,6 +216,10 @@ class GangError(TracksError):
 
 class GangUnreachable(GangError):
     """Where gangs run cannot be asked now: nobody refused, and the same request may succeed later."""
+
+
+class NoDevices(GangError):
+    """What was to start has no lease of this machine's devices any more; it waits for another one."""
 
 
 class OrchestratorError(TracksError):

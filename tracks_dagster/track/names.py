@@ -14,6 +14,7 @@ from tracks_dagster.track.errors import InvalidInput
 # is never a hidden file, never leads out of a folder, and never holds the "..." that Dagster refuses.
 RUN_ID = r"[a-z0-9-](?:[a-z0-9-]|\.(?=[a-z0-9-])){0,39}"
 RUN_ID_PATTERN = re.compile(RUN_ID)
+_EVAL_ATTEMPT_KEY = re.compile(rf"(?P<run_id>{RUN_ID})/(?P<eval_id>[^/]*@[^/]*)/(?P<number>[0-9]+)")
 _ATTEMPT_KEY = re.compile(rf"(?P<run_id>{RUN_ID})/a(?P<number>0*[1-9][0-9]*)")
 
 # Launchers, as `ComputeRequest.launcher` names them
@@ -81,6 +82,7 @@ TAG_EVAL = "tracks/eval"  # one attempt at an eval: <run_id>/<eval_id>/<number>
 TAG_REASON = "tracks/termination_reason"
 TAG_ENDING = "tracks/ending"  # failure, interruption or as_meant, as `reasons.endings` has it
 TAG_LAUNCH = "tracks/launch"  # what the launch of a Dagster run met, in words
+TAG_NO_DEVICES = "tracks/no_devices"  # it started nothing: its devices were given to somebody else
 TAG_WORKER_REASON = "tracks/run_worker_reason"  # why the Dagster run's own worker ended
 # Dagster's own: it shows runs that name a root as its group.
 TAG_PARENT_RUN = "dagster/parent_run_id"
@@ -99,6 +101,7 @@ ENV_RESUME_FOLDER = "TRACKS_RESUME_FOLDER"  # for a command that joins by files 
 ENV_RESUME_STEP = "TRACKS_RESUME_STEP"
 ENV_CHECKPOINTS = "TRACKS_CHECKPOINTS"
 ENV_METRICS = "TRACKS_METRICS"
+ENV_LEASED_DEVICES = "TRACKS_LEASED_DEVICES"  # what the gang or eval was given, by name
 ENV_IMAGE = "TRACKS_IMAGE"  # the container image's digest, where there is one
 ENV_NODE = "TRACKS_NODE"  # the cluster's name of the node, where the host's name is the pod's
 ENV_POD = "TRACKS_POD"
@@ -144,6 +147,9 @@ MANAGED_BY = "tracks-dagster"
 LABEL_RUN = "tracks/training-run-id"
 LABEL_ATTEMPT = "tracks/attempt-id"
 
+CLOSED = (
+    "closed"  # in a local gang's folder: its attempt has ended, and no gang is started any more
+)
 # Exit code of a local gang's parent
 EXIT_STARTED_BEFORE = 3  # the attempt has had its gang; the caller adopts what there is
 
@@ -217,6 +223,12 @@ def parse_eval_key(key: str) -> tuple[str, str]:
 def eval_attempt_key(run_id: str, eval_id: str, number: int) -> str:
     """Return the key of one attempt at an eval: its Dagster run key and tag."""
     return f"{eval_key(run_id, eval_id)}/{number}"
+
+
+def parse_eval_attempt_key(key: str) -> tuple[str, str, int] | None:
+    """Return (run_id, eval_id, number) of one attempt at an eval; None for the key of an attempt."""
+    found = _EVAL_ATTEMPT_KEY.fullmatch(key)
+    return None if found is None else (found["run_id"], found["eval_id"], int(found["number"]))
 
 
 def check_run_id(run_id: str) -> str:

@@ -60,6 +60,8 @@ class Kind(StrEnum):
     NODE_STRUCK = "node_struck"
     NODE_QUARANTINED = "node_quarantined"
     NODE_RELEASED = "node_released"
+    DEVICES_LEASED = "devices_leased"
+    LEASE_CONFIRMED = "lease_confirmed"
 
     SOURCE_QUARANTINED = "source_quarantined"
     SOURCE_RELEASED = "source_released"

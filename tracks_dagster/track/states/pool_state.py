@@ -1,6 +1,7 @@
-"""The health of a compute pool's nodes: a pure fold over the records of the pool's track.
+"""A compute pool: the health of its nodes and who holds its devices. A pure fold over its track.
 
-A quarantine ends by the clock, without a record: the caller gives the time.
+A quarantine ends by the clock, without a record: the caller gives the time. A lease ends with what it
+was given for, as other tracks say (`scheduling.leases`); here it stands until a later one frees it.
 """
 
 from __future__ import annotations
@@ -9,8 +10,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from tracks_dagster.track.bodies import NodeQuarantined, NodeReleased, NodeStruck
-from tracks_dagster.track.body_json import body_of
+from tracks_dagster.track.bodies import (
+    DevicesLeased,
+    LeaseConfirmed,
+    NodeQuarantined,
+    NodeReleased,
+    NodeStruck,
+)
+from tracks_dagster.track.body_json import body_of, from_json
 from tracks_dagster.track.errors import InvalidDecision, TrackBroken
 from tracks_dagster.track.records import Draft, Kind, Record, parse_time
 
@@ -78,16 +85,36 @@ class NodeState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Lease:
+    """One `devices_leased`. confirmed_at: when what it was given for started under it, at the latest;
+    confirmed_by: the Dagster run that said so last."""
+
+    seq: int
+    at: datetime
+    body: DevicesLeased
+    confirmed_at: datetime | None = None
+    confirmed_by: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PoolState:
-    """A pool's nodes, the one named first first. `head` is the last record folded."""
+    """A pool's nodes, the one named first first. `head` is the last record folded.
+
+    leases: those that no later one has freed, in the order of the track.
+    """
 
     head: Record
     pool: str
     nodes: tuple[NodeState, ...] = ()
+    leases: tuple[Lease, ...] = ()
 
     def node(self, name: str) -> NodeState | None:
         """Return the node of that name, or None when no record names it."""
         return next((node for node in self.nodes if node.node == name), None)
+
+    def lease_of(self, key: str) -> Lease | None:
+        """Return the lease of that attempt, or attempt at an eval; None where it has none."""
+        return next((lease for lease in self.leases if lease.body.key == key), None)
 
     def has_struck(self, run_id: str, attempt_id: int) -> bool:
         """Whether that attempt's end is a strike already."""
@@ -132,6 +159,16 @@ def apply(state: PoolState | None, record: Record) -> PoolState:
             return _with(
                 state, record, released.pool, _released(_node(state, released.node), release)
             )
+        case Kind.DEVICES_LEASED:
+            leased = body_of(DevicesLeased, record)
+            state = _of(state, record, leased.pool)
+            kept = (lease for lease in state.leases if lease.seq not in leased.freed)
+            return replace(state, leases=(*kept, Lease(seq=record.seq, at=record.at, body=leased)))
+        case Kind.LEASE_CONFIRMED:
+            confirmed = body_of(LeaseConfirmed, record)
+            state = _of(state, record, confirmed.pool)
+            leases = (_confirmed(lease, record, confirmed) for lease in state.leases)
+            return replace(state, leases=tuple(leases))
         case Kind.NOTE | Kind.ALERT if state is not None:
             return replace(state, head=record)
         case _:
@@ -143,14 +180,58 @@ def apply(state: PoolState | None, record: Record) -> PoolState:
 def check(state: PoolState | None, pool: str, draft: Draft) -> Draft:
     """Return `draft` if it may be the next record of `pool`'s track; raises InvalidDecision."""
     named = draft.body.get("pool")
-    if draft.kind in _OF_NODES and named != pool:
+    if draft.kind in _NAME_POOL and named != pool:
         raise InvalidDecision(f"Cannot append {draft.kind}: it is of pool {named!r}, not {pool!r}.")
-    if draft.kind not in _OF_NODES and state is None:
+    if draft.kind not in _NAME_POOL and state is None:
         raise InvalidDecision(f"Cannot append {draft.kind}: no record names pool {pool!r} yet.")
+    problem = None
+    if draft.kind is Kind.DEVICES_LEASED:
+        leases = state.leases if state is not None else ()
+        problem = _objection_to_lease(leases, from_json(DevicesLeased, draft.body))
+    elif draft.kind is Kind.LEASE_CONFIRMED:
+        seq = draft.body.get("lease_seq")
+        is_there = state is not None and any(lease.seq == seq for lease in state.leases)
+        problem = None if is_there else f"no lease {seq} stands"
+    if problem is not None:
+        raise InvalidDecision(f"Cannot append {draft.kind}: {problem}.")
     return draft
 
 
-_OF_NODES = frozenset({Kind.NODE_STRUCK, Kind.NODE_QUARANTINED, Kind.NODE_RELEASED})
+_NAME_POOL = frozenset(
+    {
+        Kind.NODE_STRUCK,
+        Kind.NODE_QUARANTINED,
+        Kind.NODE_RELEASED,
+        Kind.DEVICES_LEASED,
+        Kind.LEASE_CONFIRMED,
+    }
+)
+
+
+def _objection_to_lease(leases: tuple[Lease, ...], wanted: DevicesLeased) -> str | None:
+    """Say why these devices may not be leased while `leases` stand, or None."""
+    if not wanted.devices or len(set(wanted.devices)) < len(wanted.devices):
+        return f"it names no devices, or one twice: {', '.join(wanted.devices) or 'none'}"
+    standing = {lease.seq: lease for lease in leases}
+    unknown = [seq for seq in wanted.freed if seq not in standing]
+    if unknown:
+        return f"it frees lease {unknown[0]}, which does not stand"
+    for lease in leases:
+        if lease.seq in wanted.freed:
+            continue
+        if lease.body.key == wanted.key:
+            return f"{wanted.key} has lease {lease.seq} already"
+        shared = set(lease.body.devices) & set(wanted.devices)
+        if shared and None in (lease.body.memory_bytes, wanted.memory_bytes):
+            return f"lease {lease.seq} of {lease.body.key} holds {min(shared)}"
+    return None
+
+
+def _confirmed(lease: Lease, record: Record, body: LeaseConfirmed) -> Lease:
+    if lease.seq != body.lease_seq:
+        return lease
+    at = lease.confirmed_at or record.at
+    return replace(lease, confirmed_at=at, confirmed_by=body.dagster_run_id)
 
 
 def _node(state: PoolState | None, name: str) -> NodeState:
@@ -173,17 +254,23 @@ def _released(before: NodeState, release: Release) -> NodeState:
     return replace(before, quarantines=quarantines, releases=(*before.releases, release))
 
 
-def _with(state: PoolState | None, record: Record, pool: str, node: NodeState) -> PoolState:
+def _of(state: PoolState | None, record: Record, pool: str) -> PoolState:
+    """Return the state with `record` at its head; raises TrackBroken for one of another pool."""
     if state is None:
-        return PoolState(head=record, pool=pool, nodes=(node,))
+        return PoolState(head=record, pool=pool)
     if state.pool != pool:
         raise TrackBroken(
             f"Record {record.seq} ({record.kind}) is of pool {pool!r} in the track of {state.pool!r}."
         )
+    return replace(state, head=record)
+
+
+def _with(state: PoolState | None, record: Record, pool: str, node: NodeState) -> PoolState:
+    state = _of(state, record, pool)
     if state.node(node.node) is None:
-        return replace(state, head=record, nodes=(*state.nodes, node))
+        return replace(state, nodes=(*state.nodes, node))
     nodes = tuple(node if each.node == node.node else each for each in state.nodes)
-    return replace(state, head=record, nodes=nodes)
+    return replace(state, nodes=nodes)
 
 
 def _time(record: Record, text: str) -> datetime:

@@ -1,0 +1,231 @@
+"""The devices of this machine and the track that says who has them: find, lease, confirm.
+
+A lease is a decision at exactly the next seq of the pool's track, made on who holds what and on the
+rules of the queue. Two sensors, two daemons or two homes that decide at once race for one record: one
+of them has it, the others look again. Killed anywhere, nothing is left that somebody has to clean up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from tracks_dagster.ledger.effects.tracks import Tracks
+from tracks_dagster.scheduling.leases import (
+    LEASE_S_MAX,
+    Found,
+    Here,
+    Holder,
+    demand_of,
+    device_environment,
+    lease_body,
+    two_machines,
+    why_over,
+)
+from tracks_dagster.scheduling.model import LATER, Demand, Device, Move, Plan, Running, Start, Waits
+from tracks_dagster.track.bodies import HeldDevices, LeaseConfirmed
+from tracks_dagster.track.errors import InvalidDecision, NoDevices, TracksError, UnknownRun
+from tracks_dagster.track.records import Draft, Kind
+from tracks_dagster.track.states.pool_state import Lease, PoolState
+
+LEASES_MAX = 200  # of one tick; the next one goes on
+
+# Says what follows now: given who waits, who has devices, and the devices.
+Decide = Callable[[Sequence[Demand], Sequence[Running], Sequence[Device]], Plan]
+# Says more of a run that has devices than its lease does: how long it still takes, what a move loses.
+Describe = Callable[[Holder, Running], Running]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shared:
+    """What came of sharing out the devices. wanted: the keys of all that is to start; leased: of what
+    may start now.
+
+    moves: what has to make room. waits: what has no lease, and why. problems: in words, what stays
+    leased because nobody can tell whether it has ended.
+    """
+
+    wanted: frozenset[str] = frozenset()
+    leased: frozenset[str] = frozenset()
+    moves: tuple[Move, ...] = ()
+    waits: tuple[Waits, ...] = ()
+    problems: tuple[str, ...] = ()
+
+    def may_start(self, key: str) -> bool:
+        """Whether it has its devices, or needs none of this machine."""
+        return key in self.leased or key not in self.wanted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DevicePool:
+    """One machine's devices. tracks: of the store that has the pool's track; runs: the tracks of the
+    store at a URL, this home's or another's; store: the URL of this home's, whose runs are leased to.
+
+    look: which devices there are, and which of those that nobody leased a stranger holds; bounded.
+    hides_gpus: whether what is leased must see no accelerator, though there may be some.
+    """
+
+    here: Here
+    tracks: Tracks
+    runs: Callable[[str], Tracks]
+    store: str
+    look: Callable[[frozenset[str]], Found]
+    hides_gpus: bool = False
+
+    def find(self, key: str) -> Lease | None:
+        """Return the lease of that attempt, or attempt at an eval; None where it has none.
+
+        Raises TracksError where the pool's track cannot be read.
+        """
+        state = self.tracks.find_pool(self.here.pool)
+        return None if state is None else state.lease_of(key)
+
+    def confirm(self, key: str, dagster_run_id: str) -> Lease | None:
+        """Record that what the lease of `key` was given for starts now; return the lease.
+
+        None where it has none any more: then nothing may start. Once it returns one, no time ends the
+        lease. Idempotent. Raises TracksError where the store cannot be used.
+        """
+
+        def choose(state: PoolState | None) -> Draft | None:
+            lease = None if state is None else state.lease_of(key)
+            if lease is None or lease.confirmed_by == dagster_run_id:
+                return None
+            body = LeaseConfirmed(
+                pool=self.here.pool, lease_seq=lease.seq, dagster_run_id=dagster_run_id
+            )
+            return self.tracks.draft(Kind.LEASE_CONFIRMED, body)
+
+        self.tracks.decide_pool(self.here.pool, choose)
+        lease = self.find(key)
+        return lease if lease is not None and lease.confirmed_by == dagster_run_id else None
+
+    def environment(self, lease: Lease) -> dict[str, str]:
+        """Return the variables for what starts under the lease: it sees its devices and no others."""
+        return device_environment(lease.body.devices, hides_gpus=self.hides_gpus)
+
+    def held(self, lease: Lease) -> HeldDevices:
+        """Return the lease as the track of its own run has it."""
+        body = lease.body
+        return HeldDevices(pool=self.here.pool, seq=lease.seq, devices=body.devices, why=body.why)
+
+    def share(
+        self, waiting: Sequence[Demand], decide: Decide, describe: Describe, *, by: str
+    ) -> Shared:
+        """Lease to what waits as `decide` says, a record each; return what has a lease now.
+
+        waiting: all that is to start, what has a lease already included. It is decided again whenever
+        another record came first. Raises TracksError where the pool's track cannot be read or written.
+        """
+        turn = _Turn(pool=self, waiting=waiting, decide=decide, describe=describe, by=by)
+        for _ in range(LEASES_MAX):
+            try:
+                record = self.tracks.decide_pool(self.here.pool, turn.choose)
+            except InvalidDecision as error:  # the rules gave a device twice: nobody gets it
+                turn.problems.append(str(error))
+                break
+            if record is None:
+                break
+            turn.made(record.seq)
+        wanted = frozenset(demand.key for demand in waiting)
+        return Shared(
+            wanted=wanted,
+            leased=wanted & turn.leased,
+            moves=turn.plan.moves,
+            waits=tuple(each for each in turn.plan.waits if each.key not in turn.leased),
+            problems=tuple(turn.problems),
+        )
+
+    def _holders(self, state: PoolState | None) -> list[Holder]:
+        return [self._holder(lease) for lease in (state.leases if state is not None else ())]
+
+    def _holder(self, lease: Lease) -> Holder:
+        try:
+            return Holder(lease=lease, state=self.runs(lease.body.store).run(lease.body.run_id))
+        except UnknownRun:
+            return Holder(lease=lease)
+        except TracksError as error:
+            return Holder(lease=lease, unread=str(error))
+
+
+@dataclass(slots=True, kw_only=True)
+class _Turn:
+    """One sharing out: the plan that is being carried out, and the head that it was made on."""
+
+    pool: DevicePool
+    waiting: Sequence[Demand]
+    decide: Decide
+    describe: Describe
+    by: str
+    plan: Plan = field(default_factory=Plan)
+    leased: set[str] = field(default_factory=set)
+    problems: list[str] = field(default_factory=list)
+    _starts: list[Start] = field(default_factory=list)
+    _freed: list[Lease] = field(default_factory=list)
+    _head_seq: int | None = None
+
+    def choose(self, state: PoolState | None) -> Draft | None:
+        """Return the next lease of the plan; of a new one where somebody else has written."""
+        head_seq = -1 if state is None else state.head.seq
+        if head_seq != self._head_seq:
+            self._replan(state)
+            self._head_seq = head_seq
+        if not self._starts:
+            return None
+        start, pool = self._starts[0], self.pool
+        demand = next(each for each in self.waiting if each.key == start.key)
+        body = lease_body(start, demand, pool.here, store=pool.store, by=self.by, freed=self._freed)
+        return pool.tracks.draft(Kind.DEVICES_LEASED, body)
+
+    def made(self, seq: int) -> None:
+        """Go on with the plan after its next lease was appended."""
+        self.leased.add(self._starts[0].key)
+        self._starts, self._freed, self._head_seq = self._starts[1:], [], seq
+
+    def _replan(self, state: PoolState | None) -> None:
+        pool, now = self.pool, self.pool.tracks.now()
+        holders = pool._holders(state)
+        over = [each for each in holders if why_over(each, pool.here, now) is not None]
+        holding = [each for each in holders if each not in over]
+        self._freed = [each.lease for each in over]
+        self.problems = [_describe_unread(each) for each in holding if each.unread is not None]
+        self.leased = {each.lease.body.key for each in holding}
+        waiting = [demand for demand in self.waiting if demand.key not in self.leased]
+        leased = frozenset(name for each in holding for name in each.lease.body.devices)
+        found = pool.look(leased) if waiting else Found()
+        why = two_machines((each.lease for each in holding), pool.here) or found.problem
+        if why is not None:
+            nobody = tuple(Waits(key=each.key, starts=LATER, why=why) for each in waiting)
+            self.plan = Plan(waits=nobody)
+        elif not waiting:
+            self.plan = Plan()
+        else:
+            kinds = {device.name: device.kind for device in found.devices}
+            running = [self.describe(each, _running(each, kinds)) for each in holding]
+            self.plan = self.decide(waiting, running, found.devices)
+        self._starts = list(self.plan.starts)
+
+
+def no_devices(key: str) -> NoDevices:
+    """Return what a start without a lease is refused with."""
+    return NoDevices(
+        f"{key} was not started: its devices were given to somebody else, as nobody came for them in "
+        f"{LEASE_S_MAX:g} s, or it was given none yet. It waits its turn; `tracks status` says why."
+    )
+
+
+def _running(holder: Holder, kinds: dict[str, str]) -> Running:
+    lease = holder.lease
+    return Running(
+        demand=demand_of(lease.body, kind=kinds.get(lease.body.devices[0], "")),
+        devices=lease.body.devices,
+        began_s=(lease.confirmed_at or lease.at).timestamp(),
+    )
+
+
+def _describe_unread(holder: Holder) -> str:
+    body = holder.lease.body
+    return (
+        f"{', '.join(body.devices)} stay leased to {body.key}: its track in {body.store} cannot be "
+        f"read: {holder.unread}"
+    )

@@ -1,0 +1,154 @@
+"""Which leases of a machine's devices hold, and what the record of a new one says. Pure.
+
+A lease is over when the run's own track says that what it was given for has ended, when the machine was
+booted since, or when nobody came for it in time. That last rule needs no clock to be right: whoever
+starts under a lease confirms it first, in the same track, so either the confirmation stands before the
+lease that frees it, and the devices stay taken, or it comes too late and nothing starts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from tracks_dagster.scheduling.model import Demand, Device, Start
+from tracks_dagster.track.bodies import DevicesLeased
+from tracks_dagster.track.names import ENV_LEASED_DEVICES, parse_attempt_key, parse_eval_attempt_key
+from tracks_dagster.track.states.pool_state import Lease
+from tracks_dagster.track.states.run_state import RunState
+
+# Until a Dagster run that was asked for has begun, at the latest, it counts as failed; so long a lease
+# waits for it. Only of a lease that nobody has confirmed.
+LEASE_S_MAX = 600.0
+PRETENDED, CPU = (
+    "pretended",
+    "cpu",
+)  # before a colon and a number: the names of what is no accelerator
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Here:
+    """The machine whose devices these are. boot_id, machine_id: empty where it does not tell."""
+
+    node: str
+    boot_id: str = ""
+    machine_id: str = ""
+
+    @property
+    def pool(self) -> str:
+        """The pool of this machine's own launcher."""
+        return f"local/{self.node}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What a look at this machine's devices found. problem: why they are not known, in words."""
+
+    devices: tuple[Device, ...] = ()
+    problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holder:
+    """A lease that stands in the pool's track. state: of its run; None where no track has that run.
+
+    unread: why the run's track cannot be read, in words; then nobody knows whether it has ended.
+    """
+
+    lease: Lease
+    state: RunState | None = None
+    unread: str | None = None
+
+
+def why_over(holder: Holder, here: Here, now: datetime) -> str | None:
+    """Return why a lease holds no more, in words; None while it holds."""
+    lease, body = holder.lease, holder.lease.body
+    if holder.unread is None and has_ended(holder.state, body.key):
+        return f"{body.key} has ended"
+    was_booted = body.boot_id and here.boot_id and body.boot_id != here.boot_id
+    if was_booted and body.machine_id and body.machine_id == here.machine_id:
+        return "the machine was booted since"
+    # A clock that was set back must not hold it for longer than one that was not.
+    if lease.confirmed_at is None and abs((now - lease.at).total_seconds()) > LEASE_S_MAX:
+        return f"nobody came for it in {LEASE_S_MAX:g} s"
+    return None
+
+
+def has_ended(state: RunState | None, key: str) -> bool:
+    """Whether an attempt, or an attempt at an eval, is over by the track of its run. One that the
+    track does not have is: the store lost it, and nothing of it can be recorded any more."""
+    if state is None:
+        return True
+    named = parse_eval_attempt_key(key)
+    if named is None:
+        attempt = state.attempt(parse_attempt_key(key)[1])
+        return attempt is None or not attempt.is_open
+    _, eval_id, number = named
+    return not any(
+        (each.opened.eval_id, each.opened.number) == (eval_id, number) and each.ended is None
+        for each in state.evals
+    )
+
+
+def two_machines(holding: Iterable[Lease], here: Here) -> str | None:
+    """Say that another machine of the same name has leases in this pool; None where none has."""
+    for lease in holding:
+        other = lease.body.machine_id
+        if other and here.machine_id and other != here.machine_id:
+            return (
+                f"pool {here.pool} is used by two machines of one name: {lease.body.key} holds devices "
+                f"of machine {other[:12]}, this is {here.machine_id[:12]}. Give one of them another "
+                "host name, or another store in TRACKS_POOL"
+            )
+    return None
+
+
+def lease_body(
+    start: Start, demand: Demand, here: Here, *, store: str, by: str, freed: Sequence[Lease]
+) -> DevicesLeased:
+    """Return what the record of a lease says. freed: leases that are over."""
+    return DevicesLeased(
+        pool=here.pool,
+        key=start.key,
+        run_id=start.key.partition("/")[0],
+        devices=start.devices,
+        store=store,
+        why=start.why,
+        by=by,
+        memory_bytes=demand.memory_bytes,
+        freed=tuple(lease.seq for lease in freed),
+        workload_class=demand.workload_class,
+        team=demand.team,
+        owner=demand.owner,
+        boot_id=here.boot_id,
+        machine_id=here.machine_id,
+    )
+
+
+def demand_of(body: DevicesLeased, *, kind: str) -> Demand:
+    """Return what a lease was given for, as far as its record has it. kind: of its devices."""
+    return Demand(
+        key=body.key,
+        count=len(body.devices),
+        kind=kind,
+        memory_bytes=body.memory_bytes,
+        workload_class=body.workload_class,
+        team=body.team,
+        owner=body.owner,
+    )
+
+
+def device_environment(devices: Collection[str], *, hides_gpus: bool) -> dict[str, str]:
+    """Return the variables for whoever was given `devices`: it sees these and no others, numbered
+    from 0 on, so that `cuda:LOCAL_RANK` is the rank's own."""
+    listed = ",".join(devices)
+    is_real = not listed.startswith((f"{PRETENDED}:", f"{CPU}:"))
+    if not is_real and not hides_gpus:
+        return {ENV_LEASED_DEVICES: listed}  # there may be accelerators of a kind not known here
+    seen = listed if is_real else ""
+    return {
+        ENV_LEASED_DEVICES: listed,
+        "CUDA_VISIBLE_DEVICES": seen,
+        "HIP_VISIBLE_DEVICES": seen,
+    }

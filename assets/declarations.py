@@ -33,6 +33,7 @@ from tracks_dagster.clean_errors import clean_text, without_secrets
 from tracks_dagster.data.effects.projects import DEFAULT_PROJECT, Registered, find_registered
 from tracks_dagster.data.project import Project
 from tracks_dagster.kubernetes.effects.preflight import gang_check
+from tracks_dagster.retry.policy import RetryPolicy
 from tracks_dagster.review.effects.metadata import run_metadata
 from tracks_dagster.settings import load_cluster
 from tracks_dagster.track import names
@@ -161,6 +162,10 @@ class TrainingRunConfig(Config):
     owner: str = Field(default=OWNER, description="Who answers for the run.")
     team: str | None = Field(default=None, description="Whose budget it is (unknown).")
     stage: str | None = Field(default=None, description="smoke, canary or full (smoke).")
+    workload_class: str | None = Field(
+        default=None,
+        description="Its place in the queue, and its objectives (the policy's default_class).",
+    )
     drills: list[str] | None = Field(
         default=None, description="Faults to play: preempt@23, preempt@23,grace=0, gpu_oom@31."
     )
@@ -192,9 +197,12 @@ def training_runs_of(projects: Iterable[Registered]) -> AssetsDefinition:
         """
         filled = _filled_in(context)
         try:
-            request = _request(app, filled)
+            policy, no_policy = app.usable_policy()
+            if no_policy is not None and "workload_class" in filled:
+                raise InvalidInput(no_policy)
+            request = _request(app, filled, policy)
             check = gang_check(lambda: load_cluster(app.settings))
-            declared = declare(app.tracks, request, check_gang=check)
+            declared = declare(app.tracks, request, check_gang=check, scheduling=policy.scheduling)
         except InvalidInput as error:
             raise Failure(str(error), allow_retries=False) from error
         tags = {names.TAG_TRAINING_RUN: declared.run_id}
@@ -273,7 +281,7 @@ def _filled_in(context: AssetExecutionContext) -> dict[str, Any]:
     }
 
 
-def _request(app: App, filled: Mapping[str, Any]) -> RunRequest:
+def _request(app: App, filled: Mapping[str, Any], policy: RetryPolicy) -> RunRequest:
     """Return what the launchpad asks for; of a branch with what it takes over. Raises InvalidInput."""
     origin = None
     if (branch_from := filled.get("branch_from")) is not None:
@@ -299,7 +307,7 @@ def _request(app: App, filled: Mapping[str, Any]) -> RunRequest:
     request = RunRequest(
         family=name,
         config=overrides or {},
-        checkpoints_may_be_off=app.usable_policy()[0].checkpoints_may_be_off,
+        checkpoints_may_be_off=policy.checkpoints_may_be_off,
         **{
             "run_id": new_run_id(name, day=day, new_uid=app.new_uid),
             "owner": OWNER,

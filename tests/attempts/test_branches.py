@@ -109,12 +109,14 @@ def test_a_branch_saves_and_keeps_as_its_source_did_where_nothing_else_is_given(
         compute=ComputeRequest(ranks=2, device_class="h200"),
         stage="full",
         team="speech",
+        workload_class="urgent",
     )
     history.open().place().restore().commit(20).write_to(store)
     taken = declare(tracks, branched(tracks))
     assert (taken.cadence, taken.retention) == (history.state.declared.cadence, rule)
     assert taken.compute == ComputeRequest(ranks=2, device_class="h200")
     assert (taken.stage, taken.team, taken.owner) == ("full", "speech", REQUEST.owner)
+    assert taken.workload_class == "urgent"
     origin = find_origin(tracks, "r-0@20", run_id=None)
     own = replace(BRANCH, checkpoint_every_steps=5, retention=RetentionRule(keep_last=4))
     given = ("checkpoint_every_steps", "keep_last")

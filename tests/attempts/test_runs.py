@@ -19,6 +19,7 @@ from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.review.effects.explain.run import explain_attempt
 from tracks_dagster.review.effects.explain.text import attempt_text
+from tracks_dagster.scheduling.policy import Allowance, SchedulingPolicy
 from tracks_dagster.track.bodies import CodeVersion, Drill, Program
 from tracks_dagster.track.errors import InvalidInput, StoreUnavailable
 from tracks_dagster.track.records import Kind, sha256_hex
@@ -126,6 +127,21 @@ def test_a_project_with_a_dataset_trains_on_its_newest_snapshot(
 ) -> None:
     named = replace(OWN, project=replace(TINY, dataset="aws-docs"))
     assert declare(tracks, named).snapshot == data.snapshot
+
+
+def test_a_run_names_a_class_and_a_team_that_the_policy_has(data: Story, tracks: Tracks) -> None:
+    policy = SchedulingPolicy(teams={"vision": Allowance()})
+    asked = replace(OWN, workload_class="urgent", team="vision")
+    for wrong, words in (
+        (replace(asked, workload_class="urgnt"), "did you mean urgent"),
+        (replace(asked, team="vison"), "did you mean vision"),
+    ):
+        with pytest.raises(InvalidInput, match=words):
+            declare(tracks, wrong, scheduling=policy)
+    assert tracks.find_run("r-1") is None
+    assert declare(tracks, asked, scheduling=policy).workload_class == "urgent"
+    told = attempt_text(explain_attempt(tracks, "r-1", 1))
+    assert "class urgent, owner ann, team vision" in told
 
 
 def test_the_diff_of_a_dirty_tree_is_kept_and_told(

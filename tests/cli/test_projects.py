@@ -16,7 +16,7 @@ def test_a_project_is_added_listed_and_removed(call: Call, home: Path, tmp_path:
     assert (refused.exit_code, home.exists()) == (2, False)
     (folder / "train.py").write_text("")
     (folder / "tracks.yaml").write_text(
-        "name: tiny\nentry: train.py\ndataset: d\n"
+        "name: tiny\nentry: train.py\ndataset: d\nclass: urgent\n"
         "schedule: {cron: 0 3 * * 1, only_if: snapshot differs}\n"
     )
     added = call("projects", "add", str(folder)).stdout
@@ -25,6 +25,7 @@ def test_a_project_is_added_listed_and_removed(call: Call, home: Path, tmp_path:
     listed = json.loads(call("projects", "list", "--json").stdout)
     assert [each["name"] for each in listed] == ["gpt", "tabular", "tiny"]
     assert (listed[2]["folder"], listed[2]["problem"]) == (str(folder), None)
+    assert [each["class"] for each in listed] == [None, None, "urgent"]
     shutil.rmtree(folder)
     broken = call("projects", "list")
     assert broken.exit_code == 1

@@ -46,10 +46,12 @@ def test_the_job_of_the_launchpad_declares_a_run_and_opens_its_first_attempt(
     app: App, instance: DagsterInstance
 ) -> None:
     config = {"project": {"gpt": {"steps": 5}}, "intent": "See the launchpad work."}
-    result = declare(app, instance, {"run_id": "from-ui", **config})
+    given = {"run_id": "from-ui", "workload_class": "urgent", **config}
+    result = declare(app, instance, given)
     assert result.success
     state = app.tracks.run("from-ui")
     assert state.declared.config["steps"] == 5
+    assert state.declared.workload_class == "urgent"
     assert state.open_attempt is not None
 
 
@@ -61,6 +63,8 @@ def test_a_wrong_value_in_the_launchpad_is_refused_in_words_and_nothing_is_writt
     assert "'leyers' is no config key; did you mean layers?" in description(result)
     given = {"run_id": "from-ui", "project": {"gpt": {"layers": 2}}, "config": {"lr": 0.1}}
     assert "write them below project" in description(declare(app, instance, given))
+    result = declare(app, instance, {"run_id": "from-ui", "workload_class": "urgnt"})
+    assert "did you mean urgent" in description(result)
     result = declare(app, instance, {"run_id": "from-ui", "checkpoint_every_steps": None})
     assert "checkpoints_may_be_off" in description(result)
     assert app.tracks.find_run("from-ui") is None

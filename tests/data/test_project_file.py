@@ -51,6 +51,8 @@ config:
 keys: {micro_batch: batch_size, steps: max_iters}
 dataset: my-text
 ranks: 2
+class: distributed
+team: vision
 checkpoint: {every_steps: 100, every: 10min, replay: 1}
 retention: {keep_last: 2}
 schedule: {cron: 0 3 * * MON, timezone: Europe/Berlin, on: new snapshot, only_if: snapshot differs}
@@ -62,6 +64,7 @@ schedule: {cron: 0 3 * * MON, timezone: Europe/Berlin, on: new snapshot, only_if
     assert project.keys["batch_size"].high == 512
     assert project.roles == {"micro_batch": "batch_size", "steps": "max_iters", "lr": "lr"}
     assert (project.ranks, project.cadence) == (2, CheckpointCadence(every_steps=100, every_s=600))
+    assert (project.workload_class, project.team) == ("distributed", "vision")
     assert program_of_project(project).replay_steps == 1
     assert project.retention.keep_last == 2
     assert project.schedule == Schedule(

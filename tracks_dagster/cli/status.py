@@ -46,6 +46,8 @@ def _sentences(line: RunLine) -> str:
         f"{line.run_id}: {line.state}. {_why(line)}",
         f"attempt {line.attempt_id or '–'}, step {line.step or 0} of {line.steps}{loss}",
     ]
+    if line.workload_class:
+        sentences.append(f"class {line.workload_class}")
     if line.branched_from:
         sentences.append(f"a branch of {line.branched_from}")
     if line.waiting_for:

@@ -152,7 +152,8 @@ class Project:
     itself. cadence: None as the run is asked for. python: the interpreter, an
     absolute path or a name; None for the one of `tracks`. by_files,
     replay_steps: as in `Program`. schedule: None
-    where only people start runs.
+    where only people start runs. workload_class: None for the policy's default.
+    team: None as the run is asked for.
     """
 
     name: str
@@ -172,6 +173,8 @@ class Project:
     evals: tuple[OwnEval, ...] = ()
     promotion: PromotionRule | None = None
     schedule: Schedule | None = None
+    workload_class: str | None = None
+    team: str | None = None
 
 
 def program_of_project(project: Project) -> Program:

@@ -64,6 +64,13 @@ KEYS: Mapping[str, _Key] = {
     "device": _Key(
         comment=("The class of these devices; on a cluster, one of its settings.",), example="cpu"
     ),
+    "class": _Key(
+        comment=(
+            "Its workload class: the place in the queue, and the objectives; the policy has them.",
+        ),
+        example="single",
+    ),
+    "team": _Key(comment=("Whose share of the devices it takes.",), example="research"),
     "checkpoint": _Key(
         comment=(
             "When a checkpoint is saved; the first of both counts. With replay: 1 a planned stop",

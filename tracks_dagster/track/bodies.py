@@ -199,6 +199,7 @@ class RunDeclared:
     branched_from: the checkpoint of another run that this one continues; pinned in that run's
     track, as "branch:<run_id>", before this record was written.
     sample_order: of the samples from step 0 on; a resumed attempt keeps the order of its checkpoint.
+    workload_class: of the policy's classes; None: the policy's default.
     """
 
     run_id: str
@@ -223,6 +224,7 @@ class RunDeclared:
     program: Program | None = None
     roles: Mapping[str, str] = field(default_factory=dict)
     folder: str | None = None
+    workload_class: str | None = None
 
     def __post_init__(self) -> None:
         """Read the snapshot that notebooks of older versions named, "none", as none."""

@@ -151,6 +151,7 @@ def find_origin(
             "checkpoint_every_s": declared.cadence.every_s,
             "team": declared.team,
             "stage": declared.stage,
+            "workload_class": declared.workload_class,
         },
         retention=declared.retention,
         trainer=trainer,

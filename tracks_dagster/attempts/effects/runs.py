@@ -39,6 +39,7 @@ from tracks_dagster.ledger.effects.deciding import HasTracks
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.retry.effects.due import runs_without_attempts
 from tracks_dagster.retry.effects.node_health import avoid_now
+from tracks_dagster.scheduling.policy import SchedulingPolicy
 from tracks_dagster.track import names
 from tracks_dagster.track.bodies import (
     Alert,
@@ -65,6 +66,7 @@ from tracks_dagster.track.track import code_diff_key, code_key, run_track
 
 STAGES = ("smoke", "canary", "full")
 DRILLS_MAX = 16
+SHIPPED = SchedulingPolicy()  # where no policy file says otherwise
 EVAL_SEED = 0  # every eval of a suite sees the same held-out samples in the same order
 
 # Generous on purpose: the estimate only feeds the cap on a run's device-hours (1.5 times it, and
@@ -86,7 +88,8 @@ class RunRequest:
     branched_from: the checkpoint of another run to start from, or None
     (`attempts.effects.branches`). checkpoints_may_be_off: whether the policy allows neither
     steps nor seconds between checkpoints. retention: which checkpoints are kept when nothing pins
-    them. launcher and what follows it: as in `ComputeRequest`.
+    them. workload_class: None takes the policy's default. launcher and what follows it: as in
+    `ComputeRequest`.
     """
 
     run_id: str
@@ -104,6 +107,7 @@ class RunRequest:
     owner: str = "unknown"
     team: str = "unknown"
     stage: str = "smoke"
+    workload_class: str | None = None
     drills: tuple[str, ...] = ()
     project: Project | None = None
     archive: bytes | None = field(default=None, repr=False)
@@ -132,7 +136,13 @@ def defaults_of(project: Project) -> dict[str, Any]:
 
     Its cadence is whole: who asks for one half of it asks for another cadence.
     """
-    found: dict[str, Any] = {"ranks": project.ranks, "device_class": project.device_class}
+    found: dict[str, Any] = {
+        "ranks": project.ranks,
+        "device_class": project.device_class,
+        "workload_class": project.workload_class,
+    }
+    if project.team is not None:
+        found["team"] = project.team
     if project.cadence is not None:
         found["checkpoint_every_steps"] = project.cadence.every_steps
         found["checkpoint_every_s"] = project.cadence.every_s
@@ -140,17 +150,21 @@ def defaults_of(project: Project) -> dict[str, Any]:
 
 
 def declare(
-    tracks: Tracks, request: RunRequest, *, check_gang: CheckGang | None = None
+    tracks: Tracks,
+    request: RunRequest,
+    *,
+    check_gang: CheckGang | None = None,
+    scheduling: SchedulingPolicy = SHIPPED,
 ) -> RunDeclared:
     """Record the run and open its first attempt; return the declaration in the track.
 
     Idempotent: a run of that id that exists is left as it is, and only a first attempt that a killed
-    caller did not come to open is opened. check_gang: refuses what the launcher could not start.
-    Raises InvalidInput, with nothing written.
+    caller did not come to open is opened. check_gang: refuses what the launcher could not start;
+    scheduling: has the workload classes, and the teams. Raises InvalidInput, with nothing written.
     """
     state = tracks.find_run(check_run_id(request.run_id))
     if state is None:
-        declared = plan_run(tracks, request)
+        declared = plan_run(tracks, request, scheduling=scheduling)
         if check_gang is not None:
             check_gang(first_gang(request, tracks.store.url))
         if request.branched_from is not None:  # pinned before anybody relies on it
@@ -223,9 +237,19 @@ def check_request(request: RunRequest) -> dict[str, Json]:
     return config
 
 
-def plan_run(tracks: Tracks, request: RunRequest) -> RunDeclared:
+def check_queue(request: RunRequest, scheduling: SchedulingPolicy) -> None:
+    """Raise InvalidInput for a workload class or a team that the policy does not have."""
+    if request.workload_class is not None:
+        scheduling.check_class(request.workload_class)
+    scheduling.check_team(request.team)
+
+
+def plan_run(
+    tracks: Tracks, request: RunRequest, *, scheduling: SchedulingPolicy = SHIPPED
+) -> RunDeclared:
     """Return what `declare` would record, and write nothing; raises InvalidInput."""
     config = check_request(request)
+    check_queue(request, scheduling)
     project, archive = _project(request), _archive(request)
     started = {"entry": " ".join(project.entry)}
     place = {} if request.folder is None else {"project folder": request.folder}
@@ -259,6 +283,7 @@ def plan_run(tracks: Tracks, request: RunRequest) -> RunDeclared:
         branched_from=request.branched_from,
         retention=request.retention,
         sample_order=SampleOrder.FEISTEL.value,
+        workload_class=request.workload_class,
     )
 
 

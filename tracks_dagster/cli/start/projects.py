@@ -58,7 +58,7 @@ def list_command(ctx: click.Context, /, as_json: bool) -> None:
     if as_json:
         print_json([_facts(each) for each in found])
     else:
-        print_table(("project", "folder", "dataset", "schedule"), map(_cells, found))
+        print_table(("project", "folder", "dataset", "class", "schedule"), map(_cells, found))
     for each in found:
         if each.problem:
             click.echo(each.problem, err=True)
@@ -87,6 +87,7 @@ def _facts(each: Registered) -> dict[str, Json]:
         "name": each.name,
         "folder": str(each.folder),
         "dataset": None if project is None else project.dataset,
+        "class": None if project is None else project.workload_class,
         "schedule": None if schedule is None else schedule.words,
         "problem": each.problem or None,
     }
@@ -95,4 +96,4 @@ def _facts(each: Registered) -> dict[str, Json]:
 def _cells(each: Registered) -> tuple[str, ...]:
     facts = _facts(each)
     when = "cannot be read" if each.problem else facts["schedule"] or "–"
-    return (each.name, facts["folder"], facts["dataset"] or "–", when)
+    return (each.name, facts["folder"], facts["dataset"] or "–", facts["class"] or "–", when)

@@ -22,6 +22,7 @@ from tracks_dagster.attempts.effects.local.project_code import (
 from tracks_dagster.attempts.effects.runs import (
     STAGES,
     RunRequest,
+    check_queue,
     check_request,
     declare,
     first_gang,
@@ -49,10 +50,12 @@ from tracks_dagster.data.effects.projects import DEFAULT_PROJECT, SHIPPED
 from tracks_dagster.data.project import Project
 from tracks_dagster.home.home_folder import check_home
 from tracks_dagster.reading import open_tracks_to_read
+from tracks_dagster.retry.default_policy import DEFAULT_POLICY
+from tracks_dagster.retry.policy import RetryPolicy
 from tracks_dagster.review.effects.outcome import read_outcome
 from tracks_dagster.settings import Settings, load_policy
 from tracks_dagster.track.bodies import RetentionRule
-from tracks_dagster.track.errors import InvalidInput, NothingYet
+from tracks_dagster.track.errors import InvalidInput, NothingYet, SettingsError
 from tracks_dagster.track.records import Json
 from tracks_dagster.track.roles import SEED, STEPS
 from tracks_dagster.track.states.lifecycle import RunLifecycle
@@ -171,6 +174,13 @@ def _refuse_family(ctx: click.Context, option: click.Parameter, name: str | None
 @click.option("--team", type=RECORDED, default="unknown", show_default=True)
 @click.option("--stage", type=click.Choice(STAGES), default="smoke", show_default=True)
 @click.option(
+    "--class",
+    "workload_class",
+    metavar="NAME",
+    show_default="the policy's default",
+    help="Workload class: its place in the queue, and its objectives.",
+)
+@click.option(
     "--wait-s",
     type=float,
     default=WAIT_S,
@@ -276,6 +286,8 @@ def _with_defaults(
     rule, cadence = project.retention, project.cadence
     said = {
         "ranks": project.ranks,
+        "workload_class": project.workload_class,
+        "team": project.team or declared["team"],
         **{name: getattr(rule, name) for name in RULE if name in declared},
     }
     if cadence is not None and not {"checkpoint_every_steps", "checkpoint_every_s"} & set(chosen):
@@ -306,6 +318,7 @@ def _request(
     owner: str,
     team: str,
     stage: str,
+    workload_class: str | None,
     drills: tuple[str, ...],
     compute: Mapping[str, Any],
     **retention: Any,
@@ -332,6 +345,7 @@ def _request(
         owner=owner,
         team=team,
         stage=stage,
+        workload_class=workload_class,
         drills=drills,
         # The code that a branch inherits has its source's version, but for this package's.
         **({"code": read_code_version(given.root)} if found is None else found.fields),
@@ -355,7 +369,8 @@ def _followed(
             ensure_snapshot_of(app, home, _dataset(request), data, request.snapshot_id)
     # Of a run that exists, only what a killed command left undone.
     with continue_hint(request.run_id):
-        declare(app.tracks, request, check_gang=gang_check_of(given))
+        scheduling = _policy(given, request).scheduling
+        declare(app.tracks, request, check_gang=gang_check_of(given), scheduling=scheduling)
         shown = before.head.seq + 1 if before is not None else 0
         followed = drive(app, home, request.run_id, wait_s=wait_s, by=by, shown=shown)
         read = read_outcome(app.tracks, request.run_id, weights_sha256, by=by)
@@ -422,11 +437,12 @@ def _checked(
     if data is not None and request.snapshot_id is not None:
         raise InvalidInput("--data and --snapshot both name the data; give one of them.")
     request = request if origin is None else origin.inherited_by(request, given=chosen)
-    if request.checkpoint_every_steps is None and request.checkpoint_every_s is None:
-        policy = load_policy(given)  # read only here: a broken file hinders no other run
-        request = replace(request, checkpoints_may_be_off=policy.checkpoints_may_be_off)
+    policy = _policy(given, request)
+    request = replace(request, checkpoints_may_be_off=policy.checkpoints_may_be_off)
     check_place(request.launcher, chosen)
     check_request(request)
+    if "run_id" not in chosen or _find_run(given, request.run_id) is None:
+        check_queue(request, policy.scheduling)  # a run that exists goes on whatever there is now
     gang_check_of(given)(first_gang(request, given.store_url))
     check_home(given.home)
     if data is not None:
@@ -438,6 +454,20 @@ def _checked(
             "out, and those of data that ship are made."
         )
     return request
+
+
+def _policy(given: Settings, request: RunRequest) -> RetryPolicy:
+    """Return the policy; the shipped one where the file is broken and the request asks nothing of it.
+
+    Raises SettingsError.
+    """
+    saves = request.checkpoint_every_steps is not None or request.checkpoint_every_s is not None
+    try:
+        return load_policy(given)
+    except SettingsError:
+        if request.workload_class is not None or not saves:
+            raise
+        return DEFAULT_POLICY
 
 
 def _dataset(request: RunRequest) -> str:

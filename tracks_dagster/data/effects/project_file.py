@@ -118,6 +118,8 @@ def parse_project(file: SettingsFile, folder: Path) -> Project | None:
         evals=_evals(found, folder, file),
         promotion=_promotion(found, file),
         schedule=_schedule(found.schedule, found.dataset, file),
+        workload_class=found.workload_class,
+        team=found.team,
     )
     entry = project.entry
     for words in (*_entry_problems(entry, folder), *unknown_placeholders(project, entry)):
@@ -531,3 +533,5 @@ class _ProjectFile(FileModel):
     ] = {}
     promotion: _Promotion | None = None
     schedule: _Schedule | None = None
+    workload_class: _Word | None = Field(None, alias="class")
+    team: _Word | None = None

@@ -154,6 +154,11 @@ OWN_INTERPRETER: Why = Absence(
     "the Python that `tracks` runs in",
     lambda v: v.program is None or v.program.python is None,
 )
+NO_CLASS: Why = Absence(
+    "no_class",
+    "none was named: it is of the policy's default_class",
+    lambda v: v.declared.workload_class is None,
+)
 NO_SNAPSHOT: Why = Absence(
     "no_snapshot", "no snapshot was named", lambda v: v.attempt.opened.snapshot is None
 )
@@ -294,6 +299,8 @@ ATTEMPT: tuple[Fact[AttemptView], ...] = (
          group="tried"),
     Fact("owner", TEXT, _run(lambda r: r.owner), "of its run", group="tried", label="owner"),
     Fact("team", TEXT, _run(lambda r: r.team), "of its run", group="tried", has_column=False),
+    Fact("workload_class", TEXT, _run(lambda r: r.workload_class), "of its run, as declared",
+         absent=(NO_CLASS,), group="tried", has_column=False, ui="where/workload_class"),
     Fact("intent", TEXT, _run(lambda r: r.intent), "what its run is for, in a sentence",
          group="tried", label="intent"),
     Fact("trainer", TEXT, lambda v: v.trainer, "key of the stored code; `family` of older runs",

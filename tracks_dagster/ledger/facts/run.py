@@ -64,6 +64,11 @@ NO_SOURCE: Absence[RunView] = Absence(
 NO_SNAPSHOT: Absence[RunView] = Absence(
     "no_snapshot", "no snapshot was named", lambda v: v.state.declared.snapshot is None
 )
+NO_CLASS: Absence[RunView] = Absence(
+    "no_class",
+    "none was named: it is of the policy's default_class",
+    lambda v: v.state.declared.workload_class is None,
+)
 NO_STEPS_NAMED: Absence[RunView] = Absence(
     "no_steps_named",
     "its config names no number of steps",
@@ -185,6 +190,8 @@ RUN: tuple[Fact[RunView], ...] = (
     Fact("stage", TEXT, lambda v: v.state.declared.stage, "smoke, canary or full"),
     Fact("owner", TEXT, lambda v: v.state.declared.owner, "whose run it is"),
     Fact("team", TEXT, lambda v: v.state.declared.team, "of the owner"),
+    Fact("workload_class", TEXT, lambda v: v.state.declared.workload_class,
+         "as declared: its place in the queue, and its objectives", absent=(NO_CLASS,)),
     Fact("intent", TEXT, lambda v: v.state.declared.intent, "what it is for, in a sentence"),
     Fact("dataset", TEXT, _snapshot(lambda s: s.dataset), "the dataset it trains on",
          absent=(NO_SNAPSHOT,)),

@@ -78,6 +78,11 @@ def _spent(read: Callable[[TimeSpent], float]) -> Callable[[TimedAttempt], Any]:
 NOT_FINISHED: Absence[TimedRun] = Absence(
     "not_finished", "the run is not finished", lambda v: v.time.finished_us is None
 )
+NO_CLASS: Absence[TimedRun] = Absence(
+    "no_class",
+    "none was named: it is of the policy's default_class",
+    lambda v: v.declared.workload_class is None,
+)
 NOT_PLACED: Absence[TimedAttempt] = Absence(
     "not_placed", "its ranks have not come together", lambda v: v.time.placed_us is None
 )
@@ -127,6 +132,8 @@ RUN_TIME: tuple[Fact[TimedRun], ...] = (
     Fact("run_id", TEXT, lambda v: v.time.run_id, "the training run", is_key=True),
     Fact("model_family", TEXT, lambda v: v.declared.model_family, "of the run"),
     Fact("team", TEXT, lambda v: v.declared.team, "of the run"),
+    Fact("workload_class", TEXT, lambda v: v.declared.workload_class, "of the run, as declared",
+         absent=(NO_CLASS,)),
     Fact("declared_us", INTEGER, lambda v: v.time.declared_us, "recorded"),
     Fact("finished_us", INTEGER, lambda v: v.time.finished_us, "recorded", absent=(NOT_FINISHED,)),
     Fact("told_us", INTEGER, lambda v: v.time.told_us, "its newest moment"),

@@ -274,6 +274,7 @@ def run_metadata(declared: RunDeclared) -> dict[str, Json]:
         "intent": declared.intent,
         "owner": declared.owner,
         "stage": declared.stage,
+        "workload_class": declared.workload_class,
         "dataset": "no snapshot was named" if snapshot is None else snapshot.dataset,
         "snapshot_id": None if snapshot is None else snapshot.snapshot_id,
         "git_commit": declared.code.git_commit,

@@ -174,8 +174,9 @@ def _facts(state: RunState) -> str:
     code = declared.code.git_commit or stored or declared.code.package_version
     source = declared.branched_from
     branch = f"; a branch of {checkpoint_at(source)}" if source is not None else ""
+    named = "" if declared.workload_class is None else f", class {declared.workload_class}"
     return (
-        f"{declared.model_family}, stage {declared.stage}, {declared.compute.ranks} rank(s) of "
+        f"{declared.model_family}, stage {declared.stage}{named}, {declared.compute.ranks} rank(s) of "
         f"{declared.compute.device_class}; declared {clock(state.declared_at)} by "
         f"{declared.owner} ({declared.team}); {_data(declared.snapshot)}; code {code[:12]}{branch}"
     )

@@ -89,9 +89,10 @@ _BROKEN = "Its track is broken: `tracks fsck` says what is wrong and what to do.
 class RunLine:
     """One run. state: a `RunLifecycle`, waiting also where `waiting_for` is set.
 
-    branched_from: as RUN@STEP. step: the newest known, with its loss; steps: how many it is to run.
-    silence: a sentence where its open attempt has shown no sign of life for long. quarantined: a
-    sentence for each source in quarantine that something of it descends from; of one named run only.
+    workload_class: None where none was named. branched_from: as RUN@STEP. step: the newest known, with
+    its loss; steps: how many it is to run. silence: a sentence where its open attempt has shown no sign
+    of life for long. quarantined: a sentence for each source in quarantine that something of it
+    descends from; of one named run only.
     """
 
     run_id: str
@@ -99,6 +100,7 @@ class RunLine:
     why: str
     waiting_for: str | None
     model_family: str
+    workload_class: str | None
     declared_at: str
     branched_from: str | None
     attempt_id: int | None
@@ -162,6 +164,7 @@ def _line_of(row: Mapping[str, Json], tail: JournalTail, *, why: str) -> RunLine
         why=why,
         waiting_for=None,
         model_family=row["model_family"],
+        workload_class=row["workload_class"],
         declared_at=format_time(row["declared_at"]),
         branched_from=None if source is None else f"{source}@{row['branched_from_step']}",
         attempt_id=row["attempt_count"] or None,
@@ -188,6 +191,7 @@ def run_line(tracks: Tracks, state: RunState, heartbeat: Heartbeat | None) -> Ru
         why=status.why,
         waiting_for=waiting,
         model_family=state.declared.model_family,
+        workload_class=state.declared.workload_class,
         declared_at=format_time(state.declared_at),
         branched_from=checkpoint_at(source) if source is not None else None,
         attempt_id=attempt.attempt_id if attempt else None,

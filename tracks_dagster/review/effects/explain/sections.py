@@ -161,7 +161,8 @@ def _follows(decision: Next) -> Iterator[str]:
 def _tried(attempt: AttemptExplanation) -> Iterator[str]:
     view, run, opened = attempt.view, attempt.view.declared, attempt.view.attempt.opened
     yield run.intent
-    yield f"{run.model_family}, stage {run.stage}, owner {run.owner}, team {run.team}"
+    named = f", class {run.workload_class}" if run.workload_class is not None else ""
+    yield f"{run.model_family}, stage {run.stage}{named}, owner {run.owner}, team {run.team}"
     if view.trainer != "family":
         program = attempt.view.attempt.opened.program or run.program
         started = "" if program is None else f", started as {' '.join(program.entry)}"

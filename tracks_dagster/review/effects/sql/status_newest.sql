@@ -2,6 +2,7 @@
 -- alias that its newest promotion gave, and how far its track was taken in.
 select
     r.run_id, r.state, r.state_why, r.model_family, r.declared_at, r.max_steps, r.attempt_count,
+    r.workload_class,
     r.branched_from_run_id, r.branched_from_step,
     a.termination_reason, a.dagster_run_id, a.launch_id,
     coalesce(a.last_step, a.resumed_from_step, r.final_step) as recorded_step,

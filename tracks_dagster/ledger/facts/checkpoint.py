@@ -60,6 +60,14 @@ def _lag_s(view: EvalView) -> float | None:
     return max(0.0, (view.ended_at - view.committed_at).total_seconds())
 
 
+def _started_us(view: EvalView) -> int | None:
+    """The evaluator's clock may differ from those of the records."""
+    started_at = time_of(view.ended.started_at) if view.ended else None
+    if started_at is None or view.opened_at is None or view.ended_at is None:
+        return None
+    return micros(min(max(started_at, view.opened_at), max(view.opened_at, view.ended_at)))
+
+
 UNMEASURED: Absence[CheckpointState] = Absence(
     "unmeasured", "its launch did not measure its time", lambda c: c.body.spent is None
 )
@@ -218,6 +226,10 @@ EVAL: tuple[Fact[EvalView], ...] = (
          ui="environment"),
     Fact("environment_sha256", TEXT, _ended(lambda e: e.environment_sha256), "of these versions",
          absent=(NOT_ENDED,), ui="environment_sha256"),
+    Fact("opened_us", INTEGER, lambda v: micros(v.opened_at) if v.opened_at else None,
+         "recorded, in microseconds since 1970"),
+    Fact("started_us", INTEGER, _started_us,
+         "the evaluator started, between `opened_us` and `ended_us`", absent=(NOT_ENDED,)),
     Fact("ended_us", INTEGER, lambda v: micros(v.ended_at) if v.ended_at else None,
          "its end was recorded, in microseconds since 1970", absent=(NOT_ENDED,)),
     Fact("lag_s", REAL, _lag_s, "from the checkpoint's commit to the record of its end",

@@ -56,6 +56,7 @@ from tracks_dagster.ledger.effects.ticks import (
 from tracks_dagster.reasons.endings import ending_check
 from tracks_dagster.retry.effects.due import REVISIT_EVERY, revisit
 from tracks_dagster.review.effects.metadata import Show, attempt_metadata, ending_tags
+from tracks_dagster.review.effects.slo import LOOK_EVERY, tell_of_misses
 from tracks_dagster.settings import find_cluster_file
 from tracks_dagster.track import names
 from tracks_dagster.track.errors import TracksError
@@ -66,6 +67,7 @@ from tracks_dagster.wiring import App
 
 DECIDERS = (Retries.of(names.WATCH_ATTEMPTS), FirstAttempts())
 CLOSE, DECIDE, REVISIT, SCAN, SWEEP, PRUNE = "close", "decide", "revisit", "scan", "sweep", "prune"
+OBJECTIVES = "objectives"
 
 
 @sensor(
@@ -121,6 +123,9 @@ def _parts(context: SensorEvaluationContext, app: App, world: World) -> tuple[Ti
     def decide(after: str | None) -> Tick[Settled]:
         return decide_due(world, DECIDERS, TimeSlice(after=after, at_once=AT_ONCE_MAX))
 
+    def tell(after: str | None) -> Tick[str]:
+        return tell_of_misses(app.tracks, app.ledger, world.policy.scheduling, now=app.now())
+
     return (
         TickPart(name=CLOSE, work=close),
         TickPart(name=DECIDE, work=decide),
@@ -130,6 +135,7 @@ def _parts(context: SensorEvaluationContext, app: App, world: World) -> tuple[Ti
             every=REVISIT_EVERY,
         ),
         TickPart(name=SCAN, work=app.projector.scan_part, every=SCAN_EVERY),
+        TickPart(name=OBJECTIVES, work=tell, every=LOOK_EVERY),
         TickPart(name=SWEEP, work=lambda after: _sweep(app), every=SWEEP_EVERY),
         TickPart(name=PRUNE, work=lambda after: _prune(context, app), every=PRUNE_EVERY),
     )

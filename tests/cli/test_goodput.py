@@ -81,3 +81,22 @@ def test_wrong_use_says_what_to_write(
     told = call("goodput", *arguments)
     assert told.exit_code == 2
     assert words in told.stderr
+
+
+def test_the_waits_of_each_class_stand_beside_the_policys_objectives(
+    story: Story, call: Call, home: Path
+) -> None:
+    day = ("--as-of", "2026-02-01", "--last", "1d")
+    met = call("slo", *day)
+    assert met.exit_code == 0
+    assert "single" in met.stdout
+    assert "No work of urgent, interactive, distributed, sweep, deferred." in met.stdout
+    (home / "policy.yaml").write_text("classes: {single: {recovery: 1s}}\n")
+    missed = call("slo", *day)
+    assert missed.exit_code == 1
+    assert "Missed: class single: 95 of 100 times it had recovered within" in missed.stdout
+    told = json.loads(call("slo", *day, "--json").stdout)
+    [recovery] = [each for each in told["classes"] if each["is_missed"]]
+    assert (recovery["workload_class"], recovery["wait"]) == ("single", "recovery")
+    assert (recovery["objective_s"], recovery["longest_run_id"]) == (1.0, RUN_ID)
+    assert call("slo", "--last", "7").exit_code == 2

@@ -27,6 +27,9 @@ from tracks_dagster.ledger.projection import run_rows
 from tracks_dagster.ledger.time_buckets import BUCKETS, HOLDING, RunTime, run_buckets
 from tracks_dagster.ledger.timeline import micros
 from tracks_dagster.review.effects.goodput import KEYS, read_goodput
+from tracks_dagster.review.effects.slo import read_slo
+from tracks_dagster.scheduling.effects.usage import read_shares
+from tracks_dagster.scheduling.policy import SchedulingPolicy
 
 RUNS = 24
 
@@ -187,3 +190,22 @@ def test_the_account_of_goodput_sums_what_the_pure_accounts_tell(full_url: str) 
 
 def is_done(run: History) -> bool:
     return run.state.finished is not None and len(run.state.attempts) > 0
+
+
+def test_the_waits_of_a_class_are_those_that_the_pure_account_tells(full_url: str) -> None:
+    moment, ledger = BEGIN + timedelta(minutes=10_000), open_ledger(full_url)
+    policy = SchedulingPolicy()  # its single has to start within 8 hours
+    found: list[float] = []
+    for run in histories():
+        account = run_buckets(run.state, as_of=moment)
+        for attempt, state in zip(account.attempts, run.state.attempts, strict=True):
+            waits_s, is_over = attempt.seconds["queue"], bool(state.ended or state.placed)
+            found += [waits_s] if is_over or waits_s > 8 * 3600 else []
+    found.sort()
+    report = read_slo(ledger, policy, as_of=moment, last=timedelta(days=3650))
+    [waits] = [e.waits for e in report.judged if (e.workload_class, e.wait) == ("single", "queue")]
+    assert waits is not None
+    assert (waits.count, waits.longest_s) == (len(found), close(found[-1]))
+    assert waits.p95_s == close(found[(95 * len(found) + 99) // 100 - 1])
+    shares = read_shares(ledger, now=moment, half_life_s=3600.0)
+    assert shares.keys() == {run.state.declared.team for run in histories() if run.state.attempts}

@@ -69,6 +69,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
     "Compare and count": {
         "diff": "Two attempts or two checkpoints, side by side.",
         "goodput": "Where the device hours went.",
+        "slo": "How long each workload class waited, and what it promises.",
         "sql": "One SELECT over the ledger.",
         "export": "A run with all its records, to read elsewhere.",
     },
@@ -106,6 +107,7 @@ MODULES = {
     "quarantine": "sources",
     "release": "sources",
     "goodput": "ledger",
+    "slo": "ledger",
     "sql": "ledger",
     "reclassify": "classify",
     "reindex": "fsck",

@@ -1,4 +1,4 @@
-"""`tracks goodput` and `tracks sql`: where the device hours went, and one SELECT over the ledger."""
+"""`tracks goodput`, `tracks slo` and `tracks sql`: what the ledger counts, and one SELECT over it."""
 
 from __future__ import annotations
 
@@ -7,11 +7,16 @@ from datetime import UTC, datetime, timedelta
 
 import click
 
+from tracks_dagster.cli import BAD_NEWS
 from tracks_dagster.cli.common import as_json, as_of_option, parse_as_of, print_json, print_table
 from tracks_dagster.reading import open_ledger_to_read
+from tracks_dagster.review.effects.explain.sections import clock_time
 from tracks_dagster.review.effects.goodput import KEYS, read_goodput
 from tracks_dagster.review.effects.goodput_text import format_goodput
-from tracks_dagster.settings import Settings, load_prices
+from tracks_dagster.review.effects.slo import SloReport, read_slo
+from tracks_dagster.review.slo import Judged, Waits, missed
+from tracks_dagster.scheduling.policy import SchedulingPolicy
+from tracks_dagster.settings import Settings, load_policy, load_prices
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.records import Json, format_time
@@ -69,6 +74,89 @@ def _moment(text: str | None, now: datetime) -> datetime:
             f"--as-of {text!r} has not come yet; leave it out for what is known now."
         )
     return at
+
+
+@click.command("slo")
+@click.option(
+    "--last",
+    metavar="7d",
+    default="7d",
+    show_default=True,
+    help=f"What was over in this time: {units.DURATION_WORDS}.",
+)
+@as_of_option
+@as_json
+@click.pass_context
+def slo_command(ctx: click.Context, last: str, as_of: str | None, as_json: bool) -> None:
+    """Show how long each workload class waited, beside the policy's objectives.
+
+    queue: until the first rank started; completion: from the declaration to success; recovery: from an
+    end that nobody meant to the next restore. Evals are the class eval. What is not over counts once it
+    is late.
+
+    Exit code 1 while a class misses: its 95th percentile is above the objective.
+    """
+    settings = Settings.from_environment()
+    policy = load_policy(settings).scheduling
+    report = read_slo(
+        open_ledger_to_read(settings),
+        policy,
+        as_of=_moment(as_of, datetime.now(UTC)),
+        last=_last(last) or timedelta(),
+    )
+    print_json(_slo_json(report)) if as_json else _print_slo(report, policy)
+    ctx.exit(BAD_NEWS if missed(report.judged) else 0)
+
+
+def _slo_json(report: SloReport) -> Json:
+    return {
+        "since": report.since,
+        "as_of": report.as_of,
+        "classes": [
+            {
+                "workload_class": each.workload_class,
+                "wait": each.wait.value,
+                "objective_s": each.objective_s,
+                "is_missed": each.is_missed,
+                "count": each.waits.count if each.waits else 0,
+                "still": each.waits.still if each.waits else 0,
+                "late": each.waits.late if each.waits else 0,
+                "p50_s": each.waits.p50_s if each.waits else None,
+                "p95_s": each.waits.p95_s if each.waits else None,
+                "longest_s": each.waits.longest_s if each.waits else None,
+                "longest_run_id": each.waits.longest_run_id if each.waits else None,
+            }
+            for each in report.judged
+        ],
+    }
+
+
+def _print_slo(report: SloReport, policy: SchedulingPolicy) -> None:
+    click.echo(f"From {clock_time(report.since)} to {clock_time(report.as_of)}:")
+    rows = [_slo_cells(each, each.waits) for each in report.judged if each.waits is not None]
+    if rows:
+        print_table(_SLO_TITLES, rows, right=_SLO_TITLES[2:])
+    for each in missed(report.judged):
+        click.echo(f"Missed: {each.sentence}.")
+    measured = {each.workload_class for each in report.judged if each.waits is not None}
+    idle = [name for name in policy.classes if name not in measured]
+    if idle:
+        click.echo(f"No work of {', '.join(idle)}.")
+
+
+_SLO_TITLES = ("class", "wait", "count", "p50", "p95", "objective", "late")
+
+
+def _slo_cells(each: Judged, waits: Waits) -> tuple[str, ...]:
+    return (
+        each.workload_class,
+        each.wait.value,
+        str(waits.count),
+        units.about(waits.p50_s),
+        units.about(waits.p95_s),
+        "–" if each.objective_s is None else units.duration(each.objective_s),
+        "–" if each.objective_s is None else str(waits.late),
+    )
 
 
 @click.command("sql")

@@ -55,6 +55,7 @@ ALERT_LOSS_SPIKE = "loss_spike"
 ALERT_CHECKPOINT_UNREAD = "checkpoint_unread"
 ALERT_FIRST_ATTEMPT_HELD = "first_attempt_held"
 ALERT_NO_NODE_LEFT = "no_node_left"
+ALERT_OBJECTIVE_MISSED = "objective_missed"
 
 # Dagster partition sets (dynamic)
 TRAINING_RUNS = "training_runs"  # whose materialization declares a run

@@ -7,6 +7,7 @@ import json
 from tests.fakes import FakeObjectStore
 from tracks_dagster.attempts.effects.evidence import read_journal_end
 from tracks_dagster.stores.journals import journal_prefix, last_step, read_steps
+from tracks_dagster.track.bodies import MemoryPeak
 
 PREFIX = journal_prefix("r-1", 1, "l1", 0)
 
@@ -93,6 +94,21 @@ def test_the_newest_step_is_found_behind_heartbeats(store: FakeObjectStore) -> N
 def test_losses_come_back_to_the_bit(store: FakeObjectStore) -> None:
     ship(store, 0, line(1, loss=0.1 + 0.2))
     assert read_steps(store, "r-1", 1, "l1")[0].loss == 0.30000000000000004
+
+
+def test_the_memory_of_the_newest_heartbeat_is_found_before_the_last_steps(
+    store: FakeObjectStore,
+) -> None:
+    lines = [
+        {"kind": "heartbeat", "step": 1, "memory": {"host_bytes": 50}},
+        {"kind": "heartbeat", "step": 2, "memory": {"host_bytes": 70, "of a later version": 1}},
+        {"kind": "memory", "memory": "damaged"},
+        {"kind": "step", "t": "2026-01-31T02:00:00.000000Z", "step": 3},
+    ]
+    data = b"".join(json.dumps(line).encode() + b"\n" for line in lines)
+    store.put("journal/000000000000.jsonl", data)
+    end = read_journal_end(store, "journal/")
+    assert (end.last_step, end.memory) == (3, MemoryPeak(host_bytes=70))
 
 
 def test_the_end_of_a_journal_is_its_last_whole_step(store: FakeObjectStore) -> None:

@@ -42,6 +42,10 @@ def test_commits_and_the_journal_tell_the_same_time(
     assert end.spent is not None
     assert end.spent.steps_s == total.steps_s
     assert end.spent.saving_s > total.saving_s > 0.0  # the last save came after the last step
+    memory = end.memory
+    assert memory is not None
+    assert (memory.host_bytes or 0) >= (memory.host_base_bytes or 0) > 0
+    assert memory.device_bytes is None  # no GPU here
 
 
 def test_an_evaluation_in_the_loop_is_told_apart_from_the_steps(

@@ -12,7 +12,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from tracks_dagster.track.bodies import TimeSpent
+from tracks_dagster.track.bodies import MemoryPeak, TimeSpent
+from tracks_dagster.track.body_json import from_json
+from tracks_dagster.track.errors import TrackBroken
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Json, parse_time
 
@@ -124,6 +126,16 @@ def _whole_step(line: Mapping[str, Json]) -> StepLine | None:
     try:
         return _step(line)
     except KeyError:
+        return None
+
+
+def memory_of(line: Mapping[str, Json]) -> MemoryPeak | None:
+    """Return the memory by a line; None where it has none that can be read."""
+    if not isinstance(line.get("memory"), dict):
+        return None
+    try:
+        return from_json(MemoryPeak, line["memory"])
+    except TrackBroken:
         return None
 
 

@@ -401,6 +401,22 @@ class TimeSpent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryPeak:
+    """The most memory that a rank took, in bytes; None: not known.
+
+    device_bytes: what torch had in use on its GPU, reserved_bytes: what its allocator held there,
+    total_bytes: of that GPU; None on a CPU. host_bytes: of its process, resident; host_base_bytes: of
+    that, before the script had built anything: the interpreter and its libraries.
+    """
+
+    device_bytes: int | None = None
+    reserved_bytes: int | None = None
+    total_bytes: int | None = None
+    host_bytes: int | None = None
+    host_base_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointCommitted:
     """`checkpoint_committed`: this record is the commit; nothing else makes a checkpoint real.
 
@@ -439,7 +455,8 @@ class AttemptEnded:
     onset_step: the step at which the numbers went wrong (NaN, spike, divergence), None otherwise.
     blamed_node: the node of the rank that failed first, or that was rebooted; None: not known.
     spent: what the launch had spent by the newest journal line that has it; last_stepped_at:
-    when its last step was done.
+    when its last step was done. memory: of the rank that took most, figure by figure, by the newest
+    lines of the journals.
     """
 
     reason: str
@@ -464,6 +481,7 @@ class AttemptEnded:
     blamed_node: str | None = None
     spent: TimeSpent | None = None
     last_stepped_at: str | None = None
+    memory: MemoryPeak | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

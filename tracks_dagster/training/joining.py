@@ -158,7 +158,7 @@ def join_launch(
         clean=farewell.clean,
         node=environment.node,
         pod=environment.pod,
-        computes_on=computes_on,
+        computes_on=computes_on if is_parent else None,
     )
     return farewell.launch
 

@@ -13,7 +13,7 @@ import json
 import os
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -34,8 +34,19 @@ _to_json = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 class Journal:
     """Appends lines and ships them. `write` is safe from several threads."""
 
-    def __init__(self, path: Path, store: ObjectStore, *, prefix: str, now: Clock) -> None:
-        """Open `path` for appending and start shipping it under `prefix` (ends with "/")."""
+    def __init__(
+        self,
+        path: Path,
+        store: ObjectStore,
+        *,
+        prefix: str,
+        now: Clock,
+        memory: Callable[[], Json] | None = None,
+    ) -> None:
+        """Open `path` for appending and start shipping it under `prefix` (ends with "/").
+
+        memory: what the rank took so far; it stands in each heartbeat, and in a line at the end.
+        """
         path.parent.mkdir(parents=True, exist_ok=True)
         self._path = path
         self._file: int | None = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -44,6 +55,7 @@ class Journal:
         self._store = store
         self._prefix = prefix
         self._now = now
+        self._memory = memory
         self._step = 0
         self._segment_start = 0  # offset of the segment that is not full yet
         self._shipped = 0  # offset up to which the store has the file
@@ -95,6 +107,8 @@ class Journal:
         """Stop the thread and, unless this launch was fenced, ship what is left; bounded."""
         self._closing.set()
         self._thread.join(LAST_SHIP_S_MAX)
+        if self._memory is not None:
+            self.write("memory", memory=self._memory())
         if ship and not self._thread.is_alive():  # else the store does not answer
             self._try_ship()
         if self._unshipped_count > 1:
@@ -109,12 +123,13 @@ class Journal:
                 os.close(file)
 
     def _run(self) -> None:
-        heartbeat_in_s = HEARTBEAT_EVERY_S
+        heartbeat_in_s = 0.0  # soon: one that is killed early has told what memory it took
         while not self._closing.wait(SHIP_EVERY_S):
             heartbeat_in_s -= SHIP_EVERY_S
             if heartbeat_in_s <= 0:
                 heartbeat_in_s = HEARTBEAT_EVERY_S
-                self.write("heartbeat", step=self._step)
+                memory = {} if self._memory is None else {"memory": self._memory()}
+                self.write("heartbeat", step=self._step, **memory)
             self._try_ship()
 
     def _try_ship(self) -> None:

@@ -31,6 +31,7 @@ from tracks_dagster.training.environment import (
     digest_of,
 )
 from tracks_dagster.training.journal import Journal
+from tracks_dagster.training.memory import MemoryWatch
 from tracks_dagster.training.ranks import Ranks
 from tracks_dagster.training.software import describe_code, list_packages
 
@@ -105,7 +106,7 @@ def place(
     """Bring the ranks together under one launch id and append `attempt_placed`. Collective.
 
     on_launch_id gets the id as soon as it is known. node, pod: as in `RankEnvironment`. computes_on:
-    where that is not the device of `ranks`. Raises
+    the device of another process, which trains in this one's place; None: this one does. Raises
     Fenced on every rank when another launch was placed or the attempt is over, SettingsError when the
     gang has another size than the attempt was opened with.
     """
@@ -144,7 +145,8 @@ def place(
         return None
 
     ranks.from_first(append)
-    journal = _journal(store, where, launch_id, ranks.rank)
+    memory = MemoryWatch(ranks.device) if computes_on is None else None
+    journal = _journal(store, where, launch_id, ranks.rank, memory)
     journal.write("start", pid=here.pid, boot_id=here.boot_id)
     return Launch(
         store=store,
@@ -179,12 +181,15 @@ def _trainer_track(store: ObjectStore, where: AttemptPlace, launch_id: str) -> T
     )
 
 
-def _journal(store: ObjectStore, where: AttemptPlace, launch_id: str, rank: int) -> Journal:
+def _journal(
+    store: ObjectStore, where: AttemptPlace, launch_id: str, rank: int, memory: MemoryWatch | None
+) -> Journal:
     return Journal(
         where.work / "journal" / launch_id / f"rank-{rank}.jsonl",
         store,
         prefix=f"runs/{where.run_id}/attempts/{where.attempt_id}/{launch_id}/journal/rank-{rank}/",
         now=utc_now,
+        memory=None if memory is None else lambda: to_json(memory.peak()),
     )
 
 

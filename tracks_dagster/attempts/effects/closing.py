@@ -168,6 +168,7 @@ def _ended(
         blamed_node=_blamed_node(verdict, evidence, attempt),
         spent=gathered.journal.spent,
         last_stepped_at=gathered.journal.last_stepped_at,
+        memory=gathered.journal.memory,
     )
 
 

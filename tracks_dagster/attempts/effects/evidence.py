@@ -16,9 +16,15 @@ from tracks_dagster.attempts.pod_files import decode_end, end_key, gang_prefix
 from tracks_dagster.attempts.ports import GangPhase, GangReport, OrchestratorRun
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.reasons.evidence import Condition, Evidence, LastWord, RankEnd
-from tracks_dagster.stores.journals import journal_prefix, line_time, parse_lines, spent_of
-from tracks_dagster.track.bodies import AttemptPlaced, RankPlace, TimeSpent
-from tracks_dagster.track.body_json import from_json
+from tracks_dagster.stores.journals import (
+    journal_prefix,
+    line_time,
+    memory_of,
+    parse_lines,
+    spent_of,
+)
+from tracks_dagster.track.bodies import AttemptPlaced, MemoryPeak, RankPlace, TimeSpent
+from tracks_dagster.track.body_json import from_json, to_json
 from tracks_dagster.track.errors import TrackBroken
 from tracks_dagster.track.placement import decode_places, places_key
 from tracks_dagster.track.ports import ObjectStore
@@ -27,6 +33,8 @@ from tracks_dagster.track.states.run_state import AttemptState, RunState
 from tracks_dagster.track.text.redact import Redact
 
 LAUNCHES_MAX = 64  # of one attempt; each is one restart of rank 0 by something that is not ours
+RANKS_READ_MAX = 16  # of a gang, whose memory is looked at
+MEMORY_SEGMENTS_MAX = 2  # of a journal that are read for it, beyond the last step's
 KEYS_MAX = 4096  # of ranks that ended before their launch had an id
 _NO_LAUNCHES = {"early", "evidence", "gang", "pods"}  # the other names below an attempt
 CHANGED = "The stored evidence was changed after the verdict: run `tracks fsck`."
@@ -36,7 +44,7 @@ CHANGED = "The stored evidence was changed after the verdict: run `tracks fsck`.
 class JournalEnd:
     """The end of rank 0's journal. began: whether the launch wrote any line at all.
 
-    spent: by the newest line that has it; last_stepped_at: when the last step was done.
+    spent, memory: by the newest line that has it; last_stepped_at: when the last step was done.
     """
 
     began: bool = False
@@ -45,6 +53,7 @@ class JournalEnd:
     last_line_at: str | None = None
     spent: TimeSpent | None = None
     last_stepped_at: str | None = None
+    memory: MemoryPeak | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +93,7 @@ def gather(
     journals = [journal_prefix(state.run_id, attempt.attempt_id, id_, 0) for id_ in launch_ids]
     ends = [read_journal_end(store, journal) for journal in journals]
     journal = max(ends, key=lambda end: end.last_step or 0, default=JournalEnd())
+    journal = replace(journal, memory=_memory_of_ranks(store, state, attempt, journal.memory))
     ranks = tuple(_rank_end(end, words, clean) for end in _all_ranks(attempt, report, words))
     stop = state.stop_for(attempt)
     evidence = Evidence(
@@ -116,18 +126,43 @@ def gather(
 
 
 def read_journal_end(store: ObjectStore, journal: str) -> JournalEnd:
-    """Return the end of a journal, reading no more segments than it takes to find its last step."""
-    found = JournalEnd()
+    """Return the end of a journal, reading few more segments than it takes to find its last step."""
+    found, segments_left = JournalEnd(), MEMORY_SEGMENTS_MAX
     for key in reversed(list(store.list(journal))):
         for line in reversed(list(parse_lines(store.get(key) or b""))):
             at = line["t"] if line_time(line) is not None else None
             found = replace(found, began=True, last_line_at=found.last_line_at or at)
-            found = replace(found, spent=found.spent or spent_of(line))
+            found = replace(found, memory=found.memory or memory_of(line))
             step, cursor = line.get("step"), line.get("cursor_to")
-            if line.get("kind") == "step" and isinstance(step, int):  # else it was damaged
-                cursor_to = cursor if isinstance(cursor, int) else None
-                return replace(found, last_step=step, cursor_to=cursor_to, last_stepped_at=at)
+            if found.last_step is None:
+                found = replace(found, spent=found.spent or spent_of(line))
+                if line.get("kind") == "step" and isinstance(step, int):  # else it was damaged
+                    cursor_to = cursor if isinstance(cursor, int) else None
+                    found = replace(found, last_step=step, cursor_to=cursor_to, last_stepped_at=at)
+            if found.last_step is not None and found.memory is not None:
+                return found
+        if found.last_step is not None:
+            segments_left -= 1
+            if segments_left < 0:
+                break
     return found
+
+
+def _memory_of_ranks(
+    store: ObjectStore, state: RunState, attempt: AttemptState, first: MemoryPeak | None
+) -> MemoryPeak | None:
+    """Return the most that a rank took, figure by figure; first: of rank 0."""
+    found = [first]
+    if attempt.placed is not None:
+        launch = (state.run_id, attempt.attempt_id, attempt.placed.launch_id)
+        for rank in range(1, min(attempt.placed.world_size, RANKS_READ_MAX)):
+            found.append(read_journal_end(store, journal_prefix(*launch, rank)).memory)
+    known = [to_json(each) for each in found if each is not None]
+    most = {
+        name: max((each[name] for each in known if each[name] is not None), default=None)
+        for name in to_json(MemoryPeak())
+    }
+    return MemoryPeak(**most) if known else None
 
 
 def _launches_and_last_words(

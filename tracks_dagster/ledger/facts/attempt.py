@@ -15,6 +15,7 @@ from tracks_dagster.track.bodies import (
     AttemptEnded,
     AttemptReclassified,
     CodeVersion,
+    MemoryPeak,
     Program,
     RunDeclared,
 )
@@ -111,6 +112,15 @@ def _has_run_no_step(view: AttemptView) -> bool:
     return ended is not None and (ended.last_step or 0) <= view.attempt.resumed_step
 
 
+def _memory_of(view: AttemptView) -> MemoryPeak | None:
+    return view.attempt.ended.memory if view.attempt.ended else None
+
+
+def _used_gpu_memory(view: AttemptView) -> bool:
+    memory = _memory_of(view)
+    return memory is not None and memory.device_bytes is not None
+
+
 def _was_never_started(view: AttemptView) -> bool:
     ended = view.attempt.ended
     return view.attempt.placed is None and (ended is None or ended.started_at is None)
@@ -203,6 +213,15 @@ NOT_READ_AGAIN: Why = Absence(
     "not_read_again", "its end was read once", lambda v: v.attempt.reclassified is None
 )
 
+NO_GPU: Why = Absence(
+    "no_gpu", "it ran on a CPU, or its journal does not say", lambda v: not _used_gpu_memory(v)
+)
+NO_MEMORY: Why = Absence(
+    "no_memory",
+    "its journal does not say: it is of an older version, was killed early, or watched a command",
+    lambda v: _memory_of(v) is None,
+)
+
 DEBITED = (FIRST_ATTEMPT, MANUAL)
 
 
@@ -232,6 +251,7 @@ _placed = _part(lambda v: v.attempt.placed)
 _restored = _part(lambda v: v.attempt.restored)
 _source = _part(lambda v: v.attempt.resumed_from)
 _ended = _part(lambda v: v.attempt.ended)
+_memory = _part(_memory_of)
 _reason = _part(lambda v: v.attempt.reason)
 _reclassified = _part(lambda v: v.attempt.reclassified)
 _reading: Callable[[Callable[[AttemptEnded | AttemptReclassified], Any]], Read]
@@ -463,6 +483,16 @@ ATTEMPT: tuple[Fact[AttemptView], ...] = (
          diff="steps/kept"),
     Fact("lost_steps", INTEGER, lambda v: v.account.lost, "its other steps", absent=(OPEN,),
          instead="0", group="cost", diff="steps/lost"),
+    Fact("device_memory_bytes", INTEGER, _memory(lambda m: m.device_bytes),
+         "the most that torch had in use on one of its GPUs", absent=(OPEN, NO_GPU), group="memory"),
+    Fact("reserved_memory_bytes", INTEGER, _memory(lambda m: m.reserved_bytes),
+         "the most that its allocator held there", absent=(OPEN, NO_GPU), group="memory"),
+    Fact("host_memory_bytes", INTEGER, _memory(lambda m: m.host_bytes),
+         "the most that the process of one of its ranks had, resident", absent=(OPEN, NO_MEMORY),
+         group="memory"),
+    Fact("host_base_bytes", INTEGER, _memory(lambda m: m.host_base_bytes),
+         "of that, before the script had built anything", absent=(OPEN, NO_MEMORY),
+         group="memory"),
     # --- when ---
     Fact("opened_at", TIME, lambda v: v.attempt.opened_at, "recorded", group="tried",
          label="opened at"),

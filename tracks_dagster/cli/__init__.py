@@ -70,6 +70,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "diff": "Two attempts or two checkpoints, side by side.",
         "goodput": "Where the device hours went.",
         "slo": "How long each workload class waited, and what it promises.",
+        "size": "The memory of a step, and the largest micro-batch that fits.",
         "sql": "One SELECT over the ledger.",
         "export": "A run with all its records, to read elsewhere.",
     },

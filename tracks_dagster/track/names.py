@@ -103,6 +103,7 @@ ENV_RESUME_STEP = "TRACKS_RESUME_STEP"
 ENV_CHECKPOINTS = "TRACKS_CHECKPOINTS"
 ENV_METRICS = "TRACKS_METRICS"
 ENV_LEASED_DEVICES = "TRACKS_LEASED_DEVICES"  # what the gang or eval was given, by name
+ENV_SIZE = "TRACKS_SIZE"  # the file of a sizing, in place of an attempt
 ENV_IMAGE = "TRACKS_IMAGE"  # the container image's digest, where there is one
 ENV_NODE = "TRACKS_NODE"  # the cluster's name of the node, where the host's name is the pod's
 ENV_POD = "TRACKS_POD"

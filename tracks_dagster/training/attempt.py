@@ -40,7 +40,7 @@ from tracks_dagster.reasons.hangs import Phase
 from tracks_dagster.stores.local_files import local_files
 from tracks_dagster.track.bodies import SnapshotRef
 from tracks_dagster.track.errors import Fenced, InvalidInput, TrainingError
-from tracks_dagster.track.names import EXIT_FENCED
+from tracks_dagster.track.names import ENV_SIZE, EXIT_FENCED
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Json
 from tracks_dagster.track.roles import GLOBAL_BATCH, MICRO_BATCH, key_of, value_of
@@ -81,6 +81,12 @@ def join(
     Ends the process with EXIT_DRAINED after SIGTERM, with EXIT_FENCED when another launch took over;
     every other exception is raised on, after a last word.
     """
+    if (asked := os.environ.get(ENV_SIZE)) is not None:
+        from tracks_dagster.training.sizing import sized  # it needs what torch keeps for itself
+
+        with sized(Path(asked)) as in_its_place:
+            yield in_its_place
+        return
     farewell = Farewell()
     with StopSignal() as stop:  # to the last word: SIGTERM must not cut it off
         try:

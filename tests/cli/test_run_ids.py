@@ -75,3 +75,18 @@ def test_dots_that_could_lead_out_of_a_folder_are_refused(run_id: str, call: Cal
     refused = call("run", "--run-id", run_id, "--intent", "Try it.")
     assert refused.exit_code == 2
     assert "cannot name a training run" in refused.stderr
+
+
+def test_a_run_id_in_a_bucket_without_a_store_is_free(
+    home: Path, s3_url: str, monkeypatch: pytest.MonkeyPatch, call: Call
+) -> None:
+    monkeypatch.setenv("TRACKS_STORE", s3_url)
+    project = Path(__file__).parents[2] / "examples" / "gpt"
+    monkeypatch.chdir(project)
+    named = ("run", "--run-id", "first", "--intent", "Is the name free?")
+    refused = call(*named, "--class", "nosuch")
+    assert refused.exit_code == 2
+    assert "nosuch" in refused.stderr
+    assert "workload class" in refused.stderr
+    read = call("status")
+    assert "holds no store" in read.stderr  # an address may be wrong, where nothing is to be made

@@ -16,7 +16,12 @@ import secrets
 import uuid
 from contextlib import suppress
 
-from tracks_dagster.track.errors import OutcomeUnknown, StoreUnavailable, StoreUnsuitable
+from tracks_dagster.track.errors import (
+    OutcomeUnknown,
+    StoreMissing,
+    StoreUnavailable,
+    StoreUnsuitable,
+)
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import canonical_json
 
@@ -30,12 +35,12 @@ PROBE_TRIES_MAX = 3  # probes whose reply was lost before the store counts as do
 def check_format(store: ObjectStore, *, must_exist: bool) -> bool:
     """Return whether the store has been made, by this version; raises StoreUnsuitable for another's.
 
-    must_exist: a store that was never made is refused as well.
+    must_exist: a store that was never made is refused as well, as StoreMissing.
     """
     data = store.get(FORMAT_KEY)
     if data is None:
         if must_exist:
-            raise StoreUnsuitable(
+            raise StoreMissing(
                 f"{store.url} holds no store ({FORMAT_KEY} is missing); check the address, or make "
                 "one with `tracks up` or `tracks run`."
             )

@@ -80,6 +80,10 @@ class StoreUnsuitable(StoreError):
     """The store ignores conditional puts or was written by another format version."""
 
 
+class StoreMissing(StoreUnsuitable):
+    """There is no store at the address: `tracks run` makes one, whoever only reads does not."""
+
+
 class ArchiveNewer(StoreUnsuitable):
     """An exported run is of a format that a newer version writes: update and read it again."""
 

@@ -55,7 +55,7 @@ from tracks_dagster.retry.policy import RetryPolicy
 from tracks_dagster.review.effects.outcome import read_outcome
 from tracks_dagster.settings import Settings, load_policy
 from tracks_dagster.track.bodies import RetentionRule
-from tracks_dagster.track.errors import InvalidInput, NothingYet, SettingsError
+from tracks_dagster.track.errors import InvalidInput, NothingYet, SettingsError, StoreMissing
 from tracks_dagster.track.records import Json
 from tracks_dagster.track.roles import SEED, STEPS
 from tracks_dagster.track.states.lifecycle import RunLifecycle
@@ -546,7 +546,7 @@ def intent_of(
 def _find_run(given: Settings, run_id: str) -> RunState | None:
     try:
         return open_tracks_to_read(given).find_run(run_id)
-    except NothingYet:
+    except (NothingYet, StoreMissing):
         return None
 
 

@@ -71,6 +71,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "goodput": "Where the device hours went.",
         "slo": "How long each workload class waited, and what it promises.",
         "size": "The memory of a step, and the largest micro-batch that fits.",
+        "profile": "What steps take, what the whole run will, and more devices.",
         "sql": "One SELECT over the ledger.",
         "export": "A run with all its records, to read elsewhere.",
     },

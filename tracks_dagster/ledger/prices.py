@@ -10,16 +10,23 @@ from dataclasses import dataclass, field
 class Prices:
     """currency: three letters, as of ISO 4217; per_device_hour: by accelerator or device class.
 
-    source: the file that says so, empty where it is not known.
+    spot_per_device_hour: the same of devices that may be taken away. source: the file that says so,
+    empty where it is not known.
     """
 
     currency: str
     per_device_hour: Mapping[str, float] = field(default_factory=dict)
+    spot_per_device_hour: Mapping[str, float] = field(default_factory=dict)
     source: str = ""
 
     def of(self, accelerator: str, device_class: str) -> float | None:
         """Return what an hour of this device costs: by its own name, else by its class."""
         return self.per_device_hour.get(accelerator, self.per_device_hour.get(device_class))
+
+    def on_spot(self, accelerator: str, device_class: str) -> float | None:
+        """Return what an hour of this device costs on spot, found as by `of`."""
+        table = self.spot_per_device_hour
+        return table.get(accelerator, table.get(device_class))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

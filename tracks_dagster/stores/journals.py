@@ -26,7 +26,8 @@ class StepLine:
     """One finished step, as rank 0 wrote it down.
 
     loss: mean over the global batch; step_s: seconds from its data to its report; data_s: of the wait
-    for its data, before; spent: what the launch had spent so far, None in an older journal;
+    for its data, before; exchange_s: of step_s, until all ranks had agreed at the report, None where
+    that was not measured; spent: what the launch had spent so far, None in an older journal;
     cursor_to: global samples consumed after it; indices_sha256: of the global batch's sample
     indices (int64, little-endian, in order); None where the order is the script's own.
     """
@@ -40,6 +41,7 @@ class StepLine:
     cursor_to: int | None
     indices_sha256: str | None
     spent: TimeSpent | None = None
+    exchange_s: float | None = None
 
 
 def journal_prefix(run_id: str, attempt_id: int, launch_id: str, rank: int) -> str:
@@ -193,7 +195,12 @@ def _step(line: Mapping[str, Json]) -> StepLine:
         cursor_to=line.get("cursor_to"),
         indices_sha256=line.get("indices_sha256"),
         spent=spent_of(line),
+        exchange_s=_number(line.get("exchange_s")),
     )
+
+
+def _number(value: Json) -> float | None:
+    return float(value) if isinstance(value, int | float) else None
 
 
 def spent_of(line: Mapping[str, Json]) -> TimeSpent | None:

@@ -50,6 +50,7 @@ class Ranks:
         self.rank = rank
         self.world_size = world_size
         self.device = device
+        self.exchange_s: float | None = None  # what the newest sum took; of one rank nothing
         if device.type == "cuda":
             torch.cuda.set_device(device)
         self._posted: list[list[str]] = []  # the keys of each word
@@ -87,9 +88,11 @@ class Ranks:
         """Return the sums over all ranks, the same bits on each; a NaN of one is a NaN of all."""
         if self.world_size == 1:
             return list(values)
+        began_ns = time.monotonic_ns()
         tensor = torch.tensor(values, dtype=torch.float64, device=self.device)
         dist.all_reduce(tensor)
         summed: list[float] = tensor.tolist()
+        self.exchange_s = (time.monotonic_ns() - began_ns) // 1000 / 1e6
         return summed
 
     def gather(self, value: Json) -> list[Json]:

@@ -38,7 +38,8 @@ class StepLog:
     """Takes in every step of one rank. metrics: of the newest, with its loss; empty but on rank 0.
 
     time: where its seconds went. The journal's line of a step has `step_s`, from its data to its
-    report, `data_s`, the wait before, and `spent`, what the launch spent so far on all of its steps.
+    report, `data_s`, the wait before, and `spent`, what the launch spent so far on all of its steps;
+    in a gang also `exchange_s`, until all ranks had agreed at the report.
     """
 
     def __init__(self, launch: Launch, pulse: Pulse) -> None:
@@ -98,6 +99,8 @@ class StepLog:
             "step_s": self.time.stepped(),
             "data_s": self._data_s,
         }
+        if (exchange_s := self._launch.ranks.exchange_s) is not None:
+            fields["exchange_s"] = exchange_s
         self._guard.check(step, loss, own_loss, fields)
         if self._steps_timed:
             self._pulse.finished(fields["step_s"] + self._data_s)

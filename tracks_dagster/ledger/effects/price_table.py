@@ -4,6 +4,7 @@ currency: USD
 per_device_hour:              # an accelerator as the ledger names it, else a device class
   NVIDIA H100 80GB HBM3: 2.49
   cpu: 0.04
+spot_per_device_hour: {cpu: 0.01}   # the same where a device may be taken away; may be left out
 """
 
 from __future__ import annotations
@@ -27,7 +28,12 @@ def read_prices(file: SettingsFile) -> Prices:
     found = file.read(_PriceTable)
     if found is None or file.problems:
         raise file.error()
-    return Prices(currency=found.currency, per_device_hour=found.per_device_hour, source=file.path)
+    return Prices(
+        currency=found.currency,
+        per_device_hour=found.per_device_hour,
+        spot_per_device_hour=found.spot_per_device_hour,
+        source=file.path,
+    )
 
 
 def _currency(value: object) -> str:
@@ -42,10 +48,18 @@ def _few(prices: Mapping[str, float]) -> Mapping[str, float]:
     return prices
 
 
+_PerHour = Annotated[
+    Mapping[str, Annotated[float, PlainValidator(units.number)]], AfterValidator(_few)
+]
+
+
 class _PriceTable(FileModel):
     currency: Annotated[str, PlainValidator(_currency)] = Field(
         description="write three letters, for example USD"
     )
-    per_device_hour: Annotated[
-        Mapping[str, Annotated[float, PlainValidator(units.number)]], AfterValidator(_few)
-    ] = Field(description="write what each device costs, for example {cpu: 0.04}")
+    per_device_hour: _PerHour = Field(
+        description="write what each device costs, for example {cpu: 0.04}"
+    )
+    spot_per_device_hour: _PerHour = Field(
+        default_factory=dict, description="write what each device costs where it may be taken away"
+    )

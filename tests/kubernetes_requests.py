@@ -22,7 +22,9 @@ def cluster(**changes: Any) -> ClusterSettings:
 
 def gang(run_id: str = "gpt-7", attempt_id: int = 2, **changes: Any) -> GangSpec:
     """Return a gang of two ranks; `changes` are of its request, or of itself where it has them."""
-    own = {"command", "code_key", "environment", "store_url", "opened_seq"} & set(changes)
+    own = {"command", "code_key", "environment", "store_url", "opened_seq", "workload_class"} & set(
+        changes
+    )
     request = {name: value for name, value in changes.items() if name not in own}
     fields: dict[str, Any] = {
         "run_id": run_id,

@@ -154,8 +154,8 @@ def test_a_corrected_script_is_stored_run_and_kept_by_later_retries(
     }
     assert attempt.opened.config == CONFIG
     state = tracks.run("r-1")
-    assert gang_spec(tracks, state, state.attempts[0]).code == SCRIPT
-    spec = gang_spec(tracks, state, attempt)
+    assert gang_spec(tracks, state, state.attempts[0], DEFAULT_POLICY.scheduling).code == SCRIPT
+    spec = gang_spec(tracks, state, attempt, DEFAULT_POLICY.scheduling)
     assert (spec.code, spec.command.words) == (b"the second", ("second.py",))
     scripted.open(cause="manual_retry", trainer=key, program=program).place().restore().commit(10)
     scripted.end("preempted", last_step=12)

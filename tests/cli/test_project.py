@@ -14,6 +14,7 @@ from tracks_dagster.attempts.effects.supervise import gang_spec
 from tracks_dagster.cli.start import run as run_command
 from tracks_dagster.cli.start.follow import Followed
 from tracks_dagster.reading import open_tracks_to_read
+from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.settings import Settings
 from tracks_dagster.track.bodies import (
     CheckpointCadence,
@@ -26,6 +27,8 @@ from tracks_dagster.track.states.run_state import RunState, code_of
 from tracks_dagster.track.track import code_diff_key
 from tracks_dagster.training.projects.code import lay_out
 from tracks_dagster.wiring import build
+
+SCHEDULING = DEFAULT_POLICY.scheduling
 
 TRACKS_YAML = """
 name: tiny
@@ -126,7 +129,12 @@ def test_a_trainer_that_publishes_folders_is_started_by_a_parent_of_ours(
     call("run", "--run-id", "r-1")
     found = state()
     assert found.declared.cadence == CheckpointCadence()  # it saves when it likes
-    spec = gang_spec(build(Settings.from_environment()).tracks, found, found.attempts[0])
+    spec = gang_spec(
+        build(Settings.from_environment()).tracks,
+        found,
+        found.attempts[0],
+        DEFAULT_POLICY.scheduling,
+    )
     parent = ("-m", "tracks_dagster.training.projects.command")
     assert spec.command.words == (*parent, "train.py", "--lr=0.1", "conf/base.yaml")
 
@@ -151,7 +159,7 @@ def test_a_retry_runs_the_stored_code_unless_it_is_given_the_folders(
     diff = app.store.get(code_diff_key("r-1", second.diff_sha256 or ""))
     assert b"# corrected" in (diff or b"")
     for attempt, text in zip(found.attempts, ("", "  # corrected"), strict=True):
-        spec = gang_spec(app.tracks, found, attempt)
+        spec = gang_spec(app.tracks, found, attempt, SCHEDULING)
         code = tmp_path / f"a{attempt.attempt_id}"
         lay_out(code, code=spec.code, key=spec.code_key, files=spec.command.files)
         assert (code / "train.py").read_text() == f"import model{text}\n"
@@ -178,7 +186,12 @@ def test_evals_of_the_file_and_of_an_option_are_declared_and_stored(
     assert found.declared.promotion == PromotionRule(
         alias="candidate", suite="quality", metric="f1", direction="max", threshold=0.5
     )
-    spec = gang_spec(build(Settings.from_environment()).tracks, found, found.attempts[0])
+    spec = gang_spec(
+        build(Settings.from_environment()).tracks,
+        found,
+        found.attempts[0],
+        DEFAULT_POLICY.scheduling,
+    )
     lay_out(tmp_path / "code", code=spec.code, key=spec.code_key, files={})
     assert (tmp_path / "code" / "more.py").is_file()
 

@@ -11,6 +11,9 @@ from tracks_dagster.kubernetes.checkup import (
     Finding,
     Health,
     NodeFacts,
+    QueueFacts,
+    Quota,
+    check_classes,
     check_cluster,
 )
 from tracks_dagster.kubernetes.needs import (
@@ -21,7 +24,14 @@ from tracks_dagster.kubernetes.needs import (
     permissions,
     references,
 )
-from tracks_dagster.kubernetes.settings import HOSTNAME, JOB_SET, ClusterSettings, DeviceClass
+from tracks_dagster.kubernetes.settings import (
+    HOSTNAME,
+    JOB,
+    JOB_SET,
+    ClassSettings,
+    ClusterSettings,
+    DeviceClass,
+)
 from tracks_dagster.track.records import Json
 
 GPU = "nvidia.com/gpu"
@@ -275,3 +285,64 @@ def test_every_object_that_pods_name_is_looked_for_once_and_optional_ones_are_no
     }
     assert ObjectRef(resource="secrets", name="s3") in references(cluster)
     assert Permission(resource="pods/log", verbs=("get",)) in permissions(cluster)
+
+
+def test_the_queues_of_other_schedulers_are_looked_for_in_their_own_groups() -> None:
+    volcano = replace(CLUSTER, scheduler="volcano", job_kind=JOB)
+    assert finding(GOOD, "Volcano", volcano).health is Health.MISSING
+    found = [each for each in references(volcano) if each.resource == "queues"]
+    assert found == [
+        ObjectRef(
+            resource="queues", name="team-a", group="scheduling.volcano.sh", is_namespaced=False
+        )
+    ]
+
+
+def test_what_a_class_names_has_to_be_there_too() -> None:
+    urgent = ClassSettings(queue="urgent", workload_priority="high", priority_class="now")
+    settings = replace(CLUSTER, classes={"urgent": urgent})
+    named = {(each.resource, each.name) for each in references(settings)}
+    assert named >= {
+        ("localqueues", "team-a"),
+        ("localqueues", "urgent"),
+        ("workloadpriorityclasses", "high"),
+        ("priorityclasses", "now"),
+    }
+    priorities = {**(GOOD.priorities or {}), "now": 3000}
+    found = finding(replace(GOOD, priorities=priorities), "priority of run workers", settings)
+    assert "gangs priority class now of 3000" in found.words
+
+
+@pytest.mark.parametrize(
+    ("queue", "health", "words"),
+    [
+        (
+            QueueFacts(
+                name="a",
+                cluster_queue="tracks",
+                quotas=(Quota(flavor="h200", resource="nvidia.com/gpu", nominal="16", used="8"),),
+                waiting=2,
+            ),
+            Health.OK,
+            "ClusterQueue tracks: nvidia.com/gpu 8 of 16 (h200) in use; 2 workloads not admitted.",
+        ),
+        (QueueFacts(name="a", cluster_queue="x"), Health.UNKNOWN, "may not look"),
+        (QueueFacts(name="a", cluster_queue="x", quotas=()), Health.MISSING, "is not there"),
+    ],
+    ids=["seen", "forbidden", "none"],
+)
+def test_the_quota_of_a_queue_is_shown(queue: QueueFacts, health: Health, words: str) -> None:
+    found = finding(replace(GOOD, queues=(queue,)), "quota of queue a")
+    assert found.health is health
+    assert words in found.words
+
+
+def test_a_class_that_the_policy_does_not_have_is_named() -> None:
+    settings = replace(CLUSTER, classes={"urgnt": ClassSettings(queue="a")})
+    found = check_classes(settings, ["urgent", "single"])
+    assert found is not None
+    assert (found.health, "did you mean urgent" in found.words) == (Health.MISSING, True)
+    good = check_classes(replace(CLUSTER, classes={"urgent": ClassSettings()}), ["urgent"])
+    assert good is not None
+    assert good.health is Health.OK
+    assert check_classes(CLUSTER, ["urgent"]) is None

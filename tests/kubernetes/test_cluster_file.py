@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tracks_dagster.kubernetes.effects.cluster_file import read_cluster
-from tracks_dagster.kubernetes.settings import JOB_SET, ClusterSettings, DeviceClass
+from tracks_dagster.kubernetes.settings import JOB_SET, ClassSettings, ClusterSettings, DeviceClass
 from tracks_dagster.track.effects.settings_file import Problem, parse_settings
 from tracks_dagster.track.errors import SettingsError
 
@@ -51,6 +51,13 @@ priority_class: training-high
 taint_quarantined_nodes: true
 topology_key: topology.kubernetes.io/zone
 queue: team-a
+workload_priority: training
+scheduler: my-scheduler
+topology_rule: required
+topology: network
+classes:
+  urgent: {queue: urgent, workload_priority: high, priority_class: training-urgent}
+  sweep: {topology_key: kubernetes.io/hostname, topology_rule: preferred}
 run_worker: {resources: {requests: {cpu: 250m}}}
 """
 
@@ -118,6 +125,18 @@ def test_every_key_of_the_file_is_read() -> None:
         taint_quarantined_nodes=True,
         topology_key="topology.kubernetes.io/zone",
         queue="team-a",
+        workload_priority="training",
+        scheduler="my-scheduler",
+        topology_rule="required",
+        topology="network",
+        classes={
+            "urgent": ClassSettings(
+                queue="urgent", workload_priority="high", priority_class="training-urgent"
+            ),
+            "sweep": ClassSettings(
+                topology_key="kubernetes.io/hostname", topology_rule="preferred"
+            ),
+        },
         run_worker={"resources": {"requests": {"cpu": "250m"}}},
     )
 
@@ -190,6 +209,9 @@ def test_every_key_of_the_file_is_read() -> None:
         ("image: a\ntolerations: [{key: x, value: true}]", "in quotes"),
         ("image: a\ntopology_key: a b", "name of a label"),
         ("image: a\nqueue: Team A", "local queue"),
+        ("image: a\ntopology_rule: requierd", "did you mean required"),
+        ("image: a\nclasses: {urgent: {queue: Team A}}", "local queue"),
+        ("image: a\nclasses: {urgent: {cue: a}}", "cue"),
         (f"image: a\nqueue: {'q' * 64}", "local queue"),
         ("image: a\nrun_worker: [x]", "keys with values"),
     ],

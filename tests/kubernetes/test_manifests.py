@@ -26,7 +26,7 @@ from tests.kubernetes_requests import (
 from tracks_dagster.attempts.ports import GangSpec
 from tracks_dagster.kubernetes.job_names import pod_host
 from tracks_dagster.kubernetes.manifests import gang_objects
-from tracks_dagster.kubernetes.settings import DeviceClass
+from tracks_dagster.kubernetes.settings import ClassSettings, DeviceClass
 from tracks_dagster.track.body_json import from_json, to_json
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.records import Json, canonical_json
@@ -40,6 +40,7 @@ LABELS = {
     "tracks/attempt-id": "2",
 }
 QUEUE = "kueue.x-k8s.io/queue-name"
+PRIORITY = "kueue.x-k8s.io/priority-class"
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 VERSIONS = ("1.32", "1.34", kubernetes_validate.latest_version())
 TOLERATION = {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}
@@ -98,6 +99,18 @@ GPU: Mapping[str, Any] = {
     "memory_bytes": 64 * GIB,
 }
 EVERYTHING: Mapping[str, Any] = {"excluded_nodes": ("n2", "n1"), "node_selector": {"a": "b"}, **GPU}
+RACK = "cloud.provider.com/topology-rack"
+CLASSES: Mapping[str, ClassSettings] = {
+    "urgent": ClassSettings(queue="urgent", workload_priority="high", priority_class="now"),
+    "distributed": ClassSettings(topology_key=RACK, topology_rule="required"),
+    "sweep": ClassSettings(topology_key=RACK, topology_rule="preferred"),
+}
+ON_KAI: Mapping[str, Any] = {
+    "scheduler": "kai-scheduler",
+    "queue": "team-a",
+    "topology": "network",
+    "classes": CLASSES,
+}
 FORMS: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {
     "a CPU": ({}, {}),
     "GPUs": (GPU, {}),
@@ -107,6 +120,15 @@ FORMS: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {
     "a template": ({}, {"pod_template": RICH_TEMPLATE}),
     "ten thousand pods": ({"ranks": 80_000, "ranks_per_node": 8, "device_class": "h200"}, {}),
     "stored code": ({"code_key": "runs/gpt-7/trainer/ab.tar"}, {}),
+    "a class": ({"workload_class": "urgent"}, {"queue": "training", "classes": CLASSES}),
+    "a class in a JobSet": (
+        {"workload_class": "urgent"},
+        {"queue": "training", "classes": CLASSES, "job_kind": "JobSet"},
+    ),
+    "a topology of Kueue": ({"workload_class": "distributed"}, {"queue": "a", "classes": CLASSES}),
+    "KAI": ({"workload_class": "distributed"}, ON_KAI),
+    "KAI with a JobSet": ({"workload_class": "distributed"}, {**ON_KAI, "job_kind": "JobSet"}),
+    "Volcano": ({}, {"scheduler": "volcano", "queue": "team-a"}),
     "everything": (EVERYTHING, {**RICH_SETTINGS, "pod_template": RICH_TEMPLATE}),
     "a JobSet": ({}, {"job_kind": "JobSet"}),
     "everything in a JobSet": (
@@ -221,7 +243,8 @@ def test_a_job_set_has_that_job_as_its_only_member_and_no_service_of_its_own() -
     plain = job_of(gang(), cluster())["spec"]
     inside = member[0]["template"]["spec"]
     assert inside.keys() == plain.keys()
-    assert variables(gang(), settings).items() - variables(gang(), cluster()).items() == {
+    job = variables(gang(), cluster(queue="night"))
+    assert variables(gang(), settings).items() - job.items() == {
         ("TRACKS_MASTER_ADDR", f"{NAME}-gang-0-0.{NAME}")
     }
 
@@ -243,6 +266,92 @@ def test_a_queue_holds_the_job_back_until_it_admits_it(
     assert job["metadata"]["labels"].get(QUEUE) == queue
     assert job["spec"].get("suspend") == (True if queue else None)
     assert QUEUE not in job["spec"]["template"]["metadata"]["labels"]
+
+
+def test_a_class_names_the_queue_and_both_priorities_and_a_request_names_another_queue() -> None:
+    settings = cluster(queue="training", workload_priority="usual", classes=CLASSES)
+    urgent = job_of(gang(workload_class="urgent"), settings)
+    assert urgent["metadata"]["labels"] == LABELS | {QUEUE: "urgent", PRIORITY: "high"}
+    assert urgent["spec"]["suspend"] is True
+    assert urgent["spec"]["template"]["spec"]["priorityClassName"] == "now"
+    other = job_of(gang(workload_class="single"), settings)  # the file says nothing of that class
+    assert other["metadata"]["labels"] == LABELS | {QUEUE: "training", PRIORITY: "usual"}
+    assert "priorityClassName" not in other["spec"]["template"]["spec"]
+    own = job_of(gang(workload_class="urgent", queue="night"), settings)
+    assert own["metadata"]["labels"][QUEUE] == "night"
+    off = job_of(gang(workload_class="urgent", queue=""), settings)
+    assert off["metadata"]["labels"] == LABELS  # no queue, so nobody reads its priority
+
+
+@pytest.mark.parametrize(
+    ("workload_class", "annotation"),
+    [
+        ("distributed", "kueue.x-k8s.io/podset-required-topology"),
+        ("sweep", "kueue.x-k8s.io/podset-preferred-topology"),
+    ],
+)
+def test_a_topology_is_asked_of_the_queue_in_place_of_an_affinity(
+    workload_class: str, annotation: str
+) -> None:
+    spec, settings = gang(workload_class=workload_class), cluster(queue="a", classes=CLASSES)
+    annotations = template_of(spec, settings)["metadata"]["annotations"]
+    assert annotations == {"tracks/attempt": "gpt-7/a02", annotation: RACK}
+    assert "affinity" not in pod_of(spec, settings)
+
+
+@pytest.mark.parametrize("kind", ["Job", "JobSet"])
+def test_kai_reads_queue_gang_and_topology_from_the_job_and_is_not_waited_for(kind: str) -> None:
+    spec = gang(ranks=4, workload_class="distributed")
+    job = job_of(spec, cluster(**{**ON_KAI, "job_kind": kind}))
+    assert job["metadata"]["labels"] == LABELS | {"kai.scheduler/queue": "team-a"}
+    assert job["metadata"]["annotations"] == {
+        "tracks/attempt": "gpt-7/a02",
+        "kai.scheduler/batch-min-member": "4",
+        "kai.scheduler/topology": "network",
+        "kai.scheduler/topology-required-placement": RACK,
+    }
+    template = template_of(spec, cluster(**{**ON_KAI, "job_kind": kind}))
+    assert template["metadata"]["labels"] == LABELS | {"kai.scheduler/queue": "team-a"}
+    assert template["spec"]["schedulerName"] == "kai-scheduler"
+    assert "suspend" not in job["spec"]  # nobody would lift it
+
+
+def test_volcano_reads_the_gang_from_the_job_and_the_queue_from_its_pods() -> None:
+    settings = cluster(scheduler="volcano", queue="team-a")
+    job = job_of(gang(ranks=6, ranks_per_node=2), settings)
+    assert job["metadata"]["annotations"]["scheduling.volcano.sh/group-min-member"] == "3"
+    template = job["spec"]["template"]
+    assert template["metadata"]["annotations"]["scheduling.volcano.sh/queue-name"] == "team-a"
+    assert template["spec"]["schedulerName"] == "volcano"
+    assert QUEUE not in job["metadata"]["labels"]
+    member = job_of(gang(), cluster(scheduler="volcano", job_kind="JobSet"))
+    [replicated] = member["spec"]["replicatedJobs"]
+    marks = replicated["template"]["metadata"]["annotations"]
+    assert marks["scheduling.volcano.sh/group-min-member"] == "2"  # of the Job that owns the pods
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"topology_rule": "required"}, "name a queue"),
+        ({"topology_rule": "required", "scheduler": "volcano", "queue": "a"}, "Volcano reads no"),
+        ({"topology_rule": "preferred", "scheduler": "kai-scheduler"}, "set topology: NAME"),
+    ],
+)
+def test_a_topology_that_nobody_would_read_is_refused(
+    settings: Mapping[str, Any], words: str
+) -> None:
+    with pytest.raises(InvalidInput, match=words):
+        gang_objects(gang(topology_key=RACK), cluster(**settings))
+
+
+def test_a_pod_knows_what_was_asked_of_the_cluster_and_reads_what_was_granted() -> None:
+    spec = gang(workload_class="urgent")
+    told = variables(spec, cluster(queue="training", classes=CLASSES))
+    asked = {"queue": "urgent", "workload_priority": "high", "priority_class": "now"}
+    assert json.loads(told["TRACKS_ASKED"]) == {"workload_class": "urgent", **asked}
+    label = "metadata.labels['kueue.x-k8s.io/cluster-queue-name']"
+    assert told["TRACKS_CLUSTER_QUEUE"] == label
 
 
 def test_a_pod_is_told_everything_about_its_attempt() -> None:

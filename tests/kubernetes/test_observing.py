@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -12,6 +13,7 @@ import pytest
 from kubernetes import client as library
 
 from tests.fakes import FakeObjectStore
+from tests.kubernetes.double.environment import environment
 from tests.kubernetes.double.furniture import NAMESPACE
 from tests.kubernetes.double.gangs import until
 from tests.kubernetes.double.kube_double import KubeDouble, kube_double
@@ -37,11 +39,14 @@ from tracks_dagster.kubernetes.effects.gang_files import (
 )
 from tracks_dagster.kubernetes.effects.launcher import IDLE_S
 from tracks_dagster.kubernetes.effects.pod_watch import PodWatch
+from tracks_dagster.kubernetes.job_names import job_name
 from tracks_dagster.kubernetes.pod_lives import OVERDUE_S
+from tracks_dagster.kubernetes.settings import ClassSettings
 from tracks_dagster.reasons.classify import classify
 from tracks_dagster.reasons.evidence import CANNOT_START, Evidence, RankEnd
 from tracks_dagster.reasons.hangs import Beat, Phase
 from tracks_dagster.track.errors import GangError, StoreUnavailable
+from tracks_dagster.track.names import ENV_ASKED, ENV_CLUSTER_QUEUE
 from tracks_dagster.track.records import Json
 
 Key = Callable[[str, int, str, str], str]
@@ -418,6 +423,39 @@ def test_a_gang_that_its_queue_holds_back_waits_for_ever(
         report = seen(launcher, lambda r: bool(r.conditions), "the Job is seen suspended")
     assert report.phase is GangPhase.ALIVE
     assert not is_over(report, clock.now())
+
+
+def test_a_class_is_queued_admitted_and_told_to_its_pods_by_the_cluster(
+    kube: KubeDouble, store: FakeObjectStore
+) -> None:
+    kueue = kube.install_kueue()
+    kueue.add_queue("urgent")
+    rack = "cloud.provider.com/topology-rack"
+    urgent = ClassSettings(
+        queue="urgent", workload_priority="high", topology_key=rack, topology_rule="required"
+    )
+    with launcher_on(kube, store, queue="training", classes={"urgent": urgent}) as launcher:
+        launcher.start(replace(spec(), workload_class="urgent"))
+        name = job_name("r-1", 1)
+
+        def workload() -> Json:
+            return next(iter(kube.objects.all("workloads.kueue.x-k8s.io")[0]), None)
+
+        asked = until(workload, "Kueue has a Workload for it")["spec"]
+        assert (asked["queueName"], asked["priorityClassName"]) == ("urgent", "high")
+        [pods] = asked["podSets"]
+        annotations = pods["template"]["metadata"]["annotations"]
+        assert annotations["kueue.x-k8s.io/podset-required-topology"] == rack
+        kueue.admit(name)
+        [pod, *_] = [kube.pod(each) for each in running(kube)]
+    told = environment(pod, image={}, read=lambda *_: {})
+    assert told[ENV_CLUSTER_QUEUE] == "cluster-queue"
+    assert json.loads(told[ENV_ASKED]) == {
+        "workload_class": "urgent",
+        "queue": "urgent",
+        "workload_priority": "high",
+        "topology": f"{rack} (required)",
+    }
 
 
 # --- the sweeper

@@ -20,7 +20,7 @@ from tracks_dagster.review.effects.explain.text import (
     run_text,
 )
 from tracks_dagster.review.effects.narrate import sentence
-from tracks_dagster.track.bodies import CheckpointDecision
+from tracks_dagster.track.bodies import CheckpointDecision, ComputeRequest
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.errors import UnknownRun
 from tracks_dagster.track.records import Kind
@@ -55,6 +55,21 @@ def test_the_text_begins_with_the_reason_and_names_what_triggered_a_save(
     text = attempt_text(explain_attempt(tracks, RUN_ID, 2))
     assert text.startswith("gpt-story/a02: gpu_oom")
     assert "step 30: committed (interval)" in text
+
+
+def test_what_was_asked_of_a_cluster_and_what_its_queue_gave_is_told(
+    store: FakeObjectStore, tracks: Tracks
+) -> None:
+    history = History("r-1").declare(compute=ComputeRequest(launcher="kubernetes", ranks=2))
+    asked, granted = {"queue": "urgent", "workload_priority": "high"}, {"cluster_queue": "tracks"}
+    history.open().place(asked=asked, granted=granted).write_to(store)
+    found = explain_attempt(tracks, "r-1", 1)
+    assert found.facts["where"]["asked_of_cluster"] == asked
+    assert found.facts["where"]["granted_by_cluster"] == granted
+    words = (
+        "asked of the cluster: queue urgent, workload_priority high; granted: cluster_queue tracks"
+    )
+    assert words in re.sub(r"\s+", " ", attempt_text(found))
 
 
 def test_only_of_a_failure_the_same_elsewhere_is_offered(story: Story, tracks: Tracks) -> None:

@@ -35,6 +35,15 @@ def test_a_launcher_tells_the_attempt_and_torchrun_the_rank() -> None:
     assert place_from_json(place_to_json(told.attempt)) == told.attempt
 
 
+def test_a_pod_reads_what_was_asked_of_the_cluster_and_what_its_queue_says_that_it_gave() -> None:
+    told = read_environment({"TRACKS_ASKED": '{"queue": "a"}', "TRACKS_CLUSTER_QUEUE": "all"})
+    assert (told.asked, told.granted) == ({"queue": "a"}, {"cluster_queue": "all"})
+    older = read_environment({"TRACKS_CLUSTER_QUEUE": ""})  # of a Kueue that writes no label
+    assert (older.asked, older.granted) == ({}, {})
+    with pytest.raises(SettingsError, match="TRACKS_ASKED is no mapping"):
+        read_environment({"TRACKS_ASKED": "[1]"})
+
+
 def test_without_a_launcher_a_rank_is_alone_with_one_thread() -> None:
     told = read_environment({})
     assert (told.rank, told.world_size, told.threads, told.attempt) == (0, 1, 1, None)

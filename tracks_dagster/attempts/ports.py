@@ -72,6 +72,7 @@ class GangSpec:
     command: what each rank starts. code_key: of the stored code, None without any; `code` are its
     bytes, for a launcher whose gang reads no store.
     opened_seq: the seq of the attempt's `attempt_opened`, for the trainer's walk.
+    workload_class: of its run, the policy's default where that names none.
     environment: more variables for each rank (never secrets: these stay in the parent's own).
     """
 
@@ -84,6 +85,7 @@ class GangSpec:
     code_key: str | None = None
     code: bytes | None = field(default=None, repr=False)
     environment: Mapping[str, str] = field(default_factory=dict)
+    workload_class: str | None = None
 
     @property
     def ranks(self) -> int:

@@ -12,14 +12,14 @@ import click
 from tracks_dagster.cli import BAD_NEWS
 from tracks_dagster.cli.common import as_json, print_json, print_table
 from tracks_dagster.home.home_folder import how_open
-from tracks_dagster.kubernetes.checkup import Finding, Health, check_cluster
+from tracks_dagster.kubernetes.checkup import Finding, Health, check_classes, check_cluster
 from tracks_dagster.kubernetes.settings import (
     ClusterSettings,
     gives_credentials,
     local_path,
     why_unreachable,
 )
-from tracks_dagster.settings import Settings, find_cluster_file, load_cluster
+from tracks_dagster.settings import Settings, find_cluster_file, load_cluster, load_policy
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.errors import GangError, SettingsError, StoreError
 
@@ -42,7 +42,7 @@ def doctor_command(ctx: click.Context, on_cluster: bool, as_json: bool) -> None:
     cluster = load_cluster(settings) if on_cluster else None
     findings = [_home(settings), _store(settings)]
     if cluster is not None:
-        findings += [_reach(settings, cluster), *_cluster(cluster)]
+        findings += [_reach(settings, cluster), *_classes(settings, cluster), *_cluster(cluster)]
     is_ready = all(finding.health is not Health.MISSING for finding in findings)
     if as_json:
         print_json({"is_ready": is_ready, "findings": [to_json(each) for each in findings]})
@@ -94,6 +94,14 @@ def _reach(settings: Settings, cluster: ClusterSettings) -> Finding:
         return Finding(check=check, health=Health.UNKNOWN, words=words)
     words = "Nothing in the settings speaks against it."
     return Finding(check=check, health=Health.OK, words=words)
+
+
+def _classes(settings: Settings, cluster: ClusterSettings) -> list[Finding]:
+    try:
+        found = check_classes(cluster, list(load_policy(settings).scheduling.classes))
+    except SettingsError as error:
+        return [Finding(check="workload classes", health=Health.MISSING, words=str(error))]
+    return [] if found is None else [found]
 
 
 def _cluster(cluster: ClusterSettings) -> list[Finding]:

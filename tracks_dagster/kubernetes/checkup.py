@@ -6,7 +6,7 @@ What this account may not read is `UNKNOWN`, never missing, and no error.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -14,6 +14,7 @@ from tracks_dagster.kubernetes.needs import (
     JOB_SET_GROUP,
     JOB_SET_VERSION,
     KUEUE_GROUP,
+    QUEUE_GROUPS,
     SETTINGS_OF_PODS,
     ObjectRef,
     Permission,
@@ -23,14 +24,24 @@ from tracks_dagster.kubernetes.needs import (
     worker_has_memory_limit,
     worker_priority,
 )
-from tracks_dagster.kubernetes.settings import CPU, HOSTNAME, ClusterSettings, DeviceClass
+from tracks_dagster.kubernetes.settings import (
+    CPU,
+    HOSTNAME,
+    KAI,
+    VOLCANO,
+    ClusterSettings,
+    DeviceClass,
+)
 from tracks_dagster.kubernetes.upkeep import repelling
 from tracks_dagster.reasons.kube_json import mapping, mappings
 from tracks_dagster.track.records import Json
+from tracks_dagster.track.text.nearest import unknown
+from tracks_dagster.track.text.units import counted
 
 # DisruptionTarget on pods is stable from 1.31; manifests are checked from 1.32 on, by tests.
 MINOR_MIN, MINOR_KNOWN_MAX = 32, 37
 NAMES_SHOWN_MAX = 5
+QUOTAS_SHOWN_MAX = 8
 
 _VERSION = re.compile(r"v?1\.(?P<minor>\d+)")
 
@@ -64,12 +75,39 @@ class NodeFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Quota:
+    """How much of one resource a cluster queue may give out, and has given, as the API has it.
+
+    flavor: of the nodes. used: None where it is not said.
+    """
+
+    flavor: str
+    resource: str
+    nominal: str
+    used: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueFacts:
+    """A local queue of Kueue's. quotas: of its cluster queue, None where this account may not look.
+
+    waiting: workloads of the local queue that are not admitted, None where it is not said.
+    """
+
+    name: str
+    cluster_queue: str
+    quotas: tuple[Quota, ...] | None = None
+    waiting: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterFacts:
     """What the API server answered. None, or a key that is missing: it could not be asked.
 
     account: whose permissions these are. denied: permission → the verbs that it lacks. groups: all API
     groups → the versions they serve. found: whether an object is there. nodes: all of them. priorities:
-    priority class → its value, "" → that of a pod that names none.
+    priority class → its value, "" → that of a pod that names none. queues: those of Kueue's that the
+    settings name and that are there.
     """
 
     version: str
@@ -80,6 +118,7 @@ class ClusterFacts:
     found: Mapping[ObjectRef, bool] = field(default_factory=dict)
     nodes: tuple[NodeFacts, ...] | None = None
     priorities: Mapping[str, int] | None = None
+    queues: tuple[QueueFacts, ...] = ()
 
 
 def check_cluster(facts: ClusterFacts, cluster: ClusterSettings) -> list[Finding]:
@@ -90,12 +129,30 @@ def check_cluster(facts: ClusterFacts, cluster: ClusterSettings) -> list[Finding
         *(_permission(need, facts, cluster) for need in permissions(cluster)),
         *(_group(group, facts) for group in api_groups(cluster)),
         *(_object(ref, facts, cluster) for ref in references(cluster)),
+        *(_quota(queue) for queue in facts.queues),
         *_devices(facts, cluster),
         _node_names(facts),
         _worker_priority(facts, cluster),
         _worker_memory(cluster),
         _settings_of_pods(facts),
     ]
+
+
+def check_classes(cluster: ClusterSettings, known: Sequence[str]) -> Finding | None:
+    """Return whether the classes of the settings are the policy's; None where they name none."""
+    if not cluster.classes:
+        return None
+    check = "workload classes"
+    wrong = [
+        unknown("workload class", name, known) for name in cluster.classes if name not in known
+    ]
+    if wrong:
+        words = (
+            f"{' '.join(wrong)} No run has one that the policy lacks: correct it, or add it there."
+        )
+        return Finding(check=check, health=Health.MISSING, words=words)
+    words = f"{', '.join(cluster.classes)}: each is one of the policy's."
+    return Finding(check=check, health=Health.OK, words=words)
 
 
 def _version(version: str) -> Finding:
@@ -143,8 +200,7 @@ def _permission(need: Permission, facts: ClusterFacts, cluster: ClusterSettings)
 
 
 def _group(group: str, facts: ClusterFacts) -> Finding:
-    what = {JOB_SET_GROUP: "JobSet", KUEUE_GROUP: "Kueue"}[group]
-    setting = {JOB_SET_GROUP: "job_kind: Job", KUEUE_GROUP: "no queue"}[group]
+    what, setting = _GROUPS[group]
     if facts.groups is None:
         words = "This account may not list the API groups."
         return Finding(check=what, health=Health.UNKNOWN, words=words)
@@ -158,6 +214,14 @@ def _group(group: str, facts: ClusterFacts) -> Finding:
     return Finding(check=what, health=Health.OK, words=", ".join(versions) or group)
 
 
+_GROUPS = {  # what has it, and the setting that does without
+    JOB_SET_GROUP: ("JobSet", "job_kind: Job"),
+    KUEUE_GROUP: ("Kueue", "no queue"),
+    QUEUE_GROUPS[VOLCANO]: ("Volcano", "another scheduler"),
+    QUEUE_GROUPS[KAI]: ("KAI", "another scheduler"),
+}
+
+
 def _object(ref: ObjectRef, facts: ClusterFacts, cluster: ClusterSettings) -> Finding:
     check = f"{_format(ref.resource, ref.group)} {ref.name}"
     found = facts.found.get(ref)
@@ -169,6 +233,30 @@ def _object(ref: ObjectRef, facts: ClusterFacts, cluster: ClusterSettings) -> Fi
         words = f"It is not there{at}; create it, or take it out of the cluster's settings."
         return Finding(check=check, health=Health.MISSING, words=words)
     return Finding(check=check, health=Health.OK, words="It is there.")
+
+
+def _quota(queue: QueueFacts) -> Finding:
+    """Say what the queue may give out and has given."""
+    check, where = f"quota of queue {queue.name}", f"ClusterQueue {queue.cluster_queue}"
+    if queue.quotas is None:
+        words = (
+            f"{where}: this account may not look (get clusterqueues); `kubectl describe` shows it."
+        )
+        return Finding(check=check, health=Health.UNKNOWN, words=words)
+    if not queue.quotas:
+        words = f"{where} is not there, or gives out nothing: no gang is ever admitted."
+        return Finding(check=check, health=Health.MISSING, words=words)
+    parts = [
+        f"{each.resource} {each.used or '?'} of {each.nominal} ({each.flavor})"
+        for each in queue.quotas[:QUOTAS_SHOWN_MAX]
+    ]
+    more = len(queue.quotas) - QUOTAS_SHOWN_MAX
+    left = f" and {more} more" if more > 0 else ""
+    waiting = (
+        "" if queue.waiting is None else f"; {counted(queue.waiting, 'workload')} not admitted"
+    )
+    words = f"{where}: {', '.join(parts)}{left} in use{waiting}."
+    return Finding(check=check, health=Health.OK, words=words)
 
 
 def _devices(facts: ClusterFacts, cluster: ClusterSettings) -> Iterator[Finding]:
@@ -265,12 +353,14 @@ def _worker_priority(facts: ClusterFacts, cluster: ClusterSettings) -> Finding:
     if facts.priorities is None:
         words = "This account may not list the priority classes."
         return Finding(check=check, health=Health.UNKNOWN, words=words)
-    workers, gangs = worker_priority(cluster), cluster.priority_class
-    values = [facts.priorities.get(name or "") for name in (workers, gangs)]
-    if None in values:
+    workers = worker_priority(cluster)
+    named = [cluster.priority_class, *(each.priority_class for each in cluster.classes.values())]
+    values = {name: facts.priorities.get(name or "") for name in (workers, *named)}
+    if None in values.values():
         words = "A named class is not there, so the order of the classes is unknown."
         return Finding(check=check, health=Health.UNKNOWN, words=words)
-    own, theirs = (value or 0 for value in values)
+    gangs = max(named, key=lambda name: values[name] or 0)
+    own, theirs = values[workers] or 0, values[gangs] or 0
     classes = f"{_class_of(workers)} of {own}, gangs {_class_of(gangs)} of {theirs}"
     if own >= theirs:
         return Finding(check=check, health=Health.OK, words=f"They have {classes}.")

@@ -12,7 +12,16 @@ from dataclasses import dataclass
 
 from tracks_dagster.kubernetes.job_names import NODES_MAX
 from tracks_dagster.kubernetes.merging import merged
-from tracks_dagster.kubernetes.settings import CPU, HOSTNAME, ClusterSettings, DeviceClass
+from tracks_dagster.kubernetes.settings import (
+    AFFINITY,
+    CPU,
+    HOSTNAME,
+    KAI,
+    VOLCANO,
+    ClassSettings,
+    ClusterSettings,
+    DeviceClass,
+)
 from tracks_dagster.track.bodies import ComputeRequest
 from tracks_dagster.track.records import Json
 from tracks_dagster.track.text.nearest import unknown
@@ -23,7 +32,8 @@ REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
-    """The request beside the settings. nodes: how many pods; queue, …: None for none.
+    """The request beside the settings. nodes: how many pods; queue, …: None for none, else as of
+    `ClusterSettings`.
 
     requests: what each pod is given; limits: what it is limited to.
     """
@@ -37,17 +47,29 @@ class Demand:
     priority_class: str | None
     topology_key: str | None
     queue: str | None
+    workload_priority: str | None
+    scheduler: str | None
+    topology_rule: str
+    topology: str | None
 
 
-def demand(compute: ComputeRequest, cluster: ClusterSettings, problems: list[str]) -> Demand:
+def demand(
+    compute: ComputeRequest,
+    cluster: ClusterSettings,
+    problems: list[str],
+    *,
+    workload_class: str | None = None,
+) -> Demand:
     """Return what to ask for; adds to `problems` what cannot be asked for.
 
-    An empty word ("") in the request switches off what the settings say.
+    The request counts before its workload class, the class before the settings for all. An empty word
+    ("") switches off what comes after it.
     """
     problems += _impossible(compute)
+    named = cluster.classes.get(workload_class or "", ClassSettings())
     device = _device(compute.device_class, cluster, problems)
     requests = _requests(compute, device, cluster.shared_memory_bytes)
-    return Demand(
+    found = Demand(
         nodes=max(1, compute.ranks // max(1, compute.ranks_per_node)),
         ranks_per_node=compute.ranks_per_node,
         device=device,
@@ -56,10 +78,16 @@ def demand(compute: ComputeRequest, cluster: ClusterSettings, problems: list[str
         # with more threads than it computes with, though the node has cores to spare.
         limits={name: value for name, value in requests.items() if name != CPUS},
         node_selector={**cluster.node_selector, **device.node_selector, **compute.node_selector},
-        priority_class=_asked_or_set(compute.priority_class, cluster.priority_class),
-        topology_key=_asked_or_set(compute.topology_key, cluster.topology_key),
-        queue=_asked_or_set(compute.queue, cluster.queue),
+        priority_class=_first(compute.priority_class, named.priority_class, cluster.priority_class),
+        topology_key=_first(compute.topology_key, named.topology_key, cluster.topology_key),
+        queue=_first(compute.queue, named.queue, cluster.queue),
+        workload_priority=_first(named.workload_priority, cluster.workload_priority),
+        scheduler=cluster.scheduler,
+        topology_rule=named.topology_rule or cluster.topology_rule,
+        topology=cluster.topology,
     )
+    problems += _unreadable_topology(found)
+    return found
 
 
 def threads(compute: ComputeRequest) -> int | None:
@@ -123,8 +151,26 @@ def _requests(
     return found
 
 
-def _asked_or_set(asked: str | None, from_settings: str | None) -> str | None:
-    return (from_settings if asked is None else asked) or None
+def _first(*words: str | None) -> str | None:
+    """Return the first that says something; None where that is an empty word."""
+    return next((word for word in words if word is not None), None) or None
+
+
+def _unreadable_topology(wanted: Demand) -> list[str]:
+    """Return why nobody would read the topology's annotations."""
+    if wanted.topology_key is None or wanted.topology_rule == AFFINITY:
+        return []
+    asked = f"topology_rule = {wanted.topology_rule} for {wanted.topology_key}:"
+    use = f"use topology_rule: {AFFINITY}"
+    if wanted.scheduler == VOLCANO:
+        return [f"{asked} Volcano reads no such annotation of a Job; {use}."]
+    if wanted.scheduler == KAI:
+        if wanted.topology is not None:
+            return []
+        return [f"{asked} KAI needs the name of its Topology; set topology: NAME, or {use}."]
+    if wanted.queue is None:
+        return [f"{asked} only a queue reads it, and there is none; name a queue, or {use}."]
+    return []
 
 
 def affinity(

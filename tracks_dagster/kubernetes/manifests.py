@@ -10,8 +10,8 @@ from tracks_dagster.attempts.ports import GangSpec
 from tracks_dagster.kubernetes.compute_demand import Demand, demand
 from tracks_dagster.kubernetes.job_names import ANNOTATION_ATTEMPT, MEMBER, gang_labels, job_name
 from tracks_dagster.kubernetes.pod_template import MASTER_PORT, pod_template, read_parts
+from tracks_dagster.kubernetes.queueing import Marks, is_queued_by_kueue, marks_of
 from tracks_dagster.kubernetes.settings import JOB, JOB_SET, ClusterSettings
-from tracks_dagster.kubernetes.template_rules import QUEUE_LABEL
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.names import attempt_key
 from tracks_dagster.track.records import Json
@@ -26,7 +26,7 @@ def gang_objects(spec: GangSpec, cluster: ClusterSettings) -> list[dict[str, Jso
     template together.
     """
     problems: list[str] = []
-    wanted = demand(spec.compute, cluster, problems)
+    wanted = demand(spec.compute, cluster, problems, workload_class=spec.workload_class)
     parts = read_parts(spec, cluster, problems)
     if problems:
         key = attempt_key(spec.run_id, spec.attempt_id)
@@ -39,7 +39,7 @@ def gang_objects(spec: GangSpec, cluster: ClusterSettings) -> list[dict[str, Jso
     job = {
         "apiVersion": "batch/v1",
         "kind": JOB,
-        "metadata": _metadata(spec, cluster, wanted.queue),
+        "metadata": _metadata(spec, cluster, marks_of(wanted)),
         "spec": _suspended(wanted) | gang,
     }
     return [_service(spec, cluster), job]
@@ -51,7 +51,7 @@ def _service(spec: GangSpec, cluster: ClusterSettings) -> dict[str, Json]:
     return {
         "apiVersion": "v1",
         "kind": "Service",
-        "metadata": _metadata(spec, cluster, None),
+        "metadata": _metadata(spec, cluster, Marks()),
         "spec": {
             "clusterIP": "None",
             "publishNotReadyAddresses": True,
@@ -87,15 +87,17 @@ def _job_set(
     The Service is ours, as for a Job: with enableDNSHostnames the JobSet's controller would make one
     of its own, of the same name, and set the same subdomain.
     """
+    marks = marks_of(wanted)
     member = {
         "name": MEMBER,
         "replicas": 1,
-        "template": {"metadata": _marks(spec), "spec": gang},
+        # Volcano looks at the Job that owns the pods, KAI at the JobSet above it.
+        "template": {"metadata": _marks(spec, Marks(annotations=marks.annotations)), "spec": gang},
     }
     return {
         "apiVersion": JOB_SET_API,
         "kind": JOB_SET,
-        "metadata": _metadata(spec, cluster, wanted.queue),
+        "metadata": _metadata(spec, cluster, marks),
         "spec": {
             **_suspended(wanted),
             "failurePolicy": {"maxRestarts": 0},
@@ -105,21 +107,19 @@ def _job_set(
     }
 
 
-def _metadata(spec: GangSpec, cluster: ClusterSettings, queue: str | None) -> dict[str, Json]:
-    marks = _marks(spec)
-    if queue is not None:
-        marks["labels"][QUEUE_LABEL] = queue
+def _metadata(spec: GangSpec, cluster: ClusterSettings, marks: Marks) -> dict[str, Json]:
     name = job_name(spec.run_id, spec.attempt_id)
-    return {"name": name, "namespace": cluster.namespace, **marks}
+    return {"name": name, "namespace": cluster.namespace, **_marks(spec, marks)}
 
 
-def _marks(spec: GangSpec) -> dict[str, Json]:
+def _marks(spec: GangSpec, marks: Marks) -> dict[str, Json]:
+    key = attempt_key(spec.run_id, spec.attempt_id)
     return {
-        "labels": gang_labels(spec.run_id, spec.attempt_id),
-        "annotations": {ANNOTATION_ATTEMPT: attempt_key(spec.run_id, spec.attempt_id)},
+        "labels": {**marks.labels, **gang_labels(spec.run_id, spec.attempt_id)},
+        "annotations": {**marks.annotations, ANNOTATION_ATTEMPT: key},
     }
 
 
 def _suspended(wanted: Demand) -> dict[str, Json]:
-    """A queue admits all pods of a gang or none, by lifting the suspension."""
-    return {"suspend": True} if wanted.queue is not None else {}
+    """Kueue admits all pods of a gang or none, by lifting the suspension."""
+    return {"suspend": True} if is_queued_by_kueue(wanted) else {}

@@ -8,12 +8,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from tracks_dagster.kubernetes.settings import JOB_SET, ClusterSettings
+from tracks_dagster.kubernetes.settings import (
+    JOB_SET,
+    KAI,
+    VOLCANO,
+    ClusterSettings,
+    queues_of,
+)
 from tracks_dagster.reasons.kube_json import mapping, mappings
 from tracks_dagster.track.records import Json
 
 JOB_SET_GROUP, JOB_SET_VERSION = "jobset.x-k8s.io", "v1alpha2"
 KUEUE_GROUP = "kueue.x-k8s.io"
+QUEUE_GROUPS = {VOLCANO: "scheduling.volcano.sh", KAI: "scheduling.run.ai"}  # their own queues
 SCHEDULING_GROUP = "scheduling.k8s.io"
 
 _GANG = ("create", "delete", "get", "list", "watch")
@@ -63,8 +70,11 @@ def permissions(cluster: ClusterSettings) -> tuple[Permission, ...]:
 
 def api_groups(cluster: ClusterSettings) -> tuple[str, ...]:
     """Return the groups of the custom resources that the settings use."""
-    wanted = {JOB_SET_GROUP: cluster.job_kind == JOB_SET, KUEUE_GROUP: cluster.queue is not None}
-    return tuple(group for group, is_used in wanted.items() if is_used)
+    own = QUEUE_GROUPS.get(cluster.scheduler or "")
+    jobs = (JOB_SET_GROUP,) if cluster.job_kind == JOB_SET else ()
+    if own is not None:
+        return (*jobs, own)
+    return (*jobs, KUEUE_GROUP) if queues_of(cluster) else jobs
 
 
 def references(cluster: ClusterSettings) -> tuple[ObjectRef, ...]:
@@ -87,7 +97,9 @@ def references(cluster: ClusterSettings) -> tuple[ObjectRef, ...]:
             for ref in _of_container(each)
         ),
     ]
-    for name in (cluster.priority_class, worker_priority(cluster)):
+    classes = tuple(cluster.classes.values())
+    priorities = (cluster.priority_class, *(each.priority_class for each in classes))
+    for name in (*priorities, worker_priority(cluster)):
         if name is not None:
             found.append(
                 ObjectRef(
@@ -97,9 +109,29 @@ def references(cluster: ClusterSettings) -> tuple[ObjectRef, ...]:
                     is_namespaced=False,
                 )
             )
-    if cluster.queue is not None:
-        found.append(ObjectRef(resource="localqueues", group=KUEUE_GROUP, name=cluster.queue))
+    found += _queues(cluster)
     return tuple(dict.fromkeys(ref for ref in found if ref.name))
+
+
+def _queues(cluster: ClusterSettings) -> Iterator[ObjectRef]:
+    """Yield the queues, in the words of whoever has them, and Kueue's priorities."""
+    own = QUEUE_GROUPS.get(cluster.scheduler or "")
+    for name in queues_of(cluster):
+        if own is None:
+            yield ObjectRef(resource="localqueues", group=KUEUE_GROUP, name=name)
+        else:
+            yield ObjectRef(resource="queues", group=own, name=name, is_namespaced=False)
+    if own is not None:
+        return
+    classes = cluster.classes.values()
+    for priority in (cluster.workload_priority, *(each.workload_priority for each in classes)):
+        if priority is not None:
+            yield ObjectRef(
+                resource="workloadpriorityclasses",
+                group=KUEUE_GROUP,
+                name=priority,
+                is_namespaced=False,
+            )
 
 
 def worker_priority(cluster: ClusterSettings) -> str | None:

@@ -20,7 +20,13 @@ from tracks_dagster.kubernetes.compute_demand import (
 )
 from tracks_dagster.kubernetes.job_names import ANNOTATION_ATTEMPT, gang_labels, job_name, pod_host
 from tracks_dagster.kubernetes.merging import by_key, distinct, merged
-from tracks_dagster.kubernetes.settings import GIB, TRAINER, ClusterSettings
+from tracks_dagster.kubernetes.queueing import (
+    CLUSTER_QUEUE_LABEL,
+    asked_of_cluster,
+    is_queued_by_kueue,
+    marks_of,
+)
+from tracks_dagster.kubernetes.settings import AFFINITY, GIB, TRAINER, ClusterSettings
 from tracks_dagster.kubernetes.template_rules import (
     TemplateParts,
     check_variables,
@@ -75,6 +81,10 @@ _FIELDS = {
 }
 
 
+# What Kueue writes on admitted pods; a version that writes none leaves it empty.
+_GRANTED = {names.ENV_CLUSTER_QUEUE: f"metadata.labels['{CLUSTER_QUEUE_LABEL}']"}
+
+
 def read_parts(spec: GangSpec, cluster: ClusterSettings, problems: list[str]) -> TemplateParts:
     """Return the template's parts; adds to `problems` what in it or the settings is not theirs to
     say."""
@@ -90,11 +100,12 @@ def pod_template(
 ) -> Json:
     """Return the PodTemplateSpec of a gang, of parts that `read_parts` found no fault with."""
     labels = gang_labels(spec.run_id, spec.attempt_id)
+    marks = marks_of(wanted)
     own_annotations = {ANNOTATION_ATTEMPT: attempt_key(spec.run_id, spec.attempt_id)}
     return {
         "metadata": {
-            "labels": merged(parts.labels, labels),
-            "annotations": merged(parts.annotations, own_annotations),
+            "labels": merged(parts.labels, {**marks.pod_labels, **labels}),
+            "annotations": merged(parts.annotations, {**marks.pod_annotations, **own_annotations}),
         },
         "spec": _pod(spec, cluster, wanted, parts),
     }
@@ -113,6 +124,8 @@ def _pod(spec: GangSpec, cluster: ClusterSettings, wanted: Demand, parts: Templa
         own["serviceAccountName"] = cluster.service_account
     if wanted.priority_class is not None:
         own["priorityClassName"] = wanted.priority_class
+    if wanted.scheduler is not None:
+        own["schedulerName"] = wanted.scheduler
     secrets = [{"name": name} for name in cluster.image_pull_secrets]
     joined = {
         "imagePullSecrets": by_key("name", below.get("imagePullSecrets") or (), secrets),
@@ -123,7 +136,7 @@ def _pod(spec: GangSpec, cluster: ClusterSettings, wanted: Demand, parts: Templa
         "affinity": affinity(
             below.get("affinity") or {},
             excluded_nodes=spec.compute.excluded_nodes,
-            topology_key=wanted.topology_key,
+            topology_key=wanted.topology_key if wanted.topology_rule == AFFINITY else None,
             labels=gang_labels(spec.run_id, spec.attempt_id),
         ),
     }
@@ -225,7 +238,7 @@ def environment(
     """
     fields = [
         {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
-        for name, path in _FIELDS.items()
+        for name, path in _fields(wanted).items()
     ]
     own = {name: _literal(value) for name, value in _of_attempt(spec, cluster, wanted).items()}
     asked = {name: _literal(value) for name, value in spec.environment.items()}
@@ -256,6 +269,8 @@ def _of_attempt(spec: GangSpec, cluster: ClusterSettings, wanted: Demand) -> dic
         names.ENV_IMAGE: cluster.image,
         names.ENV_COMMAND: json.dumps(to_json(spec.command)),
     }
+    if asked := asked_of_cluster(wanted, spec.workload_class):
+        values[names.ENV_ASKED] = json.dumps(asked)
     if spec.code_key is not None:  # the pod takes it from the store; a manifest has no room for it
         values[names.ENV_CODE_KEY] = spec.code_key
     return values | {
@@ -273,6 +288,10 @@ def _helpful(spec: GangSpec, wanted: Demand) -> dict[str, str]:
     if each is not None:
         found["OMP_NUM_THREADS"] = str(each)
     return found | (_NCCL if wanted.device.resource is not None else {})
+
+
+def _fields(wanted: Demand) -> dict[str, str]:
+    return {**_FIELDS, **(_GRANTED if is_queued_by_kueue(wanted) else {})}
 
 
 def _entries(values: Mapping[str, str]) -> list[Json]:

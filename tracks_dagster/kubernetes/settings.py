@@ -17,6 +17,10 @@ from tracks_dagster.track.records import Json
 JOB, JOB_SET = "Job", "JobSet"
 JOB_KINDS = (JOB, JOB_SET)
 PULL_POLICIES = ("Always", "IfNotPresent", "Never")
+VOLCANO, KAI = "volcano", "kai-scheduler"  # schedulers with queues of their own
+# How a topology_key is asked for: by the pods' affinity, or by the queue's own annotations.
+AFFINITY = "affinity"
+TOPOLOGY_RULES = (AFFINITY, "required", "preferred")
 GIB = 1024**3
 CPU = "cpu"  # the device class that every cluster has
 HOSTNAME = "kubernetes.io/hostname"  # the label by which a gang is kept off excluded nodes
@@ -38,6 +42,20 @@ class DeviceClass:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ClassSettings:
+    """What gangs of one workload class ask for, in place of what the settings say for all.
+
+    As in `ClusterSettings`; None: as there.
+    """
+
+    queue: str | None = None
+    workload_priority: str | None = None
+    priority_class: str | None = None
+    topology_key: str | None = None
+    topology_rule: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterSettings:
     """Where gangs run, and what every pod of them gets.
 
@@ -51,7 +69,10 @@ class ClusterSettings:
     scheduling_timeout_s: for every pod to get a node; start_timeout_s: from then on for its container
     to run, image pull included; partial_start_timeout_s: for the rest of the pods to get a node once
     the first has one.
-    device_classes: beside "cpu", which is always there. queue: Kueue's local queue.
+    device_classes: beside "cpu", which is always there. scheduler: of gangs' pods, None for the
+    cluster's own. queue: Kueue's local queue; of the schedulers KAI and VOLCANO their own.
+    workload_priority: Kueue's WorkloadPriorityClass. topology_rule: how topology_key is asked for.
+    topology: KAI's Topology object. classes: workload class → what its gangs ask for.
     run_worker: a fragment of dagster-k8s' `K8sRunLauncher` config, for the run workers.
     taint_quarantined_nodes: keep everything else off nodes in quarantine as well (`upkeep`).
     """
@@ -82,6 +103,11 @@ class ClusterSettings:
     priority_class: str | None = None
     topology_key: str | None = None
     queue: str | None = None
+    workload_priority: str | None = None
+    scheduler: str | None = None
+    topology_rule: str = AFFINITY
+    topology: str | None = None
+    classes: Mapping[str, ClassSettings] = field(default_factory=dict)
     run_worker: Mapping[str, Json] = field(default_factory=dict)
     taint_quarantined_nodes: bool = False
 
@@ -93,6 +119,11 @@ class ClusterSettings:
                 f"image_pull_policy is {self.image_pull_policy!r}; there are "
                 f"{', '.join(PULL_POLICIES)}."
             )
+        for rule in (self.topology_rule, *(each.topology_rule for each in self.classes.values())):
+            if rule is not None and rule not in TOPOLOGY_RULES:
+                raise ValueError(
+                    f"topology_rule is {rule!r}; there are {', '.join(TOPOLOGY_RULES)}."
+                )
         if not self.image:
             raise ValueError("image is empty; name the image that gangs run.")
         if self.shared_memory_bytes < 1:
@@ -107,6 +138,12 @@ class ClusterSettings:
         ):
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name} has to be more than 0 s.")
+
+
+def queues_of(cluster: ClusterSettings) -> tuple[str, ...]:
+    """Return every queue that the settings name, each once."""
+    named = (cluster.queue, *(each.queue for each in cluster.classes.values()))
+    return tuple(dict.fromkeys(each for each in named if each))
 
 
 # Whether pods can reach the object store, as far as settings show. Pods see what their volumes mount,

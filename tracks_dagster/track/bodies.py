@@ -357,6 +357,8 @@ class AttemptPlaced:
     environment: versions of python, torch, numpy, the platform, and code_sha256 of the training
     code; environment_sha256: of these versions. packages_sha256: of the stored list of all packages of
     the ranks' interpreter (`track.packages_key`).
+    asked: of the cluster's queue and scheduler, by the gang's manifest; granted: what they say they
+    gave. Both are empty on one machine.
     """
 
     launch_id: str
@@ -368,6 +370,8 @@ class AttemptPlaced:
     pod_nodes: tuple[str, ...] = ()
     places_sha256: str | None = None
     packages_sha256: str | None = None
+    asked: Mapping[str, str] = field(default_factory=dict)
+    granted: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -105,6 +105,8 @@ ENV_METRICS = "TRACKS_METRICS"
 ENV_LEASED_DEVICES = "TRACKS_LEASED_DEVICES"  # what the gang or eval was given, by name
 ENV_SIZE = "TRACKS_SIZE"  # the file of a sizing, in place of an attempt
 ENV_IMAGE = "TRACKS_IMAGE"  # the container image's digest, where there is one
+ENV_ASKED = "TRACKS_ASKED"  # of the cluster's queue and scheduler: a mapping as JSON
+ENV_CLUSTER_QUEUE = "TRACKS_CLUSTER_QUEUE"  # that admitted the pod, where Kueue says so
 ENV_NODE = "TRACKS_NODE"  # the cluster's name of the node, where the host's name is the pod's
 ENV_POD = "TRACKS_POD"
 ENV_POD_UID = "TRACKS_POD_UID"
@@ -129,6 +131,8 @@ POD_VARIABLES = frozenset(
         ENV_OPENED_SEQ,
         ENV_WORK,
         ENV_IMAGE,
+        ENV_ASKED,
+        ENV_CLUSTER_QUEUE,
         ENV_NODE,
         ENV_POD,
         ENV_POD_UID,

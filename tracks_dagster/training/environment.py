@@ -6,6 +6,7 @@ launcher sets for an attempt. Nothing here starts a process group or touches the
 
 from __future__ import annotations
 
+import json
 import platform
 import socket
 from collections.abc import Mapping
@@ -49,7 +50,8 @@ class RankEnvironment:
 
     has_group: it was started as torchrun starts one, so that a script may expect a process group, also
     of one rank. threads: how many the rank computes with on the CPU. node, pod: what a cluster calls
-    them; None: the host's own name, and no pod. secrets: values that no text may show.
+    them; None: the host's own name, and no pod. asked, granted: as of `AttemptPlaced`. secrets: values
+    that no text may show.
     """
 
     rank: int
@@ -61,6 +63,8 @@ class RankEnvironment:
     has_group: bool = False
     node: str | None = None
     pod: str | None = None
+    asked: Mapping[str, str] = field(default_factory=dict)
+    granted: Mapping[str, str] = field(default_factory=dict)
     secrets: tuple[str, ...] = field(default=(), repr=False)
 
 
@@ -88,8 +92,22 @@ def read_environment(environ: Mapping[str, str]) -> RankEnvironment:
         has_group="RANK" in environ,
         node=environ.get(names.ENV_NODE) or None,
         pod=environ.get(names.ENV_POD) or None,
+        asked=_asked(environ),
+        granted=_granted(environ),
         secrets=secrets_of(environ),
     )
+
+
+def _asked(environ: Mapping[str, str]) -> dict[str, str]:
+    try:
+        return {str(k): str(v) for k, v in json.loads(environ.get(names.ENV_ASKED) or "{}").items()}
+    except (ValueError, AttributeError) as error:
+        raise SettingsError(f"{names.ENV_ASKED} is no mapping; a launcher sets it.") from error
+
+
+def _granted(environ: Mapping[str, str]) -> dict[str, str]:
+    queue = environ.get(names.ENV_CLUSTER_QUEUE)
+    return {"cluster_queue": queue} if queue else {}
 
 
 def place_to_json(place: AttemptPlace) -> dict[str, Json]:

@@ -158,6 +158,8 @@ def join_launch(
         clean=farewell.clean,
         node=environment.node,
         pod=environment.pod,
+        asked=environment.asked,
+        granted=environment.granted,
         computes_on=computes_on if is_parent else None,
     )
     return farewell.launch

@@ -7,7 +7,7 @@ an attempt that has ended, it is fenced here, before the first step.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -101,12 +101,15 @@ def place(
     clean: Redact = redact,
     node: str | None = None,
     pod: str | None = None,
+    asked: Mapping[str, str] | None = None,
+    granted: Mapping[str, str] | None = None,
     computes_on: torch.device | None = None,
 ) -> Launch:
     """Bring the ranks together under one launch id and append `attempt_placed`. Collective.
 
-    on_launch_id gets the id as soon as it is known. node, pod: as in `RankEnvironment`. computes_on:
-    the device of another process, which trains in this one's place; None: this one does. Raises
+    on_launch_id gets the id as soon as it is known. node, pod, asked, granted: as in
+    `RankEnvironment`. computes_on: the device of another process, which trains in this one's place;
+    None: this one does. Raises
     Fenced on every rank when another launch was placed or the attempt is over, SettingsError when the
     gang has another size than the attempt was opened with.
     """
@@ -134,6 +137,8 @@ def place(
         environment=software,
         environment_sha256=digest_of(software),
         packages_sha256=sha256_hex(packages),
+        asked=asked or {},
+        granted=granted or {},
     )
     track = _trainer_track(store, where, launch_id) if ranks.is_first else None
 

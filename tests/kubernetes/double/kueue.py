@@ -16,6 +16,8 @@ from tests.kubernetes.double.objects import Key, Objects, conditions, now_text
 
 GROUP = "kueue.x-k8s.io"
 QUEUE_LABEL = f"{GROUP}/queue-name"
+PRIORITY_LABEL = f"{GROUP}/priority-class"
+CLUSTER_QUEUE_LABEL = f"{GROUP}/cluster-queue-name"  # of pods, since 0.17
 JOBS, WORKLOADS, QUEUES = "jobs.batch", f"workloads.{GROUP}", f"localqueues.{GROUP}"
 CLUSTER_QUEUE = "cluster-queue"
 
@@ -76,6 +78,9 @@ class Kueue:
             _put(found, _condition("Admitted", "True", "Admitted", words))
 
         def resumed(found: Json) -> None:
+            if resource == JOBS:
+                meta = found["spec"]["template"].setdefault("metadata", {})
+                meta.setdefault("labels", {})[CLUSTER_QUEUE_LABEL] = CLUSTER_QUEUE
             if node_selector and resource == JOBS:
                 spec = found["spec"]["template"]["spec"]
                 spec["nodeSelector"] = {**(spec.get("nodeSelector") or {}), **node_selector}
@@ -134,6 +139,7 @@ class Kueue:
             "metadata": {**meta, "ownerReferences": [owner]},
             "spec": {
                 "queueName": queue,
+                "priorityClassName": job["metadata"]["labels"].get(PRIORITY_LABEL, ""),
                 "active": True,
                 "podSets": [{"name": "main", "count": count, "template": template}],
             },

@@ -119,7 +119,7 @@ class ManualRetry:
         if not (changed or self.allows_environment_change or self.is_forced):
             _refuse_the_same_again(state, last)
         if self.check_gang is not None and changes.compute:
-            self.check_gang(_gang(tracks, state, last, plan))
+            self.check_gang(_gang(world, state, last, plan))
         if tainted := from_onset_on(state, last, world.policy):
             return First(do=partial(_quarantine, tracks, state, tainted, self.name))
         for key, data in _objects(state, changes, plan):
@@ -243,15 +243,16 @@ def _refuse_the_same_again(state: RunState, last: AttemptState) -> None:
     )
 
 
-def _gang(tracks: Tracks, state: RunState, last: AttemptState, plan: AttemptPlan) -> GangSpec:
+def _gang(world: World, state: RunState, last: AttemptState, plan: AttemptPlan) -> GangSpec:
     """Return what the launcher would be asked to start, to see whether it can."""
     return GangSpec(
         run_id=state.run_id,
         attempt_id=last.attempt_id + 1,
         opened_seq=state.head.seq + 1,
         compute=plan.compute,
-        store_url=tracks.store.url,
+        store_url=world.tracks.store.url,
         command=RankCommand(words=(SCRIPT,)),  # no launcher refuses one
+        workload_class=state.declared.workload_class or world.policy.scheduling.default_class,
     )
 
 

@@ -166,7 +166,7 @@ def declare(
     if state is None:
         declared = plan_run(tracks, request, scheduling=scheduling)
         if check_gang is not None:
-            check_gang(first_gang(request, tracks.store.url))
+            check_gang(first_gang(request, tracks.store.url, scheduling))
         if request.branched_from is not None:  # pinned before anybody relies on it
             pin_source(tracks, request.branched_from, request.run_id, by=request.owner)
         # Before the record: from then on the watcher may open the attempt that needs it. A caller
@@ -336,7 +336,7 @@ def _cadence(request: RunRequest) -> CheckpointCadence:
     )
 
 
-def first_gang(request: RunRequest, store_url: str) -> GangSpec:
+def first_gang(request: RunRequest, store_url: str, scheduling: SchedulingPolicy) -> GangSpec:
     """Return the first gang that the launcher will be asked to start, to check it beforehand.
 
     Its place in the track is not known yet, nor its code."""
@@ -347,6 +347,7 @@ def first_gang(request: RunRequest, store_url: str) -> GangSpec:
         compute=request.compute,
         store_url=store_url,
         command=RankCommand(words=(SCRIPT,)),  # no launcher refuses one
+        workload_class=request.workload_class or scheduling.default_class,
     )
 
 

@@ -37,6 +37,7 @@ from tracks_dagster.reasons.hangs import Beat, Hang, HangWatch, StackDump, limit
 from tracks_dagster.reasons.user_rules import NO_RULES, UserRules
 from tracks_dagster.retry.policy import RetryPolicy
 from tracks_dagster.retry.remediation import allocator_environment
+from tracks_dagster.scheduling.policy import SchedulingPolicy
 from tracks_dagster.stores.journals import last_step
 from tracks_dagster.track import names
 from tracks_dagster.track.bodies import AttemptSupervised, Drill, Note, Program
@@ -163,7 +164,7 @@ class Supervisor:
         if (refused := self._refuse_resume(state, attempt)) is not None:
             return refused
         try:
-            self.gangs.start(gang_spec(self.tracks, state, attempt))
+            self.gangs.start(gang_spec(self.tracks, state, attempt, self.policy.scheduling))
         except GangUnreachable:
             raise
         except GangError as error:
@@ -272,7 +273,9 @@ class Supervisor:
 _BY_FILES = ("-m", "tracks_dagster.training.projects.command")
 
 
-def gang_spec(tracks: Tracks, state: RunState, attempt: AttemptState) -> GangSpec:
+def gang_spec(
+    tracks: Tracks, state: RunState, attempt: AttemptState, scheduling: SchedulingPolicy
+) -> GangSpec:
     """Return what to start for `attempt`; raises GangError when its code is not in the store."""
     key = trainer_of(state, attempt)
     doing = f"Cannot start {attempt_key(state.run_id, attempt.attempt_id)}"
@@ -296,6 +299,7 @@ def gang_spec(tracks: Tracks, state: RunState, attempt: AttemptState) -> GangSpe
         code_key=key,
         code=code,
         environment=allocator_environment(attempt.opened.config),
+        workload_class=state.declared.workload_class or scheduling.default_class,
     )
 
 

@@ -443,7 +443,7 @@ def _checked(
     check_request(request)
     if "run_id" not in chosen or _find_run(given, request.run_id) is None:
         check_queue(request, policy.scheduling)  # a run that exists goes on whatever there is now
-    gang_check_of(given)(first_gang(request, given.store_url))
+    gang_check_of(given)(first_gang(request, given.store_url, policy.scheduling))
     check_home(given.home)
     if data is not None:
         return replace(request, snapshot_id=check_source(_dataset(request), data))

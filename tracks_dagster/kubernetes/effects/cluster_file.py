@@ -5,6 +5,9 @@
     termination_grace: 2min
     device_classes:
       a100: {resource: nvidia.com/gpu, node_selector: {gpu: a100}}
+    queue: training
+    classes:                      # of the policy: what their gangs ask for instead
+      urgent: {queue: urgent, workload_priority: high}
     environment_from: [{secretRef: {name: object-store}}]
 
 What is an object of the API (volumes, the pod template) keeps the API's own words. Of those, only what
@@ -32,6 +35,8 @@ from tracks_dagster.kubernetes.settings import (
     CPU,
     JOB_KINDS,
     PULL_POLICIES,
+    TOPOLOGY_RULES,
+    ClassSettings,
     ClusterSettings,
     DeviceClass,
 )
@@ -210,6 +215,10 @@ _Seconds = Annotated[int, PlainValidator(units.whole_seconds)]
 _DnsName = Annotated[str, PlainValidator(_matching(DNS_NAME, "a name of an object", "team-a"))]
 _DnsLabel = Annotated[str, PlainValidator(_matching(_DNS_LABEL, "a name of a volume", "store"))]
 _LabelKey = Annotated[str, PlainValidator(_label_key)]
+_QueueName = Annotated[
+    str, PlainValidator(_matching(QUEUE_NAME, "the name of a local queue", "team-a"))
+]
+_Rule = Annotated[str, _word("rule for a topology", *TOPOLOGY_RULES)]
 _Labels = Mapping[_LabelKey, Annotated[str, PlainValidator(_label_value)]]
 
 
@@ -264,6 +273,14 @@ class _DeviceClass(FileModel):
     node_selector: _Labels = LEFT_OUT
 
 
+class _Class(FileModel):
+    queue: _QueueName = LEFT_OUT
+    workload_priority: _DnsName = LEFT_OUT
+    priority_class: _DnsName = LEFT_OUT
+    topology_key: _LabelKey = LEFT_OUT
+    topology_rule: _Rule = LEFT_OUT
+
+
 class _ClusterFile(FileModel):
     image: Annotated[
         str, PlainValidator(_matching(_IMAGE, "an image", "registry.example.com/train:1"))
@@ -297,8 +314,13 @@ class _ClusterFile(FileModel):
     tolerations: tuple[Annotated[Json, _as_written(_Toleration)], ...] = LEFT_OUT
     priority_class: _DnsName = LEFT_OUT
     topology_key: _LabelKey = LEFT_OUT
-    queue: Annotated[
-        str, PlainValidator(_matching(QUEUE_NAME, "the name of a local queue", "team-a"))
+    queue: _QueueName = LEFT_OUT
+    workload_priority: _DnsName = LEFT_OUT
+    scheduler: _DnsName = LEFT_OUT
+    topology_rule: _Rule = LEFT_OUT
+    topology: _DnsName = LEFT_OUT
+    classes: Mapping[
+        _Word, Annotated[_Class, AfterValidator(lambda found: ClassSettings(**found.given()))]
     ] = LEFT_OUT
     run_worker: Mapping[str, Json] = LEFT_OUT
     taint_quarantined_nodes: Annotated[bool, PlainValidator(units.flag)] = LEFT_OUT

@@ -7,21 +7,23 @@ What this account may not look at is left out of the facts; what they mean is
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from kubernetes.client import ApiClient
 from kubernetes.client.exceptions import ApiException
 
-from tracks_dagster.kubernetes.checkup import ClusterFacts, NodeFacts
+from tracks_dagster.kubernetes.checkup import ClusterFacts, NodeFacts, QueueFacts, Quota
 from tracks_dagster.kubernetes.effects.client import CLIENT_ERRORS, as_object, explain
 from tracks_dagster.kubernetes.needs import (
+    KUEUE_GROUP,
     SETTINGS_OF_PODS,
     ObjectRef,
     Permission,
+    api_groups,
     permissions,
     references,
 )
-from tracks_dagster.kubernetes.settings import ClusterSettings
+from tracks_dagster.kubernetes.settings import ClusterSettings, queues_of
 from tracks_dagster.reasons.kube_json import mapping, mappings, text
 from tracks_dagster.track.records import Json
 
@@ -56,6 +58,7 @@ def read_facts(client: ApiClient, cluster: ClusterSettings) -> ClusterFacts:
         found={ref: found for ref, found in seen.items() if found is not None},
         nodes=reader.nodes(),
         priorities=reader.priorities(),
+        queues=tuple(reader.queues((groups or {}).get(KUEUE_GROUP) or ())),
     )
 
 
@@ -136,6 +139,30 @@ class _Reader:
                     found[""] = value
         return found
 
+    def queues(self, versions: Sequence[str]) -> Iterator[QueueFacts]:
+        """Yield Kueue's queues that the settings name, with their quotas; versions: that it serves."""
+        if not versions or KUEUE_GROUP not in api_groups(self._cluster):
+            return
+        root = f"/apis/{KUEUE_GROUP}/{versions[0]}"
+        for name in queues_of(self._cluster):
+            doing = f"look at the queue {name}"
+            path = f"{root}/namespaces/{self._cluster.namespace}/localqueues/{name}"
+            found = self.get(path, doing)
+            if not found:
+                continue  # it is not there, or may not be looked at: `references` has said so
+            above = text(mapping(found.get("spec")).get("clusterQueue"))
+            waiting = mapping(found.get("status")).get("pendingWorkloads")
+            yield QueueFacts(
+                name=name,
+                cluster_queue=above,
+                quotas=self._quotas(f"{root}/clusterqueues/{above}", doing),
+                waiting=waiting if isinstance(waiting, int) else None,
+            )
+
+    def _quotas(self, path: str, doing: str) -> tuple[Quota, ...] | None:
+        found = self.get(path, doing)
+        return None if found is None else tuple(_quotas(found))
+
     def _may(self, verb: str, need: Permission) -> bool | None:
         resource, _, part = need.resource.partition("/")
         attributes = {"verb": verb, "group": need.group, "resource": resource, "subresource": part}
@@ -206,6 +233,26 @@ def _node(found: Mapping[str, Json]) -> NodeFacts:
         and spec.get("unschedulable") is not True,
         taints=tuple(mappings(spec.get("taints"))),
     )
+
+
+def _quotas(found: Mapping[str, Json]) -> Iterator[Quota]:
+    """Yield the quotas of a ClusterQueue, each with what is used of it."""
+    spec, status = mapping(found.get("spec")), mapping(found.get("status"))
+    used = {
+        (text(flavor.get("name")), text(each.get("name"))): text(each.get("total"))
+        for flavor in mappings(status.get("flavorsUsage"))
+        for each in mappings(flavor.get("resources"))
+    }
+    for group in mappings(spec.get("resourceGroups")):
+        for flavor in mappings(group.get("flavors")):
+            for each in mappings(flavor.get("resources")):
+                name = (text(flavor.get("name")), text(each.get("name")))
+                yield Quota(
+                    flavor=name[0],
+                    resource=name[1],
+                    nominal=str(each.get("nominalQuota")),
+                    used=used.get(name) or None,
+                )
 
 
 def _whole(quantity: str) -> int:

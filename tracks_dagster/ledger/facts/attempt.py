@@ -177,6 +177,16 @@ NO_CONTAINER: Why = Absence(
     "its processes ran on the machine itself, in no container",
     lambda v: v.attempt.opened.compute.launcher == LOCAL,
 )
+NOTHING_ASKED: Why = Absence(
+    "nothing_asked",
+    "its manifest named no queue, priority, scheduler or topology, or an older version recorded none",
+    lambda v: v.attempt.placed is not None and not v.attempt.placed.asked,
+)
+NOT_SAID: Why = Absence(
+    "not_said",
+    "what queued it writes no such thing on its pods, as Kueue before 0.17",
+    lambda v: v.attempt.placed is not None and not v.attempt.placed.granted,
+)
 NO_CHECKOUT: Why = Absence(
     "no_checkout",
     "its code was in no git checkout",
@@ -395,6 +405,14 @@ ATTEMPT: tuple[Fact[AttemptView], ...] = (
          lambda v: [claim.body.dagster_run_id for claim in v.attempt.claims],
          "every Dagster run that supervised it, the first one first", group="where",
          has_column=False),
+    Fact("asked_of_cluster", Type.MAPPING, _placed(lambda p: p.asked or None),
+         "what its manifest asked for: class, queue, priorities, scheduler, topology",
+         absent=(NO_CONTAINER, NEVER_PLACED, NOTHING_ASKED), group="where",
+         ui="where/asked_of_cluster"),
+    Fact("granted_by_cluster", Type.MAPPING, _placed(lambda p: p.granted or None),
+         "what its queue says that it gave: the cluster queue; its nodes are in `nodes`",
+         absent=(NO_CONTAINER, NEVER_PLACED, NOTHING_ASKED, NOT_SAID), group="where",
+         ui="where/granted_by_cluster"),
     # --- from where ---
     Fact("step", INTEGER, lambda v: v.attempt.resumed_step, "the step it started from, 0 afresh",
          group="resumed", has_column=False, label="checkpoint resumed from",

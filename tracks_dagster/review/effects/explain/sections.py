@@ -6,7 +6,7 @@ looked up by a command of the last section, its terms are in the glossary.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from tracks_dagster.ledger.facts.attempt import EVIDENCE_LOST, OWN_ORDER
@@ -227,7 +227,14 @@ def _where(attempt: AttemptExplanation) -> Iterator[str]:
     if placed is not None:
         image = f"image {placed.image}" if placed.image else "no container image"
         yield f"launch {placed.launch_id}, {image}"
+        if placed.asked:
+            given = _pairs(placed.granted) or "nothing that the queue says"
+            yield f"asked of the cluster: {_pairs(placed.asked)}; granted: {given}"
         yield " ".join(f"{name}={value}" for name, value in sorted(placed.environment.items()))
+
+
+def _pairs(values: Mapping[str, str]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in values.items())
 
 
 def _began(attempt: AttemptExplanation) -> Iterator[str]:

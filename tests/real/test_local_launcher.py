@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import os
 import signal
@@ -19,7 +20,7 @@ from tests.fakes import FakeObjectStore
 from tracks_dagster.attempts.effects.closing import is_over
 from tracks_dagster.attempts.effects.local import launcher as local_launcher
 from tracks_dagster.attempts.effects.local.code_archive import pack_folder
-from tracks_dagster.attempts.effects.local.launcher import LocalLauncher
+from tracks_dagster.attempts.effects.local.launcher import LocalLauncher, is_gone
 from tracks_dagster.attempts.effects.local.logs import read_tail
 from tracks_dagster.attempts.effects.local.processes import (
     find_process,
@@ -446,6 +447,41 @@ def test_nothing_is_known_of_a_gang_that_was_never_started(launcher: LocalLaunch
     assert launcher.observe("r", 1).phase is GangPhase.NEVER_STARTED
     launcher.drain("r", 1, grace_s=1)
     launcher.kill("r", 1)
+
+
+def test_after_a_close_without_a_gang_none_is_started_any_more(launcher: LocalLauncher) -> None:
+    """A supervisor that was held up for long: its devices may be another one's by now."""
+    launcher.kill("r", 1)
+    assert launcher.start(spec("print('late')")) is False
+    assert launcher.glance("r", 1).phase is GangPhase.GONE
+    assert launcher.observe("r", 1).phase is GangPhase.GONE
+
+
+def test_a_kill_waits_for_a_parent_that_has_not_said_yet_who_it_is(
+    launcher: LocalLauncher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "r" / "a01"
+    folder.mkdir(parents=True)
+    with (folder / "gang.lock").open("w") as lock, monkeypatch.context() as patch:
+        patch.setattr(local_launcher, "KILL_S_MAX", 0.2)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(GangError, match="holds its lock and has not said who it is"):
+            launcher.kill("r", 1)
+    assert launcher.start(spec("print('on time')"))
+
+
+def test_whether_a_gang_is_gone_is_known_to_whoever_has_its_homes_folder(
+    launcher: LocalLauncher, tmp_path: Path
+) -> None:
+    assert not is_gone(tmp_path, "r/a01")  # it may be started yet
+    assert launcher.start(spec(SAVES_ON_SIGTERM))
+    until_ready(tmp_path)
+    assert not is_gone(tmp_path, "r/a01")
+    launcher.kill("r", 1)
+    assert is_gone(tmp_path, "r/a01")
+    launcher.kill("r", 2)
+    assert is_gone(tmp_path, "r/a02")  # closed without one
+    assert not is_gone(tmp_path / "nowhere", "r/a01")
 
 
 def test_a_parent_that_cannot_start_says_why(launcher: LocalLauncher, tmp_path: Path) -> None:

@@ -49,6 +49,12 @@ def leased(*, confirmed: bool = False, key: str = KEY, **changes: str) -> Lease:
         # nobody can tell: it holds
         (Holder(lease=leased(confirmed=True), unread="no such host"), 1e7, None),
         (Holder(lease=leased(), unread="no such host"), 1e7, "nobody came for it in 600 s"),
+        # its home may be gone too, but its processes are
+        (
+            Holder(lease=leased(confirmed=True), unread="no such host", is_gone=True),
+            0.0,
+            "nothing of r-1/a01 lives any more",
+        ),
         # no process outlives a boot
         (
             Holder(

@@ -1,9 +1,10 @@
 """Which leases of a machine's devices hold, and what the record of a new one says. Pure.
 
-A lease is over when the run's own track says that what it was given for has ended, when the machine was
-booted since, or when nobody came for it in time. That last rule needs no clock to be right: whoever
-starts under a lease confirms it first, in the same track, so either the confirmation stands before the
-lease that frees it, and the devices stay taken, or it comes too late and nothing starts.
+A lease is over when the track of its run says that what it was given for has ended, when its gang is
+gone from the machine, when the machine was booted since, or when nobody came for it in time. That last
+rule needs no clock to be right: whoever starts under a lease confirms it first, in the same track, so
+either the confirmation stands before the lease that frees it, and the devices stay taken, or it comes
+too late and nothing starts.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from datetime import datetime
 
 from tracks_dagster.scheduling.model import Demand, Device, Start
 from tracks_dagster.track.bodies import DevicesLeased
+from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.names import ENV_LEASED_DEVICES, parse_attempt_key, parse_eval_attempt_key
 from tracks_dagster.track.states.pool_state import Lease
 from tracks_dagster.track.states.run_state import RunState
@@ -21,6 +23,7 @@ from tracks_dagster.track.states.run_state import RunState
 # Until a Dagster run that was asked for has begun, at the latest, it counts as failed; so long a lease
 # waits for it. Only of a lease that nobody has confirmed.
 LEASE_S_MAX = 600.0
+NAMED_MAX = 8  # devices in a message
 PRETENDED, CPU = (
     "pretended",
     "cpu",
@@ -54,11 +57,13 @@ class Holder:
     """A lease that stands in the pool's track. state: of its run; None where no track has that run.
 
     unread: why the run's track cannot be read, in words; then nobody knows whether it has ended.
+    is_gone: whether no process of it lives on this machine, or ever will again.
     """
 
     lease: Lease
     state: RunState | None = None
     unread: str | None = None
+    is_gone: bool = False
 
 
 def why_over(holder: Holder, here: Here, now: datetime) -> str | None:
@@ -66,6 +71,8 @@ def why_over(holder: Holder, here: Here, now: datetime) -> str | None:
     lease, body = holder.lease, holder.lease.body
     if holder.unread is None and has_ended(holder.state, body.key):
         return f"{body.key} has ended"
+    if holder.is_gone:
+        return f"nothing of {body.key} lives any more"
     was_booted = body.boot_id and here.boot_id and body.boot_id != here.boot_id
     if was_booted and body.machine_id and body.machine_id == here.machine_id:
         return "the machine was booted since"
@@ -104,8 +111,36 @@ def two_machines(holding: Iterable[Lease], here: Here) -> str | None:
     return None
 
 
+def check_demand(count: int, found: Found) -> None:
+    """Raise InvalidInput for a gang that this machine could never start, whoever has its devices now.
+
+    Nothing is refused where the devices are not known.
+    """
+    names = [device.name for device in found.devices]
+    slices = [name for name in names if name.startswith("MIG-")]
+    if found.problem is None and count > len(names):
+        listed = ", ".join(names[:NAMED_MAX]) + (", …" if len(names) > NAMED_MAX else "")
+        raise InvalidInput(
+            f"{count} ranks take {count} devices at once, and this machine has {len(names)}: {listed}. "
+            f"Use at most {len(names)} ranks, or say in TRACKS_DEVICES what there is, for example cpu:"
+            f"{count} (docs/settings.md)."
+        )
+    if count > 1 and slices:
+        raise InvalidInput(
+            f"{count} ranks cannot train on slices of devices ({', '.join(slices[:NAMED_MAX])}): CUDA "
+            "shows a process one slice, and no collective crosses two. Use 1 rank."
+        )
+
+
 def lease_body(
-    start: Start, demand: Demand, here: Here, *, store: str, by: str, freed: Sequence[Lease]
+    start: Start,
+    demand: Demand,
+    here: Here,
+    *,
+    store: str,
+    work: str,
+    by: str,
+    freed: Sequence[Lease],
 ) -> DevicesLeased:
     """Return what the record of a lease says. freed: leases that are over."""
     return DevicesLeased(
@@ -121,6 +156,7 @@ def lease_body(
         workload_class=demand.workload_class,
         team=demand.team,
         owner=demand.owner,
+        work=work,
         boot_id=here.boot_id,
         machine_id=here.machine_id,
     )

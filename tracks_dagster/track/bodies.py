@@ -806,7 +806,8 @@ class DevicesLeased:
     key: whose they are: RUN/aNN, or RUN/SUITE@STEP/N of one attempt at an eval. devices: UUIDs,
     "pretended:0" or "cpu:0"; memory_bytes: what it takes of each, measured and with a margin; None: it
     has them alone. freed: the earlier leases that this decision found to be over.
-    workload_class, team, owner: of the run, for the rules of the queue of another home.
+    workload_class, team, owner: of the run, for the rules of the queue of another home. work: the
+    folder of its home's gangs, for whoever wants to know whether it still lives.
     boot_id, machine_id: of the machine, empty where it does not tell.
     """
 
@@ -822,6 +823,7 @@ class DevicesLeased:
     workload_class: str = ""
     team: str = ""
     owner: str = ""
+    work: str = ""
     boot_id: str = ""
     machine_id: str = ""
 

@@ -6,7 +6,8 @@ only process that can see exit codes, so it does little that could fail: standar
 no network. It decides nothing about the attempt.
 
 At most one gang per attempt, ever: the parent holds `gang.lock` while it lives, and a `gang.pid` that
-is there when the lock is taken means that the attempt had its gang already.
+is there when the lock is taken means that the attempt had its gang already. A file `closed`, written
+under the same lock, means that the attempt has ended without one.
 
 A parent that is killed takes nobody with it. The ranks train on and leave their last words in the
 store; what is lost are their exit codes. The alternative (PR_SET_PDEATHSIG on Linux) would lose the
@@ -79,7 +80,7 @@ def main(work: Path) -> int:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return names.EXIT_STARTED_BEFORE
-        if (work / "gang.pid").exists():
+        if (work / "gang.pid").exists() or (work / names.CLOSED).exists():
             return names.EXIT_STARTED_BEFORE
         spec = from_json(GangSpec, read_json(work / "spec.json"))
         stored = work / "stored-code"

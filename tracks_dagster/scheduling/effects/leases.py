@@ -23,8 +23,8 @@ from tracks_dagster.scheduling.leases import (
     why_over,
 )
 from tracks_dagster.scheduling.model import LATER, Demand, Device, Move, Plan, Running, Start, Waits
-from tracks_dagster.track.bodies import HeldDevices, LeaseConfirmed
-from tracks_dagster.track.errors import InvalidDecision, NoDevices, TracksError, UnknownRun
+from tracks_dagster.track.bodies import DevicesLeased, HeldDevices, LeaseConfirmed
+from tracks_dagster.track.errors import InvalidDecision, NoDevices, TracksError
 from tracks_dagster.track.records import Draft, Kind
 from tracks_dagster.track.states.pool_state import Lease, PoolState
 
@@ -59,7 +59,8 @@ class Shared:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DevicePool:
     """One machine's devices. tracks: of the store that has the pool's track; runs: the tracks of the
-    store at a URL, this home's or another's; store: the URL of this home's, whose runs are leased to.
+    store at a URL, this home's or another's; store: the URL of this home's, whose runs are leased to;
+    work: the folder of its gangs. is_gone: whether nothing of the gang that has a lease lives any more.
 
     look: which devices there are, and which of those that nobody leased a stranger holds; bounded.
     hides_gpus: whether what is leased must see no accelerator, though there may be some.
@@ -70,6 +71,8 @@ class DevicePool:
     runs: Callable[[str], Tracks]
     store: str
     look: Callable[[frozenset[str]], Found]
+    work: str = ""
+    is_gone: Callable[[DevicesLeased], bool] = lambda body: False
     hides_gpus: bool = False
 
     def find(self, key: str) -> Lease | None:
@@ -140,12 +143,12 @@ class DevicePool:
         return [self._holder(lease) for lease in (state.leases if state is not None else ())]
 
     def _holder(self, lease: Lease) -> Holder:
+        is_gone = self.is_gone(lease.body)
         try:
-            return Holder(lease=lease, state=self.runs(lease.body.store).run(lease.body.run_id))
-        except UnknownRun:
-            return Holder(lease=lease)
+            state = self.runs(lease.body.store).find_run(lease.body.run_id)
         except TracksError as error:
-            return Holder(lease=lease, unread=str(error))
+            return Holder(lease=lease, unread=str(error), is_gone=is_gone)
+        return Holder(lease=lease, state=state, is_gone=is_gone)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -174,7 +177,15 @@ class _Turn:
             return None
         start, pool = self._starts[0], self.pool
         demand = next(each for each in self.waiting if each.key == start.key)
-        body = lease_body(start, demand, pool.here, store=pool.store, by=self.by, freed=self._freed)
+        body = lease_body(
+            start,
+            demand,
+            pool.here,
+            store=pool.store,
+            work=pool.work,
+            by=self.by,
+            freed=self._freed,
+        )
         return pool.tracks.draft(Kind.DEVICES_LEASED, body)
 
     def made(self, seq: int) -> None:

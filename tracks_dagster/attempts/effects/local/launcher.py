@@ -6,6 +6,7 @@ machine can adopt a gang that it did not start. Nothing here judges an end or sp
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import platform
@@ -35,7 +36,7 @@ from tracks_dagster.reasons.hangs import Beat, Phase, StackDump, beat_file, deco
 from tracks_dagster.track.bodies import RankPlace
 from tracks_dagster.track.body_json import from_json, to_json
 from tracks_dagster.track.errors import GangError
-from tracks_dagster.track.names import ENV_CACHE, EXIT_STARTED_BEFORE, attempt_key
+from tracks_dagster.track.names import CLOSED, ENV_CACHE, EXIT_STARTED_BEFORE, attempt_key
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import format_time
 from tracks_dagster.track.text.redact import Redact, redact
@@ -84,9 +85,10 @@ class LocalLauncher:
         """Look whether anything of the gang lives; what its ranks wrote is not read."""
         self._collect()
         with _translated("look at", run_id, attempt_id):
-            parent = read_process(self._folder(run_id, attempt_id) / "gang.pid")
+            folder = self._folder(run_id, attempt_id)
+            parent = read_process(folder / "gang.pid")
             if parent is None:
-                return GangReport(phase=GangPhase.NEVER_STARTED, where=platform.node())
+                return GangReport(phase=_phase_without_gang(folder), where=platform.node())
             lives = parent.lives or bool(parent.group)
             phase = GangPhase.ALIVE if lives else GangPhase.GONE
             return GangReport(phase=phase, where=platform.node())
@@ -100,7 +102,7 @@ class LocalLauncher:
             parent = read_process(folder / "gang.pid")
             if written is None or parent is None:
                 return GangReport(
-                    phase=GangPhase.NEVER_STARTED,
+                    phase=_phase_without_gang(folder),
                     where=platform.node(),
                     boot_ids={platform.node(): boot_id()},
                 )
@@ -158,9 +160,13 @@ class LocalLauncher:
             return dump_stacks(folder, _rank_processes(folder), clean=self._clean)
 
     def kill(self, run_id: str, attempt_id: int) -> None:
-        """Kill the whole process group, the parent last so that it can write down the ends."""
+        """Kill the whole process group, the parent last so that it can write down the ends.
+
+        Where there is none yet, none is started any more: a supervisor that was held up must not start
+        a gang whose devices may be another one's by then.
+        """
         with _translated("kill", run_id, attempt_id):
-            parent = read_process(self._folder(run_id, attempt_id) / "gang.pid")
+            parent = self._last_parent(self._folder(run_id, attempt_id))
             if parent is None:
                 return
             began = time.monotonic()
@@ -185,6 +191,28 @@ class LocalLauncher:
         clean_logs(folder, self._clean)
         with _translated("ship the journals of", run_id, attempt_id):
             ship_journals(store, folder, prefix=f"runs/{run_id}/attempts/{attempt_id}/")
+
+    def _last_parent(self, folder: Path) -> Process | None:
+        """Return the gang's parent; None where there is none and, from now on, never will be."""
+        folder.mkdir(parents=True, exist_ok=True)
+        give_up_at = time.monotonic() + KILL_S_MAX
+        while (parent := read_process(folder / "gang.pid")) is None:
+            with (folder / "gang.lock").open("a") as lock:
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:  # a parent lives that has not written itself down yet
+                    if time.monotonic() > give_up_at:
+                        raise GangError(
+                            f"A parent of a gang in {folder} holds its lock and has not said who it "
+                            f"is in {KILL_S_MAX:g} s; the attempt stays open, and the next tick tries "
+                            "again."
+                        ) from None
+                else:
+                    if not (folder / "gang.pid").exists():
+                        (folder / CLOSED).touch()
+                        return None
+            time.sleep(POLL_S)
+        return parent
 
     def _collect(self) -> None:
         """Let the parents that we started and that have ended go from the system's table."""
@@ -244,6 +272,26 @@ class LocalLauncher:
             return found
         tail = self._clean(read_tail(folder / f"rank-{rank}.log"))
         return from_json(RankEnd, {"rank": rank, **end, "log_tail": tail})
+
+
+def is_gone(work: Path, key: str) -> bool:
+    """Whether no process of that attempt's gang lives, or ever will again; False where nobody can tell.
+
+    work: the folder of the home that started it, which may be another user's.
+    """
+    folder = work / key
+    try:
+        parent = read_process(folder / "gang.pid")
+        if parent is None:
+            return (folder / CLOSED).exists()
+        return not (parent.lives or parent.group)
+    except (OSError, ValueError, KeyError):
+        return False
+
+
+def _phase_without_gang(folder: Path) -> GangPhase:
+    """Return the phase of an attempt that has had no gang: none comes after a close."""
+    return GangPhase.GONE if (folder / CLOSED).exists() else GangPhase.NEVER_STARTED
 
 
 def living_gangs(work: Path) -> list[tuple[str, Process]]:

@@ -7,6 +7,7 @@ import json
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from enum import Enum
@@ -177,6 +178,8 @@ class FakeEvaluator:
 
     def __init__(self, store: FakeObjectStore, *answers: Mapping[str, Json] | str | Exception):
         self.specs: list[EvalSpec] = []
+        self.alone_at: list[str] = []
+        self.is_alone = True
         self._store = store
         self._answers = list(answers)
 
@@ -194,6 +197,11 @@ class FakeEvaluator:
             started_at="2026-01-31T02:00:00.000000Z",
             finished_at="2026-01-31T02:00:05.000000Z",
         )
+
+    @contextmanager
+    def alone(self, result_key: str) -> Iterator[bool]:
+        self.alone_at.append(result_key)
+        yield self.is_alone
 
 
 class FakeOrchestrator:

@@ -96,6 +96,7 @@ class App:
             checkpoints=self.checkpoints,
             holds=Holds(self.tracks),
             shipped=self.shipped,
+            evaluator=self.evaluator,
         )
         return world.for_tick()
 

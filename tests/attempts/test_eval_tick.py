@@ -51,8 +51,14 @@ class Found:
     problems: list[str]
 
 
-def tick(tracks: Tracks, ledger: Ledger, orchestrator: FakeOrchestrator) -> Found:
-    done = tick_evals(world_of(tracks, ledger, orchestrator=orchestrator))
+def tick(
+    tracks: Tracks,
+    ledger: Ledger,
+    orchestrator: FakeOrchestrator,
+    evaluator: FakeEvaluator | None = None,
+) -> Found:
+    world = world_of(tracks, ledger, orchestrator=orchestrator, evaluator=evaluator)
+    done = tick_evals(world)
     return Found(
         requests=[each for run in done.done for each in run.requests],
         promotions=[each for run in done.done for each in run.promotions],
@@ -98,11 +104,16 @@ def test_an_eval_whose_dagster_run_died_is_ended_and_tried_again(
     tracks: Tracks, ledger: Ledger, store: FakeObjectStore
 ) -> None:
     trained(tracks, store)
-    dagster = FakeOrchestrator()
+    dagster, evaluator = FakeOrchestrator(), FakeEvaluator(store, {})
     tick(tracks, ledger, dagster)
     begin(store)
     dagster.put(KEY, "dagster-1", is_finished=True)
-    (request,) = tick(tracks, ledger, dagster).requests
+    evaluator.is_alone = False  # Dagster takes it for dead, and it works on
+    tick(tracks, ledger, dagster, evaluator=evaluator)
+    assert tracks.run("r-1").evals[0].ended is None
+    assert evaluator.alone_at == [result_key("r-1", "heldout-loss@40", 1)]
+    evaluator.is_alone = True
+    (request,) = tick(tracks, ledger, dagster, evaluator=evaluator).requests
     assert request.run_key == "r-1/heldout-loss@40/2"
     first, second = tracks.run("r-1").evals
     assert first.ended is not None

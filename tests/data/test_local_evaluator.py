@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -112,5 +115,54 @@ def test_what_an_eval_started_ends_with_it(plays: partial[None], tmp_path: Path)
     pid = int((tmp_path / "pid").read_text())
     give_up_at = time.monotonic() + 60  # a killed process goes when the system comes to it
     while (process := find_process(pid)) is not None and process.lives:
+        assert time.monotonic() < give_up_at
+        time.sleep(0.05)
+
+
+LEFT = """
+import json, os, subprocess, sys, time
+from pathlib import Path
+from tests.data.test_local_evaluator import SPEC
+from tracks_dagster.attempts.effects.local import evaluator
+evaluator.EVALUATOR = "played_evaluator"
+own = evaluator.LocalEvaluator(Path(sys.argv[1]))
+with own.alone(SPEC.result_key):
+    own.run(SPEC)
+"""
+
+
+def test_what_a_killed_run_worker_left_is_ended_and_no_living_one_is_touched(
+    plays: partial[None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its devices are given to others once its end is recorded."""
+    plays(
+        "import os, time\n"
+        f"open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid()) + '.')\n"
+        "time.sleep(600)"
+    )
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{Path(__file__).parents[2]}")
+    work = tmp_path / "work"
+    worker = subprocess.Popen([sys.executable, "-c", LEFT, str(work)])
+    try:
+        wait_for(lambda: (tmp_path / "pid").exists() and "." in (tmp_path / "pid").read_text())
+        wait_for(lambda: any(work.glob("*/eval.pid")))
+        pid = int((tmp_path / "pid").read_text().rstrip("."))
+        evaluator = LocalEvaluator(work)
+        with evaluator.alone(SPEC.result_key) as is_alone:
+            assert not is_alone
+        assert find_process(pid) is not None
+    finally:
+        worker.kill()
+        worker.wait()
+    assert find_process(pid) is not None  # nobody has ended it
+    with evaluator.alone(SPEC.result_key) as is_alone:
+        assert is_alone
+        assert find_process(pid) is None
+    assert list(work.iterdir()) == []
+
+
+def wait_for(holds: Callable[[], bool]) -> None:
+    give_up_at = time.monotonic() + 120
+    while not holds():
         assert time.monotonic() < give_up_at
         time.sleep(0.05)

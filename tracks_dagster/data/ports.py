@@ -38,7 +38,7 @@ class EvalSpec:
     """One attempt at one eval; the evaluator leaves what it measured as JSON at `result_key`.
 
     program: of a project's own eval, which runs from the stored code `code_key`; files: name → text,
-    laid over it. timeout_s: None for the evaluator's own limit.
+    laid over it. timeout_s: None for the evaluator's own limit. environment: more variables.
     """
 
     store_url: str
@@ -55,6 +55,7 @@ class EvalSpec:
     code_key: str | None = None
     files: Mapping[str, str] = field(default_factory=dict)
     timeout_s: float | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,5 +80,11 @@ class Evaluator(Protocol):
     """Runs one evaluation apart from training, so that it can fail without harm."""
 
     def run(self, spec: EvalSpec) -> EvalOutcome:
-        """Evaluate and return how it ended; bounded by a time limit. Safe to repeat."""
+        """Evaluate and return how it ended; bounded by a time limit. Call it `alone` only."""
+        ...
+
+    def alone(self, result_key: str) -> AbstractContextManager[bool]:
+        """Keep everybody else on this machine from that evaluation; gives False where somebody else is
+        at it. What a killed one left running is ended first; its devices may be another's after the
+        end is recorded. Bounded; raises GangError."""
         ...

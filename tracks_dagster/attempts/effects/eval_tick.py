@@ -10,6 +10,7 @@ others waiting.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 from tracks_dagster.attempts.effects.world import World
@@ -22,6 +23,7 @@ from tracks_dagster.attempts.launch import (
 from tracks_dagster.attempts.ports import Orchestrator, OrchestratorRun
 from tracks_dagster.data.effects.evals import Evals, end_eval, failed_end, has_run, stored_end
 from tracks_dagster.data.effects.promotion import Promotions
+from tracks_dagster.data.ports import Evaluator
 from tracks_dagster.ledger.deciding import Decider
 from tracks_dagster.ledger.effects.deciding import due_by_run, settle_all
 from tracks_dagster.ledger.effects.ticks import ONE_BY_ONE, Tick, TimeSlice, take_turns
@@ -30,6 +32,7 @@ from tracks_dagster.track import names
 from tracks_dagster.track.bodies import EvalEnded, EvalOpened, PromotionDecided
 from tracks_dagster.track.body_json import from_json
 from tracks_dagster.track.records import Kind, format_time
+from tracks_dagster.track.states.evals import result_key
 
 EVALS, PROMOTIONS = Evals(), Promotions()
 
@@ -64,7 +67,7 @@ def tick_evals(world: World, time_slice: TimeSlice = ONE_BY_ONE) -> Tick[EvalsOf
 
     def look(run_id: str) -> Tick[EvalsOfRun]:
         if EVALS in due[run_id]:
-            close_lost_evals(world.tracks, world.orchestrator, run_id)
+            close_lost_evals(world.tracks, world.orchestrator, run_id, evaluator=world.evaluator)
         settled = settle_all(world, due[run_id], run_id)
         records = [each.record for each in settled.done if each.record is not None]
         promoted = [each for each in records if each.kind is Kind.PROMOTION_DECIDED]
@@ -106,10 +109,17 @@ def _launch(
     return request, pending_launch(key, living, died)
 
 
-def close_lost_evals(tracks: Tracks, orchestrator: Orchestrator, run_id: str) -> list[EvalOpened]:
+def close_lost_evals(
+    tracks: Tracks,
+    orchestrator: Orchestrator,
+    run_id: str,
+    *,
+    evaluator: Evaluator | None = None,
+) -> list[EvalOpened]:
     """End and return every open attempt at an eval whose Dagster runs are over, if its evaluator ran.
 
-    One that left a result before it was lost has ended with that.
+    One that left a result before it was lost has ended with that. evaluator: ends what is left of its
+    processes first, which hold its devices; one that somebody is still at is left to him.
 
     Dagster is asked before the track is read again, so an end that was recorded last is seen.
     """
@@ -122,9 +132,11 @@ def close_lost_evals(tracks: Tracks, orchestrator: Orchestrator, run_id: str) ->
         if not dagster_runs or (opened.eval_id, opened.number) not in still_open:
             continue
         ended = stored_end(tracks, state, opened) or _lost_end(tracks, run_id, opened, dagster_runs)
-        if ended is not None:
-            end_eval(tracks, run_id, ended)
-            lost.append(opened)
+        key = result_key(run_id, opened.eval_id, opened.number)
+        with evaluator.alone(key) if evaluator is not None else nullcontext(True) as is_alone:
+            if ended is not None and is_alone:
+                end_eval(tracks, run_id, ended)
+                lost.append(opened)
     return lost
 
 

@@ -12,6 +12,7 @@ from tracks_dagster.attempts.ports import (
     OrchestratorRun,
 )
 from tracks_dagster.checkpoints.ports import CheckpointReader
+from tracks_dagster.data.ports import Evaluator
 from tracks_dagster.holds.effects.holds import Holds, Pools
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
@@ -30,7 +31,7 @@ class World:
     checkpoints: None leaves out every remedy that is work: nothing is collected, read or quarantined.
     holds: those that a tick has read already, with its pools; without pools there are no storms.
     nodes: without it none is struck; those on hold are still avoided. shipped: finds the code of a
-    run that an older version declared with a model family.
+    run that an older version declared with a model family. evaluator: ends what lost evals left.
     """
 
     tracks: Tracks
@@ -45,6 +46,7 @@ class World:
     holds: Holds
     nodes: NodeHealth | None = None
     shipped: FindShipped | None = None
+    evaluator: Evaluator | None = None
 
     def for_tick(self) -> World:
         """Return the same world with nothing asked yet, and with storms and strikes of nodes."""

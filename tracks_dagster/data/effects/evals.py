@@ -30,7 +30,7 @@ from tracks_dagster.track.bodies import (
     EvalWaived,
 )
 from tracks_dagster.track.body_json import from_json
-from tracks_dagster.track.errors import InvalidInput, UnknownRun
+from tracks_dagster.track.errors import GangError, InvalidInput, UnknownRun
 from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.records import Draft, Json, Kind, format_time, parse_time
 from tracks_dagster.track.states import evals
@@ -168,6 +168,21 @@ def run_eval(
     UnknownRun when no such attempt was opened, StoreError when the store cannot be used, GangError when
     no evaluator can be started: the attempt stays open.
     """
+    find_eval(tracks.run(run_id), eval_id, number)
+    with evaluator.alone(evals.result_key(run_id, eval_id, number)) as is_alone:
+        if not is_alone:
+            raise GangError(f"Another Dagster run of this machine is at {run_id}/{eval_id} now.")
+        return _run_alone(tracks, evaluator, run_id, eval_id, number, dagster_run_id)
+
+
+def _run_alone(
+    tracks: Tracks,
+    evaluator: Evaluator,
+    run_id: str,
+    eval_id: str,
+    number: int,
+    dagster_run_id: str | None,
+) -> EvalEnded:
     state = tracks.run(run_id)
     opened = find_eval(state, eval_id, number)
     if opened.ended is not None:

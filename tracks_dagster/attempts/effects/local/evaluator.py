@@ -6,30 +6,39 @@ measured goes to the object store; here only how it ended is of interest.
 
 from __future__ import annotations
 
+import fcntl
 import os
+import shutil
 import signal
 import subprocess
 import sys
-import tempfile
-from collections.abc import Callable
-from contextlib import suppress
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tracks_dagster.attempts.effects.local.processes import (
+    find_process,
     now_text,
+    read_process,
     worker_environment,
     write_json,
+    write_process,
 )
 from tracks_dagster.data.ports import EvalOutcome, EvalSpec
 from tracks_dagster.data.project import has_function
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.errors import GangError
 from tracks_dagster.track.names import ENV_CACHE
+from tracks_dagster.track.records import sha256_hex
 from tracks_dagster.track.text.redact import Redact, redact
 
 EVALUATOR = "tracks_dagster.training.evaluate"
 EVAL_S_MAX = 3600.0  # of an eval that names no limit of its own
 MESSAGE_LINES_MAX = 20
+PID_FILE = "eval.pid"  # who evaluates, for whoever finds its run worker gone
+END_S_MAX = 20.0
+POLL_S = 0.05
 TAIL_BYTES_MAX = 64 * 1024  # of what it wrote to stderr
 
 
@@ -50,17 +59,45 @@ class LocalEvaluator:
         self._clean = clean
         self._of_family = of_family
 
+    @contextmanager
+    def alone(self, result_key: str) -> Iterator[bool]:
+        """Hold the lock of that evaluation; the kernel frees it, whatever happens to this process."""
+        folder = self._folder(result_key)
+        path = folder.with_suffix(".lock")
+        try:
+            self._work.mkdir(parents=True, exist_ok=True)
+            lock = path.open("w")
+        except OSError as error:
+            raise GangError(f"Cannot lock an evaluation below {self._work}: {error}.") from error
+        with lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                yield False
+                return
+            # Whoever had it removed the file after this one was opened: somebody may hold a newer one.
+            if not (path.exists() and path.stat().st_ino == os.fstat(lock.fileno()).st_ino):
+                yield False
+                return
+            try:
+                _clear(folder)
+                yield True
+            finally:
+                path.unlink()
+
     def run(self, spec: EvalSpec) -> EvalOutcome:
         """Evaluate within the time limit. Raises GangError when no process can be started."""
         started_at, spec = now_text(), self._of_family(spec)
+        folder = self._folder(spec.result_key)
         try:
-            self._work.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(prefix="eval-", dir=self._work) as folder:
-                path = Path(folder) / "spec.json"
-                write_json(path, to_json(spec))
-                exit_code, text = self._run(path, spec)
+            folder.mkdir(parents=True)
+            path = folder / "spec.json"
+            write_json(path, to_json(spec))
+            exit_code, text = self._run(path, spec)
         except OSError as error:
             raise GangError(f"Cannot start an evaluator below {self._work}: {error}.") from error
+        finally:
+            _clear(folder)
         lines = self._clean(text).strip().splitlines()
         return EvalOutcome(
             exit_code=exit_code,
@@ -69,13 +106,20 @@ class LocalEvaluator:
             finished_at=now_text(),
         )
 
+    def _folder(self, result_key: str) -> Path:
+        return self._work / f"eval-{sha256_hex(result_key.encode())[:16]}"
+
     def _run(self, path: Path, spec: EvalSpec) -> tuple[int | None, str]:
         """Return (exit code or None, what it wrote to stderr). Whatever it started ends with it."""
         limit_s = EVAL_S_MAX if spec.timeout_s is None else spec.timeout_s
         with (path.parent / "stderr").open("w+b") as written:
             child = subprocess.Popen(
                 [_interpreter(spec), "-m", EVALUATOR, str(path)],
-                env={**worker_environment(), ENV_CACHE: str(self._work.parent / "cache")},
+                env={
+                    **worker_environment(),
+                    ENV_CACHE: str(self._work.parent / "cache"),
+                    **spec.environment,
+                },
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=written,
@@ -83,6 +127,8 @@ class LocalEvaluator:
             )
             how = ""
             try:
+                if (process := find_process(child.pid)) is not None:
+                    write_process(path.parent / PID_FILE, process)
                 code = child.wait(limit_s)
             except subprocess.TimeoutExpired:
                 where = "; timeout: of the eval in tracks.yaml sets it" if spec.program else ""
@@ -101,6 +147,24 @@ def _interpreter(spec: EvalSpec) -> str:
     program = spec.program
     is_own = program is not None and program.python is not None and has_function(program.entry)
     return program.python if is_own and program and program.python else sys.executable
+
+
+def _clear(folder: Path) -> None:
+    """End what lives of an evaluation whose run worker is gone, and remove its folder."""
+    left = read_process(folder / PID_FILE)
+    give_up_at = time.monotonic() + END_S_MAX
+    while left is not None and (members := left.group):
+        if time.monotonic() > give_up_at:
+            raise GangError(
+                f"Cannot end the evaluator in {folder}: processes {members} still live {END_S_MAX:g} s "
+                "after SIGKILL (a device or file system that does not answer?)."
+            )
+        for pid in members:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(POLL_S)
+    if folder.exists():
+        shutil.rmtree(folder)
 
 
 def _end_group(child: subprocess.Popen[bytes]) -> None:

@@ -88,13 +88,17 @@ def test_of_several_the_earliest_is_blamed() -> None:
 
 
 def test_a_request_to_leave_a_node_drains_it_and_cancels_nothing() -> None:
-    for mode, reason in (("move", "node_drained"), ("drain", "user_cancelled")):
+    for by, mode, reason in (
+        ("ann", "move", "node_drained"),
+        ("ann", "drain", "user_cancelled"),
+        ("scheduler", "move", "preempted"),  # by the rules of the queue
+    ):
         evidence = Evidence(
             run_id="r-1",
             attempt_id=1,
             launch_id="l",
             ranks=(RankEnd(rank=0, exit_code=75),),
-            stop={"by": "ann", "why": "node n-2 is emptied", "mode": mode},
+            stop={"by": by, "why": "node n-2 is emptied", "mode": mode},
         )
         verdict = classify(evidence)
         assert (verdict.reason, verdict.rule) == (reason, "stop_requested")

@@ -29,7 +29,11 @@ from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.records import Json
 from tracks_dagster.track.states.run_state import RunState
 
-STOP_REQUESTED = "stop_requested"  # the rule of the classifier that found a person's request
+STOP_REQUESTED = "stop_requested"  # the rule of the classifier that found a recorded request
+PLANNED = (
+    TerminationReason.NODE_DRAINED,
+    TerminationReason.PREEMPTED,
+)  # by a request, and only then
 ATTEMPTS_MAX = 10_000  # of the pool, the newest; what it did years ago says little about now
 SAVES_MAX = 1000  # of the run, the newest
 JOURNALS_MAX = 5  # newest attempts whose journals are looked into for a step
@@ -108,7 +112,7 @@ def _exposure(row: dict[str, Json]) -> Exposure:
         # The end is read from the gang's clock, the placement from the writer's.
         exposed_s=max(0.0, (until - row["placed_at"]).total_seconds()),
         reason=None if reason is None else TerminationReason(reason),
-        is_planned=reason == TerminationReason.NODE_DRAINED and row["rule"] == STOP_REQUESTED,
+        is_planned=reason in PLANNED and row["rule"] == STOP_REQUESTED,
     )
 
 

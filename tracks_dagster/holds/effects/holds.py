@@ -65,7 +65,7 @@ from tracks_dagster.track.track import QUARANTINES_TRACK, dataset_track, run_tra
 
 ENDS_MAX = 1000  # of one pool that are counted, newest first: any storm is clear from them
 # A person asked this attempt to leave its node: no interruption.
-IS_MOVED = "termination_reason = 'node_drained' and rule = 'stop_requested'"
+IS_MOVED = "termination_reason in ('node_drained', 'preempted') and rule = 'stop_requested'"
 
 BySource = Mapping[str, Hold]  # what a thing descends from: the hold of each source, by its name
 _Flows = tuple[Mapping[int, BySource], Mapping[str, BySource]]
@@ -410,7 +410,7 @@ class Pools:
         rows = self._ledger.query(
             "select run_id, attempt_id, ended_at from training_attempts where pool = :pool "
             "and ended_at > :since and reason_family <> :as_meant "
-            f"and not ({IS_MOVED}) "  # a person emptied its node
+            f"and not ({IS_MOVED}) "  # a person emptied its node, or it made room
             "order by ended_at desc limit :ends_max",
             {
                 "pool": pool,

@@ -56,7 +56,7 @@ from tracks_dagster.reasons.rules.control_words import (
     XID,
     Words,
 )
-from tracks_dagster.track.bodies import MOVE
+from tracks_dagster.track.bodies import MOVE, SCHEDULER
 from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.records import parse_time
 
@@ -69,7 +69,9 @@ def stop_requested(evidence: Evidence) -> Finding | None:
         return None
     stop = evidence.stop
     words = f"{stop.get('mode')} requested by {stop.get('by')}: {stop.get('why')}"
-    reason = _R.NODE_DRAINED if stop.get("mode") == MOVE else _R.USER_CANCELLED
+    reason = _R.USER_CANCELLED
+    if stop.get("mode") == MOVE:
+        reason = _R.PREEMPTED if stop.get("by") == SCHEDULER else _R.NODE_DRAINED
     return _finding(reason, CERTAIN, words)
 
 

@@ -30,6 +30,7 @@ from benchmarks import (
     ledger_history,
     retry,
     retry_kill,
+    schedule,
     start,
     step,
     track,
@@ -50,9 +51,10 @@ BENCHMARKS: dict[str, Callable[[argparse.Namespace], dict[str, float]]] = {
     "retry": lambda given: retry.run(
         traces=given.traces, only=given.only or (), rounds=given.rounds
     ),
+    "schedule": lambda given: schedule.run(),
     "kubernetes": lambda given: kubernetes.run(),  # takes minutes and 3 GB; when asked
 }
-ALL = ("step", "start", "track", "ledger", "checkpoint", "retry")
+ALL = ("step", "start", "track", "ledger", "checkpoint", "retry", "schedule")
 SHORT = ("step", "start", "track", "reindex", "checkpoint-100mb")  # of --save and --compare
 # By the figure's name, without what follows its "@"; the others have no bar.
 AT_MOST = {
@@ -61,6 +63,7 @@ AT_MOST = {
     **data.AT_MOST,
     **folder.AT_MOST,
     **retry.AT_MOST,
+    **schedule.AT_MOST,
     **kubernetes.AT_MOST,
     **ledger_history.AT_MOST,
 }
@@ -71,6 +74,7 @@ WHY = {
     **data.WHY,
     **folder.WHY,
     **retry.WHY,
+    **schedule.WHY,
     **kubernetes.WHY,
     **ledger_history.WHY,
 }

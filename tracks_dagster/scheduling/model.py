@@ -117,6 +117,14 @@ class Plan:
     waits: tuple[Waits, ...] = ()
     order: tuple[str, ...] = ()
 
+    def start(self, key: str) -> Start | None:
+        """Return the start of one, if it starts now."""
+        return next((each for each in self.starts if each.key == key), None)
+
+    def wait(self, key: str) -> Waits | None:
+        """Return why one waits, if it does."""
+        return next((each for each in self.waits if each.key == key), None)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:

@@ -176,10 +176,18 @@ class SchedulingPolicy:
         if self.default_class not in self.classes:
             raise ValueError(unknown("workload class", self.default_class, list(self.classes)))
 
+    @property
+    def moves(self) -> bool:
+        """Whether some are moved for others; in order of arrival nobody comes before another."""
+        return self.preemption and self.order is not Order.FIFO
+
     def class_of(self, name: str | None) -> WorkloadClass:
         """Return the class of that name; the default one for None, or a name that is gone since."""
-        known = self.classes.get(name or self.default_class)
-        return self.classes[self.default_class] if known is None else known
+        return self.classes.get(name or "") or self.classes[self.default_class]
+
+    def class_name(self, name: str | None) -> str:
+        """Return the name of the class that `class_of` returns."""
+        return name if name is not None and name in self.classes else self.default_class
 
     def check_class(self, name: str) -> None:
         """Raise InvalidInput where there is no such class."""
@@ -243,8 +251,8 @@ def queue_lines(policy: SchedulingPolicy) -> Iterator[str]:
     )
     yield (
         f"moving: for a promise, at most every {duration(policy.move_rest_s)} the same run"
-        if policy.preemption
-        else "moving: nothing is moved; promises are not kept"
+        if policy.moves
+        else "moving: nobody is moved; promises are not kept"
     )
     shared = {Sharing.MEMORY: "shared where measured memory fits", Sharing.NONE: "never shared"}
     yield f"placement: {policy.placement}; a device is {shared[policy.sharing]}"

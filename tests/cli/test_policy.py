@@ -67,6 +67,16 @@ def test_the_classes_and_the_rules_of_the_queue_are_shown(call: Call, tmp_path: 
     assert "team vision: 8 devices; share 2" in shown
 
 
+def test_a_policy_that_can_never_start_something_is_bad_news(call: Call, tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text("classes: {distributed: {devices_per_owner: 1}}\n")
+    checked = call("policy", "--check", str(path))
+    assert checked.exit_code == 1
+    assert "IMPOSSIBLE class distributed: a gang of 2 ranks never starts" in checked.stdout
+    told = json.loads(call("policy", "--check", str(path), "--json").stdout)
+    assert len(told["impossible"]) == 1
+
+
 def test_a_file_that_is_no_text_is_refused_with_its_line(call: Call, tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_bytes(b"reasons:\n  hang: {count: 3} # \xe4\n")

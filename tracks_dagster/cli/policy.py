@@ -6,10 +6,12 @@ from pathlib import Path
 
 import click
 
+from tracks_dagster.cli import BAD_NEWS
 from tracks_dagster.cli.common import as_json, print_json, print_table
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.retry.policy import RetryPolicy, RuleLine, limit_lines, rule_lines
 from tracks_dagster.scheduling.policy import ClassLine, class_lines, queue_lines
+from tracks_dagster.scheduling.policy_check import find_impossible
 from tracks_dagster.settings import (
     POLICY_FILE,
     Settings,
@@ -28,21 +30,25 @@ _CLASS_TITLES = ("", "class", "priority", "queue", "end", "recovery", "promise",
     "--check",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Show the policy with FILE; if FILE is wrong, every error with its line and exit code 2.",
+    help="Show the policy with FILE. Exit code 2, and every error with its line, where FILE is wrong; "
+    "1 where something could never start by it.",
 )
 @as_json
-def policy_command(check: Path | None, as_json: bool) -> None:
+@click.pass_context
+def policy_command(ctx: click.Context, check: Path | None, as_json: bool) -> None:
     """Show how often, how soon and how changed each failure is retried, and who gets devices first."""
     settings = Settings.from_environment()
     path = check or find_policy_file(settings)
     policy = read_policy_file(check) if check is not None else load_policy(settings)
     lines = rule_lines(policy, DEFAULT_POLICY)
     classes = class_lines(policy.scheduling, DEFAULT_POLICY.scheduling)
+    impossible = list(find_impossible(policy.scheduling))
     if as_json:
         changed = [line.reason for line in lines if line.is_changed]
         head = {"version": policy.version, "file": str(path) if path else None}
-        print_json({**head, "changed_reasons": changed, **to_json(policy)})
-        return
+        more = {"changed_reasons": changed, "impossible": impossible}
+        print_json({**head, **more, **to_json(policy)})
+        ctx.exit(BAD_NEWS if check is not None and impossible else 0)
     print_table(_TITLES, map(_cells, lines))
     click.echo()
     for line in limit_lines(policy):
@@ -52,8 +58,11 @@ def policy_command(check: Path | None, as_json: bool) -> None:
     click.echo()
     for line in queue_lines(policy.scheduling):
         click.echo(line)
+    for line in impossible:
+        click.echo(f"IMPOSSIBLE {line}")
     click.echo()
     click.echo(_source(policy, path, settings))
+    ctx.exit(BAD_NEWS if check is not None and impossible else 0)
 
 
 def _cells(line: RuleLine) -> tuple[str, ...]:

@@ -21,6 +21,7 @@ from tracks_dagster.attempts.ports import GangLauncher, GangPhase, GangReport
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.reasons.evidence import RankEnd
 from tracks_dagster.recovery.effects.triage import Sources
+from tracks_dagster.scheduling.policy import SchedulingPolicy
 from tracks_dagster.stores.journals import journal_prefix
 from tracks_dagster.track.bodies import CodeVersion, ComputeRequest
 from tracks_dagster.track.ports import ObjectStore
@@ -72,6 +73,7 @@ def sources_of(
         machine=machine or FakeMachine(),
         now=now or FakeClock(MORNING),
         clean=lambda text: text,
+        scheduling=SchedulingPolicy(),
     )
 
 

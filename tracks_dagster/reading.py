@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from tracks_dagster.checkpoints.ports import CheckpointReader
 from tracks_dagster.home.home_folder import check_home
 from tracks_dagster.ledger.ports import Ledger
-from tracks_dagster.settings import LEDGER_FILE, Settings
+from tracks_dagster.settings import LEDGER_FILE, Settings, usable_policy
 from tracks_dagster.track.errors import LedgerError, NothingYet, TrackBroken
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.text.redact import redact
@@ -102,6 +102,7 @@ def open_triage(settings: Settings) -> Sources:
         machine=ThisMachine(),
         now=utc_now,
         clean=clean,
+        scheduling=usable_policy(settings)[0].scheduling,
     )
 
 

@@ -174,6 +174,17 @@ def read_rules(settings: Settings) -> UserRules:
     return rules_file.read_rules(file)
 
 
+def usable_policy(settings: Settings) -> tuple[RetryPolicy, str | None]:
+    """Return the policy and None; or the shipped one and what is wrong with the file, for what may not
+    stop because of it."""
+    from tracks_dagster.retry.default_policy import DEFAULT_POLICY
+
+    try:
+        return load_policy(settings), None
+    except SettingsError as error:
+        return DEFAULT_POLICY, str(error)
+
+
 def usable_rules(settings: Settings) -> tuple[UserRules, str | None]:
     """Return the user's rules and None; or no rules and what is wrong with their file, for what may
     not stop because of it."""

@@ -35,10 +35,11 @@ from tracks_dagster.settings import (
     find_policy_file,
     load_cluster,
     load_policy,
+    usable_policy,
     usable_rules,
 )
 from tracks_dagster.track import names
-from tracks_dagster.track.errors import GangError, SettingsError
+from tracks_dagster.track.errors import GangError
 from tracks_dagster.track.ports import Clock, Leftovers, NewUid, ObjectStore
 from tracks_dagster.track.records import Json
 from tracks_dagster.track.text.redact import Redact, redact
@@ -121,12 +122,7 @@ class App:
     def usable_policy(self) -> tuple[RetryPolicy, str | None]:
         """Return the policy for what decides no retry, and None; or the shipped one and what is wrong
         with the file: a run is started and stopped all the same."""
-        from tracks_dagster.retry.default_policy import DEFAULT_POLICY
-
-        try:
-            return self.policy, None
-        except SettingsError as error:
-            return DEFAULT_POLICY, str(error)
+        return usable_policy(self.settings)
 
     def usable_rules(self) -> tuple[UserRules, str | None]:
         """Return the user's rules and None; or no rules and what is wrong with their file: an attempt

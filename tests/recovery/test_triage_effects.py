@@ -29,6 +29,7 @@ from tracks_dagster.ledger.effects.database.sql_ledger import SqlLedger
 from tracks_dagster.ledger.effects.projector import Projector
 from tracks_dagster.recovery.effects.triage import GivenDevices, Sources, Triage, triage
 from tracks_dagster.recovery.effects.triage_reading import read_sql
+from tracks_dagster.scheduling.model import Plan
 from tracks_dagster.track.errors import GangError, UnknownRun
 from tracks_dagster.track.records import canonical_json, format_time
 
@@ -98,13 +99,14 @@ def test_every_commit_is_what_a_restart_goes_on_from(variants: Triage) -> None:
 
 
 def test_two_fit_into_the_memory_and_the_others_follow_in_sequence(variants: Triage) -> None:
-    planned = [(each.run_id, each.starts) for each in variants.plan]
-    assert planned == [("v2-2", "now"), ("v2-3", "now"), ("v2-5", "later"), ("v2-6", "later")]
-    third, fourth = variants.plan[2:]
+    assert variants.plan.order == ("v2-2", "v2-3", "v2-5", "v2-6")
+    assert [each.key for each in variants.plan.starts] == ["v2-2", "v2-3"]
+    third, fourth = variants.plan.waits
     assert third.after == ("v2-2",)
-    assert third.starts_in_s == pytest.approx(40.2 * 60, rel=0.01)
+    assert third.why == "0 of 1 device free; after v2-2, about 40 min"
+    assert third.in_s == pytest.approx(40.2 * 60, rel=0.01)
     assert fourth.after == ("v2-5",)  # declared to take 90 minutes: before v2-3 ends
-    assert fourth.starts_in_s == pytest.approx((40.2 + 90) * 60, rel=0.01)
+    assert fourth.in_s == pytest.approx((40.2 + 90) * 60, rel=0.01)
 
 
 def test_the_code_is_shown_also_on_a_detached_head_with_changes(variants: Triage) -> None:
@@ -172,7 +174,7 @@ def test_an_attempt_on_another_machine_is_not_called_dead(
     [line] = found.lines
     assert line.verdict == "not_seen"
     assert "node-1" in line.why
-    assert found.plan == ()
+    assert found.plan == Plan()
 
 
 def test_of_a_cluster_that_does_not_answer_every_attempt_has_its_own_words_and_pods(
@@ -255,7 +257,8 @@ def test_device_memory_of_a_process_that_is_no_rank_is_named_and_not_planned_wit
     found = triage(sources, SLOTS)
     [orphan] = [each for each in found.orphan_memory if each.pid is not None]
     assert (orphan.pid, orphan.used_bytes) == (4242, MEMORY_BYTES)
-    assert [each.starts for each in found.plan] == ["now", "later", "later", "later"]
+    assert [each.key for each in found.plan.starts] == ["v2-2"]
+    assert len(found.plan.waits) == 3
 
 
 def test_runs_that_were_not_named_keep_their_devices_and_their_memory(
@@ -276,9 +279,7 @@ def test_runs_that_were_not_named_keep_their_devices_and_their_memory(
     machine.found = Devices(gpus=(gpu,), holders=(holder,))
     found = triage(sources, ONE_DEVICE, run_ids=["v2-5"])
     assert [line.run_id for line in found.lines] == ["v2-5"]
-    assert [(each.run_id, each.starts, each.after) for each in found.plan] == [
-        ("v2-5", "later", ("v2-2",))
-    ]
+    assert [(each.key, each.after) for each in found.plan.waits] == [("v2-5", ("v2-2",))]
     assert found.orphan_memory == ()
     both = triage(sources, ONE_DEVICE)
     held = [sign for line in both.lines for sign in line.signs if sign.source == "nvidia-smi"]

@@ -14,6 +14,7 @@ from tracks_dagster.attempts.machine import Devices, Gpu
 from tracks_dagster.attempts.ports import GangPhase, GangReport
 from tracks_dagster.ledger.effects.projector import Projector
 from tracks_dagster.recovery.effects.triage import GivenDevices, Sources, triage
+from tracks_dagster.scheduling.model import Plan
 from tracks_dagster.track.bodies import ComputeRequest
 from tracks_dagster.track.names import KUBERNETES, LOCAL
 
@@ -54,13 +55,13 @@ def test_of_living_runs_only_those_on_this_machines_accelerators_hold_given_devi
 ) -> None:
     write_living(sources, gangs, launcher, accelerator)
     found = triage(sources, ONE_DEVICE, run_ids=names)
-    assert found.plan[0].run_id == "v2-2"
-    assert found.plan[0].starts == starts
+    assert found.plan.order[0] == "v2-2"
+    assert (found.plan.start("v2-2") is not None) == (starts == "now")
 
 
 @pytest.mark.parametrize(
     ("asked", "gpus", "device"),
-    [(ONE_SLOT, 0, "slot 1"), (ONE_SLOT, 1, "GPU-0"), (ONE_DEVICE, 0, "device 1")],
+    [(ONE_SLOT, 0, "cpu:0"), (ONE_SLOT, 1, "GPU-0"), (ONE_DEVICE, 0, "device 1")],
 )
 def test_a_run_that_was_never_placed_takes_an_accelerator_where_there_is_one(
     asked: GivenDevices, gpus: int, device: str, sources: Sources, machine: FakeMachine
@@ -73,16 +74,16 @@ def test_a_run_that_was_never_placed_takes_an_accelerator_where_there_is_one(
     )
     History("wants").declare(compute=ComputeRequest()).write_to(sources.store)
     Projector(sources.store, sources.ledger).scan()
-    [planned] = triage(sources, asked).plan
-    assert planned.devices == (device,)
+    [start] = triage(sources, asked).plan.starts
+    assert start.devices == (device,)
 
 
 def test_a_run_that_ran_on_cpus_goes_on_there_whatever_devices_are_given(sources: Sources) -> None:
     history = History("ran").declare(compute=ComputeRequest()).open().supervise().place()
     history.restore().end("preempted", last_step=3).write_to(sources.store)
     Projector(sources.store, sources.ledger).scan()
-    [planned] = triage(sources, ONE_DEVICE).plan
-    assert (planned.devices, planned.why) == (("slot 1",), "1 slot free")
+    [start] = triage(sources, ONE_DEVICE).plan.starts
+    assert (start.devices, start.why) == (("cpu:0",), "1 CPU slot free")
 
 
 @pytest.mark.parametrize("asked", [ONE_SLOT, ONE_DEVICE])
@@ -92,7 +93,7 @@ def test_what_runs_on_a_cluster_is_left_to_its_own_queue(
     compute = ComputeRequest(launcher=KUBERNETES, device_class="gpu")
     History("far").declare(compute=compute).write_to(sources.store)
     Projector(sources.store, sources.ledger).scan()
-    assert triage(sources, asked).plan == ()
+    assert triage(sources, asked).plan == Plan()
 
 
 def test_a_run_on_cpus_that_was_not_named_keeps_its_slot(
@@ -102,8 +103,8 @@ def test_a_run_on_cpus_that_was_not_named_keeps_its_slot(
     declared = History("wants").declare(compute=ComputeRequest())
     declared.write_to(sources.store)
     Projector(sources.store, sources.ledger).scan()
-    [planned] = triage(sources, ONE_SLOT, run_ids=["wants"]).plan
-    assert (planned.starts, planned.after) == ("later", ("beside",))
+    [waits] = triage(sources, ONE_SLOT, run_ids=["wants"]).plan.waits
+    assert (waits.starts, waits.after) == ("later", ("beside",))
 
 
 @pytest.mark.parametrize(("runs_max", "more"), [(3, True), (4, False)])  # four are not over

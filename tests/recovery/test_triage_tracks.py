@@ -95,7 +95,7 @@ def test_a_run_that_a_person_stopped_is_not_proposed(
     histories["v2-3"].stop("drain").end("user_cancelled", last_step=420).write_to(store)
     histories["v2-5"].stop().write_to(store)
     found = triage(sources, ONE_DEVICE)
-    assert [each.run_id for each in found.plan] == ["v2-6"]
+    assert found.plan.order == ("v2-6",)
     assert "ann asked for a stop (enough)" in found.line("v2-2").why.lower()
     assert found.line("v2-3").standing == "waiting"
     assert "about to be finished" in found.line("v2-5").why

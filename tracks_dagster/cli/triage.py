@@ -23,8 +23,8 @@ from tracks_dagster.reading import open_triage
 from tracks_dagster.recovery.effects.triage import GivenDevices, Triage, triage
 from tracks_dagster.recovery.effects.triage_line import Line
 from tracks_dagster.recovery.effects.triage_reading import RUNS_MAX
-from tracks_dagster.recovery.restart_plan import LATER, NEVER, NOW, Planned
 from tracks_dagster.recovery.triage import BAD_VERDICTS, CLOSABLE, Sign, Verdict
+from tracks_dagster.scheduling.model import NEVER, Plan
 from tracks_dagster.settings import Settings
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.errors import InvalidInput
@@ -161,7 +161,7 @@ def print_triage(found: Triage) -> None:
             click.echo("\n".join(["", title, *_bounded(lines)]))
     if found.lines:
         click.echo("\n".join(["", "Evidence:", *_evidence(found.lines)]))
-    if found.plan:
+    if found.plan.order:
         click.echo(
             "\n".join(
                 ["", f"To start, in this order ({found.room}):", *_bounded(list(_plan(found.plan)))]
@@ -175,7 +175,7 @@ def _unseen(found: Triage) -> Iterator[str]:
     """Yield which runs were not looked at, where there are more than RUNS_MAX."""
     if found.more:
         yield f"These are {RUNS_MAX} runs, and there are more: name those that you mean."
-    if found.unfinished_more and found.plan:
+    if found.unfinished_more and found.plan.order:
         yield (
             f"More than {RUNS_MAX} runs are not over, and newer ones were not looked at: they may hold "
             "devices that this order gives away."
@@ -284,17 +284,14 @@ def _whys(lines: Sequence[Line]) -> Iterator[str]:
             yield f"  {name}: {line.why}"
 
 
-def _plan(plan: Sequence[Planned]) -> Iterator[str]:
-    for each in plan:
-        when = each.starts
-        if each.starts == LATER:
-            when = "later"
-            if each.starts_in_s is not None:
-                when = f"in about {about(each.starts_in_s)}"
-        where = f" on {', '.join(each.devices)}" if each.devices else ""
-        if each.starts == NEVER:
-            where = " here"
-        yield f"  {each.position}. {each.run_id}: {when}{where} ({each.why})"
+def _plan(plan: Plan) -> Iterator[str]:
+    for place, key in enumerate(plan.order, start=1):
+        if (start := plan.start(key)) is not None:
+            yield f"  {place}. {key}: now on {', '.join(start.devices)} ({start.why})"
+        elif (waits := plan.wait(key)) is not None:
+            when = "later" if waits.in_s is None else f"in about {about(waits.in_s)}"
+            when = "never here" if waits.starts == NEVER else when
+            yield f"  {place}. {key}: {when} ({waits.why})"
 
 
 def _paces(lines: Sequence[Line]) -> Iterator[str]:
@@ -376,9 +373,7 @@ def unkept_sentences(found: Triage) -> Iterator[str]:
 
 def _steps(found: Triage, options: str) -> Iterator[str]:
     closable = [e.run_id for e in found.lines if e.verdict in _CLOSABLE and not e.is_supervised]
-    opens = [
-        each.run_id for each in found.plan if each.starts == NOW and _opens(found, each.run_id)
-    ]
+    opens = [key for key in found.plan.order if found.plan.start(key) and _opens(found, key)]
     adopted = [e.run_id for e in found.lines if e.verdict == Verdict.ORPHANED.word]
     unseen = [e.run_id for e in found.lines if e.verdict == Verdict.NOT_SEEN.word]
     if closable or opens:

@@ -1,8 +1,8 @@
 """The truth after a reboot, a lost daemon or a lost cluster: the state of every unfinished run.
 
 From tracks, store, this machine and the cluster, and without a daemon. Reads only; what is done about
-it is `triage_apply`'s. The verdicts are `recovery.triage`'s, the order of restarts
-`recovery.restart_plan`'s.
+it is `triage_apply`'s. The verdicts are `recovery.triage`'s, the order of restarts that of the queue,
+`scheduling.rules`.
 """
 
 from __future__ import annotations
@@ -31,16 +31,10 @@ from tracks_dagster.recovery.effects.triage_reading import (
     find_runs,
     read_runs,
 )
-from tracks_dagster.recovery.restart_plan import (
-    NOW,
-    SLOT,
-    Candidate,
-    Device,
-    Occupant,
-    Planned,
-    plan,
-)
 from tracks_dagster.recovery.triage import AttemptObservation, Judgement, Sign, Verdict, judge
+from tracks_dagster.scheduling.model import CPU, NEVER, Demand, Device, Plan, Running, Waits
+from tracks_dagster.scheduling.policy import SchedulingPolicy
+from tracks_dagster.scheduling.rules import plan
 from tracks_dagster.track.names import LOCAL, attempt_key
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.reasons import TerminationReason
@@ -53,13 +47,12 @@ from tracks_dagster.track.track import log_key, run_track
 
 OVER = frozenset(state.value for state in FINISHED_AS.values())
 GPU = "gpu"  # the kind of an accelerator
-CPU = "cpu"  # the device class, and the accelerator, of a run without one
 FINAL = "final"  # the trigger of the save after the last step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Triage:
-    """The answer. lines: one a run, oldest declaration first; plan: in the order proposed.
+    """The answer. lines: one a run, oldest declaration first; plan: of the queue, by run.
 
     room: the devices that the plan is made for, in words; devices: what this machine has; more: whether
     there are more runs than `reading.RUNS_MAX`, which are not in it. unfinished_more: whether there are
@@ -75,7 +68,7 @@ class Triage:
     daemon: Daemon
     lines: tuple[Line, ...]
     room: str
-    plan: tuple[Planned, ...]
+    plan: Plan
     unkept: tuple[str, ...]
     devices: Devices
     orphan_memory: tuple[OrphanMemory, ...]
@@ -89,7 +82,10 @@ class Triage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sources:
-    """What triage looks at: the store and its ledger, the launchers, the machine, and the clock."""
+    """What triage looks at: the store and its ledger, the launchers, the machine, and the clock.
+
+    scheduling: the policy of the queue that the daemon goes by.
+    """
 
     store: ObjectStore
     ledger: Ledger
@@ -97,6 +93,7 @@ class Sources:
     machine: Machine
     now: Callable[[], datetime]
     clean: Redact
+    scheduling: SchedulingPolicy
 
 
 def triage(
@@ -124,7 +121,7 @@ def triage(
     others = [line for line in everyone if line.run_id not in set(wanted)]
     orphans = orphan_memory(devices, ranks, _alive(everyone))
     room = find_room(devices, asked, orphans)
-    plan = propose(lines, room, devices, others)
+    plan = propose(lines, room, devices, sources.scheduling, others)
     return Triage(
         at=format_time(now),
         node=machine.node,
@@ -270,7 +267,7 @@ def _alive(lines: Sequence[Line]) -> frozenset[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GivenDevices:
-    """The accelerators that a person gave. slots: attempts at once on CPUs."""
+    """The accelerators that a person gave. slots: ranks at once on CPUs."""
 
     devices: int | None = None
     memory_bytes: int | None = None
@@ -282,7 +279,7 @@ class Room:
     """The devices that a plan is made for, and what they are in words.
 
     This machine's accelerators: those given (`--devices`, `--device-memory`), else what `nvidia-smi`
-    lists; for runs on CPUs the attempts that its Dagster starts at once. Runs on a cluster are not
+    lists; for runs on CPUs the slots that there are. Runs on a cluster are not
     planned and take nothing here: it has its own queue.
     """
 
@@ -293,16 +290,16 @@ class Room:
         """Return the kind of device that a run takes: the one it ran on; before that what it asks for,
         and an accelerator where there is one, which a rank takes unasked."""
         if line.accelerator is not None:
-            return SLOT if line.accelerator == CPU else GPU
+            return CPU if line.accelerator == CPU else GPU
         has_gpus = any(device.kind == GPU for device in self.devices)
-        return GPU if has_gpus or line.device_class != CPU else SLOT
+        return GPU if has_gpus or line.device_class != CPU else CPU
 
 
 def find_room(found: Devices, asked: GivenDevices, orphans: Sequence[OrphanMemory] = ()) -> Room:
     """Return the devices to plan for. Memory that orphans hold is not there until they are gone."""
-    slots = [Device(name=f"slot {n}", kind=SLOT) for n in range(1, asked.slots + 1)]
+    slots = [Device(name=f"{CPU}:{number}", kind=CPU) for number in range(asked.slots)]
     gpus = _gpus(found, asked, orphans)
-    words = f"{asked.slots} attempts at once on CPUs"
+    words = f"{asked.slots} CPU slots"
     if asked.devices is not None:
         words = f"{_format(asked.devices, asked.memory_bytes, 'as given')}, and {words}"
     elif gpus:
@@ -335,71 +332,84 @@ def _gpus(found: Devices, asked: GivenDevices, orphans: Sequence[OrphanMemory]) 
 
 
 def propose(
-    lines: Sequence[Line], room: Room, found: Devices, others: Sequence[Line] = ()
-) -> tuple[Planned, ...]:
+    lines: Sequence[Line],
+    room: Room,
+    found: Devices,
+    policy: SchedulingPolicy,
+    others: Sequence[Line] = (),
+) -> Plan:
     """Return in which order those of `lines` that are due start, where, and when that can be expected.
 
     others: were not named, and keep what they have of this machine all the same.
     """
     mine = [line for line in lines if line.launcher == LOCAL]
     theirs = [line for line in others if line.launcher == LOCAL]
-    return plan(
-        [_candidate(line, order, room) for order, line in enumerate(mine) if line.is_due],
+    proposed = plan(
+        [_demand(line, order, room) for order, line in enumerate(mine) if line.is_due],
+        _running([line for line in (*mine, *theirs) if _has_devices(line)], room, found),
         room.devices,
-        _occupants([line for line in (*mine, *theirs) if _has_devices(line)], room, found),
+        policy=policy,
+        now_s=float(len(mine)),
     )
+    if any(device.kind == GPU for device in room.devices):
+        return proposed
+    return replace(proposed, waits=tuple(map(_with_hint, proposed.waits)))
 
 
-def kept_by_nobody(
-    planned: Sequence[Planned], lines: Sequence[Line], room: Room
-) -> tuple[str, ...]:
+def _with_hint(waits: Waits) -> Waits:
+    """Add what to give where this machine's accelerators are not known."""
+    if waits.starts != NEVER:
+        return waits
+    return replace(waits, why=f"{waits.why}: give --devices and --device-memory")
+
+
+def kept_by_nobody(plan: Plan, lines: Sequence[Line], room: Room) -> tuple[str, ...]:
     """Return the runs that do not start now, and that no queue holds back: Dagster's own knows the
     attempts at once, and nothing of devices."""
-    slots = {line.run_id for line in lines if room.kind_of(line) == SLOT}
-    return tuple(p.run_id for p in planned if p.starts != NOW and p.run_id not in slots)
+    slots = {line.run_id for line in lines if room.kind_of(line) == CPU}
+    waiting = {each.key for each in plan.waits}
+    return tuple(key for key in plan.order if key in waiting and key not in slots)
 
 
 def _has_devices(line: Line) -> bool:
     return line.verdict in (Verdict.ALIVE.word, Verdict.ORPHANED.word)
 
 
-def _candidate(line: Line, order: int, room: Room) -> Candidate:
+def _demand(line: Line, order: int, room: Room) -> Demand:
+    """Return what a run wants. order: its place by declaration, in place of when it began to wait."""
     kind = room.kind_of(line)
-    return Candidate(
-        run_id=line.run_id,
+    return Demand(
+        key=line.run_id,
+        count=line.ranks,
         kind=kind,
+        memory_bytes=None if kind == CPU else line.memory_bytes,
+        workload_class=line.workload_class or "",
+        team=line.team or "",
+        owner=line.owner or "",
+        since_s=float(order),
+        work_s=line.left_s,
         is_interrupted=line.standing != "queued",
-        order=order,
-        ranks=1 if kind == SLOT else line.ranks,
-        memory_bytes=None if kind == SLOT else line.memory_bytes,
-        left_s=line.left_s,
     )
 
 
-def _occupants(lines: Sequence[Line], room: Room, found: Devices) -> list[Occupant]:
+def _running(lines: Sequence[Line], room: Room, found: Devices) -> list[Running]:
     """Give those that run the devices that they hold, by their pids, else the ones least taken: what a
     person gave has no name that a pid could be found on."""
     taken: Counter[str] = Counter({device.name: 0 for device in room.devices})
-    occupants = []
-    for line in lines:
-        kind = room.kind_of(line)
+    running = []
+    for order, line in enumerate(lines):
+        demand = _demand(line, order, room)
         pids = {pid for sign in line.signs for pid in _living_pids(sign.data)}
-        holds = [each for each in found.holders if each.pid in pids] if kind == GPU else []
+        holds = [each for each in found.holders if each.pid in pids] if demand.kind == GPU else []
         names = [each.uuid for each in holds if each.uuid in taken]
         if not names:
-            names = [d.name for d in room.devices if d.kind == kind]
-            names = sorted(names, key=lambda name: taken[name])[: 1 if kind == SLOT else line.ranks]
+            names = [d.name for d in room.devices if d.kind == demand.kind]
+            names = sorted(names, key=lambda name: taken[name])[: demand.count]
         taken.update(names)
         sizes = [each.used_bytes for each in holds if each.used_bytes is not None]
-        occupants.append(
-            Occupant(
-                run_id=line.run_id,
-                devices=tuple(names),
-                memory_bytes=max(sizes, default=line.memory_bytes),
-                left_s=line.left_s,
-            )
-        )
-    return occupants
+        needs = replace(demand, memory_bytes=max(sizes, default=demand.memory_bytes))
+        running.append(Running(demand=needs, devices=tuple(names), left_s=line.left_s))
+    return running
 
 
 def _living_pids(data: object) -> set[int]:

@@ -17,8 +17,8 @@ from tracks_dagster.ledger.deciding import Decider
 from tracks_dagster.ledger.effects.deciding import settle
 from tracks_dagster.recovery.effects.triage import Triage
 from tracks_dagster.recovery.effects.triage_line import Line
-from tracks_dagster.recovery.restart_plan import NOW, Planned
 from tracks_dagster.recovery.triage import CLOSABLE, Verdict
+from tracks_dagster.scheduling.model import Waits
 from tracks_dagster.track.bodies import Note
 from tracks_dagster.track.errors import TracksError
 from tracks_dagster.track.names import AttemptRef
@@ -59,13 +59,13 @@ def apply(found: Triage, acting: Acting) -> tuple[Act, ...]:
 
     What does not fit is left as it is, without an attempt. Safe to repeat, and beside a daemon.
     """
-    places = {each.run_id: each.position for each in found.plan}
+    places = {run_id: place for place, run_id in enumerate(found.plan.order, start=1)}
     lines = sorted(found.lines, key=lambda line: places.get(line.run_id, len(places) + 1))
     acts = [act for line in lines if line.verdict in _CLOSABLE for act in _close(line, acting)]
     failed = {act.run_id for act in acts if act.what != CLOSED}
-    for each in found.plan:
-        if each.run_id not in failed:
-            acts.append(_start(found.line(each.run_id), each, acting))
+    for run_id, place in places.items():
+        if run_id not in failed:
+            acts.append(_start(found.line(run_id), place, found.plan.wait(run_id), acting))
     return tuple(acts)
 
 
@@ -88,11 +88,11 @@ def _close(line: Line, acting: Acting) -> list[Act]:
     return [Act(run_id=line.run_id, what=CLOSED, why=words, seq=ended.ended_seq)]
 
 
-def _start(line: Line, planned: Planned, acting: Acting) -> Act:
+def _start(line: Line, place: int, waits: Waits | None, acting: Acting) -> Act:
     """Decide what follows, if the plan starts the run now."""
     run_id = line.run_id
-    if planned.starts != NOW:
-        return Act(run_id=run_id, what=LEFT, why=f"place {planned.position}: {planned.why}")
+    if waits is not None:
+        return Act(run_id=run_id, what=LEFT, why=f"place {place}: {waits.why}")
     if line.verdict == Verdict.QUEUED.word:
         why = f"attempt {line.attempt_id} is open already; the daemon starts its gang"
         return Act(run_id=run_id, what=LEFT, why=why)
@@ -108,7 +108,7 @@ def _start(line: Line, planned: Planned, acting: Acting) -> Act:
     what = LEFT if is_first and settled.what != OPENED else settled.what
     act = Act(run_id=run_id, what=what, why=settled.why, seq=seq)
     if seq is not None:
-        _note(acting, line, f"Place {planned.position} of the restart: {act.what}: {act.why}")
+        _note(acting, line, f"Place {place} of the restart: {act.what}: {act.why}")
     return act
 
 

@@ -49,8 +49,8 @@ class Line:
     left_s: of the steps that are left, with its interval of 95 %; from the last commit on, unless it
     runs. accelerator: what its last placement named, "cpu" without one; None before there was one.
     memory_bytes: of one rank's device. is_due: whether a restart is proposed. held_by: the mode
-    of what a person asked for, "stop" or "drain". is_supervised: None where nobody can tell, and
-    without an open attempt.
+    of what a person asked for, "stop" or "drain". workload_class: None: the policy's default one.
+    is_supervised: None where nobody can tell, and without an open attempt.
     """
 
     run_id: str
@@ -85,6 +85,9 @@ class Line:
     device_class: str
     accelerator: str | None
     ranks: int
+    workload_class: str | None
+    team: str | None
+    owner: str | None
     memory_bytes: int | None
     memory_how: str
     is_due: bool
@@ -113,6 +116,9 @@ def line_of(read: RunRead, judged: Judgement, report: GangReport | None) -> Line
         device_class=compute.device_class,
         accelerator=_accelerator(read),
         ranks=compute.ranks,
+        workload_class=read.row["workload_class"],
+        team=read.row["team"],
+        owner=read.row["owner"],
         memory_bytes=memory_bytes,
         memory_how=memory_how,
         is_due=_is_due(read, judged.verdict, progress["steps_left"]),

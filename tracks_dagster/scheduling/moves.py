@@ -32,11 +32,14 @@ def may_move(running: Running, policy: SchedulingPolicy, now_s: float) -> bool:
 
 
 def movable(running: Iterable[Running], policy: SchedulingPolicy, now_s: float) -> list[Running]:
-    """Return those that may make room: of the lowest class first, then whoever loses least."""
+    """Return those that may make room: of the lowest class first, then whoever loses least.
 
-    def rank(each: Running) -> tuple[int, float, str]:
+    Of those that lose the same the smallest gang comes first: each of its ranks has to start again.
+    """
+
+    def rank(each: Running) -> tuple[int, float, int, str]:
         priority = policy.class_of(each.demand.workload_class).priority
-        return priority, each.unsaved_ranks_s, each.demand.key
+        return priority, each.unsaved_ranks_s, len(each.devices), each.demand.key
 
     return sorted((each for each in running if may_move(each, policy, now_s)), key=rank)
 

@@ -12,7 +12,13 @@ from tests.histories import History
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
+from tracks_dagster.simulation.effects.own_queue import (
+    own_queue,
+    own_workload,
+    peak_devices,
+)
 from tracks_dagster.simulation.effects.simulate import AS_IT_WAS, ITS_OWN, Replayed, Saving, replay
+from tracks_dagster.simulation.workloads import Submission
 from tracks_dagster.track.bodies import Debit
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.records import format_time
@@ -133,3 +139,39 @@ def test_only_attempts_that_ended_inside_the_window_are_replayed(
         ledger, DEFAULT_POLICY, since=first_ended_at + timedelta(seconds=60), every_s=[100.0]
     )
     assert found.rows[0].outcome.attempts == 1
+
+
+def test_the_ledgers_runs_and_evals_are_submissions_with_the_time_that_they_took(
+    tracks: Tracks, ledger: Ledger
+) -> None:
+    history = History("lost").declare(estimated_device_s=1e6, workload_class="sweep")
+    lived(history, 1007.0, "preempted", step=1000)
+    lived(history, 507.0, "completed", step=1500)
+    history.write_to(tracks.store)
+    tracks.project(run_track("lost"))
+    declared = history.state.declared
+    (found,) = own_queue(ledger, since=SINCE)
+    assert (found.name, found.at_s, found.devices) == ("lost", 0.0, 2)
+    assert found.work_s == pytest.approx(1500.0, rel=0.01)  # without its two starts
+    assert (found.workload_class, found.team, found.owner) == (
+        "sweep",
+        declared.team,
+        declared.owner,
+    )
+    assert found.task == f"{declared.team}/{declared.model_family}"
+    assert (found.estimate_s, found.saves_every_s) == (500_000.0, None)
+    with pytest.raises(InvalidInput, match="no queue to play; look further back"):
+        own_queue(ledger, since=history.at + timedelta(days=1))
+    played_on = own_workload(ledger, since=SINCE, nodes=None, devices_per_node=None)
+    assert len(played_on.devices) == 2
+    with pytest.raises(InvalidInput, match="The largest run has 2 ranks, and 1 × 1 devices are"):
+        own_workload(ledger, since=SINCE, nodes=1, devices_per_node=1)
+
+
+def test_the_most_devices_at_once_are_counted_as_if_nothing_waited() -> None:
+    def one(name: str, at_s: float, devices: int, work_s: float) -> Submission:
+        return Submission(name=name, at_s=at_s, devices=devices, work_s=work_s)
+
+    # 2 from 0 to 100 s and 1 from 50 s on; then 4 more, as the 2 end
+    assert peak_devices([one("a", 0.0, 2, 100.0), one("b", 50.0, 1, 80.0)]) == 3
+    assert peak_devices([one("a", 0.0, 2, 100.0), one("b", 100.0, 4, 1.0)]) == 4

@@ -98,7 +98,7 @@ def replay(
 
     Raises InvalidInput when none did, and LedgerError.
     """
-    runs = _past_runs(ledger, since)
+    runs = past_runs(ledger, since)
     if not runs:
         raise InvalidInput(
             f"No attempt has ended since {since:%Y-%m-%d %H:%M} UTC, so there is no history to "
@@ -155,7 +155,7 @@ def _saving(past: Row, row: Row) -> Saving:
     )
 
 
-def _past_runs(ledger: Ledger, since: datetime) -> list[PastRun]:
+def past_runs(ledger: Ledger, since: datetime) -> list[PastRun]:
     """Return the runs of the window, in the order of their names."""
     given: dict[str, Json] = {"since": format_time(since)}
     rows = ledger.query(_ATTEMPTS, given | {"attempts_max": ATTEMPTS_MAX})

@@ -1,4 +1,4 @@
-"""`tracks simulate`: what other retry policies and checkpoint intervals would make of a history."""
+"""`tracks simulate`: what other policies would make of a history, or of a queue."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 
 from tracks_dagster.cli.common import as_json, print_json, print_table
+from tracks_dagster.cli.simulate_schedule import Given, simulate_schedule
 from tracks_dagster.reading import open_ledger_to_read
 from tracks_dagster.retry.policy import HOUR_S, RetryPolicy
 from tracks_dagster.settings import Settings, load_policy, read_policy_file
@@ -23,6 +24,8 @@ from tracks_dagster.simulation.compare import (
     compare,
     row_json,
 )
+from tracks_dagster.simulation.effects.own_queue import LEDGER
+from tracks_dagster.simulation.effects.schedule_page import check_picture
 from tracks_dagster.simulation.effects.simulate import ASSUMPTIONS, Replayed, replay
 from tracks_dagster.simulation.histories import (
     LLAMA3_MEAN_TIME_S,
@@ -40,6 +43,8 @@ from tracks_dagster.track.records import Json, format_time
 from tracks_dagster.track.text.units import DURATION_WORDS, duration_s, or_none
 from tracks_dagster.wiring import utc_now
 
+NODES_MAX, DEVICES_PER_NODE_MAX = 10_000, 64
+SUBMISSIONS_MAX = 1_000_000
 TRACE_BYTES_MAX = 64 * 1024 * 1024
 SPOT_SAVE_S, SPOT_RESTART_S, SPOT_PERSON_AFTER_S = 2.0, 60.0, 3600.0
 LLAMA3_SAVE_S, LLAMA3_RESTART_S = 30.0, 300.0
@@ -65,6 +70,11 @@ MEANING_OF_BEST = (
     "--llama3", "is_llama3", is_flag=True, help="Play 54 days of Llama 3 405B's interruptions."
 )
 @click.option(
+    "--schedule",
+    metavar="FILE|NAME",
+    help="Play a queue instead: a CSV file, eight-nodes, pai, acme or ledger.",
+)
+@click.option(
     "--last",
     default="7d",
     show_default=True,
@@ -73,23 +83,51 @@ MEANING_OF_BEST = (
 @click.option("--policy", type=click.Path(path_type=Path), metavar="FILE", help="Try this policy.")
 @click.option("--save", help="How long a save blocks [2s; with --llama3 30s].")
 @click.option("--restart", help="From a decided retry to its first step [60s; with --llama3 5min].")
-@click.option("--grace", help="With --trace: notice before a preemption [0s].")
 @click.option(
-    "--nodes", type=click.IntRange(min=1), help="With --trace: how many instances a gang needs."
+    "--grace",
+    help="With --trace: notice before a preemption [0s]. With --schedule: what one that makes room has "
+    "for its save [as long as it takes].",
+)
+@click.option(
+    "--nodes",
+    type=click.IntRange(min=1, max=NODES_MAX),
+    help="With --trace: how many instances a gang needs. With --schedule: how many there are [8].",
+)
+@click.option(
+    "--devices-per-node",
+    type=click.IntRange(min=1, max=DEVICES_PER_NODE_MAX),
+    help="With --schedule [8].",
+)
+@click.option(
+    "--submissions",
+    type=click.IntRange(min=1, max=SUBMISSIONS_MAX),
+    help="With --schedule pai or acme: how many are drawn [2000].",
+)
+@click.option(
+    "--picture",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="With --schedule: write a picture, .svg, or a page with it, .html.",
 )
 @click.option("--person-after", help="How soon a person answers a refusal, or none [1h; 15min].")
 @click.option("--every", multiple=True, help="A fixed checkpoint interval to compare; repeatable.")
-@click.option("--seed", default=0, show_default=True, help="Seed of --llama3's random times.")
+@click.option(
+    "--seed", default=0, show_default=True, help="Of --llama3's times, and of what is drawn."
+)
 @as_json
 def simulate_command(
     trace: Path | None,
     is_llama3: bool,
+    schedule: str | None,
     last: str,
     policy: Path | None,
     save: str | None,
     restart: str | None,
     grace: str | None,
     nodes: int | None,
+    devices_per_node: int | None,
+    submissions: int | None,
+    picture: Path | None,
     person_after: str | None,
     every: tuple[str, ...],
     seed: int,
@@ -98,10 +136,40 @@ def simulate_command(
     """Play the retry policy and checkpoint interval over a history, and compare others.
 
     The history is one of three: the ledger's own attempts of the last days, a file of traces of spot
-    capacity, or the interruptions of the Llama 3 405B training. Nothing is written.
+    capacity, or the interruptions of the Llama 3 405B training. With --schedule a queue is played over
+    devices instead, under several policies of scheduling: a file, a made workload, or the ledger's own
+    submissions. Nothing is written but the picture.
     """
     settings = Settings.from_environment()
     chosen = load_policy(settings) if policy is None else read_policy_file(policy)
+    if schedule is not None:
+        if trace is not None or is_llama3 or every or person_after is not None:
+            raise InvalidInput(
+                "--schedule plays a queue; --trace, --llama3, --every and --person-after are for the "
+                "history of one run. Leave them out."
+            )
+        _schedule(
+            Given(
+                schedule=schedule,
+                nodes=nodes,
+                devices_per_node=devices_per_node,
+                submissions=submissions,
+                seed=seed,
+                last_s=_positive("--last", last),
+                save_s=None if save is None else _seconds("--save", save, 0.0),
+                restart_s=None if restart is None else _seconds("--restart", restart, 0.0),
+                grace_s=None if grace is None else _seconds("--grace", grace, 0.0),
+                picture=picture,
+            ),
+            chosen,
+            settings,
+            as_json=as_json,
+        )
+        return
+    if (devices_per_node, submissions, picture) != (None, None, None):
+        raise InvalidInput(
+            "--devices-per-node, --submissions and --picture are for a queue: add --schedule."
+        )
     every_s = [_positive("--every", text) for text in every] or list(EVERY_S)
     made_up = (save, restart, grace, nodes, person_after)
     if trace is None and not is_llama3:
@@ -143,6 +211,13 @@ def simulate_command(
         has_best=True,
     )
     _print_made_up(rows, chosen, given, is_llama3=is_llama3, as_json=as_json)
+
+
+def _schedule(given: Given, policy: RetryPolicy, settings: Settings, *, as_json: bool) -> None:
+    if given.picture is not None:
+        check_picture(given.picture)
+    ledger = open_ledger_to_read(settings) if given.schedule == LEDGER else None
+    simulate_schedule(given, policy.scheduling, ledger, as_json=as_json)
 
 
 def _spots(path: Path, costs: Costs, given: dict[str, Json]) -> list[Scenario]:

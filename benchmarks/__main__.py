@@ -31,6 +31,7 @@ from benchmarks import (
     retry,
     retry_kill,
     schedule,
+    schedule_play,
     start,
     step,
     track,
@@ -51,7 +52,7 @@ BENCHMARKS: dict[str, Callable[[argparse.Namespace], dict[str, float]]] = {
     "retry": lambda given: retry.run(
         traces=given.traces, only=given.only or (), rounds=given.rounds
     ),
-    "schedule": lambda given: schedule.run(),
+    "schedule": lambda given: {**schedule.run(), **schedule_play.run()},
     "kubernetes": lambda given: kubernetes.run(),  # takes minutes and 3 GB; when asked
 }
 ALL = ("step", "start", "track", "ledger", "checkpoint", "retry", "schedule")
@@ -64,6 +65,7 @@ AT_MOST = {
     **folder.AT_MOST,
     **retry.AT_MOST,
     **schedule.AT_MOST,
+    **schedule_play.AT_MOST,
     **kubernetes.AT_MOST,
     **ledger_history.AT_MOST,
 }
@@ -75,6 +77,7 @@ WHY = {
     **folder.WHY,
     **retry.WHY,
     **schedule.WHY,
+    **schedule_play.WHY,
     **kubernetes.WHY,
     **ledger_history.WHY,
 }

@@ -169,7 +169,22 @@ def test_groups_of_custom_resources_are_looked_for_where_the_settings_use_them(
                 "spec": {"clusterQueue": "all"},
             },
         )
-    assert findings()[QUEUE]["health"] == "ok"
+    found = findings()
+    assert (found[QUEUE]["health"], found["quota of queue team-a"]["health"]) == ("ok", "missing")
+    resources = [{"name": "nvidia.com/gpu", "nominalQuota": 16}]
+    used = [{"name": "nvidia.com/gpu", "total": "8", "borrowed": "0"}]
+    kube.objects.create(
+        "clusterqueues.kueue.x-k8s.io",
+        {
+            "apiVersion": "kueue.x-k8s.io/v1beta1",
+            "kind": "ClusterQueue",
+            "metadata": {"name": "all"},
+            "spec": {"resourceGroups": [{"flavors": [{"name": "h200", "resources": resources}]}]},
+            "status": {"flavorsUsage": [{"name": "h200", "resources": used}]},
+        },
+    )
+    words = "ClusterQueue all: nvidia.com/gpu 8 of 16 (h200) in use."
+    assert findings()["quota of queue team-a"]["words"] == words
 
 
 def test_a_store_of_this_machine_that_no_volume_mounts_is_missing(

@@ -45,7 +45,7 @@ def read_slo(
     since = EPOCH + max(timedelta(), as_of - EPOCH - last)
     table, given = _objectives(policy)
     sql = Path(__file__).with_name("sql").joinpath("slo.sql").read_text("utf-8")
-    query = without_comments(sql).replace("{objectives}", table)
+    query = without_comments(sql).replace("{objectives}", table).replace("{evaluated}", _EVALUATED)
     rows = ledger.query(
         select_as_of(query),
         {
@@ -86,6 +86,10 @@ def _is_told(ledger: Ledger, mark: Mapping[str, Json], now: datetime) -> bool:
         {"rule": ALERT_OBJECTIVE_MISSED, "begin": format_time(day_bounds(now.date())[0])},
     )
     return any(mark.items() <= json.loads(str(row["data_json"])).items() for row in rows)
+
+
+# All tries of an eval are looked at together, and of runs long ago none.
+_EVALUATED = "select run_id from evals where ended_us is null or ended_us >= :since_us"
 
 
 def _objectives(policy: SchedulingPolicy) -> tuple[str, dict[str, Json]]:

@@ -1,6 +1,7 @@
 -- What the work of each class waited for and how long, of what was over since :since_us: one row a class
 -- and kind of wait. {objectives} stands for (workload_class, wait, objective_s), a row for each class that
 -- there is; a run of no class, or of one that is gone, is of :default_class.
+-- {evaluated} stands for the runs with an eval that was open since then.
 -- What is not over counts once it is longer than the objective: nobody knows yet how long it will be.
 select
     workload_class,
@@ -67,7 +68,9 @@ from (
         from run_facts f
         join training_runs r on r.run_id = f.run_id
         left join ({objectives}) k on k.workload_class = f.workload_class and k.wait = 'completion'
-        where f.declared_us <= :as_of_us and r.state in ('running', 'succeeded')
+        where f.declared_us <= :as_of_us
+            and (f.finished_us is null or f.finished_us >= :since_us)
+            and r.state in ('running', 'succeeded')
         union all
         -- evals: how long one that has not ended waited is not recorded
         select
@@ -78,7 +81,7 @@ from (
             cast(e.started_us - e.opened_us as double precision) / 1000000 as seconds,
             0 as is_open
         from evals e
-        where e.ended_us <= :as_of_us
+        where e.ended_us >= :since_us and e.ended_us <= :as_of_us
         union all
         select
             'eval' as workload_class,
@@ -95,6 +98,7 @@ from (
                 run_id, ended_us, reason, opened_us,
                 min(opened_us) over (partition by run_id, eval_id) as first_us
             from evals
+            where run_id in ({evaluated})
         ) e
         where e.opened_us <= :as_of_us
             and (e.ended_us is null or e.ended_us > :as_of_us or e.reason = 'completed')
@@ -111,6 +115,7 @@ from (
                 run_id, ended_us, reason,
                 lead(started_us) over (partition by run_id, eval_id order by number) as next_us
             from evals
+            where run_id in ({evaluated})
         ) e
         where e.reason <> 'completed' and e.next_us >= e.ended_us and e.next_us <= :as_of_us
     ) w

@@ -33,9 +33,10 @@ from tracks_dagster.clean_errors import clean_text, without_secrets
 from tracks_dagster.data.effects.projects import DEFAULT_PROJECT, Registered, find_registered
 from tracks_dagster.data.project import Project
 from tracks_dagster.kubernetes.effects.preflight import gang_check
+from tracks_dagster.retry.caps import check_cap
 from tracks_dagster.retry.policy import RetryPolicy
 from tracks_dagster.review.effects.metadata import run_metadata
-from tracks_dagster.settings import load_cluster
+from tracks_dagster.settings import load_cluster, load_prices
 from tracks_dagster.track import names
 from tracks_dagster.track.bodies import RetentionRule
 from tracks_dagster.track.errors import InvalidInput
@@ -166,6 +167,14 @@ class TrainingRunConfig(Config):
         default=None,
         description="Its place in the queue, and its objectives (the policy's default_class).",
     )
+    expect: str | None = Field(
+        default=None,
+        description="What you expect of it; asked of a branch that costs twice its source or more.",
+    )
+    max_cost: float | None = Field(
+        default=None,
+        description="Save and end once it has cost so much, in the price table's currency (no cap).",
+    )
     drills: list[str] | None = Field(
         default=None, description="Faults to play: preempt@23, preempt@23,grace=0, gpu_oom@31."
     )
@@ -201,6 +210,8 @@ def training_runs_of(projects: Iterable[Registered]) -> AssetsDefinition:
             if no_policy is not None and "workload_class" in filled:
                 raise InvalidInput(no_policy)
             request = _request(app, filled, policy)
+            if request.max_cost is not None:
+                check_cap(request.max_cost, load_prices(app.settings), request.device_class)
             check = gang_check(lambda: load_cluster(app.settings))
             declared = declare(app.tracks, request, check_gang=check, scheduling=policy.scheduling)
         except InvalidInput as error:

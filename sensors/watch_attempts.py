@@ -21,6 +21,7 @@ from dagster import (
 )
 from dagster._core.scheduler.instigation import InstigatorStatus, InstigatorType
 
+from tracks_dagster.attempts.effects.caps import MoneyCaps
 from tracks_dagster.attempts.effects.heartbeat import write_heartbeat
 from tracks_dagster.attempts.effects.retry import Retries
 from tracks_dagster.attempts.effects.runs import FirstAttempts
@@ -57,7 +58,7 @@ from tracks_dagster.reasons.endings import ending_check
 from tracks_dagster.retry.effects.due import REVISIT_EVERY, revisit
 from tracks_dagster.review.effects.metadata import Show, attempt_metadata, ending_tags
 from tracks_dagster.review.effects.slo import LOOK_EVERY, tell_of_misses
-from tracks_dagster.settings import find_cluster_file
+from tracks_dagster.settings import find_cluster_file, usable_prices
 from tracks_dagster.track import names
 from tracks_dagster.track.errors import TracksError
 from tracks_dagster.track.names import attempt_key
@@ -65,7 +66,7 @@ from tracks_dagster.track.states.run_state import AttemptState
 from tracks_dagster.track.track import run_track
 from tracks_dagster.wiring import App
 
-DECIDERS = (Retries.of(names.WATCH_ATTEMPTS), FirstAttempts())
+DECIDERS = (Retries.of(names.WATCH_ATTEMPTS), FirstAttempts(), MoneyCaps())
 CLOSE, DECIDE, REVISIT, SCAN, SWEEP, PRUNE = "close", "decide", "revisit", "scan", "sweep", "prune"
 OBJECTIVES = "objectives"
 
@@ -90,6 +91,7 @@ def watch_attempts(
     switches = _switches(context)
     write_heartbeat(app.store, app.now(), switches)
     (rules, no_rules), (policy, no_policy) = app.usable_rules(), app.usable_policy()
+    _, no_prices = usable_prices(app.settings)
     world = replace(
         app.world(policy, orchestrator),
         rules=rules,
@@ -98,7 +100,8 @@ def watch_attempts(
     )
     ticks, cursor = run_parts(_parts(context, app, world), context.cursor, app.now())
     context.update_cursor(cursor)
-    unusable = [problem for problem in (no_policy, no_rules) if problem is not None]
+    problems = (no_policy, no_rules, no_prices)  # without prices no cap in money is met
+    unusable = [problem for problem in problems if problem is not None]
     for problem in unusable:
         context.log.error(app.redact(problem))
     for tick in ticks.values():

@@ -36,6 +36,7 @@ from tracks_dagster.settings import (
     load_cluster,
     load_policy,
     usable_policy,
+    usable_prices,
     usable_rules,
 )
 from tracks_dagster.track import names
@@ -98,6 +99,7 @@ class App:
             holds=Holds(self.tracks),
             shipped=self.shipped,
             evaluator=self.evaluator,
+            prices=usable_prices(self.settings)[0],
         )
         return world.for_tick()
 

@@ -82,7 +82,12 @@ def kinds(tracks: Tracks, run_id: str) -> list[Kind]:
 def test_a_branch_inherits_what_the_attempt_that_wrote_the_checkpoint_ran_with(
     source: History, tracks: Tracks, story: Story
 ) -> None:
-    declared = declare(tracks, branched(tracks, config={"steps": 60}))
+    request = branched(tracks, config={"steps": 60})
+    with pytest.raises(InvalidInput, match=r"cost about 2.9 times as much as r-0, .* --expect"):
+        declare(tracks, request)
+    assert tracks.find_run("b-1") is None
+    declared = declare(tracks, replace(request, expect="a lower loss"))
+    assert declared.expect == "a lower loss"
     assert declared.config == {**REMEDIED, "steps": 60}
     assert (declared.compute.ranks, declared.snapshot) == (2, story.snapshot)
     assert declared.branched_from == source.state.checkpoints[1].ref
@@ -166,7 +171,8 @@ def test_the_pin_of_a_branch_that_was_never_declared_is_let_go_after_a_day(
 
 def test_what_is_given_replaces_what_is_inherited(source: History, tracks: Tracks) -> None:
     mine = {"project": Project(name="gpt", entry=("mine.py",), is_open=True), "archive": b"mine"}
-    request = branched(tracks, config={"seed": 3, "steps": 50, "mine": 1}, **mine)
+    given = {"seed": 3, "steps": 50, "mine": 1}
+    request = branched(tracks, config=given, expect="as good", **mine)
     declared = declare(tracks, request)
     assert (declared.config["seed"], declared.config["mine"]) == (3, 1)
     assert declared.config["lr"] == 0.002

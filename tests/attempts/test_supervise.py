@@ -22,7 +22,7 @@ from tracks_dagster.attempts.ports import GangPhase, GangReport, GangSpec
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.reasons.evidence import RankEnd
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
-from tracks_dagster.track.bodies import StopRequested
+from tracks_dagster.track.bodies import BUDGET, StopRequested
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.names import AttemptRef
 from tracks_dagster.track.reasons import TerminationReason
@@ -286,15 +286,28 @@ def test_claiming_again_after_an_interruption_writes_nothing_twice(
     assert kinds.count(Kind.ATTEMPT_SUPERVISED) == 1
 
 
-def test_a_requested_stop_drains_the_gang_and_ends_the_attempt_as_cancelled(
-    tracks: Tracks, store: FakeObjectStore, gangs: FakeGangs, history: History, clock: FakeClock
+@pytest.mark.parametrize(
+    ("mode", "reason"),
+    [
+        ("drain", TerminationReason.USER_CANCELLED),
+        (BUDGET, TerminationReason.BUDGET_EXHAUSTED),
+    ],
+)
+def test_a_requested_stop_drains_the_gang_and_ends_the_attempt_as_what_asked_for_it(
+    tracks: Tracks,
+    store: FakeObjectStore,
+    gangs: FakeGangs,
+    history: History,
+    clock: FakeClock,
+    mode: str,
+    reason: TerminationReason,
 ) -> None:
     history.write_to(store)
     attempt = supervisor(
-        tracks, gangs, Days(clock, lambda: request_stop(tracks), ends(gangs, exit_code=75))
+        tracks, gangs, Days(clock, lambda: request_stop(tracks, mode), ends(gangs, exit_code=75))
     ).supervise("r-1", 1)
     assert attempt is not None
-    assert attempt.reason is TerminationReason.USER_CANCELLED
+    assert attempt.reason is reason
     assert "drain" in {call[0] for call in gangs.calls}
 
 
@@ -342,8 +355,8 @@ def test_an_attempt_of_an_older_versions_family_does_not_start_and_says_what_fol
     assert "The next attempt gets the code of the example" in attempt.ended.root_message
 
 
-def request_stop(tracks: Tracks) -> None:
-    draft = tracks.draft(Kind.STOP_REQUESTED, StopRequested(by="ann", why="enough", mode="drain"))
+def request_stop(tracks: Tracks, mode: str = "drain") -> None:
+    draft = tracks.draft(Kind.STOP_REQUESTED, StopRequested(by="ann", why="enough", mode=mode))
     append(tracks, draft)
 
 

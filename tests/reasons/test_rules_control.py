@@ -91,6 +91,7 @@ def test_a_request_to_leave_a_node_drains_it_and_cancels_nothing() -> None:
     for by, mode, reason in (
         ("ann", "move", "node_drained"),
         ("ann", "drain", "user_cancelled"),
+        ("watch_attempts", "budget", "budget_exhausted"),  # a cap in money
         ("scheduler", "move", "preempted"),  # by the rules of the queue
     ):
         evidence = Evidence(

@@ -32,7 +32,8 @@ from tracks_dagster.cli.compute_options import (
     compute_changes,
     gang_check_of,
 )
-from tracks_dagster.settings import Settings
+from tracks_dagster.retry.caps import check_cap
+from tracks_dagster.settings import Settings, load_prices
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.names import LOCAL, check_run_id
 from tracks_dagster.track.text.redact import redact
@@ -72,6 +73,12 @@ from tracks_dagster.wiring import build
 @click.option(
     "--force", is_flag=True, help="Retry even with nothing changed that could change the result."
 )
+@click.option(
+    "--max-cost",
+    type=float,
+    metavar="AMOUNT",
+    help="What the run may cost from now on, all of it, in the price table's currency.",
+)
 @compute_changes
 @as_json
 def retry_command(
@@ -87,6 +94,7 @@ def retry_command(
     trainer: Path | None,
     allow_environment_change: bool,
     force: bool,
+    max_cost: float | None,
     compute: Mapping[str, Any],
     as_json: bool,
 ) -> None:
@@ -100,6 +108,8 @@ def retry_command(
     check_words({"why": why, "by": by})
     given = Settings.from_environment()
     app = build(given)
+    if max_cost is not None:  # a broken price table hinders no other retry
+        check_cap(max_cost, load_prices(given), None)
     policy = app.policy  # a wrong file is refused before anything is looked at
     last = app.tracks.run(check_run_id(run_id)).last_attempt
     launcher = compute.get("launcher", LOCAL if last is None else last.opened.compute.launcher)
@@ -120,6 +130,7 @@ def retry_command(
         allows_environment_change=allow_environment_change,
         is_forced=force,
         check_gang=gang_check_of(given),
+        max_cost=max_cost,
     )
     record = retry_by_person(app.world(policy), run_id, asked)
     print_answer(

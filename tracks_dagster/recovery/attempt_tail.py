@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from tracks_dagster.track.bodies import (
+    BUDGET,
     MOVE,
     AttemptEnded,
     AttemptOpened,
@@ -52,8 +53,9 @@ class Tail:
 
     @property
     def held_by(self) -> StopRequested | None:
-        """The stop, or else the drain, that a person asked for; what only moves a run holds nothing."""
-        asked = [stop for stop in self.stops if stop.mode != MOVE]
+        """The stop, or else the drain, that a person asked for; what only moves a run, or meets a cap
+        in money, holds nothing."""
+        asked = [stop for stop in self.stops if stop.mode not in (MOVE, BUDGET)]
         return min(asked, key=lambda stop: stop.mode != "stop", default=None)
 
 

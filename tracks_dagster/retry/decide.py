@@ -38,6 +38,7 @@ from tracks_dagster.retry.decision import (
     ended_as,
     format_limits,
     refuse_for_hold,
+    refuse_for_money,
     seqs_of,
     what_to_do,
 )
@@ -148,7 +149,8 @@ def _finish(state: RunState, last: AttemptState, policy: RetryPolicy) -> Wait | 
 def _waits_for_a_person(state: RunState, failed: AttemptState) -> Wait | None:
     """Return the wait for a person, who ended the attempt or has to answer a refusal."""
     resume = f'`tracks retry {state.run_id} --why "…"` resumes the run'
-    stop = None if state.is_moved(failed) else state.stop_for(failed)
+    by_policy = state.is_moved(failed) or state.spent_by(failed) is not None
+    stop = None if by_policy else state.stop_for(failed)
     if stop is None and (refused := _refused_at_the_start(failed)) is not None:
         return Wait(
             why=f"Attempt {failed.attempt_id} (record {failed.ended_seq}): {refused} {resume}."
@@ -220,6 +222,8 @@ def _over_the_limits(this: _Failure, counted: Sequence[Limit]) -> Wait | Refuse 
     """Return the refusal by exhausted limits, or the wait for the read of a checkpoint that may give
     some of it back; None within all limits."""
     exhausted = [limit for limit in counted if limit.is_exhausted]
+    if (stop := this.state.spent_by(this.failed)) is not None:
+        return refuse_for_money(this.state, this.failed, stop.body.why)
     if this.failed.reason is _R.BUDGET_EXHAUSTED:
         exhausted = [limit for limit in counted if limit.name == "device_hours"]
     elif exhausted:

@@ -201,6 +201,7 @@ def seqs_of(
 # Why no next attempt is opened though its limits would allow one.
 
 BRANCH_LIMIT, SNAPSHOT_LIMIT, QUARANTINE_LIMIT = "branch", "snapshot", "quarantine"
+MONEY_LIMIT = "money"
 
 _UNTIL = {  # what a person does about each of these limits
     BRANCH_LIMIT: (
@@ -232,6 +233,21 @@ def refuse_for_hold(state: RunState, failed: AttemptState, limit: str, why: str)
         limit=limit,
         decision=f"{ended_as(failed)} and is not retried: {why}",
         what_to_do=to_do,
+        counted_seqs=seqs_of(failed, ()),
+    )
+
+
+def refuse_for_money(state: RunState, failed: AttemptState, why: str) -> Refuse:
+    """Refuse where a cap in money is reached; why: which one, with the numbers."""
+    return Refuse(
+        reason=failed.reason or TerminationReason.UNKNOWN,
+        limit=MONEY_LIMIT,
+        decision=f"{ended_as(failed)} and is not retried: {why}.",
+        what_to_do=(
+            "Decide whether it is worth more: "
+            f"`{retry_command(state.run_id, '--max-cost AMOUNT')}` resumes the run, with so much for "
+            "all of it; a cap of a day begins anew at midnight UTC."
+        ),
         counted_seqs=seqs_of(failed, ()),
     )
 

@@ -23,6 +23,7 @@ WORDS = frozenset(
         "intent",
         "owner",
         "team",
+        "expect",
         "decision",
         "decided_by",
         "closed_by",
@@ -200,6 +201,8 @@ class RunDeclared:
     track, as "branch:<run_id>", before this record was written.
     sample_order: of the samples from step 0 on; a resumed attempt keeps the order of its checkpoint.
     workload_class: of the policy's classes; None: the policy's default.
+    expect: what its owner expects of it, in words; asked of a run that costs much more than its source.
+    max_cost: the money that it may cost, in the price table's currency; None: no cap.
     """
 
     run_id: str
@@ -225,6 +228,8 @@ class RunDeclared:
     roles: Mapping[str, str] = field(default_factory=dict)
     folder: str | None = None
     workload_class: str | None = None
+    expect: str | None = None
+    max_cost: float | None = None
 
     def __post_init__(self) -> None:
         """Read the snapshot that notebooks of older versions named, "none", as none."""
@@ -274,6 +279,7 @@ class AttemptOpened:
     they were in quarantine when it was opened, each with the reason.
     trainer, program, code: what it runs, which a person gave, and the checkout that it is of; None:
     as the run was declared.
+    max_cost: the money that the run may cost from now on, which a person gave; None: as before.
     """
 
     cause: str
@@ -293,6 +299,7 @@ class AttemptOpened:
     trainer: str | None = None
     program: Program | None = None
     code: CodeVersion | None = None
+    max_cost: float | None = None
 
     def __post_init__(self) -> None:
         """As of `RunDeclared`."""
@@ -506,8 +513,8 @@ class AttemptReclassified:
 class RetryRefused:
     """`retry_refused`: no automatic retry; names the limit and the records that exhausted it.
 
-    limit: "reason", "fingerprint", "device_hours", "never_started", "remediation" where nothing is
-    left to change, "branch" where what the run branched from may not be resumed from any more,
+    limit: "reason", "fingerprint", "device_hours", "money", "never_started", "remediation" where
+    nothing is left to change, "branch" where what the run branched from may not be resumed from,
     "snapshot" where the snapshot that it trains on is quarantined, "quarantine" where its code or all
     that it could resume from descends from a source that a person put in quarantine, "checkpoint"
     where one that decides cannot be read by this version, or "record" where what was decided fits no
@@ -525,12 +532,14 @@ class RetryRefused:
 
 MOVE = "move"  # the mode of a stop that empties a node, or makes room for somebody else
 SCHEDULER = "scheduler"  # who asks for the latter, by the rules of the queue
+BUDGET = "budget"  # the mode of one that ends an attempt because a cap in money is reached
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopRequested:
     """`stop_requested`: mode "stop" ends the run, "drain" only the open attempt, and the run waits for
-    a person; MOVE ends the open attempt, and the run continues elsewhere by itself."""
+    a person; MOVE ends the open attempt, and the run continues elsewhere by itself; BUDGET ends it as
+    `budget_exhausted`, and why has the numbers."""
 
     by: str
     why: str

@@ -136,7 +136,7 @@ _SENTENCES: dict[TerminationReason, str] = {
     _R.COMPLETED: "The attempt reached the last step it was asked for.",
     _R.EARLY_STOPPED: "The attempt stopped because its stopping rule was met.",
     _R.USER_CANCELLED: "A person ended the attempt.",
-    _R.BUDGET_EXHAUSTED: "The run's device-hours were used up while the attempt was running.",
+    _R.BUDGET_EXHAUSTED: "The run's device-hours or money were used up while the attempt was running.",
     _R.FENCED: "A launch found a newer one in the track and gave way; it ends no attempt.",
     _R.PREEMPTED: "The machine was taken for work of higher priority.",
     _R.NODE_DRAINED: "The node was emptied on purpose, for maintenance or scaling.",

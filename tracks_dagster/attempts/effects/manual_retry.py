@@ -38,6 +38,7 @@ from tracks_dagster.ledger.deciding import Answer, Append, First
 from tracks_dagster.ledger.effects.deciding import settle
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.retry.avoidance import own_compute
+from tracks_dagster.retry.caps import cost_of, max_cost_of
 from tracks_dagster.retry.effects.node_health import avoid_now
 from tracks_dagster.retry.rollback import CheckpointQuarantine, from_onset_on
 from tracks_dagster.track import names
@@ -98,6 +99,7 @@ class ManualRetry:
     allows_environment_change: it may resume with other libraries than those that wrote its
     checkpoint. is_forced: also where nothing was changed and the same attempt would end the same.
     check_gang: refuses what the launcher could not start; asked where what it is asked for changes.
+    max_cost: what the run may cost from now on, all of its attempts together; None: as before.
     """
 
     name: str  # of the person
@@ -106,11 +108,13 @@ class ManualRetry:
     allows_environment_change: bool = False
     is_forced: bool = False
     check_gang: CheckGang | None = None
+    max_cost: float | None = None
 
     def decide(self, state: RunState, world: World) -> Answer:
         """Return the next attempt, or the work that comes before it; raises InvalidInput."""
         tracks, nodes, changes = world.tracks, world.nodes, self.changes
         last = _retriable(state, changes.config)
+        _check_cap(state, world, self.max_cost)
         if nodes is not None and nodes.is_due(state):
             return First(do=partial(nodes.look, state, by=self.name))
         plan = plan_attempt(tracks, state, last, changes)
@@ -140,6 +144,7 @@ class ManualRetry:
             trainer=plan.trainer,
             program=plan.program,
             code=plan.code,
+            max_cost=self.max_cost,
         )
         opened = with_stored_code(world, state, avoid_now(tracks, opened))
         draft = tracks.draft(Kind.ATTEMPT_OPENED, opened, attempt_id=last.attempt_id + 1)
@@ -225,6 +230,20 @@ def _retriable(state: RunState, changes: Mapping[str, Json]) -> AttemptState:
             f"`tracks waive {state.run_id} SUITE` lets an eval go."
         )
     return last
+
+
+def _check_cap(state: RunState, world: World, max_cost: float | None) -> None:
+    """Raise InvalidInput where the run has spent what it may already."""
+    cap = max_cost_of(state) if max_cost is None else max_cost
+    if cap is None or world.prices is None:
+        return
+    cost = cost_of(state, world.prices, world.tracks.now())
+    if cost.amount >= cap:
+        raise InvalidInput(
+            f"Training run {state.run_id} has cost {cost.amount:.2f} {cost.currency} and may cost "
+            f"{cap:.2f}: the next attempt would be ended at once. Give it more, --max-cost AMOUNT, for "
+            "all of its attempts together."
+        )
 
 
 def _refuse_the_same_again(state: RunState, last: AttemptState) -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
 
+from tracks_dagster.attempts.effects.caps import spent
 from tracks_dagster.attempts.effects.families import with_stored_code
 from tracks_dagster.attempts.effects.world import World
 from tracks_dagster.attempts.launch import next_sensor
@@ -31,7 +32,14 @@ from tracks_dagster.ledger.deciding import Answer, Append, First, Wait
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.retry.decide import decide
-from tracks_dagster.retry.decision import Decision, Finish, Refuse, Retry, refuse_too_large
+from tracks_dagster.retry.decision import (
+    Decision,
+    Finish,
+    Refuse,
+    Retry,
+    refuse_for_money,
+    refuse_too_large,
+)
 from tracks_dagster.retry.effects.due import runs_between_attempts
 from tracks_dagster.retry.effects.node_health import avoid_now
 from tracks_dagster.retry.policy import reasons_of
@@ -114,7 +122,13 @@ class Retries:
             # The record of the decision names those of the quarantines.
             return First(do=partial(self._quarantine, state, world, decision.quarantine))
         if isinstance(decision, Retry):
-            decision = avoid_now(world.tracks, decision)
+            why = spent(state, world)
+            failed = state.attempts[-1]
+            decision = (
+                avoid_now(world.tracks, decision)
+                if why is None
+                else refuse_for_money(state, failed, why)
+            )
         alert = world.nodes.none_left(state, decision) if world.nodes is not None else None
         if alert is not None:
             draft = world.tracks.draft(Kind.ALERT, alert, attempt_id=len(state.attempts))

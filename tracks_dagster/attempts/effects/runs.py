@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tracks_dagster.attempts.drills import fit_drill, parse_drill
+from tracks_dagster.attempts.expectation import question_of, times_its_source
 from tracks_dagster.attempts.ports import SCRIPT, GangSpec, RankCommand
 from tracks_dagster.attempts.run_config import (
     COMPUTE_FIELDS,
@@ -57,7 +58,7 @@ from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.names import ALERT_FIRST_ATTEMPT_HELD, WATCH_ATTEMPTS, check_run_id
 from tracks_dagster.track.ports import NewUid
 from tracks_dagster.track.records import Draft, Json, Kind, Record, sha256_hex
-from tracks_dagster.track.roles import STEPS, Roles, roles_of, value_of
+from tracks_dagster.track.roles import GLOBAL_BATCH, STEPS, Roles, roles_of, value_of
 from tracks_dagster.track.samples import SampleOrder
 from tracks_dagster.track.states.checkpoints import CheckpointRef, checkpoint_at
 from tracks_dagster.track.states.run_state import RunState
@@ -88,8 +89,8 @@ class RunRequest:
     branched_from: the checkpoint of another run to start from, or None
     (`attempts.effects.branches`). checkpoints_may_be_off: whether the policy allows neither
     steps nor seconds between checkpoints. retention: which checkpoints are kept when nothing pins
-    them. workload_class: None takes the policy's default. launcher and what follows it: as in
-    `ComputeRequest`.
+    them. workload_class: None takes the policy's default. expect, max_cost: as in `RunDeclared`.
+    launcher and what follows it: as in `ComputeRequest`.
     """
 
     run_id: str
@@ -108,6 +109,8 @@ class RunRequest:
     team: str = "unknown"
     stage: str = "smoke"
     workload_class: str | None = None
+    expect: str | None = None
+    max_cost: float | None = None
     drills: tuple[str, ...] = ()
     project: Project | None = None
     archive: bytes | None = field(default=None, repr=False)
@@ -224,7 +227,8 @@ def check_request(request: RunRequest) -> dict[str, Json]:
     Raises InvalidInput.
     """
     check_run_id(request.run_id)
-    check_words({"intent": request.intent, "owner": request.owner, "team": request.team})
+    words = {"intent": request.intent, "owner": request.owner, "team": request.team}
+    check_words(words if request.expect is None else {**words, "expect": request.expect})
     if request.stage not in STAGES:
         raise InvalidInput(f"There is no stage {request.stage!r}; use {', '.join(STAGES)}.")
     config = _config(request)
@@ -244,12 +248,30 @@ def check_queue(request: RunRequest, scheduling: SchedulingPolicy) -> None:
     scheduling.check_team(request.team)
 
 
+def ask_expectation(tracks: Tracks, request: RunRequest) -> str | None:
+    """Return what has to be said before a branch that costs much more than its source, or None."""
+    if request.branched_from is None or request.expect is not None:
+        return None
+    source = tracks.run(request.branched_from.run_id)
+    config = _config(request)
+    steps, batch = (value_of(config, _roles(request), role) for role in (STEPS, GLOBAL_BATCH))
+    times = times_its_source(
+        source,
+        steps=steps - _steps_done(request) if type(steps) is int else None,
+        ranks=request.ranks,
+        global_batch=batch if type(batch) is int else None,
+    )
+    return None if times is None else question_of(request.run_id, source, times)
+
+
 def plan_run(
     tracks: Tracks, request: RunRequest, *, scheduling: SchedulingPolicy = SHIPPED
 ) -> RunDeclared:
     """Return what `declare` would record, and write nothing; raises InvalidInput."""
     config = check_request(request)
     check_queue(request, scheduling)
+    if (question := ask_expectation(tracks, request)) is not None:
+        raise InvalidInput(question)
     project, archive = _project(request), _archive(request)
     started = {"entry": " ".join(project.entry)}
     place = {} if request.folder is None else {"project folder": request.folder}
@@ -284,6 +306,8 @@ def plan_run(
         retention=request.retention,
         sample_order=SampleOrder.FEISTEL.value,
         workload_class=request.workload_class,
+        expect=request.expect,
+        max_cost=request.max_cost,
     )
 
 

@@ -16,6 +16,7 @@ from tracks_dagster.data.ports import Evaluator
 from tracks_dagster.holds.effects.holds import Holds, Pools
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
+from tracks_dagster.ledger.prices import Prices
 from tracks_dagster.reasons.user_rules import NO_RULES, UserRules
 from tracks_dagster.retry.effects.node_health import NodeHealth
 from tracks_dagster.retry.policy import RetryPolicy
@@ -32,6 +33,7 @@ class World:
     holds: those that a tick has read already, with its pools; without pools there are no storms.
     nodes: without it none is struck; those on hold are still avoided. shipped: finds the code of a
     run that an older version declared with a model family. evaluator: ends what lost evals left.
+    prices: None without a table that can be read, and then no cap in money is met.
     """
 
     tracks: Tracks
@@ -47,6 +49,7 @@ class World:
     nodes: NodeHealth | None = None
     shipped: FindShipped | None = None
     evaluator: Evaluator | None = None
+    prices: Prices | None = None
 
     def for_tick(self) -> World:
         """Return the same world with nothing asked yet, and with storms and strikes of nodes."""

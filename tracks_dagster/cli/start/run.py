@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Collection, Mapping
 from dataclasses import fields, replace
 from functools import partial
@@ -22,6 +23,7 @@ from tracks_dagster.attempts.effects.local.project_code import (
 from tracks_dagster.attempts.effects.runs import (
     STAGES,
     RunRequest,
+    ask_expectation,
     check_queue,
     check_request,
     declare,
@@ -50,10 +52,11 @@ from tracks_dagster.data.effects.projects import DEFAULT_PROJECT, SHIPPED
 from tracks_dagster.data.project import Project
 from tracks_dagster.home.home_folder import check_home
 from tracks_dagster.reading import open_tracks_to_read
+from tracks_dagster.retry.caps import check_cap
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.retry.policy import RetryPolicy
 from tracks_dagster.review.effects.outcome import read_outcome
-from tracks_dagster.settings import Settings, load_policy
+from tracks_dagster.settings import Settings, load_policy, load_prices
 from tracks_dagster.track.bodies import RetentionRule
 from tracks_dagster.track.errors import InvalidInput, NothingYet, SettingsError, StoreMissing
 from tracks_dagster.track.records import Json
@@ -179,6 +182,18 @@ def _refuse_family(ctx: click.Context, option: click.Parameter, name: str | None
     metavar="NAME",
     show_default="the policy's default",
     help="Workload class: its place in the queue, and its objectives.",
+)
+@click.option(
+    "--expect",
+    type=RECORDED,
+    metavar="TEXT",
+    help="What you expect of it; asked of a branch that costs twice its source or more.",
+)
+@click.option(
+    "--max-cost",
+    type=float,
+    metavar="AMOUNT",
+    help="Save and end once it has cost so much, in the price table's currency.",
 )
 @click.option(
     "--wait-s",
@@ -319,6 +334,8 @@ def _request(
     team: str,
     stage: str,
     workload_class: str | None,
+    expect: str | None,
+    max_cost: float | None,
     drills: tuple[str, ...],
     compute: Mapping[str, Any],
     **retention: Any,
@@ -346,6 +363,8 @@ def _request(
         team=team,
         stage=stage,
         workload_class=workload_class,
+        expect=expect,
+        max_cost=max_cost,
         drills=drills,
         # The code that a branch inherits has its source's version, but for this package's.
         **({"code": read_code_version(given.root)} if found is None else found.fields),
@@ -443,6 +462,9 @@ def _checked(
     check_request(request)
     if "run_id" not in chosen or _find_run(given, request.run_id) is None:
         check_queue(request, policy.scheduling)  # a run that exists goes on whatever there is now
+        if request.max_cost is not None:  # a broken price table hinders no other run
+            check_cap(request.max_cost, load_prices(given), request.device_class)
+        request = _with_expectation(given, request)
     gang_check_of(given)(first_gang(request, given.store_url, policy.scheduling))
     check_home(given.home)
     if data is not None:
@@ -454,6 +476,17 @@ def _checked(
             "out, and those of data that ship are made."
         )
     return request
+
+
+def _with_expectation(given: Settings, request: RunRequest) -> RunRequest:
+    """Return the request with what a person at a terminal expects of it, where that has to be asked."""
+    if request.branched_from is None or request.expect is not None or not sys.stdin.isatty():
+        return request  # without a person `declare` refuses it
+    question = ask_expectation(open_tracks_to_read(given), request)
+    if question is None:
+        return request
+    click.echo(question, err=True)
+    return replace(request, expect=click.prompt("You expect", type=RECORDED, err=True))
 
 
 def _policy(given: Settings, request: RunRequest) -> RetryPolicy:

@@ -226,6 +226,9 @@ NOT_READ_AGAIN: Why = Absence(
 NO_GPU: Why = Absence(
     "no_gpu", "it ran on a CPU, or its journal does not say", lambda v: not _used_gpu_memory(v)
 )
+NO_NEW_CAP: Why = Absence(
+    "no_new_cap", "the cap is as it was before", lambda v: v.attempt.opened.max_cost is None
+)
 NO_MEMORY: Why = Absence(
     "no_memory",
     "its journal does not say: it is of an older version, was killed early, or watched a command",
@@ -347,6 +350,9 @@ ATTEMPT: tuple[Fact[AttemptView], ...] = (
     Fact("remediation", Type.ROWS, _opened(lambda o: [to_json(each) for each in o.remediation]),
          "what the retry changed, and why: key, before, after, why", group="tried",
          ui="decided/changes", label="config change"),
+    Fact("max_cost", REAL, _opened(lambda o: o.max_cost),
+         "what its run may cost from then on, as a person gave it", absent=(NO_NEW_CAP,),
+         group="tried"),
     Fact("git_commit", TEXT, lambda v: v.code.git_commit, "of its code", absent=(NO_CHECKOUT,),
          group="code", label="code commit", diff="code/commit"),
     Fact("dirty", TRUTH, lambda v: v.code.dirty, "whether the checkout had local changes",

@@ -117,6 +117,12 @@ NO_ESTIMATE: Absence[RunView] = Absence(
 )
 
 
+NO_EXPECTATION: Absence[RunView] = Absence(
+    "no_expectation", "nobody said what to expect", lambda v: v.state.declared.expect is None
+)
+NO_CAP: Absence[RunView] = Absence(
+    "no_cap", "no cap in money was given", lambda v: v.state.declared.max_cost is None
+)
 NO_PROGRAM: Absence[RunView] = Absence(
     "no_program",
     "an older version started its code in its own way",
@@ -230,6 +236,10 @@ RUN: tuple[Fact[RunView], ...] = (
          "whether evals of its commits run while it trains"),
     Fact("estimated_device_s", REAL, lambda v: v.state.declared.estimated_device_s,
          "device seconds of an undisturbed run, as declared", absent=(NO_ESTIMATE,)),
+    Fact("expect", TEXT, lambda v: v.state.declared.expect,
+         "what its owner expected of it", absent=(NO_EXPECTATION,)),
+    Fact("max_cost", REAL, lambda v: v.state.declared.max_cost,
+         "what it may cost, in the price table's currency, as declared", absent=(NO_CAP,)),
     Fact("state", TEXT, lambda v: v.status.state,
          "running, waiting, succeeded, refused or cancelled"),
     Fact("state_why", TEXT, lambda v: v.status.why, "the same in a sentence", json="why"),

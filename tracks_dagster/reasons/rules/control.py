@@ -56,7 +56,7 @@ from tracks_dagster.reasons.rules.control_words import (
     XID,
     Words,
 )
-from tracks_dagster.track.bodies import MOVE, SCHEDULER
+from tracks_dagster.track.bodies import BUDGET, MOVE, SCHEDULER
 from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.records import parse_time
 
@@ -72,6 +72,8 @@ def stop_requested(evidence: Evidence) -> Finding | None:
     reason = _R.USER_CANCELLED
     if stop.get("mode") == MOVE:
         reason = _R.PREEMPTED if stop.get("by") == SCHEDULER else _R.NODE_DRAINED
+    elif stop.get("mode") == BUDGET:
+        reason = _R.BUDGET_EXHAUSTED
     return _finding(reason, CERTAIN, words)
 
 

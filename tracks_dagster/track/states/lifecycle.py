@@ -92,7 +92,8 @@ def _between_attempts(state: RunState, attempt: AttemptState) -> RunStatus:
         refusal = state.refusal.body
         return _status(RunLifecycle.REFUSED, f"{refusal.decision} {refusal.what_to_do}")
     is_ended_by_a_person = attempt.reason is TerminationReason.USER_CANCELLED
-    is_drained = state.stop_for(attempt) is not None and not state.is_moved(attempt)
+    by_policy = state.is_moved(attempt) or state.spent_by(attempt) is not None
+    is_drained = state.stop_for(attempt) is not None and not by_policy
     if is_ended_by_a_person or is_drained:
         waits = "" if is_ended_by_a_person else "; the run waits"
         how = f'`tracks retry {state.run_id} --why "…"` resumes from its newest checkpoint'

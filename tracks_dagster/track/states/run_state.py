@@ -11,6 +11,7 @@ from pathlib import PurePosixPath
 from typing import Generic, TypeVar
 
 from tracks_dagster.track.bodies import (
+    BUDGET,
     MOVE,
     Alert,
     AttemptEnded,
@@ -266,17 +267,22 @@ class RunState:
     def stop_for(self, attempt: AttemptState) -> Dated[StopRequested] | None:
         """Return the stop that concerns `attempt`: asked for after it, and before the next, opened.
 
-        One that leaves the run to a person comes before one that only moves it.
+        One that leaves the run to a person comes before one that only moves it or meets a cap.
         """
         following = self.attempt(attempt.attempt_id + 1)
         until = following.opened_seq if following else self.head.seq + 1
         asked = [stop for stop in self.stops if attempt.opened_seq < stop.seq < until]
-        return min(asked, key=lambda stop: (stop.body.mode == MOVE, stop.seq), default=None)
+        return min(asked, key=lambda s: (s.body.mode in (MOVE, BUDGET), s.seq), default=None)
 
     def is_moved(self, attempt: AttemptState) -> bool:
         """Whether the attempt was asked to leave its node, and nothing more: the run continues."""
         stop = self.stop_for(attempt)
         return stop is not None and stop.body.mode == MOVE
+
+    def spent_by(self, attempt: AttemptState) -> Dated[StopRequested] | None:
+        """Return the stop that ended the attempt because a cap in money was reached, or None."""
+        stop = self.stop_for(attempt)
+        return stop if stop is not None and stop.body.mode == BUDGET else None
 
 
 def trainer_of(state: RunState, attempt: AttemptState) -> str:

@@ -254,7 +254,8 @@ class RunExplanation:
     promotions: a sentence each.
 
     history: all of its attempts; left_out: how many older ones are only there. cost: of all of
-    them, without a debit. waits_for: what is late or will not come by itself.
+    them, without a debit. waits_for: what is late or will not come by itself. expectation: what its
+    owner expected, and what came of it; empty where nobody said.
     """
 
     run_id: str
@@ -268,6 +269,7 @@ class RunExplanation:
     cost: Cost
     broken: Break | None
     waits_for: str | None
+    expectation: tuple[str, ...] = ()
 
 
 def explanation_json(explanation: RunExplanation | AttemptExplanation) -> dict[str, Json]:

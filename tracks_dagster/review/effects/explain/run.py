@@ -12,6 +12,7 @@ from datetime import datetime
 from urllib.parse import quote
 
 from tracks_dagster.attempts.effects.evidence import read_evidence, read_journal_end, read_places
+from tracks_dagster.attempts.expectation import compare
 from tracks_dagster.holds.effects.holds import Holds
 from tracks_dagster.holds.effects.starts import next_start, not_known
 from tracks_dagster.holds.hold import CleanStart
@@ -183,7 +184,18 @@ def explain_loaded(
         cost=explain_run_cost(loaded.run, loaded.time, context.prices),
         broken=loaded.read.broken,
         waits_for=context.waits_for(loaded.run.state),
+        expectation=_expectation(tracks, loaded.run.state),
     )
+
+
+def _expectation(tracks: Tracks, state: RunState) -> tuple[str, ...]:
+    branched = state.declared.branched_from
+    asks = state.declared.expect is not None and branched is not None
+    try:
+        source = tracks.find_run(branched.run_id) if asks and branched is not None else None
+    except TrackBroken:  # its own explanation says so
+        source = None
+    return tuple(compare(state, source))
 
 
 def explain_attempt(

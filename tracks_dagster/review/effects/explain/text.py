@@ -38,12 +38,13 @@ def run_text(run: RunExplanation, *, width: int | None = None) -> str:
     head = [f"{run.run_id}: {run.state}. {run.why}".rstrip(), *run.promotions]
     head += broken_lines(run.broken)
     head += filter(None, [run.waits_for])
-    head += labelled_lines(
-        [
-            Section("what it cost", tuple(cost_lines(run.cost))),
-            Section("history", tuple(_history(run))),
-        ]
-    )
+    sections = [
+        Section("what it cost", tuple(cost_lines(run.cost))),
+        Section("history", tuple(_history(run))),
+    ]
+    if run.expectation:
+        sections.insert(0, Section("expectation", run.expectation))
+    head += labelled_lines(sections)
     parts = ["\n".join(head), *(_attempt(attempt, is_alone=False) for attempt in run.attempts)]
     return wrapped("\n\n".join(parts), width)
 

@@ -1,0 +1,119 @@
+"""Caps in money: what a run has cost by now, and which cap that meets."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from tests.histories import History
+from tracks_dagster.ledger.prices import Prices
+from tracks_dagster.retry.caps import check_cap, cost_of, max_cost_of, over_day_cap, over_run_cap
+from tracks_dagster.retry.decide import decide
+from tracks_dagster.retry.decision import Refuse
+from tracks_dagster.retry.default_policy import DEFAULT_POLICY
+from tracks_dagster.scheduling.model import Usage
+from tracks_dagster.scheduling.policy import Allowance, SchedulingPolicy, WorkloadClass
+from tracks_dagster.track.bodies import BUDGET, MANUAL
+from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.track.states.lifecycle import run_status
+
+PRICES = Prices(currency="USD", per_device_hour={"cpu": 3.6}, source="prices.yaml")
+
+
+def run(max_cost: float | None = 2.0) -> History:
+    """A run of two ranks whose first attempt took 1000 device seconds: 1 USD of its 2."""
+    history = History().declare(max_cost=max_cost)
+    history.open().supervise().place().restore().commit(10)
+    return history.end("preempted", last_step=12, device_seconds=1000.0)
+
+
+def test_an_open_attempt_costs_from_its_placement_on() -> None:
+    history = run().open().supervise().place().restore()
+    placed_at = history.state.attempts[-1].placed_at
+    assert placed_at is not None
+    later = placed_at + timedelta(seconds=400)
+    assert cost_of(history.state, PRICES, later).amount == pytest.approx(1.8)  # 2 × 400 s more
+    assert over_run_cap(history.state, PRICES, later) is None
+    assert over_run_cap(history.state, PRICES, placed_at + timedelta(seconds=500)) == (
+        "2.00 of at most 2.00 USD spent (its max cost; prices: prices.yaml)"
+    )
+    before = placed_at - timedelta(days=1)  # a clock that jumped costs nothing
+    assert cost_of(history.state, PRICES, before).amount == pytest.approx(1.0)
+
+
+def test_a_device_without_a_price_is_told_and_guessed_at_by_nobody() -> None:
+    other = Prices(currency="USD", per_device_hour={"H100": 3.6})
+    cost = cost_of(run().state, other, run().at)
+    assert (cost.amount, cost.unpriced_s) == (0.0, 1000.0)
+    assert over_run_cap(run().state, other, run().at) is None
+
+
+def test_a_person_gives_more_and_the_newest_word_counts() -> None:
+    history = run().open(cause=MANUAL, max_cost=5.0).end("preempted").open().end("preempted")
+    assert max_cost_of(history.state) == 5.0
+    assert max_cost_of(run(None).state) is None
+
+
+def test_a_spent_cap_ends_as_budget_exhausted_and_is_refused_with_the_numbers() -> None:
+    history = run().open().supervise().place().restore().stop(BUDGET)
+    history.end("budget_exhausted", last_step=15)
+    refused = decide(history.state, DEFAULT_POLICY, history.at)
+    assert isinstance(refused, Refuse)
+    assert refused.limit == "money"
+    assert history.state.stops[-1].body.why in refused.decision
+    assert 'tracks retry r-1 --why "…" --max-cost AMOUNT' in refused.what_to_do
+    assert run_status(history.state).state == "running"  # the refusal is due, and nobody's turn yet
+
+
+CAPPED = SchedulingPolicy(
+    classes={
+        **SchedulingPolicy().classes,
+        "single": WorkloadClass(money_per_day=10.0),
+    },
+    teams={"research": Allowance(money_per_day=5.0)},
+    owners={"ann": Allowance(money_per_day=1.0)},
+)
+
+
+@pytest.mark.parametrize(
+    ("usage", "words"),
+    [
+        (Usage(), None),
+        (Usage(money_by_class={"single": 9.99}, money_by_team={"other": 50.0}), None),
+        (
+            Usage(money_by_class={"single": 10.0}),
+            "10.00 of at most 10.00 USD spent by class single",
+        ),
+        (Usage(money_by_team={"research": 6.5}), "6.50 of at most 5.00 USD spent by team research"),
+        (Usage(money_by_owner={"ann": 1.25}), "1.25 of at most 1.00 USD spent by owner ann"),
+    ],
+)
+def test_the_caps_of_a_day_are_those_of_class_team_and_owner(
+    usage: Usage, words: str | None
+) -> None:
+    state = run().open().state
+    found = over_day_cap(state, CAPPED, usage, "USD")
+    assert found is None if words is None else found is not None and found.startswith(words)
+    assert over_day_cap(state, SchedulingPolicy(), usage, "USD") is None
+    by_person = run().open(cause=MANUAL).state
+    assert over_day_cap(by_person, CAPPED, usage, "USD") is None
+
+
+@pytest.mark.parametrize(
+    ("amount", "prices", "words"),
+    [
+        (0.0, PRICES, "is no amount of money"),
+        (float("nan"), PRICES, "is no amount of money"),
+        (float("inf"), PRICES, "is no amount of money"),
+        (5.0, None, "there is no price table"),
+        (5.0, replace(PRICES, per_device_hour={"H100": 2.0}), "no price of the device class 'cpu'"),
+    ],
+)
+def test_a_cap_that_nothing_would_meet_is_refused(
+    amount: float, prices: Prices | None, words: str
+) -> None:
+    with pytest.raises(InvalidInput, match=words):
+        check_cap(amount, prices, "cpu")
+    check_cap(5.0, PRICES, "cpu")

@@ -93,7 +93,8 @@ def test_the_money_of_today_is_counted_by_class_team_and_owner(ledger: Ledger) -
     yesterday = held("y", NOON - timedelta(hours=20), 10, team="vision", owner="ann")  # 2 h today
     today = held("t", NOON - timedelta(hours=2), 1, team="speech", owner="bob")
     sweep = held("s", NOON - timedelta(hours=1), None, team="speech", workload_class="sweep")
-    project(ledger, yesterday, today, sweep)
+    gone = held("g", NOON - timedelta(hours=1), 0, team="speech", workload_class="gone")
+    project(ledger, yesterday, today, sweep, gone)
     found = read_usage(ledger, CAPPED, now=NOON, prices=CPU)
     assert found.money_by_team == pytest.approx({"vision": 2.0, "speech": 2.0})
     assert found.money_by_owner == pytest.approx({"ann": 3.0, "bob": 1.0})

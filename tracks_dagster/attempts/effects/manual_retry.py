@@ -271,7 +271,7 @@ def _gang(world: World, state: RunState, last: AttemptState, plan: AttemptPlan) 
         compute=plan.compute,
         store_url=world.tracks.store.url,
         command=RankCommand(words=(SCRIPT,)),  # no launcher refuses one
-        workload_class=state.declared.workload_class or world.policy.scheduling.default_class,
+        workload_class=world.policy.scheduling.class_name(state.declared.workload_class),
     )
 
 

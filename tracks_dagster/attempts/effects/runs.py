@@ -371,7 +371,7 @@ def first_gang(request: RunRequest, store_url: str, scheduling: SchedulingPolicy
         compute=request.compute,
         store_url=store_url,
         command=RankCommand(words=(SCRIPT,)),  # no launcher refuses one
-        workload_class=request.workload_class or scheduling.default_class,
+        workload_class=scheduling.class_name(request.workload_class),
     )
 
 

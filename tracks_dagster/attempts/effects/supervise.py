@@ -299,7 +299,7 @@ def gang_spec(
         code_key=key,
         code=code,
         environment=allocator_environment(attempt.opened.config),
-        workload_class=state.declared.workload_class or scheduling.default_class,
+        workload_class=scheduling.class_name(state.declared.workload_class),
     )
 
 

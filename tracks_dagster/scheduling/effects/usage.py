@@ -43,7 +43,7 @@ def read_usage(
         return usage
     now_s = micros(now) / _US
     since_s = midnight_s(now_s)
-    stays = _stays_today(ledger, policy.default_class, prices, since_s=since_s, now_s=now_s)
+    stays = _stays_today(ledger, policy, prices, since_s=since_s, now_s=now_s)
     by_class, by_team, by_owner = (
         money_since(stays, attrgetter(key), since_s=since_s, now_s=now_s)
         for key in ("workload_class", "team", "owner")
@@ -73,18 +73,17 @@ def read_shares(ledger: Ledger, *, now: datetime, half_life_s: float) -> dict[st
 
 
 def _stays_today(
-    ledger: Ledger, default_class: str, prices: Prices, *, since_s: float, now_s: float
+    ledger: Ledger, policy: SchedulingPolicy, prices: Prices, *, since_s: float, now_s: float
 ) -> list[Stay]:
     asked = {"now_us": int(now_s * _US), "since_us": int(since_s * _US)}
-    return [_stay(row, default_class, prices) for row in ledger.query(_sql("today"), asked)]
+    return [_stay(row, policy, prices) for row in ledger.query(_sql("today"), asked)]
 
 
-def _stay(row: Mapping[str, Json], default_class: str, prices: Prices) -> Stay:
-    named = row["workload_class"] or default_class
+def _stay(row: Mapping[str, Json], policy: SchedulingPolicy, prices: Prices) -> Stay:
     return Stay(
         team=row["team"],
         owner=row["owner"],
-        workload_class=EVAL if row["is_eval"] else named,
+        workload_class=EVAL if row["is_eval"] else policy.class_name(row["workload_class"]),
         devices=row["devices"],
         begin_s=row["begin_us"] / _US,
         end_s=row["end_us"] / _US,

@@ -125,14 +125,18 @@ def test_fair_share_puts_one_job_before_the_rest_of_a_sweep() -> None:
     )
 
 
-def test_who_has_waited_for_its_bound_comes_before_every_class() -> None:
+def test_who_has_waited_for_its_bound_comes_before_all_classes_but_those_with_a_promise() -> None:
     week_s = SHIPPED_CLASSES["deferred"].wait_s_max
     waiting = [
         wants("old", since_s=NOW_S - week_s, workload_class="deferred"),
         wants("late", since_s=NOW_S - week_s + 1, workload_class="deferred"),
+        wants("oldest", since_s=NOW_S - 2 * week_s, workload_class="deferred"),
         wants("urgent", workload_class="urgent"),
+        wants("interactive", workload_class="interactive"),
     ]
-    assert planned(waiting, [], ONE).order == ("old", "urgent", "late")
+    expected_order = ("oldest", "urgent", "old", "interactive", "late")
+    assert planned(waiting, [], ONE).order == expected_order
+    assert planned(waiting, [], ONE, order=Order.FAIR).order == expected_order
 
 
 def test_after_twice_its_bound_nobody_passes_not_even_who_says_it_ends_before() -> None:
@@ -260,6 +264,13 @@ class TestCaps:
         assert set(started(found)) == {"e"}
         [never] = planned([wants("both", 2)], [], nodes(2), policy=policy).waits
         assert never.why == "needs 2 devices; of 2 here the policy keeps 1 for class eval"
+        old = wants("old", 2, since_s=-9e9)  # nobody passes it, but onto what is kept
+        waiting = [old, wants("e", workload_class="eval"), wants("f", workload_class="eval")]
+        busy = [runs("x", "n0/0", "n0/1")]
+        assert started(planned(waiting, busy, nodes(4))) == {"old": ("n0/2", "n0/3")}
+        assert started(planned(waiting, busy, nodes(3))) == {}
+        found = planned(waiting, busy, nodes(3), policy=policy)
+        assert set(started(found)) == {"e"}
         holds = [runs("e", "n0/0", workload_class="eval")]  # what is kept is in use as meant
         assert set(started(planned(two, holds, nodes(2), policy=policy))) == {"a"}
 
@@ -303,6 +314,14 @@ class TestMoves:
         busy = [runs("busy", "gpu", **fields)]
         found = planned([wants("u", workload_class="urgent")], busy, ONE)
         assert len(found.moves) == moves
+
+    def test_of_two_that_lose_the_same_steps_the_smaller_gang_makes_room(self) -> None:
+        wide, small = (
+            runs(*devices, workload_class="sweep", committed_s=NOW_S)
+            for devices in (("a", "n0/0", "n0/1"), ("b", "n0/2"))
+        )
+        found = planned([wants("e", workload_class="eval")], [wide, small], nodes(3))
+        assert [each.key for each in found.moves] == ["b"]
 
     def test_nothing_moves_for_what_would_still_not_fit(self) -> None:
         busy = [self.BUSY[0], runs("single", "n0/1")]

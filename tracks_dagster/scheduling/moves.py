@@ -5,7 +5,9 @@ A run makes room by saving and ending; it comes back by itself, and its retry sp
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import heapq
+from collections.abc import Iterable, Iterator
+from operator import itemgetter
 
 from tracks_dagster.scheduling.model import Demand, Running
 from tracks_dagster.scheduling.placement import FreeDevices
@@ -31,47 +33,58 @@ def may_move(running: Running, policy: SchedulingPolicy, now_s: float) -> bool:
     return ran_s < YOUNG_S
 
 
-def movable(running: Iterable[Running], policy: SchedulingPolicy, now_s: float) -> list[Running]:
-    """Return those that may make room: of the lowest class first, then whoever loses least.
-
-    Of those that lose the same the smallest gang comes first: each of its ranks has to start again.
-    """
-
-    def rank(each: Running) -> tuple[int, float, int, str]:
-        priority = policy.class_of(each.demand.workload_class).priority
-        return priority, each.unsaved_ranks_s, len(each.devices), each.demand.key
-
-    return sorted((each for each in running if may_move(each, policy, now_s)), key=rank)
+def cost_of_move(running: Running) -> float:
+    """Return ranks times seconds that a move costs: what is not saved, and to start each rank again."""
+    return running.unsaved_ranks_s + len(running.devices) * MOVE_S
 
 
-def victims(
-    demand: Demand,
-    candidates: Iterable[Running],
-    free: FreeDevices,
-    *,
-    policy: SchedulingPolicy,
-    needed: int,
-) -> list[Running]:
-    """Return who makes room for a demand, and give their devices back to `free`.
+class Movable:
+    """The runs that may make room, for one demand after the other: nobody does so twice."""
 
-    candidates: `movable`, in its order. needed: devices that must be free. Empty, with `free` as it
-    was, where it fits without, and where it would not fit if all of lower classes moved.
-    """
-    mine = policy.class_of(demand.workload_class).priority
-    chosen: list[Running] = []
-    for each in candidates:
-        if free.available(demand) >= needed:
-            break
-        if policy.class_of(each.demand.workload_class).priority >= mine:
-            break
-        if free.could_hold(each.devices, demand.memory_bytes):
-            free.give_back(each.devices, each.demand.memory_bytes)
-            chosen.append(each)
-    fits = free.available(demand) >= needed
-    moved = []
-    for each in reversed(chosen):  # a large one may have made smaller ones needless
-        free.take(each.devices, each.demand.memory_bytes)
-        if fits and free.available(demand) < needed:
-            free.give_back(each.devices, each.demand.memory_bytes)
-            moved.append(each)
-    return moved[::-1]
+    def __init__(self, running: Iterable[Running], policy: SchedulingPolicy, now_s: float) -> None:
+        self._policy = policy
+        self._moved: set[str] = set()
+        # By priority and count of devices, in each whoever loses least first: to merge a few sorted
+        # lists costs less than to sort thousands of runs anew for each demand.
+        self._alike: dict[tuple[int, int], list[tuple[float, Running]]] = {}
+        for each in running:
+            if each.devices and may_move(each, policy, now_s):
+                kind = (policy.class_of(each.demand.workload_class).priority, len(each.devices))
+                self._alike.setdefault(kind, []).append((cost_of_move(each), each))
+        for alike in self._alike.values():
+            alike.sort(key=lambda each: (each[0], each[1].demand.key))
+
+    def victims(self, demand: Demand, free: FreeDevices, *, needed: int) -> list[Running]:
+        """Return who makes room for a demand, and give their devices back to `free`.
+
+        Of lower classes, the lowest first; in a class those that lose least for each device that helps.
+        needed: devices that must be free. Empty, with `free` as it was, where it fits without, and
+        where it would not fit if all of lower classes moved.
+        """
+        lower = self._lower(demand, needed - free.available(demand))
+        chosen: list[Running] = []
+        while free.available(demand) < needed and (each := next(lower, None)) is not None:
+            if free.could_hold(each.devices, demand.memory_bytes):
+                free.give_back(each.devices, each.demand.memory_bytes)
+                chosen.append(each)
+        fits = free.available(demand) >= needed
+        victims = []
+        for each in reversed(chosen):  # a large one may have made smaller ones needless
+            free.take(each.devices, each.demand.memory_bytes)
+            if fits and free.available(demand) < needed:
+                free.give_back(each.devices, each.demand.memory_bytes)
+                victims.append(each)
+        self._moved.update(each.demand.key for each in victims)
+        return victims[::-1]
+
+    def _lower(self, demand: Demand, missing: int) -> Iterator[Running]:
+        mine = self._policy.class_of(demand.workload_class).priority
+
+        def ranked(priority: int, count: int) -> Iterator[tuple[int, float, str, Running]]:
+            helping = max(1, min(count, missing))
+            for cost, each in self._alike[priority, count]:
+                if each.demand.key not in self._moved:
+                    yield priority, cost / helping, each.demand.key, each
+
+        lower = (ranked(*kind) for kind in self._alike if kind[0] < mine)
+        return (each for _, _, _, each in heapq.merge(*lower, key=itemgetter(0, 1, 2)))

@@ -78,17 +78,18 @@ class FreeDevices:
     ) -> None:
         self.devices = {device.name: device for device in devices}
         self._shares = shares
-        self._holders: dict[str, int] = {}  # how many hold it
+        holders: dict[str, int] = {}  # how many hold it
         needs: dict[str, int] = {}  # of all that hold it
         unknown: set[str] = set()
         for each in running:
-            need = each.demand.memory_bytes
+            need = each.demand.memory_bytes if shares else None
             for name in each.devices:
-                self._holders[name] = self._holders.get(name, 0) + 1
-                if need is None or not shares:
-                    unknown.add(name)
-                else:
+                holders[name] = holders.get(name, 0) + 1
+                if need is not None:
                     needs[name] = needs.get(name, 0) + need
+            if need is None:
+                unknown.update(each.devices)
+        self._holders = holders
         self._left: dict[str, int] = {}  # memory that is left, of what can be shared
         self._free: dict[Spot, dict[str, None]] = {}
         self._sizes: dict[Spot, int] = {}
@@ -101,7 +102,7 @@ class FreeDevices:
             self._sizes[spot] = self._sizes.get(spot, 0) + 1
             if device.out is not None:
                 self._out[spot[0]] += 1
-            elif name not in self._holders:
+            elif name not in holders:
                 free[name] = None
             elif spot[0] is not None and name not in unknown:
                 self._left[name] = spot[0] - needs[name]

@@ -59,7 +59,8 @@ class WorkloadClass:
     measures; none of them changes what is decided.
     promise_s: if it would wait longer than that, runs of lower classes make room; None: it waits.
     loss_s: its runs make room only if their newest commit is at most so old; None: they never do.
-    wait_s_max: who has waited so long comes before all classes; after twice of it nobody passes.
+    wait_s_max: who has waited so long comes before every class without a promise; after twice of it
+    before all, and nobody passes.
     reserved: devices that lower classes leave free for it.
     devices, devices_per_team, devices_per_owner: the most that it may have at once.
     money_per_day: nothing of it starts once so much was spent since midnight (UTC).

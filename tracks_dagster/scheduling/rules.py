@@ -9,7 +9,8 @@ The live queue and the simulator ask the same `plan`, so what is simulated is wh
   promised, and only devices that the first one cannot use at all are given to others.
 - Who would wait longer than the promise of its class gets devices from lower classes: from those that
   lose little by it, and not if it would still not fit.
-- After `wait_s_max` of its class a demand is the first; after twice of it nobody passes it any more.
+- After `wait_s_max` of its class a demand comes before every class that promises nothing; after twice
+  of it before all, and nobody passes it any more, but onto devices that are kept for another class.
 """
 
 from __future__ import annotations
@@ -36,15 +37,14 @@ from tracks_dagster.scheduling.model import (
     Usage,
     Waits,
 )
-from tracks_dagster.scheduling.moves import MOVE_S, movable, victims
-from tracks_dagster.scheduling.order import NO_USAGE, order, waited_s
+from tracks_dagster.scheduling.moves import MOVE_S, Movable
+from tracks_dagster.scheduling.order import NO_USAGE, is_overdue, order, waited_s
 from tracks_dagster.scheduling.placement import NOWHERE, FreeDevices, Near
 from tracks_dagster.scheduling.policy import Placement, SchedulingPolicy, Sharing
 
 FORESEEN_MAX = 64  # demands whose start one plan foresees, of each kind; the others have a place
 AFTER_MAX = 8  # keys that a wait names
 NEAR_PLACEMENTS = frozenset({Placement.GROUP, Placement.LOCALITY})
-PASSED_FACTOR = 2.0  # of wait_s_max: nobody passes who has waited so long
 
 End = tuple[float, int, Running]  # when it frees its devices, infinite where nobody knows; a number
 
@@ -242,12 +242,19 @@ class _Planning:
             return True
         queue.ends.sort(key=itemgetter(0))
         queue.reserved = reserve(demand, queue.free, queue.ends, needed=needed, now_s=self._now_s)
-        wait_s_max = self._policy.class_of(demand.workload_class).wait_s_max
-        queue.is_closed = waited_s(demand, self._now_s) >= PASSED_FACTOR * wait_s_max
+        queue.is_closed = is_overdue(demand, self._policy, self._now_s)
         return False
 
     def _passes(self, demand: Demand, queue: _Queue, first: Reserved) -> bool:
         need = demand.memory_bytes
+        name = self._policy.class_name(demand.workload_class)
+        if demand.count <= dict(self._kept_for(first.demand, queue)).get(name, 0):
+            names = self._put(demand, queue)
+            first.free.take(names, need)
+            first.needed -= demand.count  # what was kept is in use as meant
+            how = f"; of what is kept for class {name}"
+            heapq.heappush(first.rest, self._start(demand, queue, names, how))
+            return True
         is_known = demand.work_s is not None and math.isfinite(first.at_s)
         if is_known and not queue.is_closed and self._now_s + (demand.work_s or 0.0) <= first.at_s:
             how = f"; it ends before {first.demand.key} can start"
@@ -348,8 +355,7 @@ class _Planning:
         for each in queue.running:
             if each.is_moving:
                 soon.give_back(each.devices, each.demand.memory_bytes)
-        runs = movable(queue.running, self._policy, self._now_s)
-        candidates = {each.demand.key: each for each in runs}
+        movable = Movable(queue.running, self._policy, self._now_s)
         hopeless: dict[tuple[int, int | None], int] = {}  # so many were missing, in vain
         is_first = True  # until one has no room: who is behind that one has to pass it
         for demand in considered:
@@ -360,8 +366,7 @@ class _Planning:
                 chosen = []
                 is_broken = self._breaks_promise(demand, queue, found, is_first=is_first)
                 if is_broken and missing < hopeless.get(kind, missing + 1):
-                    left = candidates.values()
-                    chosen = victims(demand, left, soon, policy=self._policy, needed=needed)
+                    chosen = movable.victims(demand, soon, needed=needed)
                     if not chosen:
                         hopeless[kind] = missing
                 if not chosen:
@@ -370,8 +375,6 @@ class _Planning:
                 self.moves += [self._moved(each, demand) for each in chosen]
                 found.at_s, found.makes_room = self._now_s + MOVE_S, True
                 found.after = tuple(each.demand.key for each in chosen)
-                for key in found.after:
-                    del candidates[key]
             soon.put(demand, self._policy.placement)
 
     def _breaks_promise(

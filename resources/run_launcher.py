@@ -1,37 +1,41 @@
-"""Dagster's own run launcher, which also records what a launch met, and notices that a worker is gone.
+"""Starts each Dagster run as a process of its own, and knows whether that process lives.
 
-`dagster.yaml` names it. Without it a run whose worker died together with the code server (a reboot, a
-`kill -9`) is listed as started for ever, and its attempt would wait for a supervisor that never comes.
+`dagster.yaml` names it. Dagster's own launcher has its code server start them, which waits for their
+imports, cannot be replaced while one runs, and takes their ends into its grave. Here a run depends on
+no other process: it is forked from a warm parent, where there is one, or is a new interpreter.
+
+A run whose process died without a word (a reboot, a `kill -9`) would be listed as started for ever, and
+its attempt would wait for a supervisor that never comes: Dagster's monitoring asks here for its health.
 A run that is declared dead while it lives does no harm: it finds a newer claim in the track and ends.
-
-A code server that does not answer in time has not refused: on a machine that is overloaded the run's
-process is on its way, and to call the run failed would start another one beside it. Such a run stays as
-it is, until Dagster's monitoring gives up waiting (`start_timeout_seconds`).
 
 A run that a command executes itself is judged by its events.
 """
 
-import time
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
+from typing import Any, Self
 
-from dagster import DagsterError, DagsterEventType, DagsterInstance, DagsterRun, DefaultRunLauncher
-from dagster._core.errors import (
-    DagsterUserCodeUnreachableError,
-    DagsterUserCodeUnreachableTimeoutError,
-)
-from dagster._core.launcher import LaunchRunContext
+from dagster import DagsterEventType, DagsterInstance, DagsterRun
+from dagster._core.launcher import LaunchRunContext, RunLauncher
 from dagster._core.launcher.base import CheckRunHealthResult, WorkerStatus
-from dagster._grpc.client import DagsterGrpcClient
-from dagster._grpc.types import GetCurrentRunsResult
-from dagster._grpc.utils import default_grpc_timeout
-from dagster._serdes import deserialize_value
+from dagster._grpc.types import ExecuteRunArgs
+from dagster._serdes import ConfigurableClass, ConfigurableClassData, serialize_value
 
-from tracks_dagster.attempts.effects.local.processes import find_process
+from resources.run_process import IMPORTED
+from tracks_dagster.attempts.effects.local import warm
+from tracks_dagster.attempts.effects.local.processes import Process, find_process
+from tracks_dagster.settings import Settings
+from tracks_dagster.track.errors import OrchestratorError
 from tracks_dagster.track.names import TAG_LAUNCH
 from tracks_dagster.track.text.redact import redact
 
-TRIES = 3  # a code server that is busy may refuse a connection; one that is gone refuses every one
-TRY_AGAIN_S = 1.0
+RUN_PROCESS = "resources.run_process"
+OUTPUT = 1  # where it prints: into the log of who launches it
 STARTED = "Started process for run"  # begins Dagster's event of a run's own process
 EVENTS_MAX = 100  # of Dagster's own, the newest first, among which that one is looked for
 CLOCK_S = 60.0  # a process that is younger than its event by more got the pid later
@@ -39,88 +43,119 @@ TAG_CHARACTERS_MAX = 200
 SILENT_S_MAX = 3600.0  # without an event; twice what `tracks run` gives the making of snapshots
 
 
-class CheckedRunLauncher(DefaultRunLauncher):
-    """Starts each run as a process of the code server, and asks that server whether it lives."""
+class ProcessRunLauncher(RunLauncher, ConfigurableClass):
+    """Implements Dagster's run launcher on this machine."""
+
+    def __init__(self, inst_data: ConfigurableClassData | None = None) -> None:
+        self._inst_data = inst_data
+        self._children: list[subprocess.Popen[bytes]] = []
+        super().__init__()  # type: ignore[no-untyped-call]
+
+    @property
+    def inst_data(self) -> ConfigurableClassData | None:
+        """Where the instance's config names this class."""
+        return self._inst_data
+
+    @classmethod
+    def config_type(cls) -> Mapping[str, Any]:
+        """No fields."""
+        return {}
+
+    @classmethod
+    def from_config_value(
+        cls, inst_data: ConfigurableClassData | None, config_value: Mapping[str, Any]
+    ) -> Self:
+        """Return the launcher that `dagster.yaml` describes."""
+        return cls(inst_data=inst_data)
+
+    def launch_run(self, context: LaunchRunContext) -> None:
+        """Start the run's process; raises OrchestratorError, with the reason in the run's tags."""
+        run = context.dagster_run
+        try:
+            self._start(run)
+        except OSError as error:
+            met = redact(f"its process could not be started: {error}")
+            self._instance.add_run_tags(run.run_id, {TAG_LAUNCH: met[:TAG_CHARACTERS_MAX]})
+            raise OrchestratorError(f"Run {run.run_id}: {met}") from error
+
+    def _start(self, run: DagsterRun) -> None:
+        self._children = [child for child in self._children if child.poll() is None]
+        if run.job_code_origin is None:
+            raise OSError("the run names no code")
+        arguments = serialize_value(
+            ExecuteRunArgs(
+                job_origin=run.job_code_origin,
+                run_id=run.run_id,
+                instance_ref=self._instance.get_ref(),
+            )
+        )
+        words = ("-m", RUN_PROCESS, arguments)
+        settings = Settings.from_environment()
+        folder, environment = str(settings.root), dict(os.environ)
+        if settings.sockets is not None:
+            start = warm.Start(words=words, cwd=folder, environment=environment)
+            address = settings.sockets.with_suffix(warm.RUN_WORKERS)
+            warm.ensure(address, IMPORTED, environment)
+            if (child := warm.ask(address, start, OUTPUT)) is not None:
+                child.close()
+                return
+        self._children.append(
+            subprocess.Popen(
+                [sys.executable, *words],
+                cwd=folder,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+            )
+        )
+
+    def terminate(self, run_id: str) -> bool:
+        """Ask the run's process to end; one that has yet to begin finds that it is cancelled."""
+        run = self._instance.get_run_by_id(run_id)
+        if run is None or run.is_finished:
+            return False
+        if runs_in_own_process(self._instance, run):
+            self._instance.report_engine_event(
+                "Cannot cancel it from here: the command that began this run executes it. End that.",
+                run,
+            )
+            return False
+        self._instance.report_run_canceling(run)
+        process = _process_of(self._instance, run)
+        if process is not None:
+            with suppress(ProcessLookupError):
+                os.kill(process.pid, signal.SIGTERM)
+        return True
 
     @property
     def supports_check_run_worker_health(self) -> bool:
         """Tell Dagster's run monitoring to ask."""
         return True
 
-    def launch_run(self, context: LaunchRunContext) -> None:
-        """Start the run; what that met is in its tags. Raises DagsterError when it was refused."""
-        try:
-            super().launch_run(context)
-        except DagsterUserCodeUnreachableTimeoutError:
-            late = f"the code server did not answer in {default_grpc_timeout()} s"
-            self._tag(context.dagster_run, f"{late}; {self._log()}")
-        except DagsterUserCodeUnreachableError:
-            self._tag(context.dagster_run, f"the code server could not be reached; {self._log()}")
-            raise
-        except DagsterError as error:
-            self._tag(context.dagster_run, redact(str(error)))
-            raise
-
-    def _log(self) -> str:
-        return f"see daemon.log in {self._instance.root_directory}"
-
-    def _tag(self, run: DagsterRun, met: str) -> None:
-        self._instance.add_run_tags(run.run_id, {TAG_LAUNCH: met[:TAG_CHARACTERS_MAX]})
-
     def check_run_worker_health(self, run: DagsterRun) -> CheckRunHealthResult:
-        """Ask the code server that started the run; one that does not exist any more is a no."""
-        client = self._get_grpc_client_for_termination(run.run_id)  # type: ignore[no-untyped-call]
-        if client is None:
-            return self._without_server(run)
-        try:
-            answer = _current_runs(client)
-        except DagsterUserCodeUnreachableTimeoutError:
-            return CheckRunHealthResult(WorkerStatus.RUNNING, "Its code server is busy.")
-        except DagsterUserCodeUnreachableError:
-            return CheckRunHealthResult(WorkerStatus.NOT_FOUND, "Its code server is gone.")
-        if run.run_id in answer.current_runs and not self._is_process_gone(run):
+        """Look whether the run's process lives."""
+        if runs_in_own_process(self._instance, run):
+            return health_in_own_process(self._instance, run)
+        if _process_of(self._instance, run) is not None:
             return CheckRunHealthResult(WorkerStatus.RUNNING)
         return CheckRunHealthResult(WorkerStatus.NOT_FOUND, "Its process is gone.")
 
-    def _is_process_gone(self, run: DagsterRun) -> bool:
-        """Whether the run recorded its process and that one does not live.
 
-        A code server whose storage is away when a process ends loses the thread that notices such
-        ends, and names the run among its current ones for ever.
-        """
-        if not self.has_instance:
-            return False
-        events = self._instance.get_records_for_run(
-            run.run_id, of_type=DagsterEventType.ENGINE_EVENT, limit=EVENTS_MAX, ascending=False
+def _process_of(instance: DagsterInstance, run: DagsterRun) -> Process | None:
+    """Return the living process that the run recorded as its own; None where none lives."""
+    events = instance.get_records_for_run(
+        run.run_id, of_type=DagsterEventType.ENGINE_EVENT, limit=EVENTS_MAX, ascending=False
+    )
+    for record in events.records:
+        event = record.event_log_entry.dagster_event
+        if event is None or not event.message or STARTED not in event.message:
+            continue
+        pid = event.engine_event_data.metadata.get("pid")
+        process = find_process(int(str(pid.value))) if pid is not None else None
+        is_another = (
+            process is not None and process.began_at.timestamp() - CLOCK_S > record.timestamp
         )
-        for record in events.records:
-            event = record.event_log_entry.dagster_event
-            if event is None or not event.message or STARTED not in event.message:
-                continue
-            pid = event.engine_event_data.metadata.get("pid")
-            process = find_process(int(str(pid.value))) if pid is not None else None
-            return process is None or process.began_at.timestamp() - CLOCK_S > record.timestamp
-        return False
-
-    def _without_server(self, run: DagsterRun) -> CheckRunHealthResult:
-        """Judge a run that no code server was asked for, or that has ended meanwhile."""
-        if self.has_instance and runs_in_own_process(self._instance, run):
-            return health_in_own_process(self._instance, run)
-        return CheckRunHealthResult(WorkerStatus.NOT_FOUND, "The run has ended.")
-
-
-def _current_runs(client: DagsterGrpcClient) -> GetCurrentRunsResult:
-    """Return the runs whose processes the code server knows; raises what the last of TRIES raised."""
-    for left in reversed(range(TRIES)):
-        try:
-            return deserialize_value(client.get_current_runs(), GetCurrentRunsResult)
-        except DagsterUserCodeUnreachableTimeoutError:
-            raise
-        except DagsterUserCodeUnreachableError:
-            if not left:
-                raise
-            time.sleep(TRY_AGAIN_S)
-    raise AssertionError("every try returns or raises")
+        return None if is_another else process
+    return None
 
 
 def runs_in_own_process(instance: DagsterInstance, run: DagsterRun) -> bool:

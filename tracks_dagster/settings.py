@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tracks_dagster.track.errors import InvalidInput, SettingsError
+from tracks_dagster.track.names import ENV_SOCKETS
 from tracks_dagster.track.text.redact import secrets_of
 
 if TYPE_CHECKING:
@@ -41,7 +42,8 @@ class Settings:
     where it would lie in `home`. root: the checkout, which holds workspace.yaml.
     secrets: values that no text may show. ui_url: of Dagster's web server, for links; empty: paths.
     prices_file: what a device hour costs; None where it would lie in `home`. ui_days: for how long the
-    partitions of a finished run stay in Dagster's UI.
+    partitions of a finished run stay in Dagster's UI. sockets: how the names begin by which the
+    programs of a home that is up find each other; None outside of them.
     """
 
     home: Path
@@ -55,11 +57,12 @@ class Settings:
     ui_url: str = ""
     prices_file: Path | None = None
     ui_days: float = UI_DAYS
+    sockets: Path | None = None
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Settings:
         """Read TRACKS_HOME, TRACKS_STORE, TRACKS_POSTGRES_URL, TRACKS_POLICY, TRACKS_RULES,
-        TRACKS_KUBERNETES, TRACKS_UI_URL, TRACKS_PRICES and TRACKS_UI_DAYS.
+        TRACKS_KUBERNETES, TRACKS_UI_URL, TRACKS_PRICES and TRACKS_UI_DAYS; what a home's programs set.
 
         An empty value counts as unset. Touches nothing. Raises SettingsError for a value that cannot
         be used.
@@ -84,6 +87,7 @@ class Settings:
             ui_url=_ui_url(given.get("TRACKS_UI_URL") or ""),
             prices_file=None if not prices else _place("TRACKS_PRICES", prices),
             ui_days=_days(given.get("TRACKS_UI_DAYS") or ""),
+            sockets=Path(sockets) if (sockets := given.get(ENV_SOCKETS)) else None,
         )
 
     @property

@@ -1,48 +1,63 @@
-"""What a launch met, and whether a worker lives, as its code server tells; the server is played."""
+"""Runs as processes of their own: how one starts, ends, dies, and what is known of it meanwhile."""
 
 from __future__ import annotations
 
 import logging
 import os
+import signal
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
 from typing import cast
 
 import pytest
-from dagster import DagsterInstance, DagsterRun, DagsterRunStatus, DefaultRunLauncher, job
-from dagster._core.errors import (
-    DagsterLaunchFailedError,
-    DagsterUserCodeUnreachableError,
-    DagsterUserCodeUnreachableTimeoutError,
+from dagster import (
+    DagsterInstance,
+    DagsterRun,
+    DagsterRunStatus,
+    RepositoryDefinition,
+    in_process_executor,
+    job,
+    op,
+    repository,
 )
+from dagster._core.definitions.reconstruct import ReconstructableRepository
 from dagster._core.events import DagsterEvent, EngineEventData
 from dagster._core.events.log import EventLogEntry
 from dagster._core.launcher import LaunchRunContext
 from dagster._core.launcher.base import WorkerStatus
+from dagster._core.origin import JobPythonOrigin
 from dagster._core.workspace.context import BaseWorkspaceRequestContext
 from dagster._daemon.monitoring.run_monitoring import monitor_started_run
-from dagster._grpc.types import GetCurrentRunsResult
-from dagster._serdes import serialize_value
 
 from resources import run_launcher
 from resources.application import DagsterOrchestrator
-from resources.run_launcher import TRIES, CheckedRunLauncher
+from resources.run_launcher import ProcessRunLauncher
+from tracks_dagster.track import names
+from tracks_dagster.track.errors import OrchestratorError
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
-class Client:
-    """A code server's client that fails `failures` times with `error`, then knows `runs`."""
+@op
+def sleep() -> None:
+    """Sleep."""
+    time.sleep(600)
 
-    def __init__(self, *runs: str, error: Exception | None = None, failures: int = 0) -> None:
-        self.runs, self.error, self.failures, self.calls = runs, error, failures, 0
 
-    def get_current_runs(self) -> str:
-        self.calls += 1
-        if self.error is not None and self.calls <= self.failures:
-            raise self.error
-        return serialize_value(
-            GetCurrentRunsResult(current_runs=list(self.runs), serializable_error_info=None)
-        )
+@job(executor_def=in_process_executor)
+def sleeps() -> None:
+    """Sleep until it is ended."""
+    sleep()
+
+
+@repository
+def repository_of_jobs() -> list[object]:
+    """Name the jobs, for a process that is started with nothing but their names."""
+    return [sleeps]
+
+
+REPOSITORY = cast(RepositoryDefinition, repository_of_jobs)
 
 
 @job
@@ -50,47 +65,13 @@ def nothing() -> None:
     """Do nothing."""
 
 
-Check = Callable[[Client | None], WorkerStatus]
-
-
 @pytest.fixture
-def check(monkeypatch: pytest.MonkeyPatch) -> Check:
-    def found(client: Client | None) -> WorkerStatus:
-        launcher = CheckedRunLauncher()
-        monkeypatch.setattr(launcher, "_get_grpc_client_for_termination", lambda _: client)
-        monkeypatch.setattr(run_launcher.time, "sleep", lambda _: None)
-        return launcher.check_run_worker_health(DagsterRun(job_name="a_job", run_id="r")).status
-
-    return found
-
-
-def test_a_run_that_its_code_server_knows_runs(check: Check) -> None:
-    assert check(Client("other", "r")) is WorkerStatus.RUNNING
-
-
-def test_a_run_that_its_code_server_does_not_know_is_gone(check: Check) -> None:
-    assert check(Client("other")) is WorkerStatus.NOT_FOUND
-
-
-def test_a_run_that_has_ended_has_no_server_to_ask(check: Check) -> None:
-    assert check(None) is WorkerStatus.NOT_FOUND
-
-
-def test_a_code_server_that_once_refuses_a_connection_is_asked_again(check: Check) -> None:
-    client = Client("r", error=DagsterUserCodeUnreachableError("refused"), failures=TRIES - 1)
-    assert check(client) is WorkerStatus.RUNNING
-
-
-def test_a_code_server_that_always_refuses_is_gone(check: Check) -> None:
-    client = Client("r", error=DagsterUserCodeUnreachableError("refused"), failures=TRIES)
-    assert check(client) is WorkerStatus.NOT_FOUND
-    assert client.calls == TRIES
-
-
-def test_a_code_server_that_does_not_answer_in_time_is_busy(check: Check) -> None:
-    client = Client("r", error=DagsterUserCodeUnreachableTimeoutError("late"), failures=1)
-    assert check(client) is WorkerStatus.RUNNING
-    assert client.calls == 1
+def launcher(instance: DagsterInstance) -> Iterator[ProcessRunLauncher]:
+    launcher = ProcessRunLauncher()
+    launcher.register_instance(instance)
+    yield launcher
+    for child in launcher._children:
+        child.wait()
 
 
 @pytest.mark.parametrize(
@@ -102,14 +83,16 @@ def test_a_code_server_that_does_not_answer_in_time_is_busy(check: Check) -> Non
     ],
     ids=["alive", "gone", "another's"],  # a pid in a test's name differs between workers
 )
-def test_a_process_that_ended_while_the_storage_was_away_is_gone_whatever_its_server_says(
+def test_a_run_lives_as_long_as_the_process_that_it_recorded(
     pid: int,
     begun_s_ago: float,
     found: WorkerStatus,
     instance: DagsterInstance,
-    monkeypatch: pytest.MonkeyPatch,
+    launcher: ProcessRunLauncher,
 ) -> None:
     run = instance.create_run_for_job(nothing)
+    launched = DagsterEvent(event_type_value="PIPELINE_STARTING", job_name=run.job_name)
+    instance.report_dagster_event(launched, run_id=run.run_id)
     message = f"Started process for run (pid: {pid})."
     event = DagsterEvent(
         event_type_value="ENGINE_EVENT",
@@ -127,18 +110,14 @@ def test_a_process_that_ended_while_the_storage_was_away_is_gone_whatever_its_se
         dagster_event=event,
     )
     instance.handle_new_event(entry)
-    launcher = CheckedRunLauncher()
-    launcher.register_instance(instance)
-    client = Client(run.run_id)
-    monkeypatch.setattr(launcher, "_get_grpc_client_for_termination", lambda _: client)
     assert launcher.check_run_worker_health(run).status is found
 
 
 def test_a_run_that_a_command_executes_itself_is_not_declared_dead(tmp_path: Path) -> None:
-    """As `tracks run` makes snapshots beside `tracks up`: no code server knows the run."""
+    """As `tracks run` makes snapshots beside `tracks up`: no launcher knows the run."""
     settings = (
         "telemetry: {enabled: false}\n"
-        "run_launcher: {module: resources.run_launcher, class: CheckedRunLauncher}\n"
+        "run_launcher: {module: resources.run_launcher, class: ProcessRunLauncher}\n"
         "run_monitoring: {enabled: true}\n"
     )
     (tmp_path / "dagster.yaml").write_text(settings)
@@ -155,52 +134,57 @@ def test_a_run_that_a_command_executes_itself_is_not_declared_dead(tmp_path: Pat
         assert after.status is DagsterRunStatus.STARTED
 
 
-def launch(instance: DagsterInstance, monkeypatch: pytest.MonkeyPatch, error: Exception) -> str:
-    """Launch a run that meets `error`; return its id."""
-
-    def meet(self: DefaultRunLauncher, context: LaunchRunContext) -> None:
-        raise error
-
-    monkeypatch.setattr(DefaultRunLauncher, "launch_run", meet)
-    monkeypatch.setenv("DAGSTER_GRPC_TIMEOUT_SECONDS", "300")
-    run = instance.create_run_for_job(nothing, tags={"dagster/partition": "r-1/a01"})
-    launcher = CheckedRunLauncher()
-    launcher.register_instance(instance)
+def launch(instance: DagsterInstance, launcher: ProcessRunLauncher, job_name: str) -> DagsterRun:
+    """Launch a run of a job of this module; return it as it was launched."""
+    code = ReconstructableRepository.for_file(__file__, "repository_of_jobs", str(ROOT))
+    run = instance.create_run_for_job(
+        REPOSITORY.get_job(job_name),
+        job_code_origin=JobPythonOrigin(job_name, code.get_python_origin()),
+        tags={names.TAG_PARTITION: "r-1/a01"},
+    )
+    instance.report_dagster_event(
+        DagsterEvent(event_type_value="PIPELINE_STARTING", job_name=run.job_name), run_id=run.run_id
+    )
     launcher.launch_run(LaunchRunContext(dagster_run=run, workspace=None))
-    return run.run_id
+    return run
 
 
-def test_a_launch_that_is_not_answered_in_time_is_late_and_not_failed(
-    instance: DagsterInstance, monkeypatch: pytest.MonkeyPatch
+def wait_for(instance: DagsterInstance, run: DagsterRun, *statuses: DagsterRunStatus) -> None:
+    while (found := instance.get_run_by_id(run.run_id)) is None or found.status not in statuses:
+        time.sleep(0.1)  # the suite's own time-out ends it
+
+
+def test_a_run_is_a_process_whose_death_is_recorded_at_once_and_which_a_person_can_cancel(
+    instance: DagsterInstance, launcher: ProcessRunLauncher
 ) -> None:
-    run_id = launch(instance, monkeypatch, DagsterUserCodeUnreachableTimeoutError("late"))
-    run = instance.get_run_by_id(run_id)
-    assert run is not None
-    assert run.status is DagsterRunStatus.NOT_STARTED  # as it was: its process may be on its way
-    [found] = DagsterOrchestrator(instance).runs_of_attempt("r-1/a01")
-    assert not found.is_finished
-    assert found.asked_at is not None
-    assert found.problem.startswith("the code server did not answer in 300 s; see daemon.log in /")
+    killed, cancelled = (launch(instance, launcher, "sleeps") for _ in range(2))
+    for run in (killed, cancelled):
+        wait_for(instance, run, DagsterRunStatus.STARTED)
+    process = run_launcher._process_of(instance, killed)
+    assert process is not None
+    os.kill(process.pid, signal.SIGKILL)
+    assert launcher.terminate(cancelled.run_id)
+    wait_for(instance, killed, DagsterRunStatus.FAILURE)  # there is no monitoring here
+    wait_for(instance, cancelled, DagsterRunStatus.CANCELED)
+    logs = [str(entry.dagster_event) for entry in instance.all_logs(killed.run_id)]
+    assert any("was terminated by signal 9 (SIGKILL)" in line for line in logs)
+    assert not launcher.terminate(killed.run_id)
 
 
-@pytest.mark.parametrize(
-    ("error", "words"),
-    [
-        (DagsterUserCodeUnreachableError("refused"), "the code server could not be reached; see"),
-        (DagsterLaunchFailedError("its subprocess ended with 1"), "its subprocess ended with 1"),
-    ],
-    ids=["unreachable", "refused"],
-)
-def test_a_launch_that_is_refused_fails_and_its_tags_say_why(
-    instance: DagsterInstance, monkeypatch: pytest.MonkeyPatch, error: Exception, words: str
+def test_a_launch_that_fails_says_why_in_the_tags_of_its_run(
+    instance: DagsterInstance, launcher: ProcessRunLauncher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(type(error)):
-        launch(instance, monkeypatch, error)
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(12, "Cannot allocate memory")
+
+    monkeypatch.setattr(run_launcher.subprocess, "Popen", refuse)
+    with pytest.raises(OrchestratorError):
+        launch(instance, launcher, "sleeps")
     [run] = instance.get_runs()
-    instance.report_run_failed(run)  # as Dagster's queue does
+    instance.report_run_failed(run)  # as Dagster does
     [found] = DagsterOrchestrator(instance).runs_of_attempt("r-1/a01")
     assert found.is_failed
-    assert found.problem.startswith(words)
+    assert "could not be started: [Errno 12] Cannot allocate memory" in found.problem
     assert found.asked_at is not None
     assert found.ended_at is not None
     assert 0 <= (found.ended_at - found.asked_at).total_seconds() < 3600  # both in UTC

@@ -88,8 +88,8 @@ run_coordinator:
         limit: {EVALS_MAX}
 run_launcher:
   module: resources.run_launcher
-  class: CheckedRunLauncher
-# Finds runs whose worker died with its code server. Nothing is resumed: attempts are adopted.
+  class: ProcessRunLauncher
+# Finds runs that died together with their witness. Nothing is resumed: attempts are adopted.
 run_monitoring:
   enabled: true
   poll_interval_seconds: 10

@@ -111,6 +111,9 @@ ENV_NODE = "TRACKS_NODE"  # the cluster's name of the node, where the host's nam
 ENV_POD = "TRACKS_POD"
 ENV_POD_UID = "TRACKS_POD_UID"
 
+# A home's own, for its programs: how the names begin by which they find each other
+ENV_SOCKETS = "TRACKS_SOCKETS"
+
 # And for a pod, which starts the ranks of one node
 ENV_INDEX = "JOB_COMPLETION_INDEX"  # Kubernetes' own, in every pod of an Indexed Job
 ENV_COMMAND = "TRACKS_COMMAND"  # what each rank starts: a RankCommand as JSON

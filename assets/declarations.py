@@ -201,8 +201,8 @@ def training_runs_of(projects: Iterable[Registered]) -> AssetsDefinition:
         them. Within seconds the first attempt of the run appears as a partition of training_attempts,
         started and retried by the sensors. When it is red nothing was recorded, and the error names the
         value that is wrong. A run needs a snapshot of its dataset first; nothing else is to be
-        materialized by hand. `project` chooses what is trained: `tracks projects add DIR` and a reload
-        of the code location add yours.
+        materialized by hand. `project` chooses what is trained: `tracks projects add DIR` adds
+        yours.
         """
         filled = _filled_in(context)
         try:
@@ -255,7 +255,7 @@ def _project_field(projects: Iterable[Registered]) -> dagster.Field:
         description=(
             f"The project, and overrides of its config: {{{DEFAULT_PROJECT}: {{steps: 40}}}}. Left "
             f"out: {DEFAULT_PROJECT}, or for a branch the project of its source. `tracks projects add "
-            "DIR` and a reload of the code location add yours."
+            "DIR` adds yours."
         ),
     )
 

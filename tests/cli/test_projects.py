@@ -21,7 +21,7 @@ def test_a_project_is_added_listed_and_removed(call: Call, home: Path, tmp_path:
     )
     added = call("projects", "add", str(folder)).stdout
     assert "Added tiny. It trains at 0 3 * * 1 (UTC), if the newest snapshot differs." in added
-    assert "Reload the code location" in added
+    assert "`tracks up` sees it within ten seconds." in added
     listed = json.loads(call("projects", "list", "--json").stdout)
     assert [each["name"] for each in listed] == ["gpt", "tabular", "tiny"]
     assert (listed[2]["folder"], listed[2]["problem"]) == (str(folder), None)

@@ -12,11 +12,14 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import importlib.metadata
+import json
 import os
 import signal
 import socket
+import stat
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -34,8 +37,9 @@ from tracks_dagster.attempts.effects.local.processes import (
     write_process,
 )
 from tracks_dagster.attempts.effects.local.reaper import wait_for_lock
+from tracks_dagster.home.home_folder import PRIVATE
 from tracks_dagster.track.errors import LedgerError, OrchestratorError
-from tracks_dagster.track.names import TAG_ATTEMPT, TAG_EVAL
+from tracks_dagster.track.names import ENV_SOCKETS, TAG_ATTEMPT, TAG_EVAL
 
 CONFIG_FILE = "dagster.yaml"
 SCHEMA = "dagster"  # of Dagster's tables, apart from the ledger's in the same database
@@ -102,9 +106,12 @@ storage:
     postgres_url:
       env: {POSTGRES_VARIABLE}
 """
-DAEMON = "dagster._daemon"
+DAEMON = "resources.daemon"
 WEBSERVER = "dagster_webserver"
 ADDRESS = "127.0.0.1"
+WORKSPACE = "workspace.yaml"  # in the home: where the daemon's code server is found
+LOCATION = "tracks_dagster"  # as the root's workspace.yaml calls it, too
+CODE_ADDRESS = ".code"  # what the code server's address ends with
 USERS_FILE = "daemon.users"  # locked by every command that uses the daemon
 ADDRESS_FILE = "webserver.json"  # which web server answers, and where
 ANSWER_S_MAX = 180.0  # until the web server answers
@@ -222,7 +229,9 @@ class DagsterHome:
         self._config = config
         self._root = root
         self._postgres_url = postgres_url
+        self._sockets = sockets_of(folder)
         self._environment = {**DEADLINES, **os.environ, **environment, "DAGSTER_HOME": str(folder)}
+        self._environment[ENV_SOCKETS] = str(self._sockets)
         if postgres_url is not None:
             self._environment[POSTGRES_VARIABLE] = in_own_schema(postgres_url)
         self._children: list[subprocess.Popen[bytes]] = []
@@ -241,6 +250,7 @@ class DagsterHome:
             made += f" on Postgres {_database_id(self._postgres_url)}"
         with self._lock("prepare"):
             self._configure()
+            self._make_workspace()
             if self._postgres_url is not None:
                 create_schema(self._postgres_url)
             if not marker.exists() or marker.read_text() != made:
@@ -262,6 +272,16 @@ class DagsterHome:
                 "continue and are adopted), then try again."
             )
         write_config(self._folder, text)
+
+    def _make_workspace(self) -> None:
+        """Write where the code server is found, but not under a daemon that lives."""
+        path = self._folder / WORKSPACE
+        if path.exists() and self.find_daemon() is not None:
+            return
+        make_private_sockets(self._sockets.parent)
+        address = self._sockets.with_suffix(CODE_ADDRESS)
+        server = {"socket": str(address), "location_name": LOCATION}
+        path.write_text(json.dumps({"load_from": [{"grpc_server": server}]}), encoding="utf-8")
 
     def find_daemon(self) -> Process | None:
         """Return the daemon of this home, or None when none lives that was started here."""
@@ -289,7 +309,8 @@ class DagsterHome:
         with self._lock("daemon"):
             if self.find_daemon() is not None:
                 return False
-            reaper.add_group(self._folder, "daemon", self._start("daemon", DAEMON, "run"))
+            process = self._start("daemon", DAEMON, self._workspace, str(self._sockets))
+            reaper.add_group(self._folder, "daemon", process)
             return True
 
     def end_unused(self) -> list[str]:
@@ -319,7 +340,7 @@ class DagsterHome:
         """
         self.prepare()
         chosen = _free_port() if port is None else port
-        options = ("-h", ADDRESS, "-p", str(chosen))
+        options = ("-h", ADDRESS, "-p", str(chosen), "-w", self._workspace)
         name = f"webserver-{chosen}"
         with self._used(name):
             reaper.ensure_reaper(self._folder, name)
@@ -331,12 +352,12 @@ class DagsterHome:
             yield address
 
     def _start(self, name: str, module: str, *arguments: str) -> Process:
-        """Start one of Dagster's programs with our workspace; return which process it is."""
-        command = [sys.executable, "-m", module, *arguments, "-w", "workspace.yaml"]
+        """Start one of Dagster's programs; return which process it is."""
+        command = [sys.executable, "-m", module, *arguments]
         with (self._folder / f"{name}.log").open("ab") as log, _interruptible():
             child = subprocess.Popen(
                 command,
-                cwd=self._root,  # workspace.yaml's working_directory is relative to it
+                cwd=self._root,
                 env=self._environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -368,6 +389,10 @@ class DagsterHome:
             f"{self._why_ended('webserver')}"
         )
 
+    @property
+    def _workspace(self) -> str:
+        return str(self._folder / WORKSPACE)
+
     @contextmanager
     def _used(self, name: str) -> Iterator[None]:
         try:
@@ -398,6 +423,26 @@ class DagsterHome:
         text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
         last = next((line for line in reversed(text.splitlines()) if line.strip()), "nothing")
         return f"the last line of {path} is: {last.strip()[:LOG_CHARACTERS_MAX]}"
+
+
+def sockets_of(folder: Path) -> Path:
+    """Return how the names begin by which the programs of the home in `folder` find each other.
+
+    Not in the home: the name of a socket has room for a hundred characters.
+    """
+    mark = hashlib.sha256(str(folder).encode()).hexdigest()[:16]
+    return Path(tempfile.gettempdir()) / f"tracks-{os.getuid()}" / mark
+
+
+def make_private_sockets(folder: Path) -> None:
+    """Create the folder for this user alone; raises OrchestratorError where it is another's."""
+    folder.mkdir(mode=PRIVATE, exist_ok=True)
+    found = folder.lstat()
+    if found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o077:
+        raise OrchestratorError(
+            f"{folder} is not this user's alone, and whoever may write there could run code here. "
+            "Remove it, or name another folder in TMPDIR."
+        )
 
 
 def _describe(name: str, process: Process) -> str:

@@ -19,7 +19,7 @@ from tracks_dagster.home.home_folder import check_home, prepare_home
 from tracks_dagster.settings import Settings
 from tracks_dagster.track.records import Json
 
-RELOAD = "Reload the code location in the UI (Deployment, Reload), or start `tracks up`"
+SEEN = "`tracks up` sees it within ten seconds"
 
 
 @click.group("projects", cls=WholeGroup)
@@ -42,7 +42,7 @@ def add_command(folder: Path, as_json: bool) -> None:
     add_project(home, project.name, folder)
     schedule = project.schedule
     when = "It has no schedule." if schedule is None else f"It trains {schedule.words}."
-    sentence = f"Added {project.name}. {when} {RELOAD}: then it is there."
+    sentence = f"Added {project.name}. {when} {SEEN}."
     added = Registered(name=project.name, folder=folder.absolute(), project=project)
     print_answer(sentence, _facts(added), as_json=as_json)
 
@@ -71,12 +71,12 @@ def list_command(ctx: click.Context, /, as_json: bool) -> None:
 def remove_command(name: str, as_json: bool) -> None:
     """Take NAME away from Dagster; its folder and its runs stay.
 
-    Its schedule is gone when the code location is reloaded.
+    Its schedule goes with it.
     """
     home = Settings.from_environment().home
     check_home(home)
     folder = remove_project(home, name)
-    sentence = f"Removed {name}; its folder {folder} stays as it is. {RELOAD}: then it is gone."
+    sentence = f"Removed {name}; its folder {folder} stays as it is. {SEEN}."
     print_answer(sentence, {"name": name, "folder": str(folder)}, as_json=as_json)
 
 

@@ -20,6 +20,7 @@ from tracks_dagster.ledger.effects.ticks import (
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.track.reasons import TerminationReason
+from tracks_dagster.track.records import Json
 from tracks_dagster.track.states.evals import HAS_ALL_STEPS
 from tracks_dagster.track.states.lifecycle import RunLifecycle
 from tracks_dagster.track.track import run_track
@@ -128,6 +129,26 @@ def runs_of_a_person(ledger: Ledger) -> list[str]:
         {"waiting": RunLifecycle.WAITING.value, "refused": RunLifecycle.REFUSED.value},
     )
     return [row["run_id"] for row in rows]
+
+
+def open_work(ledger: Ledger) -> list[dict[str, Json]]:
+    """What a sensor may have to look at: runs that go on, evals under way, heads of datasets.
+
+    Columns: kind, name, number, reason, as of `attempts.sensor_pace.Work`. One query, so that it can be
+    asked often.
+    """
+    return ledger.query(
+        "select 'run' as kind, r.run_id as name, r.attempt_count as number, "
+        "a.termination_reason as reason "
+        f"{_NEWEST_ATTEMPTS} "
+        "union all select 'commits', r.run_id, 0, null from training_runs r "
+        "where r.state = :running and r.evaluates_commits "
+        "union all select 'eval', e.run_id || '/' || e.eval_id, e.number, null from evals e "
+        "where e.reason is null "
+        "union all select 'dataset', c.track, c.seq, null from track_cursors c "
+        "where c.track >= 'datasets/' and c.track < 'datasets0'",
+        {"running": RunLifecycle.RUNNING.value},
+    )
 
 
 def revisit(

@@ -1,0 +1,66 @@
+"""The code server of a home: `python -m resources.code_server ADDRESS WARM_ADDRESS`.
+
+It is Dagster's own, of our definitions. The daemon and the web server share it, and the daemon starts
+another one in its place when the code has changed. Its twin, forked before it had a thread, is the
+first warm parent of run workers: its imports are done already.
+
+Both end when whoever holds the other end of their stdin is gone; the twin also when nobody needs it.
+"""
+
+import gc
+import os
+import signal
+import sys
+import threading
+from importlib import import_module
+from pathlib import Path
+
+from resources.run_process import DEFINITIONS, IMPORTED
+from tracks_dagster.attempts.effects.local import warm
+from tracks_dagster.home.dagster_home import LOCATION
+
+STDIN = 0
+
+
+def main(address: Path, warm_address: Path) -> None:
+    """Serve until the daemon is gone or SIGTERM comes; a child of the twin is a run worker."""
+    given = dict(os.environ)
+    is_usable = imported()
+    gc.collect()
+    gc.freeze()  # what is imported stays shared between the two, untouched by either's collections
+    if is_usable and os.fork() == 0:
+        twin = warm.WarmParent(warm_address, given, lives_with=STDIN)
+        warm.run_children(twin.serve)
+        return
+    threading.Thread(target=end_with_daemon, name="ends with the daemon", daemon=True).start()
+    serve(address)
+
+
+def imported() -> bool:
+    """Import all that run workers need; whether that was possible. The code server shows why not."""
+    try:
+        for module in IMPORTED:
+            import_module(module)
+    except Exception:  # noqa: BLE001  # whatever a project's or a person's code raises
+        return False
+    return True
+
+
+def end_with_daemon() -> None:
+    """Wait for the end of stdin, then end this process in order."""
+    while os.read(STDIN, 1024):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def serve(address: Path) -> None:
+    """Be Dagster's code server at that address."""
+    from dagster._cli.api import api_cli
+
+    options = ["--socket", str(address), "-m", DEFINITIONS, "--location-name", LOCATION]
+    options += ["--lazy-load-user-code", "--use-python-environment-entry-point"]
+    api_cli(["grpc", *options, "--log-level", "warning"], standalone_mode=False)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]))

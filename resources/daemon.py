@@ -1,0 +1,57 @@
+"""Dagster's daemon of a home: `python -m resources.daemon WORKSPACE SOCKETS`.
+
+Its parts are Dagster's own, with two differences: how often a sensor ticks (`resources.paced_sensors`),
+and the code server, of which there is one (`tracks_dagster.home.code_server`).
+"""
+
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+from tracks_dagster.data.effects.project_file import FILE
+from tracks_dagster.data.effects.projects import FOLDER, SHIPPED
+from tracks_dagster.home.code_server import CodeServer, Stamps
+from tracks_dagster.settings import Settings
+
+PACKAGES = ("tracks_dagster", "assets", "resources", "sensors")
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Be the daemon until SIGTERM or Ctrl-C."""
+    workspace, sockets = map(Path, arguments)
+    settings = Settings.from_environment()
+    server = CodeServer(sockets, root=settings.root, stamps=partial(loaded_files, settings))
+    try:
+        server.start()
+        # Only now: it takes as long as the code server's own imports.
+        from resources.paced_sensors import run_daemons
+
+        server.wait()
+        with server.kept():
+            run_daemons(workspace)
+    finally:
+        server.close()
+
+
+def loaded_files(settings: Settings) -> Stamps:
+    """Return what a code server loads: our packages, and the files of projects."""
+    root = settings.root
+    paths = [path for package in PACKAGES for path in (root / package).rglob("*.py")]
+    paths += [settings.examples / name / FILE for name in SHIPPED]
+    paths += (settings.home / FOLDER).glob(f"*/{FILE}")
+    return {str(path): _stamp(path) for path in paths}
+
+
+def _stamp(path: Path) -> tuple[int, int]:
+    try:
+        found = path.stat()
+    except OSError:
+        return (0, 0)
+    return (found.st_mtime_ns, found.st_size)
+
+
+if __name__ == "__main__":
+    with suppress(KeyboardInterrupt):
+        main(sys.argv[1:])

@@ -1,0 +1,176 @@
+"""Dagster's daemons, with sensors that tick, and a queue that launches, when there is something to do.
+
+Dagster's sensor daemon looks every five seconds, and each tick costs the daemon and the code server a
+good part of a tenth of a second of processor, whatever the sensor finds. So whether one of ours is due
+is asked of the ledger here, by one query a few times a second (`attempts.sensor_pace`); and whether a
+run is queued of Dagster's storage, before its whole round over all runs.
+"""
+
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from dagster import DagsterInstance, DagsterRunStatus, RunsFilter
+from dagster._cli.utils import get_instance_for_cli
+from dagster._core.remote_representation.external import RemoteSensor
+from dagster._core.scheduler.instigation import InstigatorState
+from dagster._core.workspace.context import IWorkspaceProcessContext
+from dagster._core.workspace.load_target import WorkspaceFileTarget
+from dagster._daemon import sensor as dagster_sensors
+from dagster._daemon.controller import create_daemon_of_type, daemon_controller_from_instance
+from dagster._daemon.daemon import DaemonIterator, DagsterDaemon, SensorDaemon, SpanMarker
+from dagster._daemon.run_coordinator.queued_run_coordinator_daemon import (
+    QueuedRunCoordinatorDaemon,
+)
+from dagster._daemon.utils import DaemonErrorCapture
+from dagster._utils.interrupts import capture_interrupts, setup_interrupt_handlers
+
+from tracks_dagster.attempts.sensor_pace import UNKNOWN, Work
+from tracks_dagster.ledger.ports import Ledger
+from tracks_dagster.retry.effects.due import open_work
+from tracks_dagster.settings import Settings
+from tracks_dagster.track.errors import TracksError
+from tracks_dagster.wiring import build
+
+POLL_S = 0.25  # from one look at the ledger to the next
+POLL_SHARE = 0.02  # of the clock that these looks take, where the ledger is large
+POLL_S_MAX = 2.0  # but it is asked as often as this
+ROUND_S = 5.0  # from one look at all sensors to the next, as Dagster's
+SOON_S = 1.0  # where a tick was still under way
+QUEUE_ROUND_S = 1.0  # from one look at runs that had to wait to the next
+
+
+def run_daemons(workspace: Path) -> None:
+    """Run the daemons that the instance needs until SIGTERM or Ctrl-C."""
+    setup_interrupt_handlers()
+    with (
+        capture_interrupts(),
+        get_instance_for_cli() as instance,
+        daemon_controller_from_instance(
+            instance, WorkspaceFileTarget([str(workspace)]), gen_daemons=_daemons
+        ) as controller,
+        suppress(KeyboardInterrupt),
+    ):
+        controller.check_daemon_loop()
+
+
+def _daemons(instance: DagsterInstance) -> Iterator[DagsterDaemon[Any]]:
+    for kind in instance.get_required_daemon_types():
+        if kind == SensorDaemon.daemon_type():
+            yield PacedSensorDaemon(instance)
+        elif kind == QueuedRunCoordinatorDaemon.daemon_type():
+            yield PromptQueueDaemon(interval_seconds=QUEUE_ROUND_S)
+        else:
+            yield create_daemon_of_type(kind, instance)
+
+
+class PacedSensorDaemon(SensorDaemon):
+    """Dagster's sensor daemon with another idea of when a sensor is due."""
+
+    def __init__(self, instance: DagsterInstance) -> None:
+        super().__init__(settings=instance.get_sensor_settings())
+        self._pace = UNKNOWN
+        self._ledger: Ledger | None = None
+        self._ask_at = 0.0
+        self._own_interval = dagster_sensors.is_under_min_interval
+        # Dagster asks it, by this name, before a tick is begun and again in the tick's thread.
+        dagster_sensors.is_under_min_interval = self._is_too_soon
+
+    def core_loop(
+        self,
+        workspace_process_context: IWorkspaceProcessContext[Any],
+        shutdown_event: threading.Event,
+    ) -> DaemonIterator:
+        """Let sensors tick as their pace says: Dagster's own loop, but for when it looks at them."""
+        ticks: dict[str, Any] = {}
+        round_at = began_at = 0.0
+        while True:
+            self._look()
+            if time.monotonic() >= round_at or self._pace.changed_after(began_at):
+                began_at = time.time()
+                yield SpanMarker.START_SPAN
+                try:
+                    yield from dagster_sensors.execute_sensor_iteration(
+                        workspace_process_context,
+                        self._logger,
+                        threadpool_executor=self._threadpool_executor,
+                        submit_threadpool_executor=self._submit_threadpool_executor,
+                        sensor_tick_futures=ticks,
+                    )
+                except Exception:  # noqa: BLE001  # as in Dagster's own loop
+                    yield DaemonErrorCapture.process_exception(
+                        exc_info=sys.exc_info(),
+                        logger=self._logger,
+                        log_message="The sensors could not be looked at.",
+                    )
+                yield SpanMarker.END_SPAN
+                is_under_way = any(not tick.done() for tick in ticks.values())
+                round_s = min(ROUND_S, self._pace.round_s(time.time()))
+                round_at = time.monotonic() + (min(SOON_S, round_s) if is_under_way else round_s)
+            shutdown_event.wait(POLL_S)
+            yield None
+
+    def _look(self) -> None:
+        """Ask the ledger for what is open; without an answer Dagster's own intervals hold."""
+        if time.monotonic() < self._ask_at:
+            return
+        try:
+            if self._ledger is None:
+                self._ledger = build(Settings.from_environment()).ledger
+            began = time.monotonic()
+            self._pace = self._pace.next(_work(open_work(self._ledger)), time.time())
+            took_s = time.monotonic() - began
+        except TracksError as error:
+            if self._pace is not UNKNOWN:
+                self._logger.warning("Sensors tick by their own intervals: %s", error)
+            self._pace, took_s = UNKNOWN, POLL_S_MAX
+        self._ask_at = time.monotonic() + min(took_s / POLL_SHARE, POLL_S_MAX)
+
+    def _is_too_soon(
+        self,
+        state: InstigatorState,
+        remote_sensor: RemoteSensor,
+        minimum_allowed_min_interval: int | None = None,
+    ) -> bool:
+        """Whether a tick of the sensor has to wait; by the names of Dagster's own function."""
+        elapsed_s = dagster_sensors.get_elapsed(state)
+        if elapsed_s is None:
+            return False
+        now_s = time.time()
+        is_due = self._pace.is_due(remote_sensor.name, ticked_s=now_s - elapsed_s, now_s=now_s)
+        if is_due is None:
+            return self._own_interval(state, remote_sensor, minimum_allowed_min_interval)
+        return not is_due
+
+
+class PromptQueueDaemon(QueuedRunCoordinatorDaemon):
+    """Dagster's daemon of the run queue, which looks through the runs only where one is queued."""
+
+    def core_loop(
+        self,
+        workspace_process_context: IWorkspaceProcessContext[Any],
+        shutdown_event: threading.Event,
+    ) -> DaemonIterator:
+        """Launch what the limits allow soon after it was queued; what has to wait, at each round."""
+        queued = RunsFilter(statuses=[DagsterRunStatus.QUEUED])
+        instance, waiting, round_at = workspace_process_context.instance, 0, 0.0
+        while True:
+            try:
+                count = instance.get_runs_count(queued)
+                if count > waiting or (count and time.monotonic() >= round_at):
+                    round_at = time.monotonic() + QUEUE_ROUND_S
+                    yield from self.run_iteration(workspace_process_context)
+                    count = instance.get_runs_count(queued)
+                waiting = count
+            except Exception:
+                self._logger.exception("The queued runs could not be looked at.")
+            shutdown_event.wait(POLL_S)
+            yield None
+
+
+def _work(rows: Sequence[Any]) -> list[Work]:
+    return [Work(**row) for row in rows]

@@ -1,0 +1,105 @@
+"""When a sensor ticks, by rows as the ledger would give them and seconds of a clock of the test."""
+
+from __future__ import annotations
+
+import pytest
+
+from tracks_dagster.attempts.sensor_pace import (
+    IDLE_S,
+    IDLE_WATCH_S,
+    OPEN_S,
+    UNKNOWN,
+    Pace,
+    Work,
+    work_by_sensor,
+)
+from tracks_dagster.track import names
+
+OPEN = Work(kind="run", name="r-1", number=1)
+KILLED = Work(kind="run", name="r-1", number=1, reason="native_crash")
+AGAIN = Work(kind="run", name="r-1", number=2)
+LAUNCH, WATCH, EVALS = names.LAUNCH_ATTEMPTS, names.WATCH_ATTEMPTS, names.RUN_EVALS
+
+
+@pytest.mark.parametrize(
+    ("work", "sensors"),
+    [
+        (OPEN, {LAUNCH, WATCH}),
+        (Work(kind="run", name="r-1", number=0), {WATCH}),  # declared, without an attempt
+        (KILLED, {names.RETRY_INFRASTRUCTURE}),
+        (Work(kind="run", name="r-1", number=1, reason="preempted"), {names.RETRY_PREEMPTED}),
+        (Work(kind="run", name="r-1", number=1, reason="gpu_oom"), {names.RETRY_OOM}),
+        (Work(kind="run", name="r-1", number=1, reason="nan_loss"), {names.RETRY_NUMERICS}),
+        (Work(kind="run", name="r-1", number=1, reason="code_error"), {WATCH}),
+        (Work(kind="run", name="r-1", number=1, reason="completed"), {WATCH, EVALS}),
+        (Work(kind="commits", name="r-1", number=0), {EVALS}),
+        (Work(kind="eval", name="r-1/loss@40", number=1), {EVALS, WATCH}),
+        (Work(kind="dataset", name="datasets/words", number=3), {names.SHOW_DATASETS}),
+    ],
+    ids=lambda given: f"{given.kind}-{given.reason}" if isinstance(given, Work) else "",
+)
+def test_each_row_is_for_the_sensors_that_can_do_something_about_it(
+    work: Work, sensors: set[str]
+) -> None:
+    assert {name for name, each in work_by_sensor([work]).items() if each} == sensors
+
+
+def due(pace: Pace, *, ticked_s: float, now_s: float) -> set[str]:
+    return {name for name in pace.work if pace.is_due(name, ticked_s=ticked_s, now_s=now_s) is True}
+
+
+def test_from_the_end_of_an_attempt_to_the_launch_of_the_next_no_sensor_waits_for_its_interval() -> (
+    None
+):
+    training = UNKNOWN.next([OPEN], 100.0)
+    ended = training.next([KILLED], 110.25)
+    assert ended.changed_after(110.0)
+    assert due(ended, ticked_s=109.0, now_s=110.3) == {names.RETRY_INFRASTRUCTURE}
+    opened = ended.next([AGAIN], 110.75)
+    assert opened.changed_after(110.3)
+    assert due(opened, ticked_s=110.3, now_s=110.8) == {LAUNCH, WATCH}
+    assert not opened.next([AGAIN], 111.0).changed_after(110.8)
+
+
+def test_what_has_work_ticks_every_five_seconds_and_what_has_none_once_a_minute() -> None:
+    pace = UNKNOWN.next([OPEN], 100.0)
+    assert due(pace, ticked_s=101.0, now_s=101.0 + OPEN_S - 0.1) == set()
+    assert due(pace, ticked_s=101.0, now_s=101.0 + OPEN_S) == {LAUNCH, WATCH}
+    nothing = pace.next([Work(kind="dataset", name="datasets/words", number=3)], 150.0)
+    assert due(nothing, ticked_s=149.0, now_s=150.0) == {names.SHOW_DATASETS}
+    nothing = nothing.next([Work(kind="dataset", name="datasets/words", number=3)], 200.0)
+    assert not nothing.changed_after(150.0)
+    assert due(nothing, ticked_s=201.0, now_s=201.0 + IDLE_WATCH_S) == {WATCH}
+    assert due(nothing, ticked_s=201.0, now_s=201.0 + IDLE_S) == set(nothing.work)
+
+
+def test_a_run_that_waits_for_its_backoff_is_looked_at_again_after_a_quarter_of_the_time_waited() -> (
+    None
+):
+    pace = UNKNOWN.next([OPEN], 90.0).next([KILLED], 100.0)
+    retry = names.RETRY_INFRASTRUCTURE
+    # It is due x after a tick where x is a quarter of the time waited by then: x = waited / 3.
+    for waited_s, after_s in ((0.3, 0.5), (3.0, 1.0), (9.0, 3.0), (15.0, OPEN_S), (600.0, OPEN_S)):
+        ticked_s = 100.0 + waited_s
+        assert pace.is_due(retry, ticked_s=ticked_s, now_s=ticked_s + after_s + 0.01)
+        assert not pace.is_due(retry, ticked_s=ticked_s, now_s=ticked_s + after_s - 0.01)
+        assert pace.round_s(ticked_s) <= after_s
+
+
+def test_a_tick_that_was_under_way_when_something_came_is_followed_by_another() -> None:
+    pace = UNKNOWN.next([OPEN], 100.0).next([AGAIN], 103.0)
+    assert LAUNCH in due(
+        pace, ticked_s=102.9, now_s=103.9
+    )  # it began before, and saw nothing of it
+    assert LAUNCH not in due(pace, ticked_s=103.1, now_s=103.9)
+
+
+def test_after_a_clock_was_set_back_every_sensor_ticks() -> None:
+    pace = UNKNOWN.next([], 100.0)
+    assert due(pace, ticked_s=3700.0, now_s=100.0) == set(pace.work)
+
+
+def test_what_is_not_known_here_and_a_ledger_that_is_away_leave_the_definitions_interval() -> None:
+    pace = UNKNOWN.next([OPEN], 100.0)
+    assert pace.is_due("a_stage_gate", ticked_s=0.0, now_s=1000.0) is None
+    assert UNKNOWN.is_due(LAUNCH, ticked_s=0.0, now_s=1000.0) is None

@@ -1,0 +1,29 @@
+"""What sensors may have to look at, asked of each database in one query."""
+
+from __future__ import annotations
+
+from tests.fakes import FakeObjectStore
+from tests.histories import History
+from tracks_dagster.attempts.sensor_pace import Work
+from tracks_dagster.ledger.effects.database.sql_ledger import SqlLedger
+from tracks_dagster.ledger.effects.projector import Projector
+from tracks_dagster.retry.effects.due import open_work
+
+
+def test_open_runs_and_evals_under_way_are_work_and_what_is_over_is_none(ledger: SqlLedger) -> None:
+    store = FakeObjectStore()
+    History("r-new").declare().write_to(store)
+    History("r-open").declare().open().supervise("d").place().write_to(store)
+    History("r-ended").declare().open().end("gpu_oom").write_to(store)
+    evaluated = History("r-evaluated").declare().open().supervise("d").place().commit(40)
+    evaluated.open_eval(evaluated.state.checkpoints[-1].ref).end().write_to(store)
+    over = History("r-over").declare().open().supervise("d").place().commit(40)
+    over.end().finish().write_to(store)
+    Projector(store, ledger).scan()
+    assert sorted((Work(**row) for row in open_work(ledger)), key=repr) == [
+        Work(kind="eval", name="r-evaluated/heldout-loss@40", number=1),
+        Work(kind="run", name="r-ended", number=1, reason="gpu_oom"),
+        Work(kind="run", name="r-evaluated", number=1, reason="completed"),
+        Work(kind="run", name="r-new", number=0),
+        Work(kind="run", name="r-open", number=1),
+    ]

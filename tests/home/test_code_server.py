@@ -1,0 +1,106 @@
+"""The code server of a home is replaced where it has ended or its code has changed; scripts play it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tracks_dagster.attempts.effects.local.processes import find_process
+from tracks_dagster.home import code_server
+from tracks_dagster.home.code_server import CodeServer
+
+# Listens, writes its pid, and ends with its stdin or by SIGTERM, as the real one does.
+SERVES = """
+import os, socket, sys
+from pathlib import Path
+address = sys.argv[1]
+listener = socket.socket(socket.AF_UNIX)
+listener.bind(address)
+listener.listen()
+Path(address).with_name("pids").open("a").write(f"{os.getpid()}\\n")
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "played_server.py").write_text(SERVES)
+    monkeypatch.setattr(code_server, "CODE_SERVER", "played_server")
+    monkeypatch.chdir(tmp_path)  # the names of sockets have to be short
+    return Path()
+
+
+@pytest.fixture
+def server(folder: Path) -> Iterator[CodeServer]:
+    stamp = folder / "stamp"
+    stamp.write_text("one")
+    server = CodeServer(folder / "s", root=folder, stamps=lambda: {stamp.read_text(): (0, 0)})
+    server.start()
+    server.wait()
+    yield server
+    server.close()
+
+
+def pids(folder: Path) -> list[int]:
+    return [int(line) for line in (folder / "pids").read_text().split()]
+
+
+def wait_for(what: Callable[[], object]) -> None:
+    while not what():  # the suite's own time-out ends it
+        time.sleep(0.05)
+
+
+def served_by(folder: Path) -> str:
+    return str((folder / "s.code").readlink())
+
+
+def test_as_long_as_nothing_changes_it_stays(server: CodeServer, folder: Path) -> None:
+    server.keep()
+    assert len(pids(folder)) == 1
+    assert served_by(folder) == "s.code-1"
+
+
+def test_another_one_serves_before_the_one_with_old_code_ends(
+    server: CodeServer, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serving: list[str] = []
+    end = code_server._end
+    monkeypatch.setattr(
+        code_server, "_end", lambda old: (serving.append(served_by(folder)), end(old))
+    )
+    (folder / "stamp").write_text("two")
+    server.keep()
+    first, second = pids(folder)
+    assert serving == ["s.code-2"]
+    assert find_process(first) is None
+    assert find_process(second) is not None
+    assert (folder / "s.code").exists()
+    assert not (folder / "s.code-1").exists()
+
+
+def test_one_that_was_killed_is_replaced_and_not_again_at_once(
+    server: CodeServer, folder: Path
+) -> None:
+    for expected in (2, 2):
+        os.kill(pids(folder)[-1], signal.SIGKILL)
+        wait_for(lambda: find_process(pids(folder)[-1]) is None)
+        server.keep()
+        assert len(pids(folder)) == expected
+
+
+def test_it_ends_with_the_process_that_started_it(folder: Path) -> None:
+    starts = (
+        "import os, sys\nfrom pathlib import Path\nfrom tracks_dagster.home import code_server\n"
+        "code_server.CODE_SERVER = 'played_server'\n"
+        "server = code_server.CodeServer(Path('s'), root=Path(), stamps=dict)\n"
+        "server.start()\nserver.wait()\nos.kill(os.getpid(), 9)\n"
+    )
+    os.spawnv(os.P_WAIT, sys.executable, [sys.executable, "-c", starts])
+    [pid] = pids(folder)
+    wait_for(lambda: find_process(pid) is None)

@@ -167,7 +167,10 @@ def build(settings: Settings) -> App:
         foresee=_foresee,
         shipped=shipped,
         evaluator=LocalEvaluator(
-            settings.work, clean=clean, of_family=partial(measured_by_example, store, shipped)
+            settings.work,
+            clean=clean,
+            of_family=partial(measured_by_example, store, shipped),
+            warm_address=_warm_address(settings),
         ),
         datasets=ShippedDatasets(settings.work),
         redact=clean,
@@ -269,7 +272,7 @@ def launchers(settings: Settings, store: ObjectStore, clean: Redact) -> Launcher
     """Return the launchers by name; one of a cluster is connected at its first use."""
     from tracks_dagster.attempts.effects.local.launcher import LocalLauncher
 
-    local = LocalLauncher(settings.work, clean=clean)
+    local = LocalLauncher(settings.work, clean=clean, warm_address=_warm_address(settings))
 
     @cache
     def kubernetes() -> GangLauncher:
@@ -292,6 +295,13 @@ def launchers(settings: Settings, store: ObjectStore, clean: Redact) -> Launcher
         )
 
     return launcher_of
+
+
+def _warm_address(settings: Settings) -> Path | None:
+    """Return where a warm parent for gangs listens; None outside of a home that is up."""
+    from tracks_dagster.attempts.effects.local.warm import GANGS
+
+    return None if settings.sockets is None else settings.sockets.with_suffix(GANGS)
 
 
 def _foresee(launcher: str, trainer: str, python: str | None) -> Mapping[str, Json]:

@@ -19,6 +19,7 @@ import pytest
 from tests.fakes import FakeObjectStore
 from tracks_dagster.attempts.effects.closing import is_over
 from tracks_dagster.attempts.effects.local import launcher as local_launcher
+from tracks_dagster.attempts.effects.local import warm
 from tracks_dagster.attempts.effects.local.code_archive import pack_folder
 from tracks_dagster.attempts.effects.local.launcher import LocalLauncher, is_gone
 from tracks_dagster.attempts.effects.local.logs import read_tail
@@ -57,12 +58,24 @@ time.sleep(600)
 """
 
 
-@pytest.fixture
-def launcher(tmp_path: Path) -> Iterator[LocalLauncher]:
-    launcher = LocalLauncher(tmp_path)
+@pytest.fixture(params=["started", "forked"])
+def launcher(
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[LocalLauncher]:
+    """Gangs of new interpreters, and such as warm parents fork."""
+    address = tmp_path_factory.mktemp("w") / "s" if request.param == "forked" else None
+    monkeypatch.setattr(local_launcher, "IMPORTED", ())  # the scripts import nothing
+    launcher = LocalLauncher(tmp_path, warm_address=address)
     yield launcher
     for folder in tmp_path.glob("*/a*"):
         launcher.kill(folder.parent.name, int(folder.name.removeprefix("a")))
+    for parent in warm._started:
+        parent.kill()
+        parent.wait()
+    warm._started.clear()
 
 
 @pytest.fixture
@@ -92,6 +105,33 @@ raise SystemExit({0: 0, 2: 7}[rank])
     assert all(r.started_at and r.ended_at and r.started_at <= r.ended_at for r in report.ranks)
     assert "rank 2 of 3" in report.ranks[2].log_tail
     assert report.ended_at == max(r.ended_at or "" for r in report.ranks)
+
+
+@pytest.mark.parametrize(
+    ("environment", "is_alike"),
+    [
+        ({"CUDA_VISIBLE_DEVICES": "GPU-1", "TRACKS_RUN_ID": "r"}, True),
+        ({"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}, False),  # read at an import
+    ],
+    ids=["read late", "read early"],
+)
+def test_ranks_are_forked_unless_their_environment_was_needed_before(
+    environment: dict[str, str],
+    is_alike: bool,
+    request: pytest.FixtureRequest,
+    launcher: LocalLauncher,
+) -> None:
+    script = """
+import os
+from pathlib import Path
+print(Path("/proc/self/cmdline").read_text(), os.environ, flush=True)
+"""
+    assert launcher.start(replace(spec(script, ranks=2), environment=environment))
+    report = until(launcher, gone)
+    is_forked = is_alike and request.node.callspec.params["launcher"] == "forked"
+    for rank in report.ranks:
+        assert (warm.MODULE in rank.log_tail) is is_forked
+        assert all(f"'{name}': '{value}'" in rank.log_tail for name, value in environment.items())
 
 
 @pytest.mark.parametrize("listens", [True, False])

@@ -36,6 +36,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from tracks_dagster.attempts.effects.local import warm
 from tracks_dagster.attempts.effects.local.logs import private
 from tracks_dagster.attempts.effects.local.processes import (
     find_process,
@@ -118,7 +119,7 @@ class Gang:
         self._work = work
         self._spec = spec
         self._ranks: list[Rank] = []
-        self._living: dict[int, subprocess.Popen[bytes]] = {}
+        self._living: dict[int, subprocess.Popen[bytes] | warm.Forked] = {}
         self._kill_at: float | None = None  # on the monotonic clock
         self._grace_s = 0.0
         self._is_draining = False
@@ -191,7 +192,7 @@ class Gang:
         self._signal(signal.SIGTERM)
         self._kill_within(self._grace_s)
 
-    def _start(self, rank: int, shared: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    def _start(self, rank: int, shared: Mapping[str, str]) -> subprocess.Popen[bytes] | warm.Forked:
         code, command = self._work / CODE, self._spec.command
         environment = {**os.environ, **shared, "RANK": str(rank), "LOCAL_RANK": str(rank)}
         environment[names.ENV_WORK] = str(self._work)
@@ -199,9 +200,14 @@ class Gang:
         if self._spec.ranks == 1:
             environment = as_alone(environment)
         path = self._work / f"rank-{rank}.log"
+        words = command_line(command.words, command.python)
         with open(path, "ab", opener=private) as log:
+            if words[0] == sys.executable:
+                start = warm.Start(words=words[1:], cwd=str(code), environment=environment)
+                if (child := warm.fork(start, log.fileno())) is not None:
+                    return child
             return subprocess.Popen(
-                command_line(command.words, command.python),
+                words,
                 cwd=code,
                 env=environment,
                 stdin=subprocess.DEVNULL,

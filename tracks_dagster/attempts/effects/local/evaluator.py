@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from tracks_dagster.attempts.effects.local import warm
 from tracks_dagster.attempts.effects.local.processes import (
     find_process,
     now_text,
@@ -46,6 +47,7 @@ class LocalEvaluator:
     """Implements `ports.Evaluator`. work: where the spec's file lies while the process runs.
 
     of_family: turns an eval of a model family, which has no program, into that of its example.
+    warm_address: of a warm parent for gangs, which this uses where one listens.
     """
 
     def __init__(
@@ -54,10 +56,12 @@ class LocalEvaluator:
         *,
         clean: Redact = redact,
         of_family: Callable[[EvalSpec], EvalSpec] = lambda spec: spec,
+        warm_address: Path | None = None,
     ) -> None:
         self._work = work
         self._clean = clean
         self._of_family = of_family
+        self._warm_address = warm_address
 
     @contextmanager
     def alone(self, result_key: str) -> Iterator[bool]:
@@ -113,33 +117,62 @@ class LocalEvaluator:
         """Return (exit code or None, what it wrote to stderr). Whatever it started ends with it."""
         limit_s = EVAL_S_MAX if spec.timeout_s is None else spec.timeout_s
         with (path.parent / "stderr").open("w+b") as written:
-            child = subprocess.Popen(
-                [_interpreter(spec), "-m", EVALUATOR, str(path)],
-                env={
-                    **worker_environment(),
-                    ENV_CACHE: str(self._work.parent / "cache"),
-                    **spec.environment,
-                },
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=written,
-                process_group=0,
-            )
-            how = ""
+            child = self._start(path, spec, written.fileno())
+            how, is_over = "", False
             try:
                 if (process := find_process(child.pid)) is not None:
                     write_process(path.parent / PID_FILE, process)
-                code = child.wait(limit_s)
-            except subprocess.TimeoutExpired:
-                where = "; timeout: of the eval in tracks.yaml sets it" if spec.program else ""
-                code, how = None, f"\nended after its time limit of {limit_s:g} s{where}"
+                is_over = _has_ended(child, limit_s)
+                code = child.poll()
             finally:
                 _end_group(child)
+            if not is_over:
+                where = "; timeout: of the eval in tracks.yaml sets it" if spec.program else ""
+                how = f"\nended after its time limit of {limit_s:g} s{where}"
             written.seek(max(0, written.seek(0, os.SEEK_END) - TAIL_BYTES_MAX))
             text = written.read().decode("utf-8", errors="replace") + how
         if code is not None and code < 0:
             return None, f"{text}\nended by signal {-code}"
         return code, text
+
+    def _start(
+        self, path: Path, spec: EvalSpec, errors: int
+    ) -> subprocess.Popen[bytes] | warm.Child:
+        """Start the evaluator as the leader of a group; it is forked where a warm parent listens."""
+        words = ["-m", EVALUATOR, str(path)]
+        environment = {**worker_environment(), ENV_CACHE: str(self._work.parent / "cache")}
+        environment |= {"PYTHONUNBUFFERED": "1", **spec.environment}
+        interpreter = _interpreter(spec)
+        if self._warm_address is not None and interpreter == sys.executable:
+            start = warm.Start(
+                words=words, cwd=str(Path.cwd()), environment=environment, leads_session=True
+            )
+            with Path(os.devnull).open("wb") as nowhere:
+                child = warm.ask(self._warm_address, start, nowhere.fileno(), errors)
+            if child is not None:
+                return child
+        return subprocess.Popen(
+            [interpreter, *words],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=errors,
+            process_group=0,
+        )
+
+
+def _has_ended(child: subprocess.Popen[bytes] | warm.Child, limit_s: float) -> bool:
+    """Wait until the evaluator has ended, for at most `limit_s`; whether it has."""
+    if isinstance(child, subprocess.Popen):
+        with suppress(subprocess.TimeoutExpired):
+            child.wait(limit_s)
+        return child.poll() is not None
+    give_up_at = time.monotonic() + limit_s
+    while child.poll() is None and not (child.is_orphan and find_process(child.pid) is None):
+        if time.monotonic() > give_up_at:
+            return False
+        time.sleep(POLL_S)
+    return True
 
 
 def _interpreter(spec: EvalSpec) -> str:
@@ -167,8 +200,11 @@ def _clear(folder: Path) -> None:
         shutil.rmtree(folder)
 
 
-def _end_group(child: subprocess.Popen[bytes]) -> None:
+def _end_group(child: subprocess.Popen[bytes] | warm.Child) -> None:
     """End the evaluator and what it started; one that has ended by itself leaves nothing."""
-    with suppress(ProcessLookupError):
+    try:
         os.killpg(child.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        if child.poll() is None:  # it has not come to lead a group yet
+            child.kill()
     child.wait()

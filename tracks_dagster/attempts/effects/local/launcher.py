@@ -20,6 +20,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from tracks_dagster.attempts.effects.local import warm
 from tracks_dagster.attempts.effects.local.logs import clean_logs, read_tail, ship_journals
 from tracks_dagster.attempts.effects.local.processes import (
     Process,
@@ -42,6 +43,8 @@ from tracks_dagster.track.records import format_time
 from tracks_dagster.track.text.redact import Redact, redact
 
 PARENT = "tracks_dagster.training.gang_parent"
+# What every rank imports that joins: three seconds of processor.
+IMPORTED = ("torch", "tracks_dagster.training.attempt", "tracks_dagster.training.machine")
 START_S_MAX = 60.0
 KILL_S_MAX = 20.0
 RECORD_S_MAX = 3.0  # after the ranks were killed: time for the parent to write down their ends
@@ -49,12 +52,19 @@ POLL_S = 0.05
 
 
 class LocalLauncher:
-    """Implements `ports.GangLauncher`. work: the folder below which every gang has its own."""
+    """Implements `ports.GangLauncher`. work: the folder below which every gang has its own.
 
-    def __init__(self, work: Path, *, clean: Redact = redact) -> None:
+    warm_address: of the warm parents for gangs, which are started when one is first needed; None:
+    every gang is a new interpreter.
+    """
+
+    def __init__(
+        self, work: Path, *, clean: Redact = redact, warm_address: Path | None = None
+    ) -> None:
         self._work = work
         self._clean = clean
-        self._children: list[subprocess.Popen[bytes]] = []
+        self._warm_address = warm_address
+        self._children: list[subprocess.Popen[bytes] | warm.Child] = []
         self._gone_at: dict[Process, str] = {}  # ranks that ended with no parent to see it
 
     def start(self, spec: GangSpec) -> bool:
@@ -68,18 +78,38 @@ class LocalLauncher:
                 _write_code(folder / "stored-code", spec.code)
             write_json(folder / "spec.json", to_json(replace(spec, code=None)))
             with (folder / "gang.log").open("ab") as log:
-                child = subprocess.Popen(
-                    [sys.executable, "-m", PARENT, str(folder)],
-                    cwd=folder,
-                    # Beside the gangs' folders, so that every attempt finds what one has fetched.
-                    env={**worker_environment(), ENV_CACHE: str(self._work.parent / "cache")},
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
-                    start_new_session=True,
-                )
+                child = self._start_parent(folder, spec, log.fileno())
             self._children.append(child)
             return self._wait_for_parent(folder, child)
+
+    def _start_parent(
+        self, folder: Path, spec: GangSpec, log: int
+    ) -> subprocess.Popen[bytes] | warm.Child:
+        words = ["-m", PARENT, str(folder)]
+        # Beside the gangs' folders, so that every attempt finds what one has fetched.
+        environment = {**worker_environment(), ENV_CACHE: str(self._work.parent / "cache")}
+        environment["PYTHONUNBUFFERED"] = "1"
+        if spec.ranks > 1:
+            environment.setdefault("OMP_NUM_THREADS", "1")  # as `gang_parent.rendezvous` says why
+        if self._warm_address is not None and spec.command.python is None:
+            # A warm parent each: what OpenMP reads when it is loaded is not the same.
+            several = ".ranks" if spec.ranks > 1 else ""
+            address = self._warm_address.with_name(f"{self._warm_address.name}{several}")
+            start = warm.Start(
+                words=words, cwd=str(folder), environment=environment, leads_session=True
+            )
+            warm.ensure(address, IMPORTED, environment)
+            if (child := warm.ask(address, start, log)) is not None:
+                return child
+        return subprocess.Popen(
+            [sys.executable, *words],
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
 
     def glance(self, run_id: str, attempt_id: int) -> GangReport:
         """Look whether anything of the gang lives; what its ranks wrote is not read."""
@@ -221,7 +251,7 @@ class LocalLauncher:
     def _folder(self, run_id: str, attempt_id: int) -> Path:
         return self._work / attempt_key(run_id, attempt_id)
 
-    def _wait_for_parent(self, folder: Path, child: subprocess.Popen[bytes]) -> bool:
+    def _wait_for_parent(self, folder: Path, child: subprocess.Popen[bytes] | warm.Child) -> bool:
         """Return True once `child` is the gang's parent, False when another was before it."""
         give_up_at = time.monotonic() + START_S_MAX
         while True:

@@ -25,6 +25,7 @@ from benchmarks import (
     compare,
     data,
     folder,
+    idle,
     kubernetes,
     ledger,
     ledger_history,
@@ -52,6 +53,7 @@ BENCHMARKS: dict[str, Callable[[argparse.Namespace], dict[str, float]]] = {
     "retry": lambda given: retry.run(
         traces=given.traces, only=given.only or (), rounds=given.rounds
     ),
+    "idle": lambda given: idle.run(),  # takes six minutes; when asked
     "schedule": lambda given: {**schedule.run(), **schedule_play.run()},
     "kubernetes": lambda given: kubernetes.run(),  # takes minutes and 3 GB; when asked
 }
@@ -63,6 +65,7 @@ AT_MOST = {
     **checkpoint.BARS,
     **data.AT_MOST,
     **folder.AT_MOST,
+    **idle.AT_MOST,
     **retry.AT_MOST,
     **schedule.AT_MOST,
     **schedule_play.AT_MOST,
@@ -75,6 +78,7 @@ WHY = {
     **checkpoint.WHY,
     **data.WHY,
     **folder.WHY,
+    **idle.WHY,
     **retry.WHY,
     **schedule.WHY,
     **schedule_play.WHY,

@@ -28,6 +28,7 @@ from torch import nn
 from torch.profiler import ProfilerActivity, profile
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_map_only
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from tracks_dagster.stores import open_store
 from tracks_dagster.stores.overlay import OverlayStore
@@ -50,6 +51,15 @@ STEPS = 2  # the first makes the optimizer's state, so the second is the first t
 GONE = (
     "torch {} has no MemTracker as this version of tracks knows it ({}), so nothing can be predicted; "
     "--measure runs two real steps instead."
+)
+
+
+_COPIES = frozenset(
+    {
+        torch.ops.aten._to_copy.default,
+        torch.ops.aten.detach.default,
+        torch.ops.aten.clone.default,
+    }
 )
 
 
@@ -341,17 +351,48 @@ def _predicting(device: torch.device) -> Gauge:
             pass
 
     class Scalars(TorchDispatchMode):  # type: ignore[no-untyped-call]
-        """Answers `.item()` of a tensor without data, so that a script may print its loss."""
+        """Answers `.item()` of a tensor without data, so that a script may print its loss and check it.
+
+        As if every number were 1: comparisons are made of ones, and a gradient scaler never skips.
+        """
+
+        def __init__(self) -> None:
+            super().__init__()  # type: ignore[no-untyped-call]
+            self._known = WeakTensorKeyDictionary()
 
         def __torch_dispatch__(
             self, func: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
             is_asked = func is torch.ops.aten._local_scalar_dense.default
-            if not is_asked or not isinstance(args[0], FakeTensor):
-                return func(*args, **(kwargs or {}))
-            if args[0].dtype is torch.bool:
+            if is_asked and isinstance(args[0], FakeTensor):
+                return self._value(args[0])
+            made = func(*args, **(kwargs or {}))
+            if func is torch.ops.aten._amp_foreach_non_finite_check_and_unscale_.default:
+                self._known[args[1]] = 0.0  # else no optimizer would ever step
+            elif func in _COPIES and args[0] in self._known:
+                self._known[made] = self._known[args[0]]
+            elif isinstance(made, FakeTensor) and made.dtype is torch.bool:
+                self._known[made] = self._truth(func, args, kwargs or {})
+            return made
+
+        def _value(self, tensor: torch.Tensor) -> Any:
+            if tensor in self._known:
+                return self._known[tensor]
+            if tensor.dtype is torch.bool:
                 return False
-            return 1.0 if args[0].is_floating_point() else 1
+            return 1.0 if tensor.is_floating_point() else 1
+
+        def _truth(self, func: Any, args: Any, kwargs: Any) -> bool:
+            """Return what a comparison, or what is made of some, comes to for ones."""
+
+            def one(tensor: torch.Tensor) -> torch.Tensor:
+                return torch.full([1] * tensor.ndim, self._value(tensor), dtype=tensor.dtype)
+
+            with _disable_current_modes():
+                try:
+                    return bool(func(*tree_map_only(torch.Tensor, one, args), **kwargs).all())
+                except (RuntimeError, TypeError, IndexError):  # made in another way
+                    return False
 
     class Predicting:
         """The steps are of tensors without data."""
@@ -362,8 +403,7 @@ def _predicting(device: torch.device) -> Gauge:
             self._entered = ExitStack()
 
         def __enter__(self) -> None:
-            scalars = Scalars()  # type: ignore[no-untyped-call]
-            for mode in (self._fake, self._tracker, scalars):  # the last is asked first
+            for mode in (self._fake, self._tracker, Scalars()):  # the last is asked first
                 self._entered.enter_context(mode)
             self._entered.enter_context(mock.patch.object(torch.utils, "swap_tensors", _take_over))
 

@@ -251,6 +251,7 @@ NAMES = {
         "python",
         "roles",
     ),  # of a program: refused where one holds a secret
+    *("asked", "devices", "granted", "machine_id", "store", "work", "workload_class"),
     *("suite", "suite_version", "tolerations", "topology_key", "trainer", "trigger", "until_at"),
 }
 

@@ -46,9 +46,8 @@ def finished(history: History) -> History:
     return trained(history).end("completed").finish()
 
 
-OF_OTHER_TRACKS = [
-    k for k in Kind if k.value.startswith(("dataset_", "snapshot_", "node_", "source_"))
-]
+OTHERS = ("dataset_", "snapshot_", "node_", "source_", "devices_", "lease_")
+OF_OTHER_TRACKS = [k for k in Kind if k.value.startswith(OTHERS)]
 LATE = sorted(set(Kind) - AFTER_FINISH - set(OF_OTHER_TRACKS) - {Kind.RUN_DECLARED})
 
 ILLEGAL: list[tuple[Build, Kind, int | None, dict[str, Json], str]] = [

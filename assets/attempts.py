@@ -33,6 +33,7 @@ from dagster import (
 )
 
 from tracks_dagster.attempts.effects.closing import find_attempt
+from tracks_dagster.attempts.effects.sharing import lease_for
 from tracks_dagster.attempts.effects.supervise import Supervisor
 from tracks_dagster.attempts.ports import Orchestrator
 from tracks_dagster.checkpoints.effects.checkpoint_reports import (
@@ -48,7 +49,7 @@ from tracks_dagster.review.effects.metadata import Show, attempt_metadata, endin
 from tracks_dagster.review.effects.report import write_report
 from tracks_dagster.settings import find_ui_url, usable_prices
 from tracks_dagster.track import names
-from tracks_dagster.track.errors import InvalidInput, TracksError
+from tracks_dagster.track.errors import InvalidInput, NoDevices, TracksError
 from tracks_dagster.track.names import AttemptRef, parse_attempt_key
 from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.states.run_state import AttemptState, RunState
@@ -128,6 +129,9 @@ def training_attempts(
         ended = _supervise(context, app, orchestrator)
     except InvalidInput as error:
         raise Failure(str(error), allow_retries=False) from error
+    except NoDevices as error:  # nothing is wrong: launch_attempts asks for another one in its turn
+        context.instance.add_run_tags(context.run.run_id, {names.TAG_NO_DEVICES: "true"})
+        raise Failure(str(error), allow_retries=False) from error
     if ended is None or ended.reason is None:
         raise Failure("Another Dagster run supervises this attempt now.", allow_retries=False)
     context.instance.add_run_tags(context.run.run_id, ending_tags(ended.reason))
@@ -170,6 +174,7 @@ def _supervise(
     ref = AttemptRef(run_id=run_id, attempt_id=attempt_id)
     _, attempt = find_attempt(app.tracks, ref)
     launcher = attempt.opened.compute.launcher
+    devices = app.devices if launcher == names.LOCAL else None
     reports = CheckpointReports(
         attempt_id=attempt_id,
         is_reported=partial(context.instance.has_dynamic_partition, names.CHECKPOINT_PARTITIONS),
@@ -197,7 +202,11 @@ def _supervise(
         sleep=time.sleep,
         on_growth=lambda _: show_commits(),
         rules=rules,
+        devices=devices,
     )
+    if devices is not None:
+        world = app.world(policy, orchestrator)
+        lease_for(world, ref.key, by=names.TRAIN_ATTEMPT_JOB, dagster_run_id=context.run.run_id)
     try:
         return supervisor.supervise(run_id, attempt_id)
     except DagsterExecutionInterruptedError:

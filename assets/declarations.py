@@ -32,16 +32,15 @@ from tracks_dagster.attempts.ports import FoundCode
 from tracks_dagster.clean_errors import clean_text, without_secrets
 from tracks_dagster.data.effects.projects import DEFAULT_PROJECT, Registered, find_registered
 from tracks_dagster.data.project import Project
-from tracks_dagster.kubernetes.effects.preflight import gang_check
 from tracks_dagster.retry.caps import check_cap
 from tracks_dagster.retry.policy import RetryPolicy
 from tracks_dagster.review.effects.metadata import run_metadata
-from tracks_dagster.settings import load_cluster, load_prices
+from tracks_dagster.settings import load_prices
 from tracks_dagster.track import names
 from tracks_dagster.track.bodies import RetentionRule
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.text.redact import redact_json
-from tracks_dagster.wiring import App
+from tracks_dagster.wiring import App, gang_check
 
 OWNER = "dagster"  # of runs that nobody else answers for
 NO_STEPS = "checkpoint_every_steps"  # null: it saves by seconds alone
@@ -212,7 +211,7 @@ def training_runs_of(projects: Iterable[Registered]) -> AssetsDefinition:
             request = _request(app, filled, policy)
             if request.max_cost is not None:
                 check_cap(request.max_cost, load_prices(app.settings), request.device_class)
-            check = gang_check(lambda: load_cluster(app.settings))
+            check = gang_check(app.settings)
             declared = declare(app.tracks, request, check_gang=check, scheduling=policy.scheduling)
         except InvalidInput as error:
             raise Failure(str(error), allow_retries=False) from error

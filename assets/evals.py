@@ -17,12 +17,14 @@ from dagster import (
     in_process_executor,
 )
 
+from tracks_dagster.attempts.effects.sharing import lease_for
+from tracks_dagster.attempts.ports import Orchestrator
 from tracks_dagster.clean_errors import without_secrets
 from tracks_dagster.data.effects.evals import find_eval, run_eval
 from tracks_dagster.review.effects.metadata import eval_metadata, result_sha256
 from tracks_dagster.track import names
-from tracks_dagster.track.errors import GangError, InvalidInput
-from tracks_dagster.track.names import parse_eval_key
+from tracks_dagster.track.errors import GangError, InvalidInput, NoDevices
+from tracks_dagster.track.names import eval_attempt_key, parse_eval_key
 from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.wiring import App
 
@@ -39,7 +41,11 @@ HELDOUT_DATASETS = ("aws-docs-heldout", "flights-heldout")
     code_version="1",
 )
 @without_secrets
-def evals(context: AssetExecutionContext, app: ResourceParam[App]) -> MaterializeResult[None]:
+def evals(
+    context: AssetExecutionContext,
+    app: ResourceParam[App],
+    orchestrator: ResourceParam[Orchestrator],
+) -> MaterializeResult[None]:
     """One eval of a checkpoint: `RUN/SUITE@STEP`, measured on held-out data.
 
     Green: the metrics below were measured on exactly the manifest, snapshot, suite version and seed
@@ -51,10 +57,14 @@ def evals(context: AssetExecutionContext, app: ResourceParam[App]) -> Materializ
     """
     try:
         run_id, eval_id = parse_eval_key(context.partition_key)
-        opened = find_eval(app.tracks.run(run_id), eval_id, _number(context)).opened
+        state = app.tracks.run(run_id)
+        opened = find_eval(state, eval_id, _number(context)).opened
     except InvalidInput as error:
         raise Failure(str(error), allow_retries=False) from error
+    devices = app.devices if state.declared.compute.launcher == names.LOCAL else None
     try:
+        if devices is not None:
+            _lease(context, app, orchestrator, eval_attempt_key(run_id, eval_id, opened.number))
         ended = run_eval(
             app.tracks,
             app.evaluator,
@@ -62,7 +72,11 @@ def evals(context: AssetExecutionContext, app: ResourceParam[App]) -> Materializ
             eval_id,
             opened.number,
             dagster_run_id=context.run.run_id,
+            devices=devices,
         )
+    except NoDevices as error:  # nothing is wrong: run_evals asks for another one in its turn
+        context.instance.add_run_tags(context.run.run_id, {names.TAG_NO_DEVICES: "true"})
+        raise Failure(str(error), allow_retries=False) from error
     except GangError as error:
         raise Failure(f"Not evaluated yet: {error}", allow_retries=False) from error
     metadata = eval_metadata(opened, ended)
@@ -79,6 +93,12 @@ evaluate_checkpoint = define_asset_job(
     tags={"dagster/max_retries": "0"},
     description="Runs one attempt at one eval; requested by run_evals.",
 )
+
+
+def _lease(context: AssetExecutionContext, app: App, orchestrator: Orchestrator, key: str) -> None:
+    world = app.world(app.usable_policy()[0], orchestrator)
+    job = names.EVALUATE_CHECKPOINT_JOB
+    lease_for(world, key, by=job, dagster_run_id=context.run.run_id)
 
 
 def _number(context: AssetExecutionContext) -> int | None:

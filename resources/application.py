@@ -75,6 +75,7 @@ def _translated(record: RunRecord) -> OrchestratorRun:
         asked_at=record.create_timestamp,
         ended_at=None if ended is None else datetime.fromtimestamp(ended, UTC),
         problem=_problem(run),
+        had_no_devices=names.TAG_NO_DEVICES in run.tags,
     )
 
 

@@ -12,12 +12,15 @@ from dagster import (
 )
 
 from tracks_dagster.attempts.effects.heartbeat import write_launches
+from tracks_dagster.attempts.effects.sharing import share_devices, waiting_launches
 from tracks_dagster.attempts.effects.watch import survey
 from tracks_dagster.attempts.launch import LaunchRequest, plan_launches
 from tracks_dagster.attempts.ports import Orchestrator
 from tracks_dagster.clean_errors import without_secrets
 from tracks_dagster.ledger.effects.ticks import Tick, TickPart, TimeSlice, run_parts, skip_reason
+from tracks_dagster.scheduling.effects.leases import Shared
 from tracks_dagster.track import names
+from tracks_dagster.track.names import parse_eval_attempt_key
 from tracks_dagster.wiring import App
 
 
@@ -28,7 +31,8 @@ from tracks_dagster.wiring import App
     default_status=DefaultSensorStatus.RUNNING,
     description=(
         "Requests a Dagster run for every open attempt that nobody supervises; the run starts the "
-        "attempt's gang, or adopts the one that lives. Off: attempts stay open and wait."
+        "attempt's gang, or adopts the one that lives. A gang of this machine is given its devices "
+        "first. Off: attempts stay open and wait."
     ),
 )
 @without_secrets
@@ -37,19 +41,23 @@ def launch_attempts(
     app: ResourceParam[App],
     orchestrator: ResourceParam[Orchestrator],
 ) -> SensorResult | SkipReason:
-    """Request what `plan_launches` says; its run keys make a repeated tick harmless."""
+    """Share out devices, request what `plan_launches` says; its run keys make a repeat harmless."""
     world = app.world(app.usable_policy()[0], orchestrator)
     part = TickPart(name="look", work=lambda after: survey(world, TimeSlice(after=after)))
     ticks, cursor = run_parts((part,), context.cursor, app.now())
     found = ticks[part.name]
     context.update_cursor(cursor)
-    plan = plan_launches(found.done, app.now())
-    write_launches(app.store, names.LAUNCH_ATTEMPTS, plan.pending)
-    for problem in (*found.problems, *plan.given_up):
+    shared = share_devices(world, found.done, by=names.LAUNCH_ATTEMPTS) or Shared()
+    plan = plan_launches(found.done, app.now(), may_start=shared.may_start)
+    waits = [each for each in waiting_launches(shared) if not parse_eval_attempt_key(each.key)]
+    write_launches(app.store, names.LAUNCH_ATTEMPTS, [*plan.pending, *waits])
+    problems = (*found.problems, *shared.problems)
+    for problem in (*problems, *plan.given_up):
         context.log.warning(app.redact(problem))
     if not plan.requests:
-        waiting = [f"{each.key}: {each.failed_count} launches failed" for each in plan.pending]
-        looked: Tick[None] = Tick(waiting=(*plan.given_up, *waiting), problems=found.problems)
+        failed = [f"{each.key}: {each.failed_count} launches failed" for each in plan.pending]
+        waiting = [f"{each.key}: {each.why}" for each in waits]
+        looked: Tick[None] = Tick(waiting=(*plan.given_up, *failed, *waiting), problems=problems)
         return SkipReason(app.redact(skip_reason(looked, idle="every open attempt is supervised")))
     keys = [request.attempt_key for request in plan.requests]
     return SensorResult(

@@ -22,7 +22,7 @@ from tracks_dagster.settings import LEDGER_FILE, Settings, usable_policy
 from tracks_dagster.track.errors import LedgerError, NothingYet, TrackBroken
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.text.redact import redact
-from tracks_dagster.wiring import launchers, new_uid, read_checkpoints, utc_now
+from tracks_dagster.wiring import launchers, new_uid, project_nothing, read_checkpoints, utc_now
 
 if TYPE_CHECKING:
     from tracks_dagster.ledger.effects.tracks import Tracks
@@ -53,7 +53,7 @@ def open_tracks_to_read(settings: Settings) -> Tracks:
     from tracks_dagster.ledger.effects.tracks import Tracks
 
     store = open_store_to_read(settings)
-    return Tracks(store, now=utc_now, new_uid=new_uid, project=_nothing)
+    return Tracks(store, now=utc_now, new_uid=new_uid, project=project_nothing)
 
 
 def open_dry_run(settings: Settings) -> tuple[Tracks, CheckpointReader]:
@@ -66,7 +66,7 @@ def open_dry_run(settings: Settings) -> tuple[Tracks, CheckpointReader]:
 
     store = OverlayStore(open_store_to_read(settings))
     clean = partial(redact, secrets=settings.secrets)
-    tracks = Tracks(store, now=utc_now, new_uid=new_uid, project=_nothing, clean=clean)
+    tracks = Tracks(store, now=utc_now, new_uid=new_uid, project=project_nothing, clean=clean)
     return tracks, read_checkpoints(store)
 
 
@@ -117,7 +117,3 @@ def _ledger_of_archive(settings: Settings) -> Ledger:
     with suppress(TrackBroken):  # what comes before the break is taken in
         Projector(open_store_to_read(settings), ledger).scan()
     return ledger
-
-
-def _nothing(track_name: str) -> None:
-    """Project nothing: a reader appends nothing."""

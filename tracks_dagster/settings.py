@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tracks_dagster.attempts.machine import DevicesGiven, parse_given
 from tracks_dagster.track.errors import InvalidInput, SettingsError
 from tracks_dagster.track.names import ENV_SOCKETS
 from tracks_dagster.track.text.redact import secrets_of
@@ -44,6 +45,9 @@ class Settings:
     prices_file: what a device hour costs; None where it would lie in `home`. ui_days: for how long the
     partitions of a finished run stay in Dagster's UI. sockets: how the names begin by which the
     programs of a home that is up find each other; None outside of them.
+    partitions of a finished run stay in Dagster's UI. devices_text, visible: TRACKS_DEVICES, and what
+    this process may see of the machine's accelerators (CUDA_VISIBLE_DEVICES; None: all). pool_url: of
+    the store with the track of who has them; None: `store_url`.
     """
 
     home: Path
@@ -58,11 +62,22 @@ class Settings:
     prices_file: Path | None = None
     ui_days: float = UI_DAYS
     sockets: Path | None = None
+    devices_text: str = ""
+    visible: str | None = None
+    pool_url: str | None = None
+
+    def __post_init__(self) -> None:
+        """Raise SettingsError for devices that cannot be meant."""
+        try:
+            parse_given(self.devices_text, self.visible)
+        except InvalidInput as error:
+            raise SettingsError(str(error)) from error
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Settings:
         """Read TRACKS_HOME, TRACKS_STORE, TRACKS_POSTGRES_URL, TRACKS_POLICY, TRACKS_RULES,
         TRACKS_KUBERNETES, TRACKS_UI_URL, TRACKS_PRICES and TRACKS_UI_DAYS; what a home's programs set.
+        TRACKS_KUBERNETES, TRACKS_UI_URL, TRACKS_PRICES, TRACKS_UI_DAYS, TRACKS_DEVICES and TRACKS_POOL.
 
         An empty value counts as unset. Touches nothing. Raises SettingsError for a value that cannot
         be used.
@@ -75,6 +90,7 @@ class Settings:
         rules = given.get("TRACKS_RULES")
         cluster = given.get("TRACKS_KUBERNETES")
         prices = given.get("TRACKS_PRICES")
+        pool = given.get("TRACKS_POOL")
         return cls(
             home=home,
             store_url=_absolute("TRACKS_STORE", given.get("TRACKS_STORE") or str(home / "store")),
@@ -88,6 +104,9 @@ class Settings:
             prices_file=None if not prices else _place("TRACKS_PRICES", prices),
             ui_days=_days(given.get("TRACKS_UI_DAYS") or ""),
             sockets=Path(sockets) if (sockets := given.get(ENV_SOCKETS)) else None,
+            devices_text=given.get("TRACKS_DEVICES") or "",
+            visible=given.get("CUDA_VISIBLE_DEVICES"),
+            pool_url=_absolute("TRACKS_POOL", pool) if pool else None,
         )
 
     @property
@@ -100,6 +119,11 @@ class Settings:
         """Whether the store is an exported run: what other runs did is not known there."""
         is_path = "://" not in self.store_url and os.access(self.store_url, os.F_OK)
         return is_path and Path(self.store_url).is_file()
+
+    @property
+    def devices(self) -> DevicesGiven:
+        """The devices of this machine that are given out."""
+        return parse_given(self.devices_text, self.visible)
 
     @property
     def work(self) -> Path:
@@ -134,6 +158,8 @@ class Settings:
             "TRACKS_UI_URL": self.ui_url,
             "TRACKS_PRICES": "" if self.prices_file is None else str(self.prices_file),
             "TRACKS_UI_DAYS": f"{self.ui_days:g}",
+            "TRACKS_DEVICES": self.devices_text,
+            "TRACKS_POOL": self.pool_url or "",
         }
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import logging
+import platform
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -17,14 +18,16 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tracks_dagster.attempts.machine import Devices, ProcessId
+from tracks_dagster.attempts.machine import ProcessId
 from tracks_dagster.attempts.ports import (
     FindShipped,
     FoundCode,
     GangLauncher,
+    GangSpec,
     LauncherOf,
     Orchestrator,
 )
+from tracks_dagster.attempts.run_config import CheckGang
 from tracks_dagster.checkpoints.ports import CheckpointReader
 from tracks_dagster.data.ports import Datasets, Evaluator
 from tracks_dagster.home.home_folder import check_home, prepare_home
@@ -52,7 +55,9 @@ if TYPE_CHECKING:
     from tracks_dagster.ledger.effects.tracks import Tracks
     from tracks_dagster.reasons.user_rules import UserRules
     from tracks_dagster.retry.policy import RetryPolicy
+    from tracks_dagster.scheduling.effects.leases import DevicePool
     from tracks_dagster.stores import Store
+    from tracks_dagster.track.bodies import DevicesLeased
 
 LOCAL_DRAIN_GRACE_S = 30.0  # to finish a step and save
 
@@ -83,6 +88,7 @@ class App:
     redact: Redact
     now: Clock
     new_uid: NewUid
+    devices: DevicePool | None = None
 
     def world(self, policy: RetryPolicy, orchestrator: Orchestrator | None = None) -> World:
         """Return the world that deciders see in one tick, or in one command, which asks no Dagster."""
@@ -98,6 +104,7 @@ class App:
             checkpoints=self.checkpoints,
             holds=Holds(self.tracks),
             shipped=self.shipped,
+            devices=self.devices,
             evaluator=self.evaluator,
             prices=usable_prices(self.settings)[0],
         )
@@ -115,12 +122,6 @@ class App:
 
         this = this_process()
         return ProcessId(pid=this.pid, started=this.started, boot_id=this.boot_id)
-
-    def devices(self) -> Devices:
-        """Return the devices of this machine and who is on them, by a look of bounded time."""
-        from tracks_dagster.attempts.effects.local.this_machine import ThisMachine
-
-        return ThisMachine().devices()
 
     @property
     def policy(self) -> RetryPolicy:
@@ -155,6 +156,7 @@ def build(settings: Settings) -> App:
     projector = Projector(store, ledger)
     clean = partial(redact, secrets=settings.secrets)
     shipped = partial(_find_shipped, settings.examples, store.url, clean)
+    tracks = Tracks(store, now=utc_now, new_uid=new_uid, project=projector.project, clean=clean)
     return App(
         settings=settings,
         store=store,
@@ -162,7 +164,7 @@ def build(settings: Settings) -> App:
         checkpoints=read_checkpoints(store),
         ledger=ledger,
         projector=projector,
-        tracks=Tracks(store, now=utc_now, new_uid=new_uid, project=projector.project, clean=clean),
+        tracks=tracks,
         launcher_of=launchers(settings, store, clean),
         foresee=_foresee,
         shipped=shipped,
@@ -176,7 +178,71 @@ def build(settings: Settings) -> App:
         redact=clean,
         now=utc_now,
         new_uid=new_uid,
+        devices=open_devices(settings, tracks),
     )
+
+
+def gang_check(settings: Settings) -> CheckGang:
+    """Return what raises InvalidInput for a gang that could never be started, on this machine or on the
+    cluster of the settings; whoever has the devices now."""
+    from tracks_dagster.attempts.effects.local.this_machine import find_devices
+    from tracks_dagster.kubernetes.effects import preflight
+    from tracks_dagster.scheduling.leases import check_demand
+
+    on_cluster = preflight.gang_check(lambda: load_cluster(settings))
+
+    def check(spec: GangSpec) -> None:
+        if spec.compute.launcher == names.LOCAL:
+            check_demand(spec.ranks, find_devices(settings.devices, platform.node(), frozenset()))
+        on_cluster(spec)
+
+    return check
+
+
+def open_devices(settings: Settings, tracks: Tracks) -> DevicePool:
+    """Return this machine's devices, and who has them by the track in `settings.pool_url`.
+
+    tracks: of the home's own store. Another home's is opened when a lease of it is met.
+    """
+    from tracks_dagster.attempts.effects.local.this_machine import find_devices, this_pool
+    from tracks_dagster.ledger.effects.tracks import Tracks
+    from tracks_dagster.scheduling.effects.leases import DevicePool
+    from tracks_dagster.stores import open_store
+
+    @cache
+    def other(url: str) -> Tracks:
+        store = open_store(url, probe=url == settings.pool_url)
+        return Tracks(
+            store, now=utc_now, new_uid=new_uid, project=project_nothing, clean=tracks.clean
+        )
+
+    def runs(url: str) -> Tracks:
+        return tracks if url == tracks.store.url else other(url)
+
+    given = settings.devices
+    here = this_pool(platform.node())
+    return DevicePool(
+        here=here,
+        tracks=tracks if settings.pool_url is None else runs(settings.pool_url),
+        runs=runs,
+        store=tracks.store.url,
+        look=partial(find_devices, given, here.node),
+        work=str(settings.work),
+        is_gone=_is_gone,
+        hides_gpus=given.hides_gpus,
+    )
+
+
+def _is_gone(leased: DevicesLeased) -> bool:
+    """Tell whether the gang of a lease is gone; an eval's processes are its run worker's to end."""
+    from tracks_dagster.attempts.effects.local.launcher import is_gone
+
+    is_eval = names.parse_eval_attempt_key(leased.key) is not None
+    return bool(leased.work) and not is_eval and is_gone(Path(leased.work), leased.key)
+
+
+def project_nothing(track: str) -> None:
+    """Project nothing: for who appends nothing, or to another home's tracks."""
 
 
 def reindex(settings: Settings, *, forgets_lost: bool) -> Reindexed:

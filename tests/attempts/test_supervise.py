@@ -22,8 +22,11 @@ from tracks_dagster.attempts.ports import GangPhase, GangReport, GangSpec
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.reasons.evidence import RankEnd
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
-from tracks_dagster.track.bodies import BUDGET, StopRequested
-from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.scheduling.effects.leases import DevicePool
+from tracks_dagster.scheduling.leases import Found, Here
+from tracks_dagster.scheduling.model import Demand, Plan, Start
+from tracks_dagster.track.bodies import BUDGET, HeldDevices, StopRequested
+from tracks_dagster.track.errors import InvalidInput, NoDevices
 from tracks_dagster.track.names import AttemptRef
 from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.records import Draft, Json, Kind
@@ -83,6 +86,73 @@ def supervisor(
         on_growth=days.states.append,
         monotonic=lambda: tracks.now().timestamp(),
     )
+
+
+POOL = Here(node="node-1")
+
+
+def leased(tracks: Tracks, *keys: str) -> DevicePool:
+    """Return a pool in which each of these was given a device of its own, one after the other."""
+    pool = DevicePool(
+        here=POOL,
+        tracks=tracks,
+        runs=lambda url: tracks,
+        store=tracks.store.url,
+        look=lambda leased: Found(),
+        hides_gpus=True,
+    )
+    for number, key in enumerate(keys):
+        start = Start(key=key, devices=(f"pretended:{number}",), why="it is first")
+        given = Plan(starts=(start,))
+        demand = Demand(key=key, count=1)
+        pool.share((demand,), lambda *_, plan=given: plan, lambda _, running: running, by="tests")
+    return pool
+
+
+def test_a_gang_starts_on_the_devices_that_its_lease_names_and_they_stay_its(
+    tracks: Tracks, store: FakeObjectStore, gangs: FakeGangs, clock: FakeClock, history: History
+) -> None:
+    history.write_to(store)
+    pool = leased(tracks, "r-2/a01", "r-1/a01")
+    days = Days(clock, ends(gangs))
+    ended = replace(supervisor(tracks, gangs, days), devices=pool).supervise("r-1", 1)
+    assert ended is not None
+    (spec,) = gangs.specs
+    assert spec.environment["TRACKS_LEASED_DEVICES"] == "pretended:1"
+    assert spec.environment["CUDA_VISIBLE_DEVICES"] == ""
+    held = ended.claims[-1].body.held
+    assert held == HeldDevices(
+        pool="local/node-1", seq=1, devices=("pretended:1",), why="it is first"
+    )
+    lease = pool.find("r-1/a01")
+    assert lease is not None
+    assert lease.confirmed_by == "mine"
+
+
+def test_a_supervisor_without_a_lease_starts_and_claims_nothing(
+    tracks: Tracks, store: FakeObjectStore, gangs: FakeGangs, clock: FakeClock, history: History
+) -> None:
+    history.write_to(store)
+    alone = replace(supervisor(tracks, gangs, Days(clock)), devices=leased(tracks))
+    with pytest.raises(NoDevices, match="It waits its turn"):
+        alone.supervise("r-1", 1)
+    assert gangs.calls == []
+    (attempt,) = tracks.run("r-1").attempts
+    assert (attempt.is_open, attempt.claims) == (True, ())
+
+
+def test_a_gang_that_lives_is_adopted_whatever_the_pool_says(
+    tracks: Tracks, store: FakeObjectStore, gangs: FakeGangs, clock: FakeClock, history: History
+) -> None:
+    """It was started before devices were given out, or its lease was freed by a mistake of a person."""
+    history.write_to(store)
+    gangs.reports["r-1", 1] = GangReport(
+        phase=GangPhase.ALIVE, ranks=(RankEnd(rank=0), RankEnd(rank=1))
+    )
+    adopts = replace(supervisor(tracks, gangs, Days(clock, ends(gangs))), devices=leased(tracks))
+    ended = adopts.supervise("r-1", 1)
+    assert ended is not None
+    assert ended.claims[-1].body.held is None
 
 
 def ends(gangs: FakeGangs, *, exit_code: int = 0, attempt_id: int = 1) -> Callable[[], None]:

@@ -13,8 +13,8 @@ import pytest
 
 from tracks_dagster.attempts.effects.local import this_machine
 from tracks_dagster.attempts.effects.local.processes import boot_id, this_process
-from tracks_dagster.attempts.effects.local.this_machine import ThisMachine
-from tracks_dagster.attempts.machine import MIB, Devices
+from tracks_dagster.attempts.effects.local.this_machine import ThisMachine, find_devices
+from tracks_dagster.attempts.machine import CPU_SLOTS, MIB, Devices, DevicesGiven
 
 ANSWERS = """#!/bin/sh
 case "$1" in
@@ -90,3 +90,50 @@ def install(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
     path.write_text(script)
     path.chmod(0o755)
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+
+
+MIG = """#!/bin/sh
+case "$1" in
+  --query-gpu=*) echo "GPU-1, A100, 40960, 10"; echo "GPU-2, A100, 40960, 10" ;;
+  --query-compute-apps=*) ;;
+  -L) echo "GPU 0: A100 (UUID: GPU-1)"
+      echo "  MIG 3g.20gb     Device  0: (UUID: MIG-a)"
+      echo "  MIG 3g.20gb     Device  1: (UUID: MIG-b)"
+      echo "GPU 1: A100 (UUID: GPU-2)" ;;
+esac
+"""
+
+
+def test_a_device_that_was_cut_into_slices_is_given_by_its_slices(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(this_machine, "NVIDIA_SMI_S_MAX", 60.0)
+    install(tmp_path, monkeypatch, MIG)
+    found = find_devices(DevicesGiven(), "box", frozenset())
+    assert [device.name for device in found.devices] == ["MIG-a", "MIG-b", "GPU-2"]
+    assert [device.memory_bytes for device in found.devices] == [None, None, 40960 * MIB]
+
+
+@pytest.mark.parametrize(
+    ("script", "slots"),
+    [
+        ("#!/bin/sh\nexit 9\n", CPU_SLOTS),  # by nvidia-smi's manual: no driver is loaded
+        ("#!/bin/sh\nexit 15\n", None),  # a device fell off the bus: there are devices
+        ("#!/bin/sh\nexec /bin/sleep 60\n", None),
+    ],
+)
+def test_slots_are_given_only_where_no_device_can_be_there(
+    script: str, slots: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(this_machine, "NVIDIA_SMI_S_MAX", 0.5)
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    install(tmp_path, monkeypatch, script)
+    found = find_devices(DevicesGiven(), "box", frozenset())
+    assert len(found.devices) == (slots or 0)
+    assert (found.problem is None) == (slots is not None)
+
+
+def test_pretended_devices_ask_no_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(tmp_path, monkeypatch, "#!/bin/sh\nexec /bin/sleep 60\n")
+    found = find_devices(DevicesGiven(pretended=2), "box", frozenset())
+    assert [device.name for device in found.devices] == ["pretended:0", "pretended:1"]

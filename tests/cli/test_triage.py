@@ -64,7 +64,6 @@ def test_the_last_lines_say_what_to_do_first_and_what_a_daemon_would_do(
     assert first.strip().startswith(f"1. `tracks {' '.join(PLANNED)} --apply --why")
     assert "records the end of v2-2, v2-3 and opens v2-2, v2-3" in first
     assert "`tracks up` continues v2-2, v2-3." in second
-    assert "opens v2-5, v2-6 at once, regardless of the order" in second
 
 
 def test_one_run_alone_is_counted_as_one(variants: App, call: Call) -> None:

@@ -144,25 +144,3 @@ def test_a_dead_gang_whose_supervisor_lives_is_left_to_it(
     told = advised(history)
     assert "--apply" not in told
     assert "`tracks up` continues s." in told
-
-
-@pytest.mark.parametrize("sensors", [{"launch_attempts": True}, {"watch_attempts": True}])
-def test_an_open_attempt_is_told_apart_from_what_the_sensors_would_open(
-    sensors: dict[str, bool], advised: Advised
-) -> None:
-    compute = ComputeRequest(device_class="gpu")
-    queued, declared = (History(run_id).declare(compute=compute) for run_id in ("q", "d"))
-    told = advised(queued.open(), declared, asked=NO_DEVICES, sensors=sensors)
-    assert "Open already, and started at once unless launch_attempts is switched off" in told
-    assert "in the UI: q." in told
-    if "watch_attempts" in sensors:
-        assert "it opens d at once" in told
-    else:
-        assert "The order is kept: the sensors that would open d are switched off." in told
-
-
-def test_where_only_open_attempts_wait_no_sensor_that_opens_is_told_of(advised: Advised) -> None:
-    queued = History("q").declare(compute=ComputeRequest(device_class="gpu")).open()
-    told = advised(queued, asked=NO_DEVICES, sensors={})
-    assert "in the UI: q." in told
-    assert "would open" not in told

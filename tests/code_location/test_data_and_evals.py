@@ -139,7 +139,7 @@ def evaluate(app: App, instance: DagsterInstance, number: int) -> ExecuteInProce
     return materialize(
         [evals],
         instance=instance,
-        resources={"app": app},
+        resources={"app": app, "orchestrator": FakeOrchestrator()},
         partition_key=EVAL,
         tags={names.TAG_EVAL: f"{EVAL}/{number}"},
         raise_on_error=False,

@@ -286,18 +286,6 @@ def test_runs_that_were_not_named_keep_their_devices_and_their_memory(
     assert {sign.words for sign in held} == {"pid 100 holds 9.8 GiB of GPU-1 now"}
 
 
-@pytest.mark.parametrize("sensors", [{}, {"watch_attempts": False}, {"watch_attempts": True}])
-def test_what_a_daemon_opens_against_the_order_is_told(
-    sensors: dict[str, bool], variants: Triage, store: FakeObjectStore, sources: Sources
-) -> None:
-    assert (variants.unkept, variants.daemon.ticks) == (("v2-5", "v2-6"), False)
-    beat = {"at": format_time(MORNING), "sensors": {**sensors, "launch_attempts": True}}
-    store.put("daemon/heartbeat.json", canonical_json(beat))
-    found = triage(sources, ONE_DEVICE).daemon
-    assert found.ticks
-    assert found.openers == tuple(name for name, on in sensors.items() if on)
-
-
 def test_launches_that_do_not_come_are_told_by_their_key(
     variants: Triage, store: FakeObjectStore, sources: Sources
 ) -> None:

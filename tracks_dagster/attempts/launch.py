@@ -8,13 +8,13 @@ from starting (a machine that is overloaded) is not to be made worse.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from tracks_dagster.attempts.ports import GangPhase, GangReport, OrchestratorRun
 from tracks_dagster.retry.policy import sensor_of
-from tracks_dagster.track.names import LAUNCH_ATTEMPTS, RUN_EVALS, AttemptRef
+from tracks_dagster.track.names import LAUNCH_ATTEMPTS, LOCAL, RUN_EVALS, AttemptRef
 from tracks_dagster.track.placement import nodes_of
 from tracks_dagster.track.records import format_time
 from tracks_dagster.track.states.evals import HAS_ALL_STEPS, evals_settled, promotion_is_due
@@ -78,7 +78,7 @@ class PendingLaunch:
 
     failed_count: how many died for nothing; why: what the newest of them, or the one that is on its
     way, met. asked_at: of the one that is on its way. next_at: when another is asked for; with neither
-    that waits for a person.
+    that waits for a person. waits: none is asked for yet, and `why` says what it waits for.
     """
 
     key: str
@@ -86,6 +86,7 @@ class PendingLaunch:
     why: str
     asked_at: str | None = None
     next_at: str | None = None
+    waits: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,14 +98,20 @@ class LaunchPlan:
     pending: tuple[PendingLaunch, ...] = ()
 
 
-def plan_launches(open_attempts: Sequence[OpenAttempt], now: datetime) -> LaunchPlan:
+def plan_launches(
+    open_attempts: Sequence[OpenAttempt],
+    now: datetime,
+    *,
+    may_start: Callable[[str], bool] = lambda key: True,
+) -> LaunchPlan:
     """Return a request for each attempt that nobody supervises and that has not ended.
 
     At most REQUESTS_MAX, the attempts opened first; those asked for are supervised by the next tick.
+    may_start: whether what wants devices of this machine has them.
     """
     needy = [each for each in open_attempts if needs_supervisor(each)]
     given_up = [each for each in needy if len(fruitless(each)) >= FRUITLESS_RUNS_MAX]
-    due = [each for each in needy if may_be_asked(fruitless(each), now)]
+    due = [each for each in needy if may_be_asked(fruitless(each), now) and may_start(each.key)]
     pending = [_pending(each) for each in open_attempts]
     return LaunchPlan(
         requests=tuple(_request(each) for each in due)[:REQUESTS_MAX],
@@ -115,6 +122,13 @@ def plan_launches(open_attempts: Sequence[OpenAttempt], now: datetime) -> Launch
         ),
         pending=tuple(launch for launch in pending if launch is not None),
     )
+
+
+def wants_devices(each: OpenAttempt, now: datetime) -> bool:
+    """Whether a gang of it is to be started on this machine now; one that lives has its devices."""
+    is_here = each.attempt.opened.compute.launcher == LOCAL
+    is_new = each.gang.phase is GangPhase.NEVER_STARTED and needs_supervisor(each)
+    return is_here and is_new and may_be_asked(fruitless(each), now)
 
 
 def may_be_asked(died: Sequence[OrchestratorRun], now: datetime) -> bool:
@@ -197,12 +211,17 @@ def is_lost(each: OpenAttempt) -> bool:
 def fruitless(each: OpenAttempt) -> list[OrchestratorRun]:
     """Return the Dagster runs of the attempt that died and left no gang behind, newest first.
 
-    Where a gang lives, only those that never claimed the attempt: the others watched it.
+    Where a gang lives, only those that never claimed the attempt: the others watched it. None of those
+    that came too late for their devices: nothing is wrong there.
     """
     claimed = {claim.body.dagster_run_id for claim in each.attempt.claims}
     if each.gang.phase is GangPhase.NEVER_STARTED:
         claimed = set()
-    return [run for run in each.runs if run.is_finished and run.dagster_run_id not in claimed]
+    return [
+        run
+        for run in each.runs
+        if run.is_finished and not run.had_no_devices and run.dagster_run_id not in claimed
+    ]
 
 
 def _request(each: OpenAttempt) -> LaunchRequest:

@@ -7,20 +7,30 @@ is in MiB then):
     nvidia-smi --query-compute-apps=pid,process_name,gpu_uuid,used_gpu_memory
 
 In a container the second one may name nobody, or pids of another namespace: memory in use that nobody
-is named for is reported as such.
+is named for is reported as such. The slices that a device was cut into are in a third, `nvidia-smi -L`.
+
+What gangs and evals are given are its devices: GPUs or their slices where there are any, which every
+local rank takes unasked, else slots on its CPUs. TRACKS_DEVICES says otherwise.
 """
 
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+
+from tracks_dagster.scheduling.leases import PRETENDED, Found
+from tracks_dagster.scheduling.model import CPU, Device
+from tracks_dagster.track.errors import InvalidInput
 
 GPU_FIELDS = ("uuid", "name", "memory.total", "memory.used")
 HOLDER_FIELDS = ("pid", "process_name", "gpu_uuid", "used_gpu_memory")
 MIB = 1024 * 1024
 UNNAMED_BYTES_MIN = 1024 * MIB  # a driver takes some hundred MiB for itself, in nobody's name
+CPU_SLOTS = 16  # without accelerators, or one for each CPU if that is more: plenty
+DEVICES_MAX = 1024  # of one machine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,31 +60,43 @@ class MachineNow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
-    """One device. used_bytes: by whomever, as the driver counts; None where it does not tell."""
+    """One device. used_bytes: by whomever, as the driver counts; None where it does not tell.
+
+    slices: the UUIDs of those that it was cut into (MIG); then it is used by them only.
+    """
 
     uuid: str
     name: str
     total_bytes: int | None
     used_bytes: int | None
+    slices: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceHolder:
-    """One process that holds memory of a device. used_bytes: None where the driver does not tell."""
+    """One process that holds memory of a device. used_bytes: None where the driver does not tell.
+
+    owner: the user that it runs as; empty where nobody can tell.
+    """
 
     pid: int
     process: str
     uuid: str
     used_bytes: int | None
+    owner: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Devices:
-    """The devices of one machine and the processes on them. problem: why they are not known."""
+    """The devices of one machine and the processes on them. problem: why they are not known.
+
+    may_be_there: with a problem, whether there may be devices all the same: nobody has said that not.
+    """
 
     gpus: tuple[Gpu, ...] = ()
     holders: tuple[DeviceHolder, ...] = ()
     problem: str | None = None
+    may_be_there: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +113,118 @@ class OrphanMemory:
     process: str
     attempt: str | None
     words: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DevicesGiven:
+    """What TRACKS_DEVICES says: so many pretended devices, so many slots on CPUs, or these devices by
+    name and no others. Nothing of it: what there is."""
+
+    pretended: int | None = None
+    slots: int | None = None
+    names: tuple[str, ...] | None = None
+
+    @property
+    def hides_gpus(self) -> bool:
+        """Whether gangs and evals must see no accelerator."""
+        return self.pretended is not None or self.slots is not None
+
+
+def parse_given(text: str, visible: str | None) -> DevicesGiven:
+    """Read TRACKS_DEVICES, else CUDA_VISIBLE_DEVICES (`visible`; None where it is not set), which
+    keeps a person's other devices out of it; raises InvalidInput with what is valid."""
+    if not text:
+        if visible is None:
+            return DevicesGiven()
+        return DevicesGiven(names=tuple(n for n in _names(visible) if not n.startswith("-")))
+    kind, separator, count = text.partition(":")
+    number = count if kind == CPU and separator else text
+    if number.isdigit():
+        if not 1 <= int(number) <= DEVICES_MAX:
+            raise InvalidInput(f"TRACKS_DEVICES is {text!r}; use 1 to {DEVICES_MAX} of them.")
+        is_cpu = bool(separator)
+        return DevicesGiven(slots=int(number)) if is_cpu else DevicesGiven(pretended=int(number))
+    names = _names(text)
+    wrong = [name for name in names if not _UUID.fullmatch(name)]
+    if wrong or not names or len(set(names)) < len(names):
+        raise InvalidInput(
+            f"TRACKS_DEVICES is {text!r}: write 4 for four pretended devices, cpu:8 for eight slots on "
+            "CPUs, or the UUIDs of the devices to use as `nvidia-smi -L` lists them, separated by "
+            "commas and each once."
+        )
+    return DevicesGiven(names=names)
+
+
+_UUID = re.compile(r"(?:GPU|MIG)-[A-Za-z0-9/_-]{1,80}")
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def pool_devices(
+    given: DevicesGiven, found: Devices, *, node: str, cpus: int, leased: Collection[str]
+) -> Found:
+    """Return the devices to give; `out` those that somebody holds whom nobody gave them.
+
+    leased: those that have a holder of ours. Where accelerators may be there and nobody can tell,
+    none is given: a gang that starts beside one that was not seen takes its memory.
+    """
+    if given.pretended is not None:
+        return Found(devices=_numbered(PRETENDED, given.pretended, node))
+    if given.slots is not None:
+        return Found(devices=_numbered(CPU, given.slots, node))
+    if found.problem is not None and (found.may_be_there or given.names):
+        return Found(problem=f"the devices of this machine are not known: {found.problem}")
+    named = given.names or ()
+    if not found.gpus and named and all(map(_UUID.fullmatch, named)):  # of a kind not known here
+        return Found(devices=tuple(Device(name=name, node=node) for name in named))
+    if not found.gpus or given.names == ():
+        return Found(devices=_numbered(CPU, max(CPU_SLOTS, cpus), node))
+    there = [
+        Device(
+            name=name,
+            node=node,
+            memory_bytes=None if gpu.slices else gpu.total_bytes,
+            out=None if name in leased else _stranger(gpu, found.holders),
+        )
+        for number, gpu in enumerate(found.gpus)
+        for name in (gpu.slices or (gpu.uuid,))
+        if given.names is None or _is_named(given.names, number, gpu.uuid, name)
+    ]
+    if not there:
+        listed = ", ".join(given.names or ())
+        return Found(problem=f"none of the devices {listed} is on this machine, by nvidia-smi")
+    return Found(devices=tuple(there))
+
+
+def _numbered(name: str, count: int, node: str) -> tuple[Device, ...]:
+    kind = CPU if name == CPU else ""
+    return tuple(Device(name=f"{name}:{n}", kind=kind, node=node) for n in range(count))
+
+
+def _is_named(names: Collection[str], number: int, uuid: str, name: str) -> bool:
+    """Whether a device or slice is one of those named: by UUID, by the start of one, or by number."""
+    return any(
+        wanted == str(number) or (not wanted.isdigit() and each.startswith(wanted))
+        for wanted in names
+        for each in (uuid, name)
+    )
+
+
+def _stranger(gpu: Gpu, holders: Iterable[DeviceHolder]) -> str | None:
+    """Say who holds memory of a device that nobody was given; None where it is free."""
+    if gpu.slices:
+        return None  # the driver counts by device, and does not tell which slice it is
+    on_it = [each for each in holders if each.uuid == gpu.uuid]
+    large = [each for each in on_it if (each.used_bytes or 0) >= UNNAMED_BYTES_MIN]
+    if large:
+        largest = max(large, key=lambda each: each.used_bytes or 0)
+        of = f" of {largest.owner}" if largest.owner else ""
+        size = describe_size(largest.used_bytes)
+        return f"pid {largest.pid} ({largest.process}){of} holds {size} of it, given to nobody here"
+    unnamed = _unnamed(gpu, holders)
+    return f"{describe_size(unnamed.used_bytes)} of it is held {unnamed.words}" if unnamed else None
 
 
 def describe_size(size_bytes: int | None) -> str:
@@ -113,6 +247,24 @@ def parse_holders(text: str) -> tuple[DeviceHolder, ...]:
         for pid, process, uuid, used in _rows(text, len(HOLDER_FIELDS))
         if pid.isdigit()
     )
+
+
+def parse_slices(text: str) -> dict[str, tuple[str, ...]]:
+    """Read the answer to the third question: the UUIDs of each device's slices, by its own."""
+    found: dict[str, tuple[str, ...]] = {}
+    device = ""
+    for line in text.splitlines():
+        uuid = _LISTED.search(line)
+        if uuid is None:
+            continue
+        if uuid[1].startswith("MIG-"):
+            found[device] = (*found.get(device, ()), uuid[1])
+        else:
+            device = uuid[1]
+    return found
+
+
+_LISTED = re.compile(r"\(UUID: ([^)\s]+)\)")
 
 
 def orphan_memory(

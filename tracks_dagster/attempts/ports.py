@@ -194,7 +194,8 @@ class OrchestratorRun:
     """A Dagster run, as far as decisions need it.
 
     asked_at, ended_at: when it was made and when it ended, None where that is not known. problem: what
-    its launch met, in words; empty where nothing is known.
+    its launch met, in words; empty where nothing is known. had_no_devices: it started nothing, because
+    what it was to start on was given to somebody else.
     """
 
     dagster_run_id: str
@@ -204,6 +205,7 @@ class OrchestratorRun:
     asked_at: datetime | None = None
     ended_at: datetime | None = None
     problem: str = ""
+    had_no_devices: bool = False
 
 
 class Orchestrator(Protocol):

@@ -12,10 +12,8 @@ from typing import Any
 
 import click
 
-from tracks_dagster.attempts.run_config import LAUNCHERS, CheckGang, check_is_on_cluster
+from tracks_dagster.attempts.run_config import LAUNCHERS, check_is_on_cluster
 from tracks_dagster.cli.common import Command
-from tracks_dagster.kubernetes.effects.preflight import gang_check
-from tracks_dagster.settings import Settings, load_cluster
 from tracks_dagster.track import names
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.records import Json
@@ -125,11 +123,6 @@ def check_place(launcher: str, chosen: Collection[str]) -> None:
     chosen: the names of the options that were given, as fields of a RunRequest.
     """
     check_is_on_cluster(launcher, [option for name, option in _CLUSTER.items() if name in chosen])
-
-
-def gang_check_of(given: Settings) -> CheckGang:
-    """Return what refuses a gang that the cluster's settings cannot start."""
-    return gang_check(lambda: load_cluster(given))
 
 
 def _size(text: str | None) -> int | None:

@@ -30,7 +30,6 @@ from tracks_dagster.cli.common import (
 from tracks_dagster.cli.compute_options import (
     check_place,
     compute_changes,
-    gang_check_of,
 )
 from tracks_dagster.retry.caps import check_cap
 from tracks_dagster.settings import Settings, load_prices
@@ -38,7 +37,7 @@ from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.names import LOCAL, check_run_id
 from tracks_dagster.track.text.redact import redact
 from tracks_dagster.track.text.safe_text import check_words
-from tracks_dagster.wiring import build
+from tracks_dagster.wiring import build, gang_check
 
 
 @click.command("retry")
@@ -129,7 +128,7 @@ def retry_command(
         changes=changes,
         allows_environment_change=allow_environment_change,
         is_forced=force,
-        check_gang=gang_check_of(given),
+        check_gang=gang_check(given),
         max_cost=max_cost,
     )
     record = retry_by_person(app.world(policy), run_id, asked)

@@ -206,7 +206,7 @@ def print_acts(found: Triage, acts: Sequence[Act]) -> None:
         " The next `tracks triage --apply` opens that too, and what was left for want of room, if "
         "there is some."
     )
-    click.echo(f"\n{' '.join([words, *unkept_sentences(found)])}")
+    click.echo(f"\n{words}")
 
 
 def _head(found: Triage) -> str:
@@ -351,26 +351,6 @@ def describe_daemon(found: Triage) -> str:
     return f"the daemon ticked {about(age_s)} ago"
 
 
-def unkept_sentences(found: Triage) -> Iterator[str]:
-    """Yield which part of the restart order a running daemon does not respect."""
-    queued = [e for e in found.unkept if found.line(e).verdict == Verdict.QUEUED.word]
-    if queued:
-        yield (
-            "Open already, and started at once unless launch_attempts is switched off in the UI: "
-            f"{_names(queued)}."
-        )
-    unopened = [each for each in found.unkept if each not in queued]
-    if not unopened:
-        return
-    names = _names(unopened)
-    opens = f"The daemon knows no devices: it opens {names} at once, regardless of the order"
-    if found.daemon.ticks and not found.daemon.openers:
-        yield f"The order is kept: the sensors that would open {names} are switched off."
-        return
-    sensors = ", ".join(found.daemon.openers) or "watch_attempts and the retry sensors"
-    yield f"{opens}, unless {sensors} are switched off in the UI."
-
-
 def _steps(found: Triage, options: str) -> Iterator[str]:
     closable = [e.run_id for e in found.lines if e.verdict in _CLOSABLE and not e.is_supervised]
     opens = [key for key in found.plan.order if found.plan.start(key) and _opens(found, key)]
@@ -388,12 +368,10 @@ def _steps(found: Triage, options: str) -> Iterator[str]:
     followed = [e.run_id for e in found.lines if _is_followed(e)]
     waiting = list(dict.fromkeys((*adopted, *queued, *opens, *followed)))
     if waiting and not found.daemon.ticks:
-        yield " ".join([f"`tracks up` continues {_names(waiting)}.", *unkept_sentences(found)])
-    else:
-        if adopted:
-            words = f"The daemon adopts {_names(adopted)} within seconds"
-            yield f"{words}; if nothing happens, it is gone: `tracks up` starts another."
-        yield from unkept_sentences(found)
+        yield f"`tracks up` continues {_names(waiting)}."
+    elif adopted:
+        words = f"The daemon adopts {_names(adopted)} within seconds"
+        yield f"{words}; if nothing happens, it is gone: `tracks up` starts another."
     shown = {e.run_id for e in found.lines}
     late = {
         key: words for key, words in found.daemon.late.items() if key.partition("/")[0] in shown

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from tracks_dagster.scheduling.model import Demand, Device, Start
+from tracks_dagster.scheduling.model import CPU, Demand, Device, Start
 from tracks_dagster.track.bodies import DevicesLeased
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.names import ENV_LEASED_DEVICES, parse_attempt_key, parse_eval_attempt_key
@@ -24,10 +24,7 @@ from tracks_dagster.track.states.run_state import RunState
 # waits for it. Only of a lease that nobody has confirmed.
 LEASE_S_MAX = 600.0
 NAMED_MAX = 8  # devices in a message
-PRETENDED, CPU = (
-    "pretended",
-    "cpu",
-)  # before a colon and a number: the names of what is no accelerator
+PRETENDED = "pretended"  # before a colon and a number: a device that is none; slots are "cpu:0" …
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

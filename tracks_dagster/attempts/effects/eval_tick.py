@@ -11,8 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from tracks_dagster.attempts.effects.sharing import share_devices, waiting_launches
+from tracks_dagster.attempts.effects.watch import survey
 from tracks_dagster.attempts.effects.world import World
 from tracks_dagster.attempts.launch import (
     FRUITLESS_RUNS_MAX,
@@ -31,6 +33,7 @@ from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.track import names
 from tracks_dagster.track.bodies import EvalEnded, EvalOpened, PromotionDecided
 from tracks_dagster.track.body_json import from_json
+from tracks_dagster.track.names import parse_eval_attempt_key
 from tracks_dagster.track.records import Kind, format_time
 from tracks_dagster.track.states.evals import result_key
 
@@ -88,7 +91,34 @@ def tick_evals(world: World, time_slice: TimeSlice = ONE_BY_ONE) -> Tick[EvalsOf
             waiting=settled.waiting,
         )
 
-    return take_turns(list(due), look, time_slice)
+    return _on_devices(world, take_turns(list(due), look, time_slice))
+
+
+def _on_devices(world: World, tick: Tick[EvalsOfRun]) -> Tick[EvalsOfRun]:
+    """Return the tick without the requests of evals that have no devices, and what those wait for."""
+    if not any(run.requests for run in tick.done):
+        return tick
+    shared = share_devices(world, survey(world).done, by=names.RUN_EVALS)
+    if shared is None:
+        return tick
+    done = tuple(
+        replace(run, requests=tuple(r for r in run.requests if shared.may_start(r.attempt_key)))
+        for run in tick.done
+    )
+    waits = EvalsOfRun(
+        requests=(),
+        pending=tuple(
+            each for each in waiting_launches(shared) if parse_eval_attempt_key(each.key)
+        ),
+        promotions=(),
+    )
+    words = (f"{each.key}: {each.why}" for each in waits.pending)
+    return replace(
+        tick,
+        done=(*done, waits),
+        waiting=(*tick.waiting, *words),
+        problems=(*tick.problems, *shared.problems),
+    )
 
 
 def _launch(
@@ -100,9 +130,10 @@ def _launch(
     """
     runs = _runs(world.orchestrator, run_id, opened)
     living = next((run for run in runs if not run.is_finished), None)
-    died = [run for run in runs if run.is_finished]
+    over = [run for run in runs if run.is_finished]
+    died = [run for run in over if not run.had_no_devices]
     is_due = living is None and may_be_asked(died, world.tracks.now())
-    request = _request(run_id, opened, len(died)) if is_due else None
+    request = _request(run_id, opened, len(over)) if is_due else None
     if has_run(world.tracks, run_id, opened):
         return request, None
     key = names.eval_attempt_key(run_id, opened.eval_id, opened.number)
@@ -147,7 +178,7 @@ def _lost_end(
     newest, now = dagster_runs[0], format_time(tracks.now())
     message = f"Dagster run {newest.dagster_run_id} is over and left no result."
     if not has_run(tracks, run_id, opened):
-        if len(dagster_runs) < FRUITLESS_RUNS_MAX:
+        if sum(not run.had_no_devices for run in dagster_runs) < FRUITLESS_RUNS_MAX:
             return None
         met = f", which met: {newest.problem}" if newest.problem else ""
         message = (

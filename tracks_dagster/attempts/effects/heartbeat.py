@@ -88,6 +88,8 @@ def describe_age(heartbeat: Heartbeat | None, now: datetime) -> str | None:
 
 def describe_launch(launch: PendingLaunch, now: datetime) -> str | None:
     """Describe a launch that does not come; None where it is not late yet."""
+    if launch.waits:
+        return launch.why
     asked_s = (
         None if launch.asked_at is None else (now - parse_time(launch.asked_at)).total_seconds()
     )

@@ -11,7 +11,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tracks_dagster.attempts.drills import claim_note, was_claimed
 from tracks_dagster.attempts.effects.closing import close_attempt, find_attempt, is_over
@@ -37,11 +37,12 @@ from tracks_dagster.reasons.hangs import Beat, Hang, HangWatch, StackDump, limit
 from tracks_dagster.reasons.user_rules import NO_RULES, UserRules
 from tracks_dagster.retry.policy import RetryPolicy
 from tracks_dagster.retry.remediation import allocator_environment
+from tracks_dagster.scheduling.effects.leases import DevicePool, no_devices
 from tracks_dagster.scheduling.policy import SchedulingPolicy
 from tracks_dagster.stores.journals import last_step
 from tracks_dagster.track import names
 from tracks_dagster.track.bodies import AttemptSupervised, Drill, Note, Program
-from tracks_dagster.track.errors import GangError, GangUnreachable, InvalidInput
+from tracks_dagster.track.errors import GangError, GangUnreachable, InvalidInput, NoDevices
 from tracks_dagster.track.names import LOCAL, AttemptRef, attempt_key
 from tracks_dagster.track.records import Draft, Json, Kind, format_time, sha256_hex
 from tracks_dagster.track.states.run_state import AttemptState, RunState, program_of, trainer_of
@@ -67,7 +68,8 @@ class Supervisor:
     that wrote a checkpoint refuse a resume. rules: a user's own of the classifier.
     drain_grace_s: for a gang that is drained, to finish a step and save. on_growth: called with the
     run's state whenever its track has grown. monotonic: a steady clock, in seconds; process: this
-    one, for the claim; die: ends it as SIGKILL does, for the drill that plays it.
+    one, for the claim; die: ends it as SIGKILL does, for the drill that plays it. devices: of this
+    machine, of which a gang that is started here needs a lease; None where they are not ours to give.
     """
 
     tracks: Tracks
@@ -83,13 +85,15 @@ class Supervisor:
     drain_grace_s: float = DRAIN_GRACE_S
     monotonic: Callable[[], float] = time.monotonic
     process: ProcessId | None = None
+    devices: DevicePool | None = None
     die: Callable[[], None] = _kill_this_process
 
     def supervise(self, run_id: str, attempt_id: int) -> AttemptState | None:
         """Claim the attempt, see it to its end and return it ended.
 
         None when a newer claim took over: this one has to go at once and touch nothing more. Raises
-        UnknownRun, and InvalidInput when the attempt has ended already.
+        UnknownRun, InvalidInput when the attempt has ended already, and NoDevices, with nothing
+        started, when its devices were given to somebody else.
         """
         ref = AttemptRef(run_id=run_id, attempt_id=attempt_id)
         problem = self._start_or_adopt(ref, self._claim(ref))
@@ -103,13 +107,18 @@ class Supervisor:
 
     def _claim(self, ref: AttemptRef) -> AttemptState:
         """Append `attempt_supervised`: from here on older supervisors let go."""
-        own = self.process
+        own, lease = self.process, None
+        if self.devices is not None:
+            lease = self.devices.find(ref.key)
+            if lease is None and self._is_to_start(ref):
+                raise no_devices(ref.key)
         body = AttemptSupervised(
             dagster_run_id=self.dagster_run_id,
             host=self.host,
             pid=own.pid if own else None,
             pid_started=own.started if own else None,
             boot_id=own.boot_id if own else None,
+            held=None if lease is None or self.devices is None else self.devices.held(lease),
         )
         draft = self.tracks.draft(Kind.ATTEMPT_SUPERVISED, body, attempt_id=ref.attempt_id)
 
@@ -128,6 +137,13 @@ class Supervisor:
                 f"{ref.key}` says what happened."
             )
         return attempt
+
+    def _is_to_start(self, ref: AttemptRef) -> bool:
+        """Whether the attempt's gang would be started now: it had none, and nobody wants its end."""
+        state, attempt = find_attempt(self.tracks, ref)
+        if not attempt.is_open or attempt.placed is not None or state.stop_for(attempt) is not None:
+            return False
+        return self.gangs.glance(ref.run_id, ref.attempt_id).phase is GangPhase.NEVER_STARTED
 
     def _start_or_adopt(self, ref: AttemptRef, attempt: AttemptState) -> EndProblem | None:
         """See to it that the gang lives; return why it cannot any more, or None."""
@@ -164,12 +180,26 @@ class Supervisor:
         if (refused := self._refuse_resume(state, attempt)) is not None:
             return refused
         try:
-            self.gangs.start(gang_spec(self.tracks, state, attempt, self.policy.scheduling))
-        except GangUnreachable:
+            spec = gang_spec(self.tracks, state, attempt, self.policy.scheduling)
+            self.gangs.start(self._on_devices(ref, spec))
+        except (GangUnreachable, NoDevices):
             raise
         except GangError as error:
             return EndProblem(message=str(error), conditions=self._start_failed(attempt, error))
         return None
+
+    def _on_devices(self, ref: AttemptRef, spec: GangSpec) -> GangSpec:
+        """Return what to start, on the devices that the attempt was given; raises NoDevices.
+
+        Nothing comes between this and the start: from here on no time ends the lease.
+        """
+        if self.devices is None:
+            return spec
+        lease = self.devices.confirm(ref.key, self.dagster_run_id)
+        if lease is None:
+            raise no_devices(ref.key)
+        given = self.devices.environment(lease)
+        return replace(spec, environment={**spec.environment, **given})
 
     def _note_waiting(self, ref: AttemptRef, error: GangError) -> None:
         """Say in the track, once, why the gang has not begun: a person may be able to help."""

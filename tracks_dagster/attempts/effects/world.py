@@ -20,6 +20,7 @@ from tracks_dagster.ledger.prices import Prices
 from tracks_dagster.reasons.user_rules import NO_RULES, UserRules
 from tracks_dagster.retry.effects.node_health import NodeHealth
 from tracks_dagster.retry.policy import RetryPolicy
+from tracks_dagster.scheduling.effects.leases import DevicePool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +33,8 @@ class World:
     checkpoints: None leaves out every remedy that is work: nothing is collected, read or quarantined.
     holds: those that a tick has read already, with its pools; without pools there are no storms.
     nodes: without it none is struck; those on hold are still avoided. shipped: finds the code of a
-    run that an older version declared with a model family. evaluator: ends what lost evals left.
+    run that an older version declared with a model family. devices: of this machine, which are shared
+    out among what is to start; None: nothing waits for any. evaluator: ends what lost evals left.
     prices: None without a table that can be read, and then no cap in money is met.
     """
 
@@ -48,6 +50,7 @@ class World:
     holds: Holds
     nodes: NodeHealth | None = None
     shipped: FindShipped | None = None
+    devices: DevicePool | None = None
     evaluator: Evaluator | None = None
     prices: Prices | None = None
 

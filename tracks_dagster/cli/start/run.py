@@ -37,7 +37,6 @@ from tracks_dagster.cli.common import as_json, parse_settings, person, print_jso
 from tracks_dagster.cli.compute_options import (
     check_place,
     compute_options,
-    gang_check_of,
 )
 from tracks_dagster.cli.start.driving import continue_hint, drive, take_up
 from tracks_dagster.cli.start.snapshots import (
@@ -66,7 +65,7 @@ from tracks_dagster.track.states.run_state import RunState
 from tracks_dagster.track.text.redact import redact
 from tracks_dagster.track.text.units import counted
 from tracks_dagster.training.saves.manifest import weights_sha256
-from tracks_dagster.wiring import App, build, new_uid, open_dagster_home, utc_now
+from tracks_dagster.wiring import App, build, gang_check, new_uid, open_dagster_home, utc_now
 
 WAIT_S = 600.0
 EVERY_STEPS = 10  # where a person names neither steps nor seconds
@@ -389,7 +388,7 @@ def _followed(
     # Of a run that exists, only what a killed command left undone.
     with continue_hint(request.run_id):
         scheduling = _policy(given, request).scheduling
-        declare(app.tracks, request, check_gang=gang_check_of(given), scheduling=scheduling)
+        declare(app.tracks, request, check_gang=gang_check(given), scheduling=scheduling)
         shown = before.head.seq + 1 if before is not None else 0
         followed = drive(app, home, request.run_id, wait_s=wait_s, by=by, shown=shown)
         read = read_outcome(app.tracks, request.run_id, weights_sha256, by=by)
@@ -465,7 +464,7 @@ def _checked(
         if request.max_cost is not None:  # a broken price table hinders no other run
             check_cap(request.max_cost, load_prices(given), request.device_class)
         request = _with_expectation(given, request)
-    gang_check_of(given)(first_gang(request, given.store_url, policy.scheduling))
+    gang_check(given)(first_gang(request, given.store_url, policy.scheduling))
     check_home(given.home)
     if data is not None:
         return replace(request, snapshot_id=check_source(_dataset(request), data))

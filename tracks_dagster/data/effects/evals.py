@@ -21,6 +21,7 @@ from tracks_dagster.ledger.effects.deciding import HasTracks
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.retry.effects.due import runs_with_evals
 from tracks_dagster.retry.policy import RetryPolicy
+from tracks_dagster.scheduling.effects.leases import DevicePool, no_devices
 from tracks_dagster.track import names
 from tracks_dagster.track.bodies import (
     Artifact,
@@ -31,6 +32,7 @@ from tracks_dagster.track.bodies import (
 )
 from tracks_dagster.track.body_json import from_json
 from tracks_dagster.track.errors import GangError, InvalidInput, UnknownRun
+from tracks_dagster.track.names import eval_attempt_key
 from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.records import Draft, Json, Kind, format_time, parse_time
 from tracks_dagster.track.states import evals
@@ -160,19 +162,22 @@ def run_eval(
     number: int,
     *,
     dagster_run_id: str | None = None,
+    devices: DevicePool | None = None,
 ) -> EvalEnded:
     """Run one opened attempt at an eval to its end, and return the end that counts.
+
+    devices: of this machine, of which it needs a lease; None where they are not ours to give.
 
     Idempotent: one that has ended is returned as it is, and a result that a lost process left in
     the store is used. What the evaluator does wrong is an end too, `evaluator_error`. Raises
     UnknownRun when no such attempt was opened, StoreError when the store cannot be used, GangError when
-    no evaluator can be started: the attempt stays open.
+    no evaluator can be started, and NoDevices when it has no devices: the attempt stays open.
     """
     find_eval(tracks.run(run_id), eval_id, number)
     with evaluator.alone(evals.result_key(run_id, eval_id, number)) as is_alone:
         if not is_alone:
             raise GangError(f"Another Dagster run of this machine is at {run_id}/{eval_id} now.")
-        return _run_alone(tracks, evaluator, run_id, eval_id, number, dagster_run_id)
+        return _run_alone(tracks, evaluator, run_id, eval_id, number, dagster_run_id, devices)
 
 
 def _run_alone(
@@ -182,6 +187,7 @@ def _run_alone(
     eval_id: str,
     number: int,
     dagster_run_id: str | None,
+    devices: DevicePool | None,
 ) -> EvalEnded:
     state = tracks.run(run_id)
     opened = find_eval(state, eval_id, number)
@@ -190,7 +196,16 @@ def _run_alone(
     spec = _spec(tracks, state, opened.opened)
     ended = _stored_end(tracks, opened.opened, spec, None, dagster_run_id)
     if ended is None:
+        held = None
+        if devices is not None:
+            key = eval_attempt_key(run_id, eval_id, number)
+            lease = devices.confirm(key, dagster_run_id or "")
+            if lease is None:
+                raise no_devices(key)
+            held = devices.held(lease)
+            spec = replace(spec, environment=devices.environment(lease))
         ended = _evaluated_end(tracks, evaluator, opened.opened, spec, dagster_run_id)
+        ended = replace(ended, held=held)
     return end_eval(tracks, run_id, ended)
 
 

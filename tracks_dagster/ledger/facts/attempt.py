@@ -219,6 +219,11 @@ EVIDENCE_LOST: Why = Absence(
 NOT_CLAIMED: Why = Absence(
     "not_claimed", "no Dagster run has claimed it", lambda v: not v.attempt.claims
 )
+NOT_LEASED: Why = Absence(
+    "not_leased",
+    "no devices of this machine were given out to it",
+    lambda v: bool(v.attempt.claims) and v.attempt.claims[-1].body.held is None,
+)
 NOT_READ_AGAIN: Why = Absence(
     "not_read_again", "its end was read once", lambda v: v.attempt.reclassified is None
 )
@@ -259,6 +264,7 @@ def _part(find: Callable[[AttemptView], Part | None]) -> Callable[[Callable[[Par
 
 _run = _part(lambda v: v.declared)
 _opened = _part(lambda v: v.attempt.opened)
+_held = _part(lambda v: v.attempt.claims[-1].body.held if v.attempt.claims else None)
 _debit = _part(lambda v: v.attempt.opened.debit)
 _placed = _part(lambda v: v.attempt.placed)
 _restored = _part(lambda v: v.attempt.restored)
@@ -398,6 +404,14 @@ ATTEMPT: tuple[Fact[AttemptView], ...] = (
          diff="placement/nodes"),
     Fact("devices", Type.NAMES, _devices, "the device of each rank: `cpu` or the GPU's UUID",
          absent=(NEVER_PLACED,), instead="none", group="where", label="devices"),
+    Fact("leased_devices", Type.NAMES, _held(lambda h: list(h.devices)),
+         "the devices of this machine that it was given, by name", absent=(NOT_CLAIMED, NOT_LEASED),
+         group="where", ui="where/leased_devices"),
+    Fact("lease_seq", INTEGER, _held(lambda h: h.seq),
+         "the record of that in the pool's track", absent=(NOT_CLAIMED, NOT_LEASED),
+         group="where", has_column=False),
+    Fact("lease_why", TEXT, _held(lambda h: h.why), "why these devices, and why then",
+         absent=(NOT_CLAIMED, NOT_LEASED), group="where", ui="where/leased_because"),
     Fact("accelerator", TEXT, lambda v: accelerator_of(v.attempt), "the model of its devices",
          absent=(OPEN,), instead="what was placed, else asked for", group="cost",
          ui="cost/accelerator"),

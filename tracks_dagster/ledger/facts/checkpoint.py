@@ -102,6 +102,11 @@ RESUMABLE: Absence[CheckpointState] = Absence(
 NOT_ENDED: Absence[EvalView] = Absence(
     "not_ended", "the eval has not ended", lambda v: v.ended is None
 )
+NOT_LEASED: Absence[EvalView] = Absence(
+    "not_leased",
+    "no devices of this machine were given out to it",
+    lambda v: v.ended is not None and v.ended.held is None,
+)
 NO_DAGSTER_RUN: Absence[EvalView] = Absence(
     "no_dagster_run",
     "no Dagster run measured it",
@@ -219,6 +224,9 @@ EVAL: tuple[Fact[EvalView], ...] = (
          ui="seconds"),
     Fact("artifacts", Type.NAMES, _ended(lambda e: [each.name for each in e.artifacts]),
          "the files that it left", absent=(NOT_ENDED,), ui="artifacts"),
+    Fact("leased_devices", Type.NAMES, _ended(lambda e: list(e.held.devices) if e.held else None),
+         "the devices of this machine that it was given, by name", absent=(NOT_ENDED, NOT_LEASED),
+         ui="leased_devices"),
     Fact("device_seconds", REAL, _ended(lambda e: e.device_seconds), "devices times seconds",
          absent=(NOT_ENDED,), ui="device_seconds"),
     Fact("environment", Type.MAPPING, _ended(lambda e: e.environment),

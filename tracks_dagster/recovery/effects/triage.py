@@ -57,8 +57,6 @@ class Triage:
     room: the devices that the plan is made for, in words; devices: what this machine has; more: whether
     there are more runs than `reading.RUNS_MAX`, which are not in it. unfinished_more: whether there are
     more that are not over, which were not looked at and may hold devices that the plan gives away.
-    unkept: the runs that the plan starts later, or nowhere, and that a daemon opens all the same,
-    because it knows no devices.
     """
 
     at: str
@@ -69,7 +67,6 @@ class Triage:
     lines: tuple[Line, ...]
     room: str
     plan: Plan
-    unkept: tuple[str, ...]
     devices: Devices
     orphan_memory: tuple[OrphanMemory, ...]
     more: bool
@@ -131,7 +128,6 @@ def triage(
         lines=lines,
         room=room.words,
         plan=plan,
-        unkept=kept_by_nobody(plan, lines, room),
         devices=devices,
         orphan_memory=orphans,
         more=more,
@@ -361,14 +357,6 @@ def _with_hint(waits: Waits) -> Waits:
     if waits.starts != NEVER:
         return waits
     return replace(waits, why=f"{waits.why}: give --devices and --device-memory")
-
-
-def kept_by_nobody(plan: Plan, lines: Sequence[Line], room: Room) -> tuple[str, ...]:
-    """Return the runs that do not start now, and that no queue holds back: Dagster's own knows the
-    attempts at once, and nothing of devices."""
-    slots = {line.run_id for line in lines if room.kind_of(line) == CPU}
-    waiting = {each.key for each in plan.waits}
-    return tuple(key for key in plan.order if key in waiting and key not in slots)
 
 
 def _has_devices(line: Line) -> bool:

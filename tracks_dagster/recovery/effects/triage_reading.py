@@ -34,7 +34,7 @@ from tracks_dagster.track.errors import (
     TracksError,
     UnknownRun,
 )
-from tracks_dagster.track.names import LAUNCH_ATTEMPTS, LOCAL, RUN_EVALS
+from tracks_dagster.track.names import LOCAL
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Json, Kind, Record, format_time, parse
 from tracks_dagster.track.states.lifecycle import RunLifecycle
@@ -54,27 +54,22 @@ ANSWERS_S_MAX = 5.0  # of a launcher that asks others, until it answers once for
 class Daemon:
     """What the daemon does by itself, by its last heartbeat.
 
-    at: when it ticked last, None where none ever did; ticks: whether that was just now. openers: the
-    sensors that open attempts and were switched on then, whether it still ticks or not. late: what
+    at: when it ticked last, None where none ever did; ticks: whether that was just now. late: what
     became of launches that do not come, by the key of an attempt, or of an attempt at an eval.
     """
 
     at: str | None
     ticks: bool
-    openers: tuple[str, ...]
     late: Mapping[str, str] = field(default_factory=dict)
 
 
 def daemon_of(heartbeat: Heartbeat | None, now: datetime) -> Daemon:
     """Return the daemon as its last heartbeat shows it."""
     if heartbeat is None:
-        return Daemon(at=None, ticks=False, openers=())
-    others = (LAUNCH_ATTEMPTS, RUN_EVALS)
-    openers = (name for name, on in heartbeat.sensors.items() if on and name not in others)
+        return Daemon(at=None, ticks=False)
     return Daemon(
         at=format_time(heartbeat.at),
         ticks=(now - heartbeat.at).total_seconds() <= DAEMON_AGE_S_MAX,
-        openers=tuple(sorted(openers)),
         late={
             each.key: words for each in heartbeat.launches if (words := describe_launch(each, now))
         },

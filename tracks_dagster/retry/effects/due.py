@@ -58,6 +58,15 @@ def runs_with_evals(ledger: Ledger) -> list[str]:
     return [row["run_id"] for row in (*rows, *over)]
 
 
+def runs_with_open_evals(ledger: Ledger) -> list[str]:
+    """Runs with an eval under way, oldest first."""
+    rows = ledger.query(
+        "select e.run_id from evals e where e.reason is null group by e.run_id "
+        "order by min(e.opened_at), e.run_id"
+    )
+    return [row["run_id"] for row in rows]
+
+
 def runs_without_attempts(ledger: Ledger) -> list[str]:
     """Runs whose first attempt is not opened yet, oldest first."""
     rows = ledger.query(

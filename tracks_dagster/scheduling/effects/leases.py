@@ -8,7 +8,7 @@ of them has it, the others look again. Killed anywhere, nothing is left that som
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.scheduling.leases import (
@@ -212,6 +212,9 @@ class _Turn:
             self.plan = Plan()
         else:
             kinds = {device.name: device.kind for device in found.devices}
+            # Everything takes what this machine has: a rank uses an accelerator unasked.
+            kind = next(iter(kinds.values()), "")
+            waiting = [replace(demand, kind=kind) for demand in waiting]
             running = [self.describe(each, _running(each, kinds)) for each in holding]
             self.plan = self.decide(waiting, running, found.devices)
         self._starts = list(self.plan.starts)

@@ -6,12 +6,15 @@ problem and delays nobody, not even where it hangs so fast that its process cann
 
 from __future__ import annotations
 
+import os
 import platform
+import pwd
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -19,15 +22,24 @@ from tracks_dagster.attempts.effects.local import processes
 from tracks_dagster.attempts.machine import (
     GPU_FIELDS,
     HOLDER_FIELDS,
+    DeviceHolder,
     Devices,
+    DevicesGiven,
     MachineNow,
     parse_gpus,
     parse_holders,
+    parse_slices,
+    pool_devices,
 )
+from tracks_dagster.scheduling.leases import Found, Here
 
 NVIDIA_SMI = "nvidia-smi"
 KILL_S_MAX = 0.5  # a process inside a driver that hangs does not end; it is left behind then
-NVIDIA_SMI_S_MAX = 3.0  # of each of two questions; it takes well under a second on a sound machine
+NVIDIA_SMI_S_MAX = 3.0  # of each of three questions; well under a second each on a sound machine
+# By its manual: no device was found, the driver is not loaded, its library is not there. Then there is
+# none; any other failure says nothing of them.
+NO_DEVICES = frozenset({6, 9, 12})
+MACHINE_ID = Path("/etc/machine-id")  # systemd's; the same through reboots
 
 
 class ThisMachine:
@@ -48,17 +60,52 @@ class ThisMachine:
         if shutil.which(NVIDIA_SMI) is None:
             return Devices()
         try:
-            gpus = parse_gpus(_ask("gpu", GPU_FIELDS))
-            holders = parse_holders(_ask("compute-apps", HOLDER_FIELDS))
+            gpus = parse_gpus(_query("gpu", GPU_FIELDS))
+            holders = parse_holders(_query("compute-apps", HOLDER_FIELDS))
+            slices = parse_slices(_ask("-L"))
         except (OSError, subprocess.SubprocessError) as error:
-            return Devices(problem=f"{NVIDIA_SMI} did not answer: {error}")
-        return Devices(gpus=gpus, holders=holders)
+            code = error.returncode if isinstance(error, subprocess.CalledProcessError) else None
+            problem = f"{NVIDIA_SMI} did not answer: {error}"
+            return Devices(problem=problem, may_be_there=code not in NO_DEVICES)
+        return Devices(
+            gpus=tuple(replace(gpu, slices=slices.get(gpu.uuid, ())) for gpu in gpus),
+            holders=tuple(replace(each, owner=_owner(each)) for each in holders),
+        )
 
 
-def _ask(what: str, fields: Sequence[str]) -> str:
-    command = [NVIDIA_SMI, f"--query-{what}={','.join(fields)}", "--format=csv,noheader,nounits"]
+def this_pool(node: str) -> Here:
+    """Return which machine this is, for who holds its devices. node: its host name."""
+    try:
+        machine_id = MACHINE_ID.read_text(encoding="ascii").strip()
+    except (OSError, ValueError):
+        machine_id = ""
+    return Here(node=node, boot_id=processes.boot_id(), machine_id=machine_id)
+
+
+def find_devices(given: DevicesGiven, node: str, leased: frozenset[str]) -> Found:
+    """Return the devices to give out now; asks `nvidia-smi` only where accelerators are given."""
+    found = Devices() if given.hides_gpus or given.names == () else ThisMachine().devices()
+    return pool_devices(given, found, node=node, cpus=os.cpu_count() or 1, leased=leased)
+
+
+def _owner(holder: DeviceHolder) -> str:
+    try:
+        return pwd.getpwuid(Path(f"/proc/{holder.pid}").stat().st_uid).pw_name
+    except (OSError, KeyError):
+        return ""
+
+
+def _query(what: str, fields: Sequence[str]) -> str:
+    return _ask(f"--query-{what}={','.join(fields)}", "--format=csv,noheader,nounits")
+
+
+def _ask(*question: str) -> str:
     asked = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, errors="replace"
+        [NVIDIA_SMI, *question],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        errors="replace",
     )
     try:
         answer, _ = asked.communicate(timeout=NVIDIA_SMI_S_MAX)

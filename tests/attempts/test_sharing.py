@@ -1,0 +1,315 @@
+"""Attempts and evals start on devices that nobody else has; the rest waits in words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from tests.bodies import BEGIN
+from tests.deciders import world_of
+from tests.fakes import (
+    FakeClock,
+    FakeGangs,
+    FakeObjectStore,
+    FakeOrchestrator,
+    Fault,
+    SequentialUids,
+)
+from tests.histories import History
+from tracks_dagster.attempts.effects.eval_tick import tick_evals
+from tracks_dagster.attempts.effects.sharing import lease_for, share_devices, waiting_launches
+from tracks_dagster.attempts.effects.watch import survey
+from tracks_dagster.attempts.effects.world import World
+from tracks_dagster.attempts.launch import plan_launches
+from tracks_dagster.attempts.ports import GangPhase, GangReport
+from tracks_dagster.ledger.effects.tracks import Tracks
+from tracks_dagster.ledger.ports import Ledger
+from tracks_dagster.retry.default_policy import DEFAULT_POLICY
+from tracks_dagster.scheduling.effects.leases import DevicePool, Shared
+from tracks_dagster.scheduling.leases import LEASE_S_MAX, Found, Here
+from tracks_dagster.scheduling.model import Demand, Device, Plan, Start
+from tracks_dagster.track.bodies import SCHEDULER, ComputeRequest
+
+HERE = Here(node="box", boot_id="boot-1", machine_id="m-1")
+EVAL_KEY = "r-1/heldout-loss@40/1"
+
+
+def devices(count: int) -> Callable[[frozenset[str]], Found]:
+    found = Found(devices=tuple(Device(name=f"pretended:{n}") for n in range(count)))
+    return lambda leased: found
+
+
+def pool_of(own: Tracks, count: int = 2, **changes: Any) -> DevicePool:
+    fields: dict[str, Any] = {
+        "here": HERE,
+        "tracks": own,
+        "runs": lambda url: own,
+        "store": own.store.url,
+        "look": devices(count),
+    }
+    return DevicePool(**fields | changes)
+
+
+def opened(tracks: Tracks, run_id: str, ranks: int = 1, **changes: object) -> History:
+    """Write a run whose first attempt waits to be started; each is older than the next."""
+    begin = BEGIN + timedelta(seconds=int(run_id.rpartition("-")[2]))
+    compute = ComputeRequest(ranks=ranks)
+    history = History(run_id, begin=begin).declare(compute=compute, **changes).open(compute=compute)
+    return written(tracks, history)
+
+
+def written(tracks: Tracks, history: History) -> History:
+    history.write_to(tracks.store)
+    tracks.project(history.name)
+    return history
+
+
+def shared(world: World) -> Shared:
+    found = share_devices(world, survey(world).done, by="tests")
+    assert found is not None
+    return found
+
+
+def given(pool: DevicePool, key: str, *devices: str) -> frozenset[str]:
+    """Let another home lease to a run of its own."""
+    plan = Plan(starts=(Start(key=key, devices=devices, why="it is first"),))
+    demand = Demand(key=key, count=len(devices))
+    return pool.share((demand,), lambda *_: plan, lambda _, running: running, by="theirs").leased
+
+
+def held(pool: DevicePool) -> dict[str, tuple[str, ...]]:
+    state = pool.tracks.find_pool(HERE.pool)
+    return {each.body.key: each.body.devices for each in (state.leases if state else ())}
+
+
+def test_what_fits_is_leased_and_the_rest_waits_with_a_sentence(
+    tracks: Tracks, ledger: Ledger
+) -> None:
+    for number in (1, 2, 3):
+        opened(tracks, f"r-{number}")
+    pool = pool_of(tracks)
+    world = world_of(tracks, ledger, devices=pool)
+    found = shared(world)
+    assert found.leased == {"r-1/a01", "r-2/a01"}
+    assert held(pool) == {"r-1/a01": ("pretended:0",), "r-2/a01": ("pretended:1",)}
+    (waits,) = waiting_launches(found)
+    assert (waits.key, waits.waits) == ("r-3/a01", True)
+    assert "0 of 2 devices free" in waits.why
+    plan = plan_launches(survey(world).done, tracks.now(), may_start=found.may_start)
+    assert [request.attempt_key for request in plan.requests] == ["r-1/a01", "r-2/a01"]
+    assert shared(world) == found  # and nothing is written again
+    state = pool.tracks.find_pool(HERE.pool)
+    assert state is not None
+    assert state.head.seq == 1
+
+
+def test_an_end_frees_devices_without_a_record_of_its_own(tracks: Tracks, ledger: Ledger) -> None:
+    first = opened(tracks, "r-1", ranks=2)
+    opened(tracks, "r-2", ranks=2)
+    pool = pool_of(tracks)
+    world = world_of(tracks, ledger, devices=pool)
+    assert shared(world).leased == {"r-1/a01"}
+    pool.confirm("r-1/a01", "dagster-1")
+    written(tracks, first.supervise().place().end("unknown"))
+    assert shared(world).leased == {"r-2/a01"}
+    state = pool.tracks.find_pool(HERE.pool)
+    assert state is not None
+    assert [lease.body.freed for lease in state.leases] == [(0,)]
+
+
+def test_a_lease_that_nobody_confirms_is_given_on_and_its_late_supervisor_starts_nothing(
+    tracks: Tracks, ledger: Ledger, clock: FakeClock
+) -> None:
+    opened(tracks, "r-1")
+    dagster = FakeOrchestrator()
+    pool = pool_of(tracks, 1)
+    world = world_of(tracks, ledger, devices=pool, orchestrator=dagster)
+    shared(world)
+    dagster.put("r-1/a01", "dagster-1")  # on its way, and never comes
+    opened(tracks, "r-2")
+    assert shared(world).leased == frozenset()
+    clock.advance(LEASE_S_MAX + 1)
+    assert shared(world).leased == {"r-2/a01"}
+    assert pool.confirm("r-1/a01", "dagster-1") is None
+    assert pool.confirm("r-2/a01", "dagster-2") is not None
+    clock.advance(LEASE_S_MAX + 1)
+    dagster.put("r-1/a01", "dagster-1", is_finished=True)
+    assert shared(world).leased == {"r-2/a01"}  # what has begun keeps its devices
+
+
+def test_a_confirmation_and_a_new_lease_race_for_one_record(
+    tracks: Tracks, ledger: Ledger, clock: FakeClock, store: FakeObjectStore
+) -> None:
+    """The supervisor of r-1 comes after this process has found its lease to be over."""
+    opened(tracks, "r-1")
+    pool = pool_of(tracks, 1)
+    shared(world_of(tracks, ledger, devices=pool))
+    opened(tracks, "r-2")
+    clock.advance(LEASE_S_MAX + 1)
+    other = Tracks(store, now=clock, new_uid=lambda: "f" * 32, project=lambda _: None)
+    looks: list[bool] = []
+
+    def look(leased: frozenset[str]) -> Found:
+        looks.append(pool_of(other).confirm("r-1/a01", "dagster-1") is not None)
+        return pool.look(leased)
+
+    dagster = FakeOrchestrator()
+    dagster.put("r-1/a01", "dagster-1")
+    world = world_of(tracks, ledger, devices=replace(pool, look=look), orchestrator=dagster)
+    assert shared(world).leased == frozenset()
+    assert looks == [True, True]  # the lease of r-2 lost its place, and was not written
+    assert list(held(pool)) == ["r-1/a01"]
+
+
+def test_two_homes_of_one_machine_share_its_devices(
+    tracks: Tracks, ledger: Ledger, clock: FakeClock, new_uid: SequentialUids
+) -> None:
+    theirs, common = (
+        Tracks(FakeObjectStore(url), now=clock, new_uid=new_uid, project=lambda _: None)
+        for url in ("memory://theirs", "memory://pool")
+    )
+    by_url = {tracks.store.url: tracks, theirs.store.url: theirs}
+    ours = pool_of(tracks, tracks=common, runs=by_url.__getitem__)
+    stranger = replace(ours, store=theirs.store.url)
+    foreign = opened(theirs, "r-7")
+    assert given(stranger, "r-7/a01", "pretended:0")
+    opened(tracks, "r-1")
+    opened(tracks, "r-2")
+    assert shared(world_of(tracks, ledger, devices=ours)).leased == {"r-1/a01"}
+    stranger.confirm("r-7/a01", "dagster-7")
+    foreign.supervise().place().end("unknown").write_to(theirs.store)
+    assert shared(world_of(tracks, ledger, devices=ours)).leased == {"r-1/a01", "r-2/a01"}
+
+
+def test_what_cannot_be_read_stays_leased_in_words(
+    tracks: Tracks, ledger: Ledger, clock: FakeClock, new_uid: SequentialUids
+) -> None:
+    gone = FakeObjectStore("memory://gone")
+    theirs = Tracks(gone, now=clock, new_uid=new_uid, project=lambda _: None)
+    by_url = {tracks.store.url: tracks, gone.url: theirs}
+    ours = pool_of(tracks, 1, runs=by_url.__getitem__)
+    opened(theirs, "r-7")
+    stranger = replace(ours, store=gone.url)
+    given(stranger, "r-7/a01", "pretended:0")
+    stranger.confirm("r-7/a01", "dagster-7")
+    opened(tracks, "r-1")
+    gone.fail("get", 1, Fault.FAILS)
+    found = shared(world_of(tracks, ledger, devices=ours))
+    assert found.leased == frozenset()
+    (words,) = found.problems
+    assert "pretended:0 stay leased to r-7/a01" in words
+
+
+@pytest.mark.parametrize(
+    ("look", "words"),
+    [
+        (lambda _: Found(problem="nvidia-smi did not answer"), "nvidia-smi did not answer"),
+        (devices(0), ""),
+    ],
+)
+def test_nothing_starts_while_nobody_knows_the_devices(
+    tracks: Tracks, ledger: Ledger, look: Callable[[frozenset[str]], Found], words: str
+) -> None:
+    opened(tracks, "r-1")
+    found = shared(world_of(tracks, ledger, devices=pool_of(tracks, look=look)))
+    assert found.leased == frozenset()
+    assert all(words in each.why for each in found.waits)
+    assert not found.may_start("r-1/a01")
+
+
+def test_an_unreadable_pool_keeps_new_gangs_waiting_and_no_living_one_alone(
+    tracks: Tracks, ledger: Ledger, clock: FakeClock, new_uid: SequentialUids
+) -> None:
+    down = FakeObjectStore("memory://pool")
+    pool = pool_of(tracks, tracks=Tracks(down, now=clock, new_uid=new_uid, project=lambda _: None))
+    gangs = FakeGangs()
+    opened(tracks, "r-1")
+    opened(tracks, "r-2")
+    gangs.reports["r-1", 1] = GangReport(phase=GangPhase.ALIVE)
+    world = world_of(tracks, ledger, devices=pool, launcher_of=lambda _: gangs)
+    down.fail("get", 1, Fault.FAILS)
+    found = shared(world)
+    (waits,) = found.waits
+    assert (waits.key, "nobody can tell who has the devices" in waits.why) == ("r-2/a01", True)
+    plan = plan_launches(survey(world).done, tracks.now(), may_start=found.may_start)
+    assert [request.attempt_key for request in plan.requests] == ["r-1/a01"]  # adopted
+
+
+def test_an_attempt_that_may_not_be_asked_for_yet_holds_nothing(
+    tracks: Tracks, ledger: Ledger, clock: FakeClock
+) -> None:
+    opened(tracks, "r-1")
+    opened(tracks, "r-2")
+    dagster = FakeOrchestrator()
+    dagster.put("r-1/a01", "dead", is_finished=True, ended_at=clock())
+    pool = pool_of(tracks, 1)
+    assert shared(world_of(tracks, ledger, devices=pool, orchestrator=dagster)).leased == {
+        "r-2/a01"
+    }
+
+
+def test_a_start_by_hand_in_dagster_waits_its_turn_too(tracks: Tracks, ledger: Ledger) -> None:
+    opened(tracks, "r-1")
+    opened(tracks, "r-2")
+    dagster = FakeOrchestrator()
+    dagster.put("r-2/a01", "by-hand")
+    pool = pool_of(tracks, 1)
+    world = world_of(tracks, ledger, devices=pool, orchestrator=dagster)
+    lease_for(world, "r-2/a01", by="tests", dagster_run_id="by-hand")
+    assert list(held(pool)) == ["r-1/a01"]
+    more = replace(world, devices=replace(pool, look=devices(2)))
+    lease_for(more, "r-2/a01", by="tests", dagster_run_id="by-hand")
+    assert list(held(pool)) == ["r-1/a01", "r-2/a01"]
+
+
+def test_an_eval_is_asked_for_once_it_has_a_device_and_comes_before_training(
+    tracks: Tracks, ledger: Ledger
+) -> None:
+    trained = History("r-1").declare().open().supervise().place().restore().commit(40)
+    written(tracks, trained.end("completed", last_step=40))
+    opened(tracks, "r-2", ranks=2)
+    pool = pool_of(tracks)
+    world = world_of(tracks, ledger, devices=pool)
+    requests = [r for run in tick_evals(world).done for r in run.requests]
+    assert [request.attempt_key for request in requests] == [EVAL_KEY]
+    assert list(held(pool)) == [EVAL_KEY]
+    assert shared(world).leased == {EVAL_KEY}  # the gang of two waits, the eval keeps its device
+    busy = pool_of(tracks, 1, look=lambda _: Found(devices=(Device(name="d", out="a stranger"),)))
+    written(tracks, History("r-3").declare().open().place().restore().commit(40).end("completed"))
+    tick = tick_evals(replace(world, devices=busy))
+    asked = [r.attempt_key for run in tick.done for r in run.requests]
+    assert "r-3/heldout-loss@40/1" not in asked
+    assert any(line.startswith("r-3/heldout-loss@40/1: ") for line in tick.waiting)
+
+
+def test_an_urgent_run_gets_devices_by_moving_one_that_saved_lately(
+    tracks: Tracks, ledger: Ledger, clock: FakeClock
+) -> None:
+    clock.at = BEGIN + timedelta(minutes=30)
+    sweep = opened(tracks, "r-1")
+    pool = pool_of(tracks, 1)
+    scheduling = replace(DEFAULT_POLICY.scheduling, default_class="sweep")
+    world = world_of(
+        tracks, ledger, devices=pool, policy=replace(DEFAULT_POLICY, scheduling=scheduling)
+    )
+    assert shared(world).leased == {"r-1/a01"}
+    pool.confirm("r-1/a01", "dagster-1")
+    written(tracks, sweep.supervise().place().restore().commit(10))
+    clock.at = sweep.at + timedelta(seconds=5)
+    opened(tracks, "r-2")
+    scheduling = replace(scheduling, default_class="urgent")
+    urgent = replace(world, policy=replace(DEFAULT_POLICY, scheduling=scheduling))
+    for _ in range(2):  # asked once, however many ticks see it
+        found = shared(urgent)
+    assert found.leased == frozenset()
+    state = tracks.run("r-1")
+    attempt = state.open_attempt
+    assert attempt is not None
+    (stop,) = state.stops
+    assert (stop.body.by, stop.body.mode) == (SCHEDULER, "move")
+    assert "r-2/a01" in stop.body.why
+    assert state.is_moved(attempt)

@@ -1,0 +1,276 @@
+"""Two devices, four runs of one rank and one of two, an eval of each commit, and ten kills at random.
+
+What happened is read from the stored bytes alone, by code that shares nothing with the product.
+TRACKS_DEVICES_SEED=n repeats the kills.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.homes import COMMAND_S_MAX, Home, embedded, outcome, wait_for
+from tests.integration.test_storm import POLICY as NEVER_REFUSES
+from tracks_dagster.wiring import open_dagster_home
+
+pytestmark = [pytest.mark.full, pytest.mark.timeout(2 * COMMAND_S_MAX)]
+
+KILLS = 10
+CALM_S = 6.0  # between kills, on average
+DEVICES = 2
+# Whoever has waited so long is the first, and after twice of it is passed by nobody.
+WAIT_S_MAX = 600.0
+EVAL_WAIT_S_MAX = 60.0
+POLICY = f"""
+{NEVER_REFUSES}
+scheduling: {{move_rest: 0s}}
+classes:
+  single: {{wait_max: {WAIT_S_MAX:g}s}}
+  distributed: {{wait_max: {WAIT_S_MAX:g}s}}
+  sweep: {{wait_max: {WAIT_S_MAX:g}s}}
+"""
+PROJECT = """
+version: 1
+name: paced
+entry: train.py
+config: {steps: 160, seed: 7, global_batch: 24, pace_s: 0.2}
+checkpoint: {every_steps: 40}
+evals:
+  small: {run: evaluate.py, every: 1}
+"""
+EVALUATE = """
+import os, time
+
+def evaluate(checkpoint_folder, data_folder):
+    time.sleep(1.0)
+    return {"devices": len(os.environ["TRACKS_LEASED_DEVICES"].split(","))}
+"""
+CLASSES = {"sweep-1": "sweep", "sweep-2": "sweep", "one-1": "single", "one-2": "single"}
+STEPS = {"sweep": "600", "single": "160"}  # a sweep is there still when the urgent one comes
+PAIR, URGENT = "pair", "urgent"
+
+
+def test_two_devices_are_shared_by_all_and_held_by_one_at_a_time(tmp_path: Path) -> None:
+    seed = int(os.environ.get("TRACKS_DEVICES_SEED") or random.SystemRandom().randrange(2**32))
+    print(f"\nTRACKS_DEVICES_SEED={seed}")
+    rng = random.Random(seed)
+    home, folder = made(tmp_path)
+    commands = {}
+    with home.daemon():
+        for run_id, name in CLASSES.items():
+            steps = STEPS[name]
+            commands[run_id] = started(home, folder, run_id, "--class", name, "--steps", steps)
+        commands[PAIR] = started(home, folder, PAIR, "--class", "distributed", "--ranks", "2")
+        wait_for(lambda: all(home.line(run_id) is not None for run_id in commands))
+        killed = [kill_one(home, rng) for _ in range(KILLS)]
+        wait_for(lambda: any(held_by_sweeps(home)) and has_committed(home))
+        commands[URGENT] = started(home, folder, URGENT, "--class", "urgent", "--ranks", "2")
+        for run_id, command in commands.items():
+            assert outcome(command)["state"] == "succeeded", run_id
+    print(f"killed: {killed}")
+
+    store = tmp_path / "home" / "store"
+    runs = {run_id: read_track(store / "runs" / run_id) for run_id in commands}
+    [pool] = [read_track(path) for path in (store / "pools").iterdir()]
+    leases = [record for record in pool if record["kind"] == "devices_leased"]
+    assert never_two_holders(pool)
+    uses = [use for run_id, track in runs.items() for use in uses_of(run_id, track)]
+    assert overlaps(sorted(uses, key=by_begin)) == []
+    assert {use.key for use in uses} <= {lease["body"]["key"] for lease in leases}
+
+    waits = {lease["body"]["key"]: waited_s(lease, runs) for lease in leases}
+    evals = {key: wait for key, wait in waits.items() if "@" in key}
+    print(f"waits: {sorted((round(wait, 1), key) for key, wait in waits.items())}")
+    assert len(evals) >= len(commands)
+    assert max(evals.values()) <= EVAL_WAIT_S_MAX
+    assert max(waits[key] for key in waits if key.startswith(f"{PAIR}/")) <= 2 * WAIT_S_MAX
+
+    moved = [(run_id, stop) for run_id, track in runs.items() for stop in moves(track)]
+    print(f"moved: {[(run_id, stop['body']['why']) for run_id, stop in moved]}")
+    assert any(f"{URGENT}/a" in stop["body"]["why"] for _, stop in moved)
+    for run_id, stop in moved:
+        assert loses_no_commit(runs[run_id], stop), run_id
+    assert home.call("fsck").returncode == 0
+
+
+# --- playing --------------------------------------------------------------------------------------
+
+
+def made(tmp_path: Path) -> tuple[Home, Path]:
+    """Return a home with two pretended devices, and the project that all runs train."""
+    policy, folder = tmp_path / "policy.yaml", tmp_path / "project"
+    policy.write_text(POLICY)
+    folder.mkdir()
+    (folder / "tracks.yaml").write_text(PROJECT)
+    (folder / "train.py").write_text(Path(__file__).with_name("paced_trainer.py").read_text())
+    (folder / "evaluate.py").write_text(EVALUATE)
+    variables = {"TRACKS_DEVICES": str(DEVICES), "TRACKS_POLICY": str(policy)}
+    return Home({**embedded(tmp_path).variables, **variables}), folder
+
+
+def started(home: Home, folder: Path, run_id: str, *arguments: str) -> subprocess.Popen[str]:
+    named = ("--run-id", run_id, "--intent", "To share.", "--json")
+    return home.start("run", "--project", str(folder), *named, *arguments)
+
+
+def kill_one(home: Home, rng: random.Random) -> str:
+    """Kill the daemon, a supervisor or an eval's worker; the commands bring a daemon back."""
+    time.sleep(rng.expovariate(1 / CALM_S))
+    targets = dict(processes(home))
+    if not targets:
+        return "nothing"
+    pid = rng.choice(sorted(targets))
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+    return targets[pid]
+
+
+def processes(home: Home) -> Iterator[tuple[int, str]]:
+    """Every process that decides or supervises for this home; no gang, and no command of a person."""
+    mine = str(home.settings.home).encode()
+    daemon = open_dagster_home(home.settings).find_daemon()
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+            continue
+        with suppress(OSError):
+            command = (entry / "cmdline").read_bytes()
+            if mine not in (entry / "environ").read_bytes() + command:
+                continue
+            if b"execute_run" in command or b"training.evaluate" in command:
+                yield int(entry.name), "worker"
+            elif daemon is not None and int(entry.name) == daemon.pid:
+                yield int(entry.name), "daemon"
+
+
+def held_by_sweeps(home: Home) -> list[str]:
+    pool = home.app.devices
+    assert pool is not None
+    state = pool.tracks.find_pool(pool.here.pool)
+    leases = state.leases if state is not None else ()
+    return [
+        lease.body.key
+        for lease in leases
+        if lease.confirmed_at is not None and lease.body.workload_class == "sweep"
+    ]
+
+
+def has_committed(home: Home) -> bool:
+    found = (home.app.tracks.run(key.partition("/")[0]) for key in held_by_sweeps(home))
+    return any(run.open_attempt and run.checkpoints for run in found)
+
+
+# --- what the stored bytes say --------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Use:
+    """Something was on a device from its first process to its last."""
+
+    device: str
+    key: str
+    begin: datetime
+    end: datetime
+
+
+def by_begin(use: Use) -> tuple[str, datetime]:
+    return use.device, use.begin
+
+
+def read_track(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(path.read_bytes()) for path in sorted((folder / "log").glob("*.json"))]
+
+
+def never_two_holders(pool: list[dict[str, Any]]) -> bool:
+    """Whether no record of the pool gives away a device that a lease before it still holds."""
+    standing: dict[int, set[str]] = {}
+    for record in pool:
+        if record["kind"] != "devices_leased":
+            continue
+        for seq in record["body"]["freed"]:
+            del standing[seq]
+        devices = set(record["body"]["devices"])
+        if any(devices & held for held in standing.values()):
+            return False
+        standing[record["seq"]] = devices
+    return True
+
+
+def uses_of(run_id: str, track: list[dict[str, Any]]) -> Iterator[Use]:
+    """Yield who was on which device when, by what the run's own records say of its processes."""
+    held: dict[int, list[str]] = {}
+    for record in track:
+        body, attempt_id = record["body"], record.get("attempt_id")
+        if record["kind"] == "attempt_supervised" and body["held"] is not None:
+            held[attempt_id] = body["held"]["devices"]
+        if record["kind"] == "attempt_ended" and body["started_at"] and body["finished_at"]:
+            for device in held[attempt_id]:
+                yield _use(device, f"{run_id}/a{attempt_id:02d}", body)
+        if record["kind"] == "eval_ended" and body["held"] is not None:
+            for device in body["held"]["devices"]:
+                yield _use(device, f"{run_id}/{body['eval_id']}/{body['number']}", body)
+
+
+def _use(device: str, key: str, body: dict[str, Any]) -> Use:
+    begin, end = (datetime.fromisoformat(body[name]) for name in ("started_at", "finished_at"))
+    return Use(device=device, key=key, begin=begin, end=end)
+
+
+def overlaps(uses: list[Use]) -> list[tuple[Use, Use]]:
+    return [(a, b) for a, b in pairwise(uses) if a.device == b.device and b.begin < a.end]
+
+
+def waited_s(lease: dict[str, Any], runs: dict[str, list[dict[str, Any]]]) -> float:
+    """Return how long what a lease was given for had waited, from the record that opened it."""
+    run_id, _, rest = lease["body"]["key"].partition("/")
+    for record in reversed(runs[run_id]):
+        body = record["body"]
+        is_attempt = record["kind"] == "attempt_opened" and rest == f"a{record['attempt_id']:02d}"
+        if is_attempt or (
+            record["kind"] == "eval_opened" and rest == f"{body['eval_id']}/{body['number']}"
+        ):
+            opened, given = (datetime.fromisoformat(each["at"]) for each in (record, lease))
+            return (given - opened).total_seconds()
+    raise AssertionError(f"nothing opened {lease['body']['key']}")
+
+
+def moves(track: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [
+        record
+        for record in track
+        if record["kind"] == "stop_requested" and record["body"]["by"] == "scheduler"
+    ]
+
+
+def loses_no_commit(track: list[dict[str, Any]], stop: dict[str, Any]) -> bool:
+    """Whether what was moved resumed from its newest commit, ended as preempted and paid nothing."""
+    after = [record for record in track if record["seq"] > stop["seq"]]
+    ended = next(record for record in after if record["kind"] == "attempt_ended")
+    opened = next((record for record in after if record["kind"] == "attempt_opened"), None)
+    commits = [
+        record["body"]["ref"]["step"]
+        for record in track
+        if record["kind"] == "checkpoint_committed" and record["seq"] < ended["seq"]
+    ]
+    if ended["body"]["reason"] == "completed":  # it had done its last step when it was asked
+        return True
+    assert opened is not None
+    resumed = opened["body"]["resume"]["step"] if opened["body"]["resume"] else 0
+    is_whole = resumed == max(commits, default=0)
+    return (
+        is_whole
+        and ended["body"]["reason"] == "preempted"
+        and opened["body"]["debit"]["amount"] == 0
+    )

@@ -1,0 +1,229 @@
+"""Share out this machine's devices among attempts and evals that are to start: what both sensors do.
+
+Both sensors see the same queue, whichever ticks first: an eval does not wait for a tick of the other,
+and a large gang's place in the queue holds against evals too. Who comes first is for the rules of the
+queue (`scheduling.rules`) to say; here is only what they are asked with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime
+from functools import partial
+
+from tracks_dagster.attempts.effects.watch import survey
+from tracks_dagster.attempts.effects.world import World
+from tracks_dagster.attempts.launch import (
+    OpenAttempt,
+    PendingLaunch,
+    may_be_asked,
+    wants_devices,
+)
+from tracks_dagster.attempts.pace import STEPS_MAX, Pace, measure
+from tracks_dagster.ledger.effects.tracks import Tracks
+from tracks_dagster.retry.effects.due import runs_with_open_evals
+from tracks_dagster.scheduling.effects.leases import DevicePool, Shared
+from tracks_dagster.scheduling.effects.usage import read_usage
+from tracks_dagster.scheduling.leases import Holder
+from tracks_dagster.scheduling.model import LATER, Demand, Move, Running, Waits
+from tracks_dagster.scheduling.policy import EVAL
+from tracks_dagster.scheduling.rules import plan
+from tracks_dagster.stores.journals import read_tail
+from tracks_dagster.track.bodies import MOVE, SCHEDULER, StopRequested
+from tracks_dagster.track.errors import TracksError
+from tracks_dagster.track.names import (
+    LOCAL,
+    attempt_key,
+    eval_attempt_key,
+    parse_attempt_key,
+    parse_eval_attempt_key,
+)
+from tracks_dagster.track.records import Draft, Kind, parse_time
+from tracks_dagster.track.roles import STEPS, value_of
+from tracks_dagster.track.states.run_state import AttemptState, EvalState, RunState
+
+
+def share_devices(world: World, attempts: Sequence[OpenAttempt], *, by: str) -> Shared | None:
+    """Lease devices to what is to start on this machine, and ask what has to make room to move.
+
+    attempts: every open one. None where no devices are shared out here. Where the pool's track cannot
+    be read or written nothing new is started, and that is what all wait for.
+    """
+    pool = world.devices
+    if pool is None:
+        return None
+    now = world.tracks.now()
+    waiting = [_demand(world, each, now) for each in attempts if wants_devices(each, now)]
+    waiting += _eval_demands(world)
+    if not waiting:
+        return Shared()
+    policy = world.policy.scheduling
+    try:
+        usage = read_usage(world.ledger, policy, now=now, prices=world.prices)
+        decide = partial(plan, policy=policy, now_s=now.timestamp(), usage=usage)
+        shared = pool.share(waiting, decide, partial(_describe, pool, now), by=by)
+    except TracksError as error:
+        why = f"nobody can tell who has the devices of this machine: {error}"
+        return Shared(
+            wanted=frozenset(each.key for each in waiting),
+            waits=tuple(Waits(key=each.key, starts=LATER, why=why) for each in waiting),
+            problems=(why,),
+        )
+    asked = [_ask_to_move(pool, move) for move in shared.moves]
+    return replace(shared, problems=(*shared.problems, *filter(None, asked)))
+
+
+def lease_for(world: World, key: str, *, by: str, dagster_run_id: str) -> None:
+    """Share out devices for what a person started by hand in Dagster, unless `key` has a lease.
+
+    It gets no place in the queue by that: it has a lease afterwards only if it is its turn.
+    """
+    if world.devices is None or world.devices.find(key) is not None:
+        return
+    attempts = [
+        replace(each, runs=[r for r in each.runs if r.dagster_run_id != dagster_run_id])
+        for each in survey(world).done
+    ]
+    share_devices(world, attempts, by=by)
+
+
+def waiting_launches(shared: Shared | None) -> list[PendingLaunch]:
+    """Return what waits for devices, as the daemon leaves it for people."""
+    waits = shared.waits if shared is not None else ()
+    return [PendingLaunch(key=each.key, failed_count=0, why=each.why, waits=True) for each in waits]
+
+
+def _demand(world: World, each: OpenAttempt, now: datetime) -> Demand:
+    state, attempt = world.tracks.run(each.run_id), each.attempt
+    return Demand(
+        key=each.key,
+        count=attempt.opened.compute.ranks,
+        workload_class=state.declared.workload_class or world.policy.scheduling.default_class,
+        team=state.declared.team,
+        owner=state.declared.owner,
+        since_s=attempt.opened_at.timestamp(),
+        work_s=_left_s(world.tracks, state, None, now),
+        is_interrupted=attempt.attempt_id > 1,
+    )
+
+
+def _eval_demands(world: World) -> list[Demand]:
+    """Return the evals that no Dagster run measures yet, of runs that train on this machine."""
+    demands = []
+    for run_id in runs_with_open_evals(world.ledger):
+        state = world.tracks.find_run(run_id)
+        if state is None or state.declared.compute.launcher != LOCAL:
+            continue
+        for each in state.evals:
+            key = eval_attempt_key(run_id, each.opened.eval_id, each.opened.number)
+            if each.ended is None and _is_to_start(world, key):
+                demands.append(_eval_demand(state, each, key))
+    return demands
+
+
+def _is_to_start(world: World, key: str) -> bool:
+    runs = world.orchestrator.runs_of_eval(key)
+    died = [run for run in runs if not run.had_no_devices]
+    return all(run.is_finished for run in runs) and may_be_asked(died, world.tracks.now())
+
+
+def _eval_demand(state: RunState, each: EvalState, key: str) -> Demand:
+    took = [
+        (parse_time(e.ended.finished_at) - parse_time(e.ended.started_at)).total_seconds()
+        for e in state.evals
+        if e.ended is not None and e.opened.suite == each.opened.suite
+    ]
+    return Demand(
+        key=key,
+        count=1,
+        workload_class=EVAL,
+        team=state.declared.team,
+        owner=state.declared.owner,
+        since_s=each.opened_at.timestamp(),
+        work_s=max(took, default=None),
+        near=(attempt_key(state.run_id, len(state.attempts)),),
+    )
+
+
+def _describe(pool: DevicePool, now: datetime, holder: Holder, running: Running) -> Running:
+    """Add what the run's own records and journal say: how long it still takes, what a move loses."""
+    state, key = holder.state, holder.lease.body.key
+    if state is None or parse_eval_attempt_key(key) is not None:
+        return running
+    attempt = state.attempt(parse_attempt_key(key)[1])
+    if attempt is None:
+        return running
+    own = [c for c in state.checkpoints if c.ref.attempt_id == attempt.attempt_id]
+    saved_at = own[-1].at if own else attempt.restored_at
+    unsaved_s = 0.0 if saved_at is None else max(0.0, (now - saved_at).total_seconds())
+    ranks = attempt.opened.compute.ranks
+    return replace(
+        running,
+        demand=replace(running.demand, is_interrupted=attempt.attempt_id > 1),
+        left_s=_left_s(pool.runs(holder.lease.body.store), state, attempt, now),
+        committed_s=own[-1].at.timestamp() if own else None,
+        unsaved_ranks_s=unsaved_s * ranks,
+        is_moving=state.stop_for(attempt) is not None,
+    )
+
+
+def _left_s(
+    tracks: Tracks, state: RunState, running: AttemptState | None, now: datetime
+) -> float | None:
+    """Return how long the run's steps still take by the pace of its newest ones; None: not known.
+
+    running: the attempt that does them now; None: from the newest checkpoint on.
+    """
+    steps = value_of(state.declared.config, state.declared.roles, STEPS)
+    if type(steps) is not int:
+        return None
+    for attempt in reversed(state.attempts):
+        pace, last = _pace(tracks, state, attempt)
+        if pace is None:
+            continue
+        resumes = state.resumes_from
+        done = last if attempt is running else (resumes.step if resumes is not None else 0)
+        return max(0.0, (steps - done) * pace.step_s)
+    return None
+
+
+def _pace(tracks: Tracks, state: RunState, attempt: AttemptState) -> tuple[Pace | None, int]:
+    """Return the pace of an attempt, and its last step that is known."""
+    if attempt.placed is None:
+        return None, 0
+    tail = read_tail(
+        tracks.store,
+        state.run_id,
+        attempt.attempt_id,
+        attempt.placed.launch_id,
+        steps_max=STEPS_MAX + 1,
+    )
+    ends_s = [parse_time(step.at).timestamp() for step in tail.steps]
+    return measure(attempt.attempt_id, ends_s), tail.steps[-1].step if tail.steps else 0
+
+
+def _ask_to_move(pool: DevicePool, move: Move) -> str | None:
+    """Ask a run to save, end and come back by itself; nothing where it was asked, or has ended.
+
+    Return why it could not be asked, in words: the next tick asks again.
+    """
+    lease = pool.find(move.key)
+    if lease is None or parse_eval_attempt_key(move.key) is not None:
+        return None
+    run_id, attempt_id = parse_attempt_key(move.key)
+    tracks = pool.runs(lease.body.store)
+    stop = StopRequested(by=SCHEDULER, why=move.why, mode=MOVE)
+    draft = tracks.draft(Kind.STOP_REQUESTED, stop)
+
+    def choose(state: RunState | None) -> Draft | None:
+        attempt = None if state is None else state.open_attempt
+        if state is None or attempt is None or attempt.attempt_id != attempt_id:
+            return None
+        return None if state.stop_for(attempt) is not None else draft
+
+    try:
+        tracks.decide_run(run_id, choose)
+    except TracksError as error:
+        return f"{move.key} could not be asked to make room for {move.for_key}: {error}"
+    return None

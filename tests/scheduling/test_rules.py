@@ -345,6 +345,19 @@ class TestMoves:
         late = [wants("e", workload_class="eval", since_s=NOW_S - 10)]
         assert len(planned(late, [busy], nodes(1)).moves) == 1
 
+    def test_nobody_passes_onto_what_a_move_makes_whole(self) -> None:
+        # The sweep would run for 2 hours, and moves: in 30 s "u" has both devices, not in 2 hours.
+        busy = replace(self.BUSY[0], left_s=2 * HOUR_S)
+        waiting = [
+            wants("u", 2, workload_class="urgent"),
+            wants("hour", work_s=HOUR_S),
+            wants("moment", work_s=20.0),
+        ]
+        found = planned(waiting, [busy], nodes(2))
+        assert [each.key for each in found.moves] == ["sweep-1"]
+        assert set(started(found)) == {"moment"}
+        assert expected(found)["u"] == 30.0
+
     def test_no_two_promises_are_given_the_same_room(self) -> None:
         evals = [wants(f"e{n}", workload_class="eval", since_s=float(n)) for n in range(3)]
         found = planned(evals, [*self.BUSY], nodes(2))

@@ -19,7 +19,7 @@ import heapq
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from operator import itemgetter
 
@@ -126,14 +126,16 @@ class _Queue:
     """What waits for one kind of device, and what there is of it. blocked: in order."""
 
     free: FreeDevices
-    running: list[Running]
-    ends: list[End]
+    running: list[Running]  # with those that start in this plan, behind the others
+    there_count: int  # of the others
     held: Counter[str]  # devices of each class
     reserved: Reserved | None = None
     is_closed: bool = False  # nobody passes the first one
     blocked: list[Demand] = field(default_factory=list)
     capped: list[tuple[Demand, Cap]] = field(default_factory=list)
-    by_key: dict[str, Running] | None = None  # these two are made when first asked
+    room: dict[str, tuple[str, ...]] = field(default_factory=dict)  # who makes room for whom
+    movable: Movable | None = None  # these three are made when first asked
+    by_key: dict[str, Running] | None = None
     cap_ends: dict[Key, list[tuple[float, Running]]] | None = None
 
 
@@ -152,7 +154,7 @@ def _queues(
         kind: _Queue(
             free=FreeDevices(known, runs[kind], shares=shares),
             running=runs[kind],
-            ends=[(_end_s(each, now_s), n, each) for n, each in enumerate(runs[kind])],
+            there_count=len(runs[kind]),
             held=Counter(),
         )
         for kind, known in by_kind.items()
@@ -170,7 +172,6 @@ class _Foreseen:
 
     at_s: float
     after: tuple[str, ...] = ()
-    makes_room: bool = False  # `after` save and end for it
 
 
 class _Planning:
@@ -217,8 +218,8 @@ class _Planning:
             ahead = "" if place == 1 else queue.blocked[0].key
             if found is None:
                 then = f"place {place} of {len(queue.blocked)}"
-            elif found.makes_room:
-                then = words.makes_room(found.after, MOVE_S)
+            elif demand.key in queue.room:
+                then = words.makes_room(queue.room[demand.key], MOVE_S)
             else:
                 then = words.after(found.after, found.at_s - self._now_s, ahead)
             usable = queue.free.large_enough(demand.memory_bytes)
@@ -240,10 +241,21 @@ class _Planning:
         if fits:
             self._start(demand, queue, self._put(demand, queue), "")
             return True
-        queue.ends.sort(key=itemgetter(0))
-        queue.reserved = reserve(demand, queue.free, queue.ends, needed=needed, now_s=self._now_s)
         queue.is_closed = is_overdue(demand, self._policy, self._now_s)
+        queue.reserved = self._reserve(demand, queue, needed)
+        if self._breaks_promise(demand, queue.reserved.at_s):
+            moving = set(self._make_room_for(demand, queue, self._soon(queue), needed))
+            if moving:  # nobody passes onto what they free
+                queue.running = [
+                    replace(each, is_moving=True) if each.demand.key in moving else each
+                    for each in queue.running
+                ]
+                queue.reserved = self._reserve(demand, queue, needed)
         return False
+
+    def _reserve(self, demand: Demand, queue: _Queue, needed: int) -> Reserved:
+        ends = self._ends(queue)
+        return reserve(demand, queue.free, ends, needed=needed, now_s=self._now_s)
 
     def _passes(self, demand: Demand, queue: _Queue, first: Reserved) -> bool:
         need = demand.memory_bytes
@@ -306,9 +318,13 @@ class _Planning:
         why = f"{words.needs(demand)} {'shared' if beside else 'free'}{where}{how}"
         self.starts.append(Start(key=demand.key, devices=names, why=why))
         now = Running(demand=demand, devices=names, began_s=self._now_s, left_s=demand.work_s)
-        end = (_end_s(now, self._now_s), len(queue.ends), now)
-        queue.ends.append(end)
-        return end
+        queue.running.append(now)
+        return _end_s(now, self._now_s), len(queue.running), now
+
+    def _ends(self, queue: _Queue) -> list[End]:
+        """Return when those that run free their devices, the first one first."""
+        ends = [(_end_s(each, self._now_s), n, each) for n, each in enumerate(queue.running)]
+        return sorted(ends, key=itemgetter(0))
 
     def _foresee(self, queue: _Queue, count: int) -> dict[str, _Foreseen]:
         """Return when each of the first `count` will start, if nobody passes another any more."""
@@ -331,7 +347,7 @@ class _Planning:
             if math.isfinite(at_s):
                 names = free.put(demand, self._policy.placement)
                 then = Running(demand=demand, devices=names, left_s=demand.work_s)
-                heapq.heappush(ends, (_end_s(then, at_s), len(queue.ends) + len(found), then))
+                heapq.heappush(ends, (_end_s(then, at_s), len(queue.running) + len(found), then))
         return found
 
     def make_room(self, queue: _Queue, *, foretells: bool) -> dict[str, _Foreseen]:
@@ -344,60 +360,66 @@ class _Planning:
         promised = [n for n, its in enumerate(classes, start=1) if its.promise_s is not None]
         last = max(promised, default=0) if self._policy.moves else 0
         foreseen = self._foresee(queue, len(considered) if foretells else last)
-        if last:
-            self._move(queue, considered[:last], foreseen)
+        soon = self._soon(queue) if last else queue.free
+        hopeless: dict[tuple[int, int | None], int] = {}  # so many were missing, in vain
+        is_first = True  # until one has no room: who is behind that one has to pass it
+        for demand, its in zip(considered[:last], classes, strict=False):
+            needed, found = self._needed(demand, queue), foreseen[demand.key]
+            missing, kind = needed - soon.available(demand), (its.priority, demand.memory_bytes)
+            if missing > 0:
+                room: tuple[str, ...] = ()
+                may = is_first or self._would_pass(demand, queue)
+                is_broken = may and self._breaks_promise(demand, found.at_s)
+                if is_broken and missing < hopeless.get(kind, missing + 1):
+                    room = self._make_room_for(demand, queue, soon, needed)
+                    if not room:
+                        hopeless[kind] = missing
+                if not room:
+                    is_first = False
+                    continue
+                found.at_s, found.after = self._now_s + MOVE_S, room
+            soon.put(demand, self._policy.placement)
         return foreseen
 
-    def _move(
-        self, queue: _Queue, considered: Sequence[Demand], foreseen: Mapping[str, _Foreseen]
-    ) -> None:
+    def _make_room_for(
+        self, demand: Demand, queue: _Queue, soon: FreeDevices, needed: int
+    ) -> tuple[str, ...]:
+        """Let others move for a demand, if that is enough; their devices are free in `soon` then."""
+        if queue.movable is None:
+            there = queue.running[: queue.there_count]
+            queue.movable = Movable(there, self._policy, self._now_s)
+        name = self._policy.class_name(demand.workload_class)
+        chosen = queue.movable.victims(demand, soon, needed=needed)
+        for each in chosen:
+            why = words.move(each, demand, name, self._now_s)
+            self.moves.append(Move(key=each.demand.key, for_key=demand.key, why=why))
+        keys = tuple(each.demand.key for each in chosen)
+        if keys:
+            queue.room[demand.key] = keys
+        return keys
+
+    def _soon(self, queue: _Queue) -> FreeDevices:
+        """Return what is free once those that move already have ended."""
         soon = queue.free.copy()
         for each in queue.running:
             if each.is_moving:
                 soon.give_back(each.devices, each.demand.memory_bytes)
-        movable = Movable(queue.running, self._policy, self._now_s)
-        hopeless: dict[tuple[int, int | None], int] = {}  # so many were missing, in vain
-        is_first = True  # until one has no room: who is behind that one has to pass it
-        for demand in considered:
-            needed, found = self._needed(demand, queue), foreseen[demand.key]
-            missing = needed - soon.available(demand)
-            kind = (self._policy.class_of(demand.workload_class).priority, demand.memory_bytes)
-            if missing > 0:
-                chosen = []
-                is_broken = self._breaks_promise(demand, queue, found, is_first=is_first)
-                if is_broken and missing < hopeless.get(kind, missing + 1):
-                    chosen = movable.victims(demand, soon, needed=needed)
-                    if not chosen:
-                        hopeless[kind] = missing
-                if not chosen:
-                    is_first = False
-                    continue
-                self.moves += [self._moved(each, demand) for each in chosen]
-                found.at_s, found.makes_room = self._now_s + MOVE_S, True
-                found.after = tuple(each.demand.key for each in chosen)
-            soon.put(demand, self._policy.placement)
+        return soon
 
-    def _breaks_promise(
-        self, demand: Demand, queue: _Queue, found: _Foreseen, *, is_first: bool
-    ) -> bool:
-        """Whether it would wait longer than its class promises, and would start if others moved."""
+    def _breaks_promise(self, demand: Demand, at_s: float) -> bool:
+        """Whether a start at that time is later than the class promises, and than a move takes."""
         promise_s = self._policy.class_of(demand.workload_class).promise_s
-        if promise_s is None:
+        if promise_s is None or not self._policy.moves:
             return False
         left_s = promise_s - waited_s(demand, self._now_s)
-        if found.at_s - self._now_s <= max(left_s, MOVE_S):  # a move takes as long
-            return False
+        return at_s - self._now_s > max(left_s, MOVE_S)
+
+    def _would_pass(self, demand: Demand, queue: _Queue) -> bool:
+        """Whether it would pass the first one, once others have made room for it."""
         first = queue.reserved
-        if is_first or first is None:
-            return True
-        if demand.work_s is None or queue.is_closed:
+        if first is None or queue.is_closed or demand.work_s is None:
             return False
         return self._now_s + MOVE_S + demand.work_s <= first.at_s < math.inf
-
-    def _moved(self, running: Running, demand: Demand) -> Move:
-        name = self._policy.class_name(demand.workload_class)
-        why = words.move(running, demand, name, self._now_s)
-        return Move(key=running.demand.key, for_key=demand.key, why=why)
 
     def _needed(self, demand: Demand, queue: _Queue) -> int:
         """Return how many devices must be free: its own, and those kept for higher classes."""
@@ -442,7 +464,7 @@ class _Planning:
         """Say when a limit leaves room for a demand, by the ends that are known."""
         if queue.cap_ends is None:
             queue.cap_ends = {}
-            for end_s, _, each in sorted(queue.ends, key=itemgetter(0)):
+            for end_s, _, each in self._ends(queue):
                 for other in self._caps.caps_of(each.demand):
                     queue.cap_ends.setdefault(other.key, []).append((end_s, each))
         holders = queue.cap_ends.get(cap.key, [])

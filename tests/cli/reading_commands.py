@@ -19,7 +19,7 @@ FROM_LEDGER: tuple[Arguments, ...] = (
     ("search", "preempted"),
     ("search", "--deep", "traceback"),
     ("goodput",),
-    ("slo",),
+    ("slo", "--as-of", "2026-02-01"),
     ("sql", "select run_id, state from training_runs"),
     ("review", "--day", "2026-01-31"),
     ("lineage", f"checkpoint:{RUN_ID}@30"),

@@ -46,13 +46,13 @@ class Movable:
         self._moved: set[str] = set()
         # By priority and count of devices, in each whoever loses least first: to merge a few sorted
         # lists costs less than to sort thousands of runs anew for each demand.
-        self._alike: dict[tuple[int, int], list[tuple[float, Running]]] = {}
+        self._alike: dict[tuple[int, int], list[tuple[float, str, Running]]] = {}
         for each in running:
             if each.devices and may_move(each, policy, now_s):
                 kind = (policy.class_of(each.demand.workload_class).priority, len(each.devices))
-                self._alike.setdefault(kind, []).append((cost_of_move(each), each))
+                self._alike.setdefault(kind, []).append((cost_of_move(each), each.demand.key, each))
         for alike in self._alike.values():
-            alike.sort(key=lambda each: (each[0], each[1].demand.key))
+            alike.sort(key=itemgetter(0, 1))
 
     def victims(self, demand: Demand, free: FreeDevices, *, needed: int) -> list[Running]:
         """Return who makes room for a demand, and give their devices back to `free`.
@@ -82,9 +82,9 @@ class Movable:
 
         def ranked(priority: int, count: int) -> Iterator[tuple[int, float, str, Running]]:
             helping = max(1, min(count, missing))
-            for cost, each in self._alike[priority, count]:
-                if each.demand.key not in self._moved:
-                    yield priority, cost / helping, each.demand.key, each
+            for cost, key, each in self._alike[priority, count]:
+                if key not in self._moved:
+                    yield priority, cost / helping, key, each
 
         lower = (ranked(*kind) for kind in self._alike if kind[0] < mine)
         return (each for _, _, _, each in heapq.merge(*lower, key=itemgetter(0, 1, 2)))

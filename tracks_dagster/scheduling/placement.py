@@ -109,13 +109,16 @@ class FreeDevices:
         self._rooms = sorted((left, name) for name, left in self._left.items())
         self._spots: dict[str, list[Spot]] = {}  # of each node
         self._totals: Counter[int | None] = Counter()  # devices by memory
-        self._free_counts: Counter[int | None] = Counter()
+        self._free_counts: dict[int | None, int] = {}  # empty devices by memory, and in all
+        self._free_count = 0
+        self._large: dict[tuple[int | None, bool], int] = {}  # what `large_enough` has answered
         self._buckets: dict[int | None, dict[Shape, dict[Spot, None]]] = {}
         for spot, free in self._free.items():
             size = self._sizes[spot]
             self._spots.setdefault(spot[1], []).append(spot)
             self._totals[spot[0]] += size
-            self._free_counts[spot[0]] += len(free)
+            self._free_counts[spot[0]] = self._free_counts.get(spot[0], 0) + len(free)
+            self._free_count += len(free)
             buckets = self._buckets.setdefault(spot[0], {})
             buckets.setdefault((len(free), size), {})[spot] = None
 
@@ -127,7 +130,8 @@ class FreeDevices:
         made._holders, made._left = self._holders.copy(), self._left.copy()
         made._rooms = self._rooms.copy()
         made._free = {spot: names.copy() for spot, names in self._free.items()}
-        made._free_counts = self._free_counts.copy()
+        made._free_counts, made._free_count = self._free_counts.copy(), self._free_count
+        made._large = self._large
         made._buckets = {
             memory: {shape: spots.copy() for shape, spots in buckets.items()}
             for memory, buckets in self._buckets.items()
@@ -151,20 +155,23 @@ class FreeDevices:
 
     def useless(self, demand: Demand) -> int:
         """Return how many empty devices are too small for a demand."""
-        return self._free_counts.total() - self._empty(demand.memory_bytes)
+        return self._free_count - self._empty(demand.memory_bytes)
 
     def _empty(self, need: int | None) -> int:
         if need is None:
-            return self._free_counts.total()
+            return self._free_count
         return sum(n for memory, n in self._free_counts.items() if memory is None or memory >= need)
 
     def large_enough(self, need: int | None, *, with_out: bool = False) -> int:
         """Return how many devices there are of which one could ever hold that need."""
-        return sum(
-            count - (0 if with_out else self._out[memory])
-            for memory, count in self._totals.items()
-            if need is None or memory is None or memory >= need
-        )
+        found = self._large.get((need, with_out))
+        if found is None:
+            found = self._large[need, with_out] = sum(
+                count - (0 if with_out else self._out[memory])
+                for memory, count in self._totals.items()
+                if need is None or memory is None or memory >= need
+            )
+        return found
 
     def could_hold(self, names: Iterable[str], need: int | None) -> bool:
         """Whether one of these devices could ever hold that need."""
@@ -387,6 +394,7 @@ class FreeDevices:
         """Move a spot to the bucket of what is free on it now."""
         now, size = len(self._free[spot]), self._sizes[spot]
         self._free_counts[spot[0]] += now - before
+        self._free_count += now - before
         buckets = self._buckets[spot[0]]
         old = buckets[before, size]
         del old[spot]

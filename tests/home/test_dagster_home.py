@@ -25,6 +25,7 @@ from tracks_dagster.home.dagster_home import (
     in_own_schema,
     local_config,
     read_address,
+    sockets_of,
     write_config,
 )
 from tracks_dagster.track.errors import OrchestratorError
@@ -258,6 +259,23 @@ def test_a_web_server_that_cannot_start_says_why(home: DagsterHome, tmp_path: Pa
     (tmp_path / "played_webserver.py").write_text("raise SystemExit('the port is taken')")
     with pytest.raises(OrchestratorError, match="the port is taken"), home.webserver():
         pass
+
+
+@pytest.mark.parametrize("what", ["others may write there", "a file"])
+def test_programs_do_not_meet_where_others_could_be_met(
+    what: str, home: DagsterHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dagster_home, "TMPDIR_CHARACTERS_MAX", 1000)
+    monkeypatch.setattr(dagster_home.tempfile, "tempdir", str(tmp_path))
+    folder = sockets_of(tmp_path / "dagster").parent
+    assert folder.parent == tmp_path
+    if what == "a file":
+        folder.touch()
+    else:
+        folder.mkdir()
+        folder.chmod(0o777)
+    with pytest.raises(OrchestratorError, match="TMPDIR"):
+        another(tmp_path).prepare()
 
 
 def test_the_config_switches_off_what_calls_home_and_what_would_retry(tmp_path: Path) -> None:

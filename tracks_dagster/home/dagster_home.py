@@ -116,6 +116,7 @@ USERS_FILE = "daemon.users"  # locked by every command that uses the daemon
 ADDRESS_FILE = "webserver.json"  # which web server answers, and where
 ANSWER_S_MAX = 180.0  # until the web server answers
 POLL_S = 0.1
+TMPDIR_CHARACTERS_MAX = 60
 LOG_CHARACTERS_MAX = 300  # of the last line of a log
 
 
@@ -431,13 +432,22 @@ def sockets_of(folder: Path) -> Path:
     Not in the home: the name of a socket has room for a hundred characters.
     """
     mark = hashlib.sha256(str(folder).encode()).hexdigest()[:16]
-    return Path(tempfile.gettempdir()) / f"tracks-{os.getuid()}" / mark
+    place = tempfile.gettempdir()
+    if len(place) > TMPDIR_CHARACTERS_MAX:
+        place = "/tmp"  # in a folder of this user's alone
+    return Path(place) / f"tracks-{os.getuid()}" / mark
 
 
 def make_private_sockets(folder: Path) -> None:
     """Create the folder for this user alone; raises OrchestratorError where it is another's."""
-    folder.mkdir(mode=PRIVATE, exist_ok=True)
-    found = folder.lstat()
+    try:
+        folder.mkdir(mode=PRIVATE, exist_ok=True)
+        found = folder.lstat()
+    except OSError as error:
+        raise OrchestratorError(
+            f"Cannot make {folder}, in which the daemon and its code server find each other: {error}. "
+            "Name another folder in TMPDIR."
+        ) from error
     if found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o077:
         raise OrchestratorError(
             f"{folder} is not this user's alone, and whoever may write there could run code here. "

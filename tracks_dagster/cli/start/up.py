@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
+from contextlib import redirect_stderr
 
 import click
 
 from tracks_dagster.attempts.effects.local.launcher import living_gangs
+from tracks_dagster.cli import BAD_NEWS, fail
 from tracks_dagster.cli.start.follow import DaemonKeeper, Interrupts
 from tracks_dagster.home.dagster_home import DagsterHome
 from tracks_dagster.home.home_folder import how_open
 from tracks_dagster.settings import Settings
+from tracks_dagster.track.errors import TracksError
 from tracks_dagster.track.names import parse_attempt_key
 from tracks_dagster.wiring import App, build, open_cluster_home, open_dagster_home
 
@@ -33,13 +38,38 @@ def up_command(port: int, on_kubernetes: bool) -> None:
     settings = Settings.from_environment()
     # Wrong settings are an error before anything is started.
     home = open_cluster_home(settings) if on_kubernetes else open_dagster_home(settings)
-    _report_what_runs(build(settings), home)
+    if (code := _look_around(settings, home)) != 0:
+        sys.exit(code)
     with Interrupts() as interrupts, home.daemon(), home.webserver(port) as address:
         click.echo(f"{address} (Ctrl-C stops it)")
         keeper = DaemonKeeper(home, lambda text: click.echo(text, err=True))
         while not interrupts.count:
             keeper.keep()
             threading.Event().wait(LOOK_EVERY_S)
+
+
+def _look_around(settings: Settings, home: DagsterHome) -> int:
+    """Report what runs, and whether the settings can be used; return the exit code, 0 to go on.
+
+    In a child: what it imports and opens is not held for as long as the UI is up, 25 MB of it.
+    """
+    output, into = os.pipe()
+    child = os.fork()
+    if child == 0:
+        code = BAD_NEWS
+        try:
+            with open(into, "w", encoding="utf-8") as file, redirect_stderr(file):  # noqa: PTH123
+                try:
+                    _report_what_runs(build(settings), home)
+                    code = 0
+                except TracksError as error:
+                    code = fail(error)
+        finally:
+            os._exit(code)
+    os.close(into)
+    with open(output, encoding="utf-8") as file:  # noqa: PTH123
+        click.echo(file.read(), err=True, nl=False)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 def _report_what_runs(app: App, home: DagsterHome) -> None:

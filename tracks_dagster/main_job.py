@@ -85,9 +85,10 @@ def run_main_job() -> int:
     )
     click.echo(STORY)
     app, home = build(settings), open_dagster_home(settings)
-    ensure_snapshots(app, home, list(DATASETS))
-    declare(app.tracks, request)
-    followed = drive(app, home, request.run_id, wait_s=WAIT_S, by=request.owner)
+    with home.daemon():  # it starts while the snapshots are made
+        ensure_snapshots(app, home, list(DATASETS))
+        declare(app.tracks, request)
+        followed = drive(app, home, request.run_id, wait_s=WAIT_S, by=request.owner)
     outcome = read_outcome(app.tracks, request.run_id, weights_sha256, by=request.owner)
     _print_outcome(app, {**outcome, "state": followed.state})
     is_good = followed.state == RunLifecycle.SUCCEEDED and not problem_of(outcome)

@@ -23,8 +23,8 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
 
 
 def code_servers(daemon: Process) -> list[int]:
-    """Return the pids of the daemon's code servers; it starts another one now and then."""
-    return [pid for pid in daemon.group if " api grpc " in describe_process(pid)]
+    """Return the pids of the daemon's code server and its twin, from which run workers are forked."""
+    return [pid for pid in daemon.group if "resources.code_server" in describe_process(pid)]
 
 
 def waits_for(home: Home) -> str:

@@ -32,9 +32,10 @@ from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.scheduling.effects.leases import DevicePool, Shared
 from tracks_dagster.scheduling.leases import LEASE_S_MAX, Found, Here
 from tracks_dagster.scheduling.model import Demand, Device, Plan, Start
-from tracks_dagster.track.bodies import SCHEDULER, ComputeRequest
+from tracks_dagster.track.bodies import SCHEDULER, ComputeRequest, MemoryPeak
 
 HERE = Here(node="box", boot_id="boot-1", machine_id="m-1")
+GIB = 2**30
 EVAL_KEY = "r-1/heldout-loss@40/1"
 
 
@@ -313,3 +314,29 @@ def test_an_urgent_run_gets_devices_by_moving_one_that_saved_lately(
     assert (stop.body.by, stop.body.mode) == (SCHEDULER, "move")
     assert "r-2/a01" in stop.body.why
     assert state.is_moved(attempt)
+
+
+def test_a_device_is_shared_only_by_what_was_measured_and_fits_with_a_margin(
+    tracks: Tracks, ledger: Ledger
+) -> None:
+    """10 GiB held before are 12 GiB of need: 1.1 times as much, and 1 GiB for CUDA's context."""
+    peak = MemoryPeak(reserved_bytes=10 * GIB)
+    for run_id in ("r-1", "r-2"):
+        history = History(run_id).declare(evals=(), promotion=None).open().place().restore()
+        history.commit(20).open_eval(history.state.checkpoints[-1].ref)
+        history.end_eval(history.state.evals[-1].opened, memory=peak)
+        history.commit(40).open_eval(history.state.checkpoints[-1].ref)
+        written(tracks, history.end("completed", last_step=40))
+    retried = History("r-3").declare().open(compute=ComputeRequest()).place().restore().commit(10)
+    written(tracks, retried.end("preempted", memory=peak).open(compute=ComputeRequest()))
+    opened(tracks, "r-4")  # what it takes nobody knows
+    one = Found(devices=(Device(name="GPU-1", memory_bytes=36 * GIB),))
+    pool = pool_of(tracks, look=lambda leased: one)
+    assert shared(world_of(tracks, ledger, devices=pool)).leased == {
+        "r-1/heldout-loss@40/1",
+        "r-2/heldout-loss@40/1",
+        "r-3/a02",
+    }
+    state = pool.tracks.find_pool(HERE.pool)
+    assert state is not None
+    assert {lease.body.memory_bytes for lease in state.leases} == {12 * GIB}

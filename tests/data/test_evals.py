@@ -16,7 +16,7 @@ from tests.histories import History
 from tracks_dagster.data.effects import evals
 from tracks_dagster.data.effects.evals import run_eval, waive
 from tracks_dagster.ledger.effects.tracks import Tracks
-from tracks_dagster.track.bodies import EvalOpened
+from tracks_dagster.track.bodies import EvalOpened, MemoryPeak
 from tracks_dagster.track.errors import (
     GangError,
     InvalidInput,
@@ -104,9 +104,11 @@ def test_the_result_is_recorded_with_everything_that_it_rests_on(
     tracks: Tracks, store: FakeObjectStore
 ) -> None:
     (opened,) = open_evals(tracks)
-    evaluator = FakeEvaluator(store, EVAL_RESULT)
+    measured = {**EVAL_RESULT, "memory": {"reserved_bytes": 7}}
+    evaluator = FakeEvaluator(store, measured)
     ended = run_eval(tracks, evaluator, "r-1", opened.eval_id, 1, dagster_run_id="dagster-9")
     assert ended.reason == "completed"
+    assert ended.memory == MemoryPeak(reserved_bytes=7)
     assert ended.metrics == EVAL_RESULT["metrics"]
     assert (ended.sample_count, ended.device_seconds) == (512, 5.0)
     assert ended.environment_sha256 == EVAL_RESULT["environment_sha256"]

@@ -620,7 +620,7 @@ class EvalEnded:
     sample_count: None where the eval did not say. seconds: "fetch" of checkpoint, data and code, and
     "evaluate", both measured by the evaluator; "load", "infer" and "score" as the eval itself says.
     held: the devices of this machine that it was given; None where it needed none, or they are not this
-    machine's to give.
+    machine's to give. memory: of a function's own process; None of a command.
     """
 
     eval_id: str
@@ -638,6 +638,7 @@ class EvalEnded:
     seconds: Mapping[str, float] = field(default_factory=dict)
     artifacts: tuple[Artifact, ...] = ()
     held: HeldDevices | None = None
+    memory: MemoryPeak | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,7 @@ import torch
 from tracks_dagster.data.ports import EvalSpec
 from tracks_dagster.data.project import has_function
 from tracks_dagster.stores import open_store
-from tracks_dagster.track.body_json import from_json
+from tracks_dagster.track.body_json import from_json, to_json
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.names import ENV_CACHE
 from tracks_dagster.track.ports import ObjectStore
@@ -30,6 +30,7 @@ from tracks_dagster.training.environment import (
     digest_of,
     read_environment,
 )
+from tracks_dagster.training.memory import MemoryWatch
 from tracks_dagster.training.projects.own_eval import evaluate_own
 from tracks_dagster.training.saves import random_state
 from tracks_dagster.training.software import describe_code, platform_name
@@ -57,6 +58,7 @@ def _evaluate(store: ObjectStore, spec: EvalSpec, work: Path) -> dict[str, Json]
     started_at = format_time(datetime.now(UTC))
     random_state.seed_all(spec.seed, rank=0)
     cache = Path(os.environ.get(ENV_CACHE) or work / "cache")
+    memory = MemoryWatch(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
     entry = spec.program.entry
     result = evaluate_own(store, spec, spec.program, work=work, cache=cache)
     environment = {
@@ -66,6 +68,7 @@ def _evaluate(store: ObjectStore, spec: EvalSpec, work: Path) -> dict[str, Json]
     }
     return {
         **result.to_json(),
+        "memory": to_json(memory.peak()) if has_function(entry) else None,
         "environment": environment,
         "environment_sha256": digest_of(environment),
         "started_at": started_at,

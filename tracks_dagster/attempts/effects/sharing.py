@@ -30,7 +30,7 @@ from tracks_dagster.scheduling.model import LATER, Demand, Move, Running, Waits
 from tracks_dagster.scheduling.policy import EVAL
 from tracks_dagster.scheduling.rules import plan
 from tracks_dagster.stores.journals import read_tail
-from tracks_dagster.track.bodies import MOVE, SCHEDULER, StopRequested
+from tracks_dagster.track.bodies import MOVE, SCHEDULER, EvalEnded, MemoryPeak, StopRequested
 from tracks_dagster.track.errors import TracksError
 from tracks_dagster.track.names import (
     LOCAL,
@@ -42,6 +42,11 @@ from tracks_dagster.track.names import (
 from tracks_dagster.track.records import Draft, Kind, parse_time
 from tracks_dagster.track.roles import STEPS, value_of
 from tracks_dagster.track.states.run_state import AttemptState, EvalState, RunState
+
+# What is kept of a device beside the most that was measured: fragments differ from run to run, and
+# CUDA's own context, which no allocator counts, takes 0.3 to 0.6 GiB.
+MEMORY_FACTOR = 1.1
+CONTEXT_BYTES = 2**30
 
 
 def share_devices(world: World, attempts: Sequence[OpenAttempt], *, by: str) -> Shared | None:
@@ -99,6 +104,7 @@ def _demand(world: World, each: OpenAttempt, now: datetime) -> Demand:
     return Demand(
         key=each.key,
         count=attempt.opened.compute.ranks,
+        memory_bytes=_need(_memory_before(state, attempt)),
         workload_class=state.declared.workload_class or world.policy.scheduling.default_class,
         team=state.declared.team,
         owner=state.declared.owner,
@@ -106,6 +112,25 @@ def _demand(world: World, each: OpenAttempt, now: datetime) -> Demand:
         work_s=_left_s(world.tracks, state, None, now),
         is_interrupted=attempt.attempt_id > 1,
     )
+
+
+def _memory_before(state: RunState, attempt: AttemptState) -> MemoryPeak | None:
+    """Return what an earlier attempt of the run took with the same config and ranks, if it lived long
+    enough to save: before that an optimizer may not have all of its state."""
+    saved = {each.ref.attempt_id for each in state.checkpoints}
+    for each in reversed(state.attempts):
+        same = (each.opened.config, each.opened.compute.ranks)
+        is_like = same == (attempt.opened.config, attempt.opened.compute.ranks)
+        if each.ended is not None and is_like and each.attempt_id in saved:
+            return each.ended.memory
+    return None
+
+
+def _need(memory: MemoryPeak | None) -> int | None:
+    """Return what to keep of a device for what took so much before; None where nobody measured it."""
+    if memory is None or memory.reserved_bytes is None:
+        return None
+    return int(memory.reserved_bytes * MEMORY_FACTOR) + CONTEXT_BYTES
 
 
 def _eval_demands(world: World) -> list[Demand]:
@@ -129,28 +154,44 @@ def _is_to_start(world: World, key: str) -> bool:
 
 
 def _eval_demand(state: RunState, each: EvalState, key: str) -> Demand:
-    took = [
-        (parse_time(e.ended.finished_at) - parse_time(e.ended.started_at)).total_seconds()
-        for e in state.evals
-        if e.ended is not None and e.opened.suite == each.opened.suite
-    ]
+    needs = [_need(ended.memory) for ended in _ended_evals(state, each.opened.suite)]
+    known = [need for need in needs if need is not None]
     return Demand(
         key=key,
         count=1,
+        memory_bytes=max(known, default=None),
         workload_class=EVAL,
         team=state.declared.team,
         owner=state.declared.owner,
         since_s=each.opened_at.timestamp(),
-        work_s=max(took, default=None),
+        work_s=_eval_s(state, each.opened.suite),
         near=(attempt_key(state.run_id, len(state.attempts)),),
     )
+
+
+def _ended_evals(state: RunState, suite: str) -> list[EvalEnded]:
+    return [e.ended for e in state.evals if e.ended is not None and e.opened.suite == suite]
+
+
+def _eval_s(state: RunState, suite: str) -> float | None:
+    """Return how long the suite has taken on this run's checkpoints, at most; None before the first."""
+    took = (
+        (parse_time(each.finished_at) - parse_time(each.started_at)).total_seconds()
+        for each in _ended_evals(state, suite)
+    )
+    return max(took, default=None)
 
 
 def _describe(pool: DevicePool, now: datetime, holder: Holder, running: Running) -> Running:
     """Add what the run's own records and journal say: how long it still takes, what a move loses."""
     state, key = holder.state, holder.lease.body.key
-    if state is None or parse_eval_attempt_key(key) is not None:
+    named = parse_eval_attempt_key(key)
+    if state is None:
         return running
+    if named is not None:
+        took_s = _eval_s(state, named[1].rpartition("@")[0])
+        since_s = now.timestamp() - running.began_s
+        return replace(running, left_s=None if took_s is None else max(0.0, took_s - since_s))
     attempt = state.attempt(parse_attempt_key(key)[1])
     if attempt is None:
         return running

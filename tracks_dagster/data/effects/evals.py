@@ -29,6 +29,7 @@ from tracks_dagster.track.bodies import (
     EvalOpened,
     EvalRequirement,
     EvalWaived,
+    MemoryPeak,
 )
 from tracks_dagster.track.body_json import from_json
 from tracks_dagster.track.errors import GangError, InvalidInput, UnknownRun
@@ -371,6 +372,7 @@ def _completed(
     opened: EvalOpened, result: Mapping[str, Json], dagster_run_id: str | None
 ) -> EvalEnded:
     """Raises ValueError, KeyError or TypeError for an incomplete result."""
+    memory = result.get("memory")
     metrics = {str(name): float(value) for name, value in result["metrics"].items()}
     broken = [name for name, value in metrics.items() if not math.isfinite(value)]
     if broken:
@@ -397,6 +399,7 @@ def _completed(
         dagster_run_id=dagster_run_id,
         seconds={str(name): float(value) for name, value in result.get("seconds", {}).items()},
         artifacts=tuple(from_json(Artifact, each) for each in result.get("artifacts", ())),
+        memory=None if memory is None else from_json(MemoryPeak, memory),
     )
 
 

@@ -199,10 +199,11 @@ def gang_check(settings: Settings) -> CheckGang:
     return check
 
 
-def open_devices(settings: Settings, tracks: Tracks) -> DevicePool:
+def open_devices(settings: Settings, tracks: Tracks, *, to_read: bool = False) -> DevicePool:
     """Return this machine's devices, and who has them by the track in `settings.pool_url`.
 
-    tracks: of the home's own store. Another home's is opened when a lease of it is met.
+    tracks: of the home's own store. Another home's is opened when a lease of it is met. to_read: makes
+    and probes no store.
     """
     from tracks_dagster.attempts.effects.local.this_machine import find_devices, this_pool
     from tracks_dagster.ledger.effects.tracks import Tracks
@@ -211,7 +212,7 @@ def open_devices(settings: Settings, tracks: Tracks) -> DevicePool:
 
     @cache
     def other(url: str) -> Tracks:
-        store = open_store(url, probe=url == settings.pool_url)
+        store = open_store(url, probe=url == settings.pool_url and not to_read)
         return Tracks(
             store, now=utc_now, new_uid=new_uid, project=project_nothing, clean=tracks.clean
         )

@@ -340,3 +340,21 @@ def test_a_device_is_shared_only_by_what_was_measured_and_fits_with_a_margin(
     state = pool.tracks.find_pool(HERE.pool)
     assert state is not None
     assert {lease.body.memory_bytes for lease in state.leases} == {12 * GIB}
+
+
+def test_who_has_which_device_is_shown_and_a_strangers_with_his_pid(
+    tracks: Tracks, ledger: Ledger
+) -> None:
+    opened(tracks, "r-1")
+    stranger = Device(name="GPU-2", out="pid 4711 (python) holds 9.8 GiB of it")
+    there = Found(devices=(Device(name="GPU-1"), stranger, Device(name="GPU-3")))
+    pool = pool_of(tracks, look=lambda leased: there)
+    shared(world_of(tracks, ledger, devices=pool))
+    lines, problems = pool.view()
+    assert [(each.device, each.held_by) for each in lines] == [
+        ("GPU-1", ("r-1/a01",)),
+        ("GPU-2", ()),
+        ("GPU-3", ()),
+    ]
+    assert lines[1].why == stranger.out
+    assert problems == []

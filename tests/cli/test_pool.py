@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Call, files_of
-from tests.pools import CLUSTER, POOL, clustered
+from tests.pools import CLUSTER, POOL, PoolHistory, clustered
 from tracks_dagster.settings import Settings
 from tracks_dagster.track.bodies import MOVE
 from tracks_dagster.track.track import log_key, pool_track
@@ -127,3 +127,20 @@ def test_what_is_neither_a_run_nor_a_node_is_told(app: App, call: Call) -> None:
         told = call("drain", *arguments, "--why", "x")
         assert told.exit_code == 2
         assert says in told.stderr
+
+
+def test_the_devices_of_this_machine_are_shown_with_who_has_them(
+    app: App, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRACKS_DEVICES", "2")
+    pool = app.devices
+    assert pool is not None
+    PoolHistory(pool.here.pool, begin=app.now()).lease(
+        "r-1/a01", "pretended:1", store=app.store.url
+    ).write_to(app.store)
+    shown = json.loads(call("pool", "devices", "--json").stdout)
+    assert [(each["device"], each["held_by"]) for each in shown["devices"]] == [
+        ("pretended:0", []),
+        ("pretended:1", ["r-1/a01"]),
+    ]
+    assert "r-1/a01" in call("pool", "devices").stdout

@@ -1,4 +1,4 @@
-"""`tracks pool`: the nodes of compute pools, their strikes and their quarantines."""
+"""`tracks pool`: the nodes of compute pools, their quarantines, and who has this machine's devices."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ from tracks_dagster.settings import Settings, load_policy
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.text import units
+from tracks_dagster.wiring import open_devices
 
 _TITLES = ("pool", "node", "strikes", "worked h", "per 100 h", "quarantined until", "why")
 _NUMBERS = frozenset({"strikes", "worked h", "per 100 h"})
@@ -70,6 +71,26 @@ def show(ctx: click.Context, name: str | None, as_json: bool) -> None:
         click.echo("No attempt has ended on a node of late, and no record names one.")
     for problem in problems:
         click.echo(problem, err=True)
+    ctx.exit(BAD_NEWS if problems else 0)
+
+
+@pool_command.command("devices")
+@as_json
+@click.pass_context
+def devices(ctx: click.Context, as_json: bool) -> None:
+    """Show the devices of this machine: who has each, since when, and why not to be had."""
+    settings = Settings.from_environment()
+    lines, problems = open_devices(settings, open_tracks_to_read(settings), to_read=True).view()
+    if as_json:
+        print_json({"devices": [to_json(line) for line in lines], "problems": problems})
+    else:
+        rows = (
+            (each.device, ", ".join(each.held_by) or "–", (each.since or "–")[:16], each.why)
+            for each in lines
+        )
+        print_table(("device", "held by", "since", "why"), rows)
+        for problem in problems:
+            click.echo(problem, err=True)
     ctx.exit(BAD_NEWS if problems else 0)
 
 

@@ -25,7 +25,7 @@ from tracks_dagster.scheduling.leases import (
 from tracks_dagster.scheduling.model import LATER, Demand, Device, Move, Plan, Running, Start, Waits
 from tracks_dagster.track.bodies import DevicesLeased, HeldDevices, LeaseConfirmed
 from tracks_dagster.track.errors import InvalidDecision, NoDevices, TracksError
-from tracks_dagster.track.records import Draft, Kind
+from tracks_dagster.track.records import Draft, Kind, format_time
 from tracks_dagster.track.states.pool_state import Lease, PoolState
 
 LEASES_MAX = 200  # of one tick; the next one goes on
@@ -54,6 +54,17 @@ class Shared:
     def may_start(self, key: str) -> bool:
         """Whether it has its devices, or needs none of this machine."""
         return key in self.leased or key not in self.wanted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceLine:
+    """One device of this machine, for people. held_by: the keys of those that it is leased to; since:
+    of the first of them. why: of that lease; of a free device empty, or why it is not given out."""
+
+    device: str
+    held_by: tuple[str, ...]
+    since: str | None
+    why: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +122,32 @@ class DevicePool:
         """Return the lease as the track of its own run has it."""
         body = lease.body
         return HeldDevices(pool=self.here.pool, seq=lease.seq, devices=body.devices, why=body.why)
+
+    def view(self) -> tuple[list[DeviceLine], list[str]]:
+        """Return every device with who has it now, and what is wrong, in words.
+
+        Raises TracksError where the pool's track cannot be read.
+        """
+        now = self.tracks.now()
+        holders = self._holders(self.tracks.find_pool(self.here.pool))
+        holding = [each for each in holders if why_over(each, self.here, now) is None]
+        leased = frozenset(name for each in holding for name in each.lease.body.devices)
+        found = self.look(leased)
+        problems = [_describe_unread(each) for each in holding if each.unread is not None]
+        two = two_machines((each.lease for each in holding), self.here)
+        out = {device.name: device.out or "" for device in found.devices}
+        lines = []
+        for name in sorted({*out, *leased}, key=_in_order):
+            leases = [each.lease for each in holding if name in each.lease.body.devices]
+            lines.append(
+                DeviceLine(
+                    device=name,
+                    held_by=tuple(lease.body.key for lease in leases),
+                    since=format_time(leases[0].at) if leases else None,
+                    why=leases[0].body.why if leases else out[name],
+                )
+            )
+        return lines, [*problems, *filter(None, (two, found.problem))]
 
     def share(
         self, waiting: Sequence[Demand], decide: Decide, describe: Describe, *, by: str
@@ -218,6 +255,12 @@ class _Turn:
             running = [self.describe(each, _running(each, kinds)) for each in holding]
             self.plan = self.decide(waiting, running, found.devices)
         self._starts = list(self.plan.starts)
+
+
+def _in_order(name: str) -> tuple[str, int]:
+    """Return what "cpu:2" is sorted by, before "cpu:10"."""
+    kind, _, number = name.partition(":")
+    return (kind, int(number)) if number.isdigit() else (name, 0)
 
 
 def no_devices(key: str) -> NoDevices:

@@ -104,12 +104,14 @@ class Prediction:
 class Figures:
     """One policy's play. Shares are of all device time, from the first submission to the last end.
 
-    working: steps and saves; starting: held without work. waited_free: free while something waited;
-    fragmented: of that, while nothing that waited fitted. lost_steps: of the moves, steps times ranks.
+    default_class: of submissions that name none. working: steps and saves; starting: held without
+    work. waited_free: free while something waited; fragmented: of that, while nothing that waited
+    fitted. lost_steps: of the moves, steps times ranks.
     """
 
     policy: str
     is_yours: bool
+    default_class: str
     classes: tuple[ClassFigures, ...]
     working: float
     starting: float
@@ -141,6 +143,7 @@ def figures(choice: Choice, played: Played) -> Figures:
     return Figures(
         policy=choice.name,
         is_yours=choice.is_yours,
+        default_class=choice.policy.default_class,
         classes=tuple(_class(name, served, choice.policy) for name, served in groups.items()),
         working=worked_s / capacity_s,
         starting=(held_s - worked_s) / capacity_s,

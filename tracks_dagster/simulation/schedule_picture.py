@@ -130,22 +130,24 @@ def _panel(panel: Panel, frame: _Frame, top: float) -> tuple[list[str], float]:
         f'<rect class="well" x="{LEFT}" y="{top:.0f}" width="{WIDTH - LEFT - RIGHT}" '
         f'height="{height}"/>'
     )
-    lines += _bars(played, frame, top) if is_small else _areas(played, figures, frame, top)
+    lines += (_bars if is_small else _areas)(played, figures, frame, top)
     top += height + 3
     lines += _queue(played, frame, top)
     return lines, top + QUEUE + GAP
 
 
-def _bars(played: Played, frame: _Frame, top: float) -> Iterator[str]:
+def _bars(played: Played, figures: Figures, frame: _Frame, top: float) -> Iterator[str]:
     rows = {device.name: row for row, device in enumerate(played.workload.devices)}
     for served in played.served:
+        workload_class = served.submission.workload_class or figures.default_class
         for stay in served.stays:
-            yield from _bar(served, stay, rows, played.began_s, frame, top)
+            yield from _bar(served, stay, workload_class, rows, played.began_s, frame, top)
 
 
 def _bar(
     served: Served,
     stay: Stay,
+    workload_class: str,
     rows: Mapping[str, int],
     began_s: float,
     frame: _Frame,
@@ -155,11 +157,11 @@ def _bar(
     submission = served.submission
     left, right = frame.x(stay.began_s - began_s), frame.x(stay.freed_s - began_s)
     title = (
-        f"{submission.name}: {submission.workload_class}, {submission.devices} devices, from "
+        f"{submission.name}: {workload_class}, {submission.devices} devices, from "
         f"{span_text(stay.began_s - began_s)} to {span_text(stay.freed_s - began_s)}"
         f"{', moved' if stay.is_moved else ''}"
     )
-    css = frame.colours.get(submission.workload_class, "k7")
+    css = frame.colours[workload_class]
     for number, (first, last) in enumerate(_runs(sorted(rows[name] for name in stay.devices))):
         y, height = top + first * ROW, (last - first + 1) * ROW - 1
         yield (
@@ -198,7 +200,7 @@ def _areas(played: Played, figures: Figures, frame: _Frame, top: float) -> Itera
                     one.submission.weight,
                 )
                 for one in played.served
-                if (one.submission.workload_class or row.name) == row.name
+                if (one.submission.workload_class or figures.default_class) == row.name
                 for stay in one.stays
             ),
             frame,

@@ -50,6 +50,7 @@ SUBMISSIONS = 2000  # of a drawn workload, unless told
 BRING_UP_S, SAVE_S, TEAR_DOWN_S = 60.0, 10.0, 5.0
 FILE_BYTES_MAX = 256 * 1024 * 1024
 WHY_SHOWN_MAX = 5
+LONG_FROM = 10_000  # submissions; from then on a play takes seconds, and says which one it is
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +77,8 @@ def simulate_schedule(
     overheads = _overheads(given)
     panels = []
     for choice in choices(policy):
+        if len(workload.submissions) >= LONG_FROM:
+            click.echo(f"playing {choice.name} …", err=True)
         played = play_under(choice.policy, workload, overheads)
         panels.append(Panel(figures=figures(choice, played), played=played))
     if given.picture is not None:

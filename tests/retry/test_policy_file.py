@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from textwrap import dedent
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,10 +19,12 @@ from tracks_dagster.scheduling.policy import (
     Placement,
     Sharing,
 )
+from tracks_dagster.scheduling.policy_check import find_impossible
 from tracks_dagster.track.effects.settings_file import Problem, parse_settings
 from tracks_dagster.track.errors import SettingsError
 from tracks_dagster.track.reasons import TerminationReason as R
 
+DOCS = Path(__file__).parents[2] / "docs" / "scheduling.md"
 HUGE = "9" * 400
 DAY = 86_400.0
 
@@ -132,6 +137,13 @@ def test_the_queue_its_classes_teams_and_owners_are_read() -> None:
     assert (nightly.priority, nightly.reserved, nightly.devices, nightly.ranks_min) == (5, 1, 6, 2)
     assert scheduling.teams == {"vision": Allowance(devices=8, share=2.0, money_per_day=500.0)}
     assert scheduling.owners == {"ada": Allowance(devices=2)}
+
+
+def test_the_queues_example_in_the_docs_is_read_and_everything_can_start_by_it() -> None:
+    text = DOCS.read_text(encoding="utf-8").split("share eight devices:\n\n")[1].split("\n\n")[0]
+    scheduling = good(dedent(text)).scheduling
+    assert scheduling.classes["nightly"].priority == 50
+    assert list(find_impossible(scheduling)) == []
 
 
 def test_the_storm_breaker_can_be_switched_off() -> None:

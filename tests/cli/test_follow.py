@@ -11,12 +11,15 @@ import pytest
 
 from tests.fakes import FakeClock, FakeObjectStore, Fault, SequentialUids
 from tests.stories import RUN_ID, Story
+from tracks_dagster.attempts.effects.heartbeat import write_heartbeat, write_launches
+from tracks_dagster.attempts.launch import PendingLaunch
 from tracks_dagster.cli import fail
 from tracks_dagster.cli.start import follow
 from tracks_dagster.cli.start.driving import continue_hint, drive
 from tracks_dagster.cli.start.follow import Followed, Interrupts, LineView, RunFollower
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.track.errors import InvalidInput, StoreUnavailable
+from tracks_dagster.track.names import LAUNCH_ATTEMPTS
 from tracks_dagster.track.records import Kind
 
 
@@ -81,6 +84,26 @@ def test_a_run_that_does_not_change_is_waited_for_no_longer_than_asked(scene: Sc
     assert followed.state == "waiting"
     assert followed.waited_for is not None
     assert 600.0 < scene.now_s < 602.0
+
+
+def test_a_run_in_the_queue_of_devices_is_followed_until_its_turn(
+    scene: Scene, clock: FakeClock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As long as a daemon keeps the queue: without one nobody's turn comes."""
+    why = "0 of 2 devices free; after r-9/a01, about 14 min"
+    queued = PendingLaunch(key=f"{RUN_ID}/a01", failed_count=0, why=why, waits=True)
+
+    def queue() -> None:
+        scene.story.history.open()
+        write_heartbeat(scene.tracks.store, clock(), {})
+        write_launches(scene.tracks.store, LAUNCH_ATTEMPTS, [queued])
+
+    followed = scene.follow(
+        queue, *([lambda: None] * 100), lambda: clock.advance(1000.0), wait_s=20.0
+    )
+    assert followed.state == "waiting"
+    assert 50.0 < scene.now_s < 50.0 + 2 * 20.0
+    assert capsys.readouterr().err.count(f"waiting: {why}") == 1
 
 
 def test_a_new_step_is_a_change(scene: Scene) -> None:

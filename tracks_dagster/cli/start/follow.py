@@ -23,7 +23,7 @@ from tracks_dagster.holds.effects.stops import request_stop
 from tracks_dagster.home.dagster_home import DagsterHome
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.review.effects.narrate import sentence
-from tracks_dagster.review.effects.status import waiting_for
+from tracks_dagster.review.effects.status import waiting_for, waits_for_devices
 from tracks_dagster.stores.journals import last_step
 from tracks_dagster.track.errors import (
     InvalidInput,
@@ -43,6 +43,7 @@ from tracks_dagster.track.track import run_track
 RESTART_S = 2.0  # from one start of a daemon that died to the next, doubled up to
 RESTART_S_MAX = 60.0
 POLL_S = 0.5
+QUEUE_S = 15.0  # without a change: then the daemon's word is read whether it waits for devices
 DRAIN_S_MAX = 120.0  # a save, the gang's grace and the supervisor's reaction fit well inside
 PROMOTION_S_MAX = 60.0  # after the run is finished, until its promotion rule was applied
 AWAY_S_MAX = 900.0  # for a store or ledger that does not answer: time to mend a clock or a server
@@ -92,9 +93,11 @@ class RunFollower:
         self._ended_at: float | None = None
         self._away_at: float | None = None
         self._is_drain_delayed = False
+        self._queued_at: int | None = None  # how many records were shown when that was said
 
     def to_the_end(self) -> Followed:
-        """Return when the run is over, drained, or has not changed for `wait_s`.
+        """Return when the run is over, drained, or has not changed for `wait_s`, its turn in the queue
+        of devices apart.
 
         Raises the error of a store or ledger that does not answer for `AWAY_S_MAX`.
         """
@@ -120,10 +123,22 @@ class RunFollower:
             )
         if self._is_over(state, status.state):
             return self._end(state, status.state)
-        if time.monotonic() - self._changed_at - self._away_s() > self._wait_s:
+        unchanged_s = time.monotonic() - self._changed_at - self._away_s()
+        if unchanged_s > min(QUEUE_S, self._wait_s) and self._is_queued(state):
+            self._changed_at = time.monotonic()  # a place in the queue is no standstill
+        elif unchanged_s > self._wait_s:
             return self._end(state, RunLifecycle.WAITING.value)
         self._check()
         return None
+
+    def _is_queued(self, state: RunState) -> bool:
+        """Whether it waits its turn for devices; says so once each time."""
+        heartbeat = read_heartbeat(self._tracks.store)
+        why = waits_for_devices(state, heartbeat, self._tracks.now())
+        if why is not None and self._queued_at != self._shown:
+            self._queued_at = self._shown
+            self._view.event(f"waiting: {why}")
+        return why is not None
 
     def _wait_for(self, error: TracksError) -> None:
         """Say once that something does not answer; raise `error` when that lasts too long."""

@@ -225,6 +225,15 @@ def waiting_for(state: RunState, heartbeat: Heartbeat | None, now: datetime) -> 
     return _storm(state, now)
 
 
+def waits_for_devices(state: RunState, heartbeat: Heartbeat | None, now: datetime) -> str | None:
+    """Say what a run waits for in the queue of this machine's devices, which a daemon keeps; None where
+    it does not wait there, or no daemon ticks."""
+    if heartbeat is None or not heartbeat.ticks(now):
+        return None
+    keys = _awaited(state)
+    return next((each.why for each in heartbeat.launches if each.waits and each.key in keys), None)
+
+
 def reads_what_waits(tracks: Tracks) -> Callable[[RunState], str | None]:
     """Return `waiting_for` by what the daemon has left now."""
     return partial(waiting_for, heartbeat=read_heartbeat(tracks.store), now=tracks.now())

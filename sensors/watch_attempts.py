@@ -1,5 +1,6 @@
 """Closes attempts that nobody supervises any more, and decides every reason no other sensor owns."""
 
+import platform
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -23,6 +24,7 @@ from dagster._core.scheduler.instigation import InstigatorStatus, InstigatorType
 
 from tracks_dagster.attempts.effects.caps import MoneyCaps
 from tracks_dagster.attempts.effects.heartbeat import write_heartbeat
+from tracks_dagster.attempts.effects.idle import SEE_EVERY, see
 from tracks_dagster.attempts.effects.retry import Retries
 from tracks_dagster.attempts.effects.runs import FirstAttempts
 from tracks_dagster.attempts.effects.watch import (
@@ -68,6 +70,7 @@ from tracks_dagster.wiring import App
 
 DECIDERS = (Retries.of(names.WATCH_ATTEMPTS), FirstAttempts(), MoneyCaps())
 CLOSE, DECIDE, REVISIT, SCAN, SWEEP, PRUNE = "close", "decide", "revisit", "scan", "sweep", "prune"
+DEVICES = "devices"
 OBJECTIVES = "objectives"
 
 
@@ -141,6 +144,7 @@ def _parts(context: SensorEvaluationContext, app: App, world: World) -> tuple[Ti
         TickPart(name=OBJECTIVES, work=tell, every=LOOK_EVERY),
         TickPart(name=SWEEP, work=lambda after: _sweep(app), every=SWEEP_EVERY),
         TickPart(name=PRUNE, work=lambda after: _prune(context, app), every=PRUNE_EVERY),
+        TickPart(name=DEVICES, work=lambda after: _see(app), every=SEE_EVERY),
     )
 
 
@@ -159,6 +163,15 @@ def _sweep(app: App) -> Tick[None]:
         tainted = keep_taints(app.tracks, app.ledger, launcher)
         swept = replace(swept, problems=(*swept.problems, *tainted))
     return swept
+
+
+def _see(app: App) -> Tick[None]:
+    """See which of this machine's devices nobody holds."""
+    found = app.look_at_devices()
+    if found.problem is not None:
+        return Tick(problems=(f"devices not seen: {found.problem}",))
+    see(app.store, app.ledger, found, node=platform.node(), now=app.now())
+    return Tick()
 
 
 def _prune(context: SensorEvaluationContext, app: App) -> Tick[DeleteDynamicPartitionsRequest]:

@@ -44,10 +44,9 @@ class Settings:
     secrets: values that no text may show. ui_url: of Dagster's web server, for links; empty: paths.
     prices_file: what a device hour costs; None where it would lie in `home`. ui_days: for how long the
     partitions of a finished run stay in Dagster's UI. sockets: how the names begin by which the
-    programs of a home that is up find each other; None outside of them.
-    partitions of a finished run stay in Dagster's UI. devices_text, visible: TRACKS_DEVICES, and what
-    this process may see of the machine's accelerators (CUDA_VISIBLE_DEVICES; None: all). pool_url: of
-    the store with the track of who has them; None: `store_url`.
+    programs of a home that is up find each other; None outside of them. devices_text, visible:
+    TRACKS_DEVICES, and what this process may see of the machine's accelerators (CUDA_VISIBLE_DEVICES;
+    None: all). pool_url: of the store with the track of who has them; None: `store_url`.
     """
 
     home: Path
@@ -76,8 +75,8 @@ class Settings:
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Settings:
         """Read TRACKS_HOME, TRACKS_STORE, TRACKS_POSTGRES_URL, TRACKS_POLICY, TRACKS_RULES,
-        TRACKS_KUBERNETES, TRACKS_UI_URL, TRACKS_PRICES and TRACKS_UI_DAYS; what a home's programs set.
-        TRACKS_KUBERNETES, TRACKS_UI_URL, TRACKS_PRICES, TRACKS_UI_DAYS, TRACKS_DEVICES and TRACKS_POOL.
+        TRACKS_KUBERNETES, TRACKS_UI_URL, TRACKS_PRICES, TRACKS_UI_DAYS, TRACKS_DEVICES and TRACKS_POOL;
+        what a home's programs set.
 
         An empty value counts as unset. Touches nothing. Raises SettingsError for a value that cannot
         be used.

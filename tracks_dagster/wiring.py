@@ -18,7 +18,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tracks_dagster.attempts.machine import ProcessId
+from tracks_dagster.attempts.machine import Devices, ProcessId
 from tracks_dagster.attempts.ports import (
     FindShipped,
     FoundCode,
@@ -122,6 +122,12 @@ class App:
 
         this = this_process()
         return ProcessId(pid=this.pid, started=this.started, boot_id=this.boot_id)
+
+    def look_at_devices(self) -> Devices:
+        """Return the devices of this machine and who is on them, by a look of bounded time."""
+        from tracks_dagster.attempts.effects.local.this_machine import ThisMachine
+
+        return ThisMachine().devices()
 
     @property
     def policy(self) -> RetryPolicy:

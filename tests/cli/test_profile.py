@@ -62,8 +62,11 @@ def test_a_run_is_profiled_and_its_whole_estimated(call: Call) -> None:
     assert "throughput  1 steps/s, 24 samples/s" in text
     assert "90.0% computing (5.0% until all ranks had agreed), 10.0% waiting for data" in text
     assert "5.0 GiB in use at most, 6.0 GiB held, of 15.0 GiB: 60% free" in text
+    assert "With its pool's interruptions, one every" in text
+    assert "At the spot price, 1 an hour:" in text
     found = json.loads(call("profile", "on-2", "--json").stdout)
     [run] = found["runs"]
+    assert 0 < run["spot"]["break_even"] < 1
     # 3600 steps of a second and a start, on two devices at 3 USD an hour each.
     start_s = run["start_s"]
     assert run["whole"]["device_hours"]["seconds"] == pytest.approx(2 * (3600 + start_s) / 3600)

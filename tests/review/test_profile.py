@@ -9,6 +9,7 @@ import random
 import pytest
 
 from tracks_dagster.attempts.pace import measure
+from tracks_dagster.cli.profile import _whole
 from tracks_dagster.review.profile import (
     Interruptions,
     Measured,
@@ -124,6 +125,13 @@ def test_spot_costs_less_and_takes_longer() -> None:
     assert choice.delay_s == pytest.approx(160.0)  # 3600 × 160/3600
     assert choice.cost == pytest.approx(3760 / 3600)
     assert choice.saved == pytest.approx(3.0 - 3760 / 3600)
+
+
+def test_of_a_pool_without_interruptions_the_break_even_is_told_for_three() -> None:
+    met = Interruptions(blocking_s=5.0, restart_s=60.0, mean_time_s=1.0)
+    whole = estimate(profile([10.0 * n for n in range(9)]), 354, None)
+    told = list(_whole(whole, met, ""))
+    assert told[-1].endswith("0.90 every 30 min, 0.94 every 60 min, 0.98 every 6.0 h.")
 
 
 def sizes(*per_s: tuple[int, float]) -> list[Measured]:

@@ -9,7 +9,7 @@ import click
 
 from tracks_dagster.cli import BAD_NEWS
 from tracks_dagster.cli.common import as_json, as_of_option, parse_as_of, print_json, print_table
-from tracks_dagster.reading import open_ledger_to_read
+from tracks_dagster.reading import open_ledger_to_read, open_store_to_read
 from tracks_dagster.review.effects.explain.sections import clock_time
 from tracks_dagster.review.effects.goodput import KEYS, read_goodput
 from tracks_dagster.review.effects.goodput_text import format_goodput
@@ -18,7 +18,8 @@ from tracks_dagster.review.slo import Judged, Waits, missed
 from tracks_dagster.scheduling.policy import SchedulingPolicy
 from tracks_dagster.settings import Settings, load_policy, load_prices
 from tracks_dagster.track.body_json import to_json
-from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.track.errors import InvalidInput, TracksError
+from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Json, format_time
 from tracks_dagster.track.text import units
 
@@ -48,15 +49,25 @@ def goodput_command(
     With a price table (prices.yaml in TRACKS_HOME, or the file in TRACKS_PRICES) also in money.
     """
     settings = Settings.from_environment()
+    ledger = open_ledger_to_read(settings)
     goodput = read_goodput(
-        open_ledger_to_read(settings),
+        ledger,
         as_of=_moment(as_of, datetime.now(UTC)),
         last=_last(last),
         by=by,
         family=family,
         prices=load_prices(settings),
+        store=None if settings.is_archive else _store(settings),
     )
     print_json(to_json(goodput)) if as_json else click.echo(format_goodput(goodput))
+
+
+def _store(settings: Settings) -> ObjectStore | None:
+    """Return the store, where it can be opened: the ledger answers without it."""
+    try:
+        return open_store_to_read(settings)
+    except TracksError:
+        return None
 
 
 def _last(text: str | None) -> timedelta | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import click
 
@@ -16,6 +16,7 @@ from tracks_dagster.ledger.prices import Prices
 from tracks_dagster.reading import open_ledger_to_read, open_tracks_to_read
 from tracks_dagster.review.effects.profile import money_of, read_interruptions, read_profile
 from tracks_dagster.review.profile import (
+    ASSUMED_S,
     Estimate,
     Interruptions,
     Measured,
@@ -225,6 +226,14 @@ def _whole(whole: Estimate, met: Interruptions | None, how: str) -> Iterator[str
         yield "In money: there is no price of this device (prices.yaml in TRACKS_HOME)."
     if met is None:
         return
+    if not how:
+        at = [(m, replace(met, mean_time_s=m).break_even) for m in ASSUMED_S]
+        ratios = ", ".join(f"{ratio:.2f} every {about(m)}" for m, ratio in at)
+        yield (
+            "Its pool has interrupted nothing yet. Spot is cheaper while it costs less than this part "
+            f"of the price on demand, by how often it is interrupted: {ratios}."
+        )
+        return
     choice = on_spot(whole, met)
     yield (
         f"With its pool's interruptions, one every {about(met.mean_time_s)} ({how}), it ends "
@@ -258,7 +267,8 @@ def _print_scaling(advice: ScalingAdvice) -> None:
 
 def _json_of(each: Profiled) -> dict[str, Json]:
     whole, met = each.whole, each.met
-    choice = on_spot(whole, met) if whole is not None and met is not None else None
+    is_known = whole is not None and met is not None and bool(each.how)
+    choice = on_spot(whole, met) if is_known and whole and met else None
     return {
         **to_json(each.profile),
         "whole": None
@@ -268,7 +278,7 @@ def _json_of(each: Profiled) -> dict[str, Json]:
             "device_hours": to_json(whole.device_hours),
             "cost": None if whole.cost is None else to_json(whole.cost),
         },
-        "interruptions": None if met is None else {**to_json(met), "waste": met.waste},
+        "interruptions": {**to_json(met), "waste": met.waste} if met and each.how else None,
         "spot": None if choice is None else to_json(choice),
     }
 

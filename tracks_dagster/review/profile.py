@@ -29,6 +29,7 @@ from tracks_dagster.checkpoints.cadence import best_interval_s
 from tracks_dagster.track.bodies import MemoryPeak, TimeSpent
 
 STALL_FACTOR = 3.0
+ASSUMED_S = (1800.0, 3600.0, 6 * 3600.0)  # between interruptions, where a pool had none yet
 WORTH_MIN = 0.5  # of a device, that an added one has to bring
 HOUR_S = 3600.0
 

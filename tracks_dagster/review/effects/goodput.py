@@ -20,12 +20,16 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 
+from tracks_dagster.attempts.effects.idle import read_days
+from tracks_dagster.attempts.idle import Nobody, held_by_nobody
 from tracks_dagster.data.effects.known_families import check_family
 from tracks_dagster.ledger.ledger_views import select_as_of, without_comments
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.ledger.prices import Prices
 from tracks_dagster.ledger.time_buckets import BUCKETS, HOLDING
 from tracks_dagster.ledger.timeline import EPOCH, micros
+from tracks_dagster.track.errors import StoreError
+from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Json, format_time
 
 GROUPS_MAX = 40  # groups that are shown
@@ -117,6 +121,8 @@ class EvalLag:
 class Goodput:
     """The account. since: None from the beginning on; groups: by `by`, the worst waste first.
 
+    nobody: devices that were seen and that nobody held; None where none was seen or the store cannot be
+    read, and of one family.
     left_out: how many groups, of less waste, are not shown. ettr_wall, ettr, gpu_goodput: None without
     any seconds.
     """
@@ -137,6 +143,7 @@ class Goodput:
     retrying: Retrying
     burn: tuple[Debits, ...]
     eval_lag: EvalLag
+    nobody: Nobody | None = None
 
 
 def read_goodput(
@@ -147,8 +154,11 @@ def read_goodput(
     by: str = "reason",
     family: str | None = None,
     prices: Prices | None = None,
+    store: ObjectStore | None = None,
 ) -> Goodput:
     """Return the account as of `as_of`.
+
+    store: what the daemon saw of devices that nobody held; None leaves that out.
 
     last: of attempts that ended in so much time before, or were open; by: a key of KEYS; family: of
     that model family only. Raises UnknownRun for a family without a run.
@@ -181,7 +191,20 @@ def read_goodput(
         retrying=_retrying(total),
         burn=tuple(Debits(**row) for row in ledger.query(_sql("burn"), asked)),
         eval_lag=_eval_lag(ledger, asked),
+        nobody=None
+        if store is None or family is not None
+        else _nobody(store, since, as_of, prices),
     )
+
+
+def _nobody(
+    store: ObjectStore, since: datetime | None, as_of: datetime, prices: Prices | None
+) -> Nobody | None:
+    first = None if since is None else since.date()
+    try:
+        return held_by_nobody(read_days(store, since=first, until=as_of.date()), prices)
+    except StoreError:  # the account itself is the ledger's
+        return None
 
 
 def _groups(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
+from tracks_dagster.attempts.idle import Nobody
 from tracks_dagster.ledger.time_buckets import BUCKETS
 from tracks_dagster.review.effects.explain.sections import clock_time
 from tracks_dagster.review.effects.goodput import Goodput, Group
@@ -55,9 +56,13 @@ def _lines(goodput: Goodput) -> Iterator[str]:
     yield _heading(goodput)
     if goodput.total.attempts == 0:
         yield "Nothing ran: no attempt ended in that time, and none is open."
+        if goodput.nobody is not None:
+            yield _nobody(goodput.nobody, goodput.currency)
         return
     yield ""
     yield from _buckets(goodput.total, goodput.currency)
+    if goodput.nobody is not None:
+        yield _nobody(goodput.nobody, goodput.currency)
     yield ""
     yield from _group_rows(goodput)
     yield ""
@@ -90,6 +95,20 @@ def _buckets(total: Group, currency: str | None) -> Iterator[str]:
     yield from _columns(rows)
     if currency and total.unpriced_hours > 0:
         yield f"{_hours(total.unpriced_hours, total.total_hours)} device hours have no price."
+
+
+def _nobody(nobody: Nobody, currency: str | None) -> str:
+    """Say what devices did that no attempt had: beside the account, for it is of attempts."""
+    hours = _hours(nobody.idle_hours, nobody.seen_hours)
+    seen = _hours(nobody.seen_hours, nobody.seen_hours)
+    cost = "" if nobody.cost is None else f", {_money(nobody.cost)} {currency}"
+    unpriced = ""
+    if currency and nobody.unpriced_hours > 0:
+        unpriced = f"; {_hours(nobody.unpriced_hours, nobody.seen_hours)} hours have no price"
+    return (
+        f"held by nobody: {hours} device hours{cost}, of {seen} in which the daemon saw "
+        f"{counted(nobody.devices, 'device')}{unpriced}"
+    )
 
 
 def _group_rows(goodput: Goodput) -> Iterator[str]:

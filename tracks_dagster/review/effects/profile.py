@@ -14,6 +14,7 @@ from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.ledger.prices import Prices
 from tracks_dagster.ledger.timeline import accelerator_of
 from tracks_dagster.review.profile import (
+    ASSUMED_S,
     Interruptions,
     Money,
     Profile,
@@ -122,17 +123,20 @@ def money_of(prices: Prices | None, profile: Profile, device_class: str) -> Mone
 def read_interruptions(
     tracks: Tracks, ledger: Ledger, profile: Profile
 ) -> tuple[Interruptions, str] | None:
-    """Return how this run meets its pool's interruptions, and what M rests on; None: not known.
+    """Return how this run meets interruptions, by the pool's mean time between them, and what that
+    rests on; "" where the pool interrupted nothing yet. None where the run has not saved.
 
     Raises LedgerError.
     """
     advice = advise_cadence(tracks, ledger, profile.run_id)
-    if advice.saves is None or advice.mean_time is None:
+    if advice.saves is None:
         return None
+    seen = advice.mean_time
+    is_known = seen is not None and not seen.is_lower_bound
     found = Interruptions(
         blocking_s=max(advice.saves.blocking_s, BLOCKING_S_MIN),
         restart_s=profile.start_s or 0.0,
-        mean_time_s=advice.mean_time.seconds,
+        mean_time_s=seen.seconds if seen is not None and is_known else ASSUMED_S[1],
         interval_s=advice.now_s,
     )
-    return found, advice.mean_time.how
+    return found, seen.how if seen is not None and is_known else ""

@@ -1,0 +1,100 @@
+"""Devices that nobody holds: looks, gaps, days, and the line of the account."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import date, timedelta
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from sensors.watch_attempts import _see
+from tests.bodies import placed
+from tests.fakes import FakeObjectStore
+from tests.histories import BEGIN, History
+from tracks_dagster.attempts.effects.idle import read_days, see
+from tracks_dagster.attempts.idle import IdleDay, held_by_nobody, tallied
+from tracks_dagster.attempts.machine import DeviceHolder, Devices, Gpu
+from tracks_dagster.ledger.effects.projector import Projector
+from tracks_dagster.ledger.ports import Ledger
+from tracks_dagster.ledger.prices import Prices
+from tracks_dagster.review.effects.goodput import read_goodput
+from tracks_dagster.review.effects.goodput_text import format_goodput
+from tracks_dagster.wiring import App
+
+GIB = 1024**3
+PRICES = Prices(currency="USD", per_device_hour={"L4": 2.0, "cpu": 1.0})
+
+
+def gpu(number: int, *, used_bytes: int = 0) -> Gpu:
+    return Gpu(uuid=f"GPU-{number}", name="L4", total_bytes=22 * GIB, used_bytes=used_bytes)
+
+
+STRANGER = DeviceHolder(pid=7, process="python", uuid="GPU-1", used_bytes=GIB)
+FOUND = Devices(gpus=(gpu(0), gpu(1), gpu(2), gpu(3, used_bytes=2 * GIB)), holders=(STRANGER,))
+
+
+def test_the_time_since_the_look_before_counts_as_what_the_look_finds() -> None:
+    day = IdleDay(day="2026-01-31", node="n")
+    for seconds in (0, 30, 60):
+        day = tallied(day, FOUND, {"GPU-0"}, BEGIN + timedelta(seconds=seconds))
+    seconds = {name: (d.seen_s, d.others_s, d.idle_s) for name, d in day.devices.items()}
+    assert seconds == {
+        "GPU-0": (60.0, 0.0, 0.0),  # ours
+        "GPU-1": (60.0, 60.0, 0.0),  # a stranger's
+        "GPU-2": (60.0, 0.0, 60.0),
+        "GPU-3": (60.0, 60.0, 0.0),  # memory in nobody's name, as in a container
+    }
+
+
+@pytest.mark.parametrize("passed_s", [-3600.0, 121.0, 86_400.0])
+def test_time_in_which_nobody_looked_is_nobodys(passed_s: float) -> None:
+    day = tallied(IdleDay(day="2026-01-31", node="n"), FOUND, (), BEGIN)
+    day = tallied(day, FOUND, (), BEGIN + timedelta(seconds=passed_s))
+    assert {device.seen_s for device in day.devices.values()} == {0.0}
+    day = tallied(day, FOUND, (), BEGIN + timedelta(seconds=passed_s + 30))
+    assert day.devices["GPU-2"].idle_s == 30.0
+
+
+def test_idle_hours_stand_beside_the_account_in_money(
+    store: FakeObjectStore, ledger: Ledger
+) -> None:
+    run = History().declare().open().supervise()
+    body = placed(run.launch_id)
+    pairs = zip(body.ranks, ("GPU-0", "GPU-2"), strict=True)
+    ranks = tuple(replace(rank, device=device, accelerator="L4") for rank, device in pairs)
+    run.place(ranks=ranks).write_to(store)
+    Projector(store, ledger).scan()
+    for turn in range(0, 7201, 60):
+        see(store, ledger, FOUND, node="n", now=BEGIN + timedelta(seconds=turn))
+    see(store, ledger, Devices(), node="without", now=BEGIN)
+    found = held_by_nobody(read_days(store, since=None, until=date(2030, 1, 1)), PRICES)
+    assert found is not None
+    # Two hours of four devices; the run's two ranks hold 0 and 2, 1 and 3 are in use by others.
+    assert (found.devices, found.seen_hours, found.idle_hours) == (4, pytest.approx(8.0), 0.0)
+    store.delete(next(iter(store.list("daemon/devices/"))))
+    for turn in range(0, 7201, 60):
+        only = Devices(gpus=(gpu(4),))
+        see(store, ledger, only, node="n", now=BEGIN + timedelta(seconds=turn))
+    as_of = BEGIN + timedelta(hours=3)
+    goodput = read_goodput(ledger, as_of=as_of, prices=PRICES, store=store)
+    assert (
+        "held by nobody: 2.000 device hours, 4.00 USD, of 2.000 in which the daemon saw 1 device"
+    ) in format_goodput(goodput)
+    of_family = read_goodput(ledger, as_of=as_of, family="gpt", store=store)
+    assert of_family.nobody is None
+    assert list(read_days(store, since=date(2026, 2, 1), until=date(2026, 2, 2))) == []
+
+
+def test_the_watcher_sees_the_devices_of_its_machine(
+    store: FakeObjectStore, ledger: Ledger
+) -> None:
+    app = SimpleNamespace(
+        look_at_devices=lambda: FOUND, store=store, ledger=ledger, now=lambda: BEGIN
+    )
+    assert not _see(cast(App, app)).problems
+    [day] = read_days(store, since=None, until=BEGIN.date())
+    assert set(day.devices) == {"GPU-0", "GPU-1", "GPU-2", "GPU-3"}
+    app.look_at_devices = lambda: Devices(problem="nvidia-smi did not answer")
+    assert _see(cast(App, app)).problems == ("devices not seen: nvidia-smi did not answer",)

@@ -1,0 +1,57 @@
+"""Look at this machine's devices now and then, and keep what nobody held, an object a day.
+
+For people only: nothing is decided by it. Two daemons that look at once may lose one look.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import date, datetime, timedelta
+
+from tracks_dagster.attempts.idle import SEE_EVERY_S, IdleDay, tallied
+from tracks_dagster.attempts.machine import Devices
+from tracks_dagster.ledger.ports import Ledger
+from tracks_dagster.track.body_json import from_json, to_json
+from tracks_dagster.track.errors import TrackBroken
+from tracks_dagster.track.ports import ObjectStore
+from tracks_dagster.track.records import canonical_json
+
+DAYS = "daemon/devices/"
+SEE_EVERY = timedelta(seconds=SEE_EVERY_S)
+DAYS_MAX = 10_000  # of all machines, that one account reads
+
+_HELD = """
+select devices_json from training_attempts
+where termination_reason is null and placed_at is not null
+"""
+
+
+def see(store: ObjectStore, ledger: Ledger, found: Devices, *, node: str, now: datetime) -> None:
+    """Add a look at the machine's devices to its day; a machine without devices leaves nothing."""
+    if not found.gpus:
+        return
+    key = f"{DAYS}{node}/{now:%Y-%m-%d}.json"
+    day = _read(store, key) or IdleDay(day=f"{now:%Y-%m-%d}", node=node)
+    held = {uuid for row in ledger.query(_HELD, {}) for uuid in json.loads(row["devices_json"])}
+    store.put(key, canonical_json(to_json(tallied(day, found, held, now))))
+
+
+def read_days(store: ObjectStore, *, since: date | None, until: date) -> Iterator[IdleDay]:
+    """Yield the days from `since` to `until`, whole, of all machines, as far as they can be read."""
+    for number, key in enumerate(store.list(DAYS)):
+        name = key.rpartition("/")[2].removesuffix(".json")
+        if number >= DAYS_MAX:
+            return
+        if (since is None or name >= since.isoformat()) and name <= until.isoformat():
+            day = _read(store, key)
+            if day is not None:
+                yield day
+
+
+def _read(store: ObjectStore, key: str) -> IdleDay | None:
+    data = store.get(key)
+    try:
+        return None if data is None else from_json(IdleDay, json.loads(data))
+    except (ValueError, TrackBroken):
+        return None

@@ -57,7 +57,7 @@ AT_LEAST = {
     "defects_wasted_less": 0.30,
     "defects_wasted_less, doomed runs": 0.30,
 }
-AT_MOST = {"defects_curable_given_up": 0.0, "kill_to_first_step_s": 20.0}
+AT_MOST = {"defects_curable_given_up": 0.0, "kill_to_first_step_s": 8.0}
 WHY = {  # what else is in a figure that misses its bar
     "llama3_ettr 30 s save, 300 s restart": "the closed form leaves 0.4 %; refusals wait for a person",
     "llama3_ettr 5 s save, 120 s restart": "refusals wait for a person",

@@ -4,7 +4,7 @@ It is Dagster's own, of our definitions. The daemon and the web server share it,
 another one in its place when the code has changed. Its twin, forked before it had a thread, is the
 first warm parent of run workers: its imports are done already.
 
-Both end when whoever holds the other end of their stdin is gone; the twin also when nobody needs it.
+Both end when the process at the other end of their stdin ends; the twin also when it is not used.
 """
 
 import gc

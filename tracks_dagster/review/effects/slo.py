@@ -64,23 +64,24 @@ def tell_of_misses(
 ) -> Tick[str]:
     """Append an alert for each class that misses an objective on the last day, once a day (UTC).
 
-    It stands in the track of the run that waited longest. decided: what was told. Raises LedgerError.
+    The alert is in the track of the run that waited longest. decided: those appended.
+    Raises LedgerError.
     """
     day = now.date().isoformat()
-    told = []
+    alerted = []
     for each in missed(read_slo(ledger, policy, as_of=now, last=DAY).judged):
         mark = {"workload_class": each.workload_class, "wait": each.wait.value, "day": day}
-        if each.waits is None or _is_told(ledger, mark, now):
+        if each.waits is None or _is_alerted(ledger, mark, now):
             continue
         run_id, text = each.waits.longest_run_id, f"On the last day, {each.sentence}."
         body = Alert(rule=ALERT_OBJECTIVE_MISSED, text=text, data=mark)
         tracks.note_run(run_id, tracks.draft(Kind.ALERT, body))
-        told.append(f"{run_id}: told that {each.sentence}")
-    return Tick(decided=tuple(told))
+        alerted.append(f"{run_id}: told that {each.sentence}")
+    return Tick(decided=tuple(alerted))
 
 
-def _is_told(ledger: Ledger, mark: Mapping[str, Json], now: datetime) -> bool:
-    """Whether an alert of today has told it, of whatever run."""
+def _is_alerted(ledger: Ledger, mark: Mapping[str, Json], now: datetime) -> bool:
+    """Whether an alert of today says it, of any run."""
     rows = ledger.query(
         "select data_json from notes where kind = 'alert' and author = :rule and noted_at >= :begin",
         {"rule": ALERT_OBJECTIVE_MISSED, "begin": format_time(day_bounds(now.date())[0])},

@@ -37,7 +37,7 @@ from tracks_dagster.track.text.redact import Redact, redact
 EVALUATOR = "tracks_dagster.training.evaluate"
 EVAL_S_MAX = 3600.0  # of an eval that names no limit of its own
 MESSAGE_LINES_MAX = 20
-PID_FILE = "eval.pid"  # who evaluates, for whoever finds its run worker gone
+PID_FILE = "eval.pid"  # of the evaluator: found where its run worker has died
 END_S_MAX = 20.0
 POLL_S = 0.05
 TAIL_BYTES_MAX = 64 * 1024  # of what it wrote to stderr

@@ -41,7 +41,7 @@ from typing import Any
 RUN_WORKERS, GANGS = ".run", ".gang"  # what the names of their addresses end with
 MODULE = "tracks_dagster.attempts.effects.local.warm"
 IDLE_S_MAX = 120.0
-IMPORT_S_MAX = 60.0  # until one listens; then whoever waits starts an interpreter of his own
+IMPORT_S_MAX = 60.0  # until one listens; then the caller starts an interpreter itself
 ANSWER_S_MAX = 10.0
 POLL_S = 0.05
 LOOK_S = 1.0  # from one look whether it is still needed to the next
@@ -226,7 +226,7 @@ class WarmParent:
     """Forks what it is asked for.
 
     given: the environment that this process was started with. lives_with: a descriptor that is at its
-    end when whoever it works for is gone.
+    end when the process that it works for ends.
     """
 
     def __init__(

@@ -117,9 +117,9 @@ class History(Grown):
             opened = replace(opened, debit=FREE)
         return self.add(Kind.ATTEMPT_OPENED, opened, attempt_id=number)
 
-    def supervise(self, dagster_run_id: str = "dagster-1") -> Self:
-        """`attempt_supervised` of the newest attempt."""
-        body = AttemptSupervised(dagster_run_id=dagster_run_id, host="node-1")
+    def supervise(self, dagster_run_id: str = "dagster-1", **changes: Any) -> Self:
+        """`attempt_supervised` of the newest attempt; `changes`: fields of the body."""
+        body = AttemptSupervised(dagster_run_id=dagster_run_id, host="node-1", **changes)
         return self.add(Kind.ATTEMPT_SUPERVISED, body, attempt_id=self._newest)
 
     def place(self, launch_id: str | None = None, **changes: Any) -> Self:

@@ -211,7 +211,11 @@ def open_devices(settings: Settings, tracks: Tracks, *, to_read: bool = False) -
     tracks: of the home's own store. Another home's is opened when a lease of it is met. to_read: makes
     and probes no store.
     """
-    from tracks_dagster.attempts.effects.local.this_machine import find_devices, this_pool
+    from tracks_dagster.attempts.effects.local.this_machine import (
+        find_devices,
+        find_gone,
+        this_pool,
+    )
     from tracks_dagster.ledger.effects.tracks import Tracks
     from tracks_dagster.scheduling.effects.leases import DevicePool
     from tracks_dagster.stores import open_store
@@ -234,6 +238,7 @@ def open_devices(settings: Settings, tracks: Tracks, *, to_read: bool = False) -
         runs=runs,
         store=tracks.store.url,
         look=partial(find_devices, given, here.node),
+        gone=partial(find_gone, given),
         work=str(settings.work),
         is_gone=_is_gone,
         hides_gpus=given.hides_gpus,

@@ -13,7 +13,7 @@ import pytest
 
 from tracks_dagster.attempts.effects.local import this_machine
 from tracks_dagster.attempts.effects.local.processes import boot_id, this_process
-from tracks_dagster.attempts.effects.local.this_machine import ThisMachine, find_devices
+from tracks_dagster.attempts.effects.local.this_machine import ThisMachine, find_devices, find_gone
 from tracks_dagster.attempts.machine import CPU_SLOTS, MIB, Devices, DevicesGiven
 
 ANSWERS = """#!/bin/sh
@@ -137,3 +137,23 @@ def test_pretended_devices_ask_no_driver(tmp_path: Path, monkeypatch: pytest.Mon
     install(tmp_path, monkeypatch, "#!/bin/sh\nexec /bin/sleep 60\n")
     found = find_devices(DevicesGiven(pretended=2), "box", frozenset())
     assert [device.name for device in found.devices] == ["pretended:0", "pretended:1"]
+
+
+@pytest.mark.parametrize(
+    ("script", "gone"),
+    [
+        (MIG, ("GPU-3", "MIG-c")),
+        ("#!/bin/sh\nexit 6\n", ("GPU-1", "GPU-3", "MIG-c")),  # by its manual: no device was found
+        ("#!/bin/sh\nexit 9\n", ()),  # no driver is loaded, as after a boot: it does not tell
+        ("#!/bin/sh\nexit 15\n", ()),
+        ("#!/bin/sh\nexec /bin/sleep 60\n", ()),
+    ],
+)
+def test_a_device_is_gone_only_where_the_driver_says_so(
+    script: str, gone: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(this_machine, "NVIDIA_SMI_S_MAX", 0.5 if "sleep" in script else 60.0)
+    install(tmp_path, monkeypatch, script)
+    names = ("GPU-1", "GPU-3", "MIG-c", "pretended:0", "cpu:1")
+    assert find_gone(DevicesGiven(), names) == gone
+    assert find_gone(DevicesGiven(pretended=2), names) == ()

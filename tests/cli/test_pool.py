@@ -144,3 +144,34 @@ def test_the_devices_of_this_machine_are_shown_with_who_has_them(
         ("pretended:1", ["r-1/a01"]),
     ]
     assert "r-1/a01" in call("pool", "devices").stdout
+
+
+def test_a_device_of_this_machine_is_taken_out_alone_and_shown_with_the_reason(
+    app: App, call: Call, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRACKS_DEVICES", "2")
+    assert app.devices is not None
+    pool, before = app.devices.here.pool, files_of(home)
+    refused = call("pool", "quarantine", pool, "pretended:7", "--why", "x")
+    assert refused.exit_code == 2
+    assert "names no device of this machine; it has: pretended:0, pretended:1" in refused.stderr
+    assert files_of(home) == before
+    told = call("pool", "quarantine", pool, "pretended:1", "--for", "36h", "--why", "a loud fan")
+    assert told.exit_code == 0, told.output
+    assert "Device pretended:1 is given to nobody until" in told.stdout
+    table = call("pool", "devices").stdout
+    assert all(len(line) <= 80 for line in table.splitlines())
+    assert "in quarantine until" in table
+    _, shown = json.loads(call("pool", "devices", "--json").stdout)["devices"]
+    assert (shown["device"], shown["quarantined_until"] is not None) == ("pretended:1", True)
+    assert nodes_of(call, pool) == ["pretended:1"]
+    assert call("pool", "release", pool, "pretended:1", "--why", "a new fan").exit_code == 0
+    again = call("pool", "release", pool, "pretended:1", "--why", "once more", "--json")
+    assert json.loads(again.stdout)["seq"] is None
+    assert "a loud fan" not in call("pool", "devices").stdout
+
+
+def nodes_of(call: Call, pool: str) -> list[str]:
+    """Return what `tracks pool NAME` names."""
+    [shown] = json.loads(call("pool", pool, "--json").stdout)
+    return [node["node"] for node in shown["nodes"]]

@@ -32,6 +32,24 @@ def test_lines_of_other_processes_and_of_before_are_left_out(
     assert this_machine.kernel_lines_since(200.0, {4711}) == []
 
 
+def test_lines_of_a_device_that_others_were_given_are_left_out_and_ones_own_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for place, uuid in (("0000:3B:00.0", "GPU-mine"), ("0000:5e:00.0", "GPU-theirs")):
+        (tmp_path / place).mkdir()
+        (tmp_path / place / "information").write_text(f"Model: \t H100\nGPU UUID: \t {uuid}\n")
+    monkeypatch.setattr(this_machine, "_NVIDIA", tmp_path)
+    mine = "NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus."
+    theirs = "NVRM: Xid (PCI:0000:5e:00): 79, GPU has fallen off the bus."
+    kernel_says(monkeypatch, mine, theirs, at_s=1e12)
+    found = MachineWatch(tmp_path, ["GPU-mine"]).report_since_start({1}, is_killed=False)
+    assert found["kernel_lines"] == [mine, "PCI:0000:3b:00 is GPU-mine"]
+    # a gang that was given none, or a slice of one, may use either
+    for given in ([], ["MIG-a"]):
+        found = MachineWatch(tmp_path, given).report_since_start({1}, is_killed=False)
+        assert found["kernel_lines"][:2] == [mine, theirs]
+
+
 def test_a_kernel_log_that_may_not_be_read_is_told_as_such(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -91,12 +91,14 @@ class Devices:
     """The devices of one machine and the processes on them. problem: why they are not known.
 
     may_be_there: with a problem, whether there may be devices all the same: nobody has said that not.
+    says_none: whether the driver itself says that there is none.
     """
 
     gpus: tuple[Gpu, ...] = ()
     holders: tuple[DeviceHolder, ...] = ()
     problem: str | None = None
     may_be_there: bool = False
+    says_none: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,6 +160,11 @@ def parse_given(text: str, visible: str | None) -> DevicesGiven:
 _UUID = re.compile(r"(?:GPU|MIG)-[A-Za-z0-9/_-]{1,80}")
 
 
+def is_uuid(name: str) -> bool:
+    """Whether a device's name is a UUID: it is no slot and not pretended."""
+    return _UUID.fullmatch(name) is not None
+
+
 def _names(text: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(",") if name.strip())
 
@@ -179,12 +186,15 @@ def pool_devices(
     named = given.names or ()
     if not found.gpus and named and all(map(_UUID.fullmatch, named)):  # of a kind not known here
         return Found(devices=tuple(Device(name=name, node=node) for name in named))
+    gone = gone_devices(given, found, leased)
     if not found.gpus or given.names == ():
-        return Found(devices=_numbered(CPU, max(CPU_SLOTS, cpus), node))
+        slots = _numbered(CPU, max(CPU_SLOTS, cpus), node)
+        return Found(devices=slots, gone=gone, instead=found.problem)
     there = [
         Device(
             name=name,
             node=node,
+            model=gpu.name,
             memory_bytes=None if gpu.slices else gpu.total_bytes,
             out=None if name in leased else _stranger(gpu, found.holders),
         )
@@ -194,8 +204,21 @@ def pool_devices(
     ]
     if not there:
         listed = ", ".join(given.names or ())
-        return Found(problem=f"none of the devices {listed} is on this machine, by nvidia-smi")
-    return Found(devices=tuple(there))
+        problem = f"none of the devices {listed} is on this machine, by nvidia-smi"
+        return Found(problem=problem, gone=gone)
+    return Found(devices=tuple(there), gone=gone)
+
+
+def gone_devices(given: DevicesGiven, found: Devices, names: Collection[str]) -> tuple[str, ...]:
+    """Return those of `names` that the driver does not list any more; none where it does not tell.
+
+    A driver that was reset may give none of its devices back, and a device fall off its bus. One that
+    is not loaded, after a boot, tells nothing.
+    """
+    if not found.gpus and (not found.says_none or given.names is not None):
+        return ()
+    there = {uuid for gpu in found.gpus for uuid in (gpu.uuid, *gpu.slices)}
+    return tuple(name for name in names if is_uuid(name) and name not in there)
 
 
 def _numbered(name: str, count: int, node: str) -> tuple[Device, ...]:
@@ -220,11 +243,16 @@ def _stranger(gpu: Gpu, holders: Iterable[DeviceHolder]) -> str | None:
     large = [each for each in on_it if (each.used_bytes or 0) >= UNNAMED_BYTES_MIN]
     if large:
         largest = max(large, key=lambda each: each.used_bytes or 0)
-        of = f" of {largest.owner}" if largest.owner else ""
         size = describe_size(largest.used_bytes)
-        return f"pid {largest.pid} ({largest.process}){of} holds {size} of it, given to nobody here"
+        return f"{_process(largest)} holds {size} of it, given to nobody here"
     unnamed = _unnamed(gpu, holders)
     return f"{describe_size(unnamed.used_bytes)} of it is held {unnamed.words}" if unnamed else None
+
+
+def _process(holder: DeviceHolder) -> str:
+    """Return a process with its owner: "pid 4711 (python) of ada"."""
+    of = f" of {holder.owner}" if holder.owner else ""
+    return f"pid {holder.pid} ({holder.process}){of}"
 
 
 def describe_size(size_bytes: int | None) -> str:
@@ -293,7 +321,7 @@ def _named(holder: DeviceHolder, device: str, attempt: str | None) -> OrphanMemo
         pid=holder.pid,
         process=holder.process,
         attempt=attempt,
-        words=f"pid {holder.pid} ({holder.process}), {whose}",
+        words=f"{_process(holder)}, {whose}",
     )
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import partial
 
 import click
 
+from tracks_dagster.attempts.effects.sharing import describe_running
 from tracks_dagster.cli import BAD_NEWS
 from tracks_dagster.cli.common import (
     WholeGroup,
@@ -23,16 +25,21 @@ from tracks_dagster.retry.effects.pool_nodes import (
     PoolLine,
     check_pool,
     pool_names,
+    quarantine_device,
     quarantine_node,
+    release_device,
     release_node,
     view_pools,
 )
+from tracks_dagster.scheduling.effects.leases import DeviceLine, DevicePool
+from tracks_dagster.scheduling.model import CPU
 from tracks_dagster.settings import Settings, load_policy
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.text import units
-from tracks_dagster.wiring import open_devices
+from tracks_dagster.wiring import App, open_devices
 
+SHORT_CHARACTERS = 16  # of a device's name in a table: GPU- and twelve more
 _TITLES = ("pool", "node", "strikes", "worked h", "per 100 h", "quarantined until", "why")
 _NUMBERS = frozenset({"strikes", "worked h", "per 100 h"})
 
@@ -80,15 +87,12 @@ def show(ctx: click.Context, name: str | None, as_json: bool) -> None:
 def devices(ctx: click.Context, as_json: bool) -> None:
     """Show the devices of this machine: who has each, since when, and why not to be had."""
     settings = Settings.from_environment()
-    lines, problems = open_devices(settings, open_tracks_to_read(settings), to_read=True).view()
+    pool = open_devices(settings, open_tracks_to_read(settings), to_read=True)
+    lines, problems = pool.view(partial(describe_running, pool, pool.tracks.now()))
     if as_json:
         print_json({"devices": [to_json(line) for line in lines], "problems": problems})
     else:
-        rows = (
-            (each.device, ", ".join(each.held_by) or "–", (each.since or "–")[:16], each.why)
-            for each in lines
-        )
-        print_table(("device", "held by", "since", "why"), rows)
+        _print_devices(lines)
         for problem in problems:
             click.echo(problem, err=True)
     ctx.exit(BAD_NEWS if problems else 0)
@@ -96,16 +100,28 @@ def devices(ctx: click.Context, as_json: bool) -> None:
 
 @pool_command.command("quarantine")
 @click.argument("pool")
-@click.argument("node")
+@click.argument("node", metavar="NODE|DEVICE")
 @click.option("--for", "length", default="24h", show_default=True, help="How long: 90min, 24h, 7d.")
 @deciding_options
 def quarantine(pool: str, node: str, length: str, why: str, by: str, as_json: bool) -> None:
     """Open no attempt on NODE of POOL for a while; running attempts continue.
 
-    `tracks drain NODE` also moves those away.
+    `tracks drain NODE` also moves those away. Where POOL is this machine's, local/HOST, a DEVICE of it
+    is given to nobody: its UUID as `tracks pool devices` shows it, or the start of that.
     """
     for_s = parse_length(length)
     app = open_app()
+    if (own := _own_pool(app, pool)) is not None:
+        device = own.name_of(node)
+        record = quarantine_device(own.tracks, pool, device, for_s=for_s, by=by, why=why)
+        until = record.body["until_at"]
+        print_answer(
+            f"Device {device} is given to nobody until {until} (record {record.seq}); what runs on it "
+            "continues.",
+            {"pool": pool, "device": device, "until_at": until, "seq": record.seq},
+            as_json=as_json,
+        )
+        return
     check_pool(app.tracks, app.ledger, pool)
     record = quarantine_node(app.tracks, pool, node, for_s=for_s, by=by, why=why)
     until = record.body["until_at"]
@@ -119,11 +135,20 @@ def quarantine(pool: str, node: str, length: str, why: str, by: str, as_json: bo
 
 @pool_command.command("release")
 @click.argument("pool")
-@click.argument("node")
+@click.argument("node", metavar="NODE|DEVICE")
 @deciding_options
 def release(pool: str, node: str, why: str, by: str, as_json: bool) -> None:
-    """Allow attempts on NODE of POOL again, and forgive its strikes."""
+    """Allow attempts on NODE of POOL again, and forgive its strikes; or on a DEVICE of this machine."""
     app = open_app()
+    if (own := _own_pool(app, pool)) is not None:
+        device = own.name_of(node)
+        record = release_device(own.tracks, pool, device, by=by, why=why)
+        print_answer(
+            f"Device {device} may be given out: {recorded(record)}.",
+            {"pool": pool, "device": device, "seq": seq_of(record)},
+            as_json=as_json,
+        )
+        return
     check_pool(app.tracks, app.ledger, pool)
     record = release_node(app.tracks, pool, node, by=by, why=why)
     print_answer(
@@ -131,6 +156,45 @@ def release(pool: str, node: str, why: str, by: str, as_json: bool) -> None:
         {"pool": pool, "node": node, "seq": seq_of(record)},
         as_json=as_json,
     )
+
+
+def _own_pool(app: App, pool: str) -> DevicePool | None:
+    """Return the devices of this machine where `pool` is theirs."""
+    return app.devices if app.devices is not None and app.devices.here.pool == pool else None
+
+
+def _print_devices(lines: Sequence[DeviceLine]) -> None:
+    """Print a table without the columns that say nothing, and free slots as a number."""
+    slots = [line for line in lines if line.device.startswith(f"{CPU}:")]
+    free = [line for line in slots if not (line.held_by or line.why)]
+    shown = [line for line in lines if line not in free]
+    columns = {
+        "device": [_short(line.device) for line in shown],
+        "model": [line.model for line in shown],
+        "memory": [_size(line.memory_bytes) for line in shown],
+        "held by": [", ".join(line.held_by) for line in shown],
+        "since": [(line.since or "")[5:16].replace("T", " ") for line in shown],
+        "free in": [
+            "" if line.free_in_s is None else units.about(line.free_in_s) for line in shown
+        ],
+        "strikes": [str(line.strikes or "") for line in shown],
+        "why": [line.why for line in shown],
+    }
+    told = {title: cells for title, cells in columns.items() if any(cells)}
+    if shown:
+        rows = zip(*([cell or "–" for cell in cells] for cells in told.values()), strict=True)
+        print_table(told, rows, right={"memory", "strikes"})
+    if free:
+        click.echo(f"{len(free)} of {len(slots)} CPU slots are free.")
+
+
+def _short(device: str) -> str:
+    """Return as much of a UUID as tells devices of one machine apart; commands take it so."""
+    return device if len(device) <= SHORT_CHARACTERS else f"{device[:SHORT_CHARACTERS]}…"
+
+
+def _size(size_bytes: int | None) -> str:
+    return "" if size_bytes is None else f"{size_bytes / 2**30:.0f} GiB"
 
 
 def parse_length(text: str) -> float:

@@ -122,12 +122,14 @@ def quarantine_rows(state: QuarantineState, before: QuarantineState | None = Non
 
 
 def _strikes(state: PoolState) -> list[Strike]:
-    found = [strike for node in state.nodes for strike in node.strikes]
+    found = [strike for node in (*state.nodes, *state.devices) for strike in node.strikes]
     return sorted(found, key=lambda strike: strike.seq)
 
 
 def _quarantines(state: PoolState) -> list[Quarantine]:
-    found = [quarantine for node in state.nodes for quarantine in node.quarantines]
+    found = [
+        quarantine for node in (*state.nodes, *state.devices) for quarantine in node.quarantines
+    ]
     return sorted(found, key=lambda quarantine: quarantine.seq)
 
 

@@ -27,7 +27,7 @@ from tracks_dagster.track.reasons import TerminationReason
 LINES_MAX = 8
 LINE_CHARACTERS_MAX = 400
 
-CLASSIFIER_VERSION = "7"
+CLASSIFIER_VERSION = "8"
 
 AGAINST_MAX = 5
 

@@ -17,6 +17,9 @@ CANNOT_START = "GangCannotStart"
 # The type of the condition by which a cluster refused to take a gang at all.
 START_FAILED = "StartFailed"
 
+# The type of the condition by which a device that a rank had is not on its machine any more.
+DEVICE_GONE = "DeviceGone"
+
 # A last word's reason when a signal asked the rank to end. Who asked, and so the termination reason, is
 # in the recorded intent or the conditions, never in the rank's word.
 DRAINED = "drained"

@@ -68,6 +68,9 @@ class NodeRule:
             )
 
 
+# Of a machine's devices one may go at any rate while another is left: what names a device is no guess
+# by its rank alone, and few machines have so many that a quarter is one.
+DEVICES_ALLOWED_MIN = 1
 QUARANTINED_MAX = 32  # by the rule, in one pool: as many as an attempt's record can name
 DOUBLINGS_MAX = 32
 
@@ -104,12 +107,15 @@ class DueQuarantine:
     counted_seqs: tuple[int, ...]
 
 
-def due_quarantine(state: PoolState, rule: NodeRule, now: datetime) -> DueQuarantine | None:
+def due_quarantine(
+    state: PoolState, rule: NodeRule, now: datetime, *, allowed_min: int = 0
+) -> DueQuarantine | None:
     """Return the node to quarantine next, the one struck first; None where there is none.
 
-    More strikes against a node never make it less due.
+    More strikes against a node never make it less due. allowed_min: as many may be in quarantine
+    whatever share that is, while one is left.
     """
-    for health in healths(state, rule, now):
+    for health in healths(state, rule, now, allowed_min=allowed_min):
         node = state.node(health.node)
         if node is None or not health.is_due or health.spared_by is not None:
             continue
@@ -125,9 +131,11 @@ def due_quarantine(state: PoolState, rule: NodeRule, now: datetime) -> DueQuaran
     return None
 
 
-def healths(state: PoolState, rule: NodeRule, now: datetime) -> list[Health]:
+def healths(
+    state: PoolState, rule: NodeRule, now: datetime, *, allowed_min: int = 0
+) -> list[Health]:
     """Return the health of every node that a record names, in the order of their first record."""
-    spared_by = _why_spared(state, rule, now)
+    spared_by = _why_spared(state, rule, now, allowed_min)
     counted = [_counted(node, rule, now) for node in state.nodes]
     total = sum(len(strikes) for strikes in counted)
     return [
@@ -243,10 +251,11 @@ def _earlier_count(node: NodeState, rule: NodeRule, now: datetime) -> int:
     )
 
 
-def _why_spared(state: PoolState, rule: NodeRule, now: datetime) -> str | None:
+def _why_spared(state: PoolState, rule: NodeRule, now: datetime, allowed_min: int) -> str | None:
     """Return why no further node may be quarantined by the rule, or None."""
     nodes = node_count(state, rule, now)
     allowed = min(int(rule.share * nodes + 1e-9), QUARANTINED_MAX)
+    allowed = max(allowed, min(allowed_min, nodes - 1))
     gone = len(state.quarantined_at(now))
     if gone < allowed:
         return None

@@ -9,21 +9,24 @@ too late and nothing starts.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from tracks_dagster.scheduling.model import CPU, Demand, Device, Start
 from tracks_dagster.track.bodies import DevicesLeased
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.names import ENV_LEASED_DEVICES, parse_attempt_key, parse_eval_attempt_key
-from tracks_dagster.track.states.pool_state import Lease
+from tracks_dagster.track.states.pool_state import Lease, PoolState, Quarantine
 from tracks_dagster.track.states.run_state import RunState
 
 # Until a Dagster run that was asked for has begun, at the latest, it counts as failed; so long a lease
 # waits for it. Only of a lease that nobody has confirmed.
 LEASE_S_MAX = 600.0
 NAMED_MAX = 8  # devices in a message
+OUT_CHARACTERS_MAX = 200  # of why a device is out
+_WHOLE = re.compile(r"(?:GPU|MIG)-[A-Za-z0-9-]{32,80}")  # a UUID that is not cut short
 PRETENDED = "pretended"  # before a colon and a number: a device that is none; slots are "cpu:0" …
 
 
@@ -43,10 +46,16 @@ class Here:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """What a look at this machine's devices found. problem: why they are not known, in words."""
+    """What a look at this machine's devices found. problem: why they are not known, in words.
+
+    gone: those that are leased and not on the machine any more. instead: why slots on CPUs are given
+    where a driver should have devices, in words.
+    """
 
     devices: tuple[Device, ...] = ()
     problem: str | None = None
+    gone: tuple[str, ...] = ()
+    instead: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +88,25 @@ def why_over(holder: Holder, here: Here, now: datetime) -> str | None:
     return None
 
 
+def has_lost(holder: Holder, gone: Collection[str]) -> bool:
+    """Whether a device of a lease is gone from the machine before anything has started on it. What has
+    started ends by itself, and nobody else starts on a device that is gone."""
+    return holder.lease.confirmed_at is None and not set(gone).isdisjoint(holder.lease.body.devices)
+
+
+def all_lost(given: Iterable[str], found: Found) -> str | None:
+    """Say that this machine gave devices and has none now: nobody is to train on its CPUs for that
+    unasked. given: by the leases that stand. None where it has some, or never gave any."""
+    names = [name for name in given if not name.startswith((f"{PRETENDED}:", f"{CPU}:"))]
+    if found.instead is None or not names:
+        return None
+    listed = ", ".join(names[:NAMED_MAX]) + (", …" if len(names) > NAMED_MAX else "")
+    return (
+        f"{listed} was given before, and this machine has no device now ({found.instead}): load or "
+        f"reset the driver, or reboot. TRACKS_DEVICES=cpu:{len(found.devices)} trains on its CPUs"
+    )
+
+
 def has_ended(state: RunState | None, key: str) -> bool:
     """Whether an attempt, or an attempt at an eval, is over by the track of its run. One that the
     track does not have is: the store lost it, and nothing of it can be recorded any more."""
@@ -93,6 +121,40 @@ def has_ended(state: RunState | None, key: str) -> bool:
         (each.opened.eval_id, each.opened.number) == (eval_id, number) and each.ended is None
         for each in state.evals
     )
+
+
+def without_quarantined(found: Found, state: PoolState | None, now: datetime) -> Found:
+    """Return what was found, with the devices out that are in quarantine at `now`."""
+    holding = (
+        {} if state is None else {q.body.device: q for q in state.by_device.quarantined_at(now)}
+    )
+    devices = tuple(
+        each if (quarantine := holding.get(each.name)) is None else _out(each, quarantine)
+        for each in found.devices
+    )
+    return replace(found, devices=devices)
+
+
+def _out(device: Device, quarantine: Quarantine) -> Device:
+    until = f"{quarantine.until_at:%Y-%m-%d %H:%M} UTC"
+    words = f"in quarantine until {until} by {quarantine.body.by}: {quarantine.body.why}"
+    return replace(device, out=words[:OUT_CHARACTERS_MAX])
+
+
+def find_name(given: str, names: Sequence[str], *, is_known: bool) -> str:
+    """Return which of the devices `names` is meant: the one of that name, or the only one that begins
+    so. is_known: whether these are all. Raises InvalidInput; slots on CPUs are no devices."""
+    if given.startswith(f"{CPU}:"):
+        raise InvalidInput(f"{given} is a slot on CPUs, which are all alike, and no device.")
+    devices = [name for name in names if not name.startswith(f"{CPU}:")]
+    found = [given] if given in devices else [name for name in devices if name.startswith(given)]
+    if not found and not is_known and _WHOLE.fullmatch(given):
+        return given
+    if len(found) != 1:
+        what = "names several devices" if found else "names no device"
+        listed = ", ".join((found or devices)[:NAMED_MAX]) or "none that can be told"
+        raise InvalidInput(f"{given!r} {what} of this machine; it has: {listed}.")
+    return found[0]
 
 
 def two_machines(holding: Iterable[Lease], here: Here) -> str | None:

@@ -19,14 +19,15 @@ class Device:
     """One place for a rank.
 
     name: its UUID, "pretended:0" or "cpu:0". kind: only a demand of the same kind takes it. node: the
-    machine. memory_bytes: None where it is not known; then it is never shared. island: devices of one
-    island reach each other fast (NVLink, a NUMA node); "" where nobody knows. out: why it may not be
-    given, None where it may.
+    machine. model: for people. memory_bytes: None where it is not known; then it is never shared.
+    island: devices of one island reach each other fast (NVLink, a NUMA node); "" where nobody knows.
+    out: why it may not be given, None where it may.
     """
 
     name: str
     kind: str = ""
     node: str = ""
+    model: str = ""
     memory_bytes: int | None = None
     island: str = ""
     out: str | None = None

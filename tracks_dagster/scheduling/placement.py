@@ -84,6 +84,8 @@ class FreeDevices:
         for each in running:
             need = each.demand.memory_bytes if shares else None
             for name in each.devices:
+                if name not in self.devices:
+                    continue  # it is gone from its machine
                 holders[name] = holders.get(name, 0) + 1
                 if need is not None:
                     needs[name] = needs.get(name, 0) + need
@@ -175,7 +177,7 @@ class FreeDevices:
 
     def could_hold(self, names: Iterable[str], need: int | None) -> bool:
         """Whether one of these devices could ever hold that need."""
-        sizes = (self.devices[name].memory_bytes for name in names)
+        sizes = (self.devices[name].memory_bytes for name in names if name in self.devices)
         return any(need is None or size is None or size >= need for size in sizes)
 
     def is_shared(self, names: Iterable[str]) -> bool:
@@ -224,8 +226,10 @@ class FreeDevices:
         return tuple(chosen.names)
 
     def take(self, names: Sequence[str], need: int | None) -> None:
-        """Take devices, whoever has them already."""
+        """Take devices, whoever has them already. A name that is no device is left out."""
         for name in names:
+            if name not in self.devices:
+                continue
             if name not in self._holders:
                 device = self.devices[name]
                 self._take_empty((device.memory_bytes, device.node), [name], need)

@@ -465,6 +465,7 @@ class AttemptEnded:
     first_line_ran: whether any rank ran its first line (an attempt without is free).
     onset_step: the step at which the numbers went wrong (NaN, spike, divergence), None otherwise.
     blamed_node: the node of the rank that failed first, or that was rebooted; None: not known.
+    blamed_device: the device that a fault of hardware is held against, by its UUID or name.
     spent: what the launch had spent by the newest journal line that has it; last_stepped_at:
     when its last step was done. memory: of the rank that took most, figure by figure, by the newest
     lines of the journals.
@@ -493,6 +494,7 @@ class AttemptEnded:
     spent: TimeSpent | None = None
     last_stepped_at: str | None = None
     memory: MemoryPeak | None = None
+    blamed_device: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -767,6 +769,7 @@ class NodeStruck:
     struck_at: when the attempt ended. exposure_s: for how long attempts that ended inside the policy's
     window had run on the node, this one included; pool_exposure_s: the same over all nodes of the
     pool; pool_node_count: how many nodes these were.
+    device: of the node, where the evidence names one; then these three are of the node's devices.
     """
 
     pool: str
@@ -780,13 +783,15 @@ class NodeStruck:
     pool_node_count: int
     why: str
     by: str
+    device: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeQuarantined:
     """`node_quarantined`: no attempt is opened onto the node before `until_at`.
 
-    counted_seqs: the strikes that a rule counted; empty for what a person decided.
+    counted_seqs: the strikes that a rule counted; empty for what a person decided. device: the one of
+    the node that is given to nobody; None: the whole node.
     """
 
     pool: str
@@ -795,16 +800,21 @@ class NodeQuarantined:
     by: str
     why: str
     counted_seqs: tuple[int, ...] = ()
+    device: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeReleased:
-    """`node_released`: a person ends the node's quarantine; strikes before it count no more."""
+    """`node_released`: a person ends the node's quarantine; strikes before it count no more.
+
+    device: the same of one device of the node.
+    """
 
     pool: str
     node: str
     by: str
     why: str
+    device: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -127,7 +127,8 @@ class Gang:
         self._drill_fired = False
         self._pids: set[int] = set()
         self._counted_at = 0.0  # monotonic
-        self._machine = MachineWatch(work)
+        given = spec.environment.get(names.ENV_LEASED_DEVICES, "")
+        self._machine = MachineWatch(work, given.split(","))
 
     def start(self) -> None:
         """Start every rank and write down their pids; one that cannot be started ends the gang."""

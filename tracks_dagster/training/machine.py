@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,14 +31,21 @@ _OF_INTEREST = re.compile(
     r"|Out of memory: Kill|out of memory: Kill|oom-kill:|I/O error|segfault at",
     re.IGNORECASE,
 )
+_NVIDIA = Path("/proc/driver/nvidia/gpus")
+DEVICES_MAX = 256
+_UUID = re.compile(r"^GPU UUID:\s+(GPU-[0-9A-Za-z-]+)\s*$", re.MULTILINE)
+_PLACE = re.compile(r"\(PCI:([0-9a-fA-F:.]{7,20})\)")
 _PID = re.compile(r"(?:Killed process |\bpid[=:] ?'?|\[)(\d+)\b")
 
 
 class MachineWatch:
     """One gang's machine, from the gang's start on."""
 
-    def __init__(self, work: Path) -> None:
+    def __init__(self, work: Path, devices: Collection[str] = ()) -> None:
+        """Look at the machine as it is now. devices: that the gang was given, by name; none: any."""
         self._work = work
+        self._devices = frozenset(devices)
+        self._places = read_device_places()
         self._cgroup = find_cgroup()
         self._began_s = time.monotonic()
         self._before = read_counters(self._cgroup)
@@ -52,6 +59,7 @@ class MachineWatch:
         """
         grown = growth(self._before, read_counters(self._cgroup))
         lines = kernel_lines_since(self._began_s, pids)
+        lines = of_devices(lines, self._places, self._devices)
         is_ours = any(_NAMES_OUR_OOM.search(line) for line in lines) or (
             is_killed and is_unreadable(lines)
         )
@@ -94,6 +102,43 @@ def kernel_lines_since(began_s: float, pids: Collection[int]) -> list[str]:
     return [line for line in found if _OF_INTEREST.search(line) and _is_ours(line, pids)][
         -LINES_MAX:
     ]
+
+
+def read_device_places() -> dict[str, str]:
+    """Return the UUIDs of this machine's NVIDIA devices by their places on the bus, as the driver has
+    them: "0000:3b:00" → "GPU-…". Nothing where there is no such driver."""
+    found = {}
+    for file in sorted(_NVIDIA.glob("*/information"))[:DEVICES_MAX]:
+        try:
+            uuid = _UUID.search(file.read_text(encoding="utf-8", errors="replace"))
+        except OSError:
+            continue
+        if uuid is not None:
+            found[_bus(file.parent.name)] = uuid[1]
+    return found
+
+
+def of_devices(
+    lines: Iterable[str], places: Mapping[str, str], devices: Collection[str]
+) -> list[str]:
+    """Return the lines that are not of a device that somebody else was given, and after them which
+    device is at each place that they name."""
+    own = {name for name in devices if name.startswith("GPU-")}
+    kept, named = [], {}
+    for line in lines:
+        place = _PLACE.search(line)
+        uuid = places.get(_bus(place[1])) if place is not None else None
+        if uuid is not None and own and uuid not in own:
+            continue
+        kept.append(line)
+        if place is not None and uuid is not None:
+            named[place[1]] = uuid
+    return [*kept, *(f"PCI:{place} is {uuid}" for place, uuid in named.items())]
+
+
+def _bus(place: str) -> str:
+    """Return a place on the bus as lines of the kernel have it, without the function: "0000:3b:00"."""
+    return place.lower().partition(".")[0]
 
 
 def is_unreadable(lines: Collection[str]) -> bool:

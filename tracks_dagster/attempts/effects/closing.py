@@ -8,6 +8,7 @@ decision, so one of them appends it and the other finds it there.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime
 from typing import Protocol
 
@@ -16,11 +17,20 @@ from tracks_dagster.attempts.ports import GangLauncher, GangPhase, GangReport, O
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.reasons import hangs
 from tracks_dagster.reasons.classify import classifier_version, classify
-from tracks_dagster.reasons.evidence import CANNOT_START, Evidence, RankEnd, Verdict
+from tracks_dagster.reasons.evidence import (
+    CANNOT_START,
+    DEVICE_GONE,
+    Condition,
+    Evidence,
+    RankEnd,
+    Verdict,
+)
 from tracks_dagster.reasons.fingerprints import fingerprint
 from tracks_dagster.reasons.initiator import initiator
-from tracks_dagster.reasons.rules.control import blamed_rank
+from tracks_dagster.reasons.rules.control import blamed_rank, named_device
 from tracks_dagster.reasons.user_rules import UserRules
+from tracks_dagster.scheduling.effects.leases import DevicePool
+from tracks_dagster.scheduling.model import CPU
 from tracks_dagster.track.bodies import AttemptEnded
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.errors import GangError, UnknownRun
@@ -31,6 +41,9 @@ from tracks_dagster.track.records import Draft, Kind, canonical_json, parse_time
 from tracks_dagster.track.states.run_state import AttemptState, RunState
 
 OTHER_RANKS_S_MAX = 60.0  # after the first rank's end: how long the ends of the others are awaited
+OF_DEVICES = frozenset(
+    {TerminationReason.GPU_HARDWARE.value, TerminationReason.SILENT_CORRUPTION.value}
+)
 NUMERIC = frozenset({TerminationReason.NAN_LOSS.value, TerminationReason.LOSS_DIVERGENCE.value})
 GATHERINGS_MAX = 5  # a launch may be placed while evidence is gathered; then it is gathered again
 
@@ -70,6 +83,11 @@ class ClosingWorld(Protocol):
         """A user's own rules of the classifier."""
         ...
 
+    @property
+    def devices(self) -> DevicePool | None:
+        """The devices of this machine; None where they are not ours to give."""
+        ...
+
 
 def close_attempt(
     closing: ClosingWorld,
@@ -95,7 +113,9 @@ def close_attempt(
         report = gangs.observe(ref.run_id, ref.attempt_id)
         claim = attempt.claims[-1].body.dagster_run_id if attempt.claims else None
         run = closing.orchestrator.find(claim) if claim else None
-        gathered = gather(tracks, state, attempt, report, run, problem)
+        gone = _gone_devices(closing.devices, state, attempt, report)
+        met = replace(problem, conditions=(*problem.conditions, *gone))
+        gathered = gather(tracks, state, attempt, report, run, met)
         ended = _ended(tracks, state, attempt, gathered, by, closing.rules)
         draft = tracks.draft(Kind.ATTEMPT_ENDED, ended, attempt_id=ref.attempt_id)
         if tracks.decide_run(ref.run_id, _unless_changed(draft, attempt)) is not None:
@@ -166,6 +186,7 @@ def _ended(
         cursor_to=gathered.journal.cursor_to,
         onset_step=_onset_step(verdict, evidence),
         blamed_node=_blamed_node(verdict, evidence, attempt),
+        blamed_device=_blamed_device(verdict, evidence, attempt),
         spent=gathered.journal.spent,
         last_stepped_at=gathered.journal.last_stepped_at,
         memory=gathered.journal.memory,
@@ -185,14 +206,65 @@ def _blamed_node(verdict: Verdict, evidence: Evidence, attempt: AttemptState) ->
     or that failed first."""
     if verdict.reason == TerminationReason.NODE_FAILURE and evidence.boot_ids:
         return min(evidence.boot_ids)
-    hung = next((c.rank for c in evidence.conditions if c.type == hangs.CONDITION), None)
-    rank = hung if hung is not None else blamed_rank(evidence, verdict.reason)
-    first = initiator(evidence.ranks)
-    if rank is None and first is not None:
-        rank = first.rank
+    rank = _blamed_rank(verdict, evidence)
     if attempt.placed is None or rank is None:
         return None
     return node_of(attempt.placed, rank)
+
+
+def _blamed_device(verdict: Verdict, evidence: Evidence, attempt: AttemptState) -> str | None:
+    """Return the device whose fault an end is: the one that the kernel's lines name, that is gone, or
+    the blamed rank's. None where it is no fault of a device, or nobody knows of which."""
+    if verdict.reason not in OF_DEVICES:
+        return None
+    named = named_device(evidence.kernel_lines)
+    gone = next((c.rank for c in evidence.conditions if c.type == DEVICE_GONE), None)
+    rank = gone if gone is not None else _blamed_rank(verdict, evidence)
+    return named or (None if rank is None else device_of_rank(attempt, rank))
+
+
+def _blamed_rank(verdict: Verdict, evidence: Evidence) -> int | None:
+    """Return the rank that hung, that a control plane names, or that failed first."""
+    hung = next((c.rank for c in evidence.conditions if c.type == hangs.CONDITION), None)
+    rank = hung if hung is not None else blamed_rank(evidence, verdict.reason)
+    first = initiator(evidence.ranks)
+    return first.rank if rank is None and first is not None else rank
+
+
+def device_of_rank(attempt: AttemptState, rank: int) -> str | None:
+    """Return the device that a rank had, as it says or as it was given them in order; None: no device,
+    or not known."""
+    places = attempt.placed.ranks if attempt.placed is not None else ()
+    own = next((place.device for place in places if place.rank == rank), CPU)
+    given = attempt.held.devices if attempt.held is not None else ()
+    if own not in given and rank < len(given):
+        own = given[rank]
+    return None if own.partition(":")[0] == CPU else own
+
+
+def _gone_devices(
+    devices: DevicePool | None, state: RunState, attempt: AttemptState, report: GangReport
+) -> tuple[Condition, ...]:
+    """Return which of its devices the machine lost while the attempt had them; none where every rank
+    did its work, or somebody asked for the end."""
+    held = attempt.held
+    if devices is None or held is None or held.pool != devices.here.pool:
+        return ()
+    if state.stop_for(attempt) is not None or (
+        report.ranks and all(end.exit_code == 0 for end in report.ranks)
+    ):
+        return ()
+    return tuple(
+        Condition(
+            type=DEVICE_GONE,
+            reason="NotListed",
+            message=f"{name} is not on this machine any more, by its driver",
+            at=None,
+            source="supervisor",
+            rank=held.devices.index(name),
+        )
+        for name in devices.gone(held.devices)
+    )
 
 
 def device_seconds(

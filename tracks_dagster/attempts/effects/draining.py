@@ -55,8 +55,8 @@ def pools_of_node(tracks: Tracks, ledger: Ledger, node: str) -> list[str]:
     )
     found = {row["pool"] for row in rows if node in json.loads(row["nodes_json"])}
     rows = ledger.query(
-        "select pool from node_strikes where node = :node "
-        "union select pool from node_quarantines where node = :node",
+        "select pool from node_strikes where node = :node and device is null "
+        "union select pool from node_quarantines where node = :node and device is null",
         {"node": node},
     )
     return sorted(found | {row["pool"] for row in rows})

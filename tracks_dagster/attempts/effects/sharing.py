@@ -67,7 +67,7 @@ def share_devices(world: World, attempts: Sequence[OpenAttempt], *, by: str) -> 
     try:
         usage = read_usage(world.ledger, policy, now=now, prices=world.prices)
         decide = partial(plan, policy=policy, now_s=now.timestamp(), usage=usage)
-        shared = pool.share(waiting, decide, partial(_describe, pool, now), by=by)
+        shared = pool.share(waiting, decide, partial(describe_running, pool, now), by=by)
     except TracksError as error:
         why = f"nobody can tell who has the devices of this machine: {error}"
         return Shared(
@@ -182,7 +182,7 @@ def _eval_s(state: RunState, suite: str) -> float | None:
     return max(took, default=None)
 
 
-def _describe(pool: DevicePool, now: datetime, holder: Holder, running: Running) -> Running:
+def describe_running(pool: DevicePool, now: datetime, holder: Holder, running: Running) -> Running:
     """Add what the run's own records and journal say: how long it still takes, what a move loses."""
     state, key = holder.state, holder.lease.body.key
     named = parse_eval_attempt_key(key)

@@ -57,7 +57,7 @@ class World:
     def for_tick(self) -> World:
         """Return the same world with nothing asked yet, and with storms and strikes of nodes."""
         pools = Pools(self.ledger, self.policy.storm, now=self.tracks.now())
-        nodes = NodeHealth(self.tracks, self.ledger, self.policy.nodes)
+        nodes = NodeHealth(self.tracks, self.ledger, self.policy.nodes, devices=self.devices)
         return replace(self, holds=Holds(self.tracks, pools=pools), nodes=nodes)
 
 

@@ -264,7 +264,7 @@ def _part(find: Callable[[AttemptView], Part | None]) -> Callable[[Callable[[Par
 
 _run = _part(lambda v: v.declared)
 _opened = _part(lambda v: v.attempt.opened)
-_held = _part(lambda v: v.attempt.claims[-1].body.held if v.attempt.claims else None)
+_held = _part(lambda v: v.attempt.held)
 _debit = _part(lambda v: v.attempt.opened.debit)
 _placed = _part(lambda v: v.attempt.placed)
 _restored = _part(lambda v: v.attempt.restored)

@@ -104,6 +104,9 @@ IN_STORE: Absence[SnapshotState] = Absence(
 NO_OWN_CHECKS: Absence[SnapshotState] = Absence(
     "no_own_checks", "it was added without --checks", lambda s: s.body.checks_sha256 is None
 )
+NODE_AS_A_WHOLE: Absence[Strike | Quarantine] = Absence(
+    "node_as_a_whole", "it is of the node as a whole", lambda each: each.body.device is None
+)
 NOT_RELEASED: Absence[Quarantine | SourceQuarantine] = Absence(
     "not_released", "nobody has released it", lambda q: q.release is None
 )
@@ -179,6 +182,8 @@ NODE_STRIKE: tuple[Fact[Strike], ...] = (
     Fact("pool", TEXT, lambda s: s.body.pool, "the compute pool", is_key=True),
     Fact("seq", INTEGER, lambda s: s.seq, "of the record", is_key=True),
     Fact("node", TEXT, lambda s: s.body.node, "the node"),
+    Fact("device", TEXT, lambda s: s.body.device, "the device of it that the evidence names",
+         absent=(NODE_AS_A_WHOLE,)),
     Fact("run_id", TEXT, lambda s: s.body.run_id, "whose attempt failed there"),
     Fact("attempt_id", INTEGER, lambda s: s.body.attempt_id, "the attempt that failed there"),
     Fact("reason", TEXT, lambda s: s.body.reason, "why it ended"),
@@ -196,6 +201,8 @@ NODE_QUARANTINE: tuple[Fact[Quarantine], ...] = (
     Fact("pool", TEXT, lambda q: q.body.pool, "the compute pool", is_key=True),
     Fact("seq", INTEGER, lambda q: q.seq, "of the record", is_key=True),
     Fact("node", TEXT, lambda q: q.body.node, "the node"),
+    Fact("device", TEXT, lambda q: q.body.device, "the device of it that is given to nobody",
+         absent=(NODE_AS_A_WHOLE,)),
     Fact("decided_by", TEXT, lambda q: q.body.by, "the sensor or person"),
     Fact("why", TEXT, lambda q: q.body.why, "in words"),
     Fact("strike_count", INTEGER, lambda q: len(q.body.counted_seqs),

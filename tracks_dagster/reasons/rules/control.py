@@ -42,9 +42,11 @@ from tracks_dagster.reasons.rules.control_words import (
     DUE_TO,
     HARDWARE_LINES,
     HARDWARE_XIDS,
+    IS_DEVICE,
     JOB_CANCELLED,
     MACHINE_LINES,
     OOM_KILLER,
+    PCI,
     REFUSED_STARTS,
     REPORTED_LATE,
     REQUEUED,
@@ -183,12 +185,24 @@ def rebooted(evidence: Evidence) -> Finding | None:
 
 def kernel_hardware(evidence: Evidence) -> Finding | None:
     """A device's own fault in the kernel's lines, or in those that a log repeats."""
-    for line in (*evidence.kernel_lines, *_log_lines(evidence.ranks)):
-        numbers = {int(n) for match in XID.finditer(line) for n in match.groups() if n}
-        if numbers & HARDWARE_XIDS or HARDWARE_LINES.search(line):
-            return _finding(_R.GPU_HARDWARE, MEASURED, line)
+    lines = (*evidence.kernel_lines, *_log_lines(evidence.ranks))
+    line = next(filter(_is_of_device, lines), None)
+    if line is not None:
+        return _finding(_R.GPU_HARDWARE, MEASURED, line)
     broken = next((line for line in evidence.kernel_lines if MACHINE_LINES.search(line)), None)
     return None if broken is None else _finding(_R.NODE_FAILURE, MEASURED, broken)
+
+
+def named_device(kernel_lines: Sequence[str]) -> str | None:
+    """Return the UUID of the device whose own fault the kernel's lines tell; None: they name none."""
+    known = {m[1].lower(): m[2] for line in kernel_lines if (m := IS_DEVICE.match(line))}
+    places = (PCI.search(line) for line in kernel_lines if _is_of_device(line))
+    return next((known[p[1].lower()] for p in places if p and p[1].lower() in known), None)
+
+
+def _is_of_device(line: str) -> bool:
+    numbers = {int(n) for match in XID.finditer(line) for n in match.groups() if n}
+    return bool(numbers & HARDWARE_XIDS) or HARDWARE_LINES.search(line) is not None
 
 
 def container_oom(evidence: Evidence) -> Finding | None:

@@ -44,6 +44,7 @@ CONDITIONS = _words(
      r"|NotEnoughResources|/OutOf(cpu|memory|pods|nvidia|\w+\.com)|exceeded quota: )",
      _R.SCHEDULING_TIMEOUT),
     (r"no healthy devices present|cannot allocate unhealthy devices", _R.GPU_HARDWARE),
+    (r"^DeviceGone/", _R.GPU_HARDWARE),
     # A gang that the API server refused.
     (r"^StartFailed/.*exceeds the quota", _R.SCHEDULING_TIMEOUT),
     (r"^StartFailed/.*(may not \w+|credentials|forbids it)", _R.PERMISSION_DENIED),
@@ -181,6 +182,9 @@ XID = re.compile(
     r"(?:.*previous Xid (\d+))?",
     re.IGNORECASE,
 )
+# Which device a line of the kernel is about, and the line by which the gang's parent names that one.
+PCI = re.compile(r"\(PCI:([0-9a-fA-F:.]{7,20})\)")
+IS_DEVICE = re.compile(r"^PCI:([0-9a-fA-F:.]{7,20}) is (GPU-[0-9A-Za-z-]{1,80})$")
 HARDWARE_LINES = re.compile(
     r"SXid \([^)]*\): \d+, Fatal|GPU has fallen off the bus"
     r"|uncorrectable (ECC|NVLink) error(?!s?\s?[:=]\s?0)"

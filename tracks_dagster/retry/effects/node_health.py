@@ -1,4 +1,5 @@
-"""Strike the nodes that attempts ended on, quarantine those that stand out, avoid those on hold.
+"""Strike the nodes and devices that attempts ended on, quarantine those that stand out, avoid those on
+hold.
 
 Asked where what follows on an attempt's end is decided: the strike is recorded before the next attempt
 opens, and a tick that died in between is repeated. What an attempt struck is in the pool's track
@@ -17,7 +18,14 @@ from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.retry.avoidance import Opening, avoid, no_node_left
 from tracks_dagster.retry.decision import Decision, Retry
-from tracks_dagster.retry.node_health import QUARANTINED_MAX, NodeRule, due_quarantine
+from tracks_dagster.retry.node_health import (
+    DEVICES_ALLOWED_MIN,
+    QUARANTINED_MAX,
+    DueQuarantine,
+    NodeRule,
+    due_quarantine,
+)
+from tracks_dagster.scheduling.effects.leases import DevicePool
 from tracks_dagster.track.bodies import Alert, NodeQuarantined, NodeStruck
 from tracks_dagster.track.errors import TrackBroken
 from tracks_dagster.track.names import LOCAL
@@ -36,8 +44,20 @@ WORDS_CHARACTERS_MAX = 300  # of what is wrong with a pool's track, in a decisio
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Blamed:
+    """What an attempt's end is held against. device: the one of the node that the evidence names, in
+    the pool of its machine; None: the node as a whole."""
+
+    attempt: AttemptState
+    pool: str
+    node: str
+    device: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PoolWork:
-    """How long each node worked in the pool's attempts that ended of late. seconds: by node."""
+    """How long each node worked in the pool's attempts that ended of late. seconds: by node, or by
+    device."""
 
     seconds: Mapping[str, float]
 
@@ -48,10 +68,16 @@ class PoolWork:
 
 
 class NodeHealth:
-    """Decides on nodes by one policy's rule; make one for a tick. Safe for several threads."""
+    """Decides on nodes and devices by one policy's rule; make one for a tick. Safe for several threads.
 
-    def __init__(self, tracks: Tracks, ledger: Ledger, rule: NodeRule) -> None:
+    devices: of this machine; without them none of it is struck alone.
+    """
+
+    def __init__(
+        self, tracks: Tracks, ledger: Ledger, rule: NodeRule, *, devices: DevicePool | None = None
+    ) -> None:
         self._tracks = tracks
+        self._devices = devices
         self._ledger = ledger
         self._rule = rule
         self._works: dict[str, PoolWork] = {}
@@ -61,17 +87,17 @@ class NodeHealth:
         blamed = self._blamed(state)
         if blamed is None:
             return False
-        attempt, pool, _ = blamed
         try:
-            found = self._tracks.find_pool(pool)
+            found = self._pools(blamed).find_pool(blamed.pool)
         except TrackBroken:
             return False  # `tracks fsck` tells of it, and no run waits for it
-        if found is None or not found.has_struck(state.run_id, attempt.attempt_id):
+        if found is None or not found.has_struck(state.run_id, blamed.attempt.attempt_id):
             return True
-        return due_quarantine(found, self._rule, self._tracks.now()) is not None
+        return self._due(found, blamed) is not None
 
     def look(self, state: RunState, *, by: str) -> None:
-        """Strike the node that the newest attempt ended on, and quarantine what is due. Idempotent.
+        """Strike the node that the newest attempt ended on, or the device of it that is to blame, and
+        quarantine what is due. Idempotent.
 
         Nothing where it has not ended, ended for no fault of a node or because a person emptied its
         node, or nobody knows of which node.
@@ -80,11 +106,10 @@ class NodeHealth:
         blamed = self._blamed(state)
         if blamed is None or not self.is_due(state):
             return
-        attempt, pool, node = blamed
-        found = self._tracks.find_pool(pool)
-        if found is None or not found.has_struck(state.run_id, attempt.attempt_id):
-            self._strike(pool, node, state, attempt, by)
-        self._quarantine(pool, by)
+        found = self._pools(blamed).find_pool(blamed.pool)
+        if found is None or not found.has_struck(state.run_id, blamed.attempt.attempt_id):
+            self._strike(blamed, state, by)
+        self._quarantine(blamed, by)
 
     def none_left(self, state: RunState, decision: Decision) -> Alert | None:
         """Return the alert for a retry that excludes every known node; None where one is left, or where
@@ -96,32 +121,49 @@ class NodeHealth:
             return None
         return alert
 
-    def _blamed(self, state: RunState) -> tuple[AttemptState, str, str] | None:
-        """Return the newest attempt, its pool and the node that its end is held against."""
+    def _blamed(self, state: RunState) -> Blamed | None:
+        """Return what the newest attempt's end is held against; None where that is nothing known."""
         attempt = state.last_attempt
         if attempt is None or attempt.ended is None or attempt.reason not in self._rule.reasons:
             return None
         node = None if state.is_moved(attempt) else struck_node(attempt)
-        return None if node is None else (attempt, pool_of(attempt.opened.compute), node)
+        if node is None:
+            return None
+        held, device = attempt.held, attempt.ended.blamed_device
+        here = None if self._devices is None else self._devices.here.pool
+        if held is not None and held.pool == here and device in held.devices:
+            return Blamed(attempt=attempt, pool=held.pool, node=node, device=device)
+        return Blamed(attempt=attempt, pool=pool_of(attempt.opened.compute), node=node)
 
-    def _strike(
-        self, pool: str, node: str, state: RunState, attempt: AttemptState, by: str
-    ) -> None:
+    def _pools(self, blamed: Blamed) -> Tracks:
+        if blamed.device is None or self._devices is None:
+            return self._tracks
+        return self._devices.tracks
+
+    def _due(self, state: PoolState, blamed: Blamed) -> DueQuarantine | None:
+        now = self._tracks.now()
+        if blamed.device is None:
+            return due_quarantine(state, self._rule, now)
+        return due_quarantine(state.by_device, self._rule, now, allowed_min=DEVICES_ALLOWED_MIN)
+
+    def _strike(self, blamed: Blamed, state: RunState, by: str) -> None:
+        attempt, pool = blamed.attempt, blamed.pool
         assert attempt.ended is not None
         assert attempt.ended_at is not None
         self._tracks.project(run_track(state.run_id))  # its own time counts too
-        work = read_work(self._ledger, pool, now=self._tracks.now(), window_s=self._rule.window_s)
-        self._works[pool] = work
+        work = self._work_of(blamed)
+        name = blamed.device or blamed.node
         struck = NodeStruck(
             pool=pool,
-            node=node,
+            node=blamed.node,
+            device=blamed.device,
             run_id=state.run_id,
             attempt_id=attempt.attempt_id,
             reason=str(attempt.reason),
             struck_at=format_time(attempt.ended_at),
-            exposure_s=round(work.seconds.get(node, 0.0), 3),
+            exposure_s=round(work.seconds.get(name, 0.0), 3),
             pool_exposure_s=round(work.total_s, 3),
-            pool_node_count=len(work.seconds.keys() | {node}),
+            pool_node_count=len(work.seconds.keys() | {name} | self._devices_there(blamed)),
             why=attempt.ended.root_message[:WHY_CHARACTERS_MAX],
             by=by,
         )
@@ -133,18 +175,19 @@ class NodeHealth:
             )
             return None if known else draft
 
-        self._tracks.decide_pool(pool, choose)
+        self._pools(blamed).decide_pool(pool, choose)
 
-    def _quarantine(self, pool: str, by: str) -> None:
+    def _quarantine(self, blamed: Blamed, by: str) -> None:
         """Append what is due, at most as many as may be in quarantine together."""
 
         def choose(state: PoolState | None) -> Draft | None:
-            due = due_quarantine(state, self._rule, self._tracks.now()) if state else None
+            due = self._due(state, blamed) if state else None
             if due is None:
                 return None
             body = NodeQuarantined(
-                pool=pool,
-                node=due.node,
+                pool=blamed.pool,
+                node=due.node if blamed.device is None else blamed.node,
+                device=None if blamed.device is None else due.node,
                 until_at=format_time(due.until_at),
                 by=by,
                 why=due.why,
@@ -153,8 +196,22 @@ class NodeHealth:
             return self._tracks.draft(Kind.NODE_QUARANTINED, body)
 
         for _ in range(QUARANTINED_MAX):
-            if self._tracks.decide_pool(pool, choose) is None:
+            if self._pools(blamed).decide_pool(blamed.pool, choose) is None:
                 return
+
+    def _work_of(self, blamed: Blamed) -> PoolWork:
+        now, window_s = self._tracks.now(), self._rule.window_s
+        if blamed.device is not None:
+            return read_device_work(self._ledger, blamed.node, now=now, window_s=window_s)
+        work = read_work(self._ledger, blamed.pool, now=now, window_s=window_s)
+        self._works[blamed.pool] = work
+        return work
+
+    def _devices_there(self, blamed: Blamed) -> set[str]:
+        """Return the devices that the machine has now: one that has not worked yet is one of them."""
+        if blamed.device is None or self._devices is None:
+            return set()
+        return {device.name for device in self._devices.look(frozenset()).devices}
 
     def _work(self, pool: str) -> PoolWork:
         if pool not in self._works:
@@ -180,18 +237,31 @@ def read_work(ledger: Ledger, pool: str, *, now: datetime, window_s: float) -> P
 
     A node of an attempt works from its placement to its end; what lies before the window is left out.
     """
+    return _read(ledger, "nodes_json", "pool = :where", pool, now=now, window_s=window_s)
+
+
+def read_device_work(ledger: Ledger, node: str, *, now: datetime, window_s: float) -> PoolWork:
+    """Return the same of the devices that attempts were given on one machine."""
+    given = "leased_devices_json is not null and nodes_json = :where"
+    nodes = json.dumps([node], separators=(",", ":"))
+    return _read(ledger, "leased_devices_json", given, nodes, now=now, window_s=window_s)
+
+
+def _read(
+    ledger: Ledger, names: str, given: str, where: str, *, now: datetime, window_s: float
+) -> PoolWork:
     since = now - timedelta(seconds=window_s)
     rows = ledger.query(
-        "select nodes_json, placed_at, ended_at from training_attempts where pool = :pool "
+        f"select {names}, placed_at, ended_at from training_attempts where {given} "
         "and ended_at > :since and placed_at is not null and termination_reason is not null "
         "order by ended_at desc limit :attempts_max",
-        {"pool": pool, "since": format_time(since), "attempts_max": ATTEMPTS_MAX},
+        {"where": where, "since": format_time(since), "attempts_max": ATTEMPTS_MAX},
     )
     seconds: dict[str, float] = {}
     for row in rows:
         worked_s = (row["ended_at"] - max(row["placed_at"], since)).total_seconds()
-        for node in json.loads(row["nodes_json"]):
-            seconds[node] = seconds.get(node, 0.0) + max(0.0, worked_s)
+        for name in json.loads(row[names]):
+            seconds[name] = seconds.get(name, 0.0) + max(0.0, worked_s)
     return PoolWork(seconds=seconds)
 
 

@@ -9,8 +9,8 @@ from datetime import datetime, timedelta
 
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
-from tracks_dagster.retry.effects.node_health import PoolWork, read_work
-from tracks_dagster.retry.node_health import NodeRule, healths
+from tracks_dagster.retry.effects.node_health import PoolWork, read_device_work, read_work
+from tracks_dagster.retry.node_health import DEVICES_ALLOWED_MIN, NodeRule, healths
 from tracks_dagster.track.bodies import NodeQuarantined, NodeReleased
 from tracks_dagster.track.errors import InvalidInput, TrackBroken
 from tracks_dagster.track.names import LOCAL
@@ -25,10 +25,10 @@ _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,252}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeLine:
-    """One node. strikes: those that count now; exposure_s: what it worked inside the policy's window;
-    rate: strikes for an hour of work, None where it has not worked; expected: strikes at the rate of
-    the pool's other nodes. quarantined_until, why, by: of the quarantine that holds, else None. note:
-    what else there is to say.
+    """One node, or one device of a machine. strikes: those that count now; exposure_s: what it worked
+    inside the policy's window; rate: strikes for an hour of work, None where it has not worked;
+    expected: strikes at the rate of the pool's other nodes. quarantined_until, why, by: of the
+    quarantine that holds, else None. note: what else there is to say.
     """
 
     node: str
@@ -90,12 +90,18 @@ def view_pool(tracks: Tracks, ledger: Ledger, rule: NodeRule, pool: str) -> Pool
     lines = [*_lines(state, work, rule, now)] if state is not None else []
     named = {line.node for line in lines}
     lines += [_unstruck(node, s) for node, s in work.seconds.items() if node not in named]
+    if state is not None and state.devices:
+        of_devices = read_device_work(ledger, _host(pool), now=now, window_s=rule.window_s)
+        allowed_min = DEVICES_ALLOWED_MIN
+        lines += _lines(state.by_device, of_devices, rule, now, allowed_min=allowed_min)
     ordered = sorted(lines, key=lambda n: (n.quarantined_until is None, -n.strikes, n.node))
     return PoolLine(pool=pool, nodes=tuple(ordered))
 
 
-def _lines(state: PoolState, work: PoolWork, rule: NodeRule, now: datetime) -> Iterator[NodeLine]:
-    for health in healths(state, rule, now):
+def _lines(
+    state: PoolState, work: PoolWork, rule: NodeRule, now: datetime, *, allowed_min: int = 0
+) -> Iterator[NodeLine]:
+    for health in healths(state, rule, now, allowed_min=allowed_min):
         node = state.node(health.node)
         assert node is not None
         holding = node.quarantine_at(now)
@@ -173,6 +179,45 @@ def quarantine_node(
     return record
 
 
+def quarantine_device(
+    tracks: Tracks, pool: str, device: str, *, for_s: float, by: str, why: str
+) -> Record:
+    """Give a device of the machine whose pool this is to nobody for `for_s` seconds.
+
+    What runs on it goes on. Raises InvalidInput.
+    """
+    check_words({"why": why, "by": by})
+    until_at = tracks.now() + timedelta(seconds=check_length(for_s))
+    body = NodeQuarantined(
+        pool=pool, node=_host(pool), device=device, until_at=format_time(until_at), by=by, why=why
+    )
+    draft = tracks.draft(Kind.NODE_QUARANTINED, body)
+    record = tracks.decide_pool(pool, lambda state: draft)
+    assert record is not None
+    return record
+
+
+def release_device(tracks: Tracks, pool: str, device: str, *, by: str, why: str) -> Record | None:
+    """End the quarantine of a device and forgive its strikes; None when there is neither. Idempotent.
+
+    Raises InvalidInput when no record of the pool blames it.
+    """
+    check_words({"why": why, "by": by})
+    body = NodeReleased(pool=pool, node=_host(pool), device=device, by=by, why=why)
+    draft = tracks.draft(Kind.NODE_RELEASED, body)
+
+    def choose(state: PoolState | None) -> Draft | None:
+        of_devices = None if state is None else state.by_device
+        return draft if _can_be_released(of_devices, pool, device, tracks.now()) else None
+
+    return tracks.decide_pool(pool, choose)
+
+
+def _host(pool: str) -> str:
+    """Return the machine whose pool this is: local/HOST."""
+    return pool.partition("/")[2]
+
+
 def keep_off(tracks: Tracks, pool: str, node: str, *, for_s: float, by: str, why: str) -> datetime:
     """Let no attempt be opened onto `node` for at least `for_s` seconds; return until when.
 
@@ -205,7 +250,8 @@ def _quarantine(
     if pool.startswith(f"{LOCAL}/"):
         raise InvalidInput(
             f"Pool {pool} is of the local launcher: a gang there has one machine and stays on it. "
-            "`tracks drain RUN` ends an attempt and keeps its run for later."
+            "`tracks drain RUN` ends an attempt and keeps its run for later. Single devices of this "
+            "machine are named in its own pool, local/HOST (`tracks pool devices`)."
         )
     until_at = tracks.now() + timedelta(seconds=for_s)
     body = NodeQuarantined(pool=pool, node=node, until_at=format_time(until_at), by=by, why=why)
@@ -231,7 +277,7 @@ def _can_be_released(state: PoolState | None, pool: str, node: str, now: datetim
     if found is None:
         named = ", ".join(each.node for each in state.nodes) if state is not None else "none"
         raise InvalidInput(
-            f"No record of pool {pool} names a node {node!r}, so there is nothing to release; "
-            f"records name: {named}."
+            f"No record of pool {pool} names a node or device {node!r}, so there is nothing to "
+            f"release; records name: {named}."
         )
     return bool(found.standing) or found.quarantine_at(now) is not None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.scheduling.leases import (
@@ -16,17 +17,30 @@ from tracks_dagster.scheduling.leases import (
     Found,
     Here,
     Holder,
+    all_lost,
     demand_of,
     device_environment,
+    find_name,
+    has_lost,
     lease_body,
     two_machines,
     why_over,
+    without_quarantined,
 )
-from tracks_dagster.scheduling.model import LATER, Demand, Device, Move, Plan, Running, Start, Waits
+from tracks_dagster.scheduling.model import (
+    LATER,
+    Demand,
+    Device,
+    Move,
+    Plan,
+    Running,
+    Start,
+    Waits,
+)
 from tracks_dagster.track.bodies import DevicesLeased, HeldDevices, LeaseConfirmed
 from tracks_dagster.track.errors import InvalidDecision, NoDevices, TracksError
 from tracks_dagster.track.records import Draft, Kind, format_time
-from tracks_dagster.track.states.pool_state import Lease, PoolState
+from tracks_dagster.track.states.pool_state import Lease, NodeState, PoolState
 
 LEASES_MAX = 200  # of one tick; the next one goes on
 
@@ -58,12 +72,20 @@ class Shared:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceLine:
-    """One device of this machine, for people. held_by: the keys of those that it is leased to; since:
-    of the first of them. why: of that lease; of a free device empty, or why it is not given out."""
+    """One device of this machine, for people. model: empty where it has none; memory_bytes: None where
+    nobody tells. held_by: the keys of those that it is leased to; since: of the first of them.
+    free_in_s: until the last of them ends, by its pace, None where nobody knows. strikes: those that no
+    release forgave. quarantined_until: None outside of one. why: it is not given out, or of the lease.
+    """
 
     device: str
+    model: str
+    memory_bytes: int | None
     held_by: tuple[str, ...]
     since: str | None
+    free_in_s: float | None
+    strikes: int
+    quarantined_until: str | None
     why: str
 
 
@@ -74,6 +96,7 @@ class DevicePool:
     work: the folder of its gangs. is_gone: whether nothing of the gang that has a lease lives any more.
 
     look: which devices there are, and which of those that nobody leased a stranger holds; bounded.
+    gone: which of these devices are not on the machine any more, as far as anybody can tell; bounded.
     hides_gpus: whether what is leased must see no accelerator, though there may be some.
     """
 
@@ -83,6 +106,7 @@ class DevicePool:
     store: str
     look: Callable[[frozenset[str]], Found]
     work: str = ""
+    gone: Callable[[Sequence[str]], tuple[str, ...]] = lambda names: ()
     is_gone: Callable[[DevicesLeased], bool] = lambda body: False
     hides_gpus: bool = False
 
@@ -97,9 +121,13 @@ class DevicePool:
     def confirm(self, key: str, dagster_run_id: str) -> Lease | None:
         """Record that what the lease of `key` was given for starts now; return the lease.
 
-        None where it has none any more: then nothing may start. Once it returns one, no time ends the
-        lease. Idempotent. Raises TracksError where the store cannot be used.
+        None where it has none any more, or a device of it is gone: then nothing may start. Once it
+        returns one, no time ends the lease. Idempotent. Raises TracksError where the store cannot be
+        used.
         """
+        given = self.find(key)
+        if given is None or self.gone(given.body.devices):
+            return None
 
         def choose(state: PoolState | None) -> Draft | None:
             lease = None if state is None else state.lease_of(key)
@@ -123,30 +151,43 @@ class DevicePool:
         body = lease.body
         return HeldDevices(pool=self.here.pool, seq=lease.seq, devices=body.devices, why=body.why)
 
-    def view(self) -> tuple[list[DeviceLine], list[str]]:
+    def name_of(self, given: str) -> str:
+        """Return the device of this machine with that name, or whose name begins so.
+
+        Raises InvalidInput where there is none, or are several; where nobody can tell which there are,
+        any whole name is taken.
+        """
+        state = self.tracks.find_pool(self.here.pool)
+        found = self.look(frozenset())
+        known = () if state is None else (each.node for each in state.devices)
+        names = {*known, *(device.name for device in found.devices)}
+        return find_name(given, sorted(names), is_known=found.problem is None)
+
+    def view(
+        self, describe: Describe = lambda _, running: running
+    ) -> tuple[list[DeviceLine], list[str]]:
         """Return every device with who has it now, and what is wrong, in words.
 
         Raises TracksError where the pool's track cannot be read.
         """
-        now = self.tracks.now()
-        holders = self._holders(self.tracks.find_pool(self.here.pool))
+        now, state = self.tracks.now(), self.tracks.find_pool(self.here.pool)
+        holders = self._holders(state)
         holding = [each for each in holders if why_over(each, self.here, now) is None]
-        leased = frozenset(name for each in holding for name in each.lease.body.devices)
-        found = self.look(leased)
+        found = self.find_devices(state, holding)
         problems = [_describe_unread(each) for each in holding if each.unread is not None]
         two = two_machines((each.lease for each in holding), self.here)
-        out = {device.name: device.out or "" for device in found.devices}
-        lines = []
-        for name in sorted({*out, *leased}, key=_in_order):
-            leases = [each.lease for each in holding if name in each.lease.body.devices]
-            lines.append(
-                DeviceLine(
-                    device=name,
-                    held_by=tuple(lease.body.key for lease in leases),
-                    since=format_time(leases[0].at) if leases else None,
-                    why=leases[0].body.why if leases else out[name],
-                )
+        running = [(each.lease, describe(each, _running(each, {}))) for each in holding]
+        there = {device.name: device for device in found.devices}
+        leased = {name for lease, _ in running for name in lease.body.devices}
+        lines = [
+            _device_line(
+                there.get(name) or _missing(name, found),
+                [pair for pair in running if name in pair[0].body.devices],
+                None if state is None else state.device(name),
+                now,
             )
+            for name in sorted({*there, *leased}, key=_in_order)
+        ]
         return lines, [*problems, *filter(None, (two, found.problem))]
 
     def share(
@@ -175,6 +216,11 @@ class DevicePool:
             waits=tuple(each for each in turn.plan.waits if each.key not in turn.leased),
             problems=tuple(turn.problems),
         )
+
+    def find_devices(self, state: PoolState | None, holding: Sequence[Holder]) -> Found:
+        """Return this machine's devices; `out` those of strangers and those in quarantine."""
+        leased = frozenset(name for each in holding for name in each.lease.body.devices)
+        return without_quarantined(self.look(leased), state, self.tracks.now())
 
     def _holders(self, state: PoolState | None) -> list[Holder]:
         return [self._holder(lease) for lease in (state.leases if state is not None else ())]
@@ -233,15 +279,21 @@ class _Turn:
     def _replan(self, state: PoolState | None) -> None:
         pool, now = self.pool, self.pool.tracks.now()
         holders = pool._holders(state)
-        over = [each for each in holders if why_over(each, pool.here, now) is not None]
-        holding = [each for each in holders if each not in over]
+        holding = [each for each in holders if why_over(each, pool.here, now) is None]
+        is_new = any(each.lease.confirmed_at is None for each in holding)
+        found = Found()
+        keys = {each.lease.body.key for each in holding}
+        if is_new or any(demand.key not in keys for demand in self.waiting):
+            found = pool.find_devices(state, holding)
+        holding = [each for each in holding if not has_lost(each, found.gone)]
+        over = [each for each in holders if each not in holding]
         self._freed = [each.lease for each in over]
         self.problems = [_describe_unread(each) for each in holding if each.unread is not None]
         self.leased = {each.lease.body.key for each in holding}
         waiting = [demand for demand in self.waiting if demand.key not in self.leased]
-        leased = frozenset(name for each in holding for name in each.lease.body.devices)
-        found = pool.look(leased) if waiting else Found()
         why = two_machines((each.lease for each in holding), pool.here) or found.problem
+        stands = state.leases if state is not None else ()
+        why = why or all_lost((name for each in stands for name in each.body.devices), found)
         if why is not None:
             nobody = tuple(Waits(key=each.key, starts=LATER, why=why) for each in waiting)
             self.plan = Plan(waits=nobody)
@@ -257,6 +309,35 @@ class _Turn:
         self._starts = list(self.plan.starts)
 
 
+def _missing(name: str, found: Found) -> Device:
+    """Return a device that is leased and that this look did not find."""
+    return Device(
+        name=name, out="it is not on this machine any more" if name in found.gone else None
+    )
+
+
+def _device_line(
+    device: Device,
+    running: Sequence[tuple[Lease, Running]],
+    health: NodeState | None,
+    now: datetime,
+) -> DeviceLine:
+    leases = [lease for lease, _ in running]
+    left_s = [each.left_s for _, each in running if each.left_s is not None]
+    quarantine = None if health is None else health.quarantine_at(now)
+    return DeviceLine(
+        device=device.name,
+        model=device.model,
+        memory_bytes=device.memory_bytes,
+        held_by=tuple(lease.body.key for lease in leases),
+        since=format_time(leases[0].at) if leases else None,
+        free_in_s=max(left_s) if left_s and len(left_s) == len(leases) else None,
+        strikes=0 if health is None else len(health.standing),
+        quarantined_until=None if quarantine is None else format_time(quarantine.until_at),
+        why=device.out or (leases[0].body.why if leases else ""),
+    )
+
+
 def _in_order(name: str) -> tuple[str, int]:
     """Return what "cpu:2" is sorted by, before "cpu:10"."""
     kind, _, number = name.partition(":")
@@ -267,7 +348,8 @@ def no_devices(key: str) -> NoDevices:
     """Return what a start without a lease is refused with."""
     return NoDevices(
         f"{key} was not started: its devices were given to somebody else, as nobody came for them in "
-        f"{LEASE_S_MAX:g} s, or it was given none yet. It waits its turn; `tracks status` says why."
+        f"{LEASE_S_MAX:g} s, or one of them is gone, or it was given none yet. It waits its turn; "
+        "`tracks status` says why."
     )
 
 

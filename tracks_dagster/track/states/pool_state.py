@@ -1,4 +1,5 @@
-"""A compute pool: the health of its nodes and who holds its devices. A pure fold over its track.
+"""A compute pool: the health of its nodes, or of one machine's devices, and who holds these. A pure
+fold over its track.
 
 A quarantine ends by the clock, without a record: the caller gives the time. A lease ends with what it
 was given for, as other tracks say (`scheduling.leases`); here it stands until a later one frees it.
@@ -59,7 +60,8 @@ class Quarantine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeState:
-    """A node with its strikes, quarantines and releases, each in the order of the track."""
+    """A node, or one device of a machine by its name, with its strikes, quarantines and releases, each
+    in the order of the track."""
 
     node: str
     strikes: tuple[Strike, ...] = ()
@@ -100,17 +102,28 @@ class Lease:
 class PoolState:
     """A pool's nodes, the one named first first. `head` is the last record folded.
 
-    leases: those that no later one has freed, in the order of the track.
+    devices: those that a record strikes, quarantines or releases alone, likewise; their nodes are not
+    among `nodes` for that. leases: those that no later one has freed, in the order of the track.
     """
 
     head: Record
     pool: str
     nodes: tuple[NodeState, ...] = ()
+    devices: tuple[NodeState, ...] = ()
     leases: tuple[Lease, ...] = ()
 
     def node(self, name: str) -> NodeState | None:
         """Return the node of that name, or None when no record names it."""
         return next((node for node in self.nodes if node.node == name), None)
+
+    def device(self, name: str) -> NodeState | None:
+        """Return the device of that name, or None when no record blames or releases it."""
+        return next((device for device in self.devices if device.node == name), None)
+
+    @property
+    def by_device(self) -> PoolState:
+        """The same pool with its devices as its nodes, for the rule that both have."""
+        return replace(self, nodes=self.devices)
 
     def lease_of(self, key: str) -> Lease | None:
         """Return the lease of that attempt, or attempt at an eval; None where it has none."""
@@ -120,7 +133,7 @@ class PoolState:
         """Whether that attempt's end is a strike already."""
         return any(
             (strike.body.run_id, strike.body.attempt_id) == (run_id, attempt_id)
-            for node in self.nodes
+            for node in (*self.nodes, *self.devices)
             for strike in node.strikes
         )
 
@@ -144,21 +157,20 @@ def apply(state: PoolState | None, record: Record) -> PoolState:
             struck = body_of(NodeStruck, record)
             at = _time(record, struck.struck_at)
             strike = Strike(seq=record.seq, at=record.at, struck_at=at, body=struck)
-            before = _node(state, struck.node)
-            return _with(state, record, struck.pool, _struck(state, before, strike))
+            before = _member(state, struck)
+            return _with(state, record, struck, _struck(state, before, strike))
         case Kind.NODE_QUARANTINED:
             body = body_of(NodeQuarantined, record)
             until_at = _time(record, body.until_at)
             decided = Quarantine(seq=record.seq, at=record.at, until_at=until_at, body=body)
-            before = _node(state, body.node)
+            before = _member(state, body)
             after = replace(before, quarantines=(*before.quarantines, decided))
-            return _with(state, record, body.pool, after)
+            return _with(state, record, body, after)
         case Kind.NODE_RELEASED:
             released = body_of(NodeReleased, record)
             release = Release(seq=record.seq, at=record.at, body=released)
-            return _with(
-                state, record, released.pool, _released(_node(state, released.node), release)
-            )
+            after = _released(_member(state, released), release)
+            return _with(state, record, released, after)
         case Kind.DEVICES_LEASED:
             leased = body_of(DevicesLeased, record)
             state = _of(state, record, leased.pool)
@@ -234,8 +246,15 @@ def _confirmed(lease: Lease, record: Record, body: LeaseConfirmed) -> Lease:
     return replace(lease, confirmed_at=at, confirmed_by=body.dagster_run_id)
 
 
-def _node(state: PoolState | None, name: str) -> NodeState:
-    found = state.node(name) if state is not None else None
+_OfNode = NodeStruck | NodeQuarantined | NodeReleased
+
+
+def _member(state: PoolState | None, body: _OfNode) -> NodeState:
+    """Return the node, or the device of it, that a record is about."""
+    name = body.node if body.device is None else body.device
+    found = None
+    if state is not None:
+        found = state.node(name) if body.device is None else state.device(name)
     return found or NodeState(node=name)
 
 
@@ -265,12 +284,17 @@ def _of(state: PoolState | None, record: Record, pool: str) -> PoolState:
     return replace(state, head=record)
 
 
-def _with(state: PoolState | None, record: Record, pool: str, node: NodeState) -> PoolState:
-    state = _of(state, record, pool)
-    if state.node(node.node) is None:
-        return replace(state, nodes=(*state.nodes, node))
-    nodes = tuple(node if each.node == node.node else each for each in state.nodes)
-    return replace(state, nodes=nodes)
+def _with(state: PoolState | None, record: Record, body: _OfNode, after: NodeState) -> PoolState:
+    state = _of(state, record, body.pool)
+    if body.device is None:
+        return replace(state, nodes=_replaced(state.nodes, after))
+    return replace(state, devices=_replaced(state.devices, after))
+
+
+def _replaced(members: tuple[NodeState, ...], after: NodeState) -> tuple[NodeState, ...]:
+    if all(each.node != after.node for each in members):
+        return (*members, after)
+    return tuple(after if each.node == after.node else each for each in members)
 
 
 def _time(record: Record, text: str) -> datetime:

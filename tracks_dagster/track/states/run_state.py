@@ -26,6 +26,7 @@ from tracks_dagster.track.bodies import (
     EvalEnded,
     EvalOpened,
     EvalWaived,
+    HeldDevices,
     Note,
     Program,
     PromotionDecided,
@@ -76,6 +77,12 @@ class AttemptState:
     def is_open(self) -> bool:
         """Whether the attempt has not ended."""
         return self.ended is None
+
+    @property
+    def held(self) -> HeldDevices | None:
+        """The devices of a machine that it was given, by the newest claim that says so."""
+        held = (claim.body.held for claim in reversed(self.claims))
+        return next((each for each in held if each is not None), None)
 
     @property
     def reason(self) -> TerminationReason | None:

@@ -12,7 +12,7 @@ import pwd
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -26,6 +26,8 @@ from tracks_dagster.attempts.machine import (
     Devices,
     DevicesGiven,
     MachineNow,
+    gone_devices,
+    is_uuid,
     parse_gpus,
     parse_holders,
     parse_slices,
@@ -38,7 +40,8 @@ KILL_S_MAX = 0.5  # a process inside a driver that hangs does not end; it is lef
 NVIDIA_SMI_S_MAX = 3.0  # of each of three questions; well under a second each on a sound machine
 # By its manual: no device was found, the driver is not loaded, its library is not there. Then there is
 # none; any other failure says nothing of them.
-NO_DEVICES = frozenset({6, 9, 12})
+NONE_FOUND = 6
+NO_DEVICES = frozenset({NONE_FOUND, 9, 12})
 MACHINE_ID = Path("/etc/machine-id")  # systemd's; the same through reboots
 
 
@@ -66,7 +69,8 @@ class ThisMachine:
         except (OSError, subprocess.SubprocessError) as error:
             code = error.returncode if isinstance(error, subprocess.CalledProcessError) else None
             problem = f"{NVIDIA_SMI} did not answer: {error}"
-            return Devices(problem=problem, may_be_there=code not in NO_DEVICES)
+            may_be_there = code not in NO_DEVICES
+            return Devices(problem=problem, may_be_there=may_be_there, says_none=code == NONE_FOUND)
         return Devices(
             gpus=tuple(replace(gpu, slices=slices.get(gpu.uuid, ())) for gpu in gpus),
             holders=tuple(replace(each, owner=_owner(each)) for each in holders),
@@ -86,6 +90,14 @@ def find_devices(given: DevicesGiven, node: str, leased: frozenset[str]) -> Foun
     """Return the devices to give out now; asks `nvidia-smi` only where accelerators are given."""
     found = Devices() if given.hides_gpus or given.names == () else ThisMachine().devices()
     return pool_devices(given, found, node=node, cpus=os.cpu_count() or 1, leased=leased)
+
+
+def find_gone(given: DevicesGiven, names: Collection[str]) -> tuple[str, ...]:
+    """Return those of `names` that are devices and not on this machine any more, as far as its driver
+    tells; asks `nvidia-smi` only for what may be one of its devices."""
+    if given.hides_gpus or not any(map(is_uuid, names)):
+        return ()
+    return gone_devices(given, ThisMachine().devices(), names)
 
 
 def _owner(holder: DeviceHolder) -> str:

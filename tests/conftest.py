@@ -57,7 +57,7 @@ SLOWEST_FIRST = (
 SLOW = (
     "integration/",
     "real/",
-    "training/test_pod",
+    "training/test_pod.py",
     "training/test_base_packages",
     "training/test_branches",
     "ledger/test_burst",

@@ -72,6 +72,9 @@ def launcher(
     yield launcher
     for folder in tmp_path.glob("*/a*"):
         launcher.kill(folder.parent.name, int(folder.name.removeprefix("a")))
+    for child in launcher._children:  # whose exit code was not there yet
+        if isinstance(child, warm.Child):
+            child.close()
     for parent in warm._started:
         parent.kill()
         parent.wait()

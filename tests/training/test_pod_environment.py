@@ -22,6 +22,7 @@ FIELDS = {
     "spec.nodeName": "node-7",
     "metadata.name": "gang-1-abcde",
     "metadata.uid": "3f1c",
+    "metadata.labels['kueue.x-k8s.io/cluster-queue-name']": "shared",
 }
 
 
@@ -35,8 +36,10 @@ def given(code_key: str | None = None, *, ranks: int = 4) -> dict[str, str]:
         store_url="s3://bucket/prefix",
         command=COMMAND,
         code_key=code_key,
+        workload_class="urgent",
     )
-    job = gang_objects(spec, ClusterSettings(image="registry/image:1"))[-1]
+    cluster = ClusterSettings(image="registry/image:1", queue="training")
+    job = gang_objects(spec, cluster)[-1]
     (container,) = job["spec"]["template"]["spec"]["containers"]
     return {
         each["name"]: each["value"]

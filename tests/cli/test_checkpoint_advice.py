@@ -10,7 +10,7 @@ import pytest
 
 from tests.cli.conftest import Call
 from tests.stories import RUN_ID, Story
-from tracks_dagster.cli.checkpoint_upkeep import duration
+from tracks_dagster.cli.data.checkpoint_upkeep import duration
 
 # The story: saves that block 0.25 s, steps of 0.1 s; attempts of 28, 21 and 21 s, one preempted.
 EXPOSURE_S = 70.0

@@ -12,7 +12,7 @@ from tests.cli.conftest import Call, files_of
 from tests.histories import History
 from tests.stories import RUN_ID, Story
 from tracks_dagster.checkpoints.effects.verification import Verified
-from tracks_dagster.cli import checkpoint_upkeep
+from tracks_dagster.cli.data import checkpoint_upkeep
 from tracks_dagster.settings import Settings
 from tracks_dagster.track.records import sha256_hex
 from tracks_dagster.track.states.checkpoints import CheckpointRef, manifest_key, object_prefix

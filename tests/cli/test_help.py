@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from tests.cli.conftest import Call
 from tracks_dagster.cli import GROUPS, SUMMARIES, main
-from tracks_dagster.cli.completion import SHELLS, VARIABLE
+from tracks_dagster.cli.upkeep.completion import SHELLS, VARIABLE
 
 COLUMNS = 80
 WITHOUT_AN_ANSWER = ("up", "completion")

@@ -9,7 +9,7 @@ import random
 import pytest
 
 from tracks_dagster.attempts.pace import measure
-from tracks_dagster.cli.profile import _whole
+from tracks_dagster.cli.compare.profile import _whole
 from tracks_dagster.review.profile import (
     Interruptions,
     Measured,

@@ -29,7 +29,7 @@ from tracks_dagster.cli.common import (
     seq_of,
     why_option,
 )
-from tracks_dagster.cli.pool import parse_length
+from tracks_dagster.cli.upkeep.pool import parse_length
 from tracks_dagster.holds.effects.stops import request_stop
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.errors import InvalidInput, TracksError, UnknownRun

@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from tracks_dagster.cli.common import as_json, print_json, print_table
-from tracks_dagster.cli.simulate_schedule import Given, simulate_schedule
+from tracks_dagster.cli.policies.simulate_schedule import Given, simulate_schedule
 from tracks_dagster.reading import open_ledger_to_read
 from tracks_dagster.retry.policy import HOUR_S, RetryPolicy
 from tracks_dagster.settings import Settings, load_policy, read_policy_file

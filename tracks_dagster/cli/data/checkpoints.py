@@ -10,11 +10,6 @@ from tracks_dagster.attempts.effects.on_demand import ask_to_save, wait_for_save
 from tracks_dagster.checkpoints.effects.pins import find_pinned, pin, pin_of_person, unpin
 from tracks_dagster.checkpoints.retention import judge
 from tracks_dagster.cli import BAD_NEWS
-from tracks_dagster.cli.checkpoint_upkeep import (
-    advise_on_cadence,
-    collect_checkpoints,
-    verify_checkpoints,
-)
 from tracks_dagster.cli.common import (
     WholeGroup,
     as_json,
@@ -27,6 +22,11 @@ from tracks_dagster.cli.common import (
     recorded,
     run_argument,
     seq_of,
+)
+from tracks_dagster.cli.data.checkpoint_upkeep import (
+    advise_on_cadence,
+    collect_checkpoints,
+    verify_checkpoints,
 )
 from tracks_dagster.holds.effects.holds import BySource, Holds
 from tracks_dagster.holds.effects.starts import describe_sources, next_start

@@ -1,0 +1,1 @@
+"""Commands that compare and count: runs side by side, time, money, memory."""

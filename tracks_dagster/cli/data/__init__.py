@@ -1,0 +1,1 @@
+"""Commands about checkpoints and data: list, verify, collect, freeze, hold back."""

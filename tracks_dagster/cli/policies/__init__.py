@@ -1,0 +1,1 @@
+"""Commands about reasons and policies: what is retried, played over histories and queues."""

@@ -1,0 +1,1 @@
+"""Commands about machines and upkeep: pools, what is missing, what is damaged."""

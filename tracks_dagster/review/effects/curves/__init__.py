@@ -1,0 +1,1 @@
+"""Journals as columns of numbers: what curves are drawn of."""

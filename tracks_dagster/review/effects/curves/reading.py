@@ -1,0 +1,218 @@
+"""The curves of a run, stitched of its attempts by the account of their steps.
+
+Journals are read block by block, and one block is in memory at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+from tracks_dagster.ledger.effects.tracks import Tracks
+from tracks_dagster.review.curves import (
+    AXES,
+    DEVICE,
+    RANKS,
+    STEP,
+    STEPS,
+    Curve,
+    Curves,
+    Mark,
+    Metric,
+    Series,
+    marks_of,
+)
+from tracks_dagster.review.effects.curves.axis import Axis, axis_of
+from tracks_dagster.review.effects.curves.blocks import Block
+from tracks_dagster.review.effects.curves.journals import Journals, again, tables_of, values_of
+from tracks_dagster.review.effects.curves.pixels import Pixels, Points, as_points, fewer, joined
+from tracks_dagster.review.effects.curves.tables import STEP_MAX, Column, Table
+from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.track.states.accounting import StepAccount
+from tracks_dagster.track.states.run_state import RunState
+
+POINTS_MAX = 1000  # of a curve; a screen shows no more
+POINTS_ALL_MAX = 40_000  # of a curve whose attempts lie over each other
+PIXELS_MIN = 10
+
+
+def read_curves(
+    tracks: Tracks,
+    run: str | RunState,
+    metrics: Collection[str] | None = None,
+    *,
+    cache: Path | None,
+    by: str = STEP,
+    steps: tuple[int, int] | None = None,
+    points_max: int = POINTS_MAX,
+    ranks: Collection[int] = (0,),
+) -> Curves:
+    """Return the curves of a run as it is now.
+
+    metrics: names; None for all that are not by rank. cache: this machine's folder for what may be
+    removed, None keeps nothing. by: what the axis counts. steps: only from the first to the second.
+    points_max: of a curve, by rank of each rank's. ranks: whose own journals are read for their
+    devices. Safe in several threads.
+
+    Raises UnknownRun; InvalidInput for a metric that the run does not have, and for an axis that its
+    journals do not have.
+    """
+    if by not in AXES:
+        raise InvalidInput(f"{by!r} is no axis of curves; choose of: {', '.join(AXES)}.")
+    state = tracks.run(run) if isinstance(run, str) else run
+
+    def read(cache: Path | None) -> Curves:
+        # Only a device's curve needs another rank's journal: nobody else reads 64 of them.
+        others = ranks if any(f"{DEVICE}/" in name for name in metrics or ()) else ()
+        journals = Journals(tracks, state, cache, others)
+        chosen = journals.choose(metrics)
+        return _curves(journals, chosen, by, steps or (0, STEP_MAX), points_max, ranks)
+
+    return again(read, cache)
+
+
+def _curves(
+    journals: Journals,
+    metrics: Sequence[Metric],
+    by: str,
+    steps: tuple[int, int],
+    points_max: int,
+    ranks: Collection[int],
+) -> Curves:
+    axis = axis_of(journals, by)
+    pixels = _pixels(journals, axis, steps, points_max)
+    series: dict[str, list[Series]] = {metric.name: [] for metric in metrics}
+    for attempt, account in zip(journals.state.attempts, journals.accounts, strict=True):
+        found = _Attempt(account, axis, pixels, steps)
+        batch = journals.batches[attempt.attempt_id]
+        for rank in sorted({0, *ranks}):
+            chosen = [m for m in metrics if _is_in(m, rank, ranks)]
+            for block in journals.of_rank(attempt, rank) if chosen else ():
+                found.add(block, chosen, rank, batch)
+        for name, each in found.series():
+            series[name].append(each)
+    return Curves(
+        run_id=journals.state.run_id,
+        head_seq=journals.state.head.seq,
+        by=by,
+        x_label=axis.label,
+        curves=tuple(Curve(metric=metric, series=tuple(series[metric.name])) for metric in metrics),
+        marks=_marks(journals, axis),
+        names_left_out=journals.left_out,
+    )
+
+
+def _is_in(metric: Metric, rank: int, ranks: Collection[int]) -> bool:
+    """Whether the journal of that rank has the metric: of its device it has, all else rank 0's has."""
+    return rank in ranks if metric.kind == DEVICE else rank == 0
+
+
+class _Key(NamedTuple):
+    """Which points belong together."""
+
+    name: str
+    rank: int | None
+    is_kept: bool
+    is_once: bool  # whether a step has one value
+
+
+class _Attempt:
+    """One attempt's points, made fewer as they come."""
+
+    def __init__(
+        self, account: StepAccount, axis: Axis, pixels: Pixels, steps: tuple[int, int]
+    ) -> None:
+        self._account = account
+        self._axis = axis
+        self._pixels = pixels
+        self._steps = steps
+        self._parts: dict[_Key, list[Points]] = {}
+        self._counts: dict[_Key, int] = {}
+
+    def add(self, block: Block, metrics: Sequence[Metric], rank: int, batch: int | None) -> None:
+        """Take in a block of the journal of a rank."""
+        first, last = self._steps
+        for table, chosen in tables_of(block, metrics):
+            index = block.index[chosen[0].kind]
+            if index.last < first or index.first > last:
+                continue
+            for metric in chosen:
+                column = values_of(table, metric, batch)
+                if column is not None:
+                    self._take(table, metric, column, rank)
+
+    def _take(self, table: Table, metric: Metric, column: Column, rank: int) -> None:
+        import numpy as np
+
+        step, at = table.step, table.at
+        if column.rows is not None:
+            step, at = step[column.rows], at[column.rows]
+        x = self._axis.of(self._account.attempt_id, step)
+        if metric.kind != RANKS:
+            of = rank if metric.kind == DEVICE else None
+            self._cut(metric, of, Points(step, x, column.values, at))
+            return
+        for number in range(column.values.shape[1]):
+            points = Points(step, x, column.values[:, number], at)
+            self._cut(metric, number, points.take(~np.isnan(points.value)))
+
+    def _cut(self, metric: Metric, rank: int | None, points: Points) -> None:
+        """Part what was kept from what was lost."""
+        step, account = points.step, self._account
+        # What is no step's own, an evaluation, may come before the first step after a resume.
+        begin = account.resume + (1 if metric.kind == STEPS else 0)
+        is_asked = (step >= self._steps[0]) & (step <= self._steps[1])
+        parts = {
+            True: is_asked & (step >= begin) & (step <= account.end),
+            False: is_asked & (step >= begin) & (step > account.end),
+        }
+        for is_kept, chosen in parts.items():
+            if not chosen.any():
+                continue
+            key = _Key(metric.name, rank, is_kept, metric.kind != DEVICE)
+            found = points if chosen.all() else points.take(chosen)
+            self._counts[key] = self._counts.get(key, 0) + len(found.step)
+            self._parts.setdefault(key, []).append(fewer(found, self._pixels))
+
+    def series(self) -> Iterator[tuple[str, Series]]:
+        """Yield each series with its metric's name; what was kept before what was lost."""
+        for key in sorted(self._parts, key=lambda key: (key.name, key.rank or 0, not key.is_kept)):
+            points = fewer(joined(self._parts[key], is_once=key.is_once), self._pixels)
+            series = Series(
+                attempt_id=self._account.attempt_id,
+                rank=key.rank,
+                is_kept=key.is_kept,
+                points=as_points(points),
+                count=self._counts[key],
+            )
+            yield key.name, series
+
+
+def _pixels(journals: Journals, axis: Axis, steps: tuple[int, int], points_max: int) -> Pixels:
+    """Return the pixels of the whole axis, or of the steps asked for."""
+    import numpy as np
+
+    places: list[float] = []
+    shares: list[float] = []
+    for account in journals.accounts:
+        ends = np.clip([account.resume, account.last], steps[0], steps[1])
+        begin, end = axis.of(account.attempt_id, ends).tolist()
+        places += (begin, end)
+        shares.append(end - begin)
+    x0, x1 = min(places, default=0.0), max(places, default=0.0)
+    layers = max(1.0, sum(shares) / (x1 - x0)) if x1 > x0 else len(shares) or 1.0
+    count = min(points_max // 2, int(POINTS_ALL_MAX / layers) // 2)
+    return Pixels(x0, x1, max(PIXELS_MIN, count))
+
+
+def _marks(journals: Journals, axis: Axis) -> tuple[Mark, ...]:
+    import numpy as np
+
+    marks = marks_of(journals.state, journals.accounts)
+    steps = np.array([mark.step for mark in marks])
+    return tuple(
+        replace(mark, x=float(axis.of(mark.attempt_id, steps[number : number + 1])[0]))
+        for number, mark in enumerate(marks)
+    )

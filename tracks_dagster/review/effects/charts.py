@@ -1,213 +1,427 @@
-"""A run's attempts as a strip of time, and its loss curve; an attempt has one colour in both. Pure.
+"""Pictures of curves as SVG written by hand, which the report, the board and Dagster's pages share.
 
-The page draws the strip as plain HTML: bars stretch and words wrap, so that it reads on a phone and on
-paper. The curve, as `lineage_picture`, is SVG written by hand: a page that must open without a network
-in ten years needs no chart library. The page's style sheet decides colours, for light and dark.
+A page that must open without a network in ten years needs no chart library. Each picture is one `<svg>`
+for a page with `palette.css` and `charts.css`; it has no ids and no inline styles, so that several fit
+on a page whose policy forbids these. `image` makes one that needs no page. What was lost lies broad and
+grey below what was kept; a value that is no finite number is a gap, with a cross at the top.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+import sys
+from base64 import b64encode
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from functools import lru_cache
 from html import escape
+from pathlib import Path
 
-from tracks_dagster.review.effects.explain.explanation import Stretch
-from tracks_dagster.review.effects.explain.sections import span
-from tracks_dagster.review.effects.explain.stretches import members
-from tracks_dagster.review.effects.receipts import Receipt, RunReceipts
-from tracks_dagster.stores.journals import StepLine
-from tracks_dagster.track.records import parse_time
-from tracks_dagster.track.states.run_state import AttemptState
-
-BARS_MAX = 200  # of one row; more are one bar from the first to the last
-MANY = "soft"  # the class of such a bar
+from tracks_dagster.review.curves import COMMIT, END, REMEDY, Curve, Mark, Point, Series, axis_range
+from tracks_dagster.track.text.safe_text import visible
 
 WIDTH, HEIGHT = 720, 300
-LEFT, RIGHT, TOP, BOTTOM = 84, 20, 14, 50  # margins for the axes' labels
-POINTS_MAX = 1000  # of one line; a screen shows no more
-POINTS_ALL_MAX = 40_000  # of the picture; each of many lines gets fewer
-POINTS_MIN = 20
+LEFT, RIGHT, TOP, BOTTOM = 56, 16, 16, 26  # margins for the axes' numbers
+LABELS = 22  # more at the top, for the marks' words, where a picture is wide
+AXIS_NAME = 20  # more at the bottom, for the axis's name, where a picture is high
+WIDE_MIN, HIGH_MIN = 600, 240
+CHARACTER = 6.2  # the width of one, about
 COLOUR_COUNT = 6  # classes a0 to a5, repeated
-TICK_COUNT = 5
+ROOM = 0.08  # above and below the values, of half of what they span
+MARKS_MAX = 200  # of a kind, in one picture; neighbours that would lie on each other are one
+APART = 2.0  # marks of a kind at least
+GAPS_MAX = 100
+ALMOST = 1e-9  # of a tick's step, by which sums of floats are off
+SCALES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+TINY, HUGE = 1e-4, 1e15
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bar:
-    """left, width: in percent of the strip, which lasts from the run's declaration on."""
-
-    css: str
-    left: float
-    width: float
+def colour(number: int) -> str:
+    """Return the class of the colour of an attempt, or of the run or rank of that number, from 1."""
+    return f"a{(number - 1) % COLOUR_COUNT}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lane:
-    """One stretch of attempts. description: the bars in words, for screen readers."""
+def curve_panel(
+    curve: Curve,
+    marks: Sequence[Mark] = (),
+    *,
+    x_label: str = "step",
+    x_range: tuple[float, float] | None = None,
+    width: int = WIDTH,
+    height: int = HEIGHT,
+) -> str:
+    """Return the picture of one metric; an empty text where nothing of it is finite.
 
-    name: str
-    description: str
-    bars: tuple[Bar, ...]
-
-
-def lanes(
-    run: RunReceipts, history: Sequence[Stretch], *, until: datetime, open_word: str
-) -> list[Lane]:
-    """Return a lane for each stretch, from the run's declaration to `until`.
-
-    open_word: what an attempt without a recorded end is called.
+    An attempt has a colour, of a metric by rank a rank. marks: what happened on the axis. x_range: that
+    several pictures share.
     """
-    scale = _Scale(run.state.declared_at, until)
-    return [_lane(run, stretch, scale, open_word) for stretch in history]
+    frame = _frame(curve.series, marks, x_label, x_range, width, height)
+    if frame is None:
+        return ""
+    lost = [series for series in curve.series if not series.is_kept]
+    parts = [
+        *_axes(frame, x_label),
+        *_ends(frame, marks),
+        *_lines(frame, _joined(curve, lost)),
+        *_lines(frame, _joined(curve, curve.kept)),
+        *_gaps(frame, curve.series),
+        *_commits(frame, marks),
+        *_remedies(frame, marks),
+    ]
+    return _svg(frame, _described(curve, x_label), parts)
 
 
-def name_of(stretch: Stretch) -> str:
-    """Return "a03", or "a03–a57 (55 attempts)"."""
-    if stretch.count == 1:
-        return f"a{stretch.first:02d}"
-    return f"a{stretch.first:02d}–a{stretch.last:02d} ({stretch.count} attempts)"
+def compare_panel(
+    curves: Mapping[str, Curve],
+    *,
+    x_label: str = "step",
+    x_range: tuple[float, float] | None = None,
+    width: int = WIDTH,
+    height: int = HEIGHT,
+) -> str:
+    """Return several runs' curves over each other, by what they are called; each has a colour.
+
+    Only what was kept. An empty text where nothing of them is finite.
+    """
+    kept = [series for curve in curves.values() for series in curve.kept]
+    frame = _frame(kept, (), x_label, x_range, width, height)
+    if frame is None:
+        return ""
+    parts = [*_axes(frame, x_label)]
+    for number, (label, curve) in enumerate(curves.items(), 1):
+        points = [point for series in curve.kept for point in series.points]
+        parts += _lines(frame, [_Line(f"line {colour(number)}", label, points)])
+    parts += _gaps(frame, kept)
+    names = " and ".join(dict.fromkeys(curve.name for curve in curves.values()))
+    return _svg(frame, f"{names} by {x_label} of {', '.join(curves)}", parts)
 
 
-class _Scale:
-    """Places a moment on the strip, in percent of its width."""
-
-    def __init__(self, begin: datetime, end: datetime) -> None:
-        self.begin, self.end = begin, end
-        self.span_s = max((end - begin).total_seconds(), 1e-6)
-
-    def bar(self, begin: datetime, end: datetime, css: str) -> Bar:
-        left, right = self._at(begin), self._at(end)
-        return Bar(css=css, left=left, width=right - left)
-
-    def _at(self, moment: datetime) -> float:
-        share = (moment - self.begin).total_seconds() / self.span_s
-        return 100 * min(max(share, 0.0), 1.0)
+def image(svg: str) -> str:
+    """Return a picture as a document of its own, with its colours, light and dark."""
+    if not svg:
+        return ""
+    head, _, rest = svg.partition(">")
+    box = head.partition('viewBox="0 0 ')[2].partition('"')[0]
+    width, _, height = box.partition(" ")
+    size = f'xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}"'
+    ground = f'<rect class="ground" width="{width}" height="{height}"/>'
+    head = head.replace("<svg", f"<svg {size}", 1)
+    return visible(f"{head}><style>{_style()}</style>{ground}{rest}")
 
 
-def _lane(run: RunReceipts, stretch: Stretch, scale: _Scale, open_word: str) -> Lane:
-    group = [receipt.attempt for receipt in members(stretch, run.receipts)]
-    if len(group) > BARS_MAX:
-        bars = [scale.bar(group[0].opened_at, _end(group[-1], scale.end), MANY)]
-    else:
-        bars = [bar for attempt in group for bar in _bars(attempt, scale)]
-    length = sum((_end(each, scale.end) - each.opened_at).total_seconds() for each in group)
-    description = (
-        f"{stretch.reason or open_word}, {span(length)}; {stretch.kept_steps} steps kept, "
-        f"{stretch.lost_steps} lost"
-    )
-    return Lane(name=name_of(stretch), description=description, bars=tuple(bars))
+def image_uri(svg: str) -> str:
+    """Return `image` as a `data:` URI, for markdown; an empty text for an empty picture."""
+    data = b64encode(image(svg).encode()).decode()
+    return f"data:image/svg+xml;base64,{data}" if svg else ""
 
 
-def _bars(attempt: AttemptState, scale: _Scale) -> Iterator[Bar]:
-    """Yield a pale bar until the attempt was placed, and a full one until it ended."""
-    end = _end(attempt, scale.end)
-    placed = min(attempt.placed_at or end, end)
-    yield scale.bar(attempt.opened_at, placed, f"{colour(attempt.attempt_id)} waits")
-    yield scale.bar(placed, end, colour(attempt.attempt_id))
+@lru_cache(maxsize=1)
+def _style() -> str:
+    here = Path(__file__).parent
+    files = ("palette.css", "charts.css")
+    return "".join((here / name).read_text(encoding="utf-8") for name in files)
 
 
-def _end(attempt: AttemptState, until: datetime) -> datetime:
-    """Return when its ranks were over; the record of it may come later."""
-    ended = attempt.ended
-    if ended is None:
-        return max(until, attempt.opened_at)
-    finished = parse_time(ended.finished_at) if ended.finished_at else attempt.ended_at
-    return max(finished or attempt.opened_at, attempt.opened_at)
+# --- the frame --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Frame:
-    """The data's extent, where it lies on the page, and how many points a line may have."""
+    """The values at the edges, and where these lie on the picture."""
 
-    step_min: int
-    step_max: int
-    loss_min: float
-    loss_max: float
-    points_max: int
+    x0: float
+    x1: float
+    y0: float
+    y1: float
+    width: int
+    height: int
+    top: int
+    bottom: int
 
-    def x(self, step: float) -> float:
-        span = max(1, self.step_max - self.step_min)
-        return LEFT + (step - self.step_min) / span * (WIDTH - LEFT - RIGHT)
+    @property
+    def is_wide(self) -> bool:
+        """Whether marks have room for words."""
+        return self.width >= WIDE_MIN
 
-    def y(self, loss: float) -> float:
-        span = self.loss_max - self.loss_min or 1.0
-        return TOP + (self.loss_max - loss) / span * (HEIGHT - TOP - BOTTOM)
+    @property
+    def left(self) -> int:
+        """Where the values of x begin."""
+        return LEFT
+
+    @property
+    def right(self) -> int:
+        """Where they end."""
+        return self.width - RIGHT
+
+    def x(self, value: float) -> float:
+        """Return where a value of x lies."""
+        return self.left + (value - self.x0) / (self.x1 - self.x0) * (self.right - self.left)
+
+    def y(self, value: float) -> float:
+        """Return where a value lies."""
+        # By halves: the difference of the largest floats is none.
+        share = (value / 2 - self.y0 / 2) / (self.y1 / 2 - self.y0 / 2)
+        return self.bottom - share * (self.bottom - self.top)
+
+    def has(self, x: float) -> bool:
+        """Whether a value of x lies in the picture."""
+        return self.x0 <= x <= self.x1
 
 
-def loss_curve(receipts: Sequence[Receipt], committed_steps: Iterable[int]) -> str:
-    """Return the SVG element; an empty text when no finite loss is known."""
-    losses = [s.loss for r in receipts for s in r.steps if math.isfinite(s.loss)]
-    if not losses:
-        return ""
-    frame = _Frame(
-        step_min=0,
-        step_max=max(s.step for r in receipts for s in r.steps),
-        loss_min=min(losses),
-        loss_max=max(losses),
-        points_max=max(POINTS_MIN, min(POINTS_MAX, POINTS_ALL_MAX // len(receipts))),
+def _frame(
+    series: Iterable[Series],
+    marks: Sequence[Mark],
+    x_label: str,
+    x_range: tuple[float, float] | None,
+    width: int,
+    height: int,
+) -> _Frame | None:
+    """Return the frame of all points; None where none is finite."""
+    points = [point for each in series for point in each.points]
+    values = [point.value for point in points if math.isfinite(point.value)]
+    if not values:
+        return None
+    x0, x1 = x_range or axis_range(point.x for point in points)
+    y0, y1 = min(values), max(values)
+    # An even curve lies in the middle; another does not touch the edges.
+    room = ROOM * (y1 / 2 - y0 / 2) or abs(y0) * ROOM or 1.0
+    has_words = width >= WIDE_MIN and any(mark.kind != COMMIT for mark in marks)
+    return _Frame(
+        x0=x0,
+        x1=x1 if x1 > x0 else x0 + 1.0,
+        y0=_finite(y0 - room),
+        y1=_finite(y1 + room),
+        width=width,
+        height=height,
+        top=TOP + (LABELS if has_words else 0),
+        bottom=height - BOTTOM - (AXIS_NAME if height >= HIGH_MIN and x_label else 0),
     )
-    parts = [
-        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="Loss by step">',
-        *_axes(frame),
-        *_commits(frame, committed_steps),
-    ]
-    for receipt in receipts:  # grey first, so that what was kept lies on top
-        parts += _lost(frame, receipt)
-    for receipt in receipts:
-        parts += _kept(frame, receipt)
-    return "\n".join([*parts, "</svg>"])
 
 
-def colour(attempt_id: int) -> str:
-    """Return the class of an attempt's colour."""
-    return f"a{(attempt_id - 1) % COLOUR_COUNT}"
+def _finite(value: float) -> float:
+    """Return the value, or the largest float there is."""
+    return min(max(value, -sys.float_info.max), sys.float_info.max)
 
 
-def _kept(frame: _Frame, receipt: Receipt) -> Iterator[str]:
-    attempt_id = receipt.attempt.attempt_id
-    title = f"attempt {attempt_id}: {receipt.account.kept} steps kept"
-    yield from _line(frame, receipt.kept_steps, f"line {colour(attempt_id)}", title)
+def _svg(frame: _Frame, description: str, parts: Sequence[str]) -> str:
+    size = "panel" if frame.is_wide else "panel small"
+    edges = {"x0": frame.x0, "x1": frame.x1, "y0": frame.y0, "y1": frame.y1}
+    places = {
+        "left": frame.left,
+        "right": frame.right,
+        "top": frame.top,
+        "bottom": frame.bottom,
+    }
+    data = " ".join(f'data-{name}="{value:.10g}"' for name, value in {**edges, **places}.items())
+    head = (
+        f'<svg class="{size}" viewBox="0 0 {frame.width} {frame.height}" role="img" '
+        f'aria-label="{escape(description)}" {data}>'
+    )
+    return "\n".join([head, *parts, "</svg>"])
 
 
-def _lost(frame: _Frame, receipt: Receipt) -> Iterator[str]:
-    if receipt.lost_steps:
-        steps = [*receipt.kept_steps[-1:], *receipt.lost_steps]  # joined to what was kept
-        title = f"attempt {receipt.attempt.attempt_id}: {receipt.account.lost} steps lost"
-        yield from _line(frame, steps, "line lost", title)
+def _described(curve: Curve, x_label: str) -> str:
+    values = [p.value for s in curve.kept for p in s.points if math.isfinite(p.value)]
+    if not values:
+        return f"{curve.name} by {x_label}"
+    unit = f" {curve.unit}" if curve.unit else ""
+    last = curve.last
+    newest = "" if last is None else f"; {last.value:.6g}{unit} after step {last.step}"
+    return f"{curve.name} by {x_label}, {min(values):.6g} to {max(values):.6g}{unit}{newest}"
 
 
-def _line(frame: _Frame, steps: Sequence[StepLine], css: str, title: str) -> Iterator[str]:
-    shown = [s for s in steps if math.isfinite(s.loss)]
-    stride = max(1, math.ceil(len(shown) / frame.points_max))
-    if len(shown) == 1:
-        x, y = frame.x(shown[0].step), frame.y(shown[0].loss)
-        yield f'<circle class="{css}" cx="{x:.1f}" cy="{y:.1f}" r="2"/>'
-    elif shown:
-        points = " ".join(f"{frame.x(s.step):.1f},{frame.y(s.loss):.1f}" for s in shown[::stride])
-        yield f'<polyline class="{css}" points="{points}"><title>{escape(title)}</title></polyline>'
+# --- axes -------------------------------------------------------------------------------------------
 
 
-def _commits(frame: _Frame, steps: Iterable[int]) -> Iterator[str]:
-    for step in sorted(set(steps)):
-        x = frame.x(step)
+def _axes(frame: _Frame, x_label: str) -> Iterator[str]:
+    for value in ticks(frame.y0, frame.y1, max(3, (frame.bottom - frame.top) // 45)):
+        y = frame.y(value)
         yield (
-            f'<line class="commit" x1="{x:.1f}" x2="{x:.1f}" y1="{HEIGHT - BOTTOM - 6}" '
-            f'y2="{HEIGHT - BOTTOM}"><title>checkpoint of step {step}</title></line>'
+            f'<line class="grid" x1="{frame.left}" x2="{frame.right}" y1="{y:.1f}" y2="{y:.1f}"/>'
+            f'<text class="end" x="{frame.left - 6}" y="{y + 4:.1f}">'
+            f"{tick_text(value, frame.y0, frame.y1)}</text>"
+        )
+    floor = frame.bottom
+    yield f'<line class="floor" x1="{frame.left}" x2="{frame.right}" y1="{floor}" y2="{floor}"/>'
+    for value in ticks(frame.x0, frame.x1, max(2, (frame.right - frame.left) // 90)):
+        x, text = frame.x(value), tick_text(value, frame.x0, frame.x1)
+        is_cut = x + CHARACTER * len(text) / 2 > frame.width
+        anchor = "end" if is_cut else "middle"
+        place = frame.width - 2 if is_cut else x
+        yield f'<text class="{anchor}" x="{place:.1f}" y="{floor + 17}">{text}</text>'
+    if x_label and frame.height >= HIGH_MIN:
+        middle = (frame.left + frame.right) / 2
+        yield (
+            f'<text class="middle" x="{middle:.0f}" y="{frame.height - 5}">{escape(x_label)}</text>'
         )
 
 
-def _axes(frame: _Frame) -> Iterator[str]:
-    floor = HEIGHT - BOTTOM
-    for index in range(TICK_COUNT):
-        share = index / (TICK_COUNT - 1)
-        loss = frame.loss_min + share * (frame.loss_max - frame.loss_min)
-        y = frame.y(loss)
-        yield f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
-        yield f'<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{loss:.3g}</text>'
-    spread = frame.step_max - frame.step_min
-    ticks = {round(frame.step_min + i * spread / (TICK_COUNT - 1)) for i in range(TICK_COUNT)}
-    for step in sorted(ticks):
-        x, anchor = frame.x(step), "end" if step == frame.step_max else "middle"  # not cut off
-        yield f'<text x="{x:.1f}" y="{floor + 20}" text-anchor="{anchor}">{step}</text>'
-    yield f'<text x="{(LEFT + WIDTH) / 2:.0f}" y="{HEIGHT - 4}" text-anchor="middle">step</text>'
+def ticks(low: float, high: float, count: int) -> list[float]:
+    """Return round values from `low` to `high`, about `count` of them: 1, 2 or 5 times a power of 10.
+
+    `ticks(0.0, 120.0, 5)` is [0, 20, 40, 60, 80, 100, 120].
+    """
+    step = _round_step(high / max(1, count) - low / max(1, count))
+    if not math.isfinite(step) or step <= 0:
+        return []
+    first = math.ceil(low / step - ALMOST)
+    last = math.floor(high / step + ALMOST)
+    return [number * step for number in range(first, min(last, first + 4 * count) + 1)]
+
+
+def _round_step(step: float) -> float:
+    """Return the largest round step that is not above `step`, or the smallest above it if closer."""
+    if not step > 0 or not math.isfinite(step):
+        return math.nan
+    power = 10.0 ** math.floor(math.log10(step))
+    if not power:
+        return math.nan
+    return float(min((1, 2, 5, 10), key=lambda n: abs(math.log(n * power / step)))) * power
+
+
+def tick_text(value: float, low: float, high: float) -> str:
+    """Return a tick's number, as short as the axis from `low` to `high` allows: 0.25, 1.5k, 2e-05."""
+    largest, span = max(abs(low), abs(high)), high / 2 - low / 2
+    if abs(value) < span * ALMOST:
+        return "0"
+    if largest >= HUGE or largest < TINY:
+        return f"{value:.3g}"
+    scale, letter = next(((s, word) for s, word in SCALES if largest >= 10 * s), (1.0, ""))
+    digits = max(0, min(6, 1 - math.floor(math.log10(2 * span / scale) - 0.3)))
+    text = f"{value / scale:.{digits}f}"
+    return f"{text.rstrip('0').rstrip('.') if '.' in text else text}{letter}"
+
+
+# --- lines ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """Points of one class, with their name."""
+
+    css: str
+    title: str
+    points: Sequence[Point]
+
+
+def _joined(curve: Curve, chosen: Iterable[Series]) -> Iterator[_Line]:
+    """Yield a line of each series, from the last point that was kept before it on."""
+    ends: dict[int | None, dict[int, Point]] = {}  # by rank and attempt, the last one kept
+    for series in curve.kept:
+        ends.setdefault(series.rank, {})[series.attempt_id] = series.points[-1]
+    for series in chosen:
+        newest = series.attempt_id - 1 if series.is_kept else series.attempt_id
+        before = [
+            end
+            for attempt_id, end in ends.get(series.rank, {}).items()
+            if attempt_id <= newest and end.step < series.points[0].step
+        ]
+        joint = max(before, key=lambda point: point.step, default=None)
+        points = series.points if joint is None else (joint, *series.points)
+        kept = "kept" if series.is_kept else "lost"
+        title = f"attempt {series.attempt_id}: {len(series.points)} points {kept}"
+        number = series.attempt_id
+        if series.rank is not None:
+            title = f"rank {series.rank}, {title}"
+            number = series.rank + 1
+        css = f"line {colour(number)}" if series.is_kept else "line lost"
+        yield _Line(css, title, points)
+
+
+def _lines(frame: _Frame, lines: Iterable[_Line]) -> Iterator[str]:
+    for line in lines:
+        for points in _unbroken(frame, line.points):
+            if len(points) == 1:
+                x, y = frame.x(points[0].x), frame.y(points[0].value)
+                yield (
+                    f'<circle class="{line.css}" cx="{x:.1f}" cy="{y:.1f}" r="2">'
+                    f"<title>{escape(line.title)}</title></circle>"
+                )
+            else:
+                places = " ".join(f"{frame.x(p.x):.1f},{frame.y(p.value):.1f}" for p in points)
+                yield (
+                    f'<polyline class="{line.css}" points="{places}">'
+                    f"<title>{escape(line.title)}</title></polyline>"
+                )
+
+
+def _unbroken(frame: _Frame, points: Sequence[Point]) -> Iterator[list[Point]]:
+    """Yield stretches of finite points that lie in the picture."""
+    some: list[Point] = []
+    for point in points:
+        if math.isfinite(point.value):
+            if frame.has(point.x):
+                some.append(point)
+        elif some:
+            yield some
+            some = []
+    if some:
+        yield some
+
+
+# --- marks ------------------------------------------------------------------------------------------
+
+
+def _gaps(frame: _Frame, series: Iterable[Series]) -> Iterator[str]:
+    """Yield a cross at the top for each value that is no finite number."""
+    odd = [(s, p) for s in series for p in s.points if not math.isfinite(p.value)]
+    for each, point in odd[:GAPS_MAX]:
+        if frame.has(point.x):
+            x, y = frame.x(point.x), frame.top + 5
+            title = f"{point.value} in step {point.step}, attempt {each.attempt_id}"
+            cross = f"M{x - 4:.1f} {y - 4}l8 8m-8 0l8 -8"
+            yield f'<path class="gap" d="{cross}"><title>{title}</title></path>'
+
+
+def _apart(frame: _Frame, marks: Iterable[Mark], kind: str) -> Iterator[tuple[float, Mark]]:
+    """Yield the marks of a kind that lie in the picture, of those on each other the first."""
+    chosen = sorted((m for m in marks if m.kind == kind and frame.has(m.x)), key=lambda m: m.x)
+    last, count = -math.inf, 0
+    for mark in chosen:
+        x = frame.x(mark.x)
+        if x - last >= APART and count < MARKS_MAX:
+            last, count = x, count + 1
+            yield x, mark
+
+
+def _ends(frame: _Frame, marks: Sequence[Mark]) -> Iterator[str]:
+    """Yield a dashed line for each attempt's end, and where there is room its reason."""
+    free_from = float(frame.left)
+    for x, mark in _apart(frame, marks, END):
+        yield (
+            f'<line class="ended" x1="{x:.1f}" x2="{x:.1f}" y1="{frame.top}" y2="{frame.bottom}">'
+            f"<title>{escape(mark.text)}</title></line>"
+        )
+        begins = x - CHARACTER * len(mark.label)
+        if frame.is_wide and begins >= free_from:
+            free_from = x + CHARACTER
+            yield (
+                f'<text class="end word" x="{x:.1f}" y="{frame.top - 18}">'
+                f"{escape(mark.label)}</text>"
+            )
+
+
+def _remedies(frame: _Frame, marks: Sequence[Mark]) -> Iterator[str]:
+    """Yield a diamond for each remedy, and where there is room what it changed."""
+    free_from, y = float(frame.left), frame.top - 8
+    for x, mark in _apart(frame, marks, REMEDY):
+        diamond = f"M{x:.1f} {y - 5}l5 5l-5 5l-5 -5z"
+        yield f'<path class="remedy" d="{diamond}"><title>{escape(mark.text)}</title></path>'
+        length = CHARACTER * len(mark.label)
+        is_right = x + 8 + length <= frame.width
+        begins = x + 8 if is_right else x - 8 - length
+        if frame.is_wide and begins >= free_from:
+            free_from = max(x + 8, begins + length) + CHARACTER
+            anchor, place = ("start", x + 8) if is_right else ("end", x - 8)
+            yield (
+                f'<text class="{anchor} word" x="{place:.1f}" y="{y + 4}">'
+                f"{escape(mark.label)}</text>"
+            )
+
+
+def _commits(frame: _Frame, marks: Sequence[Mark]) -> Iterator[str]:
+    for x, mark in _apart(frame, marks, COMMIT):
+        yield (
+            f'<line class="commit" x1="{x:.1f}" x2="{x:.1f}" y1="{frame.bottom - 6}" '
+            f'y2="{frame.bottom}"><title>{escape(mark.text)}</title></line>'
+        )

@@ -20,7 +20,9 @@ from pathlib import Path
 
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.time_buckets import BUCKETS, RunTime
-from tracks_dagster.review.effects.charts import colour, lanes, loss_curve, name_of
+from tracks_dagster.review.curves import LOSS, Curve, Curves
+from tracks_dagster.review.effects.charts import colour, curve_panel
+from tracks_dagster.review.effects.curves.reading import read_curves
 from tracks_dagster.review.effects.explain.explanation import RunExplanation
 from tracks_dagster.review.effects.explain.glossary import BUCKET_WORDS, bucket_label, used_words
 from tracks_dagster.review.effects.explain.reading import Break
@@ -42,6 +44,7 @@ from tracks_dagster.review.effects.explain.stretches import STRETCHES_MAX, membe
 from tracks_dagster.review.effects.explain.text import broken_lines, end_word
 from tracks_dagster.review.effects.lineage_picture import lineage_picture
 from tracks_dagster.review.effects.narrate import sentence
+from tracks_dagster.review.effects.time_strip import lanes, name_of
 from tracks_dagster.track.bodies import SnapshotRef
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.ports import ObjectStore
@@ -55,6 +58,8 @@ EXPLAINED_MAX = 40  # attempts, the newest; the others are in the tables
 EVIDENCE_CHARACTERS_MAX = 200_000  # of one attempt; logs of many ranks would drown the page
 EVIDENCE_CHARACTERS_ALL = 2_000_000  # of the page
 RECORDS_MAX = 1000  # the newest
+PANELS_MAX = 24  # curves; `tracks curves` has the others
+PANEL_WIDTH, PANEL_HEIGHT = 300, 150  # of all but the loss
 SHARE_SEEN_MIN = 0.0005  # of the bar; what is narrower is in the table only
 _CODE = re.compile(r"`([^`]+)`")
 _ADDRESS = re.compile(r"https?://[^\s<>\"']+")
@@ -120,6 +125,7 @@ def render_loaded(
     explained = explain_loaded(tracks, loaded, context, attempts_max=EXPLAINED_MAX, also=attempt_id)
     attempts = list(_attempts(tracks.store, explained, attempt_id))
     lines = [line for each in attempts for part in each.sections for line in part.lines]
+    curves = read_curves(tracks, state, cache=None)
     pages = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -146,7 +152,8 @@ def render_loaded(
         ),
         declared_at=state.declared_at,
         until=loaded.until,
-        curve=loss_curve(run.receipts, [c.ref.step for c in state.checkpoints]),
+        panels=list(_panels(curves)),
+        panels_left_out=max(0, len(curves.curves) - PANELS_MAX) + curves.names_left_out,
         time=loaded.time,
         buckets=list(_buckets(loaded.time)),
         picture=lineage_picture(run, loaded.history, open_word=open_word(loaded.read.broken)),
@@ -217,6 +224,33 @@ def _rows(loaded: LoadedRun) -> Iterator[_Row]:
             ),
             continuity=only.continuity.sentence if only and only.continuity else "–",
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Panel:
+    """The picture of a metric. newest: its last value, in words."""
+
+    name: str
+    newest: str
+    svg: str
+
+
+def _panels(curves: Curves) -> Iterator[_Panel]:
+    """Yield the loss, in large, and the others; the axis of all is the same."""
+    for curve in curves.curves[:PANELS_MAX]:
+        size = {} if curve.name == LOSS else {"width": PANEL_WIDTH, "height": PANEL_HEIGHT}
+        svg = curve_panel(
+            curve, curves.marks, x_label=curves.x_label, x_range=curves.x_range, **size
+        )
+        if svg:
+            yield _Panel(name=curve.name, newest=_newest(curve), svg=svg)
+
+
+def _newest(curve: Curve) -> str:
+    last = curve.last
+    if last is None:
+        return "nothing kept"
+    return f"{last.value:.4g} {curve.unit}".rstrip() + f" after step {last.step}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,6 +32,7 @@ FROM_TRACK: tuple[Arguments, ...] = (
     ("explain", RUN_ID, "--records"),
     ("explain", f"{RUN_ID}/a02", "--evidence"),
     ("logs", f"{RUN_ID}/a02"),
+    ("curves", RUN_ID),
     ("checkpoints", "list", RUN_ID),
     ("diff", f"{RUN_ID}/a01", f"{RUN_ID}/a02"),
     ("diff", f"{RUN_ID}@20", f"{RUN_ID}@40"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import subprocess
@@ -107,6 +108,13 @@ def outcome(command: subprocess.Popen[str], *, exit_code: int = 0) -> Json:
     done = finished(command)
     assert done.returncode == exit_code, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
+
+
+def losses(home: Home, run_id: str) -> list[tuple[int, str]]:
+    """Return step and loss of each row of the run's CSV, in its order."""
+    done = home.call("curves", run_id, "loss", "--csv")
+    assert (done.returncode, done.stderr) == (0, "")
+    return [(int(row["step"]), row["loss"]) for row in csv.DictReader(done.stdout.splitlines())]
 
 
 def embedded(folder: Path) -> Home:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.homes import COMMAND_S_MAX, embedded
+from tests.integration.homes import COMMAND_S_MAX, embedded, losses
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(2 * COMMAND_S_MAX)]
 
@@ -51,6 +51,7 @@ def test_the_main_job_tells_its_story_and_leaves_nothing_running(tmp_path: Path)
     ):
         assert expected in done.stdout
     report = Path(done.stdout.split("Report: ")[1].splitlines()[0])
+    assert [step for step, _ in losses(home, report.stem)] == list(range(1, 121))
     assert "<svg" in report.read_text()
     assert processes_of(home.settings.home) == []
     assert home.call("fsck").returncode == 0

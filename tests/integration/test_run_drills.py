@@ -11,7 +11,14 @@ import signal
 
 import pytest
 
-from tests.integration.homes import COMMAND_S_MAX, Home, finished, outcome, wait_for
+from tests.integration.homes import (
+    COMMAND_S_MAX,
+    Home,
+    finished,
+    losses,
+    outcome,
+    wait_for,
+)
 from tracks_dagster.track.records import Json
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(2 * COMMAND_S_MAX)]
@@ -73,10 +80,13 @@ def test_an_oom_waits_for_its_sensor_and_then_goes_on_with_the_same_samples(
 )
 def test_every_rank_count_resumes_exactly_with_grace_and_without(home: Home, ranks: str) -> None:
     plain = outcome(home.run(f"plain-{ranks}", "--ranks", ranks))
+    undisturbed = losses(home, f"plain-{ranks}")
+    assert [step for step, _ in undisturbed] == list(range(1, 41))
     for name, drill, lost_steps in (("grace", "preempt@23", 0), ("lost", LOST, 3)):
         run_id = f"{name}-{ranks}"
         resumed = outcome(home.run(run_id, "--ranks", ranks, "--drill", drill))
         check_resumed(resumed, plain, lost_steps=lost_steps)
+        assert losses(home, run_id) == undisturbed
 
 
 def test_code_that_fails_before_the_first_step_is_refused_a_retry(embedded_home: Home) -> None:

@@ -22,7 +22,7 @@ from playwright.sync_api import Page, expect, sync_playwright
 
 from tests.bodies import BEGIN
 from tests.histories import History
-from tests.integration.homes import COMMAND_S_MAX, Home, new_server_home, outcome
+from tests.integration.homes import COMMAND_S_MAX, Home, losses, new_server_home, outcome
 from tests.ports import free_port
 from tracks_dagster.definitions import defs
 from tracks_dagster.ledger.effects.database import open_ledger
@@ -148,6 +148,11 @@ def test_what_follows_the_oom_has_half_the_micro_batch_and_the_same_global_batch
     explained = home.call("explain", "drilled/a02").stdout
     assert "A device ran out of memory." in explained
     assert len(explained.splitlines()) <= 25
+
+
+@pytest.mark.usefixtures("outcomes")
+def test_its_curve_has_each_step_once(home: Home) -> None:
+    assert [step for step, _ in losses(home, "drilled")] == list(range(1, 41))
 
 
 @pytest.mark.usefixtures("outcomes")

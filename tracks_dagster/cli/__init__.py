@@ -40,6 +40,9 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "drill": "Play faults, and score what came of each.",
         "projects": "Projects in Dagster: their schedules, and the launchpad.",
     },
+    "While it trains": {
+        "curves": "Its metrics, over all attempts: a table, points or CSV.",
+    },
     "Woken at night": {
         "status": "Runs: state, attempt, step, and what they wait for.",
         "triage": "After a reboot or an outage: what lives, what to start first.",
@@ -96,6 +99,7 @@ MODULES = {
     "run": "start.run",
     "drill": "start.drill",
     "projects": "start.projects",
+    "curves": "watch.curves",
     "report": "explain",
     "search": "logbook",
     "note": "logbook",

@@ -1,0 +1,194 @@
+"""What a look at ten million points costs: a million steps with ten metrics, in three attempts.
+
+The journals lie in a folder as a trainer ships them, half a gigabyte in segments of 256 KiB; the newest
+attempt trains. `first` parses all of them; later looks read stored blocks, and what may have grown.
+Requests to the store are those for journals.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from benchmarks.commands import time_command
+from tracks_dagster.review.curves import Curves
+from tracks_dagster.review.effects.curves.reading import read_curves
+from tracks_dagster.settings import Settings
+from tracks_dagster.stores import open_store
+from tracks_dagster.stores.journals import journal_prefix
+from tracks_dagster.track.ports import ObjectStore
+from tracks_dagster.track.records import format_time
+from tracks_dagster.training.journal import SEGMENT_BYTES_MAX
+from tracks_dagster.wiring import build
+
+if TYPE_CHECKING:
+    from tests.histories import History
+
+STEPS = 1_000_000
+METRICS = 10  # loss, step_s, data_s and samples_per_s, and six of the script
+OWN = ("accuracy", "lr", "grad_norm", "entropy", "reward", "temperature")
+ENDS = (400_000, 700_000, STEPS)  # of the attempts
+LOST = 50  # steps, of each that ended
+BATCH = 512
+RUN_ID = "long"
+ROUNDS = 5
+
+AT_MOST = {
+    "live_curves_s": 1.0,
+    "live_curves_zoomed_s": 1.0,
+    "live_curves_requests": 3.0,
+    "live_curves_command_peak_mb": 300.0,
+}
+WHY = {
+    **dict.fromkeys(AT_MOST, "seconds: the machine was busy, or its files had left its memory"),
+    "live_curves_requests": "a journal is read anew",
+    "live_curves_command_peak_mb": "more than a block is in memory",
+}
+
+
+def run(steps: int = STEPS) -> dict[str, float]:
+    """Return seconds, requests to the store and memory of looks at the run."""
+    with tempfile.TemporaryDirectory(prefix="tracks-bench-") as folder:
+        settings = Settings.from_environment({"TRACKS_HOME": folder})
+        app = build(settings)
+        began_at = time.perf_counter()
+        _make(app.store, steps)
+        made_s = time.perf_counter() - began_at
+        cache = settings.cache
+        cache.mkdir()
+        store = CountedStore(open_store(settings.store_url))
+        app.tracks.store = store
+
+        def look(**asked: Any) -> Look:
+            store.asked = 0
+            began_at, cpu_at = time.perf_counter(), time.process_time()
+            found = read_curves(app.tracks, RUN_ID, cache=cache, **asked)
+            took_s, cpu_s = time.perf_counter() - began_at, time.process_time() - cpu_at
+            return Look(took_s, cpu_s, store.asked, found)
+
+        app.tracks.run(RUN_ID)
+        first = look()
+        again = [look() for _ in range(ROUNDS)]
+        assert all(each.found == first.found for each in again)
+        middle = (steps // 2, steps // 2 + steps // 100)
+        zoomed = [look(metrics=["loss"], steps=middle) for _ in range(ROUNDS)]
+        hours = [look(by="hours") for _ in range(ROUNDS)]
+        command = time_command(
+            ("curves", RUN_ID), {"TRACKS_HOME": folder, "TRACKS_STORE": ""}, rounds=ROUNDS
+        )
+        stored = sum(path.stat().st_size for path in cache.rglob("*") if path.is_file())
+        return {
+            "live_curves_points": float(sum(each.points_read for each in first.found.curves)),
+            "live_curves_made_s": made_s,
+            "live_curves_first_s": first.took_s,
+            "live_curves_first_cpu_s": first.cpu_s,
+            "live_curves_first_requests": first.asked,
+            "live_curves_s": _median(again),
+            "live_curves_cpu_s": statistics.median(each.cpu_s for each in again),
+            "live_curves_requests": max(each.asked for each in again),
+            "live_curves_zoomed_s": _median(zoomed),
+            "live_curves_by_hours_s": _median(hours),
+            "live_curves_command_s": command.wall_s,
+            "live_curves_command_cpu_s": command.cpu_s,
+            "live_curves_command_peak_mb": command.peak_mb,
+            "live_curves_stored_mb": stored / 1e6,
+        }
+
+
+class Look(NamedTuple):
+    """One look: seconds, seconds of the processor, and requests to the store for journals."""
+
+    took_s: float
+    cpu_s: float
+    asked: int
+    found: Curves
+
+
+def _median(looks: Sequence[Look]) -> float:
+    return statistics.median(each.took_s for each in looks)
+
+
+class CountedStore:
+    """A store that counts what it is asked of journals."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+        self.asked = 0
+
+    def get(self, key: str) -> bytes | None:
+        """As of the store."""
+        self.asked += "/journal/" in key
+        return self._store.get(key)
+
+    def list(self, prefix: str) -> Iterator[str]:
+        """As of the store."""
+        self.asked += "/journal/" in prefix
+        return self._store.list(prefix)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+
+def _make(store: ObjectStore, steps: int) -> None:
+    """Store the run: two attempts that ended, and one that trains."""
+    from tests.bodies import CONFIG
+    from tests.histories import History
+
+    begin = datetime.now(UTC) - timedelta(days=2)
+    history = History(RUN_ID, begin=begin).declare(config={**CONFIG, "global_batch": BATCH})
+    rng = random.Random(7)
+    resumed = 0
+    for end in (int(end * steps / STEPS) for end in ENDS):
+        history.open().supervise().place(world_size=1).restore()
+        last = end if end == steps else end + LOST
+        _ship(store, history, _lines(rng, resumed + 1, last, begin))
+        history.commit(end)
+        if end < steps:
+            history.end("preempted", last_step=last)
+        resumed = end
+    history.write_to(store)
+
+
+def _ship(store: ObjectStore, history: History, lines: Iterator[bytes]) -> None:
+    """Store a journal in segments, as `training.journal` does."""
+    number = len(history.state.attempts)
+    prefix = journal_prefix(RUN_ID, number, history.launch_id, 0)
+    offset, some = 0, bytearray()
+
+    def put() -> None:
+        nonlocal offset
+        store.put(f"{prefix}{offset:012d}.jsonl", bytes(some))
+        offset += len(some)
+        some.clear()
+
+    for line in lines:
+        if len(some) + len(line) > SEGMENT_BYTES_MAX:
+            put()
+        some.extend(line)
+    put()
+
+
+def _lines(rng: random.Random, first: int, last: int, begin: datetime) -> Iterator[bytes]:
+    """Yield the lines of these steps, a tenth of a second each."""
+    encode: Callable[[object], str] = json.JSONEncoder(separators=(",", ":")).encode
+    for step in range(first, last + 1):
+        seconds = 0.1 * (step - first + 1)
+        line = {
+            "kind": "step",
+            "t": format_time(begin + timedelta(seconds=0.1 * step)),
+            "step": step,
+            "step_s": 0.09 + rng.random() / 100,
+            "data_s": rng.random() / 1000,
+            "loss": 10.0 / (1 + step / 1000) + rng.random(),
+            "metrics": {name: rng.random() for name in OWN},
+            "cursor_to": step * BATCH,
+            "indices_sha256": f"{rng.getrandbits(256):064x}",
+            "spent": {"steps_s": 0.9 * seconds, "data_s": 0.1 * seconds, "saving_s": 0.0},
+        }
+        yield encode(line).encode() + b"\n"

@@ -3,10 +3,23 @@
 from __future__ import annotations
 
 import json
+from typing import Any
+
+import pytest
 
 from tests.fakes import FakeObjectStore
 from tracks_dagster.attempts.effects.evidence import read_journal_end
-from tracks_dagster.stores.journals import journal_prefix, last_step, read_steps
+from tracks_dagster.stores.journals import (
+    DeviceLine,
+    EvaluatedLine,
+    RanksLine,
+    StepLine,
+    journal_prefix,
+    last_step,
+    parse_line,
+    read_steps,
+    read_tail,
+)
 from tracks_dagster.track.bodies import MemoryPeak
 
 PREFIX = journal_prefix("r-1", 1, "l1", 0)
@@ -119,3 +132,77 @@ def test_the_end_of_a_journal_is_its_last_whole_step(store: FakeObjectStore) -> 
     end = read_journal_end(store, "journal/")
     assert (end.began, end.last_step, end.cursor_to) == (True, 7, 56)
     assert end.last_line_at == end.last_stepped_at == whole["t"]
+
+
+AT = "2026-01-31T02:00:00.000000Z"
+
+
+def test_a_line_of_each_kind_is_read() -> None:
+    step = json.loads(line(7)) | {"own_s": 0.2, "samples": 24, "grad_norm": 1.5, "lr": 9.0}
+    found = parse_line(step)
+    assert isinstance(found, StepLine)
+    # lr: what the script reports by that name
+    assert (found.own_s, found.samples, found.grad_norm, found.lr) == (0.2, 24, 1.5, 0.1)
+    ranks = {
+        "kind": "ranks",
+        "t": AT,
+        "step": 10,
+        "over": 5,
+        "step_s": [0.5, 0.6],
+        "util": [None, 9],
+    }
+    assert parse_line(ranks) == RanksLine(
+        at=AT, step=10, over=5, step_s=(0.5, 0.6), util=(None, 9.0)
+    )
+    device = {
+        "kind": "device",
+        "t": AT,
+        "step": 3,
+        "power_w": 300,
+        "throttled": ["hw_thermal_slowdown"],
+    }
+    assert parse_line(device) == DeviceLine(
+        at=AT, step=3, power_w=300.0, throttled=("hw_thermal_slowdown",)
+    )
+    evaluated = {"kind": "evaluated", "t": AT, "step": 3, "metrics": {"loss": 2, "bad": "nan"}}
+    assert parse_line(evaluated) == EvaluatedLine(at=AT, step=3, metrics={"loss": 2.0})
+    assert parse_line({"kind": "heartbeat", "t": AT, "step": 3}) is None
+
+
+def test_a_line_of_an_older_journal_knows_nothing_of_the_newer_figures() -> None:
+    found = parse_line(json.loads(line(7)))
+    assert isinstance(found, StepLine)
+    assert (found.own_s, found.samples, found.grad_norm) == (None, None, None)
+
+
+@pytest.mark.parametrize("value", [None, "x", True, [], {}, float("nan"), 10**400])
+def test_what_is_no_number_is_unknown(value: Any) -> None:
+    step = parse_line(json.loads(line(7)) | {"own_s": value, "samples": value})
+    assert isinstance(step, StepLine)
+    assert (step.own_s, step.samples) == (None, None)
+    ranks = parse_line({"kind": "ranks", "t": AT, "step": 1, "over": 5, "own_s": [1.0, value]})
+    assert isinstance(ranks, RanksLine)
+    assert ranks.own_s == (1.0, None)
+    for kind in ("ranks", "device", "evaluated"):
+        assert parse_line({"kind": kind, "t": value, "step": 1, "over": 5}) is None
+        assert parse_line({"kind": kind, "t": AT, "step": "1"}) is None
+
+
+def test_a_tail_has_the_other_lines_between_its_steps_and_behind_them(
+    store: FakeObjectStore,
+) -> None:
+    def other(kind: str, step: int) -> bytes:
+        return json.dumps({"kind": kind, "t": AT, "step": step, "over": 5}).encode() + b"\n"
+
+    offset = ship(store, 0, other("device", 0) + line(1) + other("device", 1) + line(2))
+    ship(store, offset, other("ranks", 2) + line(3) + other("evaluated", 3) + other("device", 3))
+    tail = read_tail(store, "r-1", 1, "l1", steps_max=2)
+    assert [each.step for each in tail.steps] == [2, 3]
+    assert [each.step for each in tail.ranks] == [2]
+    assert [each.step for each in tail.evaluated] == [3]
+    assert [each.step for each in tail.devices] == [3]
+    assert [each.step for each in read_tail(store, "r-1", 1, "l1", steps_max=9).devices] == [
+        0,
+        1,
+        3,
+    ]

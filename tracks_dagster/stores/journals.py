@@ -2,15 +2,17 @@
 
 A journal is one file on the gang's machine, shipped in segments named by their byte offset. A
 machine that was taken away leaves a torn last line, or a segment that never came: what can be read is
-returned, nothing is guessed.
+returned, nothing is guessed. docs/signals.md says what every line holds.
 """
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Any
 
 from tracks_dagster.track.bodies import MemoryPeak, TimeSpent
 from tracks_dagster.track.body_json import from_json
@@ -30,6 +32,8 @@ class StepLine:
     that was not measured; spent: what the launch had spent so far, None in an older journal;
     cursor_to: global samples consumed after it; indices_sha256: of the global batch's sample
     indices (int64, little-endian, in order); None where the order is the script's own.
+    own_s: of step_s, in rank 0's own forward passes; lr, grad_norm: by a metric of that name, else as
+    measured; samples: of the step, over all ranks. None: not known.
     """
 
     at: str
@@ -42,6 +46,70 @@ class StepLine:
     indices_sha256: str | None
     spent: TimeSpent | None = None
     exchange_s: float | None = None
+    own_s: float | None = None
+    lr: float | None = None
+    grad_norm: float | None = None
+    samples: int | None = None
+
+
+ByRank = tuple[float | None, ...]  # a value of each rank, in their order; None: of that one unknown
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RanksLine:
+    """The steps of all ranks side by side, as rank 0 wrote them down. Empty: of no rank known.
+
+    step: the newest of the `over` steps that it is of; step_s, own_s, data_s: their medians, as in
+    `StepLine`; util: percent, rss_bytes, device_bytes: by the newest `device` line of that rank.
+    """
+
+    at: str
+    step: int
+    over: int
+    step_s: ByRank = ()
+    own_s: ByRank = ()
+    data_s: ByRank = ()
+    util: ByRank = ()
+    rss_bytes: ByRank = ()
+    device_bytes: ByRank = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceLine:
+    """What one rank found of its device and its process. None: not known.
+
+    step: the last one it had finished; throttled: why the driver holds its clocks down; xid: the
+    newest critical one of this launch; ecc: errors that were not corrected, since the driver was
+    loaded; problem: why the driver says nothing, in words; drill: what plays these figures, or None.
+    """
+
+    at: str
+    step: int
+    uuid: str | None = None
+    name: str | None = None
+    util_percent: float | None = None
+    memory_bytes: float | None = None
+    memory_total_bytes: float | None = None
+    power_w: float | None = None
+    temperature_c: float | None = None
+    throttled: tuple[str, ...] = ()
+    xid: int | None = None
+    ecc: int | None = None
+    rss_bytes: float | None = None
+    cpu_percent: float | None = None
+    disk_free_bytes: float | None = None
+    read_bytes: float | None = None
+    problem: str | None = None
+    drill: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluatedLine:
+    """What an evaluation inside the loop found. metrics: those that are finite."""
+
+    at: str
+    step: int
+    metrics: Mapping[str, float] = field(default_factory=dict)
 
 
 def journal_prefix(run_id: str, attempt_id: int, launch_id: str, rank: int) -> str:
@@ -74,10 +142,16 @@ def newest_steps(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JournalTail:
-    """The end of a journal: its newest steps, in order, and when its newest line was written."""
+    """The end of a journal: its newest steps, in order, and when its newest line was written.
+
+    ranks, devices, evaluated: the other lines between these steps and behind them, in order.
+    """
 
     steps: tuple[StepLine, ...] = ()
     last_line_at: datetime | None = None
+    ranks: tuple[RanksLine, ...] = ()
+    devices: tuple[DeviceLine, ...] = ()
+    evaluated: tuple[EvaluatedLine, ...] = ()
 
 
 def read_tail(
@@ -87,23 +161,55 @@ def read_tail(
 
     Of at most `SEGMENTS_READ_MAX` segments; a line with a step that cannot be read is left out.
     """
-    found: list[StepLine] = []
+    steps: list[StepLine] = []
+    others: dict[type, list[Any]] = {RanksLine: [], DeviceLine: [], EvaluatedLine: []}
     last_line_at: datetime | None = None
     prefix = journal_prefix(run_id, attempt_id, launch_id, 0)
     for key in sorted(store.list(prefix), reverse=True)[:SEGMENTS_READ_MAX]:
         for line in _lines_backwards(store.get(key) or b""):
             last_line_at = last_line_at or line_time(line)
-            found += _steps([line])
-            if len(found) >= steps_max:
-                return JournalTail(steps=tuple(reversed(found)), last_line_at=last_line_at)
-    return JournalTail(steps=tuple(reversed(found)), last_line_at=last_line_at)
+            match parse_line(line):
+                case StepLine() as step:
+                    steps.append(step)
+                case (RanksLine() | DeviceLine() | EvaluatedLine()) as other:
+                    others[type(other)].append(other)
+            if len(steps) >= steps_max:
+                return _tail(steps, others, last_line_at)
+    return _tail(steps, others, last_line_at)
+
+
+def _tail(
+    steps: list[StepLine], others: Mapping[type, list[Any]], last_line_at: datetime | None
+) -> JournalTail:
+    """Return what was read backwards, in order."""
+    return JournalTail(
+        steps=tuple(reversed(steps)),
+        last_line_at=last_line_at,
+        ranks=tuple(reversed(others[RanksLine])),
+        devices=tuple(reversed(others[DeviceLine])),
+        evaluated=tuple(reversed(others[EvaluatedLine])),
+    )
+
+
+def parse_line(
+    line: Mapping[str, Json],
+) -> StepLine | RanksLine | DeviceLine | EvaluatedLine | None:
+    """Return what a line holds; None where it is of another kind, or cannot be read."""
+    match line.get("kind"):
+        case "step":
+            return _whole_step(line)
+        case "ranks":
+            return _ranks(line)
+        case "device":
+            return _device(line)
+        case "evaluated":
+            return _evaluated(line)
+    return None
 
 
 def _steps(lines: Iterable[Mapping[str, Json]]) -> Iterator[StepLine]:
     """Yield the steps; a line with a step that cannot be read is left out."""
-    for line in lines:
-        if line.get("kind") == "step" and (step := _whole_step(line)) is not None:
-            yield step
+    return (step for step in map(parse_line, lines) if isinstance(step, StepLine))
 
 
 def line_time(line: Mapping[str, Json]) -> datetime | None:
@@ -185,22 +291,98 @@ def _joined(store: ObjectStore, prefix: str) -> bytes:
 
 
 def _step(line: Mapping[str, Json]) -> StepLine:
+    metrics = _mapping(line.get("metrics"))
     return StepLine(
         at=line["t"],
         step=line["step"],
         loss=line["loss"],
-        metrics=_mapping(line.get("metrics")),
+        metrics=metrics,
         step_s=line.get("step_s") or 0.0,
         data_s=line.get("data_s") or 0.0,
         cursor_to=line.get("cursor_to"),
         indices_sha256=line.get("indices_sha256"),
         spent=spent_of(line),
         exchange_s=_number(line.get("exchange_s")),
+        own_s=_number(line.get("own_s")),
+        lr=_number(metrics.get("lr", line.get("lr"))),
+        grad_norm=_number(metrics.get("grad_norm", line.get("grad_norm"))),
+        samples=_whole(line.get("samples")),
     )
 
 
+def _ranks(line: Mapping[str, Json]) -> RanksLine | None:
+    step, over = line.get("step"), line.get("over")
+    if not isinstance(step, int) or not isinstance(over, int) or line_time(line) is None:
+        return None
+    return RanksLine(
+        at=line["t"],
+        step=step,
+        over=over,
+        step_s=_by_rank(line.get("step_s")),
+        own_s=_by_rank(line.get("own_s")),
+        data_s=_by_rank(line.get("data_s")),
+        util=_by_rank(line.get("util")),
+        rss_bytes=_by_rank(line.get("rss_bytes")),
+        device_bytes=_by_rank(line.get("device_bytes")),
+    )
+
+
+def _device(line: Mapping[str, Json]) -> DeviceLine | None:
+    step, reasons = line.get("step"), line.get("throttled")
+    if not isinstance(step, int) or line_time(line) is None:
+        return None
+    return DeviceLine(
+        at=line["t"],
+        step=step,
+        uuid=_text(line.get("uuid")),
+        name=_text(line.get("name")),
+        util_percent=_number(line.get("util_percent")),
+        memory_bytes=_number(line.get("memory_bytes")),
+        memory_total_bytes=_number(line.get("memory_total_bytes")),
+        power_w=_number(line.get("power_w")),
+        temperature_c=_number(line.get("temperature_c")),
+        throttled=tuple(map(str, reasons)) if isinstance(reasons, list) else (),
+        xid=_whole(line.get("xid")),
+        ecc=_whole(line.get("ecc")),
+        rss_bytes=_number(line.get("rss_bytes")),
+        cpu_percent=_number(line.get("cpu_percent")),
+        disk_free_bytes=_number(line.get("disk_free_bytes")),
+        read_bytes=_number(line.get("read_bytes")),
+        problem=_text(line.get("problem")),
+        drill=_text(line.get("drill")),
+    )
+
+
+def _evaluated(line: Mapping[str, Json]) -> EvaluatedLine | None:
+    step = line.get("step")
+    if not isinstance(step, int) or line_time(line) is None:
+        return None
+    numbers = {name: _number(value) for name, value in _mapping(line.get("metrics")).items()}
+    found = {name: number for name, number in numbers.items() if number is not None}
+    return EvaluatedLine(at=line["t"], step=step, metrics=found)
+
+
+def _by_rank(values: Json) -> ByRank:
+    return tuple(map(_number, values)) if isinstance(values, list) else ()
+
+
 def _number(value: Json) -> float | None:
-    return float(value) if isinstance(value, int | float) else None
+    """Return a finite number, else None."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return None
+    try:
+        return float(value) if math.isfinite(value) else None
+    except OverflowError:  # a damaged line may hold any number of digits
+        return None
+
+
+def _whole(value: Json) -> int | None:
+    number = _number(value)
+    return None if number is None else int(number)
+
+
+def _text(value: Json) -> str | None:
+    return value if isinstance(value, str) else None
 
 
 def spent_of(line: Mapping[str, Json]) -> TimeSpent | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from pathlib import Path
 
 import sqlalchemy as sa
@@ -19,10 +20,15 @@ from tracks_dagster.ledger.effects.projector import Projector
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.recovery.effects.fsck import fsck
 from tracks_dagster.recovery.effects.fsck_tracks import Finding
-from tracks_dagster.track.bodies import Artifact, CheckpointDecision, SourceDecision
+from tracks_dagster.track.bodies import (
+    Artifact,
+    CheckpointDecision,
+    MuteDecision,
+    SourceDecision,
+)
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.placement import places_key
-from tracks_dagster.track.records import Draft, Kind, seal, sha256_hex
+from tracks_dagster.track.records import Draft, Kind, format_time, seal, sha256_hex
 from tracks_dagster.track.states.dataset_state import checks_key, manifest_key
 from tracks_dagster.track.states.evals import artifact_key, result_key
 from tracks_dagster.track.states.files_manifest import (
@@ -32,7 +38,13 @@ from tracks_dagster.track.states.files_manifest import (
     files_shard_key,
     shard_name,
 )
-from tracks_dagster.track.track import QUARANTINES_TRACK, code_diff_key, log_key, packages_key
+from tracks_dagster.track.track import (
+    MUTES_TRACK,
+    QUARANTINES_TRACK,
+    code_diff_key,
+    log_key,
+    packages_key,
+)
 from tracks_dagster.training.saves.manifest import verify_checkpoint
 
 LARGE = "large"  # the run whose gang's places lie in an object of their own
@@ -111,6 +123,7 @@ def make_world(story: Story, store: FakeObjectStore, ledger_file: Path) -> World
     for each in (history, branch, large, pool, _own_files(store)):
         each.write_to(store)
     _quarantine(store)
+    _mute(store)
     if not _projected:
         Projector(store, open_ledger(f"sqlite:///{ledger_file}")).scan()
         with sqlite3.connect(ledger_file) as connection:
@@ -154,3 +167,10 @@ def _quarantine(store: FakeObjectStore) -> None:
     body = SourceDecision(source="node:node-9", called="node:node-9", by="ann", why="It lies.")
     draft = Draft(uid="9" * 32, kind=Kind.SOURCE_QUARANTINED, body=to_json(body))
     store.put(log_key(QUARANTINES_TRACK, 0), seal(draft, seq=0, at=BEGIN, prev_sha256=None))
+
+
+def _mute(store: FakeObjectStore) -> None:
+    until = format_time(BEGIN + timedelta(hours=2))
+    body = MuteDecision(rule="*", run_id=None, by="ann", why="It is noisy.", until_at=until)
+    draft = Draft(uid="8" * 32, kind=Kind.ALERTS_MUTED, body=to_json(body))
+    store.put(log_key(MUTES_TRACK, 0), seal(draft, seq=0, at=BEGIN, prev_sha256=None))

@@ -24,7 +24,7 @@ from tracks_dagster.recovery.effects.fsck_tracks import FindingKind
 from tracks_dagster.stores.journals import journal_prefix
 from tracks_dagster.track.records import Draft, Kind, canonical_json, format_time, seal, sha256_hex
 from tracks_dagster.track.states.checkpoints import CheckpointRef
-from tracks_dagster.track.track import QUARANTINES_TRACK, log_key, run_track
+from tracks_dagster.track.track import MUTES_TRACK, QUARANTINES_TRACK, log_key, run_track
 
 JOURNAL = journal_prefix(RUN_ID, 2, "launch-2", 0)
 
@@ -282,12 +282,16 @@ def test_a_bad_shard_of_files_is_named_with_the_files_that_it_holds(
 
 @pytest.mark.parametrize(
     ("track", "table"),
-    [("pools", "node_strikes"), (QUARANTINES_TRACK, "source_quarantines")],
+    [
+        ("pools", "node_strikes"),
+        (QUARANTINES_TRACK, "source_quarantines"),
+        (MUTES_TRACK, "mutes"),
+    ],
 )
-def test_the_tracks_of_pools_and_quarantines_are_checked_as_runs_are(
+def test_the_tracks_of_pools_quarantines_and_mutes_are_checked_as_runs_are(
     track: str, table: str, world: World
 ) -> None:
-    key = log_key(track, 0) if track == QUARANTINES_TRACK else world.key("pools/", "/log/")
+    key = world.key("pools/", "/log/") if track == "pools" else log_key(track, 0)
     world.sql(f"delete from {table}")
     assert [(f.kind, f.where) for f in world.findings()] == [
         (K.LEDGER_ROW_WRONG, f"ledger, {table}")
@@ -298,7 +302,7 @@ def test_the_tracks_of_pools_and_quarantines_are_checked_as_runs_are(
 
 
 def test_every_table_of_the_ledger_is_compared_with_the_tracks() -> None:
-    tracks = ("runs/r-1", "datasets/d", "pools/p", QUARANTINES_TRACK)
+    tracks = ("runs/r-1", "datasets/d", "pools/p", QUARANTINES_TRACK, MUTES_TRACK)
     tables = {each.table: each.key for track in tracks for each in track_states.owned_rows(track)}
     keys = {
         table.name: tuple(column.name for column in table.primary_key)

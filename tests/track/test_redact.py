@@ -223,7 +223,7 @@ def test_no_text_takes_long(text: str) -> None:
 # Whoever adds a field of text decides: words that people and programs say belong into `bodies.WORDS`.
 NAMES = {
     *("accelerator", "after", "alias", "alert", "before", "blamed_node", "boot_id", "branch"),
-    "blamed_device",
+    *("blamed_device", "light", "severity"),
     *("cause", "chunks", "chunks_key", "classifier_version", "config", "dagster_run_id"),
     *("data", "dataset", "device", "device_class", "diff_sha256", "direction", "environment"),
     *("environment_sha256", "eval_id", "evidence_key", "evidence_sha256", "excluded_nodes"),

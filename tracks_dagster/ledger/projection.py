@@ -14,7 +14,15 @@ from typing import TypeVar
 from tracks_dagster.ledger.facts.attempt import ATTEMPT, attempt_views
 from tracks_dagster.ledger.facts.checkpoint import CHECKPOINT, EVAL, eval_view
 from tracks_dagster.ledger.facts.fact import Fact, row
-from tracks_dagster.ledger.facts.run import NOTE, PROMOTION, RUN, NoteView, PromotionView, run_view
+from tracks_dagster.ledger.facts.run import (
+    MUTE,
+    NOTE,
+    PROMOTION,
+    RUN,
+    NoteView,
+    PromotionView,
+    run_view,
+)
 from tracks_dagster.ledger.facts.sources import (
     ATTEMPT_NODE,
     ATTEMPT_RESUME,
@@ -37,6 +45,7 @@ from tracks_dagster.ledger.facts.time import (
 from tracks_dagster.ledger.ports import Row
 from tracks_dagster.ledger.timeline import timeline
 from tracks_dagster.track.states.dataset_state import DatasetState
+from tracks_dagster.track.states.mute_state import MuteState
 from tracks_dagster.track.states.pool_state import PoolState, Quarantine, Strike
 from tracks_dagster.track.states.quarantine_state import QuarantineState
 from tracks_dagster.track.states.run_state import RunState
@@ -119,6 +128,11 @@ def quarantine_rows(state: QuarantineState, before: QuarantineState | None = Non
             SOURCE_QUARANTINE, _new(lambda each: each.quarantines, state, before)
         )
     }
+
+
+def mute_rows(state: MuteState, before: MuteState | None = None) -> Rows:
+    """Return the rows of the track of mutes; `before` is an earlier state, taken in already."""
+    return {"mutes": _rows(MUTE, _new(lambda each: each.mutes, state, before))}
 
 
 def _strikes(state: PoolState) -> list[Strike]:

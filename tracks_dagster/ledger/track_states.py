@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from urllib.parse import unquote
 
 from tracks_dagster.ledger.facts.tables import OF_EVERY_TRACK, TABLES, key_of
 from tracks_dagster.ledger.projection import (
     Rows,
     dataset_rows,
+    mute_rows,
     pool_rows,
     quarantine_rows,
     run_rows,
@@ -21,14 +21,29 @@ from tracks_dagster.ledger.projection import (
 from tracks_dagster.ledger.texts import text_rows
 from tracks_dagster.track.errors import RecordNewer, TrackBroken
 from tracks_dagster.track.records import Record
-from tracks_dagster.track.states import dataset_state, pool_state, quarantine_state, run_fold
+from tracks_dagster.track.states import (
+    dataset_state,
+    mute_state,
+    pool_state,
+    quarantine_state,
+    run_fold,
+)
 from tracks_dagster.track.states.dataset_state import DatasetState
+from tracks_dagster.track.states.mute_state import MuteState
 from tracks_dagster.track.states.pool_state import PoolState
 from tracks_dagster.track.states.quarantine_state import QuarantineState
 from tracks_dagster.track.states.run_state import RunState
-from tracks_dagster.track.track import DATASETS, POOLS, QUARANTINES_TRACK, RUNS, pool_track
+from tracks_dagster.track.track import (
+    DATASETS,
+    MUTES_TRACK,
+    POOLS,
+    QUARANTINES_TRACK,
+    RUNS,
+    pool_named,
+    pool_track,
+)
 
-TrackState = RunState | DatasetState | PoolState | QuarantineState
+TrackState = RunState | DatasetState | PoolState | QuarantineState | MuteState
 
 _OWNERS = {RUNS: "run_id", DATASETS: "dataset", POOLS: "pool"}  # the column that names the track
 
@@ -69,9 +84,11 @@ def _applied(track: str, state: TrackState | None, record: Record) -> tuple[Trac
         return pool, pool_track(pool.pool)
     if track == QUARANTINES_TRACK and (state is None or isinstance(state, QuarantineState)):
         return quarantine_state.apply(state, record), QUARANTINES_TRACK
+    if track == MUTES_TRACK and (state is None or isinstance(state, MuteState)):
+        return mute_state.apply(state, record), MUTES_TRACK
     raise RecordNewer(
-        f"{track} is neither a run's, a dataset's nor a pool's track, nor that of quarantines; "
-        "this version knows these."
+        f"{track} is neither a run's, a dataset's nor a pool's track, nor that of quarantines or "
+        "mutes; this version knows these."
     )
 
 
@@ -98,6 +115,8 @@ def _rows(after: TrackState, before: TrackState | None) -> Rows:
         return pool_rows(after, before if isinstance(before, PoolState) else None)
     if isinstance(after, QuarantineState):
         return quarantine_rows(after, before if isinstance(before, QuarantineState) else None)
+    if isinstance(after, MuteState):
+        return mute_rows(after, before if isinstance(before, MuteState) else None)
     return dataset_rows(after, before if isinstance(before, DatasetState) else None)
 
 
@@ -115,9 +134,7 @@ def owned_rows(track: str) -> Iterator[Owned]:
     """Yield which rows of the ledger are the track's."""
     for kind, tables in TABLES.items():
         if track == kind or (kind.endswith("/") and track.startswith(kind)):
-            name = track.removeprefix(kind)
-            if kind == POOLS:
-                name = unquote(name.replace("=", "%"))  # as `pool_track` wrote it
+            name = pool_named(track) if kind == POOLS else track.removeprefix(kind)
             for table, facts in tables.items():
                 yield Owned(table=table, key=key_of(facts), column=_OWNERS.get(kind), owner=name)
     for table, facts in OF_EVERY_TRACK.items():

@@ -695,11 +695,27 @@ class Note:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alert:
-    """`alert`: something that a person should look at, once."""
+    """`alert`: something that a person should look at, once; it begins an episode.
+
+    severity: "yellow" or "red"; light: the one of three that it colours, "healthy", "improving" or
+    "resources"; both None of older versions, and where `health.rules` says it for the rule. data: its
+    numbers; `about` names what it concerns ("rank 5"), where the same rule may hold for several.
+    """
 
     rule: str
     text: str
     data: Mapping[str, Json] = field(default_factory=dict)
+    severity: str | None = None
+    light: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlertCleared:
+    """`alert_cleared`: the episode that record `alert_seq` of this track began is over."""
+
+    rule: str
+    alert_seq: int
+    why: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -875,3 +891,23 @@ class SourceDecision:
     called: str
     by: str
     why: str
+
+
+# --- the track of muted alerts --------------------------------------------------------------------
+
+ANY_RULE = "*"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MuteDecision:
+    """`alerts_muted`, `alerts_unmuted`: a person's word that alerts of a rule are sent to nobody.
+
+    They are recorded all the same. rule: ANY_RULE for every one; run_id: None for every run. until_at:
+    it ends then by itself; None of `alerts_unmuted`.
+    """
+
+    rule: str
+    run_id: str | None
+    by: str
+    why: str
+    until_at: str | None = None

@@ -50,6 +50,7 @@ class Kind(StrEnum):
     PROMOTION_DECIDED = "promotion_decided"
     NOTE = "note"
     ALERT = "alert"
+    ALERT_CLEARED = "alert_cleared"
     RUN_FINISHED = "run_finished"
 
     DATASET_DECLARED = "dataset_declared"
@@ -65,6 +66,9 @@ class Kind(StrEnum):
 
     SOURCE_QUARANTINED = "source_quarantined"
     SOURCE_RELEASED = "source_released"
+
+    ALERTS_MUTED = "alerts_muted"
+    ALERTS_UNMUTED = "alerts_unmuted"
 
 
 _KINDS = frozenset(kind.value for kind in Kind)

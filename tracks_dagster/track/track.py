@@ -11,6 +11,7 @@ import re
 import time
 import zlib
 from collections.abc import Callable, Iterator
+from urllib.parse import unquote
 
 from tracks_dagster.track.append import Claim, Create, Created, Done, Outcome, Reply, Request, Walk
 from tracks_dagster.track.errors import (
@@ -85,6 +86,11 @@ def pool_track(name: str) -> str:
     return f"{POOLS}{kept}"
 
 
+def pool_named(track: str) -> str:
+    """Return the pool whose track has that name, as `pool_track` wrote it."""
+    return unquote(track.removeprefix(POOLS).replace("=", "%"))
+
+
 _NOT_IN_A_KEY = re.compile(r"[^A-Za-z0-9_@-]")
 RUNS = "runs/"
 
@@ -106,7 +112,10 @@ def code_key(run_id: str, sha256: str) -> str:
 
 DATASETS = "datasets/"
 POOLS = "pools/"
-QUARANTINES_TRACK = "lineage/quarantines"  # the only one of its kind
+LINEAGE = "lineage/"
+ALERTS = "alerts/"
+QUARANTINES_TRACK = f"{LINEAGE}quarantines"  # the only one of its kind
+MUTES_TRACK = f"{ALERTS}mutes"  # likewise
 
 
 class Track:

@@ -26,7 +26,15 @@ from tracks_dagster.track.errors import (
 )
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Record, sha256_hex
-from tracks_dagster.track.track import DATASETS, POOLS, RUNS, log_key, read_records
+from tracks_dagster.track.track import (
+    ALERTS,
+    DATASETS,
+    LINEAGE,
+    POOLS,
+    RUNS,
+    log_key,
+    read_records,
+)
 
 TRIES_MAX = 64  # cursors lost in a row to other projectors; each loss is another's progress
 STATES_CACHED_MAX = 1024  # states kept in memory by one process; then it begins anew
@@ -35,8 +43,7 @@ BROKEN_NAMED_MAX = 5  # broken tracks that one message of a scan names
 
 PROGRESS_S = 10.0  # between two lines that say how far a rebuilding is
 
-LINEAGE = "lineage/"
-KINDS = (DATASETS, LINEAGE, POOLS, RUNS)  # of tracks, in the order of their keys
+KINDS = (ALERTS, DATASETS, LINEAGE, POOLS, RUNS)  # of tracks, in the order of their keys
 
 _log = logging.getLogger(__name__)
 

@@ -19,14 +19,22 @@ from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.errors import LedgerError, TrackBroken, UnknownRun
 from tracks_dagster.track.ports import Clock, NewUid, ObjectStore
 from tracks_dagster.track.records import Draft, Kind, Record
-from tracks_dagster.track.states import dataset_state, pool_state, quarantine_state, run_fold
+from tracks_dagster.track.states import (
+    dataset_state,
+    mute_state,
+    pool_state,
+    quarantine_state,
+    run_fold,
+)
 from tracks_dagster.track.states.dataset_state import DatasetState
+from tracks_dagster.track.states.mute_state import MuteState
 from tracks_dagster.track.states.pool_state import PoolState
 from tracks_dagster.track.states.quarantine_state import QuarantineState
 from tracks_dagster.track.states.run_state import RunState
 from tracks_dagster.track.text.nearest import no_run
 from tracks_dagster.track.text.redact import Redact, redact, redact_words
 from tracks_dagster.track.track import (
+    MUTES_TRACK,
     QUARANTINES_TRACK,
     RUNS,
     Track,
@@ -180,6 +188,16 @@ class Tracks:
         """Append the decision that `choose` makes of that state; None when there is none."""
         track = self._track(QUARANTINES_TRACK)
         record = track.decide(lambda records: choose(quarantine_state.fold(records)))
+        return self._projected(track.name, record)
+
+    def find_mutes(self) -> MuteState | None:
+        """Return which alerts persons want sent to nobody; None where nobody ever did."""
+        return mute_state.fold(self._track(MUTES_TRACK).refresh())
+
+    def decide_mutes(self, choose: Callable[[MuteState | None], Draft | None]) -> Record | None:
+        """Append the decision that `choose` makes of that state; None when there is none."""
+        track = self._track(MUTES_TRACK)
+        record = track.decide(lambda records: choose(mute_state.fold(records)))
         return self._projected(track.name, record)
 
     def project(self, track_name: str) -> None:

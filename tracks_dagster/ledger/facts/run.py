@@ -1,4 +1,4 @@
-"""Facts of a training run, of its promotions and of the notes on it."""
+"""Facts of a training run, of its promotions, notes and alerts, and of which alerts are muted."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from typing import Any
 
 from tracks_dagster.ledger.facts.checkpoint import partition_key
 from tracks_dagster.ledger.facts.fact import Absence, Fact, Type
-from tracks_dagster.track.bodies import Alert, Note, Program, PromotionDecided, SnapshotRef
+from tracks_dagster.track.bodies import Note, Program, PromotionDecided, SnapshotRef
 from tracks_dagster.track.roles import STEPS, value_of
+from tracks_dagster.track.states.alerts import AlertState
 from tracks_dagster.track.states.checkpoints import CheckpointRef
 from tracks_dagster.track.states.evals import evaluates_commits
 from tracks_dagster.track.states.lifecycle import RunStatus, run_status
+from tracks_dagster.track.states.mute_state import Mute, Unmute
 from tracks_dagster.track.states.run_state import Dated, RunState
 
 
@@ -45,7 +47,7 @@ class NoteView:
     """A note or an alert of a run."""
 
     run_id: str
-    note: Dated[Note] | Dated[Alert]
+    note: Dated[Note] | AlertState
 
 
 NO_CHECKOUT: Absence[RunView] = Absence(
@@ -108,6 +110,23 @@ HOLDER_NOT_MEASURED: Absence[PromotionView] = Absence(
 OF_THE_RUN: Absence[NoteView] = Absence(
     "of_the_run", "it concerns no single attempt", lambda v: v.note.attempt_id is None
 )
+A_NOTE: Absence[NoteView] = Absence("a_note", "it is a note", lambda v: _alert(v) is None)
+OLDER_ALERT: Absence[NoteView] = Absence(
+    "not_recorded",
+    "its record does not say: docs/health.md has it by the rule",
+    lambda v: (alert := _alert(v)) is not None and alert.body.severity is None,
+)
+STILL_OPEN: Absence[NoteView] = Absence(
+    "still_open",
+    "the alert's episode is not over",
+    lambda v: (alert := _alert(v)) is not None and alert.is_open,
+)
+EVERY_RUN: Absence[Mute] = Absence(
+    "every_run", "it concerns every run", lambda m: m.body.run_id is None
+)
+NOT_UNMUTED: Absence[Mute] = Absence(
+    "not_unmuted", "nobody has ended it early", lambda m: m.unmute is None
+)
 
 
 NO_ESTIMATE: Absence[RunView] = Absence(
@@ -138,6 +157,22 @@ OWN_INTERPRETER: Absence[RunView] = Absence(
     "the Python that `tracks` runs in",
     lambda v: v.state.declared.program is None or v.state.declared.program.python is None,
 )
+
+
+def _alert(view: NoteView) -> AlertState | None:
+    return view.note if isinstance(view.note, AlertState) else None
+
+
+def _of_alert(read: Callable[[AlertState], Any]) -> Callable[[NoteView], Any]:
+    def of(view: NoteView) -> Any:
+        alert = _alert(view)
+        return None if alert is None else read(alert)
+
+    return of
+
+
+def _unmuted(read: Callable[[Unmute], Any]) -> Callable[[Mute], Any]:
+    return lambda mute: None if mute.unmute is None else read(mute.unmute)
 
 
 def _entry(program: Program | None) -> str | None:
@@ -323,5 +358,25 @@ NOTE: tuple[Fact[NoteView], ...] = (
     Fact("text", TEXT, lambda v: v.note.body.text, "its words"),
     Fact("data", Type.MAPPING, lambda v: v.note.body.data, "what a program may want of it"),
     Fact("noted_at", TIME, lambda v: v.note.at, "recorded"),
+    Fact("severity", TEXT, _of_alert(lambda a: a.body.severity), "of the alert: yellow or red",
+         absent=(A_NOTE, OLDER_ALERT)),
+    Fact("light", TEXT, _of_alert(lambda a: a.body.light),
+         "that the alert colours: healthy, improving or resources", absent=(A_NOTE, OLDER_ALERT)),
+    Fact("cleared_at", TIME, _of_alert(lambda a: a.cleared_at), "the alert's episode was over",
+         absent=(A_NOTE, STILL_OPEN)),
+    Fact("cleared_why", TEXT, _of_alert(lambda a: a.cleared_why), "in words",
+         absent=(A_NOTE, STILL_OPEN)),
+)
+
+MUTE: tuple[Fact[Mute], ...] = (
+    Fact("seq", INTEGER, lambda m: m.seq, "of the record", is_key=True),
+    Fact("rule", TEXT, lambda m: m.body.rule, "whose alerts are sent to nobody; * for every rule"),
+    Fact("run_id", TEXT, lambda m: m.body.run_id, "only those of this run", absent=(EVERY_RUN,)),
+    Fact("muted_by", TEXT, lambda m: m.body.by, "the person"),
+    Fact("why", TEXT, lambda m: m.body.why, "in words"),
+    Fact("muted_at", TIME, lambda m: m.at, "recorded"),
+    Fact("until_at", TIME, lambda m: m.until_at, "it ends then by itself"),
+    Fact("unmuted_at", TIME, _unmuted(lambda u: u.at), "recorded", absent=(NOT_UNMUTED,)),
+    Fact("unmuted_by", TEXT, _unmuted(lambda u: u.body.by), "the person", absent=(NOT_UNMUTED,)),
 )
 # fmt: on

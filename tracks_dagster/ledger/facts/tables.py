@@ -8,7 +8,7 @@ from typing import Any
 from tracks_dagster.ledger import texts
 from tracks_dagster.ledger.facts import attempt, checkpoint, run, sources, time
 from tracks_dagster.ledger.facts.fact import Fact
-from tracks_dagster.track.track import DATASETS, POOLS, QUARANTINES_TRACK, RUNS
+from tracks_dagster.track.track import DATASETS, MUTES_TRACK, POOLS, QUARANTINES_TRACK, RUNS
 
 Tables = Mapping[str, tuple[Fact[Any], ...]]
 
@@ -32,6 +32,7 @@ TABLES: Mapping[str, Tables] = {  # by the kind of track that a row is of
         "node_quarantines": sources.NODE_QUARANTINE,
     },
     QUARANTINES_TRACK: {"source_quarantines": sources.SOURCE_QUARANTINE},
+    MUTES_TRACK: {"mutes": run.MUTE},
 }
 OF_EVERY_TRACK: Tables = {"texts": texts.TEXT}
 FACTS: Tables = {

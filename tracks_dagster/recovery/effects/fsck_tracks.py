@@ -20,7 +20,9 @@ from tracks_dagster.track.states.checkpoints import checkpoint_at
 from tracks_dagster.track.states.dataset_state import DatasetState
 from tracks_dagster.track.states.run_state import RunState
 from tracks_dagster.track.track import (
+    ALERTS,
     DATASETS,
+    LINEAGE,
     POOLS,
     RUNS,
     dataset_track,
@@ -29,8 +31,6 @@ from tracks_dagster.track.track import (
     read_record,
     run_track,
 )
-
-LINEAGE = "lineage/"
 
 RESTORE = "Restore the object from a backup or the bucket's versions"
 UPGRADE = (
@@ -99,7 +99,7 @@ def track_names(store: ObjectStore) -> list[str]:
     """Return the name of every track in the store, sorted."""
     return sorted(
         prefix + name
-        for prefix in (RUNS, DATASETS, POOLS, LINEAGE)
+        for prefix in (RUNS, DATASETS, POOLS, LINEAGE, ALERTS)
         for name in store.folders(prefix)
         if has_records(store, prefix + name)
     )

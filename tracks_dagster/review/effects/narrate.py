@@ -167,5 +167,6 @@ _TELLERS = {
     Kind.PROMOTION_DECIDED: _promotion,
     Kind.NOTE: _note,
     Kind.ALERT: lambda r: f"alert: {r.body.get('text', '')}",
+    Kind.ALERT_CLEARED: lambda r: f"alert {r.body.get('rule', '')} over: {r.body.get('why', '')}",
     Kind.RUN_FINISHED: _finished,
 }

@@ -21,6 +21,8 @@ from tracks_dagster.track.bodies import (
 from tracks_dagster.track.body_json import body_of, from_json
 from tracks_dagster.track.errors import InvalidDecision, TrackBroken
 from tracks_dagster.track.records import Draft, Kind, Record, parse_time
+from tracks_dagster.track.states import alerts
+from tracks_dagster.track.states.alerts import Alerts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +106,7 @@ class PoolState:
 
     devices: those that a record strikes, quarantines or releases alone, likewise; their nodes are not
     among `nodes` for that. leases: those that no later one has freed, in the order of the track.
+    alerts: about its devices; one is open until its `alert_cleared`.
     """
 
     head: Record
@@ -111,6 +114,7 @@ class PoolState:
     nodes: tuple[NodeState, ...] = ()
     devices: tuple[NodeState, ...] = ()
     leases: tuple[Lease, ...] = ()
+    alerts: Alerts = ()
 
     def node(self, name: str) -> NodeState | None:
         """Return the node of that name, or None when no record names it."""
@@ -181,8 +185,12 @@ def apply(state: PoolState | None, record: Record) -> PoolState:
             state = _of(state, record, confirmed.pool)
             leases = (_confirmed(lease, record, confirmed) for lease in state.leases)
             return replace(state, leases=tuple(leases))
-        case Kind.NOTE | Kind.ALERT if state is not None:
+        case Kind.NOTE if state is not None:
             return replace(state, head=record)
+        case Kind.ALERT if state is not None:
+            return replace(state, head=record, alerts=alerts.raised(state.alerts, record))
+        case Kind.ALERT_CLEARED if state is not None:
+            return replace(state, head=record, alerts=alerts.cleared(state.alerts, record))
         case _:
             raise TrackBroken(
                 f"Record {record.seq} ({record.kind}) does not belong there in a compute pool's track."

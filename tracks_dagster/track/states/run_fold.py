@@ -14,7 +14,6 @@ from typing import TypeVar
 
 from tracks_dagster.track.bodies import (
     AUTOMATIC,
-    Alert,
     AttemptEnded,
     AttemptOpened,
     AttemptPlaced,
@@ -38,6 +37,7 @@ from tracks_dagster.track.body_json import body_of
 from tracks_dagster.track.errors import InvalidDecision, RecordNewer, TrackBroken
 from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.records import Draft, Json, Kind, Record
+from tracks_dagster.track.states import alerts
 from tracks_dagster.track.states.checkpoints import object_prefix
 from tracks_dagster.track.states.protection import objection_to
 from tracks_dagster.track.states.run_state import (
@@ -275,9 +275,8 @@ def _supervise(state: RunState, record: Record) -> RunState:
 def _place(state: RunState, record: Record) -> RunState:
     placed = body_of(AttemptPlaced, record)
     attempt = _attempt_of(state, record)
-    return _with_attempt(
-        state, replace(attempt, placed=placed, placed_seq=record.seq, placed_at=record.at)
-    )
+    after = replace(attempt, placed=placed, placed_seq=record.seq, placed_at=record.at)
+    return _without_alerts_before_the_gang(_with_attempt(state, after), record)
 
 
 def _restore(state: RunState, record: Record) -> RunState:
@@ -293,9 +292,8 @@ def _end(state: RunState, record: Record) -> RunState:
     ended = body_of(AttemptEnded, record)
     _check_reason(record, ended.reason)
     attempt = _attempt_of(state, record)
-    return _with_attempt(
-        state, replace(attempt, ended=ended, ended_seq=record.seq, ended_at=record.at)
-    )
+    after = replace(attempt, ended=ended, ended_seq=record.seq, ended_at=record.at)
+    return _without_alerts_of(_with_attempt(state, after), attempt, record)
 
 
 def _reclassify(state: RunState, record: Record) -> RunState:
@@ -351,8 +349,46 @@ def _dated(body: type[B], record: Record) -> Dated[B]:
     )
 
 
+def _alert(state: RunState, record: Record) -> RunState:
+    after = alerts.raised(state.alerts, record)
+    if state.finished is not None:  # nothing is left to wait for
+        after = alerts.ended(after, record, _IS_FINISHED, lambda each: True)
+    return replace(state, alerts=after)
+
+
 def _finish(state: RunState, record: Record) -> RunState:
-    return replace(state, finished=body_of(RunFinished, record), finished_at=record.at)
+    over = alerts.ended(state.alerts, record, _IS_FINISHED, lambda each: True)
+    finished = body_of(RunFinished, record)
+    return replace(state, finished=finished, finished_at=record.at, alerts=over)
+
+
+_IS_FINISHED = "The run is finished."
+
+# What ends an alert without an `alert_cleared`, beside the end of the run. One that names no attempt
+# concerns the run (its money, say) and outlives its attempts, unless there was none when it was raised.
+
+
+def _without_alerts_before_the_gang(state: RunState, record: Record) -> RunState:
+    """End what was raised while nothing ran: a gang does now."""
+    first_seq = state.attempts[0].opened_seq
+    over = alerts.ended(
+        state.alerts,
+        record,
+        "A gang was placed.",
+        lambda each: each.attempt_id is not None or each.seq < first_seq,
+    )
+    return replace(state, alerts=over)
+
+
+def _without_alerts_of(state: RunState, attempt: AttemptState, record: Record) -> RunState:
+    """End what was raised about an attempt while it was open: it has ended."""
+    over = alerts.ended(
+        state.alerts,
+        record,
+        f"Attempt {attempt.attempt_id} ended.",
+        lambda each: each.attempt_id == attempt.attempt_id and each.seq > attempt.opened_seq,
+    )
+    return replace(state, alerts=over)
 
 
 _APPLIERS: dict[Kind, Callable[[RunState, Record], RunState]] = {
@@ -378,6 +414,7 @@ _APPLIERS: dict[Kind, Callable[[RunState, Record], RunState]] = {
         s, promotions=(*s.promotions, _dated(PromotionDecided, r))
     ),
     Kind.NOTE: lambda s, r: replace(s, notes=(*s.notes, _dated(Note, r))),
-    Kind.ALERT: lambda s, r: replace(s, alerts=(*s.alerts, _dated(Alert, r))),
+    Kind.ALERT: _alert,
+    Kind.ALERT_CLEARED: lambda s, r: replace(s, alerts=alerts.cleared(s.alerts, r)),
     Kind.RUN_FINISHED: _finish,
 }

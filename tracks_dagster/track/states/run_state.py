@@ -13,7 +13,6 @@ from typing import Generic, TypeVar
 from tracks_dagster.track.bodies import (
     BUDGET,
     MOVE,
-    Alert,
     AttemptEnded,
     AttemptOpened,
     AttemptPlaced,
@@ -39,6 +38,7 @@ from tracks_dagster.track.errors import UnknownRun
 from tracks_dagster.track.names import TRAINER_FAMILY
 from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.records import Record
+from tracks_dagster.track.states.alerts import Alerts, open_alerts
 from tracks_dagster.track.states.checkpoints import CheckpointRef, resume_target
 
 B = TypeVar("B")
@@ -217,7 +217,7 @@ class RunState:
     refusals: tuple[Dated[RetryRefused], ...] = ()
     stops: tuple[Dated[StopRequested], ...] = ()
     notes: tuple[Dated[Note], ...] = ()
-    alerts: tuple[Dated[Alert], ...] = ()
+    alerts: Alerts = ()
     reclassifications: tuple[Dated[AttemptReclassified], ...] = ()
     finished: RunFinished | None = None
     finished_at: datetime | None = None
@@ -226,6 +226,11 @@ class RunState:
     def run_id(self) -> str:
         """The training run's id."""
         return self.declared.run_id
+
+    @property
+    def open_alerts(self) -> Alerts:
+        """The alerts whose episode is not over, oldest first."""
+        return open_alerts(self.alerts)
 
     @property
     def open_attempt(self) -> AttemptState | None:

@@ -28,10 +28,12 @@ EVALUATE_CHECKPOINT_JOB = "evaluate_checkpoint"
 DECLARE_TRAINING_RUN_JOB = "declare_training_run"
 COLLECT_CHECKPOINTS_JOB = "collect_checkpoints"
 REVIEW_JOB = "review_incidents"
+DRILL_JOB = "play_drills"
 
 # Dagster schedules
 COLLECT_CHECKPOINTS = "collect_checkpoints_every_15_minutes"
 REVIEW_DAILY = "review_every_day"
+DRILL_WEEKLY = "drill_every_week"
 
 RETRAIN = "retrain_{}"  # of a project with a cron
 SCHEDULE_OWNER = "schedule"  # of the runs that a project's schedule declares
@@ -46,6 +48,7 @@ WATCH_ATTEMPTS = "watch_attempts"
 LAUNCH_ATTEMPTS = "launch_attempts"
 RUN_EVALS = "run_evals"
 SHOW_DATASETS = "show_datasets"
+WATCH_HEALTH = "watch_health"
 
 # Rules of alerts that others count
 ALERT_SAVE_FAILED = "save_failed"
@@ -56,6 +59,7 @@ ALERT_CHECKPOINT_UNREAD = "checkpoint_unread"
 ALERT_FIRST_ATTEMPT_HELD = "first_attempt_held"
 ALERT_NO_NODE_LEFT = "no_node_left"
 ALERT_OBJECTIVE_MISSED = "objective_missed"
+ALERT_DEVICE_UNHELD = "device_unheld"
 
 # Dagster partition sets (dynamic)
 TRAINING_RUNS = "training_runs"  # whose materialization declares a run

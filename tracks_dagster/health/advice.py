@@ -1,0 +1,93 @@
+"""One word of advice on a run that trains, with the three numbers that it rests on. Pure.
+
+A person decides: policies act, advice tells. It says stop where more steps promise nothing (evaluations
+flat for long, divergence), retune where another config probably does better, else continue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from statistics import median
+
+from tracks_dagster.health import healthy, improving, resources
+from tracks_dagster.health.finding import Case, Colour, Finding
+from tracks_dagster.track.roles import STEPS, value_of
+
+CONTINUE, RETUNE, STOP = "continue", "retune", "stop"
+HOUR_S = 3600.0
+PER_STEPS = 100
+
+_STOPS = (improving.VALIDATION_FLAT, improving.DIVERGENCE)  # when they are red
+_RETUNES = (
+    improving.VALIDATION_FLAT,
+    improving.LOSS_FLAT,
+    healthy.GRADIENT_NORM,
+    resources.STEP_TIME,
+    resources.DATA_WAIT,
+    resources.DEVICE_UNDERUSED,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advice:
+    """word: CONTINUE, RETUNE or STOP. why: the rule that says so, in its words; empty where none does.
+
+    slope_percent: how the loss changes in PER_STEPS steps, of its level. evaluations: since the best.
+    left_device_hours: to the last step, at this pace. None: not known.
+    """
+
+    word: str
+    why: str
+    slope_percent: float | None
+    evaluations: int | None
+    left_device_hours: float | None
+
+    @property
+    def numbers(self) -> Mapping[str, float | None]:
+        """The three numbers, by name."""
+        return {
+            "slope_percent": self.slope_percent,
+            "evaluations": self.evaluations,
+            "left_device_hours": self.left_device_hours,
+        }
+
+
+def advise(case: Case, findings: tuple[Finding, ...]) -> Advice | None:
+    """Return the advice on an attempt that trains; None before its first step."""
+    if not case.tail.steps:
+        return None
+    by_rule = {each.rule: each for each in findings}
+    stops = [by_rule[r] for r in _STOPS if r in by_rule and by_rule[r].severity is Colour.RED]
+    retunes = [by_rule[r] for r in _RETUNES if r in by_rule]
+    word = STOP if stops else RETUNE if retunes else CONTINUE
+    because = (stops or retunes)[0].sentence if stops or retunes else ""
+    known = improving.validations(case)
+    since = improving.since_best(known[2], known[1])[0] if known is not None and known[2] else None
+    return Advice(
+        word=word,
+        why=because,
+        slope_percent=_slope_percent(case),
+        evaluations=since,
+        left_device_hours=_left(case),
+    )
+
+
+def _slope_percent(case: Case) -> float | None:
+    losses = improving.window(case)
+    level = median(loss for _, loss in losses) if losses else 0.0
+    if not losses or level == 0.0:
+        return None
+    slope = improving.theil_sen(improving.in_blocks(losses))
+    return round(100.0 * PER_STEPS * slope / abs(level), 3)
+
+
+def _left(case: Case) -> float | None:
+    """Return the device hours to the last step; None where the config names no number of steps."""
+    steps = value_of(case.attempt.opened.config, case.state.declared.roles, STEPS)
+    if type(steps) is not int:
+        return None
+    left = max(0, steps - case.tail.steps[-1].step)
+    placed = case.attempt.placed
+    ranks = placed.world_size if placed is not None else case.attempt.opened.compute.ranks
+    return round(left * median(s.whole_s for s in case.tail.steps) * ranks / HOUR_S, 3)

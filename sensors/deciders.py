@@ -1,4 +1,5 @@
-"""The sensors of deciders: one factory, and the four that decide what follows on a failure.
+"""The sensors of deciders: one factory, the four that decide what follows on a failure, and the watch
+over the health of runs.
 
 Each kind of failure has its own sensor, and so its own switch.
 """
@@ -16,6 +17,7 @@ from tracks_dagster.attempts.effects.retry import Retries
 from tracks_dagster.attempts.effects.world import World
 from tracks_dagster.attempts.ports import Orchestrator
 from tracks_dagster.clean_errors import without_secrets
+from tracks_dagster.health.effects.watch import WatchHealth
 from tracks_dagster.ledger.deciding import Decider
 from tracks_dagster.ledger.effects.deciding import decide_due
 from tracks_dagster.ledger.effects.ticks import (
@@ -29,7 +31,9 @@ from tracks_dagster.track import names
 from tracks_dagster.wiring import App
 
 
-def decider_sensor(decider: Decider[World], *, idle: str, description: str) -> SensorDefinition:
+def decider_sensor(
+    decider: Decider[World], *, idle: str, description: str, every_s: int = 5
+) -> SensorDefinition:
     """Return the sensor that lets `decider` decide on every run that is due for it.
 
     idle: what it says when nothing is due. It writes decisions and requests nothing: `launch_attempts`
@@ -38,7 +42,7 @@ def decider_sensor(decider: Decider[World], *, idle: str, description: str) -> S
 
     @sensor(
         name=decider.name,
-        minimum_interval_seconds=5,
+        minimum_interval_seconds=every_s,
         default_status=DefaultSensorStatus.RUNNING,
         description=description,
     )
@@ -96,5 +100,15 @@ retry_infrastructure = decider_sensor(
     description=(
         "Opens the next attempt of a run that lost a node, a device, the network, storage or its "
         "place in the queue, or that hung, within the budget for each. Off: such runs wait."
+    ),
+)
+watch_health = decider_sensor(
+    WatchHealth(),
+    every_s=30,
+    idle="no alert begins or ends",
+    description=(
+        "Judges every run that goes on by its journal and its record, and records an alert when a rule "
+        "begins to hold, and that it is over when it no longer does. Changes nothing of a run. Off: "
+        "`tracks health` and the board judge all the same, and no alert of these rules is recorded."
     ),
 )

@@ -24,6 +24,7 @@ from sensors.deciders import (
     retry_numerics,
     retry_oom,
     retry_preempted,
+    watch_health,
 )
 from sensors.launch_attempts import launch_attempts
 from sensors.retraining import retraining_schedules, retraining_sensors
@@ -66,6 +67,7 @@ defs = Definitions(
         run_evals,
         show_datasets,
         watch_attempts,
+        watch_health,
         *retraining_sensors(PROJECTS),
     ],
     resources=RESOURCES,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tracks_dagster.attempts.sensor_pace import (
+    HEALTH_S,
     IDLE_S,
     IDLE_WATCH_S,
     OPEN_S,
@@ -19,6 +20,7 @@ OPEN = Work(kind="run", name="r-1", number=1)
 KILLED = Work(kind="run", name="r-1", number=1, reason="native_crash")
 AGAIN = Work(kind="run", name="r-1", number=2)
 LAUNCH, WATCH, EVALS = names.LAUNCH_ATTEMPTS, names.WATCH_ATTEMPTS, names.RUN_EVALS
+HEALTH = names.WATCH_HEALTH
 
 
 @pytest.mark.parametrize(
@@ -41,7 +43,8 @@ LAUNCH, WATCH, EVALS = names.LAUNCH_ATTEMPTS, names.WATCH_ATTEMPTS, names.RUN_EV
 def test_each_row_is_for_the_sensors_that_can_do_something_about_it(
     work: Work, sensors: set[str]
 ) -> None:
-    assert {name for name, each in work_by_sensor([work]).items() if each} == sensors
+    runs = {HEALTH} if work.kind == "run" else set()
+    assert {name for name, each in work_by_sensor([work]).items() if each} == sensors | runs
 
 
 def due(pace: Pace, *, ticked_s: float, now_s: float) -> set[str]:
@@ -70,7 +73,17 @@ def test_what_has_work_ticks_every_five_seconds_and_what_has_none_once_a_minute(
     nothing = nothing.next([Work(kind="dataset", name="datasets/words", number=3)], 200.0)
     assert not nothing.changed_after(150.0)
     assert due(nothing, ticked_s=201.0, now_s=201.0 + IDLE_WATCH_S) == {WATCH}
-    assert due(nothing, ticked_s=201.0, now_s=201.0 + IDLE_S) == set(nothing.work)
+    assert due(nothing, ticked_s=201.0, now_s=201.0 + IDLE_S) == set(nothing.work) - {HEALTH}
+
+
+def test_the_health_of_runs_is_looked_at_twice_a_minute_and_never_where_none_goes_on() -> None:
+    pace = UNKNOWN.next([OPEN], 100.0)
+    assert not pace.is_due(HEALTH, ticked_s=99.0, now_s=99.0 + HEALTH_S - 0.1)  # new, and no matter
+    assert pace.is_due(HEALTH, ticked_s=99.0, now_s=99.0 + HEALTH_S)
+    killed = pace.next([KILLED], 200.0)
+    assert not killed.is_due(HEALTH, ticked_s=190.0, now_s=200.5)
+    idle = pace.next([], 200.0)
+    assert not idle.is_due(HEALTH, ticked_s=200.0, now_s=200.0 + 1e6)
 
 
 def test_a_run_that_waits_for_its_backoff_is_looked_at_again_after_a_quarter_of_the_time_waited() -> (

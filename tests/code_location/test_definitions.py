@@ -73,6 +73,7 @@ def test_every_job_sensor_and_partition_set_has_its_agreed_name() -> None:
         names.RUN_EVALS,
         names.SHOW_DATASETS,
         names.WATCH_ATTEMPTS,
+        names.WATCH_HEALTH,
     }
     graph = repository.asset_graph
     for name in (
@@ -100,7 +101,8 @@ def test_sensors_collector_and_review_run_unless_switched_off_and_shipped_projec
         if sensor.name in OWN:
             continue
         assert sensor.default_status is dagster.DefaultSensorStatus.RUNNING
-        assert sensor.minimum_interval_seconds == 5
+        every_s = 30 if sensor.name == names.WATCH_HEALTH else 5
+        assert sensor.minimum_interval_seconds == every_s
         assert sensor.description
     schedules = {
         each.name: each.default_status for each in repository.schedule_defs if each.name not in OWN

@@ -246,6 +246,7 @@ def test_the_watcher_leaves_a_heartbeat_with_the_switches(
         names.RUN_EVALS,
         names.SHOW_DATASETS,
         names.WATCH_ATTEMPTS,
+        names.WATCH_HEALTH,
     }
 
 

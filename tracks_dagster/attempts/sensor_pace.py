@@ -6,6 +6,7 @@ not known here keeps the interval of its definition.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -21,6 +22,7 @@ SOON_S, SOON_SHARE = 0.5, 0.25
 # Of one that has nothing: in case the ledger is behind. The watcher's upkeep and sign of life go on.
 IDLE_S = 60.0
 IDLE_WATCH_S = 30.0
+HEALTH_S = 30.0  # of the one that judges runs, as long as one goes on; else it never ticks
 CLOCK_S = 1.0  # by which two looks at one clock may differ
 
 
@@ -62,7 +64,7 @@ class Pace:
         work = self.work.get(sensor)
         if work is None:
             return None
-        if work and self.since_s[sensor] > ticked_s:
+        if work and self.since_s[sensor] > ticked_s and sensor != names.WATCH_HEALTH:
             return True
         if now_s < ticked_s - CLOCK_S:  # the clock was set back
             return True
@@ -74,6 +76,8 @@ class Pace:
 
     def _interval_s(self, sensor: str, now_s: float) -> float:
         work = self.work[sensor]
+        if sensor == names.WATCH_HEALTH:  # nothing that it sees is a matter of seconds
+            return HEALTH_S if work else math.inf
         if any(each.reason is not None for each in work):  # it may wait for a backoff
             return min(OPEN_S, max(SOON_S, (now_s - self.since_s[sensor]) * SOON_SHARE))
         if any(each.kind != DATASET for each in work):  # a dataset is always there
@@ -100,6 +104,10 @@ def _sensors_of(work: Work) -> tuple[str, ...]:
         return (names.RUN_EVALS,)
     if work.kind == "eval":  # once it is over, its run may be finished
         return (names.RUN_EVALS, names.WATCH_ATTEMPTS)
+    return (names.WATCH_HEALTH, *_sensors_of_run(work))
+
+
+def _sensors_of_run(work: Work) -> tuple[str, ...]:
     if work.reason is None:
         return (names.WATCH_ATTEMPTS, *([names.LAUNCH_ATTEMPTS] if work.number else []))
     reason = TerminationReason(work.reason)
@@ -115,4 +123,5 @@ _SENSORS = (
     names.RUN_EVALS,
     names.SHOW_DATASETS,
     names.WATCH_ATTEMPTS,
+    names.WATCH_HEALTH,
 )

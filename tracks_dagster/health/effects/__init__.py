@@ -1,0 +1,1 @@
+"""Reads the tails of journals, records alerts, and mutes them."""

@@ -1,4 +1,5 @@
-"""Write the reference of columns in docs/ledger.md anew: `.venv/bin/python -m tests.reference`."""
+"""Write anew the columns in docs/ledger.md and the rules in docs/health.md:
+`.venv/bin/python -m tests.reference`."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tracks_dagster.health.rules import RULES
 from tracks_dagster.ledger.facts.fact import Fact
 from tracks_dagster.ledger.facts.tables import FACTS
 
@@ -29,6 +31,24 @@ def with_reference(page: str) -> str:
     _, _, after = rest.partition(END)
     parts = (part for table, facts in FACTS.items() for part in _table(table, facts))
     return "\n".join([before + BEGIN, *parts, END + after])
+
+
+RULES_PAGE = Path(__file__).parents[1] / "docs" / "health.md"
+RULES_BEGIN = "<!-- rules: written from health/rules.py by `python -m tests.reference` -->"
+RULES_END = "<!-- end of rules -->"
+
+
+def with_rules(page: str) -> str:
+    """Return the page with the rules of today between its two marks."""
+    before, _, rest = page.partition(RULES_BEGIN)
+    _, _, after = rest.partition(RULES_END)
+    heads = "| rule | colour | holds when | how long | first command |\n|---|---|---|---|---|"
+    rows = (
+        f"| [{rule.name}]({rule.runbook.removeprefix('docs/')}) | {rule.severity} "
+        f"| {rule.threshold} | {rule.holds} | `{rule.command.format(run='RUN')}` |"
+        for rule in RULES.values()
+    )
+    return "\n".join([before + RULES_BEGIN, heads, *rows, RULES_END + after])
 
 
 def _table(table: str, facts: Sequence[Fact[Any]]) -> Iterator[str]:
@@ -61,3 +81,4 @@ def _unknown(fact: Fact[Any]) -> str:
 
 if __name__ == "__main__":
     PAGE.write_text(with_reference(PAGE.read_text()))
+    RULES_PAGE.write_text(with_rules(RULES_PAGE.read_text()))

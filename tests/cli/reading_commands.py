@@ -25,6 +25,10 @@ FROM_LEDGER: tuple[Arguments, ...] = (
     ("lineage", f"checkpoint:{RUN_ID}@30"),
     ("blast", f"checkpoint:{RUN_ID}@30"),
     ("pool",),
+    ("health",),
+    ("health", RUN_ID),
+    ("alerts",),
+    ("alerts", "history", "--last", "30d"),
 )
 FROM_TRACK: tuple[Arguments, ...] = (
     ("explain", RUN_ID),

@@ -41,6 +41,8 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "projects": "Projects in Dagster: their schedules, and the launchpad.",
     },
     "While it trains": {
+        "health": "Healthy? Improving? Resources well used? Of runs that train.",
+        "alerts": "Open alerts and what to do; past ones; mute a rule.",
         "curves": "Its metrics, over all attempts: a table, points or CSV.",
     },
     "Woken at night": {
@@ -99,6 +101,8 @@ MODULES = {
     "run": "start.run",
     "drill": "start.drill",
     "projects": "start.projects",
+    "health": "watch.health",
+    "alerts": "watch.alerts",
     "curves": "watch.curves",
     "report": "explain",
     "search": "logbook",

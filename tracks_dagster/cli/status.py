@@ -10,6 +10,7 @@ from tracks_dagster.review.effects.status import RunLine, read_status
 from tracks_dagster.settings import Settings
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.errors import NothingYet
+from tracks_dagster.track.text.units import counted
 
 
 @click.command("status")
@@ -54,8 +55,14 @@ def _sentences(line: RunLine) -> str:
         sentences.append(line.waiting_for)
     if line.promoted_to:
         sentences.append(f"promoted to {line.promoted_to}")
+    if line.open_alerts:
+        sentences.append(f"{_alerts(line)}: `tracks alerts --run {line.run_id}`")
     sentences += line.quarantined
     return "\n".join(sentences)
+
+
+def _alerts(line: RunLine) -> str:
+    return counted(line.open_alerts, "open alert")
 
 
 def _why(line: RunLine) -> str:
@@ -69,5 +76,6 @@ def _cells(line: RunLine) -> tuple[str, ...]:
         line.state,
         str(line.attempt_id or "–"),
         f"{line.step or 0}/{line.steps}",
-        f"{branch}{line.waiting_for or _why(line)}",
+        f"{branch}{line.waiting_for or _why(line)}"
+        + (f" ({_alerts(line)}: `tracks alerts`)" if line.open_alerts else ""),
     )

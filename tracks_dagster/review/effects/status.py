@@ -91,8 +91,8 @@ class RunLine:
 
     workload_class: None where none was named. branched_from: as RUN@STEP. step: the newest known, with
     its loss; steps: how many it is to run. silence: a sentence where its open attempt has shown no sign
-    of life for long. quarantined: a sentence for each source in quarantine that something of it
-    descends from; of one named run only.
+    of life for long. open_alerts: how many. quarantined: a sentence for each source in quarantine that
+    something of it descends from; of one named run only.
     """
 
     run_id: str
@@ -110,6 +110,7 @@ class RunLine:
     loss: float | None
     promoted_to: str | None
     silence: str | None
+    open_alerts: int = 0
     quarantined: tuple[str, ...] = ()
 
 
@@ -174,6 +175,7 @@ def _line_of(row: Mapping[str, Json], tail: JournalTail, *, why: str) -> RunLine
         loss=newest.loss if newest else None,
         promoted_to=row["promoted_to"],
         silence=None,
+        open_alerts=row["open_alerts"],
     )
 
 
@@ -201,6 +203,7 @@ def run_line(tracks: Tracks, state: RunState, heartbeat: Heartbeat | None) -> Ru
         loss=loss,
         promoted_to=promoted[-1] if promoted else None,
         silence=describe_silence(state.run_id, last_at, tracks.now()),
+        open_alerts=len(state.open_alerts),
     )
 
 

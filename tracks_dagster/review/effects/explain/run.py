@@ -325,7 +325,7 @@ def _remarks(state: RunState, attempt: AttemptState) -> tuple[Remark, ...]:
     notes = [(n.seq, n.at, n.body.by, n.body.text) for n in state.notes]
     stops = [(s.seq, s.at, s.body.by, f"{s.body.mode}: {s.body.why}") for s in state.stops]
     alerts = [
-        (a.seq, a.at, f"alert {a.body.rule}", a.body.text)
+        (a.seq, a.at, f"{'open alert' if a.is_open else 'alert'} {a.body.rule}", a.body.text)
         for a in state.alerts
         if a.body.rule != ALERT_SAVE_FAILED  # is among the checkpoints
     ]

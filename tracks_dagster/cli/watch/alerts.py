@@ -1,0 +1,184 @@
+"""`tracks alerts`: what is wrong now, what was, and what nobody wants to be sent for a while."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+import click
+
+from tracks_dagster.cli import BAD_NEWS
+from tracks_dagster.cli.common import (
+    WholeGroup,
+    as_json,
+    deciding_options,
+    open_app,
+    print_answer,
+    print_json,
+    print_table,
+    seq_of,
+)
+from tracks_dagster.health.effects.listing import (
+    ALERTS_MAX,
+    AlertLine,
+    describe_mute,
+    mutes_in_force,
+    read_alerts,
+)
+from tracks_dagster.health.effects.muting import check_rule, mute, unmute
+from tracks_dagster.health.finding import Colour
+from tracks_dagster.reading import open_ledger_to_read, open_tracks_to_read
+from tracks_dagster.settings import Settings
+from tracks_dagster.track.bodies import ANY_RULE
+from tracks_dagster.track.body_json import to_json
+from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.track.names import check_run_id
+from tracks_dagster.track.text import units
+from tracks_dagster.track.text.safe_text import check_words
+from tracks_dagster.wiring import utc_now
+
+
+class ListedByDefault(WholeGroup):
+    """A group in which no subcommand means `list`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Put `list` before arguments that no subcommand begins."""
+        if not args or args[0] not in {*self.commands, *ctx.help_option_names}:
+            args = ["list", *args]
+        return super().parse_args(ctx, args)
+
+
+@click.group("alerts", cls=ListedByDefault)
+def alerts_command() -> None:
+    """List open alerts (`tracks alerts`), those that are over, and mute rules for a while."""
+
+
+_run_option = click.option("--run", "run_id", metavar="RUN", help="Only alerts of this run.")
+
+
+@alerts_command.command("list")
+@_run_option
+@as_json
+@click.pass_context
+def list_open(ctx: click.Context, run_id: str | None, as_json: bool) -> None:
+    """List the open alerts, newest first, with what to do; exit code 1 where one of them is red."""
+    found, mutes = _read(run_id)
+    if as_json:
+        print_json([to_json(each) for each in found])
+    elif not found:
+        click.echo("No alert is open.")
+    for each in () if as_json else found:
+        click.echo("\n".join(_open_lines(each)))
+    for words in () if as_json else mutes:
+        click.echo(words)
+    ctx.exit(BAD_NEWS if any(each.severity == Colour.RED for each in found) else 0)
+
+
+@alerts_command.command("history")
+@_run_option
+@click.option("--rule", metavar="RULE", help="Only alerts of this rule.")
+@click.option(
+    "--last", default="7d", show_default=True, help=f"Not before: {units.DURATION_WORDS}."
+)
+@as_json
+def history(run_id: str | None, rule: str | None, last: str, as_json: bool) -> None:
+    """List all alerts of a stretch of time, newest first, those that are over too."""
+    if rule is not None:
+        check_rule(rule)
+    found, _ = _read(run_id, rule=rule, since=_since(last), ended=True)
+    if as_json:
+        print_json([to_json(each) for each in found])
+    elif not found:
+        click.echo("No alert in that time.")
+    else:
+        titles = ("began", "over", "run", "rule", "", "what")
+        print_table(titles, map(_cells, found))
+        if len(found) == ALERTS_MAX:
+            click.echo(f"There may be more than these {ALERTS_MAX}: give --run, --rule or --last.")
+
+
+@alerts_command.command("mute")
+@click.argument("rule", metavar="RULE")
+@click.option("--for", "for_", required=True, metavar="2h", help=f"{units.DURATION_WORDS}.")
+@_run_option
+@deciding_options
+def mute_rule(rule: str, for_: str, run_id: str | None, why: str, by: str, as_json: bool) -> None:
+    """Send nobody the alerts of RULE (or of "*": all) for a while; they are recorded all the same."""
+    check_words({"why": why, "by": by})
+    try:
+        for_s = units.duration_s(for_)
+    except ValueError as error:
+        raise InvalidInput(f"--for: {error}") from error
+    app = open_app()
+    record = mute(app.tracks, rule, run_id=_checked(run_id), for_s=for_s, by=by, why=why)
+    of = f" of {run_id}" if run_id is not None else ""
+    sentence = f"Alerts of {_named(rule)}{of} are sent to nobody for {units.duration(for_s)}."
+    facts = {"rule": rule, "run_id": run_id, "until": record.body["until_at"], "seq": record.seq}
+    print_answer(sentence, facts, as_json=as_json)
+
+
+@alerts_command.command("unmute")
+@click.argument("rule", metavar="RULE")
+@_run_option
+@deciding_options
+def unmute_rule(rule: str, run_id: str | None, why: str, by: str, as_json: bool) -> None:
+    """End the mutes of RULE, given with the same --run or without."""
+    check_words({"why": why, "by": by})
+    app = open_app()
+    record = unmute(app.tracks, rule, run_id=_checked(run_id), by=by, why=why)
+    of = f" of {run_id}" if run_id is not None else ""
+    sentence = f"Alerts of {_named(rule)}{of} are sent again."
+    if record is None:
+        sentence = f"No mute of {_named(rule)}{of} is in force."
+    facts = {"rule": rule, "run_id": run_id, "seq": seq_of(record)}
+    print_answer(sentence, facts, as_json=as_json)
+
+
+def _read(
+    run_id: str | None,
+    *,
+    rule: str | None = None,
+    since: datetime | None = None,
+    ended: bool = False,
+) -> tuple[Sequence[AlertLine], Sequence[str]]:
+    """Return the alerts that were asked for, and the mutes that hold, in words."""
+    settings = Settings.from_environment()
+    tracks = open_tracks_to_read(settings)
+    if run_id is not None:
+        tracks.run(check_run_id(run_id))
+    ledger = open_ledger_to_read(settings)
+    found = read_alerts(tracks, ledger, run_id=run_id, rule=rule, since=since, ended=ended)
+    return found, [describe_mute(each) for each in mutes_in_force(tracks)]
+
+
+def _open_lines(alert: AlertLine) -> tuple[str, ...]:
+    runbook = f"; {alert.runbook}" if alert.runbook is not None else ""
+    lines = [
+        f"{alert.at[:19]}Z  {alert.run_id or alert.pool}  {alert.severity} {alert.rule}",
+        f"  {alert.text}",
+        f"  `{alert.command}`{runbook}",
+    ]
+    if alert.muted is not None:
+        lines.append(f"  {alert.muted}")
+    return tuple(lines)
+
+
+def _cells(alert: AlertLine) -> tuple[str, ...]:
+    over = f"{alert.cleared_at[:19]}Z" if alert.cleared_at is not None else "open"
+    of = alert.run_id or alert.pool or ""
+    return (f"{alert.at[:19]}Z", over, of, alert.rule, alert.severity, alert.text)
+
+
+def _since(last: str) -> datetime:
+    try:
+        return utc_now() - timedelta(seconds=units.duration_s(last))
+    except (ValueError, OverflowError) as error:
+        raise InvalidInput(f"--last: {error}") from error
+
+
+def _checked(run_id: str | None) -> str | None:
+    return None if run_id is None else check_run_id(run_id)
+
+
+def _named(rule: str) -> str:
+    return "every rule" if rule == ANY_RULE else rule

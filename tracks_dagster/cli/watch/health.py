@@ -1,0 +1,130 @@
+"""`tracks health`: three lights over a run that trains, or over all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from textwrap import fill
+
+import click
+
+from tracks_dagster.cli import BAD_NEWS
+from tracks_dagster.cli.common import as_json, print_json, print_table, text_width
+from tracks_dagster.health.advice import Advice
+from tracks_dagster.health.effects.looking import Looks, runs_that_go_on
+from tracks_dagster.health.finding import Colour
+from tracks_dagster.health.lights import Lights
+from tracks_dagster.health.rules import command_of, runbook_of, severity_of
+from tracks_dagster.reading import open_ledger_to_read, open_tracks_to_read
+from tracks_dagster.settings import Settings, usable_policy, usable_prices
+from tracks_dagster.track.body_json import to_json
+from tracks_dagster.track.names import attempt_key
+from tracks_dagster.track.records import Json, format_time
+from tracks_dagster.track.states.run_state import RunState
+
+RUNS_MAX = 200  # in one table
+
+
+@click.command("health")
+@click.argument("run_id", metavar="[RUN]", required=False)
+@as_json
+@click.pass_context
+def health_command(ctx: click.Context, run_id: str | None, as_json: bool) -> None:
+    """Show whether RUN, or every run that goes on, is healthy, improving and uses its resources well.
+
+    By the tail of its journal and its record, as of now. Exit code 1 where a light is red.
+    """
+    seen = list(_seen(run_id))
+    if as_json:
+        found = [_json(state, lights) for state, lights in seen]
+        print_json(found if run_id is None else found[0])
+    elif run_id is not None:
+        _print(*seen[0])
+    elif not seen:
+        click.echo("No run goes on.")
+    else:
+        titles = ("run", "attempt", "step", "healthy?", "improving?", "resources?", "what is wrong")
+        print_table(titles, (_cells(lights) for _, lights in seen))
+    is_red = any(lights.worst is Colour.RED for _, lights in seen)
+    ctx.exit(BAD_NEWS if is_red else 0)
+
+
+def _seen(run_id: str | None) -> Iterator[tuple[RunState, Lights]]:
+    settings = Settings.from_environment()
+    tracks, ledger = open_tracks_to_read(settings), open_ledger_to_read(settings)
+    looks = Looks(tracks, ledger)
+    scheduling, prices = usable_policy(settings)[0].scheduling, usable_prices(settings)[0]
+    chosen = [run_id] if run_id is not None else list(runs_that_go_on(ledger))[:RUNS_MAX]
+    for each in chosen:
+        state = tracks.run(each)
+        yield state, looks.look(state, scheduling=scheduling, prices=prices).lights
+
+
+def _cells(lights: Lights) -> tuple[str, ...]:
+    colours = tuple(light.colour.value for light in lights.all)
+    wrong = lights.findings[0].sentence if lights.findings else ""
+    return (
+        lights.run_id,
+        str(lights.attempt_id or "–"),
+        str(lights.step if lights.step is not None else "–"),
+        *colours,
+        wrong,
+    )
+
+
+def _print(state: RunState, lights: Lights) -> None:
+    name = lights.run_id
+    if lights.attempt_id is not None:
+        name = attempt_key(lights.run_id, lights.attempt_id)
+    at = "" if lights.step is None else f", step {lights.step}"
+    click.echo(f"{name}{at}, as of {format_time(lights.as_of)[:19]}Z")
+    for light in lights.all:
+        _echo(f"{light.question.words:<22}{light.colour:<8}{light.sentence}", indent=30)
+    if lights.advice is not None:
+        _echo(f"advice: {_advice(lights.advice)}", indent=8)
+    for alert in state.open_alerts:
+        page = runbook_of(alert.body.rule)
+        runbook = f"; {page}" if page is not None else ""
+        what = f"alert {alert.seq}: {severity_of(alert.body)} {alert.body.rule}"
+        since = f"since {format_time(alert.at)[:19]}Z"
+        command = command_of(alert.body.rule, lights.run_id)
+        _echo(f"{what} {since}; `{command}`{runbook}", indent=8)
+
+
+def _echo(text: str, *, indent: int) -> None:
+    """Print a sentence in the width of the terminal, its further lines indented."""
+    click.echo(fill(text, width=text_width(), subsequent_indent=" " * indent))
+
+
+def _advice(advice: Advice) -> str:
+    """Return the word with its three numbers."""
+    slope = "its slope is not known yet"
+    if advice.slope_percent is not None:
+        slope = f"the loss changes by {advice.slope_percent:+g} % in 100 steps"
+    since = "nothing is evaluated"
+    if advice.evaluations is not None:
+        since = f"{advice.evaluations} evaluations since the best"
+    left = "how long is left is not known"
+    if advice.left_device_hours is not None:
+        left = f"{advice.left_device_hours:g} device hours are left"
+    return f"{advice.word}; {slope}, {since}, {left}"
+
+
+def _json(state: RunState, lights: Lights) -> Json:
+    found = to_json(lights)
+    del found["clear"]
+    return {
+        **found,
+        "worst": lights.worst.value,
+        "open_alerts": [
+            {
+                "seq": alert.seq,
+                "rule": alert.body.rule,
+                "severity": severity_of(alert.body),
+                "since": format_time(alert.at),
+                "text": alert.body.text,
+                "runbook": runbook_of(alert.body.rule),
+                "command": command_of(alert.body.rule, lights.run_id),
+            }
+            for alert in state.open_alerts
+        ],
+    }

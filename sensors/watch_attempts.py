@@ -43,6 +43,7 @@ from tracks_dagster.checkpoints.effects.checkpoint_reports import (
     CheckpointReports,
 )
 from tracks_dagster.clean_errors import without_secrets
+from tracks_dagster.health.effects.machine import watch_machine
 from tracks_dagster.kubernetes.effects.cluster_upkeep import SWEEP_EVERY, keep_taints, sweep
 from tracks_dagster.kubernetes.upkeep import NodeTaints, StandingGangs
 from tracks_dagster.ledger.effects.deciding import Settled, decide_due
@@ -166,12 +167,15 @@ def _sweep(app: App) -> Tick[None]:
 
 
 def _see(app: App) -> Tick[None]:
-    """See which of this machine's devices nobody holds."""
+    """See which of this machine's devices nobody holds, and since when."""
     found = app.look_at_devices()
     if found.problem is not None:
         return Tick(problems=(f"devices not seen: {found.problem}",))
-    see(app.store, app.ledger, found, node=platform.node(), now=app.now())
-    return Tick()
+    now = app.now()
+    day = see(app.store, app.ledger, found, node=platform.node(), now=now)
+    if day is None or app.devices is None:
+        return Tick()
+    return watch_machine(app.devices.tracks, app.devices.here.pool, day, now)
 
 
 def _prune(context: SensorEvaluationContext, app: App) -> Tick[DeleteDynamicPartitionsRequest]:

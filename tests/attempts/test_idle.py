@@ -91,7 +91,7 @@ def test_the_watcher_sees_the_devices_of_its_machine(
     store: FakeObjectStore, ledger: Ledger
 ) -> None:
     app = SimpleNamespace(
-        look_at_devices=lambda: FOUND, store=store, ledger=ledger, now=lambda: BEGIN
+        look_at_devices=lambda: FOUND, store=store, ledger=ledger, now=lambda: BEGIN, devices=None
     )
     assert not _see(cast(App, app)).problems
     [day] = read_days(store, since=None, until=BEGIN.date())

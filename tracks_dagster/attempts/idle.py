@@ -21,12 +21,16 @@ GAP_S_MAX = 120.0  # between two looks; a longer one is time in which nobody loo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceDay:
-    """Seconds of one device: seen in all, and of these in use by others and held by nobody."""
+    """Seconds of one device: seen in all, and of these in use by others and held by nobody.
+
+    idle_since: since when every look found it held by nobody; None where the newest did not.
+    """
 
     model: str
     seen_s: float = 0.0
     others_s: float = 0.0
     idle_s: float = 0.0
+    idle_since: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,21 +48,35 @@ def tallied(day: IdleDay, found: Devices, held: Collection[str], now: datetime) 
     passed_s = 0.0
     if day.seen_at is not None:
         passed_s = (now - parse_time(day.seen_at)).total_seconds()
-    if not 0.0 <= passed_s <= GAP_S_MAX:
+    is_gap = not 0.0 <= passed_s <= GAP_S_MAX
+    if is_gap:
         passed_s = 0.0
     used = {holder.uuid for holder in found.holders}
-    devices = dict(day.devices)
+    here = {gpu.uuid for gpu in found.gpus}
+    devices = {
+        uuid: device if uuid in here else replace(device, idle_since=None)
+        for uuid, device in day.devices.items()
+    }
     for gpu in found.gpus:
         before = devices.get(gpu.uuid, DeviceDay(model=gpu.name))
         is_used = gpu.uuid in used or (gpu.used_bytes or 0) >= UNNAMED_BYTES_MIN
         is_idle = gpu.uuid not in held and not is_used
+        since = None if is_gap else before.idle_since
         devices[gpu.uuid] = replace(
             before,
+            idle_since=(since or format_time(now)) if is_idle else None,
             seen_s=before.seen_s + passed_s,
             others_s=before.others_s + (passed_s if is_used and gpu.uuid not in held else 0.0),
             idle_s=before.idle_s + (passed_s if is_idle else 0.0),
         )
     return replace(day, seen_at=format_time(now), devices=devices)
+
+
+def next_day(day: IdleDay, name: str) -> IdleDay:
+    """Return the day after, as it begins: what nobody holds is held by nobody since then."""
+    since = {uuid: d for uuid, d in day.devices.items() if d.idle_since is not None}
+    carried = {u: DeviceDay(model=d.model, idle_since=d.idle_since) for u, d in since.items()}
+    return IdleDay(day=name, node=day.node, seen_at=day.seen_at, devices=carried)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterator
 from datetime import date, datetime, timedelta
 
-from tracks_dagster.attempts.idle import SEE_EVERY_S, IdleDay, tallied
+from tracks_dagster.attempts.idle import SEE_EVERY_S, IdleDay, next_day, tallied
 from tracks_dagster.attempts.machine import Devices
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.track.body_json import from_json, to_json
@@ -27,14 +27,28 @@ where termination_reason is null and placed_at is not null
 """
 
 
-def see(store: ObjectStore, ledger: Ledger, found: Devices, *, node: str, now: datetime) -> None:
-    """Add a look at the machine's devices to its day; a machine without devices leaves nothing."""
+def see(
+    store: ObjectStore, ledger: Ledger, found: Devices, *, node: str, now: datetime
+) -> IdleDay | None:
+    """Add a look at the machine's devices to its day, and return that; None without devices."""
     if not found.gpus:
-        return
-    key = f"{DAYS}{node}/{now:%Y-%m-%d}.json"
-    day = _read(store, key) or IdleDay(day=f"{now:%Y-%m-%d}", node=node)
+        return None
+    key = _key(node, now)
+    day = _read(store, key) or _begun(store, node, now)
     held = {uuid for row in ledger.query(_HELD, {}) for uuid in json.loads(row["devices_json"])}
-    store.put(key, canonical_json(to_json(tallied(day, found, held, now))))
+    seen = tallied(day, found, held, now)
+    store.put(key, canonical_json(to_json(seen)))
+    return seen
+
+
+def _begun(store: ObjectStore, node: str, now: datetime) -> IdleDay:
+    """Return the day as it begins."""
+    before, today = _read(store, _key(node, now - timedelta(days=1))), f"{now:%Y-%m-%d}"
+    return IdleDay(day=today, node=node) if before is None else next_day(before, today)
+
+
+def _key(node: str, at: datetime) -> str:
+    return f"{DAYS}{node}/{at:%Y-%m-%d}.json"
 
 
 def read_days(store: ObjectStore, *, since: date | None, until: date) -> Iterator[IdleDay]:

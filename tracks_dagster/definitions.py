@@ -15,6 +15,7 @@ from assets.checkpoints import (
 )
 from assets.datasets import datasets
 from assets.declarations import declare_training_run, training_runs_of
+from assets.drills import drill_every_week, play_drills
 from assets.evals import evals, evaluate_checkpoint, promotions
 from assets.review import incident_review, review_every_day, review_incidents
 from assets.snapshots import SNAPSHOTS
@@ -52,11 +53,13 @@ defs = Definitions(
         declare_training_run,
         collect_checkpoints,
         review_incidents,
+        play_drills,
     ],
     schedules=[
         *retraining_schedules(PROJECTS),
         collect_checkpoints_every_15_minutes,
         review_every_day,
+        drill_every_week,
     ],
     sensors=[
         launch_attempts,

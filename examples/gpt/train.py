@@ -25,6 +25,7 @@ from tracks_dagster.training import attempt
 BETAS = (0.9, 0.95)
 GRADIENT_NORM_MAX = 1.0
 LR_SHARE_MIN = 0.1  # the cosine ends at this share of the peak
+HELD_OUT = 16  # samples at the text's end, where `validate_every` asks for a validation loss
 
 
 def main() -> None:
@@ -51,7 +52,9 @@ def main() -> None:
             loss(model, batch).backward()
 
         a.register(model=model, optimizer=optimizer, scheduler=scheduler, rehearse=rehearse)
-        sampler = a.sampler(len(samples), seed=config["seed"])
+        every = config.get("validate_every", 0)  # a run of before has no such key
+        held_out = HELD_OUT if every else 0
+        sampler = a.sampler(len(samples) - held_out, seed=config["seed"])
         loader = DataLoader(samples, batch_sampler=sampler, num_workers=config["loader_workers"])
         for step, batch in a.steps(loader, until=config["steps"]):
             lr = float(scheduler.get_last_lr()[0])
@@ -61,6 +64,12 @@ def main() -> None:
             optimizer.step()
             scheduler.step()
             a.report(step, loss=total, lr=lr, gradient_norm=float(norm))
+            if every and step % every == 0 and a.rank == 0:
+                with a.evaluating():
+                    indices = range(len(samples) - held_out, len(samples))
+                    batch = default_collate([samples[index] for index in indices])
+                    found = validate(bare, [each.to(a.device) for each in batch])
+                a.evaluated(step, validation_loss=found)
 
 
 def backward(model: nn.Module, parts: Any, accumulation: int) -> torch.Tensor:
@@ -75,6 +84,15 @@ def backward(model: nn.Module, parts: Any, accumulation: int) -> torch.Tensor:
             part.backward()
         total = total + part.detach()
     return total
+
+
+def validate(model: nn.Module, batch: Any) -> float:
+    """Return the mean loss of a batch that is not trained on, without dropout."""
+    model.eval()
+    with torch.no_grad():
+        found = float(loss(model, batch))
+    model.train()
+    return found
 
 
 def lr_share(done: int, config: Mapping[str, Any]) -> float:

@@ -12,13 +12,14 @@ import pytest
 
 from tests.examples import example_config
 from tracks_dagster.attempts.drills import KINDS, fit_drill, parse_drill
+from tracks_dagster.attempts.effects.rehearsals import SMALL, STEPS
 from tracks_dagster.cli.start import drill
 
 
 def test_every_kind_has_a_run_in_which_it_fires() -> None:
     assert set(drill.REHEARSALS) == set(KINDS)
     for kind, each in drill.REHEARSALS.items():
-        given = {"steps": drill.STEPS, **drill.SMALL, **each.config}
+        given = {"steps": STEPS, **SMALL, **each.config}
         config = example_config(given, ranks=each.ranks)
         assert fit_drill(parse_drill(each.drill), config, {}, ranks=each.ranks).kind == kind
 

@@ -112,6 +112,7 @@ def test_sensors_collector_and_review_run_unless_switched_off_and_shipped_projec
         "retrain_tabular": dagster.DefaultScheduleStatus.STOPPED,
         names.COLLECT_CHECKPOINTS: dagster.DefaultScheduleStatus.RUNNING,
         names.REVIEW_DAILY: dagster.DefaultScheduleStatus.RUNNING,
+        names.DRILL_WEEKLY: dagster.DefaultScheduleStatus.STOPPED,
     }
 
 

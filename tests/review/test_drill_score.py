@@ -72,7 +72,7 @@ def test_a_drill_that_never_fired_is_not_right_because_nothing_went_wrong(
 ) -> None:
     history, drill = begun("spike@13", fires=False)
     found = row(tracks, store, completed(history), drill)
-    assert found.missing == "it did not fire; no alert of a loss spike"
+    assert found.missing == "it did not fire; no alert of loss_spike"
 
 
 def test_a_spike_goes_on_with_an_alert(tracks: Tracks, store: FakeObjectStore) -> None:

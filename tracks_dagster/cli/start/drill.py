@@ -6,14 +6,20 @@ import shutil
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 
 import click
 
+from tracks_dagster.attempts.drills import BY as DRILLS
 from tracks_dagster.attempts.drills import parse_drill
 from tracks_dagster.attempts.effects.local.project_code import read_project_code
-from tracks_dagster.attempts.effects.runs import RunRequest, declare
+from tracks_dagster.attempts.effects.rehearsals import (
+    REHEARSALS,
+    Rehearsal,
+    declare_rehearsal,
+    rehearsal_id,
+)
 from tracks_dagster.attempts.ports import FoundCode
 from tracks_dagster.cli import BAD_NEWS
 from tracks_dagster.cli.common import as_json, person, print_json_line, print_table
@@ -24,25 +30,23 @@ from tracks_dagster.cli.start.snapshots import (
     ensure_snapshot_of,
     ensure_snapshots,
 )
-from tracks_dagster.data.effects.evals import waive
 from tracks_dagster.data.effects.projects import DEFAULT_PROJECT
 from tracks_dagster.data.effects.snapshots import find_snapshot
+from tracks_dagster.holds.effects.stops import request_stop
 from tracks_dagster.home.dagster_home import DagsterHome
-from tracks_dagster.review.effects.drill_score import DrillRow, score
+from tracks_dagster.review.effects.drill_score import DrillRow, alerted_at, has_fired, score
 from tracks_dagster.review.effects.receipts import read_receipts
 from tracks_dagster.settings import Settings
 from tracks_dagster.track.errors import InvalidInput
-from tracks_dagster.track.records import Json
 from tracks_dagster.track.states.lifecycle import RunLifecycle, run_status
+from tracks_dagster.track.states.run_state import RunState
 from tracks_dagster.wiring import App, build, open_dagster_home
 
 AT_ONCE = 3  # runs under way: two cores are enough for them
 POLL_S = 0.5
 RUN_S_MAX = 900.0  # without a change of its track: then the row has how far it came
 ALL_S_MAX = 3600.0
-STEPS = 30
-SMALL: dict[str, Json] = {"global_batch": 4, "micro_batch": 2, "context": 32, "d_model": 16}
-HANG_S = 5.0
+ALERT_S_MAX = 240.0  # for the watch to find what ends nothing; then it is stopped without an alert
 PAGE_LINES = 2000
 WHAT_THE_TIMES_MEAN = (
     "Detected: from the fault to the record of the end, the eval's end or the alert; decided: from "
@@ -50,41 +54,6 @@ WHAT_THE_TIMES_MEAN = (
     "end to the first new step, or to the next supervisor's claim."
 )
 DATASET = "aws-docs"  # of the example that is trained
-# Their steps take long enough for a fault from outside while training runs.
-_SLOW: dict[str, Json] = {"steps": 300, "global_batch": 48, "context": 64, "d_model": 64}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rehearsal:
-    """One drill as it is played. own_data: it may quarantine its snapshot, so it has one alone."""
-
-    drill: str
-    ranks: int = 1
-    own_data: bool = False
-    alone: bool = False
-    config: dict[str, Json] = field(default_factory=dict)
-
-
-REHEARSALS: dict[str, Rehearsal] = {
-    "preempt": Rehearsal(drill="preempt@13,grace=0"),
-    "sigkill": Rehearsal(drill="sigkill@13"),
-    "gpu_oom": Rehearsal(drill="gpu_oom@13"),
-    # Fewer loader workers are the cure here: a local launcher has no memory request to raise.
-    "host_oom": Rehearsal(drill="host_oom@13", config={"loader_workers": 2}),
-    "nan": Rehearsal(drill="nan@13"),
-    "spike": Rehearsal(drill="spike@25"),
-    "hang": Rehearsal(drill="hang@13,rank=1", ranks=2, config={"hang_s": HANG_S}),
-    "bad_batch": Rehearsal(drill="bad_batch@13", own_data=True),
-    "bad_snapshot": Rehearsal(drill="bad_snapshot@0", own_data=True),
-    "disk_full": Rehearsal(drill="disk_full@13"),
-    "storage_error": Rehearsal(drill="storage_error@13"),
-    "rank_crash": Rehearsal(drill="rank_crash@13", ranks=2),
-    "evaluator_crash": Rehearsal(drill=f"evaluator_crash@{STEPS}"),
-    "corrupt_checkpoint": Rehearsal(drill="corrupt_checkpoint@13"),
-    "kill_run_worker": Rehearsal(drill="kill_run_worker@20", config=_SLOW),
-    "code_error": Rehearsal(drill="code_error@13"),
-    "kill_daemon": Rehearsal(drill="kill_daemon@20", alone=True, config=_SLOW),
-}
 
 
 @click.command("drill")
@@ -202,27 +171,18 @@ class UnderWay:
         self._app = app
         self._home = home
         self._drill = parse_drill(rehearsal.drill)
-        self._run_id = f"drill-{self._drill.kind.replace('_', '-')}-{app.new_uid()[:4]}"
+        self._run_id = rehearsal_id(self._drill.kind, app.new_uid())
         self._seen_seq = -1
-        self._changed_at = time.monotonic()
+        self._changed_at = self._fired_at = time.monotonic()
         own = _own_snapshot(app, home, self._run_id) if rehearsal.own_data else None
-        request = RunRequest(
+        declare_rehearsal(
+            app.tracks,
+            found,
+            rehearsal,
             run_id=self._run_id,
-            family=found.project.name,
-            intent=f"Play {rehearsal.drill} and see what comes of it.",
-            config={"steps": STEPS, **SMALL, **rehearsal.config},
             snapshot_id=own or shared,
-            ranks=rehearsal.ranks,
-            checkpoint_every_steps=5,
             owner=person(),
-            drills=(rehearsal.drill,),
-            **found.fields,
         )
-        declare(app.tracks, request)
-        if self._drill.kind != "evaluator_crash":
-            why = "The drill ends with the training; its eval would show nothing."
-            for each in found.project.evals:
-                waive(app.tracks, self._run_id, each.name, by=request.owner, why=why)
 
     def is_over(self) -> bool:
         """Whether nothing more will come: the run is over, or its track has not grown for long."""
@@ -230,8 +190,20 @@ class UnderWay:
         state = self._app.tracks.run(self._run_id)
         if state.head.seq != self._seen_seq:
             self._seen_seq, self._changed_at = state.head.seq, time.monotonic()
+        if self.rehearsal.is_watched:
+            self._stop_once_alerted(state)
         is_still = time.monotonic() - self._changed_at > RUN_S_MAX
         return is_still or run_status(state).state != RunLifecycle.RUNNING
+
+    def _stop_once_alerted(self, state: RunState) -> None:
+        """Stop a run that its drill does not end, once that has its alert, or waited for it long."""
+        if not has_fired(state):
+            self._fired_at = time.monotonic()
+            return
+        is_late = time.monotonic() - self._fired_at > ALERT_S_MAX
+        if alerted_at(state, self._drill.kind) is not None or is_late:
+            why = "The drill is over: nothing else ends this run."
+            request_stop(self._app.tracks, self._run_id, mode="stop", by=DRILLS, why=why)
 
     def end_gang(self) -> None:
         """Kill what still lives of it, after a drill was given up or the command interrupted."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from tracks_dagster.attempts.drills import KINDS, Action
+from tracks_dagster.attempts.drills import BY, KINDS, Action
+from tracks_dagster.health.healthy import SLOW_RANK
+from tracks_dagster.health.improving import VALIDATION_FLAT
+from tracks_dagster.health.resources import DATA_WAIT, DEVICE_UNDERUSED, STEP_TIME
 from tracks_dagster.review.effects.receipts import RunReceipts
 from tracks_dagster.track.bodies import Drill
 from tracks_dagster.track.names import ALERT_LOSS_SPIKE
@@ -15,15 +18,24 @@ from tracks_dagster.track.records import parse_time
 from tracks_dagster.track.states.lifecycle import RunLifecycle
 from tracks_dagster.track.states.run_state import AttemptState, RunState
 
+# What is found by an alert, and the attempt goes on: any of these rules is right.
+ALERTED: Mapping[str, tuple[str, ...]] = {
+    "spike": (ALERT_LOSS_SPIKE,),
+    "slow": (SLOW_RANK, STEP_TIME),
+    "data_slow": (SLOW_RANK, DATA_WAIT),
+    "flat_validation": (VALIDATION_FLAT,),
+    "idle_device": (DEVICE_UNDERUSED,),
+}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrillRow:
     """One line of the scored table.
 
-    detection_s: from the fault to the record of it: the attempt's or the eval's end, or the
-    alert of a spike. decision_s: from there to the opening of the next one, a backoff included;
-    recovery_s: to the first new step, or to the next claim where only the supervisor was lost. missing:
-    what is not as it should be, empty when all is right; skipped: why it could not be played.
+    detection_s: from the fault to the record of it: the attempt's or the eval's end, or the alert.
+    decision_s: from there to the opening of the next one, a backoff included; recovery_s: to the first
+    new step, or to the next claim where only the supervisor was lost. missing: what is not as it should
+    be, empty when all is right; skipped: why it could not be played.
     """
 
     drill: str
@@ -79,7 +91,10 @@ def _found_reason(state: RunState, first: AttemptState | None, kind: str) -> str
         ended = [str(each.ended.reason) for each in state.evals if each.ended is not None]
         return ended[0] if ended else "–"
     reason = first.reason if first is not None else None
-    return "–" if reason in (None, TerminationReason.COMPLETED) else str(reason)
+    meant = [None, TerminationReason.COMPLETED]
+    if kind in ALERTED:  # it is stopped once its alert is there
+        meant.append(TerminationReason.USER_CANCELLED)
+    return "–" if reason in meant else str(reason)
 
 
 def _found_action(run: RunReceipts, kind: str) -> str:
@@ -99,11 +114,11 @@ def _wrong(
         yield f"ended as {reason}"
     if action != kind.action.value:
         yield f"the run was {action}" if action != Action.CONTINUES.value else "nothing was retried"
-    meant = RunLifecycle.REFUSED if kind.action is Action.REFUSED else RunLifecycle.SUCCEEDED
-    if run.status.state != meant:
+    meant = [RunLifecycle.REFUSED if kind.action is Action.REFUSED else RunLifecycle.SUCCEEDED]
+    meant += [RunLifecycle.CANCELLED] if drill.kind in ALERTED else []
+    if run.status.state not in meant:
         yield f"the run is {run.status.state}: {run.status.why}"
-    fired = any(note.body.by == "drill" for note in state.notes)
-    if not fired and not kind.repeats:
+    if not has_fired(state) and not kind.repeats:
         yield "it did not fire"
     yield from _kind_wrong(state, drill.kind)
 
@@ -112,8 +127,8 @@ def _kind_wrong(state: RunState, kind: str) -> Iterator[str]:
     """Yield what only this kind of drill must leave behind, and did not."""
     first = state.attempts[0]
     match kind:
-        case "spike" if not any(a.body.rule == ALERT_LOSS_SPIKE for a in state.alerts):
-            yield "no alert of a loss spike"
+        case _ if kind in ALERTED and alerted_at(state, kind) is None:
+            yield f"no alert of {' or '.join(ALERTED[kind])}"
         case "kill_run_worker" if len(first.claims) < 2:
             yield "the gang was not adopted by another supervisor"
         case "corrupt_checkpoint" if not any(c.status == "quarantined" for c in state.checkpoints):
@@ -126,7 +141,7 @@ def _kind_wrong(state: RunState, kind: str) -> Iterator[str]:
 
 def _fault_at(state: RunState, first: AttemptState | None) -> datetime | None:
     """Return when the drill fired; where it leaves no note, when the last rank ended."""
-    claimed = next((note.at for note in state.notes if note.body.by == "drill"), None)
+    claimed = next((note.at for note in state.notes if note.body.by == BY), None)
     if claimed is not None or first is None or first.ended is None:
         return claimed
     return parse_time(first.ended.finished_at) if first.ended.finished_at else None
@@ -135,13 +150,23 @@ def _fault_at(state: RunState, first: AttemptState | None) -> datetime | None:
 def _found_at(state: RunState, first: AttemptState | None, kind: str) -> datetime | None:
     """Return the time of the first record of the fault."""
     match kind:
-        case "spike":
-            return next((a.at for a in state.alerts if a.body.rule == ALERT_LOSS_SPIKE), None)
+        case _ if kind in ALERTED:
+            return alerted_at(state, kind)
         case "evaluator_crash":
             return next((each.ended_at for each in state.evals if each.ended is not None), None)
         case _ if KINDS[kind].reason is None:
             return None
     return first.ended_at if first is not None else None
+
+
+def alerted_at(state: RunState, kind: str) -> datetime | None:
+    """Return the time of the first alert that a drill of this kind is found by."""
+    return next((a.at for a in state.alerts if a.body.rule in ALERTED.get(kind, ())), None)
+
+
+def has_fired(state: RunState) -> bool:
+    """Whether a drill has claimed its fault, right before it."""
+    return any(note.body.by == BY for note in state.notes)
 
 
 def _next_opened_at(state: RunState, kind: str) -> datetime | None:

@@ -6,6 +6,7 @@ import json
 import math
 import random
 from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -386,6 +387,7 @@ def sane(line: bytes) -> bool:
 
 def test_alike_lines_are_parsed_together(monkeypatch: pytest.MonkeyPatch) -> None:
     lines = [{**STEP, "step": n, "metrics": {"a": n, "b": 0.5}} for n in range(1000)]
+    monkeypatch.setattr(tables, "BULK_BYTES_MIN", 0)
     monkeypatch.setattr(tables, "parse_lines", lambda data: iter(()))  # one by one: nothing
     into: dict[str, tables.Gathered] = {}
     tables.parse(encoded(lines), into)
@@ -479,6 +481,14 @@ def test_a_folder_that_cannot_be_written_costs_time_only(
     taken = tmp_path / "cache"
     taken.write_text("no folder")
     assert read_curves(tracks, "r-1", cache=taken) == read_curves(tracks, "r-1", cache=None)
+
+
+def test_readers_at_once_share_the_blocks(tracks: Tracks, long: History, tmp_path: Path) -> None:
+    with ThreadPoolExecutor(8) as threads:
+        found = list(threads.map(lambda _: read_curves(tracks, "r-1", cache=tmp_path), range(16)))
+    assert all(each == found[0] for each in found)
+    assert found[0].curves[0].points_read == 1000
+    assert not list(tmp_path.rglob(".*"))  # nothing is left half-written
 
 
 def test_what_was_not_used_for_longest_goes_first(

@@ -17,7 +17,9 @@ from tracks_dagster.review.curves import DEVICE, EVALUATED, LOSS, METRICS_MAX, O
 from tracks_dagster.stores.journals import parse_lines
 from tracks_dagster.track.records import Json
 
-BULK_BYTES_MIN = 64 * 1024  # of lines, from where to load pyarrow pays
+# Of lines, from where it pays to load pyarrow, 45 MB of memory: more than the one segment of a journal
+# that a look at a living run parses.
+BULK_BYTES_MIN = 320 * 1024
 STEP_MAX = 2**53  # a float knows every step up to there
 RANKS_MAX = 4096  # of one line
 

@@ -177,6 +177,20 @@ def test_an_axis_that_nothing_is_known_of_is_refused(
         read_curves(tracks, "r-1", cache=None, by="tokens")
 
 
+def test_a_script_that_reports_no_loss_has_the_curves_of_its_steps(
+    store: FakeObjectStore, tracks: Tracks
+) -> None:
+    run = begun()
+    line = {"kind": "step", "t": STEP["t"], "step_s": 0.4}
+    lines = [{**line, "step": n, "spent": {"steps_s": 0.4 * n}} for n in (1, 2)]
+    ship(store, run, encoded([*lines, {**line, "step": 3}]))  # the last as other ranks write it
+    run.write_to(store)
+    curves = read_curves(tracks, "r-1", cache=None)
+    assert [curve.name for curve in curves.curves] == ["step_s"]
+    rows = kept_rows(tracks, "r-1", cache=None).rows
+    assert [(row.step, row.values) for row in rows] == [(1, {"step_s": 0.4}), (2, {"step_s": 0.4})]
+
+
 # --- names ------------------------------------------------------------------------------------------
 
 

@@ -135,8 +135,10 @@ def parse(data: bytes, into: dict[str, Gathered]) -> None:
     for line in data.split(b"\n"):
         if not line.startswith(_STEP_BEGINS):
             others.append(line)
-        elif b'"loss":' in line:  # other ranks report none
+        elif b'"loss":' in line:
             steps.append(line)
+        elif b'"spent":' in line:  # of a script that reported no loss; other ranks have neither
+            others.append(line)
     bulk = b"\n".join(steps)
     found = _parse_alike(bulk) if len(bulk) >= BULK_BYTES_MIN else None
     if found is not None:
@@ -212,14 +214,16 @@ def _values(line: Mapping[str, Json]) -> tuple[str, Mapping[str, Any]]:
 
 
 def _of_step(line: Mapping[str, Json]) -> dict[str, float]:
-    """Return the columns of a finished step; none of one that reports no loss, as other ranks do."""
-    if "loss" not in line:
-        return {}
+    """Return the columns of a finished step of rank 0; it may have no loss. None of other ranks."""
     known = {name: _number(line[name]) for name in NUMBERS if line.get(name) is not None}
     spent = line.get("spent")
     if isinstance(spent, dict):
         known[SPENT_S] = float(sum(_number(s) for s in spent.values() if s is not None))
-    return {LOSS: _number(line["loss"]), **known, **_of_script(line)}
+    elif "loss" not in line:
+        return {}
+    if "loss" in line:
+        known[LOSS] = _number(line["loss"])
+    return {**known, **_of_script(line)}
 
 
 def _of_script(line: Mapping[str, Json]) -> dict[str, float]:

@@ -230,6 +230,8 @@ def test_the_scripts_metrics_keep_their_names_and_what_is_measured_gives_way(
         ("ranks/step_s", True, 0),
         ("device/power_w", True, 0),
     ]
+    of_groups = read_curves(tracks, "r-1", ["loss", "ranks/*", "device/*"], cache=None)
+    assert [c.name for c in of_groups.curves] == ["ranks/step_s", "device/power_w", "loss"]
     with pytest.raises(InvalidInput, match="choose --json"):
         kept_rows(tracks, "r-1", ["ranks/step_s"], cache=None)
 
@@ -244,6 +246,7 @@ def test_the_devices_of_other_ranks_are_read_where_they_are_asked_for(
     run.write_to(store)
     with pytest.raises(InvalidInput, match="no metric 'device/util_percent' so far"):
         read_curves(tracks, "r-1", ["device/util_percent"], cache=None)
+    assert read_curves(tracks, "r-1", ["device/*", "ranks/*"], cache=None).curves == ()
     curves = read_curves(tracks, "r-1", ["device/util_percent"], cache=None, ranks=(1, 7))
     (series,) = curves.curves[0].series
     assert (series.rank, [point.value for point in series.points]) == (1, [40.0, 60.0])

@@ -30,6 +30,7 @@ from tracks_dagster.track.text.nearest import did_you_mean
 FOLDER = "curves"  # of the cache
 SETTLED_S = 600.0  # after an attempt's end: by then its last lines were shipped, or never will be
 NAMES_LISTED_MAX = 20  # in an error
+ALL = "/*"  # behind the name of a group: all of its metrics
 TRIES_MAX = 3  # of a reading whose stored blocks are removed meanwhile
 OWN_TOKENS = f"{OWN}tokens"  # what the script reports of each step
 
@@ -91,11 +92,15 @@ class Journals:
     def choose(self, names: Collection[str] | None) -> tuple[Metric, ...]:
         """Return the metrics of these names, None for all that are not by rank.
 
-        Raises InvalidInput for a name that there is not; not before the first line.
+        "ranks/*" names all of that group, of which there may be none. Raises InvalidInput for a name
+        that there is not; not before the first line.
         """
         if names is None:
             return tuple(metric for metric in self.metrics if not metric.is_by_rank)
         known = {metric.name: metric for metric in self.metrics}
+        groups = {name.removesuffix(ALL) for name in names if name.endswith(ALL)}
+        of_groups = [metric.name for metric in self.metrics if metric.group in groups]
+        names = [*of_groups, *(name for name in names if not name.endswith(ALL))]
         missing = [name for name in names if name not in known]
         if missing and known:
             raise InvalidInput(_no_metric(self.state.run_id, missing[0], list(known)))

@@ -51,10 +51,10 @@ def read_curves(
 ) -> Curves:
     """Return the curves of a run as it is now.
 
-    metrics: names; None for all that are not by rank. cache: this machine's folder for what may be
-    removed, None keeps nothing. by: what the axis counts. steps: only from the first to the second.
-    points_max: of a curve, by rank of each rank's. ranks: whose own journals are read for their
-    devices. Safe in several threads.
+    metrics: names, or "ranks/*" for all of a group; None for all that are not by rank. cache: this
+    machine's folder for what may be removed, None keeps nothing. by: what the axis counts. steps: only
+    from the first to the second. points_max: of a curve, by rank of each rank's. ranks: whose own
+    journals are read for their devices. Safe in several threads.
 
     Raises UnknownRun; InvalidInput for a metric that the run does not have, and for an axis that its
     journals do not have.

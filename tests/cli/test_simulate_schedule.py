@@ -116,6 +116,7 @@ def test_a_picture_is_a_file_of_its_own_or_in_a_page(name: str, call: Call, tmp_
     assert text.count("<svg") == 1
     assert "http" not in text.replace("http://www.w3.org/2000/svg", "").replace("http-equiv", "")
     assert ("<td>FIFO" in text) is (name == "queue.html")
+    assert "--ground: #fcfcfa" in text  # the colours that its rules name
     assert [each.name for each in tmp_path.iterdir() if each.name.startswith(".")] == []
 
 

@@ -298,6 +298,14 @@ def find_ui_url(settings: Settings) -> str:
     return read_address(settings.home / "dagster")
 
 
+def find_board_url(settings: Settings) -> str:
+    """Return the address of the board of `tracks up`; empty where there is none, as of another home."""
+    from tracks_dagster.home.dagster_home import read_address
+    from tracks_dagster.home.on_demand import BOARD_FILE
+
+    return "" if settings.is_archive else read_address(settings.home, BOARD_FILE)
+
+
 def find_root() -> Path:
     """Return the folder of workspace.yaml: the checkout, or the current folder outside of one."""
     checkout = Path(__file__).resolve().parents[1]

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
+from urllib.request import urlopen
 
 import pytest
 from dagster import DagsterInstance, ExecuteInProcessResult
@@ -68,10 +69,11 @@ class Browser:
 
 @dataclass(frozen=True)
 class Outcomes:
-    """Of the run through both faults. address: of the UI."""
+    """Of the run through both faults. address: of the UI; board: of the board beside it."""
 
     drilled: Json
     address: str
+    board: str
 
 
 @pytest.fixture(scope="module")
@@ -92,10 +94,10 @@ def outcomes(home: Home) -> Iterator[Outcomes]:
     """A run under the daemon of `tracks up`: preempted after step 23, out of memory in step 31."""
     server = home.start("up", "--port", str(free_port()))
     assert server.stdout is not None
-    address = server.stdout.readline().split()[0]
+    address, board = (server.stdout.readline().split()[0] for _ in range(2))
     drills = ("--drill", "preempt@23,grace=0", "--drill", "gpu_oom@31")
     try:
-        yield Outcomes(drilled=outcome(home.run("drilled", *drills)), address=address)
+        yield Outcomes(drilled=outcome(home.run("drilled", *drills)), address=address, board=board)
     finally:
         server.terminate()
         server.communicate(timeout=COMMAND_S_MAX)
@@ -197,6 +199,14 @@ def test_a_failed_attempt_shows_its_receipt(browser: Browser) -> None:
     assert "A device ran out of memory." in said
     assert "as played" in said  # a drill is not sold as a real OOM
     assert "preempted" in said  # why this attempt was opened
+
+
+def test_the_board_beside_the_ui_is_started_by_its_first_visitor(outcomes: Outcomes) -> None:
+    assert outcomes.drilled["state"] == "succeeded"
+    with urlopen(f"{outcomes.board}/runs/drilled", timeout=ANSWER_MS_MAX / 1000) as reply:
+        page = reply.read().decode()
+    assert "a02 gpu_oom" in page
+    assert f'href="{outcomes.address}/assets/training_attempts' in page
 
 
 def test_the_description_of_the_attempts_leads_to_the_failures_alone(browser: Browser) -> None:

@@ -41,6 +41,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "projects": "Projects in Dagster: their schedules, and the launchpad.",
     },
     "While it trains": {
+        "board": "Runs in a browser, live: curves, lights, ranks, alerts.",
         "health": "Healthy? Improving? Resources well used? Of runs that train.",
         "alerts": "Open alerts and what to do; past ones; mute a rule.",
         "curves": "Its metrics, over all attempts: a table, points or CSV.",
@@ -101,6 +102,7 @@ MODULES = {
     "run": "start.run",
     "drill": "start.drill",
     "projects": "start.projects",
+    "board": "watch.board",
     "health": "watch.health",
     "alerts": "watch.alerts",
     "curves": "watch.curves",

@@ -480,13 +480,13 @@ def _interruptible() -> Iterator[None]:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def read_address(folder: Path) -> str:
-    """Return where the web server of the home in `folder` answers; empty while none does."""
-    process = read_process(folder / ADDRESS_FILE)
+def read_address(folder: Path, name: str = ADDRESS_FILE) -> str:
+    """Return where the web server that `name` in `folder` names answers; empty while none does."""
+    process = read_process(folder / name)
     if process is None or not process.lives:
         return ""
     # Read after the process: where a new server took its place in between, its address is there too.
-    return str((read_json(folder / ADDRESS_FILE) or {}).get("address", ""))
+    return str((read_json(folder / name) or {}).get("address", ""))
 
 
 def _database_id(postgres_url: str) -> str:

@@ -1,19 +1,21 @@
-"""`tracks up`: the web server and the daemon of this home, until Ctrl-C."""
+"""`tracks up`: the web server, the daemon and the board of this home, until Ctrl-C."""
 
 from __future__ import annotations
 
 import os
 import sys
-import threading
-from contextlib import redirect_stderr
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr
 
 import click
 
 from tracks_dagster.attempts.effects.local.launcher import living_gangs
+from tracks_dagster.attempts.effects.local.processes import this_process, write_process
 from tracks_dagster.cli import BAD_NEWS, fail
 from tracks_dagster.cli.start.follow import DaemonKeeper, Interrupts
 from tracks_dagster.home.dagster_home import DagsterHome
 from tracks_dagster.home.home_folder import how_open
+from tracks_dagster.home.on_demand import BOARD_FILE, OnDemand, on_demand
 from tracks_dagster.settings import Settings
 from tracks_dagster.track.errors import TracksError
 from tracks_dagster.track.names import parse_attempt_key
@@ -28,7 +30,7 @@ LOOK_EVERY_S = 2.0
     "--kubernetes", "on_kubernetes", is_flag=True, help="Start every Dagster run as a pod."
 )
 def up_command(port: int, on_kubernetes: bool) -> None:
-    """Serve the UI, keep the daemon running, and print the address; Ctrl-C stops both.
+    """Serve the UI and the board, keep the daemon running, print the addresses; Ctrl-C stops all.
 
     Gangs train on without them, and the next daemon adopts them. With --kubernetes the runs are pods
     of the cluster that kubernetes.yaml names; that needs Postgres and a store that pods reach.
@@ -40,12 +42,27 @@ def up_command(port: int, on_kubernetes: bool) -> None:
     home = open_cluster_home(settings) if on_kubernetes else open_dagster_home(settings)
     if (code := _look_around(settings, home)) != 0:
         sys.exit(code)
-    with Interrupts() as interrupts, home.daemon(), home.webserver(port) as address:
+    with (
+        Interrupts() as interrupts,
+        home.daemon(),
+        home.webserver(port) as address,
+        _board(settings, port) as board,
+    ):
         click.echo(f"{address} (Ctrl-C stops it)")
+        click.echo(f"{board.address} is the board: every open run, live")
         keeper = DaemonKeeper(home, lambda text: click.echo(text, err=True))
         while not interrupts.count:
             keeper.keep()
-            threading.Event().wait(LOOK_EVERY_S)
+            board.wait(LOOK_EVERY_S)
+
+
+@contextmanager
+def _board(settings: Settings, port: int) -> Iterator[OnDemand]:
+    """Hold the board beside the UI, for its first visitor to start, and write down where it answers."""
+    log = settings.home / "board.log"
+    with on_demand(port, ["board"], environment=settings.environment, log=log) as board:
+        write_process(settings.home / BOARD_FILE, this_process(), address=board.address)
+        yield board
 
 
 def _look_around(settings: Settings, home: DagsterHome) -> int:

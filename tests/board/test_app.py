@@ -1,0 +1,174 @@
+"""Every page of the board over a home with a run that trains."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.board.conftest import LIVE, OVER, REFUSED, Home
+from tests.visitors import Visitor
+from tracks_dagster.board.effects import sources
+from tracks_dagster.board.effects.app import Board
+from tracks_dagster.board.effects.guard import Guard
+from tracks_dagster.board.effects.sources import Sources
+from tracks_dagster.settings import Settings
+
+
+@pytest.fixture
+def visitor(home: Home, monkeypatch: pytest.MonkeyPatch) -> Visitor:
+    """One who sees the whole fleet at the first look, however busy this machine is."""
+    monkeypatch.setattr(sources, "FLEET_S_MAX", 60.0)
+    return home.visitor()
+
+
+def text_of(html: str) -> str:
+    """Return what a person reads of a page."""
+    return " ".join(re.sub(r"<[^>]*>", " ", html).split())
+
+
+def test_the_fleet_lists_what_needs_a_person_first(visitor: Visitor) -> None:
+    page = visitor.get("/").text
+    groups = re.findall(r'scope="rowgroup">([^<]*) <', page)
+    assert groups == ["Needs a person", "Training", "Ended in the last 24 hours"]
+    order = [page.index(f"/runs/{run_id}") for run_id in (REFUSED, LIVE, OVER)]
+    assert order == sorted(order)
+
+
+def test_a_run_that_trains_shows_lights_progress_pace_time_left_and_money(visitor: Visitor) -> None:
+    page = visitor.get("/").text
+    row = page[page.index(f'id="run-{LIVE}"') :].partition("</tr>")[0]
+    shown = text_of(row)
+    assert row.count('class="light ') == 3
+    assert "180 / 400" in shown
+    assert '<polyline points="' in row
+    assert "steps/s" in shown or "s/step" in shown
+    assert "± " in shown  # of the time that is left
+    assert "EUR" in shown
+
+
+def test_a_run_has_its_curves_with_ends_remedies_and_commits_on_the_axis(visitor: Visitor) -> None:
+    page = visitor.get(f"/runs/{LIVE}").text
+    names = re.findall(r'<figcaption><span><span class="name">([^<]*)</span>', page)
+    assert names[0] == "loss"
+    assert {"accuracy", "validation_loss", "lr", "grad_norm", "step_s"} <= set(names)
+    assert "a01 preempted" in page
+    assert "a02 gpu_oom" in page
+    assert "micro_batch 4 → 2" in page
+    assert "checkpoint of step 110" in page
+
+
+def test_a_part_of_the_curves_can_be_looked_at(visitor: Visitor) -> None:
+    page = visitor.get(f"/runs/{LIVE}?steps=120-150").text
+    assert {float(x) for x in re.findall(r'data-x1="([^"]*)"', page)} == {150.0}
+    assert "steps 120 to 150: show all" in page
+
+
+def test_a_slow_rank_is_named_with_its_device(visitor: Visitor) -> None:
+    shown = text_of(visitor.get(f"/runs/{LIVE}").text)
+    assert "rank 5 (node-0, cuda:5): 2.00 × the gang&#39;s median over its newest" in shown
+
+
+def test_words_from_outside_are_escaped_and_control_no_terminal(visitor: Visitor) -> None:
+    page = visitor.get(f"/runs/{LIVE}").text
+    assert "longer warm-up &lt;helps&gt;." in page
+    assert "<helps>" not in page
+
+
+def test_no_page_has_an_inline_style_or_script(visitor: Visitor) -> None:
+    for path in ("/", f"/runs/{LIVE}", f"/compare?run={LIVE}&run={OVER}", "/experiments/gpt"):
+        page = visitor.get(path).text
+        assert " style=" not in page, path
+        assert re.findall(r"<script(?![^>]* src=)", page) == [], path
+        assert re.findall(r" on[a-z]+=", page) == [], path
+
+
+def test_a_part_is_sent_once_and_then_only_when_something_changed(
+    home: Home, visitor: Visitor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sources, "FRESH_S", 0.0)
+    part = {"X-Part": "main"}
+    first = visitor.get(f"/runs/{REFUSED}", part)
+    assert not first.text.startswith("<!doctype")
+    again = {**part, "If-None-Match": first.headers["ETag"]}
+    assert visitor.get(f"/runs/{REFUSED}", again).status_code == 304
+
+
+def test_comparing_shows_what_differs_and_nothing_that_is_the_same(visitor: Visitor) -> None:
+    shown = text_of(visitor.get(f"/compare?run={LIVE}&run={OVER}").text)
+    assert "steps 400 40" in shown
+    assert "micro_batch 2 4" in shown
+    assert "seed" not in shown  # 7 in both
+
+
+def test_an_experiment_has_a_baseline_and_what_each_run_changed(visitor: Visitor) -> None:
+    page = visitor.get("/experiments/gpt").text
+    shown = text_of(page)
+    assert f"Baseline: {OVER}" in shown or f"Baseline: {LIVE}" in shown
+    chosen = text_of(visitor.get(f"/experiments/gpt?baseline={OVER}").text)
+    assert f"Baseline: {OVER} , as you chose" in chosen
+    assert "steps 40 → 400" in chosen
+
+
+def test_a_run_is_found_by_a_part_of_what_it_is_for(visitor: Visitor) -> None:
+    assert visitor.get("/find?run=refused-").headers["Location"] == f"/runs/{REFUSED}"
+    several = text_of(visitor.get("/find?run=-run").text)
+    assert all(run_id in several for run_id in (LIVE, OVER, REFUSED))
+    assert "No run has" in visitor.get("/find?run=100%25").text  # no sign of a pattern
+
+
+def test_curves_are_given_to_programs_too(visitor: Visitor) -> None:
+    found = visitor.get(f"/curves.json?run={LIVE}&metric=loss").json()
+    (loss,) = found["curves"]
+    kept = [p[0] for series in loss["series"] if series["is_kept"] for p in series["points"]]
+    assert kept == sorted(set(kept))
+    assert kept[-1] == 180
+    assert {"end", "remedy", "commit"} == {each["kind"] for each in found["marks"]}
+
+
+def test_the_report_is_served_as_it_is_written(visitor: Visitor) -> None:
+    reply = visitor.get(f"/runs/{OVER}/report")
+    assert "Why each attempt ended" in reply.text
+    assert "script" not in reply.headers["Content-Security-Policy"]
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "words"),
+    [
+        ("/runs/no-such-run", 404, "no-such-run"),
+        ("/runs/%00", 404, ""),
+        (f"/runs/{LIVE}?by=colour", 400, "use step, tokens, hours"),
+        (f"/runs/{LIVE}?rank=-1", 400, "a whole number"),
+        (f"/runs/{LIVE}?steps=200-100", 400, "steps=100-200"),
+        (f"/curves.json?run={LIVE}&metric=los", 400, "loss"),
+        ("/experiments/none", 404, "none"),
+        ("/runbooks/../../README", 404, ""),
+        ("/runbooks/none", 404, "slow_rank"),
+        (f"/compare?run={LIVE}&run=nobody", 404, "nobody"),
+        ("/favicon.ico", 404, ""),
+    ],
+)
+def test_what_is_not_there_is_said_with_what_is(
+    path: str, status: int, words: str, visitor: Visitor
+) -> None:
+    reply = visitor.get(path)
+    assert reply.status_code == status
+    assert words in text_of(reply.text)
+
+
+def test_a_home_without_a_record_says_how_one_begins(tmp_path: Path) -> None:
+    settings = Settings.from_environment({"TRACKS_HOME": str(tmp_path / "none")})
+    board = Visitor(Guard(Board(Sources(settings)).app()))
+    reply = board.get("/")
+    assert reply.status_code == 200
+    assert "tracks run" in reply.text
+    assert not (tmp_path / "none").exists()  # it only reads
+
+
+def test_metrics_are_of_open_attempts_with_bounded_labels(visitor: Visitor) -> None:
+    pytest.importorskip("prometheus_client", reason="an extra")
+    text = visitor.get("/metrics").text
+    assert f'tracks_run_step{{family="gpt",run="{LIVE}",team="research"}} 180.0' in text
+    assert OVER not in text
+    assert "rank" not in text

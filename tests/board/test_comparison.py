@@ -1,0 +1,90 @@
+"""What differs between runs, and what a run of an experiment changed against the baseline."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tracks_dagster.board.comparison import (
+    CHANGES_MAX,
+    ExperimentRun,
+    baseline_of,
+    differing,
+    experiment_view,
+)
+
+FIRST = ExperimentRun(
+    run_id="first",
+    owner="ann",
+    state="succeeded",
+    steps=100,
+    config={"lr": 0.1, "seed": 7},
+    branched_from=None,
+    device_s=3600.0,
+    alias=None,
+    metric="loss",
+    value=2.5,
+    direction="min",
+)
+SECOND = replace(
+    FIRST, run_id="second", config={"lr": 0.2, "seed": 7}, alias="candidate", value=2.0
+)
+THIRD = replace(FIRST, run_id="third", config={"lr": 0.1, "seed": 7, "warm": None}, value=3.0)
+
+
+def test_only_what_is_not_the_same_everywhere_differs() -> None:
+    assert differing([{"a": 1, "b": 2}, {"a": 1, "b": 3, "c": None}]) == ["b", "c"]
+    assert differing([{"a": 1}]) == []
+    assert differing([]) == []
+
+
+@pytest.mark.parametrize(
+    ("runs", "wanted", "chosen", "why"),
+    [
+        ((FIRST, SECOND, THIRD), "third", "third", "as you chose"),
+        ((FIRST, SECOND, THIRD), "", "second", "the newest that was promoted, to candidate"),
+        ((FIRST, THIRD), "", "first", "the oldest: none was promoted yet"),
+        ((FIRST, THIRD), "gone", "first", "the oldest: none was promoted yet"),
+    ],
+)
+def test_the_baseline_is_chosen_else_promoted_else_the_oldest(
+    runs: tuple[ExperimentRun, ...], wanted: str, chosen: str, why: str
+) -> None:
+    found, words = baseline_of(runs, wanted)
+    assert (found.run_id, words) == (chosen, why)
+
+
+def rows(*runs: ExperimentRun, baseline: ExperimentRun = FIRST) -> dict[str, tuple[object, ...]]:
+    """Return changes, difference and verdict of each run."""
+    view = experiment_view("gpt", runs, baseline, "", panels=(), keys=(), axes=())
+    return {row.run_id: (row.changes, row.difference, row.verdict) for row in view.rows}
+
+
+def test_each_run_shows_what_it_changed_and_whether_that_was_better() -> None:
+    found = rows(FIRST, SECOND, THIRD)
+    assert list(found) == ["first", "third", "second"]  # the baseline, then the newest
+    assert found["second"] == (("lr 0.1 → 0.2",), "−0.5000", "good")
+    assert found["third"] == (("warm – → None",), "+0.5000", "bad")
+    assert found["first"] == ((), "–", "")
+
+
+def test_a_metric_is_better_as_its_own_rule_says() -> None:
+    best = replace(FIRST, metric="accuracy", direction="max", value=0.5)
+    worse = replace(best, run_id="worse", value=0.4)
+    assert rows(best, worse, baseline=best)["worse"][1:] == ("−0.1000", "bad")
+
+
+def test_metrics_that_are_not_the_same_are_not_compared() -> None:
+    other = replace(SECOND, metric="accuracy")
+    assert rows(FIRST, other)["second"][1:] == ("–", "")
+    unmeasured = replace(SECOND, value=None, metric=None)
+    assert rows(FIRST, unmeasured)["second"][1:] == ("–", "")
+
+
+def test_of_many_changes_the_first_are_shown_and_the_others_counted() -> None:
+    many = replace(SECOND, config={f"key_{n}": n for n in range(20)})
+    changes = rows(FIRST, many)["second"][0]
+    assert isinstance(changes, tuple)
+    assert len(changes) == CHANGES_MAX + 1
+    assert changes[-1] == f"and {22 - CHANGES_MAX} more"

@@ -1,0 +1,178 @@
+"""The board in a real browser, served by `tracks board`: live, complete, and at home on a phone."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from playwright.sync_api import Page, expect, sync_playwright
+
+from tests.board.conftest import LIVE, OVER, REFUSED, Home, make_home
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+START_MS_MAX = 120_000
+ANSWER_MS_MAX = 60_000  # on a busy machine
+PHONE, DESK = {"width": 390, "height": 844}, {"width": 1280, "height": 900}
+PATHS = ("/", f"/runs/{LIVE}", f"/compare?run={LIVE}&run={OVER}", "/experiments/gpt")
+
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on PATH")
+
+
+@dataclass(frozen=True)
+class Window:
+    """A page of the board. requested: every address that it asked for; errors: of its console."""
+
+    home: Home
+    page: Page
+    address: str
+    requested: list[str] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+
+    def open(self, path: str) -> Page:
+        """Open a page of the board."""
+        self.page.goto(self.address + path)
+        return self.page
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Home, str]]:
+    """A home with runs, and `tracks board` over it."""
+    home = make_home(tmp_path_factory.mktemp("board") / "home")
+    server = subprocess.Popen(
+        [sys.executable, "-m", "tracks_dagster", "board", "--port", "0"],
+        env={**os.environ, **home.settings.environment},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert server.stdout is not None
+    with server:
+        yield home, server.stdout.readline().split()[0]
+        server.send_signal(signal.SIGINT)
+        assert server.wait(60) == 0
+
+
+@pytest.fixture(scope="module")
+def window(served: tuple[Home, str]) -> Iterator[Window]:
+    """A headless browser; as root it cannot have its sandbox."""
+    rootless = () if os.geteuid() else ("--no-sandbox",)
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(
+            executable_path=CHROMIUM,
+            args=["--disable-gpu", "--no-first-run", *rootless],
+            timeout=START_MS_MAX,
+        )
+        page = chromium.new_page(viewport=DESK)
+        page.set_default_timeout(ANSWER_MS_MAX)
+        window = Window(served[0], page, served[1])
+        page.on("request", lambda request: window.requested.append(request.url))
+        page.on("pageerror", lambda error: window.errors.append(str(error)))
+        page.on(
+            "console",
+            lambda line: window.errors.append(line.text) if line.type == "error" else None,
+        )
+        yield window
+        chromium.close()
+
+
+def test_a_curve_grows_without_a_reload(window: Window) -> None:
+    page = window.open(f"/runs/{LIVE}")
+    page.evaluate("window.isTheSamePage = true")
+    loss = page.locator("figure svg[data-x1]").first
+    before = float(loss.get_attribute("data-x1") or "nan")
+    window.home.live.grow(10)
+    expect(loss).to_have_attribute("data-x1", f"{before + 10:g}", timeout=ANSWER_MS_MAX)
+    step = window.home.live.step
+    expect(page.get_by_text(f"{step} / 400", exact=True).first).to_be_visible()
+    assert page.evaluate("window.isTheSamePage")
+
+
+def test_ends_remedies_and_commits_stand_on_the_axis(window: Window) -> None:
+    page = window.open(f"/runs/{LIVE}")
+    loss = page.locator("figure", has=page.get_by_text("loss", exact=True)).first
+    drawn = loss.inner_html()
+    for words in ("a01 preempted", "a02 gpu_oom", "micro_batch 4 → 2", "checkpoint of step 110"):
+        assert words in drawn
+
+
+def test_the_heat_map_shows_rank_5(window: Window) -> None:
+    page = window.open(f"/runs/{LIVE}")
+    hot = page.locator("svg.heat text.hot").first
+    assert hot.text_content() == "5"
+    expect(page.get_by_text("rank 5 (node-0, cuda:5)").first).to_be_visible()
+
+
+def test_comparing_shows_two_runs_over_each_other(window: Window) -> None:
+    window.home.second.grow(1)
+    page = window.open(f"/compare?run={LIVE}&run={window.home.second.run_id}")
+    loss = page.locator("figure", has=page.get_by_text("loss", exact=True)).first
+    colours = loss.locator("polyline.line").evaluate_all(
+        "lines => lines.map(each => getComputedStyle(each).stroke)"
+    )
+    assert len(set(colours)) == 2
+
+
+def test_the_keyboard_leads_to_a_run_and_back(window: Window) -> None:
+    page = window.open("/")
+    page.keyboard.press("?")
+    expect(page.get_by_role("dialog")).to_be_visible()
+    page.keyboard.press("Escape")
+    page.keyboard.press("j")
+    assert page.locator("tr.chosen").get_attribute("id") == f"run-{REFUSED}"
+    page.keyboard.press("Enter")
+    page.wait_for_url(f"**/runs/{REFUSED}")
+    page.keyboard.press("u")
+    page.wait_for_url(f"{window.address}/")
+    page.keyboard.press("/")
+    page.keyboard.type("live")
+    expect(page.locator(f"#run-{REFUSED}")).to_be_hidden()
+    page.keyboard.press("Escape")
+    expect(page.locator(f"#run-{REFUSED}")).to_be_visible()
+
+
+def test_two_marked_runs_are_compared_by_a_key(window: Window) -> None:
+    page = window.open("/")
+    for run_id in (LIVE, OVER):
+        page.check(f"#pick-{run_id}")
+    page.keyboard.press("c")
+    page.wait_for_url("**/compare?run=*")
+    expect(page.get_by_role("heading", level=1)).to_contain_text(LIVE)
+
+
+def test_pointing_at_a_curve_shows_its_value_in_every_panel(window: Window) -> None:
+    page = window.open(f"/runs/{LIVE}")
+    page.locator("figure svg[data-x1]").first.hover()
+    panels = page.locator("figure svg[data-x1]").count()
+    assert page.locator("svg .cross").count() > panels / 2
+    assert " · " in page.locator("figcaption output").first.inner_text()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("size", [PHONE, DESK], ids=["phone", "desk"])
+def test_nothing_is_cut_off_at_the_side(
+    scheme: str, size: dict[str, int], window: Window, tmp_path: Path
+) -> None:
+    page = window.page
+    page.set_viewport_size(size)  # type: ignore[arg-type]
+    page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+    for path in PATHS:
+        window.open(path)
+        assert page.evaluate("document.documentElement.scrollWidth") <= size["width"], path
+        ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
+        assert (ground == "rgb(22, 24, 28)") is (scheme == "dark")
+    page.set_viewport_size(DESK)  # type: ignore[arg-type]
+
+
+def test_no_request_left_the_machine_and_nothing_was_refused_by_the_policy(window: Window) -> None:
+    window.open("/")
+    hosts = {urlsplit(each).netloc for each in window.requested if not each.startswith("data:")}
+    assert hosts == {urlsplit(window.address).netloc}
+    assert window.errors == []

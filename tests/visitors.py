@@ -1,0 +1,33 @@
+"""A visitor of a web application in this process: no server, no port."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+import httpx
+from starlette.types import ASGIApp
+
+
+class Visitor:
+    """Asks an application for its pages, as a browser on this machine does."""
+
+    def __init__(self, app: ASGIApp, address: str = "http://127.0.0.1:3001") -> None:
+        self._app = app
+        self._address = address
+
+    def get(self, path: str, headers: Mapping[str, str] | None = None) -> httpx.Response:
+        """Return the answer to GET; redirects are not followed."""
+        return self.ask("GET", path, headers)
+
+    def ask(
+        self, method: str, path: str, headers: Mapping[str, str] | None = None
+    ) -> httpx.Response:
+        """Return the answer to any method."""
+
+        async def asked() -> httpx.Response:
+            transport = httpx.ASGITransport(app=self._app)
+            async with httpx.AsyncClient(transport=transport, base_url=self._address) as client:
+                return await client.request(method, path, headers=headers)
+
+        return asyncio.run(asked())

@@ -1,0 +1,299 @@
+"""Runs side by side, and an experiment: a baseline and what each other run changed. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from urllib.parse import urlencode
+
+from tracks_dagster.board import formats
+from tracks_dagster.board.reading import RunReading
+from tracks_dagster.board.run_page import Key, Link, Panel
+from tracks_dagster.track.records import Json
+from tracks_dagster.track.states.accounting import kept_and_lost
+from tracks_dagster.track.text.units import about, counted
+
+RUNS_MAX = 6  # side by side: as many as there are colours
+CHANGES_MAX = 6  # of one run in an experiment's table
+VALUE_CHARACTERS_MAX = 80
+
+Settings = Mapping[str, Json]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparedRun:
+    """One run. settings: by group ("config", "code" …), flat; outcome: facts of it, in words."""
+
+    run_id: str
+    settings: Mapping[str, Settings]
+    outcome: Settings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparedRow:
+    """One line of the table: a value for each run."""
+
+    name: str
+    values: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparedGroup:
+    """Lines of one kind; none where nothing differs."""
+
+    title: str
+    rows: tuple[ComparedRow, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColouredRun:
+    """A run and the class of its line."""
+
+    run_id: str
+    colour: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparisonView:
+    """The page /compare. same: a sentence on what does not differ, "" for nothing."""
+
+    title: str
+    summary: str
+    same: str
+    runs: tuple[ColouredRun, ...]
+    groups: tuple[ComparedGroup, ...]
+    panels: tuple[Panel, ...]
+    axes: tuple[Link, ...]
+    zoom: Link | None = None
+    banners: tuple[str, ...] = ()
+
+
+def comparison_view(
+    runs: Sequence[ComparedRun],
+    *,
+    panels: Sequence[Panel],
+    axes: Sequence[Link],
+    zoom: Link | None = None,
+    banners: Sequence[str] = (),
+) -> ComparisonView:
+    """Return the runs side by side: what came of them, then only what differs."""
+    names = dict.fromkeys(name for run in runs for name in run.outcome)
+    outcome = tuple(
+        ComparedRow(name=name, values=tuple(_shown(run.outcome, name) for run in runs))
+        for name in names
+    )
+    groups = dict.fromkeys(name for run in runs for name in run.settings)
+    differences = {name: _differences(name, runs) for name in groups}
+    same = [name for name, group in differences.items() if not group.rows]
+    return ComparisonView(
+        title=" against ".join(run.run_id for run in runs) or "Compare runs",
+        summary=_summary(runs),
+        same=f"The same in all of them: {', '.join(same)}." if same and len(runs) > 1 else "",
+        runs=tuple(
+            ColouredRun(run_id=run.run_id, colour=f"a{index}") for index, run in enumerate(runs)
+        ),
+        groups=(
+            ComparedGroup(title="What came of it", rows=outcome),
+            *differences.values(),
+        ),
+        panels=tuple(panels),
+        axes=tuple(axes),
+        zoom=zoom,
+        banners=tuple(banners),
+    )
+
+
+def outcome_of(reading: RunReading, loss: float | None, evaluated: Mapping[str, float]) -> Settings:
+    """Return what came of a run. loss: the newest that was kept; evaluated: its newest metrics."""
+    accounts = kept_and_lost(reading.state)
+    ended = [each.ended.device_seconds for each in reading.state.attempts if each.ended]
+    return {
+        "state": reading.status.state,
+        "step": formats.of_steps(reading.step, reading.steps),
+        "loss": formats.number(loss),
+        **{name: formats.number(value) for name, value in evaluated.items()},
+        "pace": formats.pace(None if reading.pace is None else reading.pace.step_s),
+        "attempts": str(len(reading.state.attempts)),
+        "steps lost": formats.grouped(sum(each.lost for each in accounts)),
+        "device time of ended attempts": about(sum(ended)) if ended else formats.UNKNOWN,
+        "money so far": formats.money(reading.cost),
+    }
+
+
+def _summary(runs: Sequence[ComparedRun]) -> str:
+    if not runs:
+        return "Mark runs of the fleet with `x`, then press `c`; or open /compare?run=A&run=B."
+    if len(runs) == 1:
+        return "One run only: name another one, /compare?run=A&run=B."
+    return "Of their settings only what differs."
+
+
+def _differences(group: str, runs: Sequence[ComparedRun]) -> ComparedGroup:
+    given = [run.settings.get(group, {}) for run in runs]
+    return ComparedGroup(
+        title=group.capitalize(),
+        rows=tuple(
+            ComparedRow(name=name, values=tuple(_shown(each, name) for each in given))
+            for name in differing(given)
+        ),
+    )
+
+
+def differing(given: Sequence[Settings]) -> list[str]:
+    """Return the names whose values are not the same everywhere, in the order of the first."""
+    names = dict.fromkeys(name for each in given for name in each)
+    missing = object()
+    return [
+        name
+        for name in names
+        if any(each.get(name, missing) != given[0].get(name, missing) for each in given[1:])
+    ]
+
+
+def _shown(settings: Settings, name: str) -> str:
+    return short(settings[name]) if name in settings else formats.UNKNOWN
+
+
+def short(value: Json) -> str:
+    """Return a setting's value in a table's cell."""
+    text = ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+    if len(text) <= VALUE_CHARACTERS_MAX:
+        return text
+    return f"{text[: VALUE_CHARACTERS_MAX - 1]}…"
+
+
+# --- an experiment --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExperimentRun:
+    """A run of a family, as the ledger has it. metric, value, direction: of its newest eval."""
+
+    run_id: str
+    owner: str
+    state: str
+    steps: int | None
+    config: Settings
+    branched_from: str | None
+    device_s: float
+    alias: str | None
+    metric: str | None
+    value: float | None
+    direction: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExperimentRow:
+    """One line. verdict: good or bad against the baseline, "" where nobody knows."""
+
+    run_id: str
+    about: str
+    is_baseline: bool
+    changes: tuple[str, ...]
+    state: str
+    steps: str
+    value: str
+    difference: str
+    verdict: str
+    device_time: str
+    compare: str
+    make_baseline: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExperimentView:
+    """The page /experiments/FAMILY. metric: what the evals are compared by."""
+
+    family: str
+    summary: str
+    baseline: str
+    why: str
+    metric: str
+    rows: tuple[ExperimentRow, ...]
+    panels: tuple[Panel, ...]
+    keys: tuple[Key, ...]
+    axes: tuple[Link, ...]
+    banners: tuple[str, ...] = ()
+
+
+def baseline_of(runs: Sequence[ExperimentRun], wanted: str) -> tuple[ExperimentRun, str]:
+    """Return the run that the others are compared with, and why that one.
+
+    runs: oldest first, at least one. The one that is asked for, else the newest that was promoted, else
+    the oldest.
+    """
+    asked = next((run for run in runs if run.run_id == wanted), None)
+    if asked is not None:
+        return asked, "as you chose"
+    promoted = next((run for run in reversed(runs) if run.alias), None)
+    if promoted is not None:
+        return promoted, f"the newest that was promoted, to {promoted.alias}"
+    return runs[0], "the oldest: none was promoted yet"
+
+
+def experiment_view(
+    family: str,
+    runs: Sequence[ExperimentRun],
+    baseline: ExperimentRun,
+    why: str,
+    *,
+    panels: Sequence[Panel],
+    keys: Sequence[Key],
+    axes: Sequence[Link],
+    banners: Sequence[str] = (),
+) -> ExperimentView:
+    """Return the page: the baseline first, then the others, newest first."""
+    others = [run for run in reversed(runs) if run.run_id != baseline.run_id]
+    return ExperimentView(
+        family=family,
+        summary=counted(len(runs), "run"),
+        baseline=baseline.run_id,
+        why=why,
+        metric=baseline.metric or next((run.metric for run in runs if run.metric), "") or "",
+        rows=tuple(_experiment_row(family, run, baseline) for run in (baseline, *others)),
+        panels=tuple(panels),
+        keys=tuple(keys),
+        axes=tuple(axes),
+        banners=tuple(banners),
+    )
+
+
+def _experiment_row(family: str, run: ExperimentRun, baseline: ExperimentRun) -> ExperimentRow:
+    difference, verdict = _against(run, baseline)
+    source = f", a branch of {run.branched_from}" if run.branched_from else ""
+    alias = f", {run.alias}" if run.alias else ""
+    return ExperimentRow(
+        run_id=run.run_id,
+        about=f"{run.owner}{source}{alias}",
+        is_baseline=run.run_id == baseline.run_id,
+        changes=tuple(_changes(run.config, baseline.config)),
+        state=run.state,
+        steps=formats.grouped(run.steps),
+        value=formats.number(run.value),
+        difference=difference,
+        verdict=verdict,
+        device_time=about(run.device_s) if run.device_s else formats.UNKNOWN,
+        compare="/compare?" + urlencode([("run", baseline.run_id), ("run", run.run_id)]),
+        make_baseline=f"?{urlencode({'baseline': run.run_id})}",
+    )
+
+
+def _changes(config: Settings, baseline: Settings) -> Iterator[str]:
+    names = differing((baseline, config))
+    for name in names[:CHANGES_MAX]:
+        yield f"{name} {_shown(baseline, name)} → {_shown(config, name)}"
+    if len(names) > CHANGES_MAX:
+        yield f"and {len(names) - CHANGES_MAX} more"
+
+
+def _against(run: ExperimentRun, baseline: ExperimentRun) -> tuple[str, str]:
+    """Return the difference of the metric, and good or bad; only of the same metric."""
+    is_same = run.metric is not None and run.metric == baseline.metric
+    if run is baseline or not is_same or run.value is None or baseline.value is None:
+        return formats.UNKNOWN, ""
+    off = run.value - baseline.value
+    if off == 0:
+        return "the same", ""
+    is_good = (off < 0) == (run.direction == "min")
+    sign = "+" if off > 0 else "−"
+    return f"{sign}{formats.number(abs(off))}", "good" if is_good else "bad"

@@ -1,0 +1,1 @@
+"""Reads what the pages show, renders them, serves them on this machine."""

@@ -1,0 +1,166 @@
+"""Renders the pages: templates, the style sheet, and curves drawn as `review` draws them.
+
+Every value is escaped; only SVG of our own is not. Nothing on a page leads a browser to another machine
+but links that a person clicks.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+import jinja2
+from markupsafe import Markup
+
+from tracks_dagster.board import formats
+from tracks_dagster.board.comparison import ColouredRun
+from tracks_dagster.board.run_page import Panel
+from tracks_dagster.review.curves import LOSS, STEPS, TRAINING, Curve, Curves, Metric, axis_range
+from tracks_dagster.review.effects import report
+from tracks_dagster.review.effects.charts import compare_panel, curve_panel
+from tracks_dagster.track.text.safe_text import visible
+
+HERE = Path(__file__).with_name("pages")
+STYLES = (  # in this order: what comes later counts
+    Path(report.__file__).with_name("palette.css"),
+    Path(report.__file__).with_name("charts.css"),
+    HERE / "board.css",
+)
+WIDTH, HEIGHT = 420, 190  # of a panel, in the units of its text
+LARGE = (640, 306)  # of the loss, which takes the place of four: here its marks have words
+PANELS_MAX = 24  # on one page
+KINDS = {"evaluated": "evaluated", "speed": "speed", "device": "rank 0"}  # by a curve's group
+
+
+@cache
+def style() -> str:
+    """Return the style sheet: the tokens and pictures of the report, and the board's own rules."""
+    return "\n".join(path.read_text(encoding="utf-8") for path in STYLES)
+
+
+@cache
+def script() -> str:
+    """Return the board's script."""
+    return (HERE / "board.js").read_text(encoding="utf-8")
+
+
+@cache
+def assets_version() -> str:
+    """Return a digest of style and script, so that a browser never keeps older ones."""
+    return digest(style() + script())
+
+
+def digest(text: str) -> str:
+    """Return a short digest of a page."""
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+@cache
+def _templates() -> jinja2.Environment:
+    found = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(HERE),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    found.filters["rich"] = report.rich
+    return found
+
+
+def render_part(part: str, view: object) -> str:
+    """Return what is inside of a page's `main`; no control character is in it."""
+    return visible(_templates().get_template(part).render(view=view))
+
+
+def render_page(part: str, title: str, body: str, *, as_of: str, ui_url: str, is_live: bool) -> str:
+    """Return a whole page around a part that was rendered."""
+    return visible(
+        _templates()
+        .get_template("base.html")
+        .render(
+            part=part,
+            title=title,
+            body=Markup(body),
+            version=f'"{digest(body)}"',
+            assets=assets_version(),
+            as_of=as_of,
+            ui_url=ui_url,
+            is_live=is_live,
+        )
+    )
+
+
+def panels_of(curves: Curves, devices: Curves) -> tuple[tuple[Panel, ...], tuple[str, ...]]:
+    """Return the curves as panels, and sentences about those that are left out."""
+    shown = curves.curves[:PANELS_MAX]
+    drawn = [_panel(each, curves) for each in (*shown, *devices.curves)]
+    words = []
+    if len(curves.curves) > len(shown):
+        names = ", ".join(each.name for each in curves.curves[len(shown) :][:PANELS_MAX])
+        words.append(
+            f"The first {len(shown)} of {len(curves.curves)} metrics are drawn; `tracks curves "
+            f"{curves.run_id} METRIC` has each. Left out: {names}."
+        )
+    if curves.names_left_out:
+        words.append(
+            f"The script reports more names than are read: at least {curves.names_left_out} are left "
+            "out."
+        )
+    return tuple(each for each in drawn if each.svg), tuple(words)
+
+
+def _panel(curve: Curve, curves: Curves) -> Panel:
+    last = curve.last
+    value = "" if last is None else formats.number(last.value)
+    is_large = curve.name == LOSS
+    width, height = LARGE if is_large else (WIDTH, HEIGHT)
+    return Panel(
+        name=curve.name,
+        value=f"{value} {curve.unit}".strip() if value else "",
+        svg=curve_panel(
+            curve,
+            curves.marks,
+            x_label=curves.x_label,
+            x_range=curves.x_range,
+            width=width,
+            height=height,
+        ),
+        kind=KINDS.get(curve.group, ""),
+        is_large=is_large,
+    )
+
+
+def compared_panels(found: Sequence[tuple[ColouredRun, Curves]]) -> list[Panel]:
+    """Return one panel for each metric that at least two of the runs have; the first run's first.
+
+    Of one run alone all of its metrics.
+    """
+    needed = min(2, len(found))
+    names = dict.fromkeys(
+        each.name for _, curves in found for each in curves.curves if not each.is_by_rank
+    )
+    ranges = [each for _, curves in found if (each := curves.x_range) is not None]
+    shared = axis_range(place for each in ranges for place in each) if ranges else None
+    panels = []
+    for name in names:
+        drawn = {run.run_id: curves.find(name) or _nothing(name) for run, curves in found}
+        if sum(bool(curve.series) for curve in drawn.values()) < needed:
+            continue
+        is_large = name == LOSS
+        width, height = LARGE if is_large else (WIDTH, HEIGHT)
+        label = found[0][1].x_label
+        svg = compare_panel(drawn, x_label=label, x_range=shared, width=width, height=height)
+        if svg:
+            panels.append(Panel(name=name, value="", svg=svg, is_large=is_large))
+        if len(panels) == PANELS_MAX:
+            break
+    return panels
+
+
+def _nothing(name: str) -> Curve:
+    """Return the curve of a run that has none: it keeps its place, and so the others their colours."""
+    metric = Metric(name=name, group=TRAINING, kind=STEPS, column=name)
+    return Curve(metric=metric, series=())

@@ -1,0 +1,182 @@
+// Keeps a page of the board live, and gives it a keyboard and a crosshair. No library, nothing is
+// fetched but the page itself: its part `main`, and nothing at all while nobody sees the page.
+"use strict";
+
+const EVERY_MS = 2000, LATE_MS_MAX = 30000; // between two looks; after failures up to the second
+const main = document.querySelector("main"), pulse = document.getElementById("pulse");
+let version = main.dataset.version, failures = 0, timer = 0, chosen = null, pointer = null;
+
+// --- live ---
+function again(ms) { clearTimeout(timer); timer = setTimeout(look, ms); }
+
+async function look() {
+  if (document.hidden || !main.hasAttribute("data-live")) return;
+  let wait = EVERY_MS;
+  try {
+    const headers = { "X-Part": "main", "If-None-Match": version || "" };
+    const answer = await fetch(location.href, { headers, cache: "no-store",
+      signal: AbortSignal.timeout(LATE_MS_MAX) });
+    if (answer.status !== 304 && !answer.ok) throw new Error(`the board answers ${answer.status}`);
+    failures = 0;
+    pulse.className = "";
+    pulse.textContent = answer.headers.get("X-As-Of") || "live";
+    if (answer.status !== 304) {
+      const text = await answer.text();
+      if (isRead()) version = ""; // not replaced under somebody who copies from it
+      else { version = answer.headers.get("ETag"); replace(text); }
+    }
+  } catch (error) {
+    failures += 1;
+    wait = Math.min(LATE_MS_MAX, EVERY_MS * 2 ** failures);
+    pulse.className = "late";
+    pulse.textContent = `not live: ${error.message}`;
+  }
+  again(wait);
+}
+
+function isRead() {
+  const selection = getSelection();
+  return selection && !selection.isCollapsed && main.contains(selection.anchorNode);
+}
+
+function replace(text) { // what is unfolded, scrolled, marked and chosen stays so
+  const unfolded = keys("details[open]"), marked = keys("input:checked");
+  const scrolled = [...main.querySelectorAll("[data-scroll]")].map((each) =>
+    [each.id, each.scrollTop + each.clientHeight > each.scrollHeight - 8 ? -1 : each.scrollTop]);
+  const focused = main.contains(document.activeElement) ? document.activeElement.id : "";
+  main.innerHTML = text;
+  for (const id of unfolded) { const e = document.getElementById(id); if (e) e.open = true; }
+  for (const id of marked) { const e = document.getElementById(id); if (e) e.checked = true; }
+  for (const [id, top] of scrolled) {
+    const e = document.getElementById(id);
+    if (e) e.scrollTop = top < 0 ? e.scrollHeight : top;
+  }
+  if (focused) document.getElementById(focused)?.focus({ preventScroll: true });
+  settle();
+}
+
+const keys = (selector) => [...main.querySelectorAll(selector)].map((each) => each.id).filter(Boolean);
+
+function settle() {
+  filter();
+  if (chosen) document.getElementById(chosen)?.classList.add("chosen");
+  if (pointer) cross(pointer);
+}
+
+// --- keyboard ---
+const rows = () => [...main.querySelectorAll("[data-row]")].filter((each) => !each.hidden);
+
+function move(by) {
+  const all = rows(), at = all.findIndex((each) => each.id === chosen);
+  const next = all[Math.max(0, Math.min(all.length - 1, at < 0 ? (by > 0 ? 0 : all.length - 1) : at + by))];
+  if (!next) return;
+  main.querySelector(".chosen")?.classList.remove("chosen");
+  chosen = next.id;
+  next.classList.add("chosen");
+  next.scrollIntoView({ block: "nearest" });
+}
+
+const row = () => (chosen ? document.getElementById(chosen) : null);
+const help = document.querySelector("dialog"), find = document.getElementById("find");
+const KEYS = {
+  j: () => move(1), k: () => move(-1), u: () => location.assign("/"), "?": () => help.showModal(),
+  "/": () => { find.focus(); find.select(); },
+  x: () => row()?.querySelector("input[type=checkbox]")?.click(),
+  c: () => document.getElementById("compare")?.requestSubmit(),
+  Enter: () => row()?.querySelector("a.name")?.click(),
+};
+
+document.addEventListener("keydown", (event) => {
+  if (event.ctrlKey || event.metaKey || event.altKey) return;
+  const typing = event.target.matches("input[type=search], textarea, select");
+  if (event.key === "Escape" && typing) { find.value = ""; filter(); find.blur(); return; }
+  if (typing || help.open || (event.key === "Enter" && event.target.matches("a, button, summary"))) return;
+  const act = KEYS[event.key];
+  if (act) { event.preventDefault(); act(); }
+});
+
+function filter() { // the rows of this page, as it is typed; Enter asks for every run
+  const words = find.value.toLowerCase().split(/\s+/).filter(Boolean);
+  for (const each of main.querySelectorAll("[data-row]"))
+    each.hidden = !words.every((word) => each.textContent.toLowerCase().includes(word));
+}
+find.addEventListener("input", filter);
+
+// --- crosshair: one line through all panels, read back from their own points ---
+const read = new WeakMap();
+
+function points(line) {
+  if (!read.has(line)) read.set(line, line.getAttribute("points").trim().split(/\s+/)
+    .map((pair) => pair.split(",").map(Number)));
+  return read.get(line);
+}
+
+function cross(at) {
+  const svg = document.elementFromPoint(at.x, at.y)?.closest("svg[data-x0]");
+  for (const each of main.querySelectorAll("svg .cross")) each.remove();
+  for (const each of main.querySelectorAll("figcaption output")) each.textContent = each.dataset.value;
+  pointer = svg && main.contains(svg) ? at : null;
+  if (!pointer) return;
+  const x = xOf(svg, at.x);
+  if (x < +svg.dataset.x0 || x > +svg.dataset.x1) return;
+  for (const panel of main.querySelectorAll("svg[data-x0]")) mark(panel, x);
+}
+
+function xOf(svg, clientX) { // the value on the axis below a place of the window
+  const box = svg.getBoundingClientRect(), d = svg.dataset;
+  const px = ((clientX - box.left) / box.width) * svg.viewBox.baseVal.width;
+  return +d.x0 + ((px - d.left) / (d.right - d.left)) * (d.x1 - d.x0);
+}
+
+function mark(panel, x) {
+  const d = panel.dataset;
+  const px = +d.left + ((x - d.x0) / (d.x1 - d.x0)) * (d.right - d.left);
+  if (!(px >= +d.left && px <= +d.right)) return;
+  const near = new Map(); // of each colour, the point that is nearest to the pointer
+  for (const line of panel.querySelectorAll("polyline.line:not(.lost)"))
+    for (const point of points(line)) {
+      const name = line.getAttribute("class"), known = near.get(name);
+      if (!known || Math.abs(point[0] - px) < Math.abs(known[0] - px)) near.set(name, point);
+    }
+  if (!near.size) return;
+  const all = [...near.values()], off = (point) => Math.abs(point[0] - px);
+  const nearest = all.reduce((a, b) => (off(b) < off(a) ? b : a));
+  const line = document.createElementNS("http://www.w3.org/2000/svg", "line");
+  const ends = { class: "cross", x1: nearest[0], x2: nearest[0], y1: d.top, y2: d.bottom };
+  for (const [name, value] of Object.entries(ends)) line.setAttribute(name, value);
+  panel.append(line);
+  const wide = 0.02 * (d.right - d.left); // attempts that were here as well, runs that are compared
+  const values = all.filter((point) => off(point) <= Math.max(wide, off(nearest)))
+    .map((point) => format(+d.y0 + ((d.bottom - point[1]) / (d.bottom - d.top)) * (d.y1 - d.y0)));
+  const at = +d.x0 + ((nearest[0] - d.left) / (d.right - d.left)) * (d.x1 - d.x0);
+  const shown = panel.closest("figure")?.querySelector("figcaption output");
+  if (shown) shown.textContent = [format(at), ...values].join(" · ");
+}
+
+const format = (value) => Number.isInteger(value) || Math.abs(value) >= 1e4
+  ? Math.round(value).toLocaleString("en").replaceAll(",", "\u202f") : +value.toPrecision(4);
+
+main.addEventListener("pointermove", (event) => cross({ x: event.clientX, y: event.clientY }));
+main.addEventListener("pointerleave", () => cross({ x: -1, y: -1 }));
+
+// --- zoom: drag over a curve to see that part of all of them ---
+let dragged = null;
+main.addEventListener("pointerdown", (event) => {
+  const svg = event.target.closest("svg[data-x0]");
+  dragged = svg && event.button === 0 ? { svg, from: event.clientX } : null;
+});
+main.addEventListener("pointerup", (event) => {
+  if (!dragged || Math.abs(event.clientX - dragged.from) < 12) return;
+  const query = new URLSearchParams(location.search), { svg, from } = dragged;
+  dragged = null;
+  if ((query.get("by") || "step") !== "step" || !main.contains(svg)) return;
+  const steps = [from, event.clientX].map((x) => Math.max(0, Math.round(xOf(svg, x)))).sort((a, b) => a - b);
+  query.set("steps", steps.join("-"));
+  location.search = query;
+});
+
+document.addEventListener("visibilitychange", () => {
+  if (document.hidden) pulse.className = "rests"; else again(0);
+});
+for (const each of main.querySelectorAll("[data-scroll]")) each.scrollTop = each.scrollHeight;
+again(EVERY_MS);

@@ -1,0 +1,94 @@
+"""Serves the board on 127.0.0.1: on a port of its own, or on the socket of who started it.
+
+`tracks up` listens itself and starts the board when somebody connects; the board ends when nobody has
+asked for anything for long, or when who started it is gone. So a home that nobody looks at pays for no
+board.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable
+
+import uvicorn
+
+from tracks_dagster.board.effects.app import Board
+from tracks_dagster.board.effects.guard import Guard
+from tracks_dagster.board.effects.sources import Sources
+from tracks_dagster.home.on_demand import ADDRESS, IDLE_S_MAX
+from tracks_dagster.settings import Settings
+from tracks_dagster.track.errors import InvalidInput
+
+CONNECTIONS_MAX = 64  # at once; more get a 503
+BACKLOG = 128
+DRAIN_S_MAX = 2  # for answers that are under way when it ends
+LOOK_EVERY_S = 2.0
+
+
+def listen(port: int) -> socket.socket:
+    """Return a socket on this machine's own address; port 0: a free one. Raises InvalidInput."""
+    found = socket.socket()
+    try:
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        found.bind((ADDRESS, port))
+    except (OSError, OverflowError) as error:
+        found.close()
+        raise InvalidInput(
+            f"The board cannot listen on {ADDRESS}:{port}: {error}. Name another port, or 0 for a free "
+            "one: `tracks board --port 0`."
+        ) from error
+    return found
+
+
+def serve(settings: Settings, listener: socket.socket, on_ready: Callable[[str], None]) -> None:
+    """Answer until a signal ends it. on_ready: called with the address."""
+    _serve(settings, listener, on_ready=on_ready)
+
+
+def serve_on_demand(settings: Settings, fd: int) -> None:
+    """Answer on the socket `fd` until nobody asks for IDLE_S_MAX, or the parent is gone."""
+    _serve(settings, socket.socket(fileno=fd), is_on_demand=True)
+
+
+def _serve(
+    settings: Settings,
+    listener: socket.socket,
+    *,
+    on_ready: Callable[[str], None] | None = None,
+    is_on_demand: bool = False,
+) -> None:
+    sources = Sources(settings)
+    guard = Guard(Board(sources).app())
+    server = uvicorn.Server(
+        uvicorn.Config(
+            guard,
+            http="h11",
+            ws="none",
+            loop="asyncio",
+            lifespan="off",
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            limit_concurrency=CONNECTIONS_MAX,
+            backlog=BACKLOG,
+            timeout_graceful_shutdown=DRAIN_S_MAX,
+        )
+    )
+    if is_on_demand:
+        threading.Thread(target=_end_unused, args=(server, guard), daemon=True).start()
+    if on_ready is not None:
+        on_ready(f"http://{ADDRESS}:{listener.getsockname()[1]}")
+    try:
+        server.run(sockets=[listener])
+    finally:
+        sources.close()
+
+
+def _end_unused(server: uvicorn.Server, guard: Guard) -> None:
+    parent = os.getppid()
+    while os.getppid() == parent and time.monotonic() - guard.last_at < IDLE_S_MAX:
+        time.sleep(LOOK_EVERY_S)
+    server.should_exit = True

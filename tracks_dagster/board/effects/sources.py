@@ -1,0 +1,355 @@
+"""What the pages are made of: runs, their journals and lights, read anew when they are old.
+
+Nothing is written. What one look costs the store is bounded: of a run the records that came since, and
+the newest segments of rank 0's journal. The fleet is read by a few threads within a named time, after
+which the page is shown as far as it came; what is late is there at the next look.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+from tracks_dagster.attempts.effects.evidence import read_log_tails
+from tracks_dagster.attempts.effects.heartbeat import Heartbeat, describe_age, read_heartbeat
+from tracks_dagster.attempts.effects.local.logs import find_logs, read_tail
+from tracks_dagster.board.comparison import ExperimentRun
+from tracks_dagster.board.effects.fresh import Fresh
+from tracks_dagster.board.heat_map import Values
+from tracks_dagster.board.reading import RunReading
+from tracks_dagster.health.effects.looking import Looks
+from tracks_dagster.ledger.effects.tracks import Tracks
+from tracks_dagster.ledger.ports import Ledger
+from tracks_dagster.ledger.prices import Prices
+from tracks_dagster.reading import open_ledger_to_read, open_tracks_to_read
+from tracks_dagster.retry.caps import cost_of
+from tracks_dagster.review.curves import Curve, Curves
+from tracks_dagster.review.effects.comparing import Named, side_of
+from tracks_dagster.review.effects.curves.reading import read_curves
+from tracks_dagster.review.effects.explain.run import ExplainContext
+from tracks_dagster.review.effects.status import waiting_for, waits_for_devices
+from tracks_dagster.scheduling.policy import SchedulingPolicy
+from tracks_dagster.settings import (
+    Settings,
+    find_ui_url,
+    usable_policy,
+    usable_prices,
+    usable_rules,
+)
+from tracks_dagster.track.errors import TracksError
+from tracks_dagster.track.names import attempt_key
+from tracks_dagster.track.records import Json
+from tracks_dagster.track.states.lifecycle import RunLifecycle
+from tracks_dagster.track.states.run_state import RunState
+from tracks_dagster.track.text.redact import redact
+from tracks_dagster.wiring import utc_now
+
+FRESH_S = 1.0  # of a run's page: a browser asks for it every two seconds
+FLEET_FRESH_S = 4.0
+FLEET_S_MAX = 0.7  # until the fleet is shown, however many runs were read by then
+RUNS_MAX = 500  # of the fleet
+RECENT = timedelta(hours=24)  # for so long a run that ended, or was refused, is listed
+THREADS = 8  # that read runs: most of it is waiting for a store
+PAGES_KEPT_MAX, CURVES_KEPT_MAX, MAPS_KEPT_MAX = 64, 12, 4
+READS_MAX = 3  # of curves, at once
+FAMILY_RUNS_MAX = 50
+FOUND_MAX = 30
+LOG_LINES_MAX = 200
+POINTS_MAX = 600  # of a curve: what a panel has pixels for
+MAP_STEPS = 600  # newest steps of a heat map
+SQL = Path(__file__).with_name("sql")
+
+Row = Mapping[str, Json]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetRead:
+    """rows: of fleet.sql; readings: of its open runs, as far as they were read; problems: why one
+    cannot be read; banners: sentences about the whole home."""
+
+    rows: Sequence[Row]
+    readings: Mapping[str, RunReading]
+    problems: Mapping[str, str]
+    banners: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogEnd:
+    """The end of a rank's log. ranks: that have one; words: why there is none."""
+
+    rank: int | None = None
+    text: str = ""
+    ranks: tuple[int, ...] = ()
+    words: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Home:
+    """What one look at every run shares."""
+
+    heartbeat: Heartbeat | None
+    prices: Prices | None
+    scheduling: SchedulingPolicy
+    banners: tuple[str, ...]
+
+
+class Sources:
+    """Reads for the board; nothing is opened before it is asked for. Safe in threads."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.clean = partial(redact, secrets=settings.secrets)
+        self._home: Fresh[_Home] = Fresh(for_s=FRESH_S, entries_max=1)
+        self._fleet: Fresh[FleetRead] = Fresh(for_s=FLEET_FRESH_S, entries_max=1)
+        self._runs: Fresh[RunReading] = Fresh(for_s=FRESH_S, entries_max=PAGES_KEPT_MAX)
+        self._curves: Fresh[Curves] = Fresh(for_s=FRESH_S, entries_max=CURVES_KEPT_MAX)
+        self._by_rank: Fresh[Mapping[str, Values]] = Fresh(for_s=FRESH_S, entries_max=MAPS_KEPT_MAX)
+        self._reads = threading.Semaphore(READS_MAX)
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="board")
+        self._pending: dict[str, Future[RunReading | str]] = {}
+        self._known: dict[str, RunReading] = {}
+
+    @cached_property
+    def tracks(self) -> Tracks:
+        """The tracks; raises NothingYet while nothing was recorded."""
+        return open_tracks_to_read(self.settings)
+
+    @cached_property
+    def ledger(self) -> Ledger:
+        """The ledger; raises LedgerError while there is none."""
+        return open_ledger_to_read(self.settings)
+
+    @cached_property
+    def _looks(self) -> Looks:
+        return Looks(self.tracks, self.ledger)
+
+    @property
+    def ui_url(self) -> str:
+        """Where Dagster's UI answers; "" while it does not."""
+        return find_ui_url(self.settings)
+
+    def now(self) -> datetime:
+        """Return the time."""
+        return utc_now()
+
+    def context(self) -> ExplainContext:
+        """Return what a report may use beside the store."""
+        return ExplainContext(
+            rules=usable_rules(self.settings)[0],
+            ledger=self.ledger,
+            ui_url=self.ui_url,
+            prices=usable_prices(self.settings)[0],
+        )
+
+    def close(self) -> None:
+        """Let the threads end."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    # --- one run ---
+
+    def run(self, run_id: str) -> RunReading:
+        """Return a run as it is now; raises UnknownRun."""
+        return self._runs.get(run_id, partial(self._read, run_id))
+
+    def _read(self, run_id: str) -> RunReading:
+        home = self._home.get("", self._read_home)
+        state = self.tracks.run(run_id)
+        look = self._looks.look(state, scheduling=home.scheduling, prices=home.prices)
+        now = self.tracks.now()
+        return RunReading(
+            state=state,
+            tail=look.tail,
+            lights=look.lights,
+            now=now,
+            cost=None if home.prices is None else cost_of(state, home.prices, now),
+            waits_for=None if self.settings.is_archive else waiting_for(state, home.heartbeat, now),
+            queue=waits_for_devices(state, home.heartbeat, now),
+        )
+
+    def _read_home(self) -> _Home:
+        prices, no_prices = usable_prices(self.settings)
+        policy, no_policy = usable_policy(self.settings)
+        heartbeat = read_heartbeat(self.tracks.store)
+        age = None if self.settings.is_archive else describe_age(heartbeat, self.tracks.now())
+        banners = (
+            f"{age[0].upper()}{age[1:]}." if age else None,
+            no_prices,
+            no_policy,
+        )
+        return _Home(
+            heartbeat=heartbeat,
+            prices=prices,
+            scheduling=policy.scheduling,
+            banners=tuple(filter(None, banners)),
+        )
+
+    def curves(
+        self,
+        state: RunState,
+        metrics: Sequence[str] | None,
+        by: str,
+        steps: tuple[int, int] | None = None,
+    ) -> Curves:
+        """Return the curves of a run, from step to step; raises InvalidInput for a metric that is not
+        there."""
+        names = None if metrics is None else tuple(metrics)
+
+        def read() -> Curves:
+            return self._read_curves(state, names, by=by, steps=steps, points_max=POINTS_MAX)
+
+        return self._curves.get((state.run_id, state.head.seq, names, by, steps), read)
+
+    def by_rank(self, state: RunState, last_step: int) -> Mapping[str, Values]:
+        """Return what the newest attempt measured of each rank in its newest steps, by name."""
+        return self._by_rank.get(
+            (state.run_id, state.head.seq), lambda: self._read_by_rank(state, last_step)
+        )
+
+    def _read_by_rank(self, state: RunState, last_step: int) -> Mapping[str, Values]:
+        steps = (max(0, last_step - MAP_STEPS), last_step)
+        found = self._read_curves(state, ["ranks/*"], steps=steps, points_max=2 * MAP_STEPS)
+        attempt = state.last_attempt
+        attempt_id = None if attempt is None else attempt.attempt_id
+        return {
+            curve.name.removeprefix("ranks/"): _values(curve, attempt_id) for curve in found.curves
+        }
+
+    def _read_curves(self, state: RunState, metrics: Sequence[str] | None, **how: Any) -> Curves:
+        """Read curves, a few runs at a time: ten million points take memory while they are read."""
+        with self._reads:
+            return read_curves(self.tracks, state, metrics, cache=self._cache, **how)
+
+    @property
+    def _cache(self) -> Path | None:
+        """Where journals are kept as columns; of an exported run nowhere."""
+        return None if self.settings.is_archive else self.settings.cache
+
+    def log(self, state: RunState, rank: int | None, likely: Sequence[int] = ()) -> LogEnd:
+        """Return the end of the newest attempt's log of a rank; None: of `likely`, else the first.
+
+        From this machine, else from the store, which has it once the attempt, or its pod, has ended.
+        """
+        attempt = state.last_attempt
+        if attempt is None:
+            return LogEnd()
+        key = attempt_key(state.run_id, attempt.attempt_id)
+        folder = None if self.settings.is_archive else self.settings.work / key
+        here = {} if folder is None else find_logs(folder)
+        texts = (
+            dict.fromkeys(here, "")
+            if here
+            else dict(read_log_tails(self.tracks.store, state.run_id, attempt))
+        )
+        if not texts:
+            return LogEnd(words=f"No log of {key} is on this machine, or in the store yet.")
+        wanted = (rank, *likely, *texts)
+        chosen = next(each for each in wanted if each in texts)
+        assert chosen is not None, "it is one of the texts"
+        text = read_tail(here[chosen]) if here else texts[chosen]
+        lines = self.clean(text).splitlines()[-LOG_LINES_MAX:]
+        return LogEnd(rank=chosen, text="\n".join(lines), ranks=tuple(texts))
+
+    # --- the fleet ---
+
+    def fleet(self) -> FleetRead:
+        """Return every open run, and what ended lately."""
+        return self._fleet.get("", self._read_fleet)
+
+    def _read_fleet(self) -> FleetRead:
+        rows = self._query(
+            "fleet",
+            running=RunLifecycle.RUNNING.value,
+            waiting=RunLifecycle.WAITING.value,
+            refused=RunLifecycle.REFUSED.value,
+            since=self.tracks.now() - RECENT,
+            runs_max=RUNS_MAX,
+        )
+        open_ids = [str(row["run_id"]) for row in rows if row["finished_at"] is None]
+        for run_id in open_ids:
+            if run_id not in self._pending:
+                self._pending[run_id] = self._threads.submit(self._try, run_id)
+        wait(self._pending.values(), timeout=FLEET_S_MAX)
+        problems: dict[str, str] = {}
+        known = {run_id: self._known[run_id] for run_id in open_ids if run_id in self._known}
+        for run_id in [each for each, future in self._pending.items() if future.done()]:
+            found = self._pending.pop(run_id).result()
+            if isinstance(found, str):
+                problems[run_id] = found
+                known.pop(run_id, None)
+            elif run_id in open_ids:
+                known[run_id] = found
+        self._known = known
+        banners = self._home.get("", self._read_home).banners
+        return FleetRead(rows=rows, readings=known, problems=problems, banners=banners)
+
+    def _try(self, run_id: str) -> RunReading | str:
+        """Return the run, or why it cannot be read: one broken track hides no other run."""
+        try:
+            return self._read(run_id)
+        except TracksError as error:
+            return self.clean(str(error))
+
+    # --- several runs ---
+
+    def settings_of(self, state: RunState) -> Mapping[str, Mapping[str, Json]]:
+        """Return what is compared of a run, by group: of its newest attempt, else as declared."""
+        attempt = state.last_attempt
+        if attempt is None:
+            return {"config": state.declared.config}
+        side = side_of(self.tracks, Named(state=state, attempt=attempt, checkpoint=None))
+        return {
+            "config": side.config,
+            "data": {"dataset": side.dataset, "snapshot": side.snapshot_id},
+            "code": side.code,
+            "placement": side.placement,
+            "environment": side.environment,
+        }
+
+    def family(self, family: str) -> list[ExperimentRun]:
+        """Return the newest runs of a model family, oldest first."""
+        rows = self._query("experiment", family=family, runs_max=FAMILY_RUNS_MAX)
+        return [_experiment_run(row) for row in reversed(rows)]
+
+    def find(self, text: str) -> Sequence[Row]:
+        """Return runs whose id, family, owner or intent holds the text, newest first."""
+        words = text.lower()
+        for sign in "!%_":
+            words = words.replace(sign, f"!{sign}")
+        return self._query("find", pattern=f"%{words}%", runs_max=FOUND_MAX)
+
+    def _query(self, name: str, **values: object) -> list[dict[str, Json]]:
+        sql = (SQL / f"{name}.sql").read_text(encoding="utf-8")
+        return self.ledger.query(sql, values)
+
+
+def _values(curve: Curve, attempt_id: int | None) -> Values:
+    values: dict[int, list[tuple[int, float]]] = {}
+    for series in curve.series:
+        if series.attempt_id == attempt_id and series.rank is not None:
+            points = [(point.step, point.value) for point in series.points]
+            values.setdefault(series.rank, []).extend(points)
+    return {rank: sorted(line) for rank, line in sorted(values.items())}
+
+
+def _experiment_run(row: Row) -> ExperimentRun:
+    source = row["branched_from_run_id"]
+    return ExperimentRun(
+        run_id=row["run_id"],
+        owner=row["owner"],
+        state=row["state"],
+        steps=row["recorded_step"],
+        config=json.loads(row["config_json"]),
+        branched_from=None if source is None else f"{source}@{row['branched_from_step']}",
+        device_s=row["device_seconds"] or 0.0,
+        alias=row["alias"] if row["promoted"] else None,
+        metric=row["metric"],
+        value=row["value"],
+        direction=row["direction"],
+    )

@@ -49,7 +49,13 @@ from tracks_dagster.review.effects.explain.text import (
     run_text,
 )
 from tracks_dagster.review.effects.status import reads_what_waits
-from tracks_dagster.settings import Settings, find_ui_url, usable_prices, usable_rules
+from tracks_dagster.settings import (
+    Settings,
+    find_board_url,
+    find_ui_url,
+    usable_prices,
+    usable_rules,
+)
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.errors import InvalidInput, LedgerError
 from tracks_dagster.track.names import attempt_key, check_run_id
@@ -151,6 +157,7 @@ def explain_context(settings: Settings, tracks: Tracks) -> ExplainContext:
         rules=rules,
         ledger=_ledger(settings),
         ui_url=find_ui_url(settings),
+        board_url=find_board_url(settings),
         prices=prices,
         waits=None if settings.is_archive else reads_what_waits(tracks),
     )
@@ -297,6 +304,7 @@ def write_report_now(app: App, run_id: str) -> Path:
         rules=rules,
         ledger=app.ledger,
         ui_url=find_ui_url(app.settings),
+        board_url=find_board_url(app.settings),
         prices=prices,
         waits=reads_what_waits(app.tracks),
     )

@@ -143,6 +143,7 @@ def render_loaded(
         intent=state.declared.intent,
         facts=_facts(state),
         as_of=f"{tracks.now():%Y-%m-%d %H:%M} UTC",
+        live=f"{context.board_url}/runs/{state.run_id}" if context.board_url else "",
         explained=explained,
         attempt_count=len(run.receipts),
         shown_max=STRETCHES_MAX,

@@ -83,14 +83,16 @@ class ExplainContext:
     """What an explanation may use beside the store; all of it is optional.
 
     rules: a user's own of the classifier, to weigh evidence by. ledger: remembers the end of a track
-    and what is in quarantine. ui_url: of Dagster's web server; empty for paths alone. prices: None
-    where no price is known. waits: returns what a run waits for that is late or will not come by
-    itself, as the daemon left it; None for a record that no daemon belongs to.
+    and what is in quarantine. ui_url: of Dagster's web server; empty for paths alone. board_url:
+    of the board; empty for no link to it. prices: None where no price is known. waits: returns what a
+    run waits for that is late or will not come by itself, as the daemon left it; None for a record that
+    no daemon belongs to.
     """
 
     rules: UserRules = NO_RULES
     ledger: Ledger | None = None
     ui_url: str = ""
+    board_url: str = ""
     prices: Prices | None = None
     waits: Callable[[RunState], str | None] | None = None
 

@@ -29,6 +29,7 @@ from benchmarks import (
     kubernetes,
     ledger,
     ledger_history,
+    live_board,
     live_curves,
     retry,
     retry_kill,
@@ -57,7 +58,8 @@ BENCHMARKS: dict[str, Callable[[argparse.Namespace], dict[str, float]]] = {
     "idle": lambda given: idle.run(),  # takes six minutes; when asked
     "schedule": lambda given: {**schedule.run(), **schedule_play.run()},
     "kubernetes": lambda given: kubernetes.run(),  # takes minutes and 3 GB; when asked
-    "live": lambda given: {**live_curves.run()},  # takes minutes and 1 GB of disk; when asked
+    # takes minutes and 1 GB of disk; when asked
+    "live": lambda given: {**live_curves.run(), **live_board.run()},
 }
 ALL = ("step", "start", "track", "ledger", "checkpoint", "retry", "schedule")
 SHORT = ("step", "start", "track", "reindex", "checkpoint-100mb")  # of --save and --compare
@@ -74,6 +76,7 @@ AT_MOST = {
     **kubernetes.AT_MOST,
     **ledger_history.AT_MOST,
     **live_curves.AT_MOST,
+    **live_board.AT_MOST,
 }
 AT_LEAST = {**data.AT_LEAST, **retry.AT_LEAST, **ledger_history.AT_LEAST}
 WHY = {
@@ -88,6 +91,7 @@ WHY = {
     **kubernetes.WHY,
     **ledger_history.WHY,
     **live_curves.WHY,
+    **live_board.WHY,
 }
 
 

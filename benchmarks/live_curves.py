@@ -12,7 +12,7 @@ import random
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -38,6 +38,7 @@ LOST = 50  # steps, of each that ended
 BATCH = 512
 RUN_ID = "long"
 ROUNDS = 5
+VARIANTS = 997  # of what a step's metrics are
 
 AT_MOST = {
     "live_curves_s": 1.0,
@@ -175,20 +176,20 @@ def _ship(store: ObjectStore, history: History, lines: Iterator[bytes]) -> None:
 
 
 def _lines(rng: random.Random, first: int, last: int, begin: datetime) -> Iterator[bytes]:
-    """Yield the lines of these steps, a tenth of a second each."""
-    encode: Callable[[object], str] = json.JSONEncoder(separators=(",", ":")).encode
+    """Yield the lines of these steps, a tenth of a second each, as `training.journal` writes them."""
+    metrics = [_metrics(rng) for _ in range(VARIANTS)]
+    digest = f"{rng.getrandbits(256):064x}"
     for step in range(first, last + 1):
         seconds = 0.1 * (step - first + 1)
-        line = {
-            "kind": "step",
-            "t": format_time(begin + timedelta(seconds=0.1 * step)),
-            "step": step,
-            "step_s": 0.09 + rng.random() / 100,
-            "data_s": rng.random() / 1000,
-            "loss": 10.0 / (1 + step / 1000) + rng.random(),
-            "metrics": {name: rng.random() for name in OWN},
-            "cursor_to": step * BATCH,
-            "indices_sha256": f"{rng.getrandbits(256):064x}",
-            "spent": {"steps_s": 0.9 * seconds, "data_s": 0.1 * seconds, "saving_s": 0.0},
-        }
-        yield encode(line).encode() + b"\n"
+        at = format_time(begin + timedelta(seconds=0.1 * step))
+        loss = 10.0 / (1 + step / 1000) + rng.random()
+        yield (
+            f'{{"kind":"step","t":"{at}","step":{step},"step_s":{0.09 + rng.random() / 100},'
+            f'"data_s":{rng.random() / 1000},"loss":{loss},"metrics":{metrics[step % VARIANTS]},'
+            f'"cursor_to":{step * BATCH},"indices_sha256":"{digest}","spent":{{"steps_s":'
+            f'{0.9 * seconds},"data_s":{0.1 * seconds},"saving_s":0.0,"eval_s":0.0}}}}\n'
+        ).encode()
+
+
+def _metrics(rng: random.Random) -> str:
+    return json.dumps({name: rng.random() for name in OWN}, separators=(",", ":"))

@@ -13,7 +13,14 @@ from typing import Any
 import pytest
 import yaml
 
-from tracks_dagster.settings import Settings, load_cluster, load_policy, load_prices, read_rules
+from tracks_dagster.settings import (
+    Settings,
+    load_cluster,
+    load_notify,
+    load_policy,
+    load_prices,
+    read_rules,
+)
 from tracks_dagster.track.errors import SettingsError
 
 FILES, FILES_FULL = 60, 1_500
@@ -61,11 +68,20 @@ currency: USD
 per_device_hour: {NVIDIA H100 80GB HBM3: 2.49, cpu: 0.04}
 """
 
+NOTIFY = """
+notify:
+- {name: oncall, to: "https://hooks.example.com/x", severity: red, rule: [save_failed, "no_*"]}
+- {name: nlp, to: "mailto:nlp@example.com", team: nlp, also: [refused, finished]}
+- {name: pager, to: "command:/usr/local/bin/page --urgent"}
+mail: {server: localhost, sender: tracks@example.com, port: 25, tls: none, user: a, password: b}
+"""
+
 KINDS: Mapping[str, tuple[str, str, Callable[[Settings], object]]] = {
     "policy": (POLICY, "policy_file", load_policy),
     "cluster": (CLUSTER, "cluster_file", load_cluster),
     "rules": (RULES, "rules_file", read_rules),
     "prices": (PRICES, "prices_file", load_prices),
+    "notify": (NOTIFY, "notify_file", load_notify),
 }
 VALUES: tuple[Any, ...] = (
     *(-1, -2.5, 0, 3, 10**17, 10**30, 0.5, 1e300, True, False, None, "", " ", "x", "no", "none"),

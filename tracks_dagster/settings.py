@@ -20,6 +20,7 @@ from tracks_dagster.track.text.redact import secrets_of
 
 if TYPE_CHECKING:
     from tracks_dagster.data.effects.projects import Registered
+    from tracks_dagster.health.messages import Delivery
     from tracks_dagster.kubernetes.settings import ClusterSettings
     from tracks_dagster.ledger.prices import Prices
     from tracks_dagster.reasons.user_rules import UserRules
@@ -30,6 +31,7 @@ LEDGER_FILE = "ledger.db"
 POLICY_FILE = "policy.yaml"
 CLUSTER_FILE = "kubernetes.yaml"
 PRICES_FILE = "prices.yaml"
+NOTIFY_FILE = "notify.yaml"
 EXAMPLES = "examples"
 POSTGRES_SCHEMES = ("postgresql", "postgres", "postgresql+psycopg2")
 
@@ -42,11 +44,12 @@ class Settings:
     rules_file: a user's own rules of the classifier; cluster_file: how gangs run on Kubernetes, None
     where it would lie in `home`. root: the checkout, which holds workspace.yaml.
     secrets: values that no text may show. ui_url: of Dagster's web server, for links; empty: paths.
-    prices_file: what a device hour costs; None where it would lie in `home`. ui_days: for how long the
-    partitions of a finished run stay in Dagster's UI. sockets: how the names begin by which the
-    programs of a home that is up find each other; None outside of them. devices_text, visible:
-    TRACKS_DEVICES, and what this process may see of the machine's accelerators (CUDA_VISIBLE_DEVICES;
-    None: all). pool_url: of the store with the track of who has them; None: `store_url`.
+    prices_file: what a device hour costs; notify_file: who is told of alerts; None where either would
+    lie in `home`. ui_days: for how long the partitions of a finished run stay in Dagster's UI.
+    sockets: how the names begin by which the programs of a home that is up find each other; None
+    outside of them. devices_text, visible: TRACKS_DEVICES, and what this process may see of the
+    machine's accelerators (CUDA_VISIBLE_DEVICES; None: all). pool_url: of the store with the track of
+    who has them; None: `store_url`.
     """
 
     home: Path
@@ -64,6 +67,7 @@ class Settings:
     devices_text: str = ""
     visible: str | None = None
     pool_url: str | None = None
+    notify_file: Path | None = None
 
     def __post_init__(self) -> None:
         """Raise SettingsError for devices that cannot be meant."""
@@ -75,8 +79,8 @@ class Settings:
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Settings:
         """Read TRACKS_HOME, TRACKS_STORE, TRACKS_POSTGRES_URL, TRACKS_POLICY, TRACKS_RULES,
-        TRACKS_KUBERNETES, TRACKS_UI_URL, TRACKS_PRICES, TRACKS_UI_DAYS, TRACKS_DEVICES and TRACKS_POOL;
-        what a home's programs set.
+        TRACKS_KUBERNETES, TRACKS_UI_URL, TRACKS_PRICES, TRACKS_NOTIFY, TRACKS_UI_DAYS, TRACKS_DEVICES
+        and TRACKS_POOL; what a home's programs set.
 
         An empty value counts as unset. Touches nothing. Raises SettingsError for a value that cannot
         be used.
@@ -89,6 +93,7 @@ class Settings:
         rules = given.get("TRACKS_RULES")
         cluster = given.get("TRACKS_KUBERNETES")
         prices = given.get("TRACKS_PRICES")
+        notify = given.get("TRACKS_NOTIFY")
         pool = given.get("TRACKS_POOL")
         return cls(
             home=home,
@@ -106,6 +111,7 @@ class Settings:
             devices_text=given.get("TRACKS_DEVICES") or "",
             visible=given.get("CUDA_VISIBLE_DEVICES"),
             pool_url=_absolute("TRACKS_POOL", pool) if pool else None,
+            notify_file=None if not notify else _place("TRACKS_NOTIFY", notify),
         )
 
     @property
@@ -156,6 +162,7 @@ class Settings:
             "TRACKS_KUBERNETES": "" if self.cluster_file is None else str(self.cluster_file),
             "TRACKS_UI_URL": self.ui_url,
             "TRACKS_PRICES": "" if self.prices_file is None else str(self.prices_file),
+            "TRACKS_NOTIFY": "" if self.notify_file is None else str(self.notify_file),
             "TRACKS_UI_DAYS": f"{self.ui_days:g}",
             "TRACKS_DEVICES": self.devices_text,
             "TRACKS_POOL": self.pool_url or "",
@@ -273,6 +280,32 @@ def usable_prices(settings: Settings) -> tuple[Prices | None, str | None]:
         return load_prices(settings), None
     except InvalidInput as error:
         return None, str(error)
+
+
+def find_notify_file(settings: Settings) -> Path | None:
+    """Return the file with who is told of alerts, or None when there is none."""
+    if settings.notify_file is not None:
+        return settings.notify_file
+    path = settings.home / NOTIFY_FILE
+    return path if os.access(path, os.F_OK) else None
+
+
+def load_notify(
+    settings: Settings, environment: Mapping[str, str] | None = None
+) -> Delivery | None:
+    """Return who is told of alerts, and how; None where nobody is.
+
+    A value `$NAME` of the file is looked up in the environment. Raises SettingsError naming every error
+    of the file with its line.
+    """
+    path = find_notify_file(settings)
+    if path is None:
+        return None
+    from tracks_dagster.health.effects import notify_file
+    from tracks_dagster.track.effects.settings_file import open_settings
+
+    file = open_settings(path, "The notify file", list_key=notify_file.LIST_KEY)
+    return notify_file.read_notify(file, os.environ if environment is None else environment)
 
 
 def usable_projects() -> tuple[Registered, ...]:

@@ -116,7 +116,10 @@ _INDEXES: Mapping[str, Sequence[Index]] = {
             *("source_run_id", "source_attempt_id", "source_step", "run_id"),
         ),
     ),
-}  # `texts` is searched by an index that each database has its own of
+    # "Which tracks have had news since then?" at every tick of who sends messages. What is searched for
+    # in the words has an index of each database's own kind.
+    "texts": (Index("ix_texts_said", "said_at"),),
+}
 
 
 def _columns(facts: Sequence[Fact[Any]]) -> Iterator[Column[Any]]:

@@ -28,6 +28,7 @@ from sensors.deciders import (
     watch_health,
 )
 from sensors.launch_attempts import launch_attempts
+from sensors.notifications import send_notifications
 from sensors.retraining import retraining_schedules, retraining_sensors
 from sensors.run_evals import run_evals
 from sensors.show_datasets import show_datasets
@@ -68,6 +69,7 @@ defs = Definitions(
         retry_oom,
         retry_preempted,
         run_evals,
+        send_notifications,
         show_datasets,
         watch_attempts,
         watch_health,

@@ -9,6 +9,7 @@ from tracks_dagster.attempts.sensor_pace import (
     IDLE_S,
     IDLE_WATCH_S,
     OPEN_S,
+    SEND_S,
     UNKNOWN,
     Pace,
     Work,
@@ -21,6 +22,7 @@ KILLED = Work(kind="run", name="r-1", number=1, reason="native_crash")
 AGAIN = Work(kind="run", name="r-1", number=2)
 LAUNCH, WATCH, EVALS = names.LAUNCH_ATTEMPTS, names.WATCH_ATTEMPTS, names.RUN_EVALS
 HEALTH = names.WATCH_HEALTH
+SEND = names.SEND_NOTIFICATIONS
 
 
 @pytest.mark.parametrize(
@@ -34,6 +36,7 @@ HEALTH = names.WATCH_HEALTH
         (Work(kind="run", name="r-1", number=1, reason="nan_loss"), {names.RETRY_NUMERICS}),
         (Work(kind="run", name="r-1", number=1, reason="code_error"), {WATCH}),
         (Work(kind="run", name="r-1", number=1, reason="completed"), {WATCH, EVALS}),
+        (Work(kind="news", name="r-1", number=7), {SEND}),
         (Work(kind="commits", name="r-1", number=0), {EVALS}),
         (Work(kind="eval", name="r-1/loss@40", number=1), {EVALS, WATCH}),
         (Work(kind="dataset", name="datasets/words", number=3), {names.SHOW_DATASETS}),
@@ -84,6 +87,20 @@ def test_the_health_of_runs_is_looked_at_twice_a_minute_and_never_where_none_goe
     assert not killed.is_due(HEALTH, ticked_s=190.0, now_s=200.5)
     idle = pace.next([], 200.0)
     assert not idle.is_due(HEALTH, ticked_s=200.0, now_s=200.0 + 1e6)
+
+
+def test_messages_are_sent_at_once_after_an_alert_and_the_end_of_an_attempt_waits_its_turn() -> (
+    None
+):
+    alert = Work(kind="news", name="r-1", number=7)
+    pace = UNKNOWN.next([OPEN], 100.0)
+    assert not pace.is_due(SEND, ticked_s=101.0, now_s=101.0 + IDLE_S - 0.1)
+    alerted = pace.next([OPEN, alert], 110.0)
+    assert due(alerted, ticked_s=109.0, now_s=110.0) == {SEND}
+    assert not alerted.is_due(SEND, ticked_s=110.5, now_s=110.5 + SEND_S - 0.1)
+    assert alerted.is_due(SEND, ticked_s=110.5, now_s=110.5 + SEND_S)
+    assert SEND not in due(alerted.next([KILLED, alert], 120.0), ticked_s=119.0, now_s=120.5)
+    assert alerted.next([], 120.0).is_due(SEND, ticked_s=119.0, now_s=119.0 + IDLE_S)
 
 
 def test_a_run_that_waits_for_its_backoff_is_looked_at_again_after_a_quarter_of_the_time_waited() -> (

@@ -244,6 +244,7 @@ def test_the_watcher_leaves_a_heartbeat_with_the_switches(
         names.RETRY_OOM,
         names.RETRY_PREEMPTED,
         names.RUN_EVALS,
+        names.SEND_NOTIFICATIONS,
         names.SHOW_DATASETS,
         names.WATCH_ATTEMPTS,
         names.WATCH_HEALTH,

@@ -13,7 +13,7 @@ from tracks_dagster.retry.effects.due import open_work
 def test_open_runs_and_evals_under_way_are_work_and_what_is_over_is_none(ledger: SqlLedger) -> None:
     store = FakeObjectStore()
     History("r-new").declare().write_to(store)
-    History("r-open").declare().open().supervise("d").place().write_to(store)
+    History("r-open").declare().open().supervise("d").place().alert().alert().write_to(store)
     History("r-ended").declare().open().end("gpu_oom").write_to(store)
     evaluated = History("r-evaluated").declare().open().supervise("d").place().commit(40)
     evaluated.open_eval(evaluated.state.checkpoints[-1].ref).end().write_to(store)
@@ -22,6 +22,7 @@ def test_open_runs_and_evals_under_way_are_work_and_what_is_over_is_none(ledger:
     Projector(store, ledger).scan()
     assert sorted((Work(**row) for row in open_work(ledger)), key=repr) == [
         Work(kind="eval", name="r-evaluated/heldout-loss@40", number=1),
+        Work(kind="news", name="r-open", number=5),
         Work(kind="run", name="r-ended", number=1, reason="gpu_oom"),
         Work(kind="run", name="r-evaluated", number=1, reason="completed"),
         Work(kind="run", name="r-new", number=0),

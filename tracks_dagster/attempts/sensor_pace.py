@@ -15,7 +15,7 @@ from tracks_dagster.track import names
 from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.states.evals import HAS_ALL_STEPS
 
-DATASET = "dataset"
+DATASET, NEWS = "dataset", "news"
 OPEN_S = 5.0  # between two ticks of a sensor that has something to look at
 # Between two looks at a run whose attempt has ended: a share of the time since then.
 SOON_S, SOON_SHARE = 0.5, 0.25
@@ -23,6 +23,7 @@ SOON_S, SOON_SHARE = 0.5, 0.25
 IDLE_S = 60.0
 IDLE_WATCH_S = 30.0
 HEALTH_S = 30.0  # of the one that judges runs, as long as one goes on; else it never ticks
+SEND_S = 30.0  # of who sends messages, where a run has alerts: one that failed is not tried sooner
 CLOCK_S = 1.0  # by which two looks at one clock may differ
 
 
@@ -31,8 +32,8 @@ class Work:
     """Something that a sensor may have to look at.
 
     kind: `run`, of a run that goes on: its name, how many attempts it has, and why the newest ended
-    (None while it has not); `commits`, of such a run whose commits are evaluated; `eval`, of one under
-    way; `dataset`, of one with its newest record.
+    (None while it has not); `commits`, of such a run whose commits are evaluated; `news`, of such a run
+    with alerts, its newest one; `eval`, of one under way; `dataset`, of one with its newest record.
     """
 
     kind: str
@@ -78,6 +79,8 @@ class Pace:
         work = self.work[sensor]
         if sensor == names.WATCH_HEALTH:  # nothing that it sees is a matter of seconds
             return HEALTH_S if work else math.inf
+        if sensor == names.SEND_NOTIFICATIONS and work:
+            return SEND_S
         if any(each.reason is not None for each in work):  # it may wait for a backoff
             return min(OPEN_S, max(SOON_S, (now_s - self.since_s[sensor]) * SOON_SHARE))
         if any(each.kind != DATASET for each in work):  # a dataset is always there
@@ -100,6 +103,8 @@ def work_by_sensor(work: Sequence[Work]) -> dict[str, frozenset[Work]]:
 def _sensors_of(work: Work) -> tuple[str, ...]:
     if work.kind == DATASET:
         return (names.SHOW_DATASETS,)
+    if work.kind == NEWS:
+        return (names.SEND_NOTIFICATIONS,)
     if work.kind == "commits":
         return (names.RUN_EVALS,)
     if work.kind == "eval":  # once it is over, its run may be finished
@@ -121,6 +126,7 @@ _SENSORS = (
     names.RETRY_OOM,
     names.RETRY_PREEMPTED,
     names.RUN_EVALS,
+    names.SEND_NOTIFICATIONS,
     names.SHOW_DATASETS,
     names.WATCH_ATTEMPTS,
     names.WATCH_HEALTH,

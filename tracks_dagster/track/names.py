@@ -48,6 +48,7 @@ WATCH_ATTEMPTS = "watch_attempts"
 LAUNCH_ATTEMPTS = "launch_attempts"
 RUN_EVALS = "run_evals"
 SHOW_DATASETS = "show_datasets"
+SEND_NOTIFICATIONS = "send_notifications"
 WATCH_HEALTH = "watch_health"
 
 # Rules of alerts that others count

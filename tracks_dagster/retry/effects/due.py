@@ -141,7 +141,7 @@ def runs_of_a_person(ledger: Ledger) -> list[str]:
 
 
 def open_work(ledger: Ledger) -> list[dict[str, Json]]:
-    """What a sensor may have to look at: runs that go on, evals under way, heads of datasets.
+    """What a sensor may have to look at: runs that go on, their alerts, evals under way, datasets.
 
     Columns: kind, name, number, reason, as of `attempts.sensor_pace.Work`. One query, so that it can be
     asked often.
@@ -152,6 +152,9 @@ def open_work(ledger: Ledger) -> list[dict[str, Json]]:
         f"{_NEWEST_ATTEMPTS} "
         "union all select 'commits', r.run_id, 0, null from training_runs r "
         "where r.state = :running and r.evaluates_commits "
+        "union all select 'news', n.run_id, max(n.seq), null from notes n "
+        "join training_runs r on r.run_id = n.run_id "
+        "where r.state = :running and n.kind = 'alert' group by n.run_id "
         "union all select 'eval', e.run_id || '/' || e.eval_id, e.number, null from evals e "
         "where e.reason is null "
         "union all select 'dataset', c.track, c.seq, null from track_cursors c "

@@ -1,0 +1,133 @@
+"""Sends alerts, and what else somebody asked for in notify.yaml, to those who asked."""
+
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from datetime import UTC, datetime
+from functools import lru_cache, partial
+
+from dagster import (
+    DefaultSensorStatus,
+    ResourceParam,
+    SensorEvaluationContext,
+    SkipReason,
+    sensor,
+)
+
+from tracks_dagster.clean_errors import without_secrets
+from tracks_dagster.health.effects.notify import (
+    Notify,
+    Outbox,
+    begin,
+    forget,
+    leave_letters,
+    remember,
+)
+from tracks_dagster.health.effects.senders import Senders
+from tracks_dagster.health.messages import Delivery, LinkOf
+from tracks_dagster.ledger.effects.ticks import (
+    AT_ONCE_MAX,
+    Tick,
+    TickPart,
+    TimeSlice,
+    run_parts,
+    skip_reason,
+)
+from tracks_dagster.review.effects.explain.run import attempt_address
+from tracks_dagster.settings import Settings, find_notify_file, find_ui_url, load_notify
+from tracks_dagster.track import names
+from tracks_dagster.track.errors import SettingsError
+from tracks_dagster.track.text.redact import redact
+from tracks_dagster.wiring import App
+
+LETTERS, SEND = "letters", "send"
+
+# Of one file the same from tick to tick: they know which message still waits for an answer.
+_senders = lru_cache(maxsize=1)(Senders)
+
+
+@sensor(
+    name=names.SEND_NOTIFICATIONS,
+    minimum_interval_seconds=5,
+    default_status=DefaultSensorStatus.RUNNING,
+    description=(
+        "Sends each new alert to whom notify.yaml in TRACKS_HOME names, and refusals, ends and "
+        "promotions to those who asked for them. What is not taken is tried again, later each time; "
+        "`tracks alerts` shows it. Off: nobody is sent anything, and what is new waits."
+    ),
+)
+@without_secrets
+def send_notifications(context: SensorEvaluationContext, app: ResourceParam[App]) -> SkipReason:
+    """Leave a letter for each channel that wants a new record, then send the letters that are due."""
+    try:
+        delivery = load_notify(app.settings)
+    except SettingsError as error:
+        context.log.error(app.redact(str(error)))
+        return SkipReason(app.redact(str(error)))
+    if delivery is None:
+        forget(app.store)
+        return SkipReason("there is no notify.yaml, so nobody is sent anything")
+    seen, marks = _read_cursor(context.cursor)
+    ticks, marks = run_parts(_parts(app, delivery, seen), marks, app.now())
+    looked: Tick[tuple[str, int]] = ticks[LETTERS]
+    context.update_cursor(json.dumps({"seen": dict(looked.done), "marks": marks}))
+    for tick in ticks.values():
+        for problem in tick.problems:
+            context.log.warning(app.redact(problem))
+    words = replace(ticks[SEND], problems=looked.problems, waiting=ticks[SEND].problems)
+    return SkipReason(app.redact(skip_reason(words, idle="nothing is to be sent")))
+
+
+def _parts(app: App, delivery: Delivery, seen: Mapping[str, int]) -> tuple[TickPart, ...]:
+    now = app.now()
+    begun = begin(app.store, now, file_at=_written_at(app.settings) or now)
+    follower = Notify(
+        store=app.store,
+        channels=delivery.channels,
+        since=begun.at,
+        now=now,
+        link_of=_link_of(find_ui_url(app.settings)),
+        clean=partial(redact, secrets=(*app.settings.secrets, *delivery.addresses)),
+    )
+    outbox = Outbox(
+        store=app.store,
+        delivery=delivery,
+        senders=_senders(delivery, app.settings.secrets),
+        find_mutes=app.tracks.find_mutes,
+    )
+
+    def leave(after: str | None) -> Tick[tuple[str, int]]:
+        time_slice = TimeSlice(after=after, at_once=AT_ONCE_MAX)
+        tick = leave_letters(
+            app.tracks, app.ledger, follower, since=begun.since, seen=seen, time_slice=time_slice
+        )
+        if tick.cut_at is None and not tick.problems:
+            remember(app.store, begun, now)
+        return tick
+
+    def send(after: str | None) -> Tick[str]:
+        return outbox.send_due(now, after=after)
+
+    return (TickPart(name=LETTERS, work=leave), TickPart(name=SEND, work=send))
+
+
+def _written_at(settings: Settings) -> datetime | None:
+    path = find_notify_file(settings)
+    with suppress(OSError):  # it was taken away this moment
+        return None if path is None else datetime.fromtimestamp(path.stat().st_mtime, UTC)
+    return None
+
+
+def _link_of(ui_url: str) -> LinkOf:
+    return partial(attempt_address, ui_url=ui_url) if ui_url else lambda run_id, attempt_id: ""
+
+
+def _read_cursor(text: str | None) -> tuple[Mapping[str, int], str | None]:
+    """Return how far each track was looked at, and where the parts were cut."""
+    try:
+        value = json.loads(text or "{}")
+        seen = {str(track): int(seq) for track, seq in value.get("seen", {}).items()}
+        return seen, value.get("marks")
+    except (ValueError, TypeError, AttributeError):
+        return {}, None

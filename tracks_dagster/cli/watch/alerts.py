@@ -1,4 +1,4 @@
-"""`tracks alerts`: what is wrong now, what was, and what nobody wants to be sent for a while."""
+"""`tracks alerts`: what is wrong now, what was, what nobody is to be sent, and what reached nobody."""
 
 from __future__ import annotations
 
@@ -17,6 +17,13 @@ from tracks_dagster.cli.common import (
     print_json,
     print_table,
     seq_of,
+)
+from tracks_dagster.cli.watch.delivery import (
+    describe_delivery,
+    find_letters,
+    letters_json,
+    retry_command,
+    test_command,
 )
 from tracks_dagster.health.effects.listing import (
     ALERTS_MAX,
@@ -50,7 +57,7 @@ class ListedByDefault(WholeGroup):
 
 @click.group("alerts", cls=ListedByDefault)
 def alerts_command() -> None:
-    """List open alerts (`tracks alerts`), those that are over, and mute rules for a while."""
+    """List open alerts (`tracks alerts`) and those that are over; mute rules; send messages."""
 
 
 _run_option = click.option("--run", "run_id", metavar="RUN", help="Only alerts of this run.")
@@ -63,14 +70,14 @@ _run_option = click.option("--run", "run_id", metavar="RUN", help="Only alerts o
 def list_open(ctx: click.Context, run_id: str | None, as_json: bool) -> None:
     """List the open alerts, newest first, with what to do; exit code 1 where one of them is red."""
     found, mutes = _read(run_id)
+    letters = find_letters()
     if as_json:
-        print_json([to_json(each) for each in found])
-    elif not found:
-        click.echo("No alert is open.")
-    for each in () if as_json else found:
-        click.echo("\n".join(_open_lines(each)))
-    for words in () if as_json else mutes:
-        click.echo(words)
+        alerts = [to_json(each) for each in found]
+        print_json({"alerts": alerts, "undelivered": letters_json(letters)})
+    else:
+        shown = ["\n".join(_open_lines(each)) for each in found] or ["No alert is open."]
+        for words in (*shown, *mutes, *describe_delivery(letters, has_alerts=bool(found))):
+            click.echo(words)
     ctx.exit(BAD_NEWS if any(each.severity == Colour.RED for each in found) else 0)
 
 
@@ -132,6 +139,10 @@ def unmute_rule(rule: str, run_id: str | None, why: str, by: str, as_json: bool)
         sentence = f"No mute of {_named(rule)}{of} is in force."
     facts = {"rule": rule, "run_id": run_id, "seq": seq_of(record)}
     print_answer(sentence, facts, as_json=as_json)
+
+
+alerts_command.add_command(test_command)
+alerts_command.add_command(retry_command)
 
 
 def _read(

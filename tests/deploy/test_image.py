@@ -105,8 +105,9 @@ def test_the_packages_are_those_that_the_project_names_at_the_tested_versions() 
         [sys.executable, "-c", command], cwd=ROOT, capture_output=True, text=True, check=True
     )
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    control = project["optional-dependencies"]["control"]
-    assert done.stdout.splitlines() == [*project["dependencies"], *control]
+    extras = project["optional-dependencies"]
+    wanted = [*project["dependencies"], *extras["control"], *extras["gpu"]]
+    assert done.stdout.splitlines() == wanted
     assert "--constraint constraints.txt" in step("tomllib")
 
 

@@ -59,6 +59,7 @@ from tracks_dagster.training.saves.saving import Saver
 from tracks_dagster.training.saves.staging import Arena
 from tracks_dagster.training.saves.tensors import TensorStager
 from tracks_dagster.training.saves.trained import LOADER, Stateful, Trained
+from tracks_dagster.training.signals.own_time import OwnTime
 from tracks_dagster.training.starting import begin, rescale
 from tracks_dagster.training.step_log import Best, StepLog
 from tracks_dagster.training.steps import Steps
@@ -154,12 +155,13 @@ class Attempt:
         self, launch: Launch, stop: StopSignal, farewell: Farewell, *, is_parent: bool = False
     ) -> None:
         self._is_parent = is_parent
+        own = OwnTime(launch.ranks.device)
         self._drills = Drills(launch)
         self._launch = replace(launch, store=self._drills.store)
         self._stop = stop
         self._farewell = farewell
         self._pulse = Pulse(launch.place.work, launch.ranks.rank)
-        self._log = StepLog(launch, self._pulse)
+        self._log = StepLog(launch, self._pulse, own)
         self._trained: Trained | None = None
         self._rehearse: Callable[[], object] | None = None
         self._sampler: BatchSampler | None = None
@@ -269,6 +271,10 @@ class Attempt:
             parameter_names(each, self._trained.parameters)
         self._rehearse = rehearse
         self._drills.arm(model)
+        for part in (model, *named.values()):
+            if isinstance(part, nn.Module):
+                self._log.own.arm(part)
+        self._log.optimizer.follow(optimizer)
 
     def sampler(
         self, dataset_length: int, *, seed: int, global_batch: int | None = None
@@ -377,15 +383,20 @@ class Attempt:
     ) -> None:
         """Multiply restored learning rates by what the config's was multiplied by since the folder.
 
-        For the rates that a framework loaded: a remedy or a person may have changed the config's.
+        For the rates that a framework loaded: a remedy or a person may have changed the config's. The
+        first optimizer's rate is written down from now on.
         """
+        optimizers = list(optimizers)
+        for first in optimizers[:1]:
+            self._log.optimizer.follow(first)
         factor = self._of_folders(0).rate_factor
         if factor != 1.0:
             rescale(optimizers, schedulers, factor)
 
     def arm(self, model: nn.Module) -> None:
-        """Let the run's drills reach a model that `register` does not know."""
+        """Let the run's drills reach a model that `register` does not know, and time its passes."""
         self._drills.arm(model)
+        self._log.own.arm(model)
 
     def ends(self, step: int, *, last: bool = False) -> Ends:
         """End a step of a loop that is not ours; return what all ranks do next.
@@ -439,7 +450,7 @@ class Attempt:
         step = self._running_step
         self._pulse.beat(Phase.EVALUATING, step)
         try:
-            with self._log.time.evaluating():
+            with self._log.time.evaluating(), self._log.own.paused():
                 yield
         finally:
             self._pulse.beat(Phase.REPORTING, step)
@@ -464,6 +475,7 @@ class Attempt:
             if self._running is not None:
                 self._running.saver.close(rank_is_lost=rank_is_lost)
             self._log.settle()
+            self._log.close()
 
     def finish(self) -> bool:
         """Save what a loop left early did not; return whether the last step was reached.

@@ -102,6 +102,11 @@ class Feed:
         """Return how much of our order is consumed when `step` is done; None where it is not ours."""
         return None if self._sampler is None else self._sampler.cursor(step)
 
+    @property
+    def samples(self) -> int | None:
+        """How many samples a step has over all ranks; None where the order is not ours."""
+        return None if self._sampler is None else self._sampler.global_batch
+
     def indices_sha256(self, step: int) -> str | None:
         """Return the digest of the samples of `step`; None where the order is not ours."""
         return None if self._sampler is None else self._sampler.indices_sha256(step)

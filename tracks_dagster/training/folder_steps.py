@@ -132,7 +132,9 @@ class FolderSteps:
         self._pulse.beat(Phase.REPORTING, step)
         if self._drills.is_due_after(step):
             self._drills.play_after(step, self._stop)
-        wishes = self._launch.ranks.sum([float(each) for each in self._triggers.asked()])
+        wishes = self._summed([float(each) for each in self._triggers.asked()])
+        if step > self._reported:
+            self._log.ended(step)
         trigger = None
         if not self._is_parent:
             trigger = self._triggers.choose(step, wishes, is_last=last, since=self._ended)
@@ -158,9 +160,11 @@ class FolderSteps:
                 f"Step {step} was reported after step {max(self._reported, self._ended)}; report each "
                 "step once, in order."
             )
+        if step > self._ended:
+            self._write_unreported()
         value = loss.item() if isinstance(loss, torch.Tensor) else float(loss)
         value = self._drills.loss(step, value)
-        (total,) = self._launch.ranks.sum([value])
+        (total,) = self._summed([value])
         self._reported = step
         try:
             self._log.take(step, total / self._launch.ranks.world_size, value, metrics, self._feed)
@@ -235,6 +239,12 @@ class FolderSteps:
         self._pulse.close()
         self._launch.ranks.close()
         return True
+
+    def _summed(self, values: list[float]) -> list[float]:
+        """Return the sums over all ranks, and write down what they tell of themselves with it."""
+        sums = self._launch.ranks.sum([*values, *self._log.figures()])
+        self._log.write_ranks(sums[len(values) :])
+        return sums[: len(values)]
 
     def _check_order(self, step: int) -> None:
         if step <= self._begun:

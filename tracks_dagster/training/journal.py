@@ -20,6 +20,7 @@ from pathlib import Path
 from tracks_dagster.track.errors import StoreError
 from tracks_dagster.track.ports import Clock, ObjectStore
 from tracks_dagster.track.records import Json, format_time
+from tracks_dagster.training.signals.device_watch import DeviceWatch
 
 SHIP_EVERY_S = 2.0
 HEARTBEAT_EVERY_S = 10.0
@@ -42,11 +43,14 @@ class Journal:
         prefix: str,
         now: Clock,
         memory: Callable[[], Json] | None = None,
+        watch: DeviceWatch | None = None,
     ) -> None:
         """Open `path` for appending and start shipping it under `prefix` (ends with "/").
 
         memory: what the rank took so far; it stands in each heartbeat, and in a line at the end.
+        watch: looked at with each heartbeat, for a `device` line.
         """
+        self.watch = watch
         path.parent.mkdir(parents=True, exist_ok=True)
         self._path = path
         self._file: int | None = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -106,6 +110,8 @@ class Journal:
     def close(self, *, ship: bool) -> None:
         """Stop the thread and, unless this launch was fenced, ship what is left; bounded."""
         self._closing.set()
+        if self.watch is not None:
+            self.watch.close()
         self._thread.join(LAST_SHIP_S_MAX)
         if self._memory is not None:
             self.write("memory", memory=self._memory())
@@ -130,6 +136,8 @@ class Journal:
                 heartbeat_in_s = HEARTBEAT_EVERY_S
                 memory = {} if self._memory is None else {"memory": self._memory()}
                 self.write("heartbeat", step=self._step, **memory)
+                if self.watch is not None:
+                    self.write("device", step=self._step, **self.watch.look())
             self._try_ship()
 
     def _try_ship(self) -> None:

@@ -31,8 +31,9 @@ from tracks_dagster.training.environment import (
     digest_of,
 )
 from tracks_dagster.training.journal import Journal
-from tracks_dagster.training.memory import MemoryWatch
 from tracks_dagster.training.ranks import Ranks
+from tracks_dagster.training.signals.device_watch import DeviceWatch
+from tracks_dagster.training.signals.memory import MemoryWatch
 from tracks_dagster.training.software import describe_code, list_packages
 
 
@@ -151,7 +152,10 @@ def place(
 
     ranks.from_first(append)
     memory = MemoryWatch(ranks.device) if computes_on is None else None
-    journal = _journal(store, where, launch_id, ranks.rank, memory)
+    watch = DeviceWatch(
+        computes_on or ranks.device, where.work, computes=computes_on is None, clean=clean
+    )
+    journal = _journal(store, where, launch_id, ranks.rank, memory, watch)
     journal.write("start", pid=here.pid, boot_id=here.boot_id)
     return Launch(
         store=store,
@@ -187,7 +191,12 @@ def _trainer_track(store: ObjectStore, where: AttemptPlace, launch_id: str) -> T
 
 
 def _journal(
-    store: ObjectStore, where: AttemptPlace, launch_id: str, rank: int, memory: MemoryWatch | None
+    store: ObjectStore,
+    where: AttemptPlace,
+    launch_id: str,
+    rank: int,
+    memory: MemoryWatch | None,
+    watch: DeviceWatch,
 ) -> Journal:
     return Journal(
         where.work / "journal" / launch_id / f"rank-{rank}.jsonl",
@@ -195,6 +204,7 @@ def _journal(
         prefix=f"runs/{where.run_id}/attempts/{where.attempt_id}/{launch_id}/journal/rank-{rank}/",
         now=utc_now,
         memory=None if memory is None else lambda: to_json(memory.peak()),
+        watch=watch,
     )
 
 

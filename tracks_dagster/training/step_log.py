@@ -1,7 +1,7 @@
 """One rank's log of its steps: how long each took, what its loss was, how training has gone so far.
 
 Every rank keeps the time and judges the loss. Rank 0 alone keeps the script's metrics, and with them
-what a checkpoint says of the training so far.
+what a checkpoint says of the training so far. docs/signals.md has every field that is written here.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass
 from functools import lru_cache
+from itertools import islice
 from typing import Any
 
 from tracks_dagster.reasons.divergence import Diverged, LossWatch, Spike, limits_of
@@ -26,8 +27,11 @@ from tracks_dagster.track.records import Json, Kind
 from tracks_dagster.training.feeding import Feed
 from tracks_dagster.training.launch import Launch
 from tracks_dagster.training.pulse import Pulse
+from tracks_dagster.training.signals.optimizer_watch import OptimizerWatch
+from tracks_dagster.training.signals.own_time import OwnTime
+from tracks_dagster.training.signals.rank_figures import OVER_STEPS, RankFigures
 
-NAMES_MAX = 1000  # of metrics, remembered as cleaned: no step pays for it again
+NAMES_MAX = 1000  # metrics of a line; so many are remembered as cleaned: no step pays for it again
 RANKS_NAMED_MAX = 8  # in a message
 ALERTS_MAX = 20  # of one launch; the journal has every spike
 RECENT_MAX = 64  # losses that a checkpoint holds
@@ -37,14 +41,16 @@ ALERT_S_MAX = 5.0  # how long an ending rank waits for the newest to be appended
 class StepLog:
     """Takes in every step of one rank. metrics: of the newest, with its loss; empty but on rank 0.
 
-    time: where its seconds went. The journal's line of a step has `step_s`, from its data to its
-    report, `data_s`, the wait before, and `spent`, what the launch spent so far on all of its steps;
-    in a gang also `exchange_s`, until all ranks had agreed at the report.
+    time: where its seconds went; own, optimizer: what hooks on the models and on the first optimizer
+    see. The journal's line of a step has `step_s`, from its data to its report, `data_s`, the wait
+    before, and `spent`, what the launch spent so far on all of its steps; in a gang also `exchange_s`,
+    until all ranks had agreed at the report.
     """
 
-    def __init__(self, launch: Launch, pulse: Pulse) -> None:
+    def __init__(self, launch: Launch, pulse: Pulse, own: OwnTime) -> None:
         self._launch = launch
         self._pulse = pulse
+        self.own = own
         self._guard = LossGuard(launch)
         self._clean_name = lru_cache(NAMES_MAX)(launch.clean)
         retention = launch.declared.retention
@@ -53,6 +59,11 @@ class StepLog:
         self._evaluated: dict[str, float] = {}
         self._evaluated_step = 0
         self.time = TimeBook()
+        self.optimizer = OptimizerWatch(measures=launch.ranks.is_first)
+        self._figures = RankFigures(rank=launch.ranks.rank, world_size=launch.ranks.world_size)
+        self._newest_step = 0
+        self._ended: dict[str, Json] = {}  # the time of the newest step, where its loss comes later
+        self._measured: dict[str, float] = {}  # what its optimizer showed
         self._steps_timed = 0  # the first may compile: it is unlike the others
         self._data_s = 0.0  # of the running step
 
@@ -79,6 +90,7 @@ class StepLog:
     def data_came(self, step: int) -> None:
         """Say that `step` computes from now on."""
         self._data_s = self.time.data_came()
+        self.own.begin()
         self._pulse.beat(Phase.COMPUTING, step)
 
     def take(
@@ -95,10 +107,7 @@ class StepLog:
 
         Raises NonFinite or LossDiverged, on every rank alike.
         """
-        fields: dict[str, Json] = {
-            "step_s": self.time.stepped(),
-            "data_s": self._data_s,
-        }
+        fields = self._times_of(step)
         if (exchange_s := self._launch.ranks.exchange_s) is not None:
             fields["exchange_s"] = exchange_s
         self._guard.check(step, loss, own_loss, fields)
@@ -106,38 +115,55 @@ class StepLog:
             self._pulse.finished(fields["step_s"] + self._data_s)
         self._steps_timed += 1
         if self._launch.ranks.rank == 0:
-            numbers = ((self._clean_name(name), float(each)) for name, each in metrics.items())
-            finite = {name: number for name, number in numbers if math.isfinite(number)}
+            finite, others = self._numbers(metrics)
+            fields |= others
             evaluated = self._evaluated if self._evaluated_step == step else {}
             self.metrics = {**evaluated, **finite, "loss": loss}
             fields["loss"] = loss
             fields["metrics"] = finite
             fields["cursor_to"] = feed.cursor(step)
             fields["indices_sha256"] = feed.indices_sha256(step)
+            if (samples := feed.samples) is not None:
+                fields["samples"] = samples
             fields["spent"] = self.time.seconds
+            self._add_measured(fields, metrics)
             self._progress.take(step, self.metrics)
         self._launch.journal.write_step(step, fields)
 
+    def ended(self, step: int) -> None:
+        """End the time of a step whose loss comes after the next one has begun, or never."""
+        self._ended = self._timed(step)
+
     def passed(self, step: int) -> None:
         """Write down a step that ended without a loss."""
-        step_s = self.time.stepped()
-        self._pulse.finished(step_s)
-        spent = {"spent": self.time.seconds} if self._launch.ranks.rank == 0 else {}
-        self._launch.journal.write_step(step, {"step_s": step_s, **spent})
+        fields = self._times_of(step)
+        self._pulse.finished(fields["step_s"])
+        if self._launch.ranks.rank == 0:
+            fields["spent"] = self.time.seconds
+            self._add_measured(fields, {})
+        self._launch.journal.write_step(step, fields)
+
+    def figures(self) -> list[float]:
+        """Return what this rank adds to the next sum of all ranks, for `write_ranks`."""
+        watch = self._launch.journal.watch
+        return self._figures.due({} if watch is None else watch.newest)
+
+    def write_ranks(self, sums: Sequence[float]) -> None:
+        """Write down what all ranks added, on rank 0; nothing where it was nothing."""
+        if sums and self._launch.ranks.is_first:
+            fields = self._figures.fields(sums)
+            self._launch.journal.write("ranks", step=self._newest_step, over=OVER_STEPS, **fields)
 
     def evaluated(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Take in what an evaluation of `step` found; rank 0's counts."""
         if self._launch.ranks.rank != 0:
             return
-        numbers = {self._clean_name(name): float(each) for name, each in metrics.items()}
-        finite = {name: number for name, number in numbers.items() if math.isfinite(number)}
-        bad = {name: str(number) for name, number in numbers.items() if name not in finite}
+        finite, others = self._numbers(metrics)
         earlier = self._evaluated if self._evaluated_step == step else {}
         self._evaluated, self._evaluated_step = {**earlier, **finite}, step
         self.metrics = {**self.metrics, **finite}
         self._progress.judge(step, finite)
-        facts = {"non_finite": bad} if bad else {}
-        self._launch.journal.write("evaluated", step=step, metrics=finite, **facts)
+        self._launch.journal.write("evaluated", step=step, metrics=finite, **others)
 
     def write_spent(self) -> None:
         """Write down what was spent after the line of the last step: its save, an evaluation."""
@@ -147,6 +173,55 @@ class StepLog:
     def settle(self) -> None:
         """Wait for the newest alert of a loss to land, for a few seconds at most."""
         self._guard.settle()
+
+    def close(self) -> None:
+        """Leave the script's models and optimizer as they were."""
+        self.own.disarm()
+        self.optimizer.leave()
+
+    def _times_of(self, step: int) -> dict[str, Json]:
+        """Return the time of `step` for its line; it ends now where it has not yet."""
+        fields, self._ended = self._ended, {}
+        return fields if fields and self._newest_step == step else self._timed(step)
+
+    def _timed(self, step: int) -> dict[str, Json]:
+        """End the time of `step`; return it, for its line and for the other ranks."""
+        fields: dict[str, Json] = {"step_s": self.time.stepped(), "data_s": self._data_s}
+        if (own_s := self.own.end()) is not None:
+            fields["own_s"] = own_s
+        self._figures.take(step_s=fields["step_s"], own_s=own_s, data_s=self._data_s)
+        self._newest_step = step
+        if self._launch.ranks.rank == 0:
+            self._measured = self.optimizer.take()
+        return fields
+
+    def _numbers(self, metrics: Mapping[str, Any]) -> tuple[dict[str, float], dict[str, Json]]:
+        """Return the metrics that a line can hold, and what it says of the others."""
+        if not metrics:
+            return {}, {}
+        first = islice(metrics.items(), NAMES_MAX)
+        numbers = {self._clean_name(name): float(each) for name, each in first}
+        finite = {name: number for name, number in numbers.items() if math.isfinite(number)}
+        others: dict[str, Json] = {}
+        if len(finite) < len(numbers):
+            others["non_finite"] = {
+                name: str(number) for name, number in numbers.items() if name not in finite
+            }
+        if len(metrics) > NAMES_MAX:
+            others["metrics_left_out"] = len(metrics) - NAMES_MAX
+        return finite, others
+
+    def _add_measured(self, fields: dict[str, Json], metrics: Mapping[str, Any]) -> None:
+        """Add what the optimizer showed; what the script reports by the same name counts instead."""
+        if "grad_norm" in metrics:
+            self.optimizer.script_measures()
+        for name, number in self._measured.items():
+            if name in metrics:
+                continue
+            if math.isfinite(number):
+                fields[name] = number
+            else:
+                fields["non_finite"] = {**fields.get("non_finite", {}), name: str(number)}
 
 
 class TimeBook:

@@ -88,6 +88,7 @@ class Steps:
                     "once a step. What asks one batch ahead, as Lightning does of a loader without "
                     "__len__, needs a.steps wrapped in a class with __len__."
                 )
+        self._log.close()
         self._pulse.beat(Phase.ENDING, self._until)
 
     def report(self, step: int, loss: float | torch.Tensor, metrics: Mapping[str, Any]) -> None:
@@ -105,7 +106,9 @@ class Steps:
         self._pulse.beat(Phase.REPORTING, step)
         value = self._drills.loss(step, value)
         asked = [value, self.saver.must_settle, *self._triggers.asked()]
-        loss_sum, settles, *wishes = self._launch.ranks.sum(asked)
+        sums = self._launch.ranks.sum([*asked, *self._log.figures()])
+        loss_sum, settles, *wishes = sums[: len(asked)]
+        self._log.write_ranks(sums[len(asked) :])
         if settles:
             self._settle()
         self._take(step, loss_sum / self._launch.ranks.world_size, value, metrics)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 from tracks_dagster.track.errors import CheckpointMismatch
 from tracks_dagster.track.records import Json
@@ -17,6 +18,27 @@ SUMS_DIFFER = (
     "On three or more ranks DDP sums gradients in another order in the first step after a resume: the "
     "last bits differ."
 )
+
+
+class Norms:
+    """The norm of the gradients as accelerate found it when it last clipped them."""
+
+    def __init__(self, accelerator: Any) -> None:
+        self._clip = accelerator.clip_grad_norm_
+        self._newest: Any = None
+        accelerator.clip_grad_norm_ = self._clip_and_keep
+
+    def take(self) -> dict[str, float]:
+        """Return it as a metric of the step; nothing where nothing was clipped. Every rank calls it."""
+        norm, self._newest = self._newest, None
+        if norm is None:
+            return {}
+        # Of a sharded gradient each rank has a part.
+        return {"grad_norm": float(norm.full_tensor() if hasattr(norm, "full_tensor") else norm)}
+
+    def _clip_and_keep(self, *args: Any, **kwargs: Any) -> Any:
+        self._newest = self._clip(*args, **kwargs)
+        return self._newest
 
 
 def write_place(a: Attempt, folder: Path, place: dict[str, Json]) -> None:

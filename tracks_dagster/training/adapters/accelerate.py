@@ -23,7 +23,7 @@ from accelerate import Accelerator
 
 from tracks_dagster.track.errors import TrainingError
 from tracks_dagster.track.records import Json
-from tracks_dagster.training.adapters import SUMS_DIFFER, read_place, write_place
+from tracks_dagster.training.adapters import SUMS_DIFFER, Norms, read_place, write_place
 from tracks_dagster.training.attempt import Attempt
 from tracks_dagster.training.saves import random_state
 
@@ -49,6 +49,8 @@ def follow(a: Attempt, accelerator: Accelerator, loader: Any, *, until: int) -> 
     following = _Following(a, accelerator, loader)
     if found is not None:
         following.restore(found)
+    schedulers = [each.scheduler for each in accelerator._schedulers]
+    a.follow_rate(accelerator._optimizers, schedulers)
     return following.batches(until)
 
 
@@ -77,16 +79,14 @@ class _Following:
         self._place = _Place()
         self._is_resumed = False
         self._losses: list[torch.Tensor] = []  # of the running step's batches
+        self._norms = Norms(accelerator)
         self._backward = accelerator.backward
         accelerator.backward = self._listen
 
     def restore(self, folder: Path) -> None:
         """Load what `save_state` wrote, and where the data was."""
         self._place = _Place(**read_place(self._attempt, folder))
-        accelerator = self._accelerator
-        accelerator.load_state(str(folder))
-        schedulers = [each.scheduler for each in accelerator._schedulers]
-        self._attempt.follow_rate(accelerator._optimizers, schedulers)
+        self._accelerator.load_state(str(folder))
         self._is_resumed = True
 
     def batches(self, until: int) -> Iterator[Any]:
@@ -147,7 +147,8 @@ class _Following:
             )
         loss = torch.stack(self._losses).mean()
         self._losses.clear()
-        self._attempt.report(place.step, loss=loss)  # raises for NaN: nothing is saved of it
+        # Raises for NaN: nothing is saved of it.
+        self._attempt.report(place.step, loss=loss, **self._norms.take())
         if self._attempt.ends(place.step, last=is_last).save:
             self._save()
 

@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import nn
 from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
 from torch.distributed.checkpoint.stateful import Stateful
 
@@ -50,6 +51,12 @@ class Checkpoints:
         self._states: dict[str, Any] = {
             name: state for name, state in states.items() if state is not None
         }
+        for state in self._states.values():
+            # torchtitan keeps the parts of its model in a list.
+            parts = state if isinstance(state, nn.Module) else getattr(state, "model", None)
+            for part in parts if isinstance(parts, list) else [parts]:
+                if isinstance(part, nn.Module):
+                    a.arm(part)
 
     def load(self, step: int = -1) -> int:
         """Restore what the attempt resumes from; return its step, 0 for a fresh start.

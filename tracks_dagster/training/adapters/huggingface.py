@@ -24,7 +24,7 @@ from transformers import (
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, SaveStrategy
 
 from tracks_dagster.track.errors import InvalidInput
-from tracks_dagster.training.adapters import SUMS_DIFFER
+from tracks_dagster.training.adapters import SUMS_DIFFER, Norms
 from tracks_dagster.training.attempt import Attempt
 
 RANDOM_SAMPLES = (
@@ -69,6 +69,7 @@ class _Following(TrainerCallback):
         self._trainer = trainer
         # Of the running step's micro-batches, scaled to add up.
         self._losses: list[torch.Tensor] = []
+        self._norms = Norms(trainer.accelerator)
         self._committed = 0
 
     def keeping_losses(
@@ -97,7 +98,8 @@ class _Following(TrainerCallback):
         """Report the step; save where the attempt wants it."""
         loss = torch.stack(self._losses).sum()
         self._losses.clear()
-        self._attempt.report(state.global_step, loss=loss)  # raises for NaN: nothing is saved of it
+        # Raises for NaN: nothing is saved of it.
+        self._attempt.report(state.global_step, loss=loss, **self._norms.take())
         ends = self._attempt.ends(state.global_step, last=control.should_training_stop)
         control.should_save |= ends.save
         if ends.stop:

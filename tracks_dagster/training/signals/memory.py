@@ -16,11 +16,11 @@ class MemoryWatch:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._base_bytes = _of_process("VmRSS:")
+        self._base_bytes = of_process("VmRSS:")
 
     def peak(self) -> MemoryPeak:
         """Return the most that it took so far; of a device by torch's own count. Any thread may."""
-        host = {"host_bytes": _of_process("VmHWM:"), "host_base_bytes": self._base_bytes}
+        host = {"host_bytes": of_process("VmHWM:"), "host_base_bytes": self._base_bytes}
         is_used = self._device.type == "cuda" and torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
         if not is_used:
             return MemoryPeak(**host)
@@ -32,7 +32,7 @@ class MemoryWatch:
         )
 
 
-def _of_process(name: str) -> int | None:
+def of_process(name: str) -> int | None:
     """Return a figure of this process in bytes; None where the system does not tell."""
     try:
         lines = _STATUS.read_text("ascii").splitlines()

@@ -1,0 +1,1 @@
+"""What a rank sees of itself while it trains, for its journal: docs/signals.md."""

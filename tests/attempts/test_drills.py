@@ -24,6 +24,11 @@ CONFIG = {"steps": 40, "micro_batch": 4}
         ("hang@12,rank=1,how=loader", Drill(kind="hang", step=12, rank=1, how="loader")),
         ("spike@7,steps=3", Drill(kind="spike", step=7, steps=3)),
         ("sigkill@9,rank=0", Drill(kind="sigkill", step=9, rank=0)),
+        ("slow@20,rank=5,factor=3", Drill(kind="slow", step=20, rank=5, factor=3.0)),
+        ("slow@20", Drill(kind="slow", step=20, rank=None, factor=2.0)),
+        ("data_slow@20,factor=1.5", Drill(kind="data_slow", step=20, factor=1.5)),
+        ("flat_validation@7", Drill(kind="flat_validation", step=7)),
+        ("idle_device@7", Drill(kind="idle_device", step=7)),
     ],
 )
 def test_a_drill_says_what_fails_and_at_which_step(text: str, drill: Drill) -> None:
@@ -54,6 +59,10 @@ def test_a_drill_says_what_fails_and_at_which_step(text: str, drill: Drill) -> N
         "hang@3,rank=-1",
         "spike@3,steps=0",
         "spike@3,steps=²",
+        "slow@3,factor=1",  # nothing would be slower
+        "slow@3,factor=100.5",
+        "slow@3,factor=nan",
+        "idle_device@3,rank=1",
         "meteor@3",
     ],
 )

@@ -12,13 +12,22 @@ from torch import nn
 from tests.fakes import FakeObjectStore
 from tests.training.gangs import TrainingRun
 from tests.training.loops import train_linear
-from tracks_dagster.stores.journals import RanksLine, StepLine, parse_line
+from tracks_dagster.attempts.drills import fit_drill, parse_drill
+from tracks_dagster.stores.journals import (
+    DeviceLine,
+    EvaluatedLine,
+    RanksLine,
+    StepLine,
+    parse_line,
+)
+from tracks_dagster.track.records import Kind
 
 STEPS = 12
 
 
-def run_of(folder: Path, store: FakeObjectStore) -> TrainingRun:
-    return TrainingRun(folder, store=store, steps=STEPS, every_steps=None)
+def run_of(folder: Path, store: FakeObjectStore, *drills: str) -> TrainingRun:
+    parsed = tuple(parse_drill(each) for each in drills)
+    return TrainingRun(folder, store=store, steps=STEPS, every_steps=None, drills=parsed)
 
 
 def test_a_step_tells_its_own_time_rate_norm_and_samples(
@@ -147,3 +156,58 @@ def test_a_folder_script_tells_of_models_that_it_arms_whenever_it_reports(
         assert "samples" not in line
         assert ("loss" in line) == (step not in (3, 5))
     assert [line["step"] for line in run.journal(1) if line["kind"] == "ranks"] == [5]
+
+
+def test_drills_flatten_evaluations_and_idle_the_device(
+    tmp_path: Path, store: FakeObjectStore
+) -> None:
+    run = run_of(tmp_path, store, "flat_validation@4", "idle_device@4")
+    with run.joined() as a:
+        watch = a._launch.journal.watch
+        assert watch is not None
+        reported: list[object] = []
+
+        def on_step(step: int, model: nn.Module) -> None:
+            a.evaluated(step, heldout=10.0 - step, extra=float(step))
+            reported.append(watch.look().get("util_percent"))
+
+        train_linear(a, until=6, on_step=on_step)
+        line = {"kind": "device", "t": "2026-01-31T02:00:00.000000Z", "step": 6, **watch.look()}
+    found = [parse_line(line) for line in run.journal(1) if line["kind"] == "evaluated"]
+    heldout = [each.metrics["heldout"] for each in found if isinstance(each, EvaluatedLine)]
+    assert heldout == [9.0, 8.0, 7.0, 7.0, 7.0, 7.0]
+    assert reported == [None, None, None, 3.0, 3.0, 3.0]
+    device = parse_line(line)
+    assert isinstance(device, DeviceLine)
+    assert device.drill == "idle_device"
+    fired = [note.body["text"] for note in run.records(Kind.NOTE)]
+    assert sorted(fired) == ["Drill flat_validation@4 fires.", "Drill idle_device@4 fires."]
+
+
+def test_without_an_evaluation_before_there_is_nothing_to_freeze(
+    tmp_path: Path, store: FakeObjectStore
+) -> None:
+    run = run_of(tmp_path, store, "flat_validation@4")
+    with run.joined() as a:
+        train_linear(a, until=5)
+    (note,) = run.records(Kind.NOTE)
+    assert "reported no evaluation" in note.body["data"]["skipped"]
+
+
+def test_a_slow_rank_shows_in_its_own_time_and_one_whose_data_is_late_in_that(
+    tmp_path: Path,
+) -> None:
+    texts = ("slow@6,rank=1,factor=30", "data_slow@6,rank=0,factor=2")
+    config = {"steps": 16, "micro_batch": 2}
+    drills = tuple(fit_drill(parse_drill(text), config, {}, ranks=2) for text in texts)
+    run = TrainingRun(tmp_path, ranks=2, steps=16, every_steps=None, drills=drills)
+    gang = run.train()
+    assert gang.exit_codes == [0, 0], gang.log()
+    found = [parse_line(line) for line in run.journal(1) if line["kind"] == "ranks"]
+    slow = found[-1]
+    assert isinstance(slow, RanksLine)
+    assert (slow.step, slow.over) == (15, 5)
+    own, data = slow.own_s, slow.data_s
+    # 30 times its own, and what a step computes: far beyond what a busy machine adds to a median.
+    assert (own[1] or 0.0) > 5 * (own[0] or math.inf)
+    assert (data[0] or 0.0) > 5 * (data[1] or math.inf)

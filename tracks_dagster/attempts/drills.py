@@ -20,6 +20,7 @@ from tracks_dagster.track.roles import MICRO_BATCH, STEPS, Roles, value_of
 
 GRACE_S_MAX = 3600.0
 STEPS_MAX = 100_000
+FACTOR_MAX = 100.0
 BY = "drill"  # whose notes claim drills, each before it fires
 HANGS = ("code", "loader", "stopped")  # how a rank hangs; the first is the default
 
@@ -38,7 +39,8 @@ class DrillKind:
     """One row of the table. reason: of the attempt, or eval, that the drill ends; None: it ends none.
 
     first_step: the least step that it can fire at; ranks_min: processes that it takes; options:
-    what may be written after the step; repeats: fires in every attempt that gets there.
+    what may be written after the step; repeats: fires in every attempt that gets there; of_all: without
+    a rank it concerns all of them, else the last one.
     """
 
     reason: TerminationReason | None
@@ -48,6 +50,7 @@ class DrillKind:
     ranks_min: int = 1
     options: tuple[str, ...] = ()
     repeats: bool = False
+    of_all: bool = False
 
 
 _R = TerminationReason
@@ -64,6 +67,7 @@ KINDS: dict[str, DrillKind] = {
         action=Action.RETRIED,
         plays="SIGKILL after the step, of rank=N or of all, and no report says why",
         options=("rank",),
+        of_all=True,
     ),
     "gpu_oom": DrillKind(
         reason=_R.GPU_OOM,
@@ -143,6 +147,30 @@ KINDS: dict[str, DrillKind] = {
         action=Action.CONTINUES,
         plays="SIGKILL of the process that supervises the gang",
     ),
+    "slow": DrillKind(
+        reason=None,
+        action=Action.CONTINUES,
+        plays="from the step on rank=N, or all, takes factor=X (2) times as long to compute",
+        options=("rank", "factor"),
+        of_all=True,
+    ),
+    "data_slow": DrillKind(
+        reason=None,
+        action=Action.CONTINUES,
+        plays="from the step on the data of rank=N, or all, is late: its steps take factor=X (2) times",
+        options=("rank", "factor"),
+        of_all=True,
+    ),
+    "flat_validation": DrillKind(
+        reason=None,
+        action=Action.CONTINUES,
+        plays="from the step on evaluations in the loop find what the one before found",
+    ),
+    "idle_device": DrillKind(
+        reason=None,
+        action=Action.CONTINUES,
+        plays="from the step on every rank reports a device that is hardly used",
+    ),
     "code_error": DrillKind(
         reason=_R.CODE_ERROR,
         action=Action.REFUSED,
@@ -218,6 +246,8 @@ def _with_option(drill: Drill, text: str, kind: DrillKind, option: str) -> Drill
                 return replace(drill, rank=int(value))
             case "steps" if value.isascii() and value.isdigit() and 1 <= int(value) <= STEPS_MAX:
                 return replace(drill, steps=int(value))
+            case "factor" if (factor := _number(value)) is not None and 1.0 < factor <= FACTOR_MAX:
+                return replace(drill, factor=factor)
             case "how" if value in HANGS:
                 return replace(drill, how=value)
     takes = ", ".join(_OPTIONS[each] for each in kind.options) or "nothing"
@@ -231,6 +261,7 @@ _OPTIONS = {
     "grace": f"grace=SECONDS from 0 to {GRACE_S_MAX:g}",
     "rank": "rank=N",
     "steps": f"steps=N from 1 to {STEPS_MAX}",
+    "factor": f"factor=X above 1, up to {FACTOR_MAX:g}",
     "how": f"how={'|'.join(HANGS)}",
 }
 

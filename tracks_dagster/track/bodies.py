@@ -173,7 +173,7 @@ class Drill:
     """A fault played on purpose. step: 1-based step it fires at (0: before the first).
 
     rank: whom it concerns, None: as its kind has it; how: the kind of hang; steps: how long a spike
-    lasts.
+    lasts; factor: how many times as long what it slows down takes.
     """
 
     kind: str
@@ -183,6 +183,7 @@ class Drill:
     rank: int | None = None
     how: str = ""
     steps: int = 1
+    factor: float = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

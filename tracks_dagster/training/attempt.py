@@ -156,7 +156,7 @@ class Attempt:
     ) -> None:
         self._is_parent = is_parent
         own = OwnTime(launch.ranks.device)
-        self._drills = Drills(launch)
+        self._drills = Drills(launch, own)
         self._launch = replace(launch, store=self._drills.store)
         self._stop = stop
         self._farewell = farewell
@@ -333,7 +333,7 @@ class Attempt:
         Rank 0's are kept, and only it needs to call this. What is not finite is written down so, and
         is never the best.
         """
-        self._log.evaluated(step, metrics)
+        self._log.evaluated(step, self._drills.evaluated(metrics))
 
     def folder(self, *, inexact: tuple[str, ...] = ()) -> Path | None:
         """Return the verified folder to resume from, or None to start afresh.

@@ -14,7 +14,7 @@ import resource
 import signal
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,7 @@ from tracks_dagster.track.track import Track, run_track
 from tracks_dagster.training.launch import Launch, utc_now
 from tracks_dagster.training.machine import DRILL_CGROUP, enter_cgroup, find_cgroup, make_cgroup
 from tracks_dagster.training.saves.manifest import read_manifest
+from tracks_dagster.training.signals.own_time import DRAG_S_MAX, OwnTime
 from tracks_dagster.training.triggers import StopSignal
 
 SIGNAL_S_MAX = 60.0  # how long a rank that is to be ended from outside waits for it
@@ -45,6 +46,7 @@ SPIKE_FACTOR = 20.0
 _AFTER = ("preempt", "sigkill", "corrupt_checkpoint")  # fire once the step is reported
 _AMID = ("rank_crash", "host_oom")  # end a rank in the step, and what it was saving with it
 _ENDS = (*_AFTER, *_AMID)
+_SLOWS = ("slow", "data_slow")
 HANG_S_MAX = 6 * 3600.0  # a hang that nobody ends
 OUTGROWN_BYTES = 96 * 1024 * 1024  # the limit of the cgroup that a rank outgrows
 BLOCK_BYTES = 8 * 1024 * 1024
@@ -55,11 +57,13 @@ _CHUNKS = "/chunks/"  # and of a checkpoint's
 class Drills:
     """The drills of one rank. `begin` is called for every step; step 0 is before the first.
 
-    All methods but `arm` and `snapshot_store` are collective in the steps where a drill is due.
+    All methods but `arm`, `evaluated` and `snapshot_store` are collective in the steps where a drill
+    is due. own: stretches the passes of the models that it sees.
     """
 
-    def __init__(self, launch: Launch) -> None:
+    def __init__(self, launch: Launch, own: OwnTime) -> None:
         self._launch = launch
+        self._own = own
         self._drills = launch.declared.drills
         self._steps_due = frozenset(drill.step for drill in self._drills)
         self._ends_due_after = frozenset(
@@ -67,6 +71,12 @@ class Drills:
         )
         self._step = 0
         self._spikes_until = 0
+        self._is_timed = any(self._has(kind) for kind in _SLOWS)
+        self._began_s = time.perf_counter()  # when the running step's data had come
+        self._took_s = 0.0  # by the step before, until its report
+        self._data_factor = 1.0
+        self._is_flat = False
+        self._found: dict[str, float] = {}  # by the evaluations so far
         self._writes = FullDiskStore(launch.store)
 
     @property
@@ -100,11 +110,15 @@ class Drills:
             )
 
     def fetch(self, step: int) -> None:
-        """Fetch the data of `step`: hang or fail where a drill says so."""
+        """Fetch the data of `step`: hang, fail or be late where a drill says so."""
         if self._fires("hang", step, only=lambda drill: drill.how == "loader"):
             hang()
         if self._fires("bad_batch", step):
             raise bad_sample(step)
+        for drill in self._fires("data_slow", step):
+            self._data_factor = drill.factor
+        if self._data_factor > 1.0:
+            time.sleep(min((self._data_factor - 1.0) * self._took_s, DRAG_S_MAX))
 
     def compute(self, step: int) -> None:
         """Begin to compute `step`: hang, crash or outgrow the memory where a drill says so."""
@@ -114,14 +128,25 @@ class Drills:
             crash()
         if self._fires("host_oom", step, why_not=why_no_memory_cgroup):
             outgrow_memory(self._launch.place.work, self._launch.place.run_id)
+        if step in self._steps_due:
+            self._begin_signals(step)
+        if self._is_timed:
+            self._began_s = time.perf_counter()
 
     def loss(self, step: int, loss: float) -> float:
-        """Return the loss of `step` as a drill wants it."""
+        """Return the loss of `step` as a drill wants it, and as late."""
+        if self._is_timed:
+            self._drag_rest()
         for drill in self._fires("spike", step):
             self._spikes_until = step + drill.steps
         if self._fires("nan", step):
             return math.nan
         return loss * SPIKE_FACTOR if step < self._spikes_until else loss
+
+    def evaluated(self, metrics: Mapping[str, float]) -> dict[str, float]:
+        """Return what an evaluation found as a drill wants it."""
+        self._found = {**metrics, **self._found} if self._is_flat else {**self._found, **metrics}
+        return {name: self._found[name] for name in metrics}
 
     def is_due_after(self, step: int) -> bool:
         """Whether a drill may end the gang after `step`, or a rank in the step that follows."""
@@ -141,6 +166,27 @@ class Drills:
         for drill in preemptions:
             self._ask_parent("preempt", step, {"grace_s": drill.grace_s}, stop)
         return bool(preemptions)
+
+    def _begin_signals(self, step: int) -> None:
+        """Change from `step` on what this rank says of itself, where a drill says so."""
+        for drill in self._fires("slow", step):
+            self._own.factor = drill.factor
+        flat = self._fires("flat_validation", step, why_not=self._why_not_flat)
+        self._is_flat = bool(flat) or self._is_flat
+        if self._fires("idle_device", step) and self._launch.journal.watch is not None:
+            self._launch.journal.watch.play_idle()
+
+    def _why_not_flat(self) -> str:
+        """Return why no evaluation can stay what it was; "" where one can. Rank 0's counts."""
+        if self._found:
+            return ""
+        return "the script has reported no evaluation (a.evaluated) before this step."
+
+    def _drag_rest(self) -> None:
+        """Let what the step computes beside its passes, backward mostly, take that much longer too."""
+        self._took_s = time.perf_counter() - self._began_s
+        rest_s = max(0.0, self._took_s - self._own.dragged_s)
+        time.sleep(min((self._own.factor - 1.0) * rest_s, DRAG_S_MAX))
 
     def _has(self, kind: str) -> bool:
         return any(drill.kind == kind for drill in self._drills)
@@ -173,8 +219,9 @@ class Drills:
         """Whether this rank is meant: the named one, else the last where one rank is enough."""
         if drill.rank is not None:
             return drill.rank == self._launch.ranks.rank
-        is_of_one = "rank" in KINDS[drill.kind].options and drill.kind != "sigkill"
-        return not is_of_one or self._launch.ranks.rank == self._launch.ranks.world_size - 1
+        kind, ranks = KINDS[drill.kind], self._launch.ranks
+        is_of_one = "rank" in kind.options and not kind.of_all
+        return not is_of_one or ranks.rank == ranks.world_size - 1
 
     def _ask_parent(self, what: str, step: int, request: dict[str, Any], stop: StopSignal) -> None:
         """Ask the gang's parent to end this rank, or all, and wait for it."""

@@ -55,6 +55,17 @@ REHEARSALS: Mapping[str, Rehearsal] = {
     "evaluator_crash": Rehearsal(drill=f"evaluator_crash@{STEPS}"),
     "corrupt_checkpoint": Rehearsal(drill="corrupt_checkpoint@13"),
     "kill_run_worker": Rehearsal(drill="kill_run_worker@20", config=_SLOW),
+    "slow": Rehearsal(drill="slow@60,rank=1,factor=3", ranks=2, is_watched=True, config=_WATCHED),
+    "data_slow": Rehearsal(
+        drill="data_slow@60,rank=1,factor=3", ranks=2, is_watched=True, config=_WATCHED
+    ),
+    "flat_validation": Rehearsal(
+        drill="flat_validation@60", is_watched=True, config={**_WATCHED, "validate_every": 20}
+    ),
+    # Ten minutes of it are an alert.
+    "idle_device": Rehearsal(
+        drill="idle_device@13", is_watched=True, config={**_WATCHED, "steps": 50_000}
+    ),
     "code_error": Rehearsal(drill="code_error@13"),
     "kill_daemon": Rehearsal(drill="kill_daemon@20", alone=True, config=_SLOW),
 }

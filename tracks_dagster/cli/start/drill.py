@@ -46,7 +46,8 @@ AT_ONCE = 3  # runs under way: two cores are enough for them
 POLL_S = 0.5
 RUN_S_MAX = 900.0  # without a change of its track: then the row has how far it came
 ALL_S_MAX = 3600.0
-ALERT_S_MAX = 240.0  # for the watch to find what ends nothing; then it is stopped without an alert
+# For the watch to find what ends nothing: a rule may ask for ten minutes. Then the run is stopped.
+ALERT_S_MAX = 780.0
 PAGE_LINES = 2000
 WHAT_THE_TIMES_MEAN = (
     "Detected: from the fault to the record of the end, the eval's end or the alert; decided: from "

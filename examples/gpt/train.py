@@ -63,7 +63,7 @@ def main() -> None:
             norm = nn.utils.clip_grad_norm_(model.parameters(), GRADIENT_NORM_MAX)
             optimizer.step()
             scheduler.step()
-            a.report(step, loss=total, lr=lr, gradient_norm=float(norm))
+            a.report(step, loss=total, lr=lr, grad_norm=float(norm))
             if every and step % every == 0 and a.rank == 0:
                 with a.evaluating():
                     indices = range(len(samples) - held_out, len(samples))

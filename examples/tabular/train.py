@@ -59,7 +59,7 @@ def main() -> None:
             norm = nn.utils.clip_grad_norm_(model.parameters(), GRADIENT_NORM_MAX)
             optimizer.step()
             scheduler.step()
-            a.report(step, loss=total, lr=lr, gradient_norm=float(norm))
+            a.report(step, loss=total, lr=lr, grad_norm=float(norm))
 
 
 def backward(model: nn.Module, parts: Any, accumulation: int) -> torch.Tensor:

@@ -31,6 +31,7 @@ from benchmarks import (
     ledger_history,
     live_board,
     live_curves,
+    live_signals,
     retry,
     retry_kill,
     schedule,
@@ -59,7 +60,7 @@ BENCHMARKS: dict[str, Callable[[argparse.Namespace], dict[str, float]]] = {
     "schedule": lambda given: {**schedule.run(), **schedule_play.run()},
     "kubernetes": lambda given: kubernetes.run(),  # takes minutes and 3 GB; when asked
     # takes minutes and 1 GB of disk; when asked
-    "live": lambda given: {**live_curves.run(), **live_board.run()},
+    "live": lambda given: {**live_signals.run(), **live_curves.run(), **live_board.run()},
 }
 ALL = ("step", "start", "track", "ledger", "checkpoint", "retry", "schedule")
 SHORT = ("step", "start", "track", "reindex", "checkpoint-100mb")  # of --save and --compare
@@ -77,6 +78,7 @@ AT_MOST = {
     **ledger_history.AT_MOST,
     **live_curves.AT_MOST,
     **live_board.AT_MOST,
+    **live_signals.AT_MOST,
 }
 AT_LEAST = {**data.AT_LEAST, **retry.AT_LEAST, **ledger_history.AT_LEAST}
 WHY = {
@@ -92,6 +94,7 @@ WHY = {
     **ledger_history.WHY,
     **live_curves.WHY,
     **live_board.WHY,
+    **live_signals.WHY,
 }
 
 

@@ -37,9 +37,9 @@ WHY = {
 def run() -> dict[str, float]:
     """Return microseconds and what they are to a line written by hand and to a training step."""
     torch.set_num_threads(1)
-    report_s, between_s = _costs()
-    line_s = _decile(_bare_lines())
-    step_s = _decile(_training_steps())
+    report_s, between_s = costs()
+    line_s = decile(_bare_lines())
+    step_s = decile(training_steps())
     return {
         "report_us": report_s * 1e6,
         "between_reports_us": between_s * 1e6,
@@ -51,7 +51,7 @@ def run() -> dict[str, float]:
     }
 
 
-def _costs() -> tuple[float, float]:
+def costs() -> tuple[float, float]:
     """Return the seconds of a report, and of the way from it to the next step."""
     subject = Subject(1)
     reports, betweens = [], []
@@ -67,7 +67,7 @@ def _costs() -> tuple[float, float]:
                 betweens.append(began_at - reported_at)
                 reports.append(time.perf_counter() - began_at)
             reported_at = time.perf_counter()
-    return _decile(reports), _decile(betweens)
+    return decile(reports), decile(betweens)
 
 
 def _bare_lines() -> list[float]:
@@ -96,7 +96,7 @@ def _bare_lines() -> list[float]:
             os.close(file)
 
 
-def _training_steps() -> list[float]:
+def training_steps() -> list[float]:
     """Return the seconds of training steps of a small transformer. x: (BATCH, CONTEXT, WIDTH)"""
     torch.manual_seed(0)
     layer = nn.TransformerEncoderLayer(WIDTH, HEADS, 4 * WIDTH, batch_first=True)
@@ -112,7 +112,7 @@ def _training_steps() -> list[float]:
     return [_seconds(step) for _ in range(TRAINED)][WARM_UP:]
 
 
-def _decile(seconds: list[float]) -> float:
+def decile(seconds: list[float]) -> float:
     return statistics.quantiles(seconds, n=10)[0]
 
 

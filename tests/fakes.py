@@ -180,6 +180,7 @@ class FakeEvaluator:
         self.specs: list[EvalSpec] = []
         self.alone_at: list[str] = []
         self.is_alone = True
+        self.is_seen = True  # whether anybody sees its exit code
         self._store = store
         self._answers = list(answers)
 
@@ -191,8 +192,9 @@ class FakeEvaluator:
             raise answer
         if not isinstance(answer, str):
             self._store.put(spec.result_key, json.dumps(answer).encode())
+        exit_code = 1 if isinstance(answer, str) else 0
         return EvalOutcome(
-            exit_code=1 if isinstance(answer, str) else 0,
+            exit_code=exit_code if self.is_seen else None,
             message=answer if isinstance(answer, str) else "",
             started_at="2026-01-31T02:00:00.000000Z",
             finished_at="2026-01-31T02:00:05.000000Z",

@@ -144,6 +144,18 @@ def test_a_result_that_a_killed_process_left_is_used(
     assert len(evaluator.specs) == 1
 
 
+@pytest.mark.parametrize(
+    ("answer", "reason"), [(EVAL_RESULT, "completed"), ("nothing", "evaluator_error")]
+)
+def test_an_evaluator_whose_exit_nobody_saw_has_ended_by_the_result_that_it_left(
+    tracks: Tracks, store: FakeObjectStore, answer: dict[str, Any] | str, reason: str
+) -> None:
+    (opened,) = open_evals(tracks)
+    evaluator = FakeEvaluator(store, answer)
+    evaluator.is_seen = False
+    assert run_eval(tracks, evaluator, "r-1", opened.eval_id, 1).reason == reason
+
+
 def test_a_failed_evaluator_ends_the_attempt_and_the_next_is_opened_within_its_budget(
     tracks: Tracks, store: FakeObjectStore
 ) -> None:

@@ -62,7 +62,8 @@ class EvalSpec:
 class EvalOutcome:
     """How the evaluator's process ended. message: the last lines it wrote, cleaned of secrets.
 
-    exit_code: None when a signal or the time limit ended it. Only 0 promises a stored result.
+    exit_code: None when a signal or the time limit ended it, or nobody saw its end. Only 0 promises a
+    stored result.
     """
 
     exit_code: int | None

@@ -330,11 +330,13 @@ def _evaluated_end(
     dagster_run_id: str | None,
 ) -> EvalEnded:
     outcome = evaluator.run(spec)
-    if outcome.succeeded:
+    # Its exit code is lost where the warm parent that forked it ended first: a whole result counts.
+    if outcome.succeeded or outcome.exit_code is None:
         ended = _stored_end(tracks, opened, spec, outcome, dagster_run_id)
         if ended is not None:
             return ended
-    how = "without a result" if outcome.succeeded else f"with exit code {outcome.exit_code}"
+    is_known = outcome.exit_code not in (0, None)
+    how = f"with exit code {outcome.exit_code}" if is_known else "without a result"
     return failed_end(
         opened,
         outcome.message.strip() or f"The evaluator ended {how} and without a word.",

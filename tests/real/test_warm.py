@@ -178,6 +178,32 @@ def test_after_a_change_of_what_is_imported_it_forks_no_more_and_the_next_one_ha
     before.wait()
 
 
+def test_a_child_that_cannot_be_prepared_ends_and_is_no_second_parent(
+    address: Path, start: warm.Start, tmp_path: Path
+) -> None:
+    child = ask(address, replace(start, cwd=str(tmp_path / "gone")), tmp_path / "out")
+    assert child is not None
+    wait_for(lambda: child.poll() is not None)
+    assert child.poll() == warm.EXIT_UNPREPARED
+    assert "script.py was not started" in (tmp_path / "out").read_text()
+    good = ask(address, start, tmp_path / "good")
+    assert good is not None
+    wait_for(lambda: good.poll() == 0)
+
+
+def test_a_parent_that_has_ended_is_no_zombie_once_another_is_needed(
+    address: Path, start: warm.Start
+) -> None:
+    before = warm._started[-1]
+    before.kill()
+    wait_for(lambda: find_process(before.pid) is None)
+    assert warm.ensure(address, ["library"], start.environment)
+    assert before not in warm._started
+    assert before.returncode == -signal.SIGKILL
+    warm._started[-1].kill()
+    warm._started[-1].wait()
+
+
 def test_children_outlive_the_parent_and_a_child_may_fork_on(
     address: Path, start: warm.Start, tmp_path: Path
 ) -> None:

@@ -46,6 +46,7 @@ ANSWER_S_MAX = 10.0
 POLL_S = 0.05
 LOOK_S = 1.0  # from one look whether it is still needed to the next
 MESSAGE_BYTES_MAX = 1024 * 1024
+EXIT_UNPREPARED = 126  # of a child that could not be made a new process, as shells have it
 # Read when they are used, not when a library is imported; those of torchrun are for a process group.
 LATE = frozenset(
     (
@@ -180,7 +181,8 @@ def ensure(address: Path, modules: Sequence[str], environment: Mapping[str, str]
         env=dict(environment),
         stdin=subprocess.DEVNULL,
     )
-    _started.append(child)
+    # Asking those that have ended for their exit code takes them from the system's table.
+    _started[:] = [*(each for each in _started if each.poll() is None), child]
     give_up_at = time.monotonic() + IMPORT_S_MAX
     while child.poll() is None and time.monotonic() < give_up_at:
         if _listens(address):
@@ -371,12 +373,22 @@ def _fork(start: Start, output: int, errors: int) -> int:
     try:
         pid = os.fork()
         if pid == 0:
-            _prepare(start, output, errors)
+            _prepare_or_die(start, output, errors)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     if pid == 0:
         raise Become(start)
     return pid
+
+
+def _prepare_or_die(start: Start, output: int, errors: int) -> None:
+    """Prepare a forked child; one that cannot be ends here, and is no second warm parent."""
+    try:
+        _prepare(start, output, errors)
+    except BaseException as error:  # noqa: BLE001  # whatever it is, nothing of the parent's may go on
+        with suppress(OSError):
+            os.write(errors, f"{start.words[0]} was not started: {error}\n".encode())
+        os._exit(EXIT_UNPREPARED)
 
 
 def _prepare(start: Start, output: int, errors: int) -> None:

@@ -21,7 +21,12 @@ from tests.fakes import (
 )
 from tests.histories import History
 from tracks_dagster.attempts.effects.eval_tick import tick_evals
-from tracks_dagster.attempts.effects.sharing import lease_for, share_devices, waiting_launches
+from tracks_dagster.attempts.effects.sharing import (
+    describe_running,
+    lease_for,
+    share_devices,
+    waiting_launches,
+)
 from tracks_dagster.attempts.effects.watch import survey
 from tracks_dagster.attempts.effects.world import World
 from tracks_dagster.attempts.launch import plan_launches
@@ -30,9 +35,10 @@ from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.scheduling.effects.leases import DevicePool, Shared
-from tracks_dagster.scheduling.leases import LEASE_S_MAX, Found, Here
-from tracks_dagster.scheduling.model import Demand, Device, Plan, Start
+from tracks_dagster.scheduling.leases import LEASE_S_MAX, Found, Here, Holder
+from tracks_dagster.scheduling.model import Demand, Device, Plan, Running, Start
 from tracks_dagster.track.bodies import SCHEDULER, ComputeRequest, MemoryPeak
+from tracks_dagster.track.records import format_time
 
 HERE = Here(node="box", boot_id="boot-1", machine_id="m-1")
 GIB = 2**30
@@ -340,6 +346,46 @@ def test_a_device_is_shared_only_by_what_was_measured_and_fits_with_a_margin(
     state = pool.tracks.find_pool(HERE.pool)
     assert state is not None
     assert {lease.body.memory_bytes for lease in state.leases} == {12 * GIB}
+
+
+@pytest.mark.parametrize(
+    ("ends", "at_s", "left_s"),
+    [
+        ([("completed", 60.0)], 20.0, 40.0),
+        ([("completed", 60.0), ("evaluator_error", 0.0)], 20.0, 40.0),
+        ([("evaluator_error", 0.0)], 20.0, None),  # it says nothing of the next one
+        ([("completed", 60.0)], 90.0, 90.0),  # outlived: as long again, not "any moment now"
+    ],
+)
+def test_an_eval_is_expected_to_take_as_long_as_those_with_a_result_took(
+    tracks: Tracks,
+    clock: FakeClock,
+    ends: list[tuple[str, float]],
+    at_s: float,
+    left_s: float | None,
+) -> None:
+    history = History("r-1").declare(evals=(), promotion=None).open().place().restore()
+    for step, (reason, took_s) in enumerate(ends, start=1):
+        history.commit(step).open_eval(history.state.checkpoints[-1].ref)
+        times = {
+            "started_at": format_time(history.at),
+            "finished_at": format_time(history.at + timedelta(seconds=took_s)),
+        }
+        history.end_eval(history.state.evals[-1].opened, reason=reason, **times)
+    history.commit(40).open_eval(history.state.checkpoints[-1].ref)
+    written(tracks, history)
+    pool = pool_of(tracks)
+    key = f"r-1/{history.state.evals[-1].opened.eval_id}/1"
+    assert given(pool, key, "pretended:0")
+    pool.confirm(key, "dagster-1")
+    state = pool.tracks.find_pool(HERE.pool)
+    assert state is not None
+    holder = Holder(lease=state.leases[0], state=tracks.run("r-1"))
+    now = clock() + timedelta(seconds=at_s)
+    running = Running(
+        demand=Demand(key=key, count=1), devices=("pretended:0",), began_s=clock().timestamp()
+    )
+    assert describe_running(pool, now, holder, running).left_s == pytest.approx(left_s)
 
 
 def test_who_has_which_device_is_shown_and_a_strangers_with_his_pid(

@@ -28,6 +28,7 @@ from tracks_dagster.scheduling.effects.usage import read_usage
 from tracks_dagster.scheduling.leases import Holder
 from tracks_dagster.scheduling.model import LATER, Demand, Move, Running, Waits
 from tracks_dagster.scheduling.policy import EVAL
+from tracks_dagster.scheduling.recurrence import expected_s, left_s
 from tracks_dagster.scheduling.rules import plan
 from tracks_dagster.stores.journals import read_tail
 from tracks_dagster.track.bodies import MOVE, SCHEDULER, EvalEnded, MemoryPeak, StopRequested
@@ -41,12 +42,14 @@ from tracks_dagster.track.names import (
 )
 from tracks_dagster.track.records import Draft, Kind, parse_time
 from tracks_dagster.track.roles import STEPS, value_of
+from tracks_dagster.track.states.evals import is_completed
 from tracks_dagster.track.states.run_state import AttemptState, EvalState, RunState
 
 # What is kept of a device beside the most that was measured: fragments differ from run to run, and
 # CUDA's own context, which no allocator counts, takes 0.3 to 0.6 GiB.
 MEMORY_FACTOR = 1.1
 CONTEXT_BYTES = 2**30
+ATTEMPTS_READ_MAX = 5  # newest ones whose journals are read for a pace
 
 
 def share_devices(world: World, attempts: Sequence[OpenAttempt], *, by: str) -> Shared | None:
@@ -154,7 +157,7 @@ def _is_to_start(world: World, key: str) -> bool:
 
 
 def _eval_demand(state: RunState, each: EvalState, key: str) -> Demand:
-    needs = [_need(ended.memory) for ended in _ended_evals(state, each.opened.suite)]
+    needs = [_need(ended.memory) for ended in _completed_evals(state, each.opened.suite)]
     known = [need for need in needs if need is not None]
     return Demand(
         key=key,
@@ -169,17 +172,19 @@ def _eval_demand(state: RunState, each: EvalState, key: str) -> Demand:
     )
 
 
-def _ended_evals(state: RunState, suite: str) -> list[EvalEnded]:
-    return [e.ended for e in state.evals if e.ended is not None and e.opened.suite == suite]
+def _completed_evals(state: RunState, suite: str) -> list[EvalEnded]:
+    """Return the ends with a result, oldest first: one that failed says nothing of the next one."""
+    found = (e for e in state.evals if e.opened.suite == suite and is_completed(e))
+    return [each.ended for each in found if each.ended is not None]
 
 
 def _eval_s(state: RunState, suite: str) -> float | None:
-    """Return how long the suite has taken on this run's checkpoints, at most; None before the first."""
-    took = (
+    """Return how long the suite takes on this run's checkpoints; None before the first result."""
+    times_s = [
         (parse_time(each.finished_at) - parse_time(each.started_at)).total_seconds()
-        for each in _ended_evals(state, suite)
-    )
-    return max(took, default=None)
+        for each in _completed_evals(state, suite)
+    ]
+    return expected_s(times_s)
 
 
 def describe_running(pool: DevicePool, now: datetime, holder: Holder, running: Running) -> Running:
@@ -189,9 +194,8 @@ def describe_running(pool: DevicePool, now: datetime, holder: Holder, running: R
     if state is None:
         return running
     if named is not None:
-        took_s = _eval_s(state, named[1].rpartition("@")[0])
-        since_s = now.timestamp() - running.began_s
-        return replace(running, left_s=None if took_s is None else max(0.0, took_s - since_s))
+        expected = _eval_s(state, named[1].rpartition("@")[0])
+        return replace(running, left_s=left_s(expected, now.timestamp() - running.began_s))
     attempt = state.attempt(parse_attempt_key(key)[1])
     if attempt is None:
         return running
@@ -219,7 +223,7 @@ def _left_s(
     steps = value_of(state.declared.config, state.declared.roles, STEPS)
     if type(steps) is not int:
         return None
-    for attempt in reversed(state.attempts):
+    for attempt in reversed(state.attempts[-ATTEMPTS_READ_MAX:]):
         pace, last = _pace(tracks, state, attempt)
         if pace is None:
             continue

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.bodies import BEGIN
+from tests.bodies import BEGIN, CONFIG
 from tests.deciders import world_of
 from tests.fakes import (
     FakeClock,
@@ -35,6 +35,7 @@ from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.scheduling.effects.leases import DevicePool, Shared
+from tracks_dagster.scheduling.effects.recurrence import PastTimes
 from tracks_dagster.scheduling.leases import LEASE_S_MAX, Found, Here, Holder
 from tracks_dagster.scheduling.model import Demand, Device, Plan, Running, Start
 from tracks_dagster.track.bodies import SCHEDULER, ComputeRequest, MemoryPeak
@@ -348,6 +349,29 @@ def test_a_device_is_shared_only_by_what_was_measured_and_fits_with_a_margin(
     assert {lease.body.memory_bytes for lease in state.leases} == {12 * GIB}
 
 
+def test_a_run_without_steps_may_pass_by_what_runs_of_its_task_took(
+    tracks: Tracks, ledger: Ledger, clock: FakeClock
+) -> None:
+    """Two devices: r-1 has one for 100 s more, r-2 wants both, r-3 takes 120 s and r-4 takes 60 s."""
+    alone = {"compute": ComputeRequest(), "evals": (), "promotion": None}
+    for steps, device_s in ((10, 100.0), (20, 120.0), (30, 60.0)):
+        past = History(f"before-{steps}").declare(config={**CONFIG, "steps": steps}, **alone)
+        past.open().place().restore().commit(9)
+        written(tracks, past.end("completed", last_step=9, device_seconds=device_s).finish())
+    opened(tracks, "r-1", config={**CONFIG, "steps": 10})
+    pool = pool_of(tracks)
+    world = world_of(tracks, ledger, devices=pool)
+    assert shared(world).leased == {"r-1/a01"}
+    pool.confirm("r-1/a01", "dagster-1")
+    opened(tracks, "r-2", ranks=2)
+    opened(tracks, "r-3", config={**CONFIG, "steps": 20})
+    opened(tracks, "r-4", config={**CONFIG, "steps": 30})
+    found = shared(world)
+    assert found.leased == {"r-1/a01", "r-4/a01"}
+    waits = {each.key: each.why for each in found.waits}
+    assert "after r-1/a01, about" in waits["r-2/a01"]
+
+
 @pytest.mark.parametrize(
     ("ends", "at_s", "left_s"),
     [
@@ -359,6 +383,7 @@ def test_a_device_is_shared_only_by_what_was_measured_and_fits_with_a_margin(
 )
 def test_an_eval_is_expected_to_take_as_long_as_those_with_a_result_took(
     tracks: Tracks,
+    ledger: Ledger,
     clock: FakeClock,
     ends: list[tuple[str, float]],
     at_s: float,
@@ -385,7 +410,9 @@ def test_an_eval_is_expected_to_take_as_long_as_those_with_a_result_took(
     running = Running(
         demand=Demand(key=key, count=1), devices=("pretended:0",), began_s=clock().timestamp()
     )
-    assert describe_running(pool, now, holder, running).left_s == pytest.approx(left_s)
+    assert describe_running(pool, PastTimes(ledger), now, holder, running).left_s == pytest.approx(
+        left_s
+    )
 
 
 def test_who_has_which_device_is_shown_and_a_strangers_with_his_pid(

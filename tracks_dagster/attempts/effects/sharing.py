@@ -24,6 +24,7 @@ from tracks_dagster.attempts.pace import STEPS_MAX, Pace, measure
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.retry.effects.due import runs_with_open_evals
 from tracks_dagster.scheduling.effects.leases import DevicePool, Shared
+from tracks_dagster.scheduling.effects.recurrence import PastTimes
 from tracks_dagster.scheduling.effects.usage import read_usage
 from tracks_dagster.scheduling.leases import Holder
 from tracks_dagster.scheduling.model import LATER, Demand, Move, Running, Waits
@@ -61,8 +62,8 @@ def share_devices(world: World, attempts: Sequence[OpenAttempt], *, by: str) -> 
     pool = world.devices
     if pool is None:
         return None
-    now = world.tracks.now()
-    waiting = [_demand(world, each, now) for each in attempts if wants_devices(each, now)]
+    now, past = world.tracks.now(), PastTimes(world.ledger)
+    waiting = [_demand(world, past, each, now) for each in attempts if wants_devices(each, now)]
     waiting += _eval_demands(world)
     if not waiting:
         return Shared()
@@ -70,7 +71,7 @@ def share_devices(world: World, attempts: Sequence[OpenAttempt], *, by: str) -> 
     try:
         usage = read_usage(world.ledger, policy, now=now, prices=world.prices)
         decide = partial(plan, policy=policy, now_s=now.timestamp(), usage=usage)
-        shared = pool.share(waiting, decide, partial(describe_running, pool, now), by=by)
+        shared = pool.share(waiting, decide, partial(describe_running, pool, past, now), by=by)
     except TracksError as error:
         why = f"nobody can tell who has the devices of this machine: {error}"
         return Shared(
@@ -102,8 +103,9 @@ def waiting_launches(shared: Shared | None) -> list[PendingLaunch]:
     return [PendingLaunch(key=each.key, failed_count=0, why=each.why, waits=True) for each in waits]
 
 
-def _demand(world: World, each: OpenAttempt, now: datetime) -> Demand:
+def _demand(world: World, past: PastTimes, each: OpenAttempt, now: datetime) -> Demand:
     state, attempt = world.tracks.run(each.run_id), each.attempt
+    work_s = _left_s(world.tracks, state, None, now)
     return Demand(
         key=each.key,
         count=attempt.opened.compute.ranks,
@@ -112,7 +114,7 @@ def _demand(world: World, each: OpenAttempt, now: datetime) -> Demand:
         team=state.declared.team,
         owner=state.declared.owner,
         since_s=attempt.opened_at.timestamp(),
-        work_s=_left_s(world.tracks, state, None, now),
+        work_s=past.expected_s(state.declared) if work_s is None else work_s,
         is_interrupted=attempt.attempt_id > 1,
     )
 
@@ -187,15 +189,21 @@ def _eval_s(state: RunState, suite: str) -> float | None:
     return expected_s(times_s)
 
 
-def describe_running(pool: DevicePool, now: datetime, holder: Holder, running: Running) -> Running:
-    """Add what the run's own records and journal say: how long it still takes, what a move loses."""
-    state, key = holder.state, holder.lease.body.key
+def describe_running(
+    pool: DevicePool, past: PastTimes, now: datetime, holder: Holder, running: Running
+) -> Running:
+    """Add what the run's own records and journal say: how long it still takes, what a move loses.
+
+    past: of runs of this home's store, for one that has no steps yet.
+    """
+    state, key, store = holder.state, holder.lease.body.key, holder.lease.body.store
     named = parse_eval_attempt_key(key)
     if state is None:
         return running
+    elapsed_s = now.timestamp() - running.began_s
     if named is not None:
         expected = _eval_s(state, named[1].rpartition("@")[0])
-        return replace(running, left_s=left_s(expected, now.timestamp() - running.began_s))
+        return replace(running, left_s=left_s(expected, elapsed_s))
     attempt = state.attempt(parse_attempt_key(key)[1])
     if attempt is None:
         return running
@@ -203,10 +211,13 @@ def describe_running(pool: DevicePool, now: datetime, holder: Holder, running: R
     saved_at = own[-1].at if own else attempt.restored_at
     unsaved_s = 0.0 if saved_at is None else max(0.0, (now - saved_at).total_seconds())
     ranks = attempt.opened.compute.ranks
+    left = _left_s(pool.runs(store), state, attempt, now)
+    if left is None and store == pool.store:
+        left = left_s(past.expected_s(state.declared), elapsed_s)
     return replace(
         running,
         demand=replace(running.demand, is_interrupted=attempt.attempt_id > 1),
-        left_s=_left_s(pool.runs(holder.lease.body.store), state, attempt, now),
+        left_s=left,
         committed_s=own[-1].at.timestamp() if own else None,
         unsaved_ranks_s=unsaved_s * ranks,
         is_moving=state.stop_for(attempt) is not None,

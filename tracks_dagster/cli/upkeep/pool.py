@@ -32,10 +32,11 @@ from tracks_dagster.retry.effects.pool_nodes import (
     view_pools,
 )
 from tracks_dagster.scheduling.effects.leases import DeviceLine, DevicePool
+from tracks_dagster.scheduling.effects.recurrence import PastTimes
 from tracks_dagster.scheduling.model import CPU
 from tracks_dagster.settings import Settings, load_policy
 from tracks_dagster.track.body_json import to_json
-from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.track.errors import InvalidInput, LedgerError
 from tracks_dagster.track.text import units
 from tracks_dagster.wiring import App, open_devices
 
@@ -88,7 +89,11 @@ def devices(ctx: click.Context, as_json: bool) -> None:
     """Show the devices of this machine: who has each, since when, and why not to be had."""
     settings = Settings.from_environment()
     pool = open_devices(settings, open_tracks_to_read(settings), to_read=True)
-    lines, problems = pool.view(partial(describe_running, pool, pool.tracks.now()))
+    try:
+        past = PastTimes(open_ledger_to_read(settings))
+    except LedgerError:  # nothing was projected yet
+        past = PastTimes(None)
+    lines, problems = pool.view(partial(describe_running, pool, past, pool.tracks.now()))
     if as_json:
         print_json({"devices": [to_json(line) for line in lines], "problems": problems})
     else:

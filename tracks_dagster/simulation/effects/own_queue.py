@@ -24,12 +24,12 @@ WORK_S_MIN = 1.0  # of what ended before its first step
 
 ASSUMPTIONS = (
     "A run works as long as its attempts did between restore and end, in one piece.",
-    "Runs of one team and family, and evals of one suite, are the same task.",
+    "Runs of one team, project, size and length, and evals of one suite, are the same task.",
     "Every rank takes one device, every eval one; all devices are alike.",
 )
 
 _RUNS = """
-select run_id, team, owner, model_family, workload_class
+select run_id, team, owner, model_family, workload_class, max_steps, branched_from_step
 from training_runs
 where run_id in (
     select run_id from training_attempts where termination_reason is not null and ended_at >= :since
@@ -122,10 +122,18 @@ def _run(run: PastRun, facts: Mapping[str, Json], at_s: float) -> Submission:
         workload_class=facts["workload_class"] or "",
         team=facts["team"],
         owner=facts["owner"],
-        task=f"{facts['team']}/{facts['model_family']}",
-        estimate_s=run.estimated_s or None,
+        task=_task(run, facts),
         saves_every_s=every_s or None,
     )
+
+
+def _task(run: PastRun, facts: Mapping[str, Json]) -> str:
+    """Return the task that it is of, as of `scheduling.effects.recurrence`; "" for none."""
+    if facts["max_steps"] is None:
+        return ""
+    begins_at = facts["branched_from_step"] or 0
+    project = f"{facts['team']}/{facts['model_family']}"
+    return f"{project}, {run.devices} ranks, steps {begins_at} to {facts['max_steps']}"
 
 
 def _eval(row: Mapping[str, Json], at_s: float) -> Submission:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tracks_dagster.attempts.sensor_pace import (
@@ -65,6 +67,23 @@ def test_from_the_end_of_an_attempt_to_the_launch_of_the_next_no_sensor_waits_fo
     assert opened.changed_after(110.3)
     assert due(opened, ticked_s=110.3, now_s=110.8) == {LAUNCH, WATCH}
     assert not opened.next([AGAIN], 111.0).changed_after(110.8)
+
+
+def test_an_eval_waits_for_no_interval_after_a_commit_or_the_end_of_what_has_its_device() -> None:
+    committed = Work(kind="commits", name="r-1", number=3)
+    training = UNKNOWN.next([OPEN, committed], 100.0)
+    again = training.next([OPEN, replace(committed, number=4)], 110.0)
+    assert due(again, ticked_s=109.0, now_s=110.1) == {EVALS}
+    measured = Work(kind="eval", name="r-1/loss@40", number=1)
+    waits = again.next([OPEN, replace(committed, number=4), measured], 110.5)
+    ended = waits.next([KILLED, measured], 120.0)
+    assert EVALS in due(ended, ticked_s=119.0, now_s=120.1)
+
+
+def test_a_gang_waits_for_no_interval_after_the_end_of_an_eval_that_has_its_device() -> None:
+    measured = Work(kind="eval", name="r-2/loss@40", number=1)
+    waits = UNKNOWN.next([OPEN, measured], 100.0)
+    assert LAUNCH in due(waits.next([OPEN], 110.0), ticked_s=109.0, now_s=110.1)
 
 
 def test_what_has_work_ticks_every_five_seconds_and_what_has_none_once_a_minute() -> None:

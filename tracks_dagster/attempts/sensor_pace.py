@@ -31,9 +31,10 @@ CLOCK_S = 1.0  # by which two looks at one clock may differ
 class Work:
     """Something that a sensor may have to look at.
 
-    kind: `run`, of a run that goes on: its name, how many attempts it has, and why the newest ended
-    (None while it has not); `commits`, of such a run whose commits are evaluated; `news`, of such a run
-    with alerts, its newest one; `eval`, of one under way; `dataset`, of one with its newest record.
+    kind: `run`, of a run that continues: its name, how many attempts it has, and why the newest ended
+    (None while it has not); `commits`, of such a run whose commits are evaluated: how many it has;
+    `news`, of such a run with alerts, its newest one; `eval`, of one under way; `dataset`, of one with
+    its newest record.
     """
 
     kind: str
@@ -97,6 +98,11 @@ def work_by_sensor(work: Sequence[Work]) -> dict[str, frozenset[Work]]:
     for each in work:
         for name in _sensors_of(each):
             found[name].add(each)
+    # Gangs and evals wait for the same devices: an end of the one is news to the other that waits.
+    gangs, evals = found[names.LAUNCH_ATTEMPTS], {each for each in work if each.kind == "eval"}
+    if gangs and evals:
+        found[names.RUN_EVALS] |= gangs
+        found[names.LAUNCH_ATTEMPTS] = gangs | evals
     return {name: frozenset(each) for name, each in found.items()}
 
 

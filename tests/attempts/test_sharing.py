@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -38,8 +39,9 @@ from tracks_dagster.scheduling.effects.leases import DevicePool, Shared
 from tracks_dagster.scheduling.effects.recurrence import PastTimes
 from tracks_dagster.scheduling.leases import LEASE_S_MAX, Found, Here, Holder
 from tracks_dagster.scheduling.model import Demand, Device, Plan, Running, Start
+from tracks_dagster.stores.journals import journal_prefix
 from tracks_dagster.track.bodies import SCHEDULER, ComputeRequest, MemoryPeak
-from tracks_dagster.track.records import format_time
+from tracks_dagster.track.records import canonical_json, format_time
 
 HERE = Here(node="box", boot_id="boot-1", machine_id="m-1")
 GIB = 2**30
@@ -347,6 +349,35 @@ def test_a_device_is_shared_only_by_what_was_measured_and_fits_with_a_margin(
     state = pool.tracks.find_pool(HERE.pool)
     assert state is not None
     assert {lease.body.memory_bytes for lease in state.leases} == {12 * GIB}
+
+
+@pytest.mark.parametrize(
+    ("steps", "since_s", "left_s"),
+    [
+        (30, 0.0, 20.0),  # ten steps of 2 s are left of 40
+        (30, 5.0, 15.0),
+        (30, 50.0, 50.0),  # nothing came for longer than all of them take
+        (40, 7.0, 7.0),  # it saves, or nobody closes it: not "any moment now"
+    ],
+)
+def test_a_gang_is_expected_to_end_by_its_pace_since_its_newest_step(
+    tracks: Tracks, ledger: Ledger, steps: int, since_s: float, left_s: float
+) -> None:
+    history = opened(tracks, "r-1")
+    pool = pool_of(tracks)
+    world = world_of(tracks, ledger, devices=pool)
+    shared(world)
+    written(tracks, history.supervise().place().restore())
+    lines = [
+        {"kind": "step", "t": format_time(history.at + timedelta(seconds=2 * step)), "step": step}
+        | {"loss": 1.0, "metrics": {}, "step_s": 1.9, "data_s": 0.1}
+        for step in range(1, steps + 1)
+    ]
+    key = f"{journal_prefix('r-1', 1, history.launch_id, 0)}{0:012d}.jsonl"
+    tracks.store.put(key, b"".join(canonical_json(line) + b"\n" for line in lines))
+    now = history.at + timedelta(seconds=2 * steps + since_s)
+    [line] = pool.view(partial(describe_running, pool, PastTimes(ledger), now))[0][:1]
+    assert line.free_in_s == pytest.approx(left_s)
 
 
 def test_a_run_without_steps_may_pass_by_what_runs_of_its_task_took(

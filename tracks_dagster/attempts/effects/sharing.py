@@ -31,7 +31,7 @@ from tracks_dagster.scheduling.model import LATER, Demand, Move, Running, Waits
 from tracks_dagster.scheduling.policy import EVAL
 from tracks_dagster.scheduling.recurrence import expected_s, left_s
 from tracks_dagster.scheduling.rules import plan
-from tracks_dagster.stores.journals import read_tail
+from tracks_dagster.stores.journals import StepLine, read_tail
 from tracks_dagster.track.bodies import MOVE, SCHEDULER, EvalEnded, MemoryPeak, StopRequested
 from tracks_dagster.track.errors import TracksError
 from tracks_dagster.track.names import (
@@ -235,19 +235,24 @@ def _left_s(
     if type(steps) is not int:
         return None
     for attempt in reversed(state.attempts[-ATTEMPTS_READ_MAX:]):
-        pace, last = _pace(tracks, state, attempt)
-        if pace is None:
+        pace, newest = _pace(tracks, state, attempt)
+        if pace is None or newest is None:
             continue
+        if attempt is running:
+            since_s = (now - parse_time(newest.at)).total_seconds()
+            return left_s(max(0, steps - newest.step) * pace.step_s, since_s)
         resumes = state.resumes_from
-        done = last if attempt is running else (resumes.step if resumes is not None else 0)
-        return max(0.0, (steps - done) * pace.step_s)
+        done = resumes.step if resumes is not None else 0
+        return max(0, steps - done) * pace.step_s
     return None
 
 
-def _pace(tracks: Tracks, state: RunState, attempt: AttemptState) -> tuple[Pace | None, int]:
-    """Return the pace of an attempt, and its last step that is known."""
+def _pace(
+    tracks: Tracks, state: RunState, attempt: AttemptState
+) -> tuple[Pace | None, StepLine | None]:
+    """Return the pace of an attempt, and its newest step that is known."""
     if attempt.placed is None:
-        return None, 0
+        return None, None
     tail = read_tail(
         tracks.store,
         state.run_id,
@@ -256,7 +261,7 @@ def _pace(tracks: Tracks, state: RunState, attempt: AttemptState) -> tuple[Pace 
         steps_max=STEPS_MAX + 1,
     )
     ends_s = [parse_time(step.at).timestamp() for step in tail.steps]
-    return measure(attempt.attempt_id, ends_s), tail.steps[-1].step if tail.steps else 0
+    return measure(attempt.attempt_id, ends_s), tail.steps[-1] if tail.steps else None
 
 
 def _ask_to_move(pool: DevicePool, move: Move) -> str | None:

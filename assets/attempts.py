@@ -9,6 +9,7 @@ import platform
 import time
 import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -33,7 +34,7 @@ from dagster import (
 )
 
 from tracks_dagster.attempts.effects.closing import find_attempt
-from tracks_dagster.attempts.effects.sharing import lease_for
+from tracks_dagster.attempts.effects.sharing import devices_since, lease_for
 from tracks_dagster.attempts.effects.supervise import Supervisor
 from tracks_dagster.attempts.ports import Orchestrator
 from tracks_dagster.checkpoints.effects.checkpoint_reports import (
@@ -174,7 +175,10 @@ def _supervise(
     ref = AttemptRef(run_id=run_id, attempt_id=attempt_id)
     _, attempt = find_attempt(app.tracks, ref)
     launcher = attempt.opened.compute.launcher
-    devices = app.devices if launcher == names.LOCAL else None
+    devices = None
+    if launcher == names.LOCAL:
+        tag = context.run.tags.get(names.TAG_LEASE)
+        devices = devices_since(app.devices, ref.key, tag, attempt.held)
     reports = CheckpointReports(
         attempt_id=attempt_id,
         is_reported=partial(context.instance.has_dynamic_partition, names.CHECKPOINT_PARTITIONS),
@@ -205,7 +209,7 @@ def _supervise(
         devices=devices,
     )
     if devices is not None:
-        world = app.world(policy, orchestrator)
+        world = replace(app.world(policy, orchestrator), devices=devices)
         lease_for(world, ref.key, by=names.TRAIN_ATTEMPT_JOB, dagster_run_id=context.run.run_id)
     try:
         return supervisor.supervise(run_id, attempt_id)

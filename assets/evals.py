@@ -4,6 +4,8 @@ One partition is one eval of a checkpoint. Which evals are due, and their budget
 track; this is what Dagster shows of it.
 """
 
+from dataclasses import replace
+
 from dagster import (
     AssetExecutionContext,
     AssetSpec,
@@ -17,11 +19,12 @@ from dagster import (
     in_process_executor,
 )
 
-from tracks_dagster.attempts.effects.sharing import lease_for
+from tracks_dagster.attempts.effects.sharing import devices_since, lease_for
 from tracks_dagster.attempts.ports import Orchestrator
 from tracks_dagster.clean_errors import without_secrets
 from tracks_dagster.data.effects.evals import find_eval, run_eval
 from tracks_dagster.review.effects.metadata import eval_metadata, result_sha256
+from tracks_dagster.scheduling.effects.leases import DevicePool
 from tracks_dagster.track import names
 from tracks_dagster.track.errors import GangError, InvalidInput, NoDevices
 from tracks_dagster.track.names import eval_attempt_key, parse_eval_key
@@ -61,10 +64,15 @@ def evals(
         opened = find_eval(state, eval_id, _number(context)).opened
     except InvalidInput as error:
         raise Failure(str(error), allow_retries=False) from error
-    devices = app.devices if state.declared.compute.launcher == names.LOCAL else None
+    key = eval_attempt_key(run_id, eval_id, opened.number)
+    devices: DevicePool | None = None
+    if state.declared.compute.launcher == names.LOCAL:
+        devices = devices_since(app.devices, key, context.run.tags.get(names.TAG_LEASE))
     try:
         if devices is not None:
-            _lease(context, app, orchestrator, eval_attempt_key(run_id, eval_id, opened.number))
+            world = replace(app.world(app.usable_policy()[0], orchestrator), devices=devices)
+            job = names.EVALUATE_CHECKPOINT_JOB
+            lease_for(world, key, by=job, dagster_run_id=context.run.run_id)
         ended = run_eval(
             app.tracks,
             app.evaluator,
@@ -93,12 +101,6 @@ evaluate_checkpoint = define_asset_job(
     tags={"dagster/max_retries": "0"},
     description="Runs one attempt at one eval; requested by run_evals.",
 )
-
-
-def _lease(context: AssetExecutionContext, app: App, orchestrator: Orchestrator, key: str) -> None:
-    world = app.world(app.usable_policy()[0], orchestrator)
-    job = names.EVALUATE_CHECKPOINT_JOB
-    lease_for(world, key, by=job, dagster_run_id=context.run.run_id)
 
 
 def _number(context: AssetExecutionContext) -> int | None:

@@ -61,13 +61,17 @@ def launch_attempts(
         return SkipReason(app.redact(skip_reason(looked, idle="every open attempt is supervised")))
     keys = [request.attempt_key for request in plan.requests]
     return SensorResult(
-        run_requests=[_run_request(request) for request in plan.requests],
+        run_requests=[
+            _run_request(request, shared.seqs.get(request.attempt_key)) for request in plan.requests
+        ],
         dynamic_partitions_requests=[AddDynamicPartitionsRequest(names.ATTEMPT_PARTITIONS, keys)],
     )
 
 
-def _run_request(request: LaunchRequest) -> RunRequest:
+def _run_request(request: LaunchRequest, lease_seq: int | None) -> RunRequest:
     tags = {names.TAG_TRAINING_RUN: request.run_id, names.TAG_ATTEMPT: request.attempt_key}
+    if lease_seq is not None:
+        tags[names.TAG_LEASE] = str(lease_seq)
     if request.parent is not None and request.root is not None:
         # For the UI: the first run's page shows the group, each other one's tags lead to it. A parent
         # that is named in tags alone makes no re-execution, which would take over its outputs.

@@ -65,11 +65,10 @@ def run_evals(
 
 
 def _run_request(request: EvalRequest) -> RunRequest:
-    return RunRequest(
-        run_key=request.run_key,
-        partition_key=request.eval_key,
-        tags={names.TAG_TRAINING_RUN: request.run_id, names.TAG_EVAL: request.attempt_key},
-    )
+    tags = {names.TAG_TRAINING_RUN: request.run_id, names.TAG_EVAL: request.attempt_key}
+    if request.lease_seq is not None:
+        tags[names.TAG_LEASE] = str(request.lease_seq)
+    return RunRequest(run_key=request.run_key, partition_key=request.eval_key, tags=tags)
 
 
 def _event(decided: PromotionDecided) -> AssetMaterialization | AssetObservation:

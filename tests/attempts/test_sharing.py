@@ -24,6 +24,7 @@ from tests.histories import History
 from tracks_dagster.attempts.effects.eval_tick import tick_evals
 from tracks_dagster.attempts.effects.sharing import (
     describe_running,
+    devices_since,
     lease_for,
     share_devices,
     waiting_launches,
@@ -42,6 +43,7 @@ from tracks_dagster.scheduling.model import Demand, Device, Plan, Running, Start
 from tracks_dagster.stores.journals import journal_prefix
 from tracks_dagster.track.bodies import SCHEDULER, ComputeRequest, MemoryPeak
 from tracks_dagster.track.records import canonical_json, format_time
+from tracks_dagster.track.track import log_key, pool_track
 
 HERE = Here(node="box", boot_id="boot-1", machine_id="m-1")
 GIB = 2**30
@@ -173,6 +175,41 @@ def test_a_confirmation_and_a_new_lease_race_for_one_record(
     assert shared(world).leased == frozenset()
     assert looks == [True, True]  # the lease of r-2 lost its place, and was not written
     assert list(held(pool)) == ["r-1/a01"]
+
+
+def test_who_starts_under_a_lease_reads_nothing_of_the_pool_before_it(
+    tracks: Tracks, ledger: Ledger, clock: FakeClock, store: FakeObjectStore
+) -> None:
+    pool = pool_of(tracks)
+    world = world_of(tracks, ledger, devices=pool)
+    opened(tracks, "r-1")
+    shared(world)
+    pool.confirm("r-1/a01", "dagster-1")
+    second = opened(tracks, "r-2")
+    assert shared(world).seqs == {"r-1/a01": 0, "r-2/a01": 2}
+
+    def worker(seq: int | None) -> DevicePool:
+        own = Tracks(store, now=clock, new_uid=lambda: "e" * 32, project=lambda _: None)
+        found = devices_since(pool_of(own), "r-2/a01", None if seq is None else str(seq))
+        assert found is not None
+        return found
+
+    calls = len(store.calls)
+    lease = worker(2).confirm("r-2/a01", "dagster-2")
+    assert lease is not None
+    assert (lease.seq, lease.body.devices) == (2, ("pretended:1",))
+    read = {key for method, key in store.calls[calls:] if method == "get"}
+    assert not read & {log_key(pool_track(HERE.pool), seq) for seq in (0, 1)}
+    for seq in (None, 1, 3, 99):  # not known, no lease of it, not there
+        again = worker(seq).confirm("r-2/a01", "dagster-2")
+        assert again is not None
+        assert again.seq == 2
+    late = worker(2)
+    written(tracks, second.supervise().place().end("unknown"))
+    opened(tracks, "r-3")
+    assert shared(world).leased == {"r-1/a01", "r-3/a01"}
+    assert late.confirm("r-2/a01", "dagster-2") is None
+    assert worker(2).find("r-2/a01") is None
 
 
 def test_two_homes_of_one_machine_share_its_devices(

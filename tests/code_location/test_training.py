@@ -200,7 +200,7 @@ def test_the_launcher_registers_the_partition_and_requests_one_run(
     assert isinstance(first, SensorResult)
     (request,) = first.run_requests or ()
     assert (request.run_key, request.partition_key) == (f"{KEY}/0", KEY)
-    assert request.tags[names.TAG_ATTEMPT] == KEY
+    assert (request.tags[names.TAG_ATTEMPT], request.tags[names.TAG_LEASE]) == (KEY, "0")
     (registration,) = first.dynamic_partitions_requests or ()
     assert registration.partition_keys == [KEY]
     again = tick(launch_attempts, app, instance, dagster_runs)

@@ -68,6 +68,20 @@ def test_a_track_that_lost_its_first_record_is_not_begun_anew(
         _decide(track)
 
 
+def test_a_track_that_is_read_from_a_record_on_is_continued_behind_it_alone(
+    store: FakeObjectStore,
+) -> None:
+    track = Track(store, NAME, now=FakeClock(), first=2)
+    assert [record.seq for record in track.refresh()] == [2, 3, 4]
+    record = _decide(track)
+    assert [each.seq for each in track.refresh()] == [2, 3, 4, 5]
+    assert Track(store, NAME, now=FakeClock()).refresh()[-1] == record  # the chain holds
+    store.delete(log_key(NAME, 4))
+    for first in (3, 4, 9):
+        with pytest.raises(TrackBroken, match="has lost its record"):
+            _decide(Track(store, NAME, now=FakeClock(), first=first))
+
+
 def test_what_others_append_between_the_reading_and_the_list_is_no_gap(
     store: FakeObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -120,12 +120,23 @@ MUTES_TRACK = f"{ALERTS}mutes"  # likewise
 
 class Track:
     """One track. Made for several processes, and safe for several threads of one: what was read is
-    replaced by a longer list, never changed, and no thread waits for another's store."""
+    replaced by a longer list, never changed, and no thread waits for another's store.
+
+    first: the seq of the first record that is read. It has to be there, and "all records" are those
+    from it on.
+    """
 
     def __init__(
-        self, store: ObjectStore, name: str, *, now: Clock, sleep: Sleep = time.sleep
+        self,
+        store: ObjectStore,
+        name: str,
+        *,
+        now: Clock,
+        sleep: Sleep = time.sleep,
+        first: int = 0,
     ) -> None:
         self.name = name
+        self._first = first
         self._store = store
         self._now = now
         self._sleep = sleep
@@ -145,9 +156,8 @@ class Track:
         records = self._records
         found: list[Record] = []
         try:
-            for record in read_records(
-                self._store, self.name, after=records[-1] if records else None
-            ):
+            after = records[-1] if records else None
+            for record in read_records(self._store, self.name, after=after, first=self._first):
                 found.append(record)
         finally:  # what comes before a broken record holds
             records = self._keep([*records, *found]) if found else records
@@ -168,7 +178,7 @@ class Track:
             Walk(
                 draft=draft,
                 at=self._now(),
-                seq=len(records),
+                seq=self._first + len(records),
                 prev_sha256=records[-1].sha256 if records else None,
             )
         )
@@ -189,7 +199,7 @@ class Track:
             claim = Claim(
                 draft=draft,
                 at=self._now(),
-                seq=len(records),
+                seq=self._first + len(records),
                 prev_sha256=records[-1].sha256 if records else None,
             )
             done = self._drive(claim)
@@ -211,7 +221,7 @@ class Track:
         done = self._drive(claim)
         if done.outcome is not Outcome.APPENDED:
             return None
-        if len(known) == done.record.seq:
+        if self._first + len(known) == done.record.seq:
             self._keep([*known, done.record])
         return done.record
 
@@ -223,8 +233,11 @@ class Track:
         if self._is_whole:
             return
         last = last_seq(self._store, self.name)
-        if last >= len(self._records) and last >= len(self.refresh()):
-            raise lost_record(self.name, len(self._records), last)
+        if last >= self._first + len(self._records):
+            self.refresh()
+        following = self._first + len(self._records)
+        if last >= following or following == self._first > 0:
+            raise lost_record(self.name, following, last)
         self._is_whole = True
 
     def _keep(self, records: list[Record]) -> list[Record]:
@@ -237,14 +250,20 @@ class Track:
         return drive(self._store, self.name, machine, sleep=self._sleep)
 
 
-def read_records(store: ObjectStore, name: str, *, after: Record | None = None) -> Iterator[Record]:
-    """Yield the records of a track, or those that follow `after`, checking the chain as they come."""
+def read_records(
+    store: ObjectStore, name: str, *, after: Record | None = None, first: int = 0
+) -> Iterator[Record]:
+    """Yield the records of a track from `first` on, or those that follow `after`, checking the chain
+    as they come."""
     previous = after
-    for seq in range(after.seq + 1 if after else 0, RECORDS_MAX):
+    for seq in range(after.seq + 1 if after else first, RECORDS_MAX):
         data = store.get(log_key(name, seq))
         if data is None:
             return
-        previous = _read(name, previous.sha256 if previous is not None else None, data, seq)
+        before = previous.sha256 if previous is not None else None
+        if previous is None and seq > 0:  # what it follows was not read
+            before = parse(data, seq=seq).prev_sha256
+        previous = _read(name, before, data, seq)
         yield previous
 
 

@@ -42,12 +42,14 @@ EVALS, PROMOTIONS = Evals(), Promotions()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvalRequest:
-    """A Dagster run to ask for: one attempt at one eval. run_key: as of `LaunchRequest`."""
+    """A Dagster run to ask for: one attempt at one eval. run_key: as of `LaunchRequest`. lease_seq: of
+    the lease of its device, None where it needs none of this machine."""
 
     run_id: str
     eval_key: str
     attempt_key: str
     run_key: str
+    lease_seq: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +104,14 @@ def _on_devices(world: World, tick: Tick[EvalsOfRun]) -> Tick[EvalsOfRun]:
     if shared is None:
         return tick
     done = tuple(
-        replace(run, requests=tuple(r for r in run.requests if shared.may_start(r.attempt_key)))
+        replace(
+            run,
+            requests=tuple(
+                replace(request, lease_seq=shared.seqs.get(request.attempt_key))
+                for request in run.requests
+                if shared.may_start(request.attempt_key)
+            ),
+        )
         for run in tick.done
     )
     waits = EvalsOfRun(

@@ -32,7 +32,14 @@ from tracks_dagster.scheduling.policy import EVAL
 from tracks_dagster.scheduling.recurrence import expected_s, left_s
 from tracks_dagster.scheduling.rules import plan
 from tracks_dagster.stores.journals import StepLine, read_tail
-from tracks_dagster.track.bodies import MOVE, SCHEDULER, EvalEnded, MemoryPeak, StopRequested
+from tracks_dagster.track.bodies import (
+    MOVE,
+    SCHEDULER,
+    EvalEnded,
+    HeldDevices,
+    MemoryPeak,
+    StopRequested,
+)
 from tracks_dagster.track.errors import TracksError
 from tracks_dagster.track.names import (
     LOCAL,
@@ -95,6 +102,20 @@ def lease_for(world: World, key: str, *, by: str, dagster_run_id: str) -> None:
         for each in survey(world).done
     ]
     share_devices(world, attempts, by=by)
+
+
+def devices_since(
+    pool: DevicePool | None, key: str, tag: str | None, held: HeldDevices | None = None
+) -> DevicePool | None:
+    """Return the pool, read from the lease of `key` on where its seq is known.
+
+    tag: of the Dagster run that starts it, None of one that a person asked for; held: as the claim
+    before it has them.
+    """
+    seq = int(tag) if tag is not None and tag.isdecimal() else None
+    if seq is None and held is not None:
+        seq = held.seq
+    return pool if pool is None or seq is None else pool.since(seq, key)
 
 
 def waiting_launches(shared: Shared | None) -> list[PendingLaunch]:

@@ -72,9 +72,9 @@ class Tracks:
         self.new_uid = new_uid
         self._project = project
         self._lock = threading.Lock()  # of the table of tracks; nothing is read or written under it
-        self._tracks: dict[str, Track] = {}
+        self._tracks: dict[tuple[str, int], Track] = {}  # by name, and the seq of the first record
         self._run_states: dict[str, RunState] = {}
-        self._pool_states: dict[str, PoolState] = {}
+        self._pool_states: dict[tuple[str, int], PoolState] = {}
 
     def draft(self, kind: Kind, body: object, *, attempt_id: int | None = None) -> Draft:
         """Return a draft with a fresh uid, its words cleaned of secrets.
@@ -157,22 +157,25 @@ class Tracks:
         record = track.decide(lambda records: choose(dataset_state.fold(records)))
         return self._projected(track.name, record)
 
-    def find_pool(self, pool: str) -> PoolState | None:
-        """Return the state of the pool's track now; None where it has no record."""
-        track = self._track(pool_track(pool))
-        return self._folded_pool(track.name, track.refresh())
+    def find_pool(self, pool: str, *, first: int = 0) -> PoolState | None:
+        """Return the state of the pool's track now; None where it has no record.
+
+        first: the seq of a lease: nothing before it is read, and the state has what followed alone.
+        """
+        track = self._track(pool_track(pool), first)
+        return self._folded_pool(track.name, track.refresh(), first)
 
     def decide_pool(
-        self, pool: str, choose: Callable[[PoolState | None], Draft | None]
+        self, pool: str, choose: Callable[[PoolState | None], Draft | None], *, first: int = 0
     ) -> Record | None:
         """Append the decision that `choose` makes of the pool's state; None when there is none.
 
-        As of `decide_run`. The first decision makes the track.
+        As of `decide_run`, and first as of `find_pool`. The first decision makes the track.
         """
-        track = self._track(pool_track(pool))
+        track = self._track(pool_track(pool), first)
 
         def chosen(records: list[Record]) -> Draft | None:
-            state = self._folded_pool(track.name, records)
+            state = self._folded_pool(track.name, records, first)
             draft = choose(state)
             return None if draft is None else pool_state.check(state, pool, draft)
 
@@ -221,14 +224,15 @@ class Tracks:
                 error,
             )
 
-    def _track(self, name: str) -> Track:
+    def _track(self, name: str, first: int = 0) -> Track:
         with self._lock:
-            track = self._tracks.pop(name, None) or Track(self.store, name, now=self.now)
-            self._tracks[name] = track
+            track = self._tracks.pop((name, first), None)
+            track = track or Track(self.store, name, now=self.now, first=first)
+            self._tracks[name, first] = track
             if len(self._tracks) > TRACKS_CACHED_MAX:
                 oldest = next(iter(self._tracks))
                 del self._tracks[oldest]
-                self._run_states.pop(oldest, None)
+                self._run_states.pop(oldest[0], None)
                 self._pool_states.pop(oldest, None)
             return track
 
@@ -243,13 +247,13 @@ class Tracks:
             self._run_states[name] = state
         return state
 
-    def _folded_pool(self, name: str, records: list[Record]) -> PoolState | None:
+    def _folded_pool(self, name: str, records: list[Record], first: int) -> PoolState | None:
         """Return the state after exactly `records`, from what was folded before."""
-        state = self._pool_states.get(name)
-        if state is not None and state.head.seq >= len(records):
+        state = self._pool_states.get((name, first))
+        if state is not None and state.head.seq >= first + len(records):
             state = None
-        known = state.head.seq + 1 if state is not None else 0
+        known = state.head.seq + 1 - first if state is not None else 0
         state = pool_state.fold(records[known:], state)
         if state is not None:
-            self._pool_states[name] = state
+            self._pool_states[name, first] = state
         return state

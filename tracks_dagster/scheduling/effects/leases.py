@@ -7,7 +7,8 @@ of them has it, the others look again. Killed anywhere, nothing is left that som
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
@@ -38,7 +39,7 @@ from tracks_dagster.scheduling.model import (
     Waits,
 )
 from tracks_dagster.track.bodies import DevicesLeased, HeldDevices, LeaseConfirmed
-from tracks_dagster.track.errors import InvalidDecision, NoDevices, TracksError
+from tracks_dagster.track.errors import InvalidDecision, NoDevices, TrackBroken, TracksError
 from tracks_dagster.track.records import Draft, Kind, format_time
 from tracks_dagster.track.states.pool_state import Lease, NodeState, PoolState
 
@@ -52,18 +53,23 @@ Describe = Callable[[Holder, Running], Running]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shared:
-    """What came of sharing out the devices. wanted: the keys of all that is to start; leased: of what
-    may start now.
+    """What came of sharing out the devices. wanted: the keys of all that is to start; seqs: of these
+    the ones that may start now, with the seqs of their leases.
 
     moves: what has to make room. waits: what has no lease, and why. problems: in words, what stays
     leased because nobody can tell whether it has ended.
     """
 
     wanted: frozenset[str] = frozenset()
-    leased: frozenset[str] = frozenset()
+    seqs: Mapping[str, int] = field(default_factory=dict)
     moves: tuple[Move, ...] = ()
     waits: tuple[Waits, ...] = ()
     problems: tuple[str, ...] = ()
+
+    @property
+    def leased(self) -> frozenset[str]:
+        """The keys of what may start now."""
+        return frozenset(self.seqs)
 
     def may_start(self, key: str) -> bool:
         """Whether it has its devices, or needs none of this machine."""
@@ -98,6 +104,7 @@ class DevicePool:
     look: which devices there are, and which of those that nobody leased a stranger holds; bounded.
     gone: which of these devices are not on the machine any more, as far as anybody can tell; bounded.
     hides_gpus: whether what is leased must see no accelerator, though there may be some.
+    first: the seq of the lease from which on `find` and `confirm` read the track, as `since` says.
     """
 
     here: Here
@@ -109,13 +116,27 @@ class DevicePool:
     gone: Callable[[Sequence[str]], tuple[str, ...]] = lambda names: ()
     is_gone: Callable[[DevicesLeased], bool] = lambda body: False
     hides_gpus: bool = False
+    first: int = 0
+
+    def since(self, seq: int, key: str) -> DevicePool:
+        """Return the same pool, for a process that starts what has the lease of that seq.
+
+        It reads nothing before the lease: a track grows by two records with each start, and a bucket
+        gives some hundred a second. The pool as it is where the record is no lease of `key` that holds.
+        Raises StoreUnavailable.
+        """
+        with suppress(TrackBroken):
+            state = self.tracks.find_pool(self.here.pool, first=seq)
+            if state is not None and state.lease_of(key) is not None:
+                return replace(self, first=seq)
+        return self
 
     def find(self, key: str) -> Lease | None:
         """Return the lease of that attempt, or attempt at an eval; None where it has none.
 
         Raises TracksError where the pool's track cannot be read.
         """
-        state = self.tracks.find_pool(self.here.pool)
+        state = self.tracks.find_pool(self.here.pool, first=self.first)
         return None if state is None else state.lease_of(key)
 
     def confirm(self, key: str, dagster_run_id: str) -> Lease | None:
@@ -138,7 +159,7 @@ class DevicePool:
             )
             return self.tracks.draft(Kind.LEASE_CONFIRMED, body)
 
-        self.tracks.decide_pool(self.here.pool, choose)
+        self.tracks.decide_pool(self.here.pool, choose, first=self.first)
         lease = self.find(key)
         return lease if lease is not None and lease.confirmed_by == dagster_run_id else None
 
@@ -211,7 +232,7 @@ class DevicePool:
         wanted = frozenset(demand.key for demand in waiting)
         return Shared(
             wanted=wanted,
-            leased=wanted & turn.leased,
+            seqs={key: seq for key, seq in turn.leased.items() if key in wanted},
             moves=turn.plan.moves,
             waits=tuple(each for each in turn.plan.waits if each.key not in turn.leased),
             problems=tuple(turn.problems),
@@ -244,7 +265,7 @@ class _Turn:
     describe: Describe
     by: str
     plan: Plan = field(default_factory=Plan)
-    leased: set[str] = field(default_factory=set)
+    leased: dict[str, int] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
     _starts: list[Start] = field(default_factory=list)
     _freed: list[Lease] = field(default_factory=list)
@@ -273,7 +294,7 @@ class _Turn:
 
     def made(self, seq: int) -> None:
         """Go on with the plan after its next lease was appended."""
-        self.leased.add(self._starts[0].key)
+        self.leased[self._starts[0].key] = seq
         self._starts, self._freed, self._head_seq = self._starts[1:], [], seq
 
     def _replan(self, state: PoolState | None) -> None:
@@ -289,7 +310,7 @@ class _Turn:
         over = [each for each in holders if each not in holding]
         self._freed = [each.lease for each in over]
         self.problems = [_describe_unread(each) for each in holding if each.unread is not None]
-        self.leased = {each.lease.body.key for each in holding}
+        self.leased = {each.lease.body.key: each.lease.seq for each in holding}
         waiting = [demand for demand in self.waiting if demand.key not in self.leased]
         why = two_machines((each.lease for each in holding), pool.here) or found.problem
         stands = state.leases if state is not None else ()

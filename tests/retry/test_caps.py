@@ -15,7 +15,7 @@ from tracks_dagster.retry.decision import Refuse
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.scheduling.model import Usage
 from tracks_dagster.scheduling.policy import Allowance, SchedulingPolicy, WorkloadClass
-from tracks_dagster.track.bodies import BUDGET, MANUAL
+from tracks_dagster.track.bodies import BUDGET, MANUAL, HeldDevices
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.states.lifecycle import run_status
 
@@ -41,6 +41,17 @@ def test_an_open_attempt_costs_from_its_placement_on() -> None:
     )
     before = placed_at - timedelta(days=1)  # a clock that jumped costs nothing
     assert cost_of(history.state, PRICES, before).amount == pytest.approx(1.0)
+
+
+def test_an_open_attempt_with_leased_devices_costs_from_its_claim_on() -> None:
+    """Two ranks import for a minute before the first of them is placed."""
+    held = HeldDevices(pool="local/box", seq=4, devices=("GPU-0", "GPU-1"), why="free")
+    older = replace(held, seq=2)
+    history = run().open().supervise(held=older).supervise(held=held)
+    minute = history.records[-1].at + timedelta(seconds=60)
+    assert cost_of(history.state, PRICES, minute).amount == pytest.approx(1.12)  # 2 × 60 s more
+    history.supervise("dagster-2", held=held).place()  # it adopts the gang
+    assert cost_of(history.state, PRICES, minute).amount == pytest.approx(1.12)
 
 
 def test_a_device_without_a_price_is_told_and_guessed_at_by_nobody() -> None:

@@ -1,7 +1,8 @@
 """Whether a run, or a class, team or owner today, has spent the money that it may. Pure.
 
-Device seconds are counted as they are recorded, at today's prices; of an open attempt from its
-placement on. A device without a price costs nothing that is known, and the words say so.
+Device seconds are counted as they are recorded, at today's prices; of an open attempt from when its
+supervisor took the devices that it was given, on a cluster from its placement. A device without a price
+costs nothing that is known, and the words say so.
 """
 
 from __future__ import annotations
@@ -129,9 +130,19 @@ def _day_caps(
 def _device_s(attempt: AttemptState, now: datetime) -> float:
     if attempt.ended is not None:
         return attempt.ended.device_seconds
-    if attempt.placed is None or attempt.placed_at is None:
+    began_at = _leased_at(attempt) or attempt.placed_at
+    if began_at is None:
         return 0.0
-    return attempt.placed.world_size * max(0.0, (now - attempt.placed_at).total_seconds())
+    ranks = attempt.opened.compute.ranks if attempt.placed is None else attempt.placed.world_size
+    return ranks * max(0.0, (now - began_at).total_seconds())
+
+
+def _leased_at(attempt: AttemptState) -> datetime | None:
+    """Return when the devices of this machine were first claimed for it; None: it was given none."""
+    held = attempt.held
+    if held is None:
+        return None
+    return next(each.at for each in attempt.claims if each.body.held == held)
 
 
 def _unpriced(cost: Cost) -> str:

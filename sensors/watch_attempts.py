@@ -171,8 +171,12 @@ def _see(app: App) -> Tick[None]:
     found = app.look_at_devices()
     if found.problem is not None:
         return Tick(problems=(f"devices not seen: {found.problem}",))
+    try:
+        leased = app.devices.leased() if app.devices is not None else frozenset[str]()
+    except TracksError as error:
+        return Tick(problems=(f"devices not seen: {error}",))
     now = app.now()
-    day = see(app.store, app.ledger, found, node=platform.node(), now=now)
+    day = see(app.store, found, leased, node=platform.node(), now=now)
     if day is None or app.devices is None:
         return Tick()
     return watch_machine(app.devices.tracks, app.devices.here.pool, day, now)

@@ -10,17 +10,18 @@ from typing import cast
 import pytest
 
 from sensors.watch_attempts import _see
-from tests.bodies import placed
 from tests.fakes import FakeObjectStore
 from tests.histories import BEGIN, History
 from tracks_dagster.attempts.effects.idle import read_days, see
 from tracks_dagster.attempts.idle import IdleDay, held_by_nobody, tallied
 from tracks_dagster.attempts.machine import DeviceHolder, Devices, Gpu
 from tracks_dagster.ledger.effects.projector import Projector
+from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.ledger.prices import Prices
 from tracks_dagster.review.effects.goodput import read_goodput
 from tracks_dagster.review.effects.goodput_text import format_goodput
+from tracks_dagster.track.errors import StoreUnavailable
 from tracks_dagster.wiring import App
 
 GIB = 1024**3
@@ -32,6 +33,7 @@ def gpu(number: int, *, used_bytes: int = 0) -> Gpu:
 
 
 STRANGER = DeviceHolder(pid=7, process="python", uuid="GPU-1", used_bytes=GIB)
+LEASED = ("GPU-0", "GPU-2")
 FOUND = Devices(gpus=(gpu(0), gpu(1), gpu(2), gpu(3, used_bytes=2 * GIB)), holders=(STRANGER,))
 
 
@@ -48,6 +50,14 @@ def test_the_time_since_the_look_before_counts_as_what_the_look_finds() -> None:
     }
 
 
+def test_a_device_of_which_a_slice_is_leased_is_not_idle() -> None:
+    found = Devices(gpus=(replace(gpu(0), slices=("MIG-a", "MIG-b")),))
+    day = IdleDay(day="2026-01-31", node="n")
+    for seconds in (0, 30):
+        day = tallied(day, found, {"MIG-b"}, BEGIN + timedelta(seconds=seconds))
+    assert day.devices["GPU-0"].idle_s == 0.0
+
+
 @pytest.mark.parametrize("passed_s", [-3600.0, 121.0, 86_400.0])
 def test_time_in_which_nobody_looked_is_nobodys(passed_s: float) -> None:
     day = tallied(IdleDay(day="2026-01-31", node="n"), FOUND, (), BEGIN)
@@ -60,23 +70,19 @@ def test_time_in_which_nobody_looked_is_nobodys(passed_s: float) -> None:
 def test_idle_hours_stand_beside_the_account_in_money(
     store: FakeObjectStore, ledger: Ledger
 ) -> None:
-    run = History().declare().open().supervise()
-    body = placed(run.launch_id)
-    pairs = zip(body.ranks, ("GPU-0", "GPU-2"), strict=True)
-    ranks = tuple(replace(rank, device=device, accelerator="L4") for rank, device in pairs)
-    run.place(ranks=ranks).write_to(store)
+    History().declare().write_to(store)
     Projector(store, ledger).scan()
     for turn in range(0, 7201, 60):
-        see(store, ledger, FOUND, node="n", now=BEGIN + timedelta(seconds=turn))
-    see(store, ledger, Devices(), node="without", now=BEGIN)
+        see(store, FOUND, LEASED, node="n", now=BEGIN + timedelta(seconds=turn))
+    see(store, Devices(), (), node="without", now=BEGIN)
     found = held_by_nobody(read_days(store, since=None, until=date(2030, 1, 1)), PRICES)
     assert found is not None
-    # Two hours of four devices; the run's two ranks hold 0 and 2, 1 and 3 are in use by others.
+    # Two hours of four devices; 0 and 2 are leased, 1 and 3 are in use by others.
     assert (found.devices, found.seen_hours, found.idle_hours) == (4, pytest.approx(8.0), 0.0)
     store.delete(next(iter(store.list("daemon/devices/"))))
     for turn in range(0, 7201, 60):
         only = Devices(gpus=(gpu(4),))
-        see(store, ledger, only, node="n", now=BEGIN + timedelta(seconds=turn))
+        see(store, only, (), node="n", now=BEGIN + timedelta(seconds=turn))
     as_of = BEGIN + timedelta(hours=3)
     goodput = read_goodput(ledger, as_of=as_of, prices=PRICES, store=store)
     assert (
@@ -87,14 +93,30 @@ def test_idle_hours_stand_beside_the_account_in_money(
     assert list(read_days(store, since=date(2026, 2, 1), until=date(2026, 2, 2))) == []
 
 
-def test_the_watcher_sees_the_devices_of_its_machine(
-    store: FakeObjectStore, ledger: Ledger
+def test_the_watcher_sees_the_devices_of_its_machine_and_who_has_them(
+    store: FakeObjectStore, tracks: Tracks
 ) -> None:
+    devices = SimpleNamespace(
+        leased=lambda: frozenset({"GPU-0"}), tracks=tracks, here=SimpleNamespace(pool="local/n")
+    )
     app = SimpleNamespace(
-        look_at_devices=lambda: FOUND, store=store, ledger=ledger, now=lambda: BEGIN, devices=None
+        look_at_devices=lambda: FOUND, store=store, devices=devices, now=lambda: BEGIN
     )
     assert not _see(cast(App, app)).problems
+    app.now = lambda: BEGIN + timedelta(seconds=30)
+    assert not _see(cast(App, app)).problems
     [day] = read_days(store, since=None, until=BEGIN.date())
-    assert set(day.devices) == {"GPU-0", "GPU-1", "GPU-2", "GPU-3"}
+    assert {name: each.idle_s for name, each in day.devices.items()} == {
+        "GPU-0": 0.0,
+        "GPU-1": 0.0,
+        "GPU-2": 30.0,
+        "GPU-3": 0.0,
+    }
+
+    def unreadable() -> frozenset[str]:
+        raise StoreUnavailable("it is away")
+
+    devices.leased = unreadable
+    assert _see(cast(App, app)).problems == ("devices not seen: it is away",)
     app.look_at_devices = lambda: Devices(problem="nvidia-smi did not answer")
     assert _see(cast(App, app)).problems == ("devices not seen: nvidia-smi did not answer",)

@@ -21,10 +21,8 @@ POOL = "local/node-1"
 class Machine:
     """Two GPUs, looked at every half minute, as the daemon does."""
 
-    def __init__(
-        self, store: FakeObjectStore, tracks: Tracks, ledger: Ledger, clock: FakeClock
-    ) -> None:
-        self.store, self.tracks, self.ledger, self.clock = store, tracks, ledger, clock
+    def __init__(self, store: FakeObjectStore, tracks: Tracks, clock: FakeClock) -> None:
+        self.store, self.tracks, self.clock = store, tracks, clock
         pool = PoolHistory(POOL).lease("r-1/a01", "GPU-0")
         pool.write_to(store)
         tracks.project(pool.name)
@@ -36,7 +34,7 @@ class Machine:
         done: list[str] = []
         for _ in range(int(minutes * 2)):
             self.clock.at += timedelta(seconds=30)
-            day = see(self.store, self.ledger, found, node="node-1", now=self.clock.at)
+            day = see(self.store, found, (), node="node-1", now=self.clock.at)
             assert day is not None
             done += watch_machine(self.tracks, POOL, day, self.clock.at).decided
         return done
@@ -45,7 +43,7 @@ class Machine:
 def test_an_hour_without_a_holder_is_one_alert_and_a_holder_ends_it(
     store: FakeObjectStore, tracks: Tracks, ledger: Ledger, clock: FakeClock
 ) -> None:
-    machine = Machine(store, tracks, ledger, clock)
+    machine = Machine(store, tracks, clock)
     assert machine.watch(59, used=("GPU-0",)) == []
     assert machine.watch(10, used=("GPU-0",)) == [
         "local/node-1: Nobody has held 1 accelerator of node-1 for 60 min."
@@ -62,7 +60,7 @@ def test_midnight_begins_no_hour_anew_and_a_pause_of_the_daemon_does(
     store: FakeObjectStore, tracks: Tracks, ledger: Ledger, clock: FakeClock
 ) -> None:
     clock.at = clock.at.replace(hour=23, minute=20)
-    machine = Machine(store, tracks, ledger, clock)
+    machine = Machine(store, tracks, clock)
     assert machine.watch(59, used=("GPU-0",)) == []
     clock.advance(3600)  # nobody looked
     assert machine.watch(59, used=("GPU-0",)) == []

@@ -1,7 +1,8 @@
 """The devices of a machine that nobody holds, tallied by the day. Pure.
 
 The daemon looks every half minute. The time since the look before counts as what this look finds:
-held by an attempt of ours, in use by others (an eval, a notebook, a stranger), or held by nobody.
+leased to a gang or an eval, of this home or another, in use by others (a notebook, a stranger), or held
+by nobody.
 Time in which nobody looked is not counted.
 """
 
@@ -43,8 +44,8 @@ class IdleDay:
     devices: Mapping[str, DeviceDay] = field(default_factory=dict)
 
 
-def tallied(day: IdleDay, found: Devices, held: Collection[str], now: datetime) -> IdleDay:
-    """Return the day with this look. held: the devices that open attempts of ours were placed on."""
+def tallied(day: IdleDay, found: Devices, leased: Collection[str], now: datetime) -> IdleDay:
+    """Return the day with this look. leased: devices, or slices of them, whose leases hold."""
     passed_s = 0.0
     if day.seen_at is not None:
         passed_s = (now - parse_time(day.seen_at)).total_seconds()
@@ -59,14 +60,15 @@ def tallied(day: IdleDay, found: Devices, held: Collection[str], now: datetime) 
     }
     for gpu in found.gpus:
         before = devices.get(gpu.uuid, DeviceDay(model=gpu.name))
+        is_leased = not {gpu.uuid, *gpu.slices}.isdisjoint(leased)
         is_used = gpu.uuid in used or (gpu.used_bytes or 0) >= UNNAMED_BYTES_MIN
-        is_idle = gpu.uuid not in held and not is_used
+        is_idle = not (is_used or is_leased)
         since = None if is_gap else before.idle_since
         devices[gpu.uuid] = replace(
             before,
             idle_since=(since or format_time(now)) if is_idle else None,
             seen_s=before.seen_s + passed_s,
-            others_s=before.others_s + (passed_s if is_used and gpu.uuid not in held else 0.0),
+            others_s=before.others_s + (passed_s if is_used and not is_leased else 0.0),
             idle_s=before.idle_s + (passed_s if is_idle else 0.0),
         )
     return replace(day, seen_at=format_time(now), devices=devices)

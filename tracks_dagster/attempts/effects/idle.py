@@ -6,12 +6,11 @@ For people only: nothing is decided by it. Two daemons that look at once may los
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from datetime import date, datetime, timedelta
 
 from tracks_dagster.attempts.idle import SEE_EVERY_S, IdleDay, next_day, tallied
 from tracks_dagster.attempts.machine import Devices
-from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.track.body_json import from_json, to_json
 from tracks_dagster.track.errors import TrackBroken
 from tracks_dagster.track.ports import ObjectStore
@@ -21,22 +20,16 @@ DAYS = "daemon/devices/"
 SEE_EVERY = timedelta(seconds=SEE_EVERY_S)
 DAYS_MAX = 10_000  # of all machines, that one account reads
 
-_HELD = """
-select devices_json from training_attempts
-where termination_reason is null and placed_at is not null
-"""
-
 
 def see(
-    store: ObjectStore, ledger: Ledger, found: Devices, *, node: str, now: datetime
+    store: ObjectStore, found: Devices, leased: Collection[str], *, node: str, now: datetime
 ) -> IdleDay | None:
     """Add a look at the machine's devices to its day, and return that; None without devices."""
     if not found.gpus:
         return None
     key = _key(node, now)
     day = _read(store, key) or _begun(store, node, now)
-    held = {uuid for row in ledger.query(_HELD, {}) for uuid in json.loads(row["devices_json"])}
-    seen = tallied(day, found, held, now)
+    seen = tallied(day, found, leased, now)
     store.put(key, canonical_json(to_json(seen)))
     return seen
 

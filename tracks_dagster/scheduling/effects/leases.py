@@ -172,6 +172,11 @@ class DevicePool:
         body = lease.body
         return HeldDevices(pool=self.here.pool, seq=lease.seq, devices=body.devices, why=body.why)
 
+    def leased(self) -> frozenset[str]:
+        """Return the devices whose leases hold now. Raises TracksError where that cannot be read."""
+        holding = self._holding(self.tracks.find_pool(self.here.pool), self.tracks.now())
+        return frozenset(name for each in holding for name in each.lease.body.devices)
+
     def name_of(self, given: str) -> str:
         """Return the device of this machine with that name, or whose name begins so.
 
@@ -192,8 +197,7 @@ class DevicePool:
         Raises TracksError where the pool's track cannot be read.
         """
         now, state = self.tracks.now(), self.tracks.find_pool(self.here.pool)
-        holders = self._holders(state)
-        holding = [each for each in holders if why_over(each, self.here, now) is None]
+        holding = self._holding(state, now)
         found = self.find_devices(state, holding)
         problems = [_describe_unread(each) for each in holding if each.unread is not None]
         two = two_machines((each.lease for each in holding), self.here)
@@ -242,6 +246,9 @@ class DevicePool:
         """Return this machine's devices; `out` those of strangers and those in quarantine."""
         leased = frozenset(name for each in holding for name in each.lease.body.devices)
         return without_quarantined(self.look(leased), state, self.tracks.now())
+
+    def _holding(self, state: PoolState | None, now: datetime) -> list[Holder]:
+        return [each for each in self._holders(state) if why_over(each, self.here, now) is None]
 
     def _holders(self, state: PoolState | None) -> list[Holder]:
         return [self._holder(lease) for lease in (state.leases if state is not None else ())]

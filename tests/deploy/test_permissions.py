@@ -15,7 +15,7 @@ from tests.kubernetes.double.kube_double import KubeDouble, kube_double
 from tests.kubernetes.double.launching import is_gone, launcher_on, pods_of, running, seen, spec
 from tests.kubernetes.double.run_workers import begin, instance_on, launch, launcher_of, running_pod
 from tracks_dagster.kubernetes.effects.cluster_file import read_cluster
-from tracks_dagster.kubernetes.needs import permissions
+from tracks_dagster.kubernetes.needs import QUOTAS, permissions
 from tracks_dagster.kubernetes.settings import JOB_SET, ClusterSettings
 from tracks_dagster.track.effects.settings_file import open_settings
 
@@ -42,7 +42,7 @@ def _store() -> FakeObjectStore:
 def test_the_supervisor_may_do_all_that_the_doctor_asks_for_and_no_more() -> None:
     asked = {
         (need.group, need.resource, verb, need.is_namespaced)
-        for need in permissions(_cluster(job_kind=JOB_SET))
+        for need in (*permissions(_cluster(job_kind=JOB_SET)), *QUOTAS)
         for verb in need.verbs
     }
     assert granted(SUPERVISOR) == asked

@@ -50,6 +50,13 @@ class ObjectRef:
 SETTINGS_OF_PODS = Permission(resource="configmaps", verbs=("create", "update"))
 
 
+# To show the quota of Kueue's queues: for `tracks doctor` alone, and without them it says so.
+QUOTAS = (
+    Permission(resource="localqueues", group=KUEUE_GROUP, verbs=("get",)),
+    Permission(resource="clusterqueues", group=KUEUE_GROUP, verbs=("get",), is_namespaced=False),
+)
+
+
 def permissions(cluster: ClusterSettings) -> tuple[Permission, ...]:
     """Return all that supervisors, the daemon and the run launcher do, by one account or several."""
     found = [

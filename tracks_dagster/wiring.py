@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from tracks_dagster.reasons.user_rules import UserRules
     from tracks_dagster.retry.policy import RetryPolicy
     from tracks_dagster.scheduling.effects.leases import DevicePool
+    from tracks_dagster.scheduling.leases import Found
     from tracks_dagster.stores import Store
     from tracks_dagster.track.bodies import DevicesLeased
 
@@ -191,7 +192,6 @@ def build(settings: Settings) -> App:
 def gang_check(settings: Settings) -> CheckGang:
     """Return what raises InvalidInput for a gang that could never be started, on this machine or on the
     cluster of the settings; whoever has the devices now."""
-    from tracks_dagster.attempts.effects.local.this_machine import find_devices
     from tracks_dagster.kubernetes.effects import preflight
     from tracks_dagster.scheduling.leases import check_demand
 
@@ -199,10 +199,17 @@ def gang_check(settings: Settings) -> CheckGang:
 
     def check(spec: GangSpec) -> None:
         if spec.compute.launcher == names.LOCAL:
-            check_demand(spec.ranks, find_devices(settings.devices, platform.node(), frozenset()))
+            check_demand(spec.ranks, devices_here(settings))
         on_cluster(spec)
 
     return check
+
+
+def devices_here(settings: Settings) -> Found:
+    """Return the devices that this machine may give out, whoever has them now; bounded."""
+    from tracks_dagster.attempts.effects.local.this_machine import find_devices
+
+    return find_devices(settings.devices, platform.node(), frozenset())
 
 
 def open_devices(settings: Settings, tracks: Tracks, *, to_read: bool = False) -> DevicePool:

@@ -77,6 +77,19 @@ def test_a_policy_that_can_never_start_something_is_bad_news(call: Call, tmp_pat
     assert len(told["impossible"]) == 1
 
 
+@pytest.mark.parametrize(("devices", "exit_code"), [("2", 1), ("3", 0)])
+def test_what_is_kept_for_a_class_is_weighed_with_the_devices_of_this_machine(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, devices: str, exit_code: int
+) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text("classes: {eval: {reserved: 1}}\n")
+    monkeypatch.setenv("TRACKS_DEVICES", devices)
+    checked = call("policy", "--check", str(path))
+    assert checked.exit_code == exit_code, checked.stdout
+    kept = "needs 2 devices; of 2 here the policy keeps 1 for class eval"
+    assert (kept in checked.stdout) is (exit_code == 1)
+
+
 def test_a_file_that_is_no_text_is_refused_with_its_line(call: Call, tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_bytes(b"reasons:\n  hang: {count: 3} # \xe4\n")

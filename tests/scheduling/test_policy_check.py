@@ -58,6 +58,10 @@ def test_what_is_kept_for_a_class_is_weighed_with_the_devices_that_there_are() -
     ]
 
 
+def test_a_machine_too_small_for_a_class_is_no_fault_of_the_policy() -> None:
+    assert list(find_impossible(SchedulingPolicy(), nodes(1, kind="gpu"))) == []
+
+
 def test_a_promise_for_which_nobody_may_move_is_found() -> None:
     stays = {name: replace(each, loss_s=None) for name, each in SHIPPED_CLASSES.items()}
     found = list(find_impossible(SchedulingPolicy(classes=stays)))

@@ -15,7 +15,11 @@ from tracks_dagster.track.text.units import counted, duration
 
 
 def find_impossible(policy: SchedulingPolicy, devices: Sequence[Device] = ()) -> Iterator[str]:
-    """Yield a sentence for each thing that cannot be. devices: of the pool; none: enough of them."""
+    """Yield a sentence for each thing that cannot be.
+
+    devices: of the pool. A gang that is larger than all of it is no fault of the policy: that is played
+    as if there were enough, and so is everything without devices.
+    """
     kept = sum(each.reserved for each in policy.classes.values())
     for name, its in policy.classes.items():
         asked = Demand(key="it", count=its.ranks_min, workload_class=name)
@@ -33,9 +37,11 @@ def find_impossible(policy: SchedulingPolicy, devices: Sequence[Device] = ()) ->
 def _never(
     policy: SchedulingPolicy, who: str, asked: Demand, devices: Sequence[Device], kept: int
 ) -> Iterator[str]:
-    pool = devices or [Device(name=str(number)) for number in range(asked.count + kept)]
-    kinds = {device.kind for device in pool}
-    why = [_refusal(policy, asked, [d for d in pool if d.kind == kind]) for kind in sorted(kinds)]
+    kinds = {device.kind for device in devices}
+    pools = [[each for each in devices if each.kind == kind] for kind in sorted(kinds)]
+    enough = [Device(name=str(number)) for number in range(asked.count + kept)]
+    large = [pool for pool in pools if len(pool) >= asked.count] or [enough]
+    why = [_refusal(policy, asked, pool) for pool in large]
     if None not in why:  # it starts on no kind of device
         ranks = counted(asked.count, "rank")
         yield f"{who}: a gang of {ranks} never starts: {why[0]}"

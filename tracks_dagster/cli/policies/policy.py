@@ -15,11 +15,13 @@ from tracks_dagster.scheduling.policy_check import find_impossible
 from tracks_dagster.settings import (
     POLICY_FILE,
     Settings,
+    find_cluster_file,
     find_policy_file,
     load_policy,
     read_policy_file,
 )
 from tracks_dagster.track.body_json import to_json
+from tracks_dagster.wiring import devices_here
 
 _TITLES = ("", "reason", "retries", "refund by progress", "backoff", "remedy", "sensor")
 _CLASS_TITLES = ("", "class", "priority", "queue", "end", "recovery", "promise", "may lose")
@@ -42,7 +44,9 @@ def policy_command(ctx: click.Context, check: Path | None, as_json: bool) -> Non
     policy = read_policy_file(check) if check is not None else load_policy(settings)
     lines = rule_lines(policy, DEFAULT_POLICY)
     classes = class_lines(policy.scheduling, DEFAULT_POLICY.scheduling)
-    impossible = list(find_impossible(policy.scheduling))
+    # What runs on a cluster is given its devices there.
+    devices = devices_here(settings).devices if find_cluster_file(settings) is None else ()
+    impossible = list(find_impossible(policy.scheduling, devices))
     if as_json:
         changed = [line.reason for line in lines if line.is_changed]
         head = {"version": policy.version, "file": str(path) if path else None}

@@ -233,6 +233,29 @@ def test_files_that_change_while_they_are_frozen_are_named(
         freeze(source, files, store, "mine", in_place=False, hashes=Hashes(None, source.url))
 
 
+def test_a_known_file_is_frozen_as_it_was_listed_but_in_place_as_it_is(
+    store: FakeObjectStore, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tracks_dagster.stores.hashes.GRAIN_S", -3600.0)
+    _, first = freeze_folder(store, folder, tmp_path / "hashes")
+    source = open_source(str(folder))
+    files = list_files(source)
+    change(folder / "d3" / "0010.txt")
+
+    def again(*, in_place: bool) -> freezing.Frozen:
+        hashes = Hashes(tmp_path / "hashes", source.url)
+        return freeze(source, files, store, "mine", in_place=in_place, hashes=hashes)
+
+    assert again(in_place=False).manifest == first.manifest
+    with pytest.raises(InvalidInput, match=r"frozen: d3/0010\.txt"):
+        again(in_place=True)
+    add(folder / "d3" / "0010.txt")
+    with pytest.raises(InvalidInput, match=r"frozen: d3/new"):
+        again(in_place=False)
+    _, second = freeze_folder(store, folder, tmp_path / "hashes")
+    assert second.manifest != first.manifest
+
+
 def test_what_cannot_be_frozen_is_named_before_a_byte_is_copied(tmp_path: Path) -> None:
     root = tmp_path / "in"
     (root / "sub").mkdir(parents=True)

@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import stat
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -55,6 +56,11 @@ class Source(Protocol):
 
         Raises InvalidInput when the file is no longer as it was listed.
         """
+        ...
+
+    def changes(self, files: Sequence[SourceFile], taken: Iterable[SourceFile]) -> list[str]:
+        """Return the paths that came or went since `files` were listed, and of those in `taken` the
+        ones that are no longer as they were listed."""
         ...
 
 
@@ -118,7 +124,7 @@ class FolderSource:
             raise InvalidInput(
                 f"Cannot freeze {self._root}: {named(problems, '; ')}. Nothing was written."
             )
-        return sorted(found, key=lambda file: file.path)
+        return sorted(found, key=itemgetter(0))
 
     def read(self, file: SourceFile, offset: int, buffer: memoryview) -> None:
         """Fill `buffer`; raises InvalidInput when the file is no longer as it was listed."""
@@ -137,6 +143,19 @@ class FolderSource:
             ) from error
         if rest or (after.st_size, stamp_of(after)) != (file.size_bytes, file.stamp):
             raise changed(self.url, [file.path])
+
+    def changes(self, files: Sequence[SourceFile], taken: Iterable[SourceFile]) -> list[str]:
+        """Look at names, and at the states of `taken` alone: each state is a call of the system."""
+        names = {entry.path[len(self._prefix) :] for entry in self._entries([])}
+        found = names ^ {file.path for file in files}
+        return sorted(found.union(file.path for file in taken if not self._is_as_listed(file)))
+
+    def _is_as_listed(self, file: SourceFile) -> bool:
+        try:
+            status = os.stat(self._prefix + file.path)  # noqa: PTH116  # there may be a million
+        except OSError:
+            return False
+        return (status.st_size, stamp_of(status)) == (file.size_bytes, file.stamp)
 
     def _entries(self, problems: list[str]) -> Iterator[os.DirEntry[str]]:
         folders = [(self._root, 0)]
@@ -160,7 +179,8 @@ class FolderSource:
         """Return the file, or None after saying what is wrong with it."""
         path = entry.path[len(self._prefix) :]
         try:
-            path.encode()
+            if not path.isascii():
+                path.encode()
             status = entry.stat()
         except UnicodeEncodeError:
             problems.append(f"the name {path!r} is no UTF-8; rename it")
@@ -224,6 +244,10 @@ class S3Source:
         if data is None or len(data) != len(buffer):
             raise changed(self.url, [file.path])
         buffer[:] = data
+
+    def changes(self, files: Sequence[SourceFile], taken: Iterable[SourceFile]) -> list[str]:
+        """List the objects once more: names and states come in the same answers."""
+        return sorted({file.path for file in {*self.files()} ^ {*files}})
 
 
 def stamp_of(status: os.stat_result) -> tuple[int, int, int]:

@@ -34,6 +34,7 @@ from tracks_dagster.track.states.files_manifest import (
     cut,
     ends_pack,
     files_shard_key,
+    part_count,
     shard_name,
 )
 
@@ -89,7 +90,7 @@ def freeze(
 ) -> Frozen:
     """Hash `files`, store what the store lacks unless they stay in place, and return the manifest.
 
-    Raises InvalidInput when there is no room, or when a file changed meanwhile.
+    Raises InvalidInput when there is no room, or where a file came, went, or changed after it was read.
     """
     known: list[Known] = [hashes.known(file) for file in files]
     if not in_place:
@@ -100,9 +101,10 @@ def freeze(
         hashes.forget()
         known = [None] * len(files)
         frozen = _freeze(source, files, known, store, dataset, in_place, progress)
-    now = source.files()
-    if now != files:
-        raise changed(source.url, sorted({file.path for file in {*now} ^ {*files}}))
+    # What was not read is in the store as it was listed, whatever became of it since; not so in place.
+    taken = (f for f, digests in zip(files, known, strict=True) if in_place or digests is None)
+    if paths := source.changes(files, taken):
+        raise changed(source.url, paths)
     for file, kept, digests in zip(files, frozen.manifest.files, known, strict=True):
         if digests is None:
             hashes.learn(file, [part.blake3 for part in kept.parts])
@@ -138,20 +140,23 @@ def _freeze(
 ) -> Frozen:
     with ThreadPoolExecutor(thread_count()) as pool:
         work = _Freezing(source, None if in_place else store, dataset, pool)
+        is_for_thread = [work.is_for_thread(*each) for each in zip(files, known, strict=True)]
         for_threads = (
             piece
-            for file, digests in zip(files, known, strict=True)
-            if work.is_for_thread(file, digests)
+            for file, digests, is_read in zip(files, known, is_for_thread, strict=True)
+            if is_read
             for piece in _pieces(file, digests)
         )
         batches = in_batches(for_threads, lambda piece: piece.size_bytes)
         read = chain.from_iterable(in_order(pool, work.read, batches))
         done = 0
         try:
-            for file, digests in zip(files, known, strict=True):
-                is_read = work.is_for_thread(file, digests)
-                for piece in _pieces(file, digests):
-                    work.take(next(read) if is_read else piece)
+            for file, digests, is_read in zip(files, known, is_for_thread, strict=True):
+                if is_read or digests is None:
+                    for _ in range(part_count(file.size_bytes)):
+                        work.take(next(read))
+                else:
+                    work.take_known(file, digests)
                 done += file.size_bytes
                 if done >= BATCH_BYTES_MAX:
                     progress(done)
@@ -210,6 +215,18 @@ class _Freezing:
             part = Part(shard, offset, piece.size_bytes, piece.digest)
             self._parts.setdefault(piece.file.path, []).append(part)
             return
+        self._take_packed(piece)
+
+    def take_known(self, file: SourceFile, digests: tuple[str, ...]) -> None:
+        """Take in a file that no thread has to look at, of which there may be a million."""
+        if self._store is not None:  # then it is small, and has one part or is empty
+            for each in digests:
+                self._take_packed(_Piece(file, 0, file.size_bytes, each))
+            return
+        parts = zip(cut(file.size_bytes), digests, strict=True)
+        self._parts[file.path] = [Part("", at, size, each) for (at, size), each in parts]
+
+    def _take_packed(self, piece: _Piece) -> None:
         self._pack.append(piece)
         self._pack_bytes += piece.size_bytes
         if ends_pack(piece.digest, self._pack_bytes):
@@ -246,9 +263,9 @@ class _Freezing:
         if not pack or self._store is None:
             return
         name, offset = shard_name([piece.digest for piece in pack]), 0
-        for piece in pack:
-            self._parts[piece.file.path] = [Part(name, offset, piece.size_bytes, piece.digest)]
-            offset += piece.size_bytes
+        for file, _, size_bytes, blake3, _ in pack:
+            self._parts[file.path] = [Part(name, offset, size_bytes, blake3)]
+            offset += size_bytes
         if len(self._writes) > thread_count():
             self._wait()
         self._writes.append(self._pool.submit(self._write, self._store, pack))

@@ -112,7 +112,7 @@ def play(
         ]
         asked = (list(waiting.values()), there, devices)
         found = plan(*asked, policy=policy, now_s=now_s)
-        silent = plan(*asked, policy=policy, now_s=now_s, foretells=False)
+        silent = plan(*asked, policy=policy, now_s=now_s, explains=False)
         assert (silent.starts, silent.moves) == (found.starts, found.moves)
         for start in found.starts:
             demand = waiting.pop(start.key)

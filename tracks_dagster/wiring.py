@@ -191,7 +191,7 @@ def build(settings: Settings) -> App:
 
 def gang_check(settings: Settings) -> CheckGang:
     """Return what raises InvalidInput for a gang that could never be started, on this machine or on the
-    cluster of the settings; whoever has the devices now."""
+    cluster of the settings, were all devices free."""
     from tracks_dagster.kubernetes.effects import preflight
     from tracks_dagster.scheduling.leases import check_demand
 
@@ -206,7 +206,7 @@ def gang_check(settings: Settings) -> CheckGang:
 
 
 def devices_here(settings: Settings) -> Found:
-    """Return the devices that this machine may give out, whoever has them now; bounded."""
+    """Return the devices that this machine may give out, were all of them free; bounded."""
     from tracks_dagster.attempts.effects.local.this_machine import find_devices
 
     return find_devices(settings.devices, platform.node(), frozenset())

@@ -114,7 +114,7 @@ def test_a_lease_stands_until_a_later_one_frees_it() -> None:
         ({"devices": ("GPU-2", "GPU-2")}, "or one twice: GPU-2, GPU-2"),
         ({"devices": ("GPU-2", "GPU-1")}, "lease 0 of r-1/a01 holds GPU-1"),
         ({"key": "r-1/a01"}, "r-1/a01 has lease 0 already"),
-        ({"freed": (7,)}, "it frees lease 7, which does not stand"),
+        ({"freed": (7,)}, "it frees lease 7, which is not there"),
         # the first one has its device alone, whatever the second one needs
         ({"devices": ("GPU-1",), "memory_bytes": 1}, "lease 0 of r-1/a01 holds GPU-1"),
     ],
@@ -142,7 +142,7 @@ def test_only_a_lease_that_stands_is_confirmed() -> None:
     freed = PoolHistory().lease("r-1/a01", "GPU-1").lease("r-2/a01", "GPU-1", freed=(0,))
     assert pool_state.check(confirmed.state, POOL, confirmed.drafts[1])
     for state in (freed.state, None):
-        with pytest.raises(InvalidDecision, match="no lease 0 stands"):
+        with pytest.raises(InvalidDecision, match="there is no lease 0"):
             pool_state.check(state, POOL, confirmed.drafts[1])
 
 

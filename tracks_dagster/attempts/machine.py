@@ -172,7 +172,7 @@ def _names(text: str) -> tuple[str, ...]:
 def pool_devices(
     given: DevicesGiven, found: Devices, *, node: str, cpus: int, leased: Collection[str]
 ) -> Found:
-    """Return the devices to give; `out` those that somebody holds whom nobody gave them.
+    """Return the devices to give; `out` those in use by a process that was not given them.
 
     leased: those that have a holder of ours. Where accelerators may be there and nobody can tell,
     none is given: a gang that starts beside one that was not seen takes its memory.
@@ -212,8 +212,8 @@ def pool_devices(
 def gone_devices(given: DevicesGiven, found: Devices, names: Collection[str]) -> tuple[str, ...]:
     """Return those of `names` that the driver does not list any more; none where it does not tell.
 
-    A driver that was reset may give none of its devices back, and a device fall off its bus. One that
-    is not loaded, after a boot, tells nothing.
+    A driver that was reset may give none of its devices back, and a device fall off its bus. A driver
+    that is not loaded, after a boot, says nothing of them.
     """
     if not found.gpus and (not found.says_none or given.names is not None):
         return ()

@@ -80,7 +80,9 @@ class CodeServer:
                 try:
                     self.keep()
                 except OSError:
-                    _log.exception("Could not look after the code server; the next look goes on.")
+                    _log.exception(
+                        "The code server could not be checked; the next look tries again."
+                    )
 
         thread = threading.Thread(target=keep, name="code-server", daemon=True)
         thread.start()

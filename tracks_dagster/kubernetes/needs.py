@@ -121,7 +121,7 @@ def references(cluster: ClusterSettings) -> tuple[ObjectRef, ...]:
 
 
 def _queues(cluster: ClusterSettings) -> Iterator[ObjectRef]:
-    """Yield the queues, in the words of whoever has them, and Kueue's priorities."""
+    """Yield the queues as their scheduler names them, and Kueue's priorities."""
     own = QUEUE_GROUPS.get(cluster.scheduler or "")
     for name in queues_of(cluster):
         if own is None:

@@ -35,7 +35,7 @@ class Marks:
 
 
 def marks_of(wanted: Demand) -> Marks:
-    """Return the marks of a gang, in the words of whoever queues it."""
+    """Return the marks of a gang, as the scheduler that queues it reads them."""
     if wanted.scheduler == KAI:
         return _kai(wanted)
     if wanted.scheduler == VOLCANO:

@@ -87,7 +87,7 @@ def over_day_cap(
 ) -> str | None:
     """Say that its class, team or owner has spent what it may today; None while none has.
 
-    An attempt that a person opened goes on: that was said already when the one before it ended.
+    An attempt that a person opened continues: the cap was met by the one before it.
     """
     attempt = state.last_attempt
     if attempt is not None and attempt.opened.cause == MANUAL:

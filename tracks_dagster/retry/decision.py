@@ -246,7 +246,7 @@ def refuse_for_money(state: RunState, failed: AttemptState, why: str) -> Refuse:
         what_to_do=(
             "Decide whether it is worth more: "
             f"`{retry_command(state.run_id, '--max-cost AMOUNT')}` resumes the run, with so much for "
-            "all of it; a cap of a day begins anew at midnight UTC."
+            "all of it; a cap of a day starts over at midnight UTC."
         ),
         counted_seqs=seqs_of(failed, ()),
     )

@@ -144,7 +144,7 @@ class Estimate:
     """What so many steps take from a start on. wall: seconds; devices: at once.
 
     wall holds steps, saves and waits as they were measured, and one start; low and high are of 95 %,
-    if the run goes on as it did. No interruption is in it.
+    if the run continues as it did. No interruption is in it.
     """
 
     steps: int

@@ -2,9 +2,9 @@
 
 A lease is over when the track of its run says that what it was given for has ended, when its gang is
 gone from the machine, when the machine was booted since, or when nobody came for it in time. That last
-rule needs no clock to be right: whoever starts under a lease confirms it first, in the same track, so
-either the confirmation stands before the lease that frees it, and the devices stay taken, or it comes
-too late and nothing starts.
+rule needs no clock to be right: a supervisor confirms its lease before it starts anything, in the same
+track. Either the confirmation comes before the lease that frees it, and the devices stay taken, or it
+comes too late and nothing starts.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holder:
-    """A lease that stands in the pool's track. state: of its run; None where no track has that run.
+    """A lease in the pool's track. state: of its run; None where no track has that run.
 
     unread: why the run's track cannot be read, in words; then nobody knows whether it has ended.
     is_gone: whether no process of it lives on this machine, or ever will again.
@@ -95,8 +95,9 @@ def has_lost(holder: Holder, gone: Collection[str]) -> bool:
 
 
 def all_lost(given: Iterable[str], found: Found) -> str | None:
-    """Say that this machine gave devices and has none now: nobody is to train on its CPUs for that
-    unasked. given: by the leases that stand. None where it has some, or never gave any."""
+    """Return why nothing starts where this machine gave out devices and has none now: its CPUs are no
+    replacement unless a person says so. given: by the leases in the track. None where it has some, or
+    never gave any."""
     names = [name for name in given if not name.startswith((f"{PRETENDED}:", f"{CPU}:"))]
     if found.instead is None or not names:
         return None
@@ -152,7 +153,7 @@ def find_name(given: str, names: Sequence[str], *, is_known: bool) -> str:
         return given
     if len(found) != 1:
         what = "names several devices" if found else "names no device"
-        listed = ", ".join((found or devices)[:NAMED_MAX]) or "none that can be told"
+        listed = ", ".join((found or devices)[:NAMED_MAX]) or "none that is known"
         raise InvalidInput(f"{given!r} {what} of this machine; it has: {listed}.")
     return found[0]
 
@@ -171,7 +172,7 @@ def two_machines(holding: Iterable[Lease], here: Here) -> str | None:
 
 
 def check_demand(count: int, found: Found) -> None:
-    """Raise InvalidInput for a gang that this machine could never start, whoever has its devices now.
+    """Raise InvalidInput for a gang that this machine could never start, were all its devices free.
 
     Nothing is refused where the devices are not known.
     """
@@ -235,7 +236,7 @@ def demand_of(body: DevicesLeased, *, kind: str) -> Demand:
 
 
 def device_environment(devices: Collection[str], *, hides_gpus: bool) -> dict[str, str]:
-    """Return the variables for whoever was given `devices`: it sees these and no others, numbered
+    """Return the variables of a gang or eval with these devices: it sees these and no others, numbered
     from 0 on, so that `cuda:LOCAL_RANK` is the rank's own."""
     listed = ",".join(devices)
     is_real = not listed.startswith((f"{PRETENDED}:", f"{CPU}:"))

@@ -44,8 +44,8 @@ class Movable:
     def __init__(self, running: Iterable[Running], policy: SchedulingPolicy, now_s: float) -> None:
         self._policy = policy
         self._moved: set[str] = set()
-        # By priority and count of devices, in each whoever loses least first: to merge a few sorted
-        # lists costs less than to sort thousands of runs anew for each demand.
+        # By priority and count of devices, in each the one that loses least first: to merge a few
+        # sorted lists costs less than to sort thousands of runs again for each demand.
         self._alike: dict[tuple[int, int], list[tuple[float, str, Running]]] = {}
         for each in running:
             if each.devices and may_move(each, policy, now_s):

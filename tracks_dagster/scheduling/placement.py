@@ -63,7 +63,7 @@ SCORES: Mapping[Placement, Callable[[View], Score]] = {
     Placement.GROUP: score_near,
     Placement.LOCALITY: score_near,
 }
-_BY_RANK = frozenset({Placement.SPREAD, Placement.BALANCED})  # a choice for each rank anew
+_BY_RANK = frozenset({Placement.SPREAD, Placement.BALANCED})  # a new choice for each rank
 
 
 class FreeDevices:
@@ -226,7 +226,7 @@ class FreeDevices:
         return tuple(chosen.names)
 
     def take(self, names: Sequence[str], need: int | None) -> None:
-        """Take devices, whoever has them already. A name that is no device is left out."""
+        """Take devices, also those that are taken. A name that is no device is left out."""
         for name in names:
             if name not in self.devices:
                 continue

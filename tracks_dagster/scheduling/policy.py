@@ -22,8 +22,8 @@ DAY_S = 86_400.0
 class Order(StrEnum):
     """Who comes first. In each of them what was interrupted comes before what never ran."""
 
-    FIFO = "fifo"  # whoever has waited longest; classes count for nothing
-    PRIORITY = "priority"  # by class, then whoever has waited longest
+    FIFO = "fifo"  # the longest wait first; classes count for nothing
+    PRIORITY = "priority"  # by class, then the longest wait first
     FAIR = "fair"  # by class, then the team that had the fewest device seconds
 
 
@@ -236,8 +236,8 @@ def class_lines(policy: SchedulingPolicy, base: SchedulingPolicy) -> list[ClassL
 def queue_lines(policy: SchedulingPolicy) -> Iterator[str]:
     """Yield how the queue is kept, a sentence each."""
     orders = {
-        Order.FIFO: "whoever has waited longest comes first, whatever the class",
-        Order.PRIORITY: "by class; then what was interrupted; then whoever has waited longest",
+        Order.FIFO: "the longest wait first, whatever the class",
+        Order.PRIORITY: "by class; then what was interrupted; then the longest wait first",
         Order.FAIR: (
             "by class; then what was interrupted; then the team with the fewest device seconds, which "
             f"count for half after {duration(policy.half_life_s)}"
@@ -248,7 +248,7 @@ def queue_lines(policy: SchedulingPolicy) -> Iterator[str]:
     yield (
         "passing: who does not delay the start that the first one is promised"
         if policy.backfill
-        else "passing: nobody; what stands behind the first one waits"
+        else "passing: nobody; all behind the first one wait"
     )
     yield (
         f"moving: for a promise, at most every {duration(policy.move_rest_s)} the same run"

@@ -95,11 +95,11 @@ def plan(
     policy: SchedulingPolicy,
     now_s: float,
     usage: Usage = NO_USAGE,
-    foretells: bool = True,
+    explains: bool = True,
 ) -> Plan:
     """Return what follows now: who starts on which devices, who makes room, and why others wait.
 
-    foretells: whether it says of those that wait until when and for whom; without, the same starts and
+    explains: whether it says of those that wait until when and for whom; without, the same starts and
     moves follow sooner. The same arguments give the same plan. 1 000 that wait on 10 000 devices take
     45 to 58 ms of an idle core.
     """
@@ -109,8 +109,8 @@ def plan(
     for demand in ordered:
         planning.decide(demand)
     for queue in planning.queues.values():
-        foreseen = planning.make_room(queue, foretells=foretells)
-        if foretells:
+        foreseen = planning.make_room(queue, explains=explains)
+        if explains:
             planning.explain(queue, foreseen)
     waits = planning.waits
     return Plan(
@@ -350,16 +350,16 @@ class _Planning:
                 heapq.heappush(ends, (_end_s(then, at_s), len(queue.running) + len(found), then))
         return found
 
-    def make_room(self, queue: _Queue, *, foretells: bool) -> dict[str, _Foreseen]:
+    def make_room(self, queue: _Queue, *, explains: bool) -> dict[str, _Foreseen]:
         """Let runs of lower classes move for those whose promise would be broken.
 
-        Returns the starts that are foreseen: of those with a promise, and of others if `foretells`.
+        Returns the starts that are foreseen: of those with a promise, and of others if `explains`.
         """
         considered = queue.blocked[:FORESEEN_MAX]
         classes = [self._policy.class_of(each.workload_class) for each in considered]
         promised = [n for n, its in enumerate(classes, start=1) if its.promise_s is not None]
         last = max(promised, default=0) if self._policy.moves else 0
-        foreseen = self._foresee(queue, len(considered) if foretells else last)
+        foreseen = self._foresee(queue, len(considered) if explains else last)
         soon = self._soon(queue) if last else queue.free
         hopeless: dict[tuple[int, int | None], int] = {}  # so many were missing, in vain
         is_first = True  # until one has no room: who is behind that one has to pass it

@@ -26,7 +26,7 @@ def free(demand: Demand, free: int, usable: int) -> str:
 
 
 def kept(classes: Sequence[tuple[str, int]], ahead: str) -> str:
-    """Return for whom what is free stays free: for who is ahead, or for classes."""
+    """Return for whom free devices are kept: for the one ahead, or for classes."""
     for_whom = [ahead] if ahead else [f"class {name}" for name, _ in classes]
     return f", kept for {listed(for_whom)}" if for_whom else ""
 

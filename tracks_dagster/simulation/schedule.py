@@ -37,7 +37,7 @@ Planner = Callable[
     Plan,
 ]
 
-HALF_LIFE_S = 7 * DAY_S  # of what a team has had, unless told
+HALF_LIFE_S = 7 * DAY_S  # of what a team has had, by default
 MOVES_MAX = 1000  # of one submission; rules that move it more often go round in a circle
 LOOK_S = 60.0  # while nothing happens, until what waits is looked at; then twice as long, and so on
 LOOK_S_MAX = 600.0
@@ -63,7 +63,7 @@ def play_under(policy: SchedulingPolicy, workload: Workload, overheads: Overhead
             policy=policy,
             now_s=now_s,
             usage=usage,
-            foretells=not running,  # its sentences are read only of what nothing can start
+            explains=not running,  # its sentences are read only of what nothing can start
         )
 
     return play(
@@ -295,7 +295,7 @@ class _Play:
     def _seen(self, entry: _Entry) -> Running:
         """What the live queue would know of something that runs. It is asked for all, at each decision.
 
-        What saves is a training: once it steps, its pace tells when it ends.
+        What saves is a training: once it steps, its end is known by its pace.
         """
         now_s, demand, every_s = self._now_s, entry.demand, entry.submission.saves_every_s
         left, committed_s, unsaved_s = entry.freed_s, entry.committed_s, 0.0

@@ -5,7 +5,7 @@
                 ▁▂▅▅▂▁                  below: devices that were waited for
 
 Many devices, or many stays, are areas instead: devices held by each class, one above another. The
-element brings its own colours, for light and dark, and words for whoever does not see it.
+element brings its own colours, for light and dark, and words for readers who do not see it.
 """
 
 from __future__ import annotations

@@ -141,7 +141,7 @@ def eight_nodes() -> Workload:
 
 # --- drawn ----------------------------------------------------------------------------------------
 
-NODES, DEVICES_PER_NODE, MEMORY_BYTES = 8, 8, 80 * GIB  # of a drawn workload, unless told
+NODES, DEVICES_PER_NODE, MEMORY_BYTES = 8, 8, 80 * GIB  # of a drawn workload, by default
 LOAD = 0.8  # device time that is asked for over what there is, while submissions come
 TEAMS = ("language", "vision", "speech", "search", "ads", "robots")
 TEAM_WEIGHTS = (8, 4, 2, 2, 1, 1)  # a few teams ask for most

@@ -844,7 +844,7 @@ class DevicesLeased:
     "pretended:0" or "cpu:0"; memory_bytes: what it takes of each, measured and with a margin; None: it
     has them alone. freed: the earlier leases that this decision found to be over.
     workload_class, team, owner: of the run, for the rules of the queue of another home. work: the
-    folder of its home's gangs, for whoever wants to know whether it still lives.
+    folder of its home's gangs, by which another home finds out whether it still lives.
     boot_id, machine_id: of the machine, empty where it does not tell.
     """
 

@@ -81,7 +81,7 @@ class StoreUnsuitable(StoreError):
 
 
 class StoreMissing(StoreUnsuitable):
-    """There is no store at the address: `tracks run` makes one, whoever only reads does not."""
+    """There is no store at the address: `tracks run` makes one, a command that only reads does not."""
 
 
 class ArchiveNewer(StoreUnsuitable):

@@ -129,7 +129,7 @@ class Journal:
                 os.close(file)
 
     def _run(self) -> None:
-        heartbeat_in_s = 0.0  # soon: one that is killed early has told what memory it took
+        heartbeat_in_s = 0.0  # soon: a rank that is killed early has recorded its memory
         while not self._closing.wait(SHIP_EVERY_S):
             heartbeat_in_s -= SHIP_EVERY_S
             if heartbeat_in_s <= 0:

@@ -46,7 +46,7 @@ from tracks_dagster.track.text.units import counted
 from tracks_dagster.wiring import utc_now
 
 MADE = (EIGHT_NODES, PAI, ACME, LEDGER)
-SUBMISSIONS = 2000  # of a drawn workload, unless told
+SUBMISSIONS = 2000  # of a drawn workload, by default
 BRING_UP_S, SAVE_S, TEAR_DOWN_S = 60.0, 10.0, 5.0
 FILE_BYTES_MAX = 256 * 1024 * 1024
 WHY_SHOWN_MAX = 5

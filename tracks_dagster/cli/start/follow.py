@@ -125,7 +125,7 @@ class RunFollower:
             return self._end(state, status.state)
         unchanged_s = time.monotonic() - self._changed_at - self._away_s()
         if unchanged_s > min(QUEUE_S, self._wait_s) and self._is_queued(state):
-            self._changed_at = time.monotonic()  # a place in the queue is no standstill
+            self._changed_at = time.monotonic()  # waiting in the queue is not silence
         elif unchanged_s > self._wait_s:
             return self._end(state, RunLifecycle.WAITING.value)
         self._check()

@@ -185,16 +185,16 @@ def _print_devices(lines: Sequence[DeviceLine]) -> None:
         "strikes": [str(line.strikes or "") for line in shown],
         "why": [line.why for line in shown],
     }
-    told = {title: cells for title, cells in columns.items() if any(cells)}
+    filled = {title: cells for title, cells in columns.items() if any(cells)}
     if shown:
-        rows = zip(*([cell or "–" for cell in cells] for cells in told.values()), strict=True)
-        print_table(told, rows, right={"memory", "strikes"})
+        rows = zip(*([cell or "–" for cell in cells] for cells in filled.values()), strict=True)
+        print_table(filled, rows, right={"memory", "strikes"})
     if free:
         click.echo(f"{len(free)} of {len(slots)} CPU slots are free.")
 
 
 def _short(device: str) -> str:
-    """Return as much of a UUID as tells devices of one machine apart; commands take it so."""
+    """Return the start of a UUID, enough to name one device of a machine; commands accept it."""
     return device if len(device) <= SHORT_CHARACTERS else f"{device[:SHORT_CHARACTERS]}…"
 
 

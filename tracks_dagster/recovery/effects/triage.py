@@ -81,7 +81,7 @@ class Triage:
 class Sources:
     """What triage looks at: the store and its ledger, the launchers, the machine, and the clock.
 
-    scheduling: the policy of the queue that the daemon goes by.
+    scheduling: the daemon's policy of the queue.
     """
 
     store: ObjectStore

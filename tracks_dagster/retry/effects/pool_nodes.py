@@ -184,7 +184,7 @@ def quarantine_device(
 ) -> Record:
     """Give a device of the machine whose pool this is to nobody for `for_s` seconds.
 
-    What runs on it goes on. Raises InvalidInput.
+    What runs on it continues. Raises InvalidInput.
     """
     check_words({"why": why, "by": by})
     until_at = tracks.now() + timedelta(seconds=check_length(for_s))

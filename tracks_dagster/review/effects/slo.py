@@ -76,7 +76,7 @@ def tell_of_misses(
         run_id, text = each.waits.longest_run_id, f"On the last day, {each.sentence}."
         body = Alert(rule=ALERT_OBJECTIVE_MISSED, text=text, data=mark)
         tracks.note_run(run_id, tracks.draft(Kind.ALERT, body))
-        alerted.append(f"{run_id}: told that {each.sentence}")
+        alerted.append(f"{run_id}: alert: {each.sentence}")
     return Tick(decided=tuple(alerted))
 
 

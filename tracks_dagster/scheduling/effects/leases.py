@@ -43,7 +43,7 @@ from tracks_dagster.track.errors import InvalidDecision, NoDevices, TrackBroken,
 from tracks_dagster.track.records import Draft, Kind, format_time
 from tracks_dagster.track.states.pool_state import Lease, NodeState, PoolState
 
-LEASES_MAX = 200  # of one tick; the next one goes on
+LEASES_MAX = 200  # of one tick; the next one continues
 
 # Says what follows now: given who waits, who has devices, and the devices.
 Decide = Callable[[Sequence[Demand], Sequence[Running], Sequence[Device]], Plan]
@@ -79,7 +79,7 @@ class Shared:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceLine:
     """One device of this machine, for people. model: empty where it has none; memory_bytes: None where
-    nobody tells. held_by: the keys of those that it is leased to; since: of the first of them.
+    nobody knows. held_by: the keys of those that it is leased to; since: of the first of them.
     free_in_s: until the last of them ends, by its pace, None where nobody knows. strikes: those that no
     release forgave. quarantined_until: None outside of one. why: it is not given out, or of the lease.
     """
@@ -320,8 +320,8 @@ class _Turn:
         self.leased = {each.lease.body.key: each.lease.seq for each in holding}
         waiting = [demand for demand in self.waiting if demand.key not in self.leased]
         why = two_machines((each.lease for each in holding), pool.here) or found.problem
-        stands = state.leases if state is not None else ()
-        why = why or all_lost((name for each in stands for name in each.body.devices), found)
+        leases = state.leases if state is not None else ()
+        why = why or all_lost((name for each in leases for name in each.body.devices), found)
         if why is not None:
             nobody = tuple(Waits(key=each.key, starts=LATER, why=why) for each in waiting)
             self.plan = Plan(waits=nobody)

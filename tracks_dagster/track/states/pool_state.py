@@ -2,7 +2,7 @@
 fold over its track.
 
 A quarantine ends by the clock, without a record: the caller gives the time. A lease ends with what it
-was given for, as other tracks say (`scheduling.leases`); here it stands until a later one frees it.
+was given for, as other tracks say (`scheduling.leases`); here it counts until a later one frees it.
 """
 
 from __future__ import annotations
@@ -211,7 +211,7 @@ def check(state: PoolState | None, pool: str, draft: Draft) -> Draft:
     elif draft.kind is Kind.LEASE_CONFIRMED:
         seq = draft.body.get("lease_seq")
         is_there = state is not None and any(lease.seq == seq for lease in state.leases)
-        problem = None if is_there else f"no lease {seq} stands"
+        problem = None if is_there else f"there is no lease {seq}"
     if problem is not None:
         raise InvalidDecision(f"Cannot append {draft.kind}: {problem}.")
     return draft
@@ -229,13 +229,13 @@ _NAME_POOL = frozenset(
 
 
 def _objection_to_lease(leases: tuple[Lease, ...], wanted: DevicesLeased) -> str | None:
-    """Say why these devices may not be leased while `leases` stand, or None."""
+    """Return why these devices may not be leased beside `leases`, or None."""
     if not wanted.devices or len(set(wanted.devices)) < len(wanted.devices):
         return f"it names no devices, or one twice: {', '.join(wanted.devices) or 'none'}"
     standing = {lease.seq: lease for lease in leases}
     unknown = [seq for seq in wanted.freed if seq not in standing]
     if unknown:
-        return f"it frees lease {unknown[0]}, which does not stand"
+        return f"it frees lease {unknown[0]}, which is not there"
     for lease in leases:
         if lease.seq in wanted.freed:
             continue

@@ -79,7 +79,7 @@ class LocalEvaluator:
             except BlockingIOError:
                 yield False
                 return
-            # Whoever had it removed the file after this one was opened: somebody may hold a newer one.
+            # Its last holder removed the file after this one was opened: there may be a newer one.
             if not (path.exists() and path.stat().st_ino == os.fstat(lock.fileno()).st_ino):
                 yield False
                 return

@@ -11,7 +11,7 @@ asked for. A child is what a new interpreter would be, or there is none:
 - Nothing that the program would import first has the name of what is imported already.
 - The parent runs no second thread of Python, and holds no GPU.
 
-Whoever asks starts a new interpreter wherever the answer is no: nothing but time depends on it. A warm
+The caller starts a new interpreter wherever the answer is no: nothing but time depends on it. A warm
 parent ends when nobody has asked for IDLE_S_MAX and none of its children lives, when it finds itself
 stale, and with the group of processes that it was started in.
 """
@@ -475,7 +475,7 @@ def _identity(path: Path) -> int | None:
 
 @contextmanager
 def _listening(address: Path) -> Iterator[socket.socket]:
-    """Listen at `address` in place of whoever did; it is removed again, by its owner only."""
+    """Listen at `address` in place of an earlier parent; it is removed again, by its owner only."""
     own, scratch = os.getpid(), address.with_name(f"{address.name}.{os.getpid()}")
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         scratch.unlink(missing_ok=True)

@@ -18,7 +18,7 @@ from tracks_dagster.track.body_json import from_json, to_json
 from tracks_dagster.track.errors import TrainingError
 from tracks_dagster.track.records import Json
 from tracks_dagster.training.projects import starter
-from tracks_dagster.training.sizing import _predicting
+from tracks_dagster.training.sizing.sized_attempt import predicting
 
 SHARE_MAX = 0.10
 WIDE: dict[str, Json] = {
@@ -95,6 +95,7 @@ def size(
 
 
 def test_a_torch_without_the_tracker_is_told_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "tracks_dagster.training.sizing.predicting", raising=False)
     monkeypatch.setitem(sys.modules, "torch.distributed._tools.mem_tracker", None)
     with pytest.raises(TrainingError, match=r"has no MemTracker .* --measure"):
-        _predicting(torch.device("cpu"))
+        predicting(torch.device("cpu"))

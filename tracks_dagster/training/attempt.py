@@ -83,7 +83,9 @@ def join(
     every other exception is raised on, after a last word.
     """
     if (asked := os.environ.get(ENV_SIZE)) is not None:
-        from tracks_dagster.training.sizing import sized  # it needs what torch keeps for itself
+        from tracks_dagster.training.sizing.sized_attempt import (
+            sized,
+        )  # it needs what torch keeps for itself
 
         with sized(Path(asked)) as in_its_place:
             yield in_its_place

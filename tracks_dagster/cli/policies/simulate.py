@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -115,24 +117,7 @@ MEANING_OF_BEST = (
     "--seed", default=0, show_default=True, help="Of --llama3's times, and of what is drawn."
 )
 @as_json
-def simulate_command(
-    trace: Path | None,
-    is_llama3: bool,
-    schedule: str | None,
-    last: str,
-    policy: Path | None,
-    save: str | None,
-    restart: str | None,
-    grace: str | None,
-    nodes: int | None,
-    devices_per_node: int | None,
-    submissions: int | None,
-    picture: Path | None,
-    person_after: str | None,
-    every: tuple[str, ...],
-    seed: int,
-    as_json: bool,
-) -> None:
+def simulate_command(policy: Path | None, as_json: bool, **options: Any) -> None:
     """Play the retry policy and checkpoint interval over a history, and compare others.
 
     The history is one of three: the ledger's own attempts of the last days, a file of traces of spot
@@ -140,84 +125,124 @@ def simulate_command(
     devices instead, under several policies of scheduling: a file, a made workload, or the ledger's own
     submissions. Nothing is written but the picture.
     """
-    settings = Settings.from_environment()
+    given, settings = Options(**options), Settings.from_environment()
     chosen = load_policy(settings) if policy is None else read_policy_file(policy)
-    if schedule is not None:
-        if trace is not None or is_llama3 or every or person_after is not None:
+    _check_together(given)
+    if given.schedule is not None:
+        _play_queue(given, given.schedule, chosen, settings, as_json=as_json)
+    elif given.is_made_up:
+        _play_made_up(given, chosen, as_json=as_json)
+    else:
+        _play_ledger(given, chosen, settings, as_json=as_json)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """The options of the command, as they were given; None, or nothing, where they were not."""
+
+    trace: Path | None
+    is_llama3: bool
+    schedule: str | None
+    last: str
+    save: str | None
+    restart: str | None
+    grace: str | None
+    nodes: int | None
+    devices_per_node: int | None
+    submissions: int | None
+    picture: Path | None
+    person_after: str | None
+    every: tuple[str, ...]
+    seed: int
+
+    @property
+    def is_made_up(self) -> bool:
+        """Whether the history is none of this home's."""
+        return self.trace is not None or self.is_llama3
+
+    @property
+    def every_s(self) -> list[float]:
+        """The fixed intervals between checkpoints to compare."""
+        return [_positive("--every", text) for text in self.every] or list(EVERY_S)
+
+
+def _check_together(given: Options) -> None:
+    """Raise InvalidInput for options that belong to different kinds of play."""
+    if given.schedule is not None:
+        if given.is_made_up or given.every or given.person_after is not None:
             raise InvalidInput(
                 "--schedule plays a queue; --trace, --llama3, --every and --person-after are for the "
                 "history of one run. Leave them out."
             )
-        _schedule(
-            Given(
-                schedule=schedule,
-                nodes=nodes,
-                devices_per_node=devices_per_node,
-                submissions=submissions,
-                seed=seed,
-                last_s=_positive("--last", last),
-                save_s=None if save is None else _seconds("--save", save, 0.0),
-                restart_s=None if restart is None else _seconds("--restart", restart, 0.0),
-                grace_s=None if grace is None else _seconds("--grace", grace, 0.0),
-                picture=picture,
-            ),
-            chosen,
-            settings,
-            as_json=as_json,
-        )
         return
-    if (devices_per_node, submissions, picture) != (None, None, None):
+    if (given.devices_per_node, given.submissions, given.picture) != (None, None, None):
         raise InvalidInput(
             "--devices-per-node, --submissions and --picture are for a queue: add --schedule."
         )
-    every_s = [_positive("--every", text) for text in every] or list(EVERY_S)
-    made_up = (save, restart, grace, nodes, person_after)
-    if trace is None and not is_llama3:
-        if any(value is not None for value in made_up):
-            raise InvalidInput(
-                "--save, --restart, --grace, --nodes and --person-after describe a world that is made "
-                "up; the ledger's history has its own. Give them with --trace FILE or --llama3."
-            )
-        since = utc_now() - timedelta(seconds=_positive("--last", last))
-        found = replay(open_ledger_to_read(settings), chosen, since=since, every_s=every_s)
-        _print_replay(found, chosen, since=format_time(since), as_json=as_json)
-        return
-    if trace is not None and is_llama3:
+    of_a_world = (given.save, given.restart, given.grace, given.nodes, given.person_after)
+    if not given.is_made_up and any(value is not None for value in of_a_world):
+        raise InvalidInput(
+            "--save, --restart, --grace, --nodes and --person-after describe a world that is made "
+            "up; the ledger's history has its own. Give them with --trace FILE or --llama3."
+        )
+    if given.trace is not None and given.is_llama3:
         raise InvalidInput("--trace and --llama3 are two histories; give one of them.")
-    if is_llama3 and (grace is not None or nodes is not None):
+    if given.is_llama3 and (given.grace is not None or given.nodes is not None):
         raise InvalidInput("--grace and --nodes are for --trace: Llama 3's gang has one size.")
-    person_s = SPOT_PERSON_AFTER_S if trace is not None else LLAMA3_PERSON_AFTER_S
-    given: dict[str, Json] = {
-        "save_s": _seconds("--save", save, LLAMA3_SAVE_S if is_llama3 else SPOT_SAVE_S),
-        "restart_s": _seconds(
-            "--restart", restart, LLAMA3_RESTART_S if is_llama3 else SPOT_RESTART_S
-        ),
-        "person_after_s": _seconds(
-            "--person-after", person_after, person_s, read=or_none(duration_s)
-        ),
-        "step_s": LLAMA3_STEP_S if is_llama3 else SPOT_STEP_S,
-        "seed": seed,
-    }
-    costs = Costs(step_s=given["step_s"], blocking_s=given["save_s"], restart_s=given["restart_s"])
-    if trace is None:
-        scenarios = [llama3(costs, seed=seed, person_after_s=given["person_after_s"])]
-    else:
-        given |= {"grace_s": _seconds("--grace", grace, 0.0), "nodes": nodes}
-        del given["seed"]  # nothing is drawn
-        scenarios = _spots(trace, costs, given)
-    rows = compare(
-        scenarios,
-        list(choices(chosen, blocking_s=costs.blocking_s, every_s=every_s)),
-        has_best=True,
-    )
-    _print_made_up(rows, chosen, given, is_llama3=is_llama3, as_json=as_json)
 
 
-def _schedule(given: Given, policy: RetryPolicy, settings: Settings, *, as_json: bool) -> None:
+def _play_queue(
+    given: Options, schedule: str, policy: RetryPolicy, settings: Settings, *, as_json: bool
+) -> None:
     if given.picture is not None:
         check_picture(given.picture)
-    ledger = open_ledger_to_read(settings) if given.schedule == LEDGER else None
-    simulate_schedule(given, policy.scheduling, ledger, as_json=as_json)
+    queue = Given(
+        schedule=schedule,
+        nodes=given.nodes,
+        devices_per_node=given.devices_per_node,
+        submissions=given.submissions,
+        seed=given.seed,
+        last_s=_positive("--last", given.last),
+        save_s=None if given.save is None else _seconds("--save", given.save, 0.0),
+        restart_s=None if given.restart is None else _seconds("--restart", given.restart, 0.0),
+        grace_s=None if given.grace is None else _seconds("--grace", given.grace, 0.0),
+        picture=given.picture,
+    )
+    ledger = open_ledger_to_read(settings) if schedule == LEDGER else None
+    simulate_schedule(queue, policy.scheduling, ledger, as_json=as_json)
+
+
+def _play_ledger(given: Options, policy: RetryPolicy, settings: Settings, *, as_json: bool) -> None:
+    since = utc_now() - timedelta(seconds=_positive("--last", given.last))
+    found = replay(open_ledger_to_read(settings), policy, since=since, every_s=given.every_s)
+    _print_replay(found, policy, since=format_time(since), as_json=as_json)
+
+
+def _play_made_up(given: Options, policy: RetryPolicy, *, as_json: bool) -> None:
+    is_llama3 = given.is_llama3
+    person_s = LLAMA3_PERSON_AFTER_S if is_llama3 else SPOT_PERSON_AFTER_S
+    restart_s = LLAMA3_RESTART_S if is_llama3 else SPOT_RESTART_S
+    world: dict[str, Json] = {
+        "save_s": _seconds("--save", given.save, LLAMA3_SAVE_S if is_llama3 else SPOT_SAVE_S),
+        "restart_s": _seconds("--restart", given.restart, restart_s),
+        "person_after_s": _seconds(
+            "--person-after", given.person_after, person_s, read=or_none(duration_s)
+        ),
+        "step_s": LLAMA3_STEP_S if is_llama3 else SPOT_STEP_S,
+    }
+    costs = Costs(step_s=world["step_s"], blocking_s=world["save_s"], restart_s=world["restart_s"])
+    if given.trace is None:
+        world |= {"seed": given.seed}
+        scenarios = [llama3(costs, seed=given.seed, person_after_s=world["person_after_s"])]
+    else:
+        world |= {"grace_s": _seconds("--grace", given.grace, 0.0), "nodes": given.nodes}
+        scenarios = _spots(given.trace, costs, world)
+    rows = compare(
+        scenarios,
+        list(choices(policy, blocking_s=costs.blocking_s, every_s=given.every_s)),
+        has_best=True,
+    )
+    _print_made_up(rows, policy, world, is_llama3=is_llama3, as_json=as_json)
 
 
 def _spots(path: Path, costs: Costs, given: dict[str, Json]) -> list[Scenario]:

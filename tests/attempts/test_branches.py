@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.attempts.test_runs import REQUEST
+from tests.bodies import declared
 from tests.deciders import retried, settled_run
 from tests.examples import example, example_config
 from tests.fakes import FakeClock, FakeObjectStore, Fault
@@ -18,8 +19,9 @@ from tests.reports import render_report
 from tests.stories import Story
 from tracks_dagster.attempts.effects.branches import find_origin
 from tracks_dagster.attempts.effects.runs import RunRequest, declare
+from tracks_dagster.attempts.recorded import recorded_project
 from tracks_dagster.checkpoints.effects.pins import pin_source, release_branches
-from tracks_dagster.data.project import Project
+from tracks_dagster.data.project import Project, requirement_of
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.review.effects.explain.run import explain_run
@@ -387,3 +389,17 @@ def append(tracks: Tracks, draft: Draft) -> None:
         return draft
 
     tracks.decide_run("b-1", choose)
+
+
+def test_what_a_run_records_of_its_evals_is_what_a_branch_of_it_declares() -> None:
+    own = replace(
+        declared().evals[0],
+        program=Program(entry=("evaluate.py",)),
+        every=2,
+        is_required=False,
+        timeout_s=90.0,
+    )
+    state = History().declare(evals=(own,), promotion=None).open().state
+    project = recorded_project(state, state.attempts[0])
+    [again] = (requirement_of(project, each, own.snapshot, seed=own.seed) for each in project.evals)
+    assert again == own

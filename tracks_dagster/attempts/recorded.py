@@ -58,6 +58,7 @@ def _own_eval(declared: EvalRequirement) -> OwnEval:
         every=declared.every,
         is_required=declared.is_required,
         python=None if program is None else program.python,
+        timeout_s=declared.timeout_s,
     )
 
 

@@ -29,6 +29,7 @@ from tracks_dagster.track import names
 from tracks_dagster.track.errors import GangError, InvalidInput, NoDevices
 from tracks_dagster.track.names import eval_attempt_key, parse_eval_key
 from tracks_dagster.track.reasons import TerminationReason
+from tracks_dagster.track.states.evals import needs_device
 from tracks_dagster.wiring import App
 
 HELDOUT_DATASETS = ("aws-docs-heldout", "flights-heldout")
@@ -66,7 +67,7 @@ def evals(
         raise Failure(str(error), allow_retries=False) from error
     key = eval_attempt_key(run_id, eval_id, opened.number)
     devices: DevicePool | None = None
-    if state.declared.compute.launcher == names.LOCAL:
+    if state.declared.compute.launcher == names.LOCAL and needs_device(state, opened.suite):
         devices = devices_since(app.devices, key, context.run.tags.get(names.TAG_LEASE))
     try:
         if devices is not None:

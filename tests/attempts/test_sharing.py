@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.bodies import BEGIN, CONFIG
+from tests.bodies import BEGIN, CONFIG, declared
 from tests.deciders import world_of
 from tests.fakes import (
     FakeClock,
@@ -331,6 +331,22 @@ def test_an_eval_is_asked_for_once_it_has_a_device_and_comes_before_training(
     asked = [r.attempt_key for run in tick.done for r in run.requests]
     assert "r-3/heldout-loss@40/1" not in asked
     assert any(line.startswith("r-3/heldout-loss@40/1: ") for line in tick.waiting)
+
+
+def test_an_eval_that_needs_no_device_waits_for_none_and_moves_nobody(
+    tracks: Tracks, ledger: Ledger
+) -> None:
+    without = replace(declared().evals[0], needs_device=False)
+    trained = History("r-1").declare(evals=(without,)).open().supervise().place().restore()
+    written(tracks, trained.commit(40).end("completed", last_step=40))
+    opened(tracks, "r-2")
+    pool = pool_of(tracks, 1)
+    world = world_of(tracks, ledger, devices=pool)
+    assert shared(world).leased == {"r-2/a01"}
+    [request] = [r for run in tick_evals(world).done for r in run.requests]
+    assert (request.attempt_key, request.lease_seq) == (EVAL_KEY, None)
+    assert held(pool) == {"r-2/a01": ("pretended:0",)}
+    assert tracks.run("r-2").stops == ()
 
 
 def test_an_urgent_run_gets_devices_by_moving_one_that_saved_lately(

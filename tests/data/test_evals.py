@@ -122,6 +122,16 @@ def test_the_result_is_recorded_with_everything_that_it_rests_on(
     assert evals_settled(tracks.run("r-1"))
 
 
+def test_an_eval_that_needs_no_device_sees_none(tracks: Tracks, store: FakeObjectStore) -> None:
+    without = replace(declared().evals[0], needs_device=False)
+    history = History("r-2").declare(evals=(without,)).open().place().restore().commit(40)
+    history.end("completed", last_step=40).write_to(store)
+    evaluator = FakeEvaluator(store, EVAL_RESULT)
+    [opened] = opened_evals(tracks, "r-2")
+    assert run_eval(tracks, evaluator, "r-2", opened.eval_id, 1).held is None
+    assert evaluator.specs[0].environment["CUDA_VISIBLE_DEVICES"] == ""
+
+
 def test_an_eval_that_has_ended_is_not_run_again(tracks: Tracks, store: FakeObjectStore) -> None:
     (opened,) = open_evals(tracks)
     evaluator = FakeEvaluator(store, EVAL_RESULT)

@@ -90,7 +90,12 @@ dataset: my-text
 evals:
   quality: evaluate.py
   speed:
-    {run: "./train.py {checkpoint} {data}", dataset: other, every: 3, required: true, timeout: 2h}
+    run: "./train.py {checkpoint} {data}"
+    dataset: other
+    every: 3
+    required: true
+    timeout: 2h
+    device: none
 promotion: {eval: quality, metric: accuracy, at_least: 0.9, better_by: 0.01, alias: best}
 """
     project = read_project(write(folder, LEAST + text))
@@ -101,6 +106,7 @@ promotion: {eval: quality, metric: accuracy, at_least: 0.9, better_by: 0.01, ali
     asked = [requirement_of(project, each, None, seed=0) for each in project.evals]
     assert [each.is_required for each in asked] == [True, True]  # the promotion rests on the first
     assert [each.timeout_s for each in asked] == [None, 7200.0]
+    assert [each.needs_device for each in asked] == [True, False]
     assert project.promotion == PromotionRule(
         alias="best",
         suite="quality",
@@ -180,6 +186,7 @@ retries: 3
         (LEAST + "evals: {q: {run: train.py, every: 0}}\n", "evals.q.every"),
         (LEAST + "evals: {q: {run: train.py, required: often}}\n", "neither true nor false"),
         (LEAST + "evals: {q: {run: train.py, timeout: 25h}}\n", "no limit of an eval; write 1s to"),
+        (LEAST + "evals: {q: {run: train.py, device: cpu}}\n", "'cpu' is no device of an eval; wr"),
         (LEAST + "evals: {q: {run: train.py, python: a/b}}\n", "evals.q.python: there is no int"),
         (LEAST + PROMOTES + "{metric: f1, at_least: 1}\n", "it names no eval; write one of evals:"),
         (LEAST + PROMOTES + "{eval: s, metric: f1, at_least: 1}\n", "'s' is no eval"),

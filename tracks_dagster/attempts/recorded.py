@@ -59,6 +59,7 @@ def _own_eval(declared: EvalRequirement) -> OwnEval:
         is_required=declared.is_required,
         python=None if program is None else program.python,
         timeout_s=declared.timeout_s,
+        needs_device=declared.needs_device,
     )
 
 

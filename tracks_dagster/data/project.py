@@ -129,7 +129,8 @@ class OwnEval:
     """An eval of a project. entry: one file, whose function `evaluate` measures, or a command.
 
     version: digest of its entry and its own file. dataset: None where it reads no data of ours.
-    every, is_required, timeout_s: as of `EvalRequirement`. python: None for the project's.
+    every, is_required, timeout_s, needs_device: as of `EvalRequirement`. python: None for the
+    project's.
     """
 
     name: str
@@ -140,6 +141,7 @@ class OwnEval:
     is_required: bool = False
     python: str | None = None
     timeout_s: float | None = None
+    needs_device: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,6 +209,7 @@ def requirement_of(
         every=each.every,
         is_required=each.is_required or (rule is not None and rule.suite == each.name),
         timeout_s=each.timeout_s,
+        needs_device=each.needs_device,
     )
 
 

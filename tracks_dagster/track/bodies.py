@@ -139,7 +139,8 @@ class EvalRequirement:
     once. program: what measures, from the stored code: a file with a function `evaluate`, or a command
     that prints metrics; None: the suite of an older version's family. snapshot: None where it reads no
     data of ours. every: also of each so many commits while training goes on; None: of none. timeout_s:
-    how long one try may take; None: as long as the evaluator allows.
+    how long one try may take; None: as long as the evaluator allows. needs_device: without, it sees no
+    accelerator and waits for none.
     """
 
     suite: str
@@ -150,6 +151,7 @@ class EvalRequirement:
     every: int | None = None
     is_required: bool = True
     timeout_s: float | None = None
+    needs_device: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

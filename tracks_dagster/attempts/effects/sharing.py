@@ -50,7 +50,7 @@ from tracks_dagster.track.names import (
 )
 from tracks_dagster.track.records import Draft, Kind, parse_time
 from tracks_dagster.track.roles import STEPS, value_of
-from tracks_dagster.track.states.evals import is_completed
+from tracks_dagster.track.states.evals import is_completed, needs_device
 from tracks_dagster.track.states.run_state import AttemptState, EvalState, RunState
 
 # What is kept of a device beside the most that was measured: fragments differ from run to run, and
@@ -160,15 +160,18 @@ def _need(memory: MemoryPeak | None) -> int | None:
 
 
 def _eval_demands(world: World) -> list[Demand]:
-    """Return the evals that no Dagster run measures yet, of runs that train on this machine."""
+    """Return the evals that no Dagster run measures yet, of runs that train on this machine, and that
+    need a device."""
     demands = []
     for run_id in runs_with_open_evals(world.ledger):
         state = world.tracks.find_run(run_id)
         if state is None or state.declared.compute.launcher != LOCAL:
             continue
         for each in state.evals:
+            if each.ended is not None or not needs_device(state, each.opened.suite):
+                continue
             key = eval_attempt_key(run_id, each.opened.eval_id, each.opened.number)
-            if each.ended is None and _is_to_start(world, key):
+            if _is_to_start(world, key):
                 demands.append(_eval_demand(state, each, key))
     return demands
 

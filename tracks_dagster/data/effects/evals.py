@@ -22,6 +22,7 @@ from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.retry.effects.due import runs_with_evals
 from tracks_dagster.retry.policy import RetryPolicy
 from tracks_dagster.scheduling.effects.leases import DevicePool, no_devices
+from tracks_dagster.scheduling.leases import device_environment
 from tracks_dagster.track import names
 from tracks_dagster.track.bodies import (
     Artifact,
@@ -314,6 +315,9 @@ def _spec(tracks: Tracks, state: RunState, opened: EvalOpened) -> EvalSpec:
         code_key=_code_of(state, attempt) if program is not None else None,
         files={} if name is None else {name: render_config(config, name)},
         timeout_s=None if declared is None else declared.timeout_s,
+        environment={}
+        if evals.needs_device(state, opened.suite)
+        else device_environment((), hides_gpus=True),
     )
 
 

@@ -70,6 +70,7 @@ VERSION = 1  # of the file's form
 FOLDER = "folder"  # the kind of checkpoint of a trainer that speaks by files and exit codes
 NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,24}[a-z0-9])?")  # a run's id adds a day and 4 digits
 KEYS_MAX = 256  # of a config: it is part of a record
+NO_DEVICE = "none"  # of an eval
 EVALS_MAX = 8  # of a project: each is a requirement in the record of a run
 EVAL_S_LIMIT = 24 * 3600.0  # of one try at an eval: it takes one of the daemon's few places
 
@@ -254,6 +255,7 @@ def _evals(found: _ProjectFile, folder: Path, file: SettingsFile) -> tuple[OwnEv
             is_required=each.required,
             python=_python(each.python, folder, file, at=("evals", name, "python")),
             timeout_s=each.timeout_s,
+            needs_device=each.device is None,
         )
         for name, each in found.evals.items()
     )
@@ -387,6 +389,15 @@ def _truth(value: object) -> bool:
     return value
 
 
+def _no_device(value: object) -> str:
+    if value != NO_DEVICE:
+        raise ValueError(
+            f"{shown(value)} is no device of an eval; write {NO_DEVICE} where it needs none, and leave "
+            "it out where it does: it is given one."
+        )
+    return NO_DEVICE
+
+
 def _ranks(value: object) -> int:
     if type(value) is not int or value < 1:
         raise ValueError(f"{shown(value)} is no number of ranks; write 1 or more.")
@@ -482,6 +493,7 @@ class _Eval(FileModel):
     required: Annotated[bool, PlainValidator(_truth)] = False
     python: _Word | None = None
     timeout_s: Annotated[float, PlainValidator(_eval_s)] | None = None
+    device: Annotated[str, PlainValidator(_no_device)] | None = None
 
 
 class _Promotion(FileModel):

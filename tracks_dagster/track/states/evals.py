@@ -99,6 +99,11 @@ def is_waived(state: RunState, suite: str) -> bool:
     return any(waiver.body.suite == suite for waiver in state.waivers)
 
 
+def needs_device(state: RunState, suite: str) -> bool:
+    """Whether an eval of the suite is given a device; one that the run did not declare is."""
+    return all(each.needs_device for each in state.declared.evals if each.suite == suite)
+
+
 def unsettled(state: RunState) -> tuple[EvalRequirement, ...]:
     """Return the declared evals that are neither done on the final checkpoint nor waived; one that is
     not required is done once it was tried."""

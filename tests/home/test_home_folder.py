@@ -73,3 +73,15 @@ def test_up_tells_of_a_wider_home_with_the_command_that_narrows_it(
     (home / "dagster").mkdir()
     up._report_what_runs(build(settings), open_dagster_home(settings))
     assert capsys.readouterr().err.count(f"`chmod 700 {home}` narrows it") == 1
+
+
+def test_up_shows_the_traceback_of_a_defect_that_its_look_around_met(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(settings: Settings) -> None:
+        raise RuntimeError("a defect")
+
+    monkeypatch.setattr(up, "build", broken)
+    settings = Settings(home=tmp_path, store_url=str(tmp_path / "store"), root=tmp_path)
+    assert up._look_around(settings, open_dagster_home(settings)) == 1
+    assert "RuntimeError: a defect" in capsys.readouterr().err

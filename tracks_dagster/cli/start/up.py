@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr
 
@@ -81,6 +82,8 @@ def _look_around(settings: Settings, home: DagsterHome) -> int:
                     code = 0
                 except TracksError as error:
                     code = fail(error)
+                except Exception:  # noqa: BLE001  # a defect: this process ends before Python shows it
+                    traceback.print_exc()
         finally:
             os._exit(code)
     os.close(into)

@@ -84,6 +84,25 @@ def test_another_one_serves_before_the_one_with_old_code_ends(
     assert not (folder / "s.code-1").exists()
 
 
+def test_one_that_does_not_start_replaces_none_that_serves(
+    server: CodeServer, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "played_server.py").write_text("raise SystemExit(1)")
+    (folder / "stamp").write_text("two")
+    server.keep()
+    [first] = pids(folder)
+    assert find_process(first) is not None
+    assert (served_by(folder), (folder / "s.code").exists()) == ("s.code-1", True)
+    (folder / "played_server.py").write_text(SERVES)
+    server.keep()  # not again at once
+    assert len(pids(folder)) == 1
+    monkeypatch.setattr(server, "_again_at", 0.0)
+    server.keep()
+    assert served_by(folder) == "s.code-3"
+    assert find_process(first) is None
+    assert not (folder / "s.code-1").exists()
+
+
 def test_one_that_was_killed_is_replaced_and_not_again_at_once(
     server: CodeServer, folder: Path
 ) -> None:

@@ -42,6 +42,9 @@ class CodeServer:
         self._root = root
         self._stamps = stamps
         self._count = 0
+        self._address = (
+            sockets  # of the newest: one that ends removes its own, so each has another one
+        )
         self._code: Stamps = {}
         self._process: subprocess.Popen[bytes] | None = None
         self._again_at = 0.0
@@ -50,6 +53,7 @@ class CodeServer:
         """Start one; it has yet to import what it serves."""
         self._code = self._stamps()
         self._count += 1
+        self._address = self._sockets.with_suffix(f"{CODE_ADDRESS}-{self._count}")
         self._address.unlink(missing_ok=True)
         warm_address = self._sockets.with_suffix(RUN_WORKERS)
         self._process = subprocess.Popen(
@@ -58,17 +62,18 @@ class CodeServer:
             stdin=subprocess.PIPE,  # which ends with this process, and the code server with it
         )
 
-    def wait(self) -> None:
-        """Let it be found once it listens; return where it has ended, or after READY_S_MAX, too."""
+    def wait(self) -> bool:
+        """Let it be found once it listens; False where it has ended, or does not in READY_S_MAX."""
         give_up_at = time.monotonic() + READY_S_MAX
         while not self._address.exists():
             if self._has_ended or time.monotonic() > give_up_at:
-                return
+                return False
             time.sleep(POLL_S)
         link = self._sockets.with_suffix(f"{CODE_ADDRESS}-new")
         link.unlink(missing_ok=True)
         link.symlink_to(self._address.name)
         link.replace(self._sockets.with_suffix(CODE_ADDRESS))
+        return True
 
     @contextmanager
     def kept(self) -> Iterator[None]:
@@ -93,18 +98,25 @@ class CodeServer:
             thread.join(END_S_MAX)
 
     def keep(self) -> None:
-        """Start another one where this one has ended, or its code has changed."""
-        now = time.monotonic()
-        if self._has_ended:
-            if now < self._again_at:
-                return
-            _log.warning("The code server has ended; starting another one.")
-        elif self._stamps() == self._code:
+        """Start another one where this one has ended, or its code has changed; one that does not come
+        to listen replaces none that serves."""
+        has_ended = self._has_ended
+        if time.monotonic() < self._again_at or not (has_ended or self._stamps() != self._code):
             return
-        self._again_at = now + START_AGAIN_S
-        before, address = self._process, self._address
+        if has_ended:
+            _log.warning("The code server has ended; starting another one.")
+        before, code, address = self._process, self._code, self._address
         self.start()
-        self.wait()
+        is_ready = self.wait()
+        if has_ended or not is_ready:
+            self._again_at = time.monotonic() + START_AGAIN_S
+        if not (is_ready or has_ended):
+            _log.error(
+                "A code server for the changed code did not start; the one before serves on."
+            )
+            _end(self._process)
+            self._process, self._code, self._address = before, code, address
+            return
         _end(before)
         address.unlink(missing_ok=True)
 
@@ -113,11 +125,6 @@ class CodeServer:
         _end(self._process)
         for path in self._sockets.parent.glob(f"{self._sockets.name}.*"):
             path.unlink(missing_ok=True)
-
-    @property
-    def _address(self) -> Path:
-        """Of the newest: a server that ends removes its own, so each has another one."""
-        return self._sockets.with_suffix(f"{CODE_ADDRESS}-{self._count}")
 
     @property
     def _has_ended(self) -> bool:

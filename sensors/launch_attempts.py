@@ -62,14 +62,21 @@ def launch_attempts(
     keys = [request.attempt_key for request in plan.requests]
     return SensorResult(
         run_requests=[
-            _run_request(request, shared.seqs.get(request.attempt_key)) for request in plan.requests
+            _run_request(
+                request,
+                lease_seq=shared.seqs.get(request.attempt_key),
+                priority=world.policy.scheduling.class_of(request.workload_class).priority,
+            )
+            for request in plan.requests
         ],
         dynamic_partitions_requests=[AddDynamicPartitionsRequest(names.ATTEMPT_PARTITIONS, keys)],
     )
 
 
-def _run_request(request: LaunchRequest, lease_seq: int | None) -> RunRequest:
+def _run_request(request: LaunchRequest, *, lease_seq: int | None, priority: int) -> RunRequest:
+    """priority: for where more have their devices than Dagster starts runs at once."""
     tags = {names.TAG_TRAINING_RUN: request.run_id, names.TAG_ATTEMPT: request.attempt_key}
+    tags[names.TAG_PRIORITY] = str(priority)
     if lease_seq is not None:
         tags[names.TAG_LEASE] = str(lease_seq)
     if request.parent is not None and request.root is not None:

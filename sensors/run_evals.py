@@ -19,6 +19,7 @@ from tracks_dagster.attempts.ports import Orchestrator
 from tracks_dagster.clean_errors import without_secrets
 from tracks_dagster.ledger.effects.ticks import Tick, TickPart, TimeSlice, run_parts, skip_reason
 from tracks_dagster.review.effects.metadata import promotion_metadata
+from tracks_dagster.scheduling.policy import EVAL
 from tracks_dagster.track import names
 from tracks_dagster.track.bodies import PromotionDecided
 from tracks_dagster.wiring import App
@@ -56,16 +57,18 @@ def run_evals(
         context.log.warning(app.redact(problem))
     requests = [request for run in tick.done for request in run.requests]
     keys = [request.eval_key for request in requests]
+    priority = policy.scheduling.class_of(EVAL).priority
     return SensorResult(
-        run_requests=[_run_request(request) for request in requests],
+        run_requests=[_run_request(request, priority=priority) for request in requests],
         skip_reason=None if keys else app.redact(skip_reason(tick, idle="no run owes an eval")),
         dynamic_partitions_requests=[AddDynamicPartitionsRequest(names.EVAL_PARTITIONS, keys)],
         asset_events=[_event(decided) for run in tick.done for decided in run.promotions],
     )
 
 
-def _run_request(request: EvalRequest) -> RunRequest:
+def _run_request(request: EvalRequest, *, priority: int) -> RunRequest:
     tags = {names.TAG_TRAINING_RUN: request.run_id, names.TAG_EVAL: request.attempt_key}
+    tags[names.TAG_PRIORITY] = str(priority)
     if request.lease_seq is not None:
         tags[names.TAG_LEASE] = str(request.lease_seq)
     return RunRequest(run_key=request.run_key, partition_key=request.eval_key, tags=tags)

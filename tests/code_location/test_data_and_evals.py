@@ -154,6 +154,7 @@ def test_the_sensor_requests_the_eval_with_the_tracks_run_key(
     (request,) = result.run_requests or []
     assert (request.run_key, request.partition_key) == (f"{EVAL}/1", EVAL)
     assert (request.tags[names.TAG_EVAL], request.tags[names.TAG_LEASE]) == (f"{EVAL}/1", "0")
+    assert request.tags[names.TAG_PRIORITY] == "900"
     assert request.tags[names.TAG_TRAINING_RUN] == "r-1"
     (added,) = result.dynamic_partitions_requests or []
     assert (added.partitions_def_name, list(added.partition_keys)) == ("evals", [EVAL])

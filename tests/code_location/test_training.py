@@ -201,6 +201,7 @@ def test_the_launcher_registers_the_partition_and_requests_one_run(
     (request,) = first.run_requests or ()
     assert (request.run_key, request.partition_key) == (f"{KEY}/0", KEY)
     assert (request.tags[names.TAG_ATTEMPT], request.tags[names.TAG_LEASE]) == (KEY, "0")
+    assert request.tags[names.TAG_PRIORITY] == "500"  # of the default class
     (registration,) = first.dynamic_partitions_requests or ()
     assert registration.partition_keys == [KEY]
     again = tick(launch_attempts, app, instance, dagster_runs)

@@ -34,14 +34,16 @@ REQUESTS_MAX = 200
 class OpenAttempt:
     """An open attempt, every Dagster run it has had, and what is known of its gang here.
 
-    parent, root: the Dagster runs that supervised last and first in this training run, of those that
-    Dagster still has; None where there is none, and while the attempt is supervised.
+    workload_class: as the run declares it. parent, root: the Dagster runs that supervised last and
+    first in this training run, of those that Dagster still has; None where there is none, and while
+    the attempt is supervised.
     """
 
     run_id: str
     attempt: AttemptState
     runs: Sequence[OrchestratorRun]
     gang: GangReport
+    workload_class: str | None = None
     parent: str | None = None
     root: str | None = None
 
@@ -60,12 +62,13 @@ class OpenAttempt:
 class LaunchRequest:
     """One Dagster run to request; the same request twice is one run, by its run key.
 
-    parent, root: as of `OpenAttempt`; Dagster shows what names a root in the root's group.
+    workload_class, parent, root: as of `OpenAttempt`; Dagster shows what names a root in its group.
     """
 
     attempt_key: str
     run_key: str
     run_id: str
+    workload_class: str | None = None
     parent: str | None = None
     root: str | None = None
 
@@ -230,6 +233,7 @@ def _request(each: OpenAttempt) -> LaunchRequest:
         attempt_key=each.key,
         run_key=f"{each.key}/{dead_count}",
         run_id=each.run_id,
+        workload_class=each.workload_class,
         parent=each.parent,
         root=each.root,
     )

@@ -94,6 +94,9 @@ TAG_WORKER_REASON = "tracks/run_worker_reason"  # why the Dagster run's own work
 # Dagster's own: it shows runs that name a root as its group.
 TAG_PARENT_RUN = "dagster/parent_run_id"
 TAG_ROOT_RUN = "dagster/root_run_id"
+TAG_PRIORITY = (
+    "dagster/priority"  # Dagster's own: of runs in its queue the greater one is the first
+)
 TAG_PARTITION = "dagster/partition"  # Dagster's own, on every run of a partition
 TAG_DATA_VERSION = "dagster/data_version"  # Dagster's own, on an event: what its value is
 

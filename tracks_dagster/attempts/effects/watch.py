@@ -80,6 +80,7 @@ def _look(world: World, run_id: str) -> OpenAttempt | None:
         attempt=attempt,
         runs=orchestrator.runs_of_attempt(attempt_key(run_id, attempt.attempt_id)),
         gang=gangs.glance(run_id, attempt.attempt_id),
+        workload_class=state.declared.workload_class,
     )
     if not needs_supervisor(found):
         return found

@@ -14,12 +14,13 @@ from functools import partial
 from typing import Any
 
 from dagster import (
+    AssetCheckEvaluation,
     AssetCheckResult,
     AssetCheckSeverity,
     AssetCheckSpec,
     AssetExecutionContext,
+    AssetKey,
     AssetMaterialization,
-    AssetObservation,
     DagsterExecutionInterruptedError,
     DataVersion,
     DynamicPartitionsDefinition,
@@ -71,9 +72,10 @@ DESCRIPTION = f"""{HOW_TO_START}
 
 One attempt at a training run: `RUN/aNN`, from its launch to the reason why it ended.
 
-Green: the attempt reached the step it was asked for. Red: it ended before; its receipt (why, what it
-cost, from where, what was decided, where it ran) is the observation on its partition, and the sensors
-decide what follows. The check `{names.ENDED_AS_MEANT}` tells a failure from an interruption.
+Green: the attempt reached the step it was asked for. Red: it ended before, and the sensors decide what
+follows. Why it ended, its curve, what it cost, from where, what was decided and where it ran: that is
+the same partition of [{names.RECEIPTS}](/assets/{names.RECEIPTS}), which every attempt has that ended.
+The check `{names.ENDED_AS_MEANT}` tells a failure from an interruption.
 
 Dagster runs by how their attempt ended: \
 [failures]({runs_address(names.TAG_ENDING, Ending.FAILURE)}), \
@@ -89,13 +91,13 @@ is refused. The day over all runs: `incident_review`.
 ATTEMPTS = DynamicPartitionsDefinition(name=names.ATTEMPT_PARTITIONS)
 
 
-def _ended_as_meant() -> AssetCheckSpec:
+def ended_as_meant(asset: str) -> AssetCheckSpec:
     """Return the check that tells a failure from an interruption, of each attempt apart."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", PreviewWarning)  # checks by partition are new in Dagster
         return AssetCheckSpec(
             names.ENDED_AS_MEANT,
-            asset=names.ATTEMPT_PARTITIONS,
+            asset=asset,
             description=(
                 "A warning where the place was taken away (preempted, drained, no machine in time): "
                 "nothing is wrong with the run. An error where something failed."
@@ -111,7 +113,7 @@ def _ended_as_meant() -> AssetCheckSpec:
         names.TRAINING_RUNS,
         *map(names.snapshot_asset, TRAINING_DATASETS),
     ],
-    check_specs=[_ended_as_meant()],
+    check_specs=[ended_as_meant(names.ATTEMPT_PARTITIONS)],
     group_name="training",
     kinds={"python", "pytorch"},
     owners=["team:training"],
@@ -136,15 +138,15 @@ def training_attempts(
     if ended is None or ended.reason is None:
         raise Failure("Another Dagster run supervises this attempt now.", allow_retries=False)
     context.instance.add_run_tags(context.run.run_id, ending_tags(ended.reason))
+    receipt = _show_receipt(context, app, ended.reason)
     if ended.reason in SUCCEEDED:
         yield MaterializeResult(
-            metadata=_receipt(context, app, run_id, attempt_id),
+            metadata=receipt,
             data_version=_final_version(app.tracks.run(run_id), attempt_id),
-            check_results=[_check(ended.reason)],
+            check_results=[ending_result(ended.reason)],
         )
         return
-    yield _check(ended.reason)
-    _show_receipt(context, app)
+    yield ending_result(ended.reason)
     raise Failure(
         f"{ended.reason}: {ended.reason.sentence}",
         metadata={"termination_reason": ended.reason.value, "explain": f"tracks explain {run_id}"},
@@ -223,7 +225,7 @@ def _supervise(
         ended = supervisor.supervise(run_id, attempt_id)
         if ended is not None and ended.reason is not None:
             context.instance.add_run_tags(context.run.run_id, ending_tags(ended.reason))
-            _show_receipt(context, app)
+            _show_receipt(context, app, ended.reason)
         raise
 
 
@@ -254,7 +256,8 @@ def _report_commit(context: AssetExecutionContext, report: CheckpointReport) -> 
     context.log_event(AssetMaterialization(**report.event))
 
 
-def _check(reason: TerminationReason) -> AssetCheckResult:
+def ending_result(reason: TerminationReason) -> AssetCheckResult:
+    """Return whether an attempt ended as meant, as Dagster shows it."""
     check = ending_check(reason)
     return AssetCheckResult(
         check_name=names.ENDED_AS_MEANT,
@@ -264,23 +267,41 @@ def _check(reason: TerminationReason) -> AssetCheckResult:
     )
 
 
-def _show_receipt(context: AssetExecutionContext, app: App) -> None:
-    """Attach the receipt to the partition: Dagster keeps no metadata of a failed materialization."""
+def _show_receipt(
+    context: AssetExecutionContext, app: App, reason: TerminationReason
+) -> dict[str, Any]:
+    """Materialize the attempt's receipt and return it: of the attempt's own materialization Dagster
+    keeps no metadata where that fails."""
+    run_id, attempt_id = parse_attempt_key(context.partition_key)
+    metadata = attempt_metadata(
+        app.tracks,
+        run_id,
+        attempt_id,
+        Show.by(MetadataValue, app.settings.ui_url),
+        report=_write_report(context, app, run_id, attempt_id),
+        cache=app.settings.cache,
+    )
+    key, check = AssetKey(names.RECEIPTS), ending_result(reason)
     context.log_event(
-        AssetObservation(
-            asset_key=context.asset_key,
+        AssetMaterialization(
+            asset_key=key,
             partition=context.partition_key,
-            metadata=_receipt(context, app, *parse_attempt_key(context.partition_key)),
+            metadata=metadata,
+            tags=names.RECEIPT_TAGS,
         )
     )
-
-
-def _receipt(
-    context: AssetExecutionContext, app: App, run_id: str, attempt_id: int
-) -> dict[str, Any]:
-    show = Show.by(MetadataValue, app.settings.ui_url)
-    report = _write_report(context, app, run_id, attempt_id)
-    return attempt_metadata(app.tracks, run_id, attempt_id, show, report=report)
+    context.log_event(
+        AssetCheckEvaluation(
+            asset_key=key,
+            check_name=names.ENDED_AS_MEANT,
+            partition=context.partition_key,
+            passed=check.passed,
+            severity=check.severity,
+            description=check.description,
+            metadata={},
+        )
+    )
+    return metadata
 
 
 def _write_report(

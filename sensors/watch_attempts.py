@@ -1,8 +1,9 @@
 """Closes attempts that nobody supervises any more, and decides every reason no other sensor owns."""
 
 import platform
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from functools import partial
 
 from dagster import (
@@ -11,7 +12,6 @@ from dagster import (
     AssetCheckSeverity,
     AssetKey,
     AssetMaterialization,
-    AssetObservation,
     DefaultSensorStatus,
     DeleteDynamicPartitionsRequest,
     MetadataValue,
@@ -51,11 +51,13 @@ from tracks_dagster.ledger.effects.following import ProcessCursors, follow
 from tracks_dagster.ledger.effects.projector import SCAN_EVERY
 from tracks_dagster.ledger.effects.ticks import (
     AT_ONCE_MAX,
+    UPKEEP_S_MAX,
     Tick,
     TickPart,
     TimeSlice,
     run_parts,
     skip_reason,
+    take_turns,
 )
 from tracks_dagster.reasons.endings import ending_check
 from tracks_dagster.retry.effects.due import REVISIT_EVERY, revisit
@@ -65,14 +67,22 @@ from tracks_dagster.settings import find_cluster_file, usable_prices
 from tracks_dagster.track import names
 from tracks_dagster.track.errors import TracksError
 from tracks_dagster.track.names import attempt_key
+from tracks_dagster.track.records import format_time
 from tracks_dagster.track.states.run_state import AttemptState
 from tracks_dagster.track.track import run_track
 from tracks_dagster.wiring import App
+
+Event = AssetMaterialization | AssetCheckEvaluation
 
 DECIDERS = (Retries.of(names.WATCH_ATTEMPTS), FirstAttempts(), MoneyCaps())
 CLOSE, DECIDE, REVISIT, SCAN, SWEEP, PRUNE = "close", "decide", "revisit", "scan", "sweep", "prune"
 DEVICES = "devices"
 OBJECTIVES = "objectives"
+RECEIPTS = "receipts"
+RECEIPTS_EVERY = timedelta(hours=1)
+_ENDED = "select run_id, attempt_id from training_attempts where ended_at < :before"
+RECEIPTS_AFTER = timedelta(minutes=5)  # of an end; until then its Dagster run may still show it
+RECEIPTS_MAX = 20  # in one tick: Dagster's storage takes 10 to 40 events a second
 
 
 @sensor(
@@ -114,10 +124,11 @@ def watch_attempts(
     unseen = [line for part in (DECIDE, CLOSE, SWEEP) for line in ticks[part].problems]
     words = skip_reason(replace(ticks[DECIDE], problems=tuple(unseen)), idle="nothing is due")
     shown = _shown(context, app, ticks[CLOSE].done)
+    late = [event for events in ticks[RECEIPTS].done for event in events]
     return SensorResult(
         skip_reason=app.redact("; ".join([*unusable, words])),
         dynamic_partitions_requests=[*shown.partitions, *ticks[PRUNE].done],
-        asset_events=shown.events,
+        asset_events=[*shown.events, *late],
     )
 
 
@@ -146,6 +157,11 @@ def _parts(context: SensorEvaluationContext, app: App, world: World) -> tuple[Ti
         TickPart(name=SWEEP, work=lambda after: _sweep(app), every=SWEEP_EVERY),
         TickPart(name=PRUNE, work=lambda after: _prune(context, app), every=PRUNE_EVERY),
         TickPart(name=DEVICES, work=lambda after: _see(app), every=SEE_EVERY),
+        TickPart(
+            name=RECEIPTS,
+            work=lambda after: _late_receipts(context, app, after),
+            every=RECEIPTS_EVERY,
+        ),
     )
 
 
@@ -201,7 +217,7 @@ class _Shown:
     """What Dagster is told of attempts that were closed: the partitions first, then their events."""
 
     partitions: Sequence[AddDynamicPartitionsRequest]
-    events: Sequence[AssetMaterialization | AssetObservation | AssetCheckEvaluation]
+    events: Sequence[Event]
 
 
 def _shown(
@@ -216,8 +232,8 @@ def _shown(
         partitions=[AddDynamicPartitionsRequest(names.CHECKPOINT_PARTITIONS, added)],
         events=[
             *(AssetMaterialization(**commit.event) for commit in commits),
-            *(_receipt(app, run_id, attempt_id) for run_id, attempt_id in keys),
-            *_checks(closed),
+            *(event for each in closed for event in _receipt(app, *each)),
+            *(event for each in closed for event in _check(names.ATTEMPT_PARTITIONS, *each)),
         ],
     )
 
@@ -236,25 +252,33 @@ def _due_reports(
     return due
 
 
-def _receipt(app: App, run_id: str, attempt_id: int) -> AssetObservation:
-    """Report what nobody else can: this attempt's Dagster run died before its end."""
-    return AssetObservation(
-        asset_key=AssetKey(names.ATTEMPT_PARTITIONS),
-        partition=attempt_key(run_id, attempt_id),
-        metadata=attempt_metadata(
-            app.tracks, run_id, attempt_id, Show.by(MetadataValue, app.settings.ui_url)
-        ),
+def _receipt(app: App, run_id: str, attempt: AttemptState) -> Iterator[Event]:
+    """Yield the receipt that nobody else shows: this attempt's Dagster run died before its end."""
+    metadata = attempt_metadata(
+        app.tracks,
+        run_id,
+        attempt.attempt_id,
+        Show.by(MetadataValue, app.settings.ui_url),
+        cache=app.settings.cache,
     )
+    yield AssetMaterialization(
+        asset_key=AssetKey(names.RECEIPTS),
+        partition=attempt_key(run_id, attempt.attempt_id),
+        metadata=metadata,
+        tags=names.RECEIPT_TAGS,
+    )
+    yield from _check(names.RECEIPTS, run_id, attempt)
 
 
-def _checks(closed: Iterable[tuple[str, AttemptState]]) -> Iterator[AssetCheckEvaluation]:
-    """Tell failures from interruptions, as a Dagster run that sees the end does."""
-    for run_id, attempt in closed:
-        if attempt.reason is None:
-            continue
+def _check(asset: str, run_id: str, attempt: AttemptState) -> Iterator[AssetCheckEvaluation]:
+    """Tell a failure from an interruption, as a Dagster run that sees the end does.
+
+    Once only: Dagster's storage refuses a second evaluation of a partition outside of its runs.
+    """
+    if attempt.reason is not None:
         check = ending_check(attempt.reason)
         yield AssetCheckEvaluation(
-            asset_key=AssetKey(names.ATTEMPT_PARTITIONS),
+            asset_key=AssetKey(asset),
             check_name=names.ENDED_AS_MEANT,
             partition=attempt_key(run_id, attempt.attempt_id),
             passed=check.passed,
@@ -262,6 +286,31 @@ def _checks(closed: Iterable[tuple[str, AttemptState]]) -> Iterator[AssetCheckEv
             description=check.words,
             metadata={},
         )
+
+
+def _late_receipts(
+    context: SensorEvaluationContext, app: App, after: str | None
+) -> Tick[Sequence[Event]]:
+    """Show the receipts that are missing: their Dagster run died after the end, or was of a version
+    that showed none."""
+    there = context.instance.get_materialized_partitions(AssetKey(names.RECEIPTS))
+    rows = app.ledger.query(_ENDED, {"before": format_time(app.now() - RECEIPTS_AFTER)})
+    ended = {attempt_key(row["run_id"], row["attempt_id"]): row for row in rows}
+    keys = context.instance.get_dynamic_partitions(names.ATTEMPT_PARTITIONS)
+    missing = [key for key in keys if key in ended and key not in there]
+
+    def look(key: str) -> Tick[Sequence[Event]]:
+        state = app.tracks.run(ended[key]["run_id"])
+        attempt = state.attempt(ended[key]["attempt_id"])
+        if attempt is None or attempt.is_open:
+            return Tick()
+        return Tick(done=(tuple(_receipt(app, state.run_id, attempt)),))
+
+    shown = take_turns(
+        missing[:RECEIPTS_MAX], look, TimeSlice(after=after, seconds_max=UPKEEP_S_MAX)
+    )
+    is_done = shown.cut_at is None and len(missing) <= RECEIPTS_MAX
+    return replace(shown, cut_at=None, is_done=is_done)
 
 
 def _tag_runs(context: SensorEvaluationContext, attempt: AttemptState) -> None:

@@ -17,6 +17,7 @@ from assets.datasets import datasets
 from assets.declarations import declare_training_run, training_runs_of
 from assets.drills import drill_every_week, play_drills
 from assets.evals import evals, evaluate_checkpoint, promotions
+from assets.receipts import receipts
 from assets.review import incident_review, review_every_day, review_incidents
 from assets.snapshots import SNAPSHOTS
 from resources.application import RESOURCES
@@ -43,6 +44,7 @@ defs = Definitions(
         datasets,
         training_runs_of(PROJECTS),
         training_attempts,
+        receipts,
         checkpoints,
         evals,
         promotions,

@@ -241,7 +241,7 @@ def test_links_lead_to_the_ui_where_its_address_is_set(
     monkeypatch.setenv("TRACKS_UI_URL", "https://dagster.example.org/")
     text = call(*full).stdout
     assert "https://dagster.example.org/runs/dagster-2" in text
-    assert "https://dagster.example.org/assets/training_attempts?view=events&partition=" in text
+    assert "https://dagster.example.org/assets/receipts?view=partitions&partition=" in text
     monkeypatch.setenv("TRACKS_UI_URL", "dagster.example.org")
     assert "http://localhost:3000" in call("explain", KEY).stderr
 

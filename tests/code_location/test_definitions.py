@@ -35,7 +35,7 @@ def test_assets_resources_and_sensors_come_from_this_repository(package: object)
 def test_whoever_looks_at_the_training_group_reads_first_how_training_starts() -> None:
     graph = defs.resolve_asset_graph()
     group = [node for node in graph.asset_nodes if node.group_name == "training"]
-    assert len(group) == 3
+    assert len(group) == 4
     for node in group:
         first, _, _ = (node.description or "").partition("\n")
         assert first.startswith("**To start training, materialize"), node.key

@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 from dagster import (
     AssetCheckEvaluation,
+    AssetCheckKey,
     AssetCheckSeverity,
     AssetKey,
+    AssetMaterialization,
     DagsterExecutionInterruptedError,
     DagsterInstance,
     DeleteDynamicPartitionsRequest,
@@ -20,8 +22,11 @@ from dagster import (
     build_sensor_context,
     materialize,
 )
+from dagster._core.definitions.data_version import CachingStaleStatusResolver, StaleStatus
+from dagster._core.loader import LoadingContextForTest
 
 from assets.attempts import training_attempts
+from assets.receipts import receipts
 from resources.application import DagsterOrchestrator
 from sensors.deciders import retry_infrastructure, retry_numerics, retry_oom, retry_preempted
 from sensors.launch_attempts import launch_attempts
@@ -89,6 +94,33 @@ def supervise(app: App, instance: DagsterInstance) -> ExecuteInProcessResult:
     )
 
 
+def receipts_of(instance: DagsterInstance) -> list[AssetMaterialization]:
+    """What Dagster shows of attempts that ended, the newest first."""
+    records = instance.fetch_materializations(AssetKey(names.RECEIPTS), limit=5).records
+    return [each.asset_materialization for each in records if each.asset_materialization]
+
+
+def receipt_check(instance: DagsterInstance) -> tuple[bool, AssetCheckSeverity]:
+    """Whether the newest check of a receipt passed, and how bad it is if not."""
+    key = AssetCheckKey(AssetKey(names.RECEIPTS), names.ENDED_AS_MEANT)
+    (record, *_) = instance.event_log_storage.get_asset_check_execution_history(key, limit=1)
+    assert record.event is not None
+    evaluation = record.event.get_dagster_event().event_specific_data
+    assert isinstance(evaluation, AssetCheckEvaluation)
+    return evaluation.passed, evaluation.severity
+
+
+def is_out_of_date(instance: DagsterInstance) -> bool:
+    """Whether Dagster shows the receipt as "unsynced"."""
+    resolver = CachingStaleStatusResolver(
+        instance=instance,
+        asset_graph=defs.resolve_asset_graph(),
+        loading_context=LoadingContextForTest(instance),
+    )
+    key = AssetKey(names.RECEIPTS)
+    return resolver.get_status(key, KEY) is not StaleStatus.FRESH
+
+
 def test_a_failed_attempt_shows_its_receipt_and_names_its_reason(
     app: App, instance: DagsterInstance, gangs: FakeGangs
 ) -> None:
@@ -100,12 +132,12 @@ def test_a_failed_attempt_shows_its_receipt_and_names_its_reason(
     assert failure is not None
     assert failure.user_failure_data is not None
     assert "preempted: The machine was taken" in (failure.user_failure_data.description or "")
-    (record,) = instance.fetch_observations(AssetKey(names.ATTEMPT_PARTITIONS), limit=5).records
-    observation = record.asset_observation
-    assert observation is not None
-    assert observation.partition == KEY
-    assert observation.metadata["ended/termination_reason"].value == "preempted"
-    assert observation.metadata["steps/last_committed_step"].value == 10
+    (receipt,) = receipts_of(instance)
+    assert receipt.partition == KEY
+    assert receipt.metadata["ended/termination_reason"].value == "preempted"
+    assert receipt.metadata["steps/last_committed_step"].value == 10
+    assert receipt_check(instance) == (False, AssetCheckSeverity.WARN)  # an interruption
+    assert not is_out_of_date(instance)
     (run,) = instance.get_runs()
     assert run.tags[names.TAG_REASON] == "preempted"
 
@@ -171,6 +203,9 @@ def test_a_completed_attempt_is_materialized_with_its_final_checkpoint_as_versio
         if m.asset_key == AssetKey(names.ATTEMPT_PARTITIONS)
     ]
     assert made.metadata["ended/termination_reason"].value == "completed"
+    assert [each.metadata for each in receipts_of(instance)] == [made.metadata]
+    assert receipt_check(instance)[0]
+    assert not is_out_of_date(instance)
     final = history.state.checkpoints[-1].ref.manifest_sha256
     assert (made.tags or {})[names.TAG_DATA_VERSION] == final
 
@@ -219,17 +254,72 @@ def test_the_watcher_reports_the_receipt_and_the_commits_of_an_attempt_that_it_c
     dagster_runs.put(KEY, "dead", is_finished=True)
     result = tick(watch_attempts, app, instance, dagster_runs)
     assert isinstance(result, SensorResult)
-    commit, receipt, check = result.asset_events
+    commit, receipt, *checks = result.asset_events
     assert (commit.partition, receipt.partition) == (f"{KEY}/step-10", KEY)
+    assert isinstance(receipt, AssetMaterialization)
+    assert receipt.asset_key == AssetKey(names.RECEIPTS)
     assert receipt.metadata["ended/termination_reason"].value == "preempted"
-    assert isinstance(check, AssetCheckEvaluation)
-    assert (check.partition, check.passed) == (KEY, False)
-    assert (
-        check.severity is AssetCheckSeverity.WARN
-    )  # an interruption; nothing is wrong with the run
+    assert [check.asset_key for check in checks] == [
+        AssetKey(names.RECEIPTS),
+        AssetKey(names.ATTEMPT_PARTITIONS),
+    ]
+    for check in checks:
+        assert isinstance(check, AssetCheckEvaluation)
+        assert (check.partition, check.passed) == (KEY, False)
+        assert check.severity is AssetCheckSeverity.WARN  # nothing is wrong with the run
     again = tick(watch_attempts, app, instance, dagster_runs)
     assert isinstance(again, SensorResult)
     assert not again.asset_events
+
+
+def test_the_watcher_shows_a_receipt_that_is_missing_once_and_none_that_is_there_or_too_fresh(
+    app: App, instance: DagsterInstance, dagster_runs: FakeOrchestrator
+) -> None:
+    """As of a home of before, or of a Dagster run that died right after the end."""
+    write(app, History("r-1").declare().open().supervise().place().end("preempted").open())
+    write(app, History("r-2", begin=app.now()).declare().open().place().end("preempted"))
+    keys = [KEY, "r-1/a02", "r-2/a01"]
+    instance.add_dynamic_partitions(names.ATTEMPT_PARTITIONS, keys)
+    result = tick(watch_attempts, app, instance, dagster_runs)
+    assert isinstance(result, SensorResult)
+    receipt, check = result.asset_events
+    assert (receipt.partition, check.partition) == (KEY, KEY)
+    for event in result.asset_events:
+        instance.report_runless_asset_event(event)
+    assert receipt_check(instance) == (False, AssetCheckSeverity.WARN)
+    now = app.now
+    later = replace(app, now=lambda: now() + timedelta(hours=2))
+    result = tick(watch_attempts, later, instance, dagster_runs)
+    assert isinstance(result, SensorResult)
+    assert [event.partition for event in result.asset_events] == ["r-2/a01", "r-2/a01"]
+
+
+def test_a_receipt_that_is_materialized_by_hand_is_read_again(
+    app: App, instance: DagsterInstance
+) -> None:
+    history = write(app, History("r-1").declare().open().supervise().place())
+    instance.add_dynamic_partitions(names.ATTEMPT_PARTITIONS, [KEY])
+
+    def read() -> ExecuteInProcessResult:
+        return materialize(
+            [receipts],
+            instance=instance,
+            resources={"app": app},
+            partition_key=KEY,
+            raise_on_error=False,
+        )
+
+    failure = read().failure_data_for_node(names.RECEIPTS)
+    assert failure is not None
+    assert failure.user_failure_data is not None
+    assert "r-1/a01 has not ended" in (failure.user_failure_data.description or "")
+    write(app, history.end("unknown"))
+    assert read().success
+    write(app, history.reclassify(1, "host_oom"))
+    assert read().success
+    shown = [each.metadata["ended/termination_reason"].value for each in receipts_of(instance)]
+    assert shown == ["host_oom", "unknown"]
+    assert receipt_check(instance) == (False, AssetCheckSeverity.ERROR)
 
 
 def test_the_watcher_leaves_a_heartbeat_with_the_switches(

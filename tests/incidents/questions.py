@@ -264,7 +264,8 @@ def _budget(asked: Asked) -> Iterator[str]:
 
 
 def _ui(asked: Asked) -> Iterator[str]:
-    yield "/assets/training_attempts?view=events&partition="
+    asset = "training_attempts" if asked.attempt.is_open else "receipts"
+    yield f"/assets/{asset}?view=partitions&partition="
     yield from (f"/runs/{claim.body.dagster_run_id}" for claim in asked.attempt.claims)
 
 

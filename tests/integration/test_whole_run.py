@@ -190,8 +190,10 @@ def test_the_run_list_names_the_reason_of_every_attempt(browser: Browser) -> Non
         browser.shows(f"tracks/termination_reason: {reason}")
 
 
-def test_a_failed_attempt_shows_its_receipt(browser: Browser) -> None:
-    page = browser.open(f"/assets/training_attempts?view=events&partition={quote('drilled/a02')}")
+def test_the_receipt_of_a_failed_attempt_is_on_its_partitions_page_with_its_curve(
+    browser: Browser,
+) -> None:
+    page = browser.open(f"/assets/receipts?view=partitions&partition={quote('drilled/a02')}")
     browser.shows("ended/termination_reason")
     browser.shows("gpu_oom")
     browser.shows("tracks explain drilled/a02 --full")
@@ -199,6 +201,19 @@ def test_a_failed_attempt_shows_its_receipt(browser: Browser) -> None:
     assert "A device ran out of memory." in said
     assert "as played" in said  # a drill is not sold as a real OOM
     assert "preempted" in said  # why this attempt was opened
+    assert "Unsynced" not in said
+    small = page.locator('img[alt^="loss "]').first
+    assert small.evaluate("image => image.decode().then(() => image.naturalWidth)") > 0
+    row = page.locator("tr", has_text="curve/loss_large")
+    row.get_by_text("[Show Markdown]").click()
+    large = page.locator('[role="dialog"] img[alt^="loss "]')
+    assert large.evaluate("image => image.decode().then(() => image.naturalWidth)") > 300
+
+
+def test_the_checkpoints_have_numbers_that_dagster_plots(browser: Browser) -> None:
+    browser.open(f"/assets/checkpoints?view=partitions&partition={quote('drilled/a03/step-40')}")
+    browser.shows("metric_loss")
+    browser.shows("samples_per_s")
 
 
 def test_the_board_beside_the_ui_is_started_by_its_first_visitor(outcomes: Outcomes) -> None:
@@ -206,7 +221,7 @@ def test_the_board_beside_the_ui_is_started_by_its_first_visitor(outcomes: Outco
     with urlopen(f"{outcomes.board}/runs/drilled", timeout=ANSWER_MS_MAX / 1000) as reply:
         page = reply.read().decode()
     assert "a02 gpu_oom" in page
-    assert f'href="{outcomes.address}/assets/training_attempts' in page
+    assert f'href="{outcomes.address}/assets/receipts' in page
 
 
 def test_the_description_of_the_attempts_leads_to_the_failures_alone(browser: Browser) -> None:

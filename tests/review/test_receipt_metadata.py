@@ -16,7 +16,7 @@ from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.records import Kind
 from tracks_dagster.track.track import log_key, run_track
 
-GROUPS = ["ended", "look_up", "cost", "steps", "decided", "data", "where", "config"]
+GROUPS = ["ended", "curve", "look_up", "cost", "steps", "decided", "data", "where", "config"]
 
 
 def test_why_it_ended_comes_first_and_groups_stay_together(story: Story, tracks: Tracks) -> None:

@@ -66,6 +66,7 @@ ALERT_DEVICE_UNHELD = "device_unheld"
 TRAINING_RUNS = "training_runs"  # whose materialization declares a run
 TRAINING_RUNS_PAGE = f"/assets/{TRAINING_RUNS}"  # of the UI
 ATTEMPT_PARTITIONS = "training_attempts"  # keys: <run_id>/a<NN>
+RECEIPTS = "receipts"  # an asset with the same keys
 CHECKPOINT_PARTITIONS = "checkpoints"  # keys: <run_id>/a<NN>/step-<step>
 EVAL_PARTITIONS = "evals"  # keys: <run_id>/<eval_id>
 
@@ -99,6 +100,14 @@ TAG_PRIORITY = (
 )
 TAG_PARTITION = "dagster/partition"  # Dagster's own, on every run of a partition
 TAG_DATA_VERSION = "dagster/data_version"  # Dagster's own, on an event: what its value is
+# Dagster's own, on a receipt: made by this version of the code, of an attempt that has no
+# materialization. Without them Dagster calls the receipt of each failed attempt out of date.
+RECEIPT_CODE_VERSION = "1"
+RECEIPT_TAGS = {
+    "dagster/code_version": RECEIPT_CODE_VERSION,
+    f"dagster/input_data_version/{ATTEMPT_PARTITIONS}": "NULL",
+    f"dagster/input_event_pointer/{ATTEMPT_PARTITIONS}": "NULL",
+}
 
 # The launcher's environment for a rank, besides torchrun's own variables
 ENV_STORE = "TRACKS_STORE"

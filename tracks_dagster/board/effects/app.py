@@ -192,7 +192,7 @@ class Board:
             links.append(Link(label=f"compare with {source.run_id}", address=f"/compare?{both}"))
         attempt = state.last_attempt
         if ui_url and attempt is not None:
-            address = attempt_address(run_id, attempt.attempt_id, ui_url)
+            address = attempt_address(run_id, attempt, ui_url)
             links.append(Link(label="in Dagster", address=address))
         return links
 
@@ -201,8 +201,7 @@ class Board:
         if not ui_url:
             return {}
         return {
-            each.attempt_id: attempt_address(state.run_id, each.attempt_id, ui_url)
-            for each in state.attempts
+            each.attempt_id: attempt_address(state.run_id, each, ui_url) for each in state.attempts
         }
 
     def report(self, request: Request) -> Response:

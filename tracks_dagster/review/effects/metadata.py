@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -18,6 +19,7 @@ from tracks_dagster.ledger.facts.checkpoint import EVAL, EvalView
 from tracks_dagster.ledger.facts.fact import Fact, Type, shown
 from tracks_dagster.ledger.facts.run import PROMOTION, PromotionView
 from tracks_dagster.reasons.endings import Ending, ending_of
+from tracks_dagster.review.effects.picture import pictures
 from tracks_dagster.review.effects.receipts import Receipt, receipts_of
 from tracks_dagster.track import names
 from tracks_dagster.track.bodies import (
@@ -32,6 +34,7 @@ from tracks_dagster.track.names import attempt_key
 from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.records import Json, canonical_json, format_time, sha256_hex
 from tracks_dagster.track.states.checkpoints import checkpoint_at
+from tracks_dagster.track.states.run_state import RunState
 from tracks_dagster.track.text.safe_text import bullets, table
 from tracks_dagster.track.track import last_seq, log_key, run_track
 
@@ -82,34 +85,42 @@ def attempt_metadata(
     show: Show = AS_TEXT,
     *,
     report: str | None = None,
+    cache: Path | None = None,
 ) -> dict[str, Shown]:
-    """Return the receipt of an attempt as it is now; raises UnknownRun.
+    """Return the receipt of an attempt as it is now, with the run's loss; raises UnknownRun.
 
-    report: the file that holds the run's report, if one was written. Where the track or a journal
-    cannot be read, or not to its end, it says so, because the UI shows an end only once.
+    report: the file that holds the run's report, if one was written; cache: of what journals hold.
+    Where the track or a journal cannot be read, or not to its end, it says so, because the UI shows an
+    end only once.
     """
     try:
-        receipt = _read(tracks, run_id, attempt_id)
+        state, receipt = _read(tracks, run_id, attempt_id)
+        curves = {
+            name: show.markdown(each) for name, each in pictures(tracks, state, cache).items()
+        }
     except (StoreError, TrackError) as error:
         return _unreadable(attempt_key(run_id, attempt_id), run_id, error)
-    return receipt_metadata(run_id, receipt, show, report=report)
+    named = receipt_metadata(run_id, receipt, show, report=report)
+    first = [name for name in named if name.startswith("ended/") or "/" not in name]
+    return {**{name: named[name] for name in first}, **curves, **named}
 
 
-def _read(tracks: Tracks, run_id: str, attempt_id: int) -> Receipt:
-    """Return the receipt. Raises TrackBroken when the attempt's records may lie behind a lost one."""
+def _read(tracks: Tracks, run_id: str, attempt_id: int) -> tuple[RunState, Receipt]:
+    """Return the run and the receipt. Raises TrackBroken when the attempt's records may lie behind a
+    lost one."""
     state = tracks.find_run(run_id)
     receipts = receipts_of(tracks.store, state).receipts if state is not None else ()
     receipt = next((each for each in receipts if each.attempt.attempt_id == attempt_id), None)
-    if receipt is not None and not receipt.attempt.is_open:
-        return receipt
+    if state is not None and receipt is not None and not receipt.attempt.is_open:
+        return state, receipt
     track, next_seq = run_track(run_id), state.head.seq + 1 if state is not None else 0
     missing = log_key(track, next_seq)
     is_lost = last_seq(tracks.store, track) > next_seq
     if is_lost and tracks.store.get(missing) is None:  # a record that came meanwhile is no loss
         raise TrackBroken(f"The record {missing} is lost, and later ones are there: `tracks fsck`.")
-    if receipt is None:
+    if state is None or receipt is None:
         raise UnknownRun(f"{run_id} has no attempt {attempt_id}.")
-    return receipt
+    return state, receipt
 
 
 def receipt_metadata(

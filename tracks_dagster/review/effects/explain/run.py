@@ -66,6 +66,7 @@ from tracks_dagster.track.errors import TrackBroken, UnknownRun
 from tracks_dagster.track.names import (
     ALERT_SAVE_FAILED,
     ATTEMPT_PARTITIONS,
+    RECEIPTS,
     attempt_key,
 )
 from tracks_dagster.track.placement import nodes_of
@@ -343,16 +344,17 @@ def run_address(dagster_run_id: str, ui_url: str = "") -> str:
     return f"{ui_url.rstrip('/')}/runs/{quote(dagster_run_id)}"
 
 
-def attempt_address(run_id: str, attempt_id: int, ui_url: str = "") -> str:
-    """Return the page of the attempt's partition: a failed one has its receipt among its events."""
-    partition = quote(attempt_key(run_id, attempt_id), safe="")
-    path = f"/assets/{ATTEMPT_PARTITIONS}?view=events&partition={partition}"
+def attempt_address(run_id: str, attempt: AttemptState, ui_url: str = "") -> str:
+    """Return the page of the attempt's receipt; of its own partition, while it has not ended."""
+    partition = quote(attempt_key(run_id, attempt.attempt_id), safe="")
+    asset = ATTEMPT_PARTITIONS if attempt.is_open else RECEIPTS
+    path = f"/assets/{asset}?view=partitions&partition={partition}"
     return f"{ui_url.rstrip('/')}{path}"
 
 
 def explain_links(state: RunState, attempt: AttemptState, ui_url: str) -> Iterator[UiLink]:
     """Yield the pages that show this attempt: its partition, and each Dagster run that claimed it."""
-    address = attempt_address(state.run_id, attempt.attempt_id, ui_url)
+    address = attempt_address(state.run_id, attempt, ui_url)
     yield UiLink(what="the attempt's asset partition", address=address)
     for claim in attempt.claims:
         id_ = claim.body.dagster_run_id

@@ -19,6 +19,7 @@ from tracks_dagster.settings import (
     load_notify,
     load_policy,
     load_prices,
+    load_trackers,
     read_rules,
 )
 from tracks_dagster.track.errors import SettingsError
@@ -75,6 +76,11 @@ notify:
 - {name: pager, to: "command:/usr/local/bin/page --urgent"}
 mail: {server: localhost, sender: tracks@example.com, port: 25, tls: none, user: a, password: b}
 """
+TRACKERS = """
+- {tensorboard: /data/tensorboard, projects: [gpt, words]}
+- {mlflow: "http://ann:secret@mlflow:5000", experiment: team-nlp}
+- {wandb: /data/wandb}
+"""
 
 KINDS: Mapping[str, tuple[str, str, Callable[[Settings], object]]] = {
     "policy": (POLICY, "policy_file", load_policy),
@@ -82,6 +88,7 @@ KINDS: Mapping[str, tuple[str, str, Callable[[Settings], object]]] = {
     "rules": (RULES, "rules_file", read_rules),
     "prices": (PRICES, "prices_file", load_prices),
     "notify": (NOTIFY, "notify_file", load_notify),
+    "trackers": (TRACKERS, "trackers_file", load_trackers),
 }
 VALUES: tuple[Any, ...] = (
     *(-1, -2.5, 0, 3, 10**17, 10**30, 0.5, 1e300, True, False, None, "", " ", "x", "no", "none"),

@@ -28,13 +28,14 @@ from sensors.deciders import (
     retry_preempted,
     watch_health,
 )
+from sensors.export_curves import export_sensors
 from sensors.launch_attempts import launch_attempts
 from sensors.notifications import send_notifications
 from sensors.retraining import retraining_schedules, retraining_sensors
 from sensors.run_evals import run_evals
 from sensors.show_datasets import show_datasets
 from sensors.watch_attempts import watch_attempts
-from tracks_dagster.settings import usable_projects
+from tracks_dagster.settings import asks_for_trackers, usable_projects
 
 PROJECTS = usable_projects()
 
@@ -76,6 +77,7 @@ defs = Definitions(
         watch_attempts,
         watch_health,
         *retraining_sensors(PROJECTS),
+        *export_sensors(is_asked=asks_for_trackers()),
     ],
     resources=RESOURCES,
 )

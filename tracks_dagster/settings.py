@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from tracks_dagster.ledger.prices import Prices
     from tracks_dagster.reasons.user_rules import UserRules
     from tracks_dagster.retry.policy import RetryPolicy
+    from tracks_dagster.review.effects.trackers.tracker_file import NamedTracker
 
 UI_DAYS, UI_DAYS_MAX = 90.0, 36_500
 LEDGER_FILE = "ledger.db"
@@ -32,6 +33,7 @@ POLICY_FILE = "policy.yaml"
 CLUSTER_FILE = "kubernetes.yaml"
 PRICES_FILE = "prices.yaml"
 NOTIFY_FILE = "notify.yaml"
+TRACKERS_FILE = "trackers.yaml"
 EXAMPLES = "examples"
 POSTGRES_SCHEMES = ("postgresql", "postgres", "postgresql+psycopg2")
 
@@ -44,12 +46,12 @@ class Settings:
     rules_file: a user's own rules of the classifier; cluster_file: how gangs run on Kubernetes, None
     where it would lie in `home`. root: the checkout, which holds workspace.yaml.
     secrets: values that no text may show. ui_url: of Dagster's web server, for links; empty: paths.
-    prices_file: what a device hour costs; notify_file: who is told of alerts; None where either would
-    lie in `home`. ui_days: for how long the partitions of a finished run stay in Dagster's UI.
-    sockets: how the names begin by which the programs of a home that is up find each other; None
-    outside of them. devices_text, visible: TRACKS_DEVICES, and what this process may see of the
-    machine's accelerators (CUDA_VISIBLE_DEVICES; None: all). pool_url: of the store with the track of
-    who has them; None: `store_url`.
+    prices_file: what a device hour costs; notify_file: who is told of alerts; trackers_file: where
+    curves are sent; None where each would lie in `home`. ui_days: for how long the partitions of a
+    finished run stay in Dagster's UI. sockets: how the names begin by which the programs of a home that
+    is up find each other; None outside of them. devices_text, visible: TRACKS_DEVICES, and what this
+    process may see of the machine's accelerators (CUDA_VISIBLE_DEVICES; None: all). pool_url: of the
+    store with the track of who has them; None: `store_url`.
     """
 
     home: Path
@@ -68,6 +70,7 @@ class Settings:
     visible: str | None = None
     pool_url: str | None = None
     notify_file: Path | None = None
+    trackers_file: Path | None = None
 
     def __post_init__(self) -> None:
         """Raise SettingsError for devices that cannot be meant."""
@@ -79,8 +82,8 @@ class Settings:
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Settings:
         """Read TRACKS_HOME, TRACKS_STORE, TRACKS_POSTGRES_URL, TRACKS_POLICY, TRACKS_RULES,
-        TRACKS_KUBERNETES, TRACKS_UI_URL, TRACKS_PRICES, TRACKS_NOTIFY, TRACKS_UI_DAYS, TRACKS_DEVICES
-        and TRACKS_POOL; what a home's programs set.
+        TRACKS_KUBERNETES, TRACKS_UI_URL, TRACKS_PRICES, TRACKS_NOTIFY, TRACKS_TRACKERS, TRACKS_UI_DAYS,
+        TRACKS_DEVICES and TRACKS_POOL; what a home's programs set.
 
         An empty value counts as unset. Touches nothing. Raises SettingsError for a value that cannot
         be used.
@@ -95,6 +98,7 @@ class Settings:
         prices = given.get("TRACKS_PRICES")
         notify = given.get("TRACKS_NOTIFY")
         pool = given.get("TRACKS_POOL")
+        trackers = given.get("TRACKS_TRACKERS")
         return cls(
             home=home,
             store_url=_absolute("TRACKS_STORE", given.get("TRACKS_STORE") or str(home / "store")),
@@ -112,6 +116,7 @@ class Settings:
             visible=given.get("CUDA_VISIBLE_DEVICES"),
             pool_url=_absolute("TRACKS_POOL", pool) if pool else None,
             notify_file=None if not notify else _place("TRACKS_NOTIFY", notify),
+            trackers_file=None if not trackers else _place("TRACKS_TRACKERS", trackers),
         )
 
     @property
@@ -166,6 +171,7 @@ class Settings:
             "TRACKS_UI_DAYS": f"{self.ui_days:g}",
             "TRACKS_DEVICES": self.devices_text,
             "TRACKS_POOL": self.pool_url or "",
+            "TRACKS_TRACKERS": "" if self.trackers_file is None else str(self.trackers_file),
         }
 
 
@@ -306,6 +312,37 @@ def load_notify(
 
     file = open_settings(path, "The notify file", list_key=notify_file.LIST_KEY)
     return notify_file.read_notify(file, os.environ if environment is None else environment)
+
+
+def find_trackers_file(settings: Settings) -> Path | None:
+    """Return the file of trackers, or None when there is none."""
+    if settings.trackers_file is not None:
+        return settings.trackers_file
+    path = settings.home / TRACKERS_FILE
+    return path if os.access(path, os.F_OK) else None
+
+
+def load_trackers(settings: Settings) -> tuple[NamedTracker, ...]:
+    """Return where curves are sent; nowhere without a file.
+
+    Raises SettingsError naming every error of the file with its line.
+    """
+    path = find_trackers_file(settings)
+    if path is None:
+        return ()
+    from tracks_dagster.review.effects.trackers import tracker_file
+    from tracks_dagster.track.effects.settings_file import open_settings
+
+    file = open_settings(path, "The file of trackers", list_key=tracker_file.LIST_KEY)
+    return tracker_file.read_trackers(file)
+
+
+def asks_for_trackers() -> bool:
+    """Tell whether the environment's home has a file of trackers; not where it names no usable one."""
+    try:
+        return find_trackers_file(Settings.from_environment()) is not None
+    except SettingsError:  # whatever uses the application says what is wrong
+        return False
 
 
 def usable_projects() -> tuple[Registered, ...]:

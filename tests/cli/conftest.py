@@ -27,7 +27,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("COLUMNS", "10000")  # sentences stand in one line, to be found
     for variable in (
         *("TRACKS_STORE", "TRACKS_POSTGRES_URL", "TRACKS_POLICY"),
-        *("TRACKS_RULES", "TRACKS_KUBERNETES", "TRACKS_PRICES", "TRACKS_NOTIFY"),
+        *("TRACKS_RULES", "TRACKS_KUBERNETES", "TRACKS_PRICES", "TRACKS_NOTIFY", "TRACKS_TRACKERS"),
     ):
         monkeypatch.delenv(variable, raising=False)
     return path

@@ -32,7 +32,8 @@
     ├── DataRejected            rows or text that did not pass their checks
     ├── GangError               a gang cannot be started or asked
     │   └── NoDevices           it has no devices of this machine to start on
-    └── OrchestratorError       Dagster's daemon, web server or storage cannot be set up
+    ├── OrchestratorError       Dagster's daemon, web server or storage cannot be set up
+    └── TrackerError            curves cannot be sent to TensorBoard's folder, MLflow or W&B's
 
 A message says what was attempted, with which values, what was found and what happens next. Foreign
 exceptions are translated into these once, in the adapter that meets them.
@@ -228,6 +229,10 @@ class NoDevices(GangError):
 
 class OrchestratorError(TracksError):
     """Dagster's daemon, web server or storage cannot be set up, started or stopped."""
+
+
+class TrackerError(TracksError):
+    """Curves cannot be sent to a tracker now; what it has stays, and the next export goes on."""
 
 
 def rejection(dataset: str, bad_rows: Sequence[BadRow], bad_row_count: int) -> str:

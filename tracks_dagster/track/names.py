@@ -50,6 +50,7 @@ RUN_EVALS = "run_evals"
 SHOW_DATASETS = "show_datasets"
 SEND_NOTIFICATIONS = "send_notifications"
 WATCH_HEALTH = "watch_health"
+EXPORT_CURVES = "export_curves"  # of a home with a file of trackers
 
 # Rules of alerts that others count
 ALERT_SAVE_FAILED = "save_failed"

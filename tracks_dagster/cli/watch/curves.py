@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -23,6 +24,7 @@ from tracks_dagster.cli.common import (
     run_argument,
     settings_for,
 )
+from tracks_dagster.cli.watch.trackers import GivenTrackers, send, tracker_options
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.reading import open_tracks_to_read
 from tracks_dagster.review.curves import AXES, STEP, Curve, Curves, Point
@@ -46,14 +48,16 @@ _UNFINISHED = (RunLifecycle.RUNNING, RunLifecycle.WAITING)
 @click.argument("metrics", metavar="[METRIC]...", nargs=-1)
 @click.option("--csv", "as_csv", is_flag=True, help="Print a row for each step that was kept.")
 @as_json
-@click.option("-f", "--follow", is_flag=True, help="With --csv or --json: until the run is over.")
+@click.option("-f", "--follow", is_flag=True, help="Until the run is over, as steps come.")
 @click.option(
     "--by", type=click.Choice(AXES), default=STEP, show_default=True, help="What points lie by."
 )
+@tracker_options
 @archive_option
 @click.pass_context
 def curves_command(
     context: click.Context,
+    /,
     run_id: str,
     metrics: tuple[str, ...],
     as_csv: bool,
@@ -61,18 +65,34 @@ def curves_command(
     follow: bool,
     by: str,
     archive: Path | None,
+    **named: Any,
 ) -> None:
     """Show the metrics of RUN, or those named, stitched over its attempts.
 
     --csv prints each kept step once, whatever its attempts lost. --json has what was lost too, each
     curve in at most 1000 points that keep every spike. With -f both print a line a step, up to the
     newest checkpoint, so that only a rollback takes one back: that is said.
+
+    --tensorboard, --mlflow and --wandb send the same steps to a tracker instead, once or with -f as
+    they come. Again sends only what is new.
     """
-    _check(as_csv=as_csv, as_json=as_json, follow=follow, by=by, archive=archive)
+    trackers = GivenTrackers(**named).open()
+    _check(
+        as_csv=as_csv,
+        as_json=as_json,
+        follow=follow,
+        by=by,
+        archive=archive,
+        has_trackers=bool(trackers),
+    )
     settings = settings_for(archive)
     tracks, cache = open_tracks_to_read(settings), _cache(settings)
     asked = metrics or None
-    if follow:
+    if trackers:
+        if asked is not None:
+            raise InvalidInput("A tracker gets every metric that is not by rank; leave METRIC out.")
+        send(tracks, run_id, trackers, cache, follow=follow, as_json=as_json)
+    elif follow:
         _Follower(tracks, run_id, asked, cache, as_csv=as_csv).to_the_end()
     elif as_csv:
         found = kept_rows(tracks, run_id, asked, cache=cache)
@@ -92,15 +112,27 @@ def curves_command(
             context.exit(BAD_NEWS)
 
 
-def _check(*, as_csv: bool, as_json: bool, follow: bool, by: str, archive: Path | None) -> None:
+def _check(
+    *,
+    as_csv: bool,
+    as_json: bool,
+    follow: bool,
+    by: str,
+    archive: Path | None,
+    has_trackers: bool,
+) -> None:
     """Raise InvalidInput for options that do not go together."""
     if as_csv and as_json:
         raise InvalidInput("Choose --csv or --json.")
-    if follow and not (as_csv or as_json):
-        raise InvalidInput("-f prints a line for each step: choose --csv or --json with it.")
+    if as_csv and has_trackers:
+        raise InvalidInput("--csv prints, and a tracker is sent to: choose one of them.")
+    if follow and not (as_csv or as_json or has_trackers):
+        raise InvalidInput(
+            "-f prints a line for each step, or sends it: choose --csv, --json or a tracker with it."
+        )
     if follow and archive is not None:
         raise InvalidInput("An archive does not grow; leave -f out.")
-    if by != STEP and (as_csv or follow):
+    if by != STEP and (as_csv or follow or has_trackers):
         raise InvalidInput("A row is a step; --by is for the table and for --json without -f.")
 
 

@@ -1,0 +1,1 @@
+"""Where curves are sent: TensorBoard's event files, MLflow, and folders that W&B uploads."""

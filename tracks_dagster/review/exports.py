@@ -1,0 +1,175 @@
+"""What of a run a tracker gets: the kept steps up to the newest commit, and what the run is. Pure.
+
+What was sent is taken back only by a rollback: an attempt that resumes before it. Steps that a crash
+lost were never sent, so two attempts never overlap (mlflow#10510, wandb#7951).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from tracks_dagster.track.records import Json, format_time, sha256_hex
+from tracks_dagster.track.states.accounting import kept_and_lost
+from tracks_dagster.track.states.lifecycle import RunLifecycle, run_status
+from tracks_dagster.track.states.run_state import AttemptState, RunState
+from tracks_dagster.track.text.safe_text import one_line
+
+ATTEMPTS_TAGGED_MAX = 50  # the newest; a run that is preempted daily has hundreds
+KEY_DIGITS = 8
+ROLLBACKS_MAX = 20  # that a tracker lists, the newest; the run's record has all
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sent:
+    """How far a tracker has come in a run: the newest step that it has, and which attempt ran it.
+
+    rollbacks: what was taken back so far, in words, oldest first.
+    """
+
+    step: int = 0
+    attempt_id: int | None = None
+    rollbacks: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Json]:
+        """Return it as a tracker stores it."""
+        return {
+            "step": self.step,
+            "attempt_id": self.attempt_id,
+            "rollbacks": list(self.rollbacks),
+        }
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any]) -> Sent:
+        """Return what `to_json` made; raises ValueError for anything else."""
+        step, attempt_id = stored.get("step"), stored.get("attempt_id")
+        rollbacks = stored.get("rollbacks")
+        if (
+            not isinstance(step, int)
+            or not isinstance(attempt_id, int | None)
+            or not isinstance(rollbacks, list)
+        ):
+            raise ValueError(f"it is not what an export leaves: {dict(stored)}")
+        return cls(step=step, attempt_id=attempt_id, rollbacks=tuple(map(str, rollbacks)))
+
+
+NOTHING_SENT = Sent()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rollback:
+    """Steps that a tracker has and the run no longer rests on: to_step + 1 to from_step."""
+
+    from_step: int
+    to_step: int
+    words: str
+
+
+def find_rollback(state: RunState, sent: Sent) -> Rollback | None:
+    """Return what of `sent` the run has taken back since; None where it still rests on all of it."""
+    if sent.attempt_id is None or state.attempt(sent.attempt_id) is None:
+        return None
+    end = kept_and_lost(state)[sent.attempt_id - 1].end
+    if end >= sent.step:
+        return None
+    newest = state.attempts[-1]
+    words = (
+        f"steps {end + 1} to {sent.step} of attempt {sent.attempt_id} and before were taken back; "
+        f"the run goes on from step {end}: attempt {newest.attempt_id}, opened "
+        f"{format_time(newest.opened_at)}"
+    )
+    return Rollback(from_step=sent.step, to_step=end, words=words)
+
+
+def after_rollback(sent: Sent, rollback: Rollback | None) -> Sent:
+    """Return how far a tracker has come once the rollback is tagged."""
+    if rollback is None:
+        return sent
+    rollbacks = (*sent.rollbacks, rollback.words)[-ROLLBACKS_MAX:]
+    return Sent(step=rollback.to_step, attempt_id=sent.attempt_id, rollbacks=rollbacks)
+
+
+def without_last(rows: Iterable[T]) -> Iterator[T]:
+    """Yield all but the last: while its attempt goes on, an evaluation of that step may still come."""
+    behind: list[T] = []
+    for row in rows:
+        yield from behind
+        behind = [row]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportedRun:
+    """What a tracker shows of a run beside its curves.
+
+    key: tells it from a run of the same name that another home declared. tags: what changes as the run
+    goes on; config: of its declaration, flat. status: one of ours, a `RunLifecycle`; ended_at: seconds
+    since 1970, None while it goes on.
+    """
+
+    run_id: str
+    key: str
+    project: str
+    began_at: float
+    status: str
+    config: Mapping[str, Json] = field(default_factory=dict)
+    tags: Mapping[str, str] = field(default_factory=dict)
+    ended_at: float | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether more steps may come by themselves."""
+        return self.status == RunLifecycle.RUNNING
+
+
+def describe_run(state: RunState) -> ExportedRun:
+    """Return what a tracker shows of a run as it is now."""
+    status, declared = run_status(state).state, state.declared
+    last = state.last_attempt
+    ended_at = state.finished_at or (last.ended_at if last is not None else None)
+    is_over = status != RunLifecycle.RUNNING and ended_at is not None
+    return ExportedRun(
+        run_id=state.run_id,
+        key=_key(state),
+        project=declared.model_family,
+        began_at=state.declared_at.timestamp(),
+        status=status,
+        config=declared.config,
+        tags=dict(_tags(state)),
+        ended_at=ended_at.timestamp() if is_over and ended_at is not None else None,
+    )
+
+
+def _key(state: RunState) -> str:
+    declared = f"{state.run_id}\n{state.declared.owner}\n{format_time(state.declared_at)}"
+    return f"{state.run_id}-{sha256_hex(declared.encode())[:KEY_DIGITS]}"
+
+
+def _tags(state: RunState) -> Iterator[tuple[str, str]]:
+    declared = state.declared
+    yield "tracks.run_id", state.run_id
+    yield "tracks.project", declared.model_family
+    yield "tracks.owner", declared.owner
+    yield "tracks.team", declared.team
+    yield "tracks.stage", declared.stage
+    yield "tracks.intent", one_line(declared.intent)
+    if declared.code.git_commit:
+        yield "tracks.git_commit", declared.code.git_commit
+    if declared.snapshot is not None:
+        yield "tracks.snapshot", f"{declared.snapshot.dataset}@{declared.snapshot.snapshot_id}"
+    if declared.branched_from is not None:
+        source = declared.branched_from
+        yield "tracks.branched_from", f"{source.run_id}@{source.step}"
+    yield "tracks.state", run_status(state).state
+    yield "tracks.attempts", str(len(state.attempts))
+    for attempt in state.attempts[-ATTEMPTS_TAGGED_MAX:]:
+        yield f"tracks.a{attempt.attempt_id:02d}", _describe(attempt)
+
+
+def _describe(attempt: AttemptState) -> str:
+    """Return an attempt in a line: "from step 40: gpu_oom; micro_batch 4 → 2"."""
+    how = "open" if attempt.reason is None else attempt.reason.value
+    changes = (f"{each.key} {each.before} → {each.after}" for each in attempt.opened.remediation)
+    return "; ".join((f"from step {attempt.resumed_step}: {how}", *changes))

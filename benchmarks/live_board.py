@@ -91,7 +91,13 @@ def look(home: Path) -> dict[str, float]:
     sources = Sources(Settings.from_environment({"TRACKS_HOME": str(home)}))
     listener = listen(0)
     address = f"http://127.0.0.1:{listener.getsockname()[1]}"
-    config = uvicorn.Config(Guard(Board(sources).app()), http="h11", loop="asyncio", lifespan="off")
+    config = uvicorn.Config(
+        Guard(Board(sources).app()),
+        http="h11",
+        loop="asyncio",
+        lifespan="off",
+        log_level="warning",
+    )
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()

@@ -16,6 +16,7 @@ from tracks_dagster.track.errors import InvalidInput
 def test_it_is_bound_to_this_machines_own_address() -> None:
     with listen(0) as listener:
         assert listener.getsockname()[0] == "127.0.0.1"
+        socket.create_connection(listener.getsockname()).close()  # who comes early waits
 
 
 def test_a_port_that_is_taken_is_said_with_what_to_do() -> None:

@@ -34,6 +34,7 @@ def listen(port: int) -> socket.socket:
     try:
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         found.bind((ADDRESS, port))
+        found.listen(BACKLOG)  # who opens the address that is printed waits for the first page
     except (OSError, OverflowError) as error:
         found.close()
         raise InvalidInput(

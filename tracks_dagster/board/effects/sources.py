@@ -53,10 +53,12 @@ from tracks_dagster.wiring import utc_now
 
 FRESH_S = 1.0  # of a run's page: a browser asks for it every two seconds
 FLEET_FRESH_S = 4.0
-FLEET_S_MAX = 0.7  # until the fleet is shown, however many runs were read by then
+FLEET_S_MAX = 0.4  # until the fleet is shown, however many runs were read by then
 RUNS_MAX = 500  # of the fleet
 RECENT = timedelta(hours=24)  # for so long a run that ended, or was refused, is listed
-THREADS = 8  # that read runs: most of it is waiting for a store
+# That read runs: a store elsewhere is mostly waited for; of one in a folder the lines are parsed, and
+# more threads would only hold up the one that renders the page.
+THREADS_FAR, THREADS_NEAR = 8, 2
 PAGES_KEPT_MAX, CURVES_KEPT_MAX, MAPS_KEPT_MAX = 64, 12, 4
 READS_MAX = 3  # of curves, at once
 FAMILY_RUNS_MAX = 50
@@ -112,7 +114,8 @@ class Sources:
         self._curves: Fresh[Curves] = Fresh(for_s=FRESH_S, entries_max=CURVES_KEPT_MAX)
         self._by_rank: Fresh[Mapping[str, Values]] = Fresh(for_s=FRESH_S, entries_max=MAPS_KEPT_MAX)
         self._reads = threading.Semaphore(READS_MAX)
-        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="board")
+        threads = THREADS_FAR if "://" in settings.store_url else THREADS_NEAR
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="board")
         self._pending: dict[str, Future[RunReading | str]] = {}
         self._known: dict[str, RunReading] = {}
 

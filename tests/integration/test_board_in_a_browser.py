@@ -101,6 +101,8 @@ def test_ends_remedies_and_commits_stand_on_the_axis(window: Window) -> None:
     drawn = loss.inner_html()
     for words in ("a01 preempted", "a02 gpu_oom", "micro_batch 4 → 2", "checkpoint of step 110"):
         assert words in drawn
+    words = loss.locator("svg text", has_text="micro_batch 4 → 2")
+    assert words.evaluate("each => getComputedStyle(each).stroke") == "none"  # not smeared
 
 
 def test_the_heat_map_shows_rank_5(window: Window) -> None:

@@ -49,7 +49,7 @@ from tracks_dagster.reasons.endings import Ending, ending_check
 from tracks_dagster.review.effects.explain.run import ExplainContext
 from tracks_dagster.review.effects.metadata import Show, attempt_metadata, ending_tags, runs_address
 from tracks_dagster.review.effects.report import write_report
-from tracks_dagster.settings import find_ui_url, usable_prices
+from tracks_dagster.settings import find_board_url, find_ui_url, usable_prices
 from tracks_dagster.track import names
 from tracks_dagster.track.errors import InvalidInput, NoDevices, TracksError
 from tracks_dagster.track.names import AttemptRef, parse_attempt_key
@@ -277,7 +277,7 @@ def _show_receipt(
         app.tracks,
         run_id,
         attempt_id,
-        Show.by(MetadataValue, app.settings.ui_url),
+        Show.by(MetadataValue, app.settings.ui_url, find_board_url(app.settings)),
         report=_write_report(context, app, run_id, attempt_id),
         cache=app.settings.cache,
     )

@@ -19,6 +19,7 @@ from assets.attempts import ATTEMPTS, HOW_TO_START, ended_as_meant, ending_resul
 from tracks_dagster.attempts.effects.closing import find_attempt
 from tracks_dagster.clean_errors import without_secrets
 from tracks_dagster.review.effects.metadata import Show, attempt_metadata
+from tracks_dagster.settings import find_board_url
 from tracks_dagster.track import names
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.names import AttemptRef, parse_attempt_key
@@ -69,7 +70,7 @@ def receipts(
             app.tracks,
             run_id,
             attempt_id,
-            Show.by(MetadataValue, app.settings.ui_url),
+            Show.by(MetadataValue, app.settings.ui_url, find_board_url(app.settings)),
             cache=app.settings.cache,
         ),
         check_results=[ending_result(attempt.reason)],

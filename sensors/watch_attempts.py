@@ -63,7 +63,7 @@ from tracks_dagster.reasons.endings import ending_check
 from tracks_dagster.retry.effects.due import REVISIT_EVERY, revisit
 from tracks_dagster.review.effects.metadata import Show, attempt_metadata, ending_tags
 from tracks_dagster.review.effects.slo import LOOK_EVERY, tell_of_misses
-from tracks_dagster.settings import find_cluster_file, usable_prices
+from tracks_dagster.settings import find_board_url, find_cluster_file, usable_prices
 from tracks_dagster.track import names
 from tracks_dagster.track.errors import TracksError
 from tracks_dagster.track.names import attempt_key
@@ -258,7 +258,7 @@ def _receipt(app: App, run_id: str, attempt: AttemptState) -> Iterator[Event]:
         app.tracks,
         run_id,
         attempt.attempt_id,
-        Show.by(MetadataValue, app.settings.ui_url),
+        Show.by(MetadataValue, app.settings.ui_url, find_board_url(app.settings)),
         cache=app.settings.cache,
     )
     yield AssetMaterialization(

@@ -68,6 +68,7 @@ def test_lists_are_markdown_and_pages_are_links_of_the_ui(story: Story, tracks: 
         link=lambda text: ("link", text),
         dagster_run=lambda text: ("dagster run", text),
         address="http://ui:3000/",
+        board="http://127.0.0.1:3001",
     )
     told = attempt_metadata(tracks, RUN_ID, 3, show)
     kind, changes = told["decided/changes"]
@@ -75,6 +76,7 @@ def test_lists_are_markdown_and_pages_are_links_of_the_ui(story: Story, tracks: 
     assert "| micro\\_batch | 4 | 2 | half the activations |" in changes
     assert told["decided/changes_in_short"] == "micro_batch 4 → 2, accumulation 6 → 12"
     assert told["look_up/dagster_run"] == ("dagster run", "dagster-3")
+    assert told["look_up/live"] == ("link", f"http://127.0.0.1:3001/runs/{RUN_ID}")
     kind, address = told["look_up/all_completed"]
     assert kind == "link"
     assert address.startswith("http://ui:3000/runs?q[0]=tag%3Atracks%2Ftermination_reason")

@@ -54,7 +54,7 @@ def _as_it_is(value: str) -> Shown:
 class Show:
     """How a text is marked for the UI; by default as plain text.
 
-    address: of the web server, empty for paths alone.
+    address: of the web server, empty for paths alone; board: of the board, empty where there is none.
     """
 
     markdown: Callable[[str], Shown] = _as_it_is
@@ -62,9 +62,10 @@ class Show:
     path: Callable[[str], Shown] = _as_it_is
     dagster_run: Callable[[str], Shown] = _as_it_is
     address: str = ""
+    board: str = ""
 
     @classmethod
-    def by(cls, values: Any, address: str) -> Show:
+    def by(cls, values: Any, address: str, board: str = "") -> Show:
         """Return the ways of `values`: Dagster's `MetadataValue`, which has one of each."""
         return cls(
             markdown=values.md,
@@ -72,6 +73,7 @@ class Show:
             path=values.path,
             dagster_run=values.dagster_run,
             address=address,
+            board=board,
         )
 
 
@@ -210,6 +212,7 @@ def _look_up(run_id: str, receipt: Receipt, show: Show, report: str | None) -> N
     yield "everything", f"tracks explain {key} --full"
     yield "evidence_in_full", f"tracks explain {key} --evidence" if attempt.ended else None
     yield "report", show.path(report) if report is not None else f"tracks report {run_id}"
+    yield "live", show.link(f"{show.board}/runs/{run_id}") if show.board else None
     yield "where_it_comes_from", f"tracks lineage attempt:{key}"
     committed = receipt.last_committed_step
     thing = f"attempt:{key}" if committed is None else f"checkpoint:{run_id}@{committed}"

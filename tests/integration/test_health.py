@@ -42,7 +42,7 @@ def test_what_is_slow_is_one_alert_within_thirty_steps(
         alerts = watched(home, command)
     finally:
         command.terminate()
-        command.wait(timeout=COMMAND_S_MAX)
+        command.communicate(timeout=COMMAND_S_MAX)
     found = [each for each in alerts if each.body.rule in OURS]
     assert [each.body.rule for each in found] == [rule], [each.body.text for each in found]
     [alert] = found

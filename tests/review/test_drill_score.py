@@ -86,6 +86,28 @@ def test_a_spike_goes_on_with_an_alert(tracks: Tracks, store: FakeObjectStore) -
     assert found.decision_s is None
 
 
+@pytest.mark.parametrize(
+    ("text", "rule"),
+    [
+        ("slow@13,rank=1", "slow_rank"),
+        ("slow@13", "step_time"),
+        ("data_slow@13", "data_wait"),
+        ("flat_validation@13", "validation_flat"),
+        ("idle_device@13", "device_underused"),
+    ],
+)
+def test_what_ends_nothing_is_found_by_its_alert_and_stopped_then(
+    tracks: Tracks, store: FakeObjectStore, text: str, rule: str
+) -> None:
+    history, drill = begun(text)
+    history.add(Kind.ALERT, Alert(rule=rule, text="found"), attempt_id=1)
+    history.end("user_cancelled", last_step=30).finish("user")
+    found = row(tracks, store, history, drill)
+    assert found.is_right, found.missing
+    assert found.detection_s is not None
+    assert found.found_reason == "–"
+
+
 def test_an_evaluator_that_crashed_is_found_by_the_end_of_its_eval(
     tracks: Tracks, store: FakeObjectStore
 ) -> None:

@@ -207,8 +207,8 @@ def _silence(case: Case) -> str:
     if last_at is None:
         return run_status(case.state).why
     return (
-        f"Nothing is known since {about(case.age_s(last_at))}: its journal is silent for longer than "
-        f"{about(healthy.grey_after_s(case))}."
+        f"Nothing is known of the last {about(case.age_s(last_at))}: its journal is silent for longer "
+        f"than {about(healthy.grey_after_s(case))}."
     )
 
 

@@ -198,6 +198,8 @@ class UnderWay:
 
     def _stop_once_alerted(self, state: RunState) -> None:
         """Stop a run that its drill does not end, once that has its alert, or waited for it long."""
+        if state.stops or state.finished is not None:
+            return
         if not has_fired(state):
             self._fired_at = time.monotonic()
             return

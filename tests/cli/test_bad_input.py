@@ -152,9 +152,11 @@ def test_a_place_that_cannot_be_reached_is_told_without_its_password(
     [
         ((*RUN, "--set", "a=" + "[" * 100_000), "nested too deeply"),
         ((*RUN, "--trainer", "TRAINER"), "nested too deeply for Python"),
+        (("snapshots", "add", "own", ".", "--checks", "TRAINER"), "nested too deeply for Python"),
         (("export", RUN_ID, "x" * 5000), "Cannot write"),
+        (("promote", RUN_ID, "--why", "w", "--bundle", "x" * 5000), "Cannot make"),
     ],
-    ids=["a value", "a trainer", "a name"],
+    ids=["a value", "a trainer", "checks", "a name", "a folder"],
 )
 def test_what_python_cannot_take_is_refused_in_words(
     arguments: tuple[str, ...], hint: str, story: Story, call: Call, tmp_path: Path

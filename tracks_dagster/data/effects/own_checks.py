@@ -68,11 +68,18 @@ def read_checks(path: Path) -> OwnChecks:
             f"The checks {path} have {len(source)} bytes; at most {CHECKS_BYTES_MAX} are stored with a "
             "snapshot. Put the rest into a module that they import."
         )
+    check_python(source, path, what=f"The file of checks {path}")
+    return OwnChecks(path=path, source=source)
+
+
+def check_python(source: bytes, path: Path, *, what: str) -> None:
+    """Raise InvalidInput unless `source` can be compiled. what: its name, with a capital."""
     try:
         compile(source, str(path), "exec")
     except (SyntaxError, ValueError) as error:
-        raise InvalidInput(f"The checks {path} are no Python that runs here: {error}.") from error
-    return OwnChecks(path=path, source=source)
+        raise InvalidInput(f"{what} is no Python that runs here: {error}.") from error
+    except (RecursionError, MemoryError) as error:  # how Python says that it is nested too deeply
+        raise InvalidInput(f"{what} is nested too deeply for Python to read.") from error
 
 
 def stored_checks(store: ObjectStore, snapshot: SnapshotCommitted) -> OwnChecks | None:

@@ -108,7 +108,11 @@ def describe_bundle(made: Bundle) -> str:
 
 def check_free(folder: Path) -> None:
     """Raise InvalidInput unless `folder` can be made."""
-    if folder.exists() or not folder.absolute().parent.is_dir():
+    try:
+        is_free = not folder.exists() and folder.absolute().parent.is_dir()
+    except OSError as error:  # a name that is too long, a folder that may not be read
+        raise InvalidInput(f"Cannot make {folder}: {error.strerror}.") from error
+    if not is_free:
         raise InvalidInput(
             f"Cannot make {folder}: name a folder that is not there yet, in one that is."
         )

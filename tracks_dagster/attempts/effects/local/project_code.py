@@ -10,6 +10,7 @@ from tracks_dagster.attempts.effects.local.checkout import read_code_diff, read_
 from tracks_dagster.attempts.effects.local.code_archive import pack_folder, pack_script
 from tracks_dagster.attempts.effects.local.interpreter import check_interpreter
 from tracks_dagster.attempts.ports import FoundCode
+from tracks_dagster.data.effects.own_checks import check_python
 from tracks_dagster.data.effects.project_file import (
     FILE,
     find_project,
@@ -71,7 +72,7 @@ def read_script_code(script: Path, *, clean: Redact, evals: Sequence[Path] = ())
     folder = script.absolute().parent
     project = _with_evals(project_of_script(script), folder, evals)
     packed = pack_script(script, *(each.entry[0] for each in project.evals))
-    _check_python(script, "The trainer")
+    check_python(script.read_bytes(), script, what="The trainer")
     _check_evals(project, folder)
     return _found(project, packed.data, folder, clean)
 
@@ -122,16 +123,8 @@ def _with_evals(project: Project, folder: Path, evals: Sequence[Path]) -> Projec
 def _check_evals(project: Project, folder: Path) -> None:
     for each in project.evals:
         if has_function(each.entry):
-            _check_python(folder / each.entry[0], f"The eval {each.name}")
-
-
-def _check_python(script: Path, what: str) -> None:
-    try:
-        compile(script.read_bytes(), str(script), "exec")
-    except (SyntaxError, ValueError) as error:
-        raise InvalidInput(f"{what} is no Python that runs here: {error}.") from error
-    except (RecursionError, MemoryError) as error:  # how Python says that it is nested too deeply
-        raise InvalidInput(f"{what} is nested too deeply for Python to read.") from error
+            script = folder / each.entry[0]
+            check_python(script.read_bytes(), script, what=f"The eval {each.name}")
 
 
 def _found(project: Project, archive: bytes, folder: Path, clean: Redact) -> FoundCode:

@@ -86,7 +86,8 @@ def test_on_a_phone_a_loss_is_not_cut_off(page_file: Path, browser: Browser) -> 
     page = browser.new_page(viewport=PHONE)
     page.goto(page_file.as_uri())
     lefts = page.evaluate(
-        "[...document.querySelectorAll('svg[aria-label=\"Loss by step\"] text')]"
+        "[...document.querySelectorAll('svg[aria-label^=\"loss by step\"] text')]"
+        ".filter(each => each.getClientRects().length)"  # a phone shows fewer words
         ".map(each => each.getBoundingClientRect().left - each.ownerSVGElement"
         ".getBoundingClientRect().left)"
     )

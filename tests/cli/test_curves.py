@@ -63,7 +63,7 @@ def test_the_table_shows_each_metric_at_a_glance(call: Call) -> None:
     [
         (["los"], "did you mean loss? it has: loss, step_s, data_s."),
         (["--csv", "--json"], "Choose --csv or --json."),
-        (["-f"], "choose --csv or --json with it"),
+        (["-f"], "choose --csv, --json or a tracker with it"),
         (["--csv", "--by", "hours"], "A row is a step"),
     ],
 )

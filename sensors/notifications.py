@@ -16,6 +16,7 @@ from dagster import (
 )
 
 from tracks_dagster.clean_errors import without_secrets
+from tracks_dagster.health.delivery import Delivery
 from tracks_dagster.health.effects.notify import (
     Notify,
     Outbox,
@@ -25,7 +26,7 @@ from tracks_dagster.health.effects.notify import (
     remember,
 )
 from tracks_dagster.health.effects.senders import Senders
-from tracks_dagster.health.messages import Delivery, LinkOf
+from tracks_dagster.health.messages import LinkOf
 from tracks_dagster.ledger.effects.ticks import (
     AT_ONCE_MAX,
     Tick,

@@ -20,7 +20,7 @@ from tracks_dagster.track.text.redact import secrets_of
 
 if TYPE_CHECKING:
     from tracks_dagster.data.effects.projects import Registered
-    from tracks_dagster.health.messages import Delivery
+    from tracks_dagster.health.delivery import Delivery
     from tracks_dagster.kubernetes.settings import ClusterSettings
     from tracks_dagster.ledger.prices import Prices
     from tracks_dagster.reasons.user_rules import UserRules

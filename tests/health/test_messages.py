@@ -11,19 +11,14 @@ from tests.bodies import BEGIN
 from tests.histories import History
 from tests.pools import PoolHistory
 from tracks_dagster.health import rules
+from tracks_dagster.health.delivery import PAUSE_S, PAUSE_S_MAX, TRIES_MAX, Channel, Letter, wants
 from tracks_dagster.health.messages import (
-    PAUSE_S,
-    PAUSE_S_MAX,
     RED,
     TEXT_CHARACTERS_MAX,
-    TRIES_MAX,
     YELLOW,
-    Channel,
     Event,
-    Letter,
     Message,
     message_of,
-    wants,
 )
 from tracks_dagster.track.bodies import Alert, AlertCleared
 from tracks_dagster.track.records import Kind

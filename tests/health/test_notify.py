@@ -12,6 +12,7 @@ import pytest
 from tests.fakes import FakeClock, FakeObjectStore, Fault
 from tests.histories import History
 from tests.receivers import Hook, hook_server
+from tracks_dagster.health.delivery import TRIES_MAX, Channel, Delivery, Letter
 from tracks_dagster.health.effects import notify
 from tracks_dagster.health.effects.notify import (
     CHANNEL_LETTERS_MAX,
@@ -29,7 +30,7 @@ from tracks_dagster.health.effects.notify import (
     revive,
 )
 from tracks_dagster.health.effects.senders import Senders
-from tracks_dagster.health.messages import RED, TRIES_MAX, Channel, Delivery, Letter
+from tracks_dagster.health.messages import RED
 from tracks_dagster.ledger.effects.following import StoredCursors
 from tracks_dagster.ledger.effects.ticks import ONE_BY_ONE, Tick
 from tracks_dagster.ledger.effects.tracks import Tracks

@@ -7,8 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from tracks_dagster.health.delivery import Channel, Mail
 from tracks_dagster.health.effects.notify_file import LIST_KEY, read_notify
-from tracks_dagster.health.messages import RED, YELLOW, Channel, Event, Mail
+from tracks_dagster.health.messages import RED, YELLOW, Event
 from tracks_dagster.track.effects.settings_file import parse_settings
 from tracks_dagster.track.errors import SettingsError
 

@@ -17,9 +17,10 @@ import pytest
 
 from tests.bodies import BEGIN
 from tests.receivers import hook_server, mail_server
+from tracks_dagster.health.delivery import Channel, Delivery, Mail
 from tracks_dagster.health.effects import senders
 from tracks_dagster.health.effects.senders import Senders, secrets_in
-from tracks_dagster.health.messages import RED, Channel, Delivery, Event, Mail, Message
+from tracks_dagster.health.messages import RED, Event, Message
 
 MESSAGE = Message(
     key="runs/r-1/5",

@@ -8,6 +8,7 @@ import click
 
 from tracks_dagster.cli import BAD_NEWS
 from tracks_dagster.cli.common import as_json, open_app, print_json
+from tracks_dagster.health.delivery import Channel, Delivery, Letter
 from tracks_dagster.health.effects.notify import (
     NO_LETTERS,
     Letters,
@@ -15,7 +16,7 @@ from tracks_dagster.health.effects.notify import (
     read_letters,
     revive,
 )
-from tracks_dagster.health.messages import Channel, Delivery, Event, Letter, Message
+from tracks_dagster.health.messages import Event, Message
 from tracks_dagster.reading import open_store_to_read
 from tracks_dagster.settings import Settings, load_notify
 from tracks_dagster.track.errors import InvalidInput, NothingYet, SettingsError

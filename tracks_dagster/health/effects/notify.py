@@ -20,15 +20,8 @@ from datetime import datetime, timedelta
 from itertools import groupby, islice
 from typing import TYPE_CHECKING
 
-from tracks_dagster.health.messages import (
-    Channel,
-    Delivery,
-    Letter,
-    LinkOf,
-    Message,
-    message_of,
-    wants,
-)
+from tracks_dagster.health.delivery import Channel, Delivery, Letter, wants
+from tracks_dagster.health.messages import LinkOf, Message, message_of
 from tracks_dagster.ledger.effects.following import StoredCursors, follow
 from tracks_dagster.ledger.effects.ticks import (
     AT_ONCE_MAX,

@@ -23,16 +23,9 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, PlainValidator
 
+from tracks_dagster.health.delivery import Channel, Delivery, Mail
 from tracks_dagster.health.effects.senders import Way, apprise_problem, secrets_in, way_of
-from tracks_dagster.health.messages import (
-    ON_REQUEST,
-    SEVERITIES,
-    YELLOW,
-    Channel,
-    Delivery,
-    Event,
-    Mail,
-)
+from tracks_dagster.health.messages import ON_REQUEST, SEVERITIES, YELLOW, Event
 from tracks_dagster.reasons.kube_json import mapping
 from tracks_dagster.track.effects.settings_file import FileModel, Loc, SettingsFile
 from tracks_dagster.track.errors import SettingsError

@@ -31,7 +31,8 @@ from http.client import HTTPException, HTTPMessage
 from typing import IO
 from urllib.parse import unquote, urlsplit, urlunsplit
 
-from tracks_dagster.health.messages import RED, Channel, Delivery, Event, Mail, Message
+from tracks_dagster.health.delivery import Channel, Delivery, Mail
+from tracks_dagster.health.messages import RED, Event, Message
 from tracks_dagster.track.records import canonical_json, sha256_hex
 from tracks_dagster.track.text.redact import redact
 from tracks_dagster.track.text.safe_text import one_line, visible

@@ -23,6 +23,7 @@ from tracks_dagster.recovery.effects.fsck_tracks import Finding
 from tracks_dagster.track.bodies import (
     Artifact,
     CheckpointDecision,
+    CodeCertified,
     MuteDecision,
     SourceDecision,
 )
@@ -42,6 +43,7 @@ from tracks_dagster.track.track import (
     MUTES_TRACK,
     QUARANTINES_TRACK,
     code_diff_key,
+    code_track,
     log_key,
     packages_key,
 )
@@ -49,6 +51,7 @@ from tracks_dagster.training.saves.manifest import verify_checkpoint
 
 LARGE = "large"  # the run whose gang's places lie in an object of their own
 BRANCH = "b-1"
+CODE = "c" * 64  # that was certified
 PLACES = b"[]"
 DIFF = b"-a\n+b\n"
 OWN = "own"  # the dataset of files
@@ -124,6 +127,7 @@ def make_world(story: Story, store: FakeObjectStore, ledger_file: Path) -> World
         each.write_to(store)
     _quarantine(store)
     _mute(store)
+    _certify(store)
     if not _projected:
         Projector(store, open_ledger(f"sqlite:///{ledger_file}")).scan()
         with sqlite3.connect(ledger_file) as connection:
@@ -174,3 +178,11 @@ def _mute(store: FakeObjectStore) -> None:
     body = MuteDecision(rule="*", run_id=None, by="ann", why="It is noisy.", until_at=until)
     draft = Draft(uid="8" * 32, kind=Kind.ALERTS_MUTED, body=to_json(body))
     store.put(log_key(MUTES_TRACK, 0), seal(draft, seq=0, at=BEGIN, prev_sha256=None))
+
+
+def _certify(store: FakeObjectStore) -> None:
+    body = CodeCertified(
+        what="tests", code_sha256=CODE, project="gpt", passed=3, failed=0, by="ann", where="node-9"
+    )
+    draft = Draft(uid="7" * 32, kind=Kind.CODE_CERTIFIED, body=to_json(body))
+    store.put(log_key(code_track(CODE), 0), seal(draft, seq=0, at=BEGIN, prev_sha256=None))

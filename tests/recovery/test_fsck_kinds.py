@@ -14,7 +14,7 @@ import pytest
 
 from tests.bodies import BEGIN
 from tests.fakes import FakeObjectStore
-from tests.fsck_worlds import World, make_world
+from tests.fsck_worlds import CODE, World, make_world
 from tests.histories import History
 from tests.stories import RUN_ID, Story, step_line
 from tracks_dagster.ledger import track_states
@@ -24,7 +24,13 @@ from tracks_dagster.recovery.effects.fsck_tracks import FindingKind
 from tracks_dagster.stores.journals import journal_prefix
 from tracks_dagster.track.records import Draft, Kind, canonical_json, format_time, seal, sha256_hex
 from tracks_dagster.track.states.checkpoints import CheckpointRef
-from tracks_dagster.track.track import MUTES_TRACK, QUARANTINES_TRACK, log_key, run_track
+from tracks_dagster.track.track import (
+    MUTES_TRACK,
+    QUARANTINES_TRACK,
+    code_track,
+    log_key,
+    run_track,
+)
 
 JOURNAL = journal_prefix(RUN_ID, 2, "launch-2", 0)
 
@@ -286,9 +292,10 @@ def test_a_bad_shard_of_files_is_named_with_the_files_that_it_holds(
         ("pools", "node_strikes"),
         (QUARANTINES_TRACK, "source_quarantines"),
         (MUTES_TRACK, "mutes"),
+        (code_track(CODE), "certificates"),
     ],
 )
-def test_the_tracks_of_pools_quarantines_and_mutes_are_checked_as_runs_are(
+def test_the_tracks_that_are_of_no_run_are_checked_as_runs_are(
     track: str, table: str, world: World
 ) -> None:
     key = world.key("pools/", "/log/") if track == "pools" else log_key(track, 0)
@@ -297,12 +304,16 @@ def test_the_tracks_of_pools_quarantines_and_mutes_are_checked_as_runs_are(
         (K.LEDGER_ROW_WRONG, f"ledger, {table}")
     ]
     Projector(world.store, world.ledger).reindex()
-    world.edit(key, b'"why":"', b'"why":"not ')
+    word = b"scope" if "codes/" in key else b"why"
+    world.edit(key, b'"%s":"' % word, b'"%s":"not ' % word)
     assert K.RECORD_EDITED in {f.kind for f in world.findings()}
 
 
 def test_every_table_of_the_ledger_is_compared_with_the_tracks() -> None:
-    tracks = ("runs/r-1", "datasets/d", "pools/p", QUARANTINES_TRACK, MUTES_TRACK)
+    tracks = (
+        *("runs/r-1", "datasets/d", "pools/p", "codes/c"),
+        *(QUARANTINES_TRACK, MUTES_TRACK),
+    )
     tables = {each.table: each.key for track in tracks for each in track_states.owned_rows(track)}
     keys = {
         table.name: tuple(column.name for column in table.primary_key)

@@ -26,6 +26,7 @@ from tracks_dagster.ledger.facts.run import (
 from tracks_dagster.ledger.facts.sources import (
     ATTEMPT_NODE,
     ATTEMPT_RESUME,
+    CERTIFICATE,
     DATASET,
     NODE_QUARANTINE,
     NODE_STRIKE,
@@ -44,6 +45,7 @@ from tracks_dagster.ledger.facts.time import (
 )
 from tracks_dagster.ledger.ports import Row
 from tracks_dagster.ledger.timeline import timeline
+from tracks_dagster.track.states.code_state import CodeState
 from tracks_dagster.track.states.dataset_state import DatasetState
 from tracks_dagster.track.states.mute_state import MuteState
 from tracks_dagster.track.states.pool_state import PoolState, Quarantine, Strike
@@ -128,6 +130,11 @@ def quarantine_rows(state: QuarantineState, before: QuarantineState | None = Non
             SOURCE_QUARANTINE, _new(lambda each: each.quarantines, state, before)
         )
     }
+
+
+def code_rows(state: CodeState, before: CodeState | None = None) -> Rows:
+    """Return the rows of a code's track; `before` is an earlier state, taken in already."""
+    return {"certificates": _rows(CERTIFICATE, _new(lambda each: each.certificates, state, before))}
 
 
 def mute_rows(state: MuteState, before: MuteState | None = None) -> Rows:

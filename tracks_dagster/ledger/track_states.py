@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from tracks_dagster.ledger.facts.tables import OF_EVERY_TRACK, TABLES, key_of
 from tracks_dagster.ledger.projection import (
     Rows,
+    code_rows,
     dataset_rows,
     mute_rows,
     pool_rows,
@@ -22,18 +23,21 @@ from tracks_dagster.ledger.texts import text_rows
 from tracks_dagster.track.errors import RecordNewer, TrackBroken
 from tracks_dagster.track.records import Record
 from tracks_dagster.track.states import (
+    code_state,
     dataset_state,
     mute_state,
     pool_state,
     quarantine_state,
     run_fold,
 )
+from tracks_dagster.track.states.code_state import CodeState
 from tracks_dagster.track.states.dataset_state import DatasetState
 from tracks_dagster.track.states.mute_state import MuteState
 from tracks_dagster.track.states.pool_state import PoolState
 from tracks_dagster.track.states.quarantine_state import QuarantineState
 from tracks_dagster.track.states.run_state import RunState
 from tracks_dagster.track.track import (
+    CODES,
     DATASETS,
     MUTES_TRACK,
     POOLS,
@@ -43,9 +47,10 @@ from tracks_dagster.track.track import (
     pool_track,
 )
 
-TrackState = RunState | DatasetState | PoolState | QuarantineState | MuteState
+TrackState = RunState | DatasetState | PoolState | QuarantineState | MuteState | CodeState
 
-_OWNERS = {RUNS: "run_id", DATASETS: "dataset", POOLS: "pool"}  # the column that names the track
+# The column that names the track.
+_OWNERS = {CODES: "code_sha256", DATASETS: "dataset", POOLS: "pool", RUNS: "run_id"}
 
 
 def apply(track: str, state: TrackState | None, record: Record) -> TrackState:
@@ -82,13 +87,16 @@ def _applied(track: str, state: TrackState | None, record: Record) -> tuple[Trac
     if track.startswith(POOLS) and (state is None or isinstance(state, PoolState)):
         pool = pool_state.apply(state, record)
         return pool, pool_track(pool.pool)
+    if track.startswith(CODES) and (state is None or isinstance(state, CodeState)):
+        code = code_state.apply(state, record)
+        return code, f"{CODES}{code.code_sha256}"
     if track == QUARANTINES_TRACK and (state is None or isinstance(state, QuarantineState)):
         return quarantine_state.apply(state, record), QUARANTINES_TRACK
     if track == MUTES_TRACK and (state is None or isinstance(state, MuteState)):
         return mute_state.apply(state, record), MUTES_TRACK
     raise RecordNewer(
-        f"{track} is neither a run's, a dataset's nor a pool's track, nor that of quarantines or "
-        "mutes; this version knows these."
+        f"{track} is no track of a run, a dataset, a pool or a code, nor that of quarantines or mutes; "
+        "this version knows these."
     )
 
 
@@ -117,6 +125,8 @@ def _rows(after: TrackState, before: TrackState | None) -> Rows:
         return quarantine_rows(after, before if isinstance(before, QuarantineState) else None)
     if isinstance(after, MuteState):
         return mute_rows(after, before if isinstance(before, MuteState) else None)
+    if isinstance(after, CodeState):
+        return code_rows(after, before if isinstance(before, CodeState) else None)
     return dataset_rows(after, before if isinstance(before, DatasetState) else None)
 
 

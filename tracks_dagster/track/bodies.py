@@ -32,6 +32,7 @@ WORDS = frozenset(
     | {"root_message", "lines", "what_to_do", "fallback_why", "description", "called"}
     | {"data_state", "inexact"}
     | {"avoided_nodes", "checks"}
+    | {"findings", "scope"}
 )
 
 # --- what a run is made of ------------------------------------------------------------------------
@@ -914,3 +915,37 @@ class MuteDecision:
     by: str
     why: str
     until_at: str | None = None
+
+
+# --- a code's track -------------------------------------------------------------------------------
+
+TESTS, CONFORM = "tests", "conform"
+CERTIFIES = (TESTS, CONFORM)  # what a project's code can be certified by
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CodeCertified:
+    """`code_certified`: a project's code, as it is stored with a run, was put to the test.
+
+    what: TESTS, by the project's own, or CONFORM, by `tracks conform`. code_sha256: of the stored code.
+    passed, failed: tests or trials; left_out: those that the caller did not let run. findings: names of
+    what was found, with words. scope: what was run, in words. report_sha256: of the stored report
+    (`track.certificate_report_key`); None where there is none. by: the person; where: the machine.
+    """
+
+    what: str
+    code_sha256: str
+    project: str
+    passed: int
+    failed: int
+    by: str
+    where: str
+    left_out: int = 0
+    findings: tuple[str, ...] = ()
+    scope: str = ""
+    report_sha256: str | None = None
+
+    @property
+    def is_green(self) -> bool:
+        """Whether everything ran and passed."""
+        return self.passed > 0 and not (self.failed or self.left_out or self.findings)

@@ -70,6 +70,8 @@ class Kind(StrEnum):
     ALERTS_MUTED = "alerts_muted"
     ALERTS_UNMUTED = "alerts_unmuted"
 
+    CODE_CERTIFIED = "code_certified"
+
 
 _KINDS = frozenset(kind.value for kind in Kind)
 

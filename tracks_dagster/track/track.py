@@ -110,6 +110,17 @@ def code_key(run_id: str, sha256: str) -> str:
     return f"{RUNS}{run_id}/trainer/{sha256}.tar"
 
 
+def code_track(code_sha256: str) -> str:
+    """Return the name of the track of what a project's code was certified by."""
+    return f"{CODES}{code_sha256}"
+
+
+def certificate_report_key(code_sha256: str, sha256: str) -> str:
+    """Return the key of the report that a certificate names."""
+    return f"{CODES}{code_sha256}/reports/{sha256}"
+
+
+CODES = "codes/"
 DATASETS = "datasets/"
 POOLS = "pools/"
 LINEAGE = "lineage/"

@@ -28,6 +28,7 @@ from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Record, sha256_hex
 from tracks_dagster.track.track import (
     ALERTS,
+    CODES,
     DATASETS,
     LINEAGE,
     POOLS,
@@ -43,7 +44,7 @@ BROKEN_NAMED_MAX = 5  # broken tracks that one message of a scan names
 
 PROGRESS_S = 10.0  # between two lines that say how far a rebuilding is
 
-KINDS = (ALERTS, DATASETS, LINEAGE, POOLS, RUNS)  # of tracks, in the order of their keys
+KINDS = (ALERTS, CODES, DATASETS, LINEAGE, POOLS, RUNS)  # of tracks, in the order of their keys
 
 _log = logging.getLogger(__name__)
 

@@ -20,12 +20,14 @@ from tracks_dagster.track.errors import LedgerError, TrackBroken, UnknownRun
 from tracks_dagster.track.ports import Clock, NewUid, ObjectStore
 from tracks_dagster.track.records import Draft, Kind, Record
 from tracks_dagster.track.states import (
+    code_state,
     dataset_state,
     mute_state,
     pool_state,
     quarantine_state,
     run_fold,
 )
+from tracks_dagster.track.states.code_state import CodeState
 from tracks_dagster.track.states.dataset_state import DatasetState
 from tracks_dagster.track.states.mute_state import MuteState
 from tracks_dagster.track.states.pool_state import PoolState
@@ -38,6 +40,7 @@ from tracks_dagster.track.track import (
     QUARANTINES_TRACK,
     RUNS,
     Track,
+    code_track,
     dataset_track,
     pool_track,
     run_track,
@@ -192,6 +195,17 @@ class Tracks:
         track = self._track(QUARANTINES_TRACK)
         record = track.decide(lambda records: choose(quarantine_state.fold(records)))
         return self._projected(track.name, record)
+
+    def find_code(self, code_sha256: str) -> CodeState | None:
+        """Return what that code was certified by; None where it never was."""
+        return code_state.fold(self._track(code_track(code_sha256)).refresh())
+
+    def note_code(self, code_sha256: str, draft: Draft) -> Record:
+        """Append a certificate of that code; the first one makes the track."""
+        track = self._track(code_track(code_sha256))
+        record = track.note(draft)
+        self._take_in(record, track.name)
+        return record
 
     def find_mutes(self) -> MuteState | None:
         """Return which alerts persons want sent to nobody; None where nobody ever did."""

@@ -10,6 +10,7 @@ from typing import Any
 from tracks_dagster.ledger.facts.fact import Absence, Fact, Type
 from tracks_dagster.track.placement import nodes_of
 from tracks_dagster.track.states.checkpoints import CheckpointRef
+from tracks_dagster.track.states.code_state import Certificate
 from tracks_dagster.track.states.dataset_state import DatasetState, SnapshotState
 from tracks_dagster.track.states.pool_state import Quarantine, Strike
 from tracks_dagster.track.states.quarantine_state import SourceQuarantine
@@ -106,6 +107,9 @@ NO_OWN_CHECKS: Absence[SnapshotState] = Absence(
 )
 NODE_AS_A_WHOLE: Absence[Strike | Quarantine] = Absence(
     "node_as_a_whole", "it is of the node as a whole", lambda each: each.body.device is None
+)
+NO_REPORT: Absence[Certificate] = Absence(
+    "no_report", "whoever certified it left none", lambda c: c.body.report_sha256 is None
 )
 NOT_RELEASED: Absence[Quarantine | SourceQuarantine] = Absence(
     "not_released", "nobody has released it", lambda q: q.release is None
@@ -225,5 +229,26 @@ SOURCE_QUARANTINE: tuple[Fact[SourceQuarantine], ...] = (
     Fact("released_at", TIME, _released(lambda r: r.at), "recorded", absent=(NOT_RELEASED,)),
     Fact("released_by", TEXT, _released(lambda r: r.body.by), "the person", absent=(NOT_RELEASED,)),
     Fact("released_why", TEXT, _released(lambda r: r.body.why), "in words", absent=(NOT_RELEASED,)),
+)
+
+# Of a code, the newest row of each `what` counts.
+CERTIFICATE: tuple[Fact[Certificate], ...] = (
+    Fact("code_sha256", TEXT, lambda c: c.body.code_sha256, "of the code, as stored with a run",
+         is_key=True),
+    Fact("seq", INTEGER, lambda c: c.seq, "of the record", is_key=True),
+    Fact("what", TEXT, lambda c: c.body.what, "tests or conform"),
+    Fact("is_green", Type.TRUTH, lambda c: c.body.is_green, "everything ran and passed"),
+    Fact("project", TEXT, lambda c: c.body.project, "whose code it is"),
+    Fact("passed_count", INTEGER, lambda c: c.body.passed, "tests or trials that passed"),
+    Fact("failed_count", INTEGER, lambda c: c.body.failed, "tests or trials that did not"),
+    Fact("left_out_count", INTEGER, lambda c: c.body.left_out,
+         "tests that the caller did not let run"),
+    Fact("findings", Type.LINES, lambda c: c.body.findings, "what was found, by name"),
+    Fact("scope", TEXT, lambda c: c.body.scope, "what was run, in words"),
+    Fact("report_sha256", TEXT, lambda c: c.body.report_sha256, "of the stored report",
+         absent=(NO_REPORT,)),
+    Fact("certified_by", TEXT, lambda c: c.body.by, "the person"),
+    Fact("certified_where", TEXT, lambda c: c.body.where, "the machine"),
+    Fact("certified_at", TIME, lambda c: c.at, "recorded"),
 )
 # fmt: on

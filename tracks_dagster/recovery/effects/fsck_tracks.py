@@ -21,6 +21,7 @@ from tracks_dagster.track.states.dataset_state import DatasetState
 from tracks_dagster.track.states.run_state import RunState
 from tracks_dagster.track.track import (
     ALERTS,
+    CODES,
     DATASETS,
     LINEAGE,
     POOLS,
@@ -99,7 +100,7 @@ def track_names(store: ObjectStore) -> list[str]:
     """Return the name of every track in the store, sorted."""
     return sorted(
         prefix + name
-        for prefix in (RUNS, DATASETS, POOLS, LINEAGE, ALERTS)
+        for prefix in (RUNS, DATASETS, POOLS, LINEAGE, ALERTS, CODES)
         for name in store.folders(prefix)
         if has_records(store, prefix + name)
     )

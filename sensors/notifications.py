@@ -26,7 +26,7 @@ from tracks_dagster.health.effects.notify import (
     remember,
 )
 from tracks_dagster.health.effects.senders import Senders
-from tracks_dagster.health.messages import LinkOf
+from tracks_dagster.health.messages import LinksOf
 from tracks_dagster.ledger.effects.ticks import (
     AT_ONCE_MAX,
     Tick,
@@ -36,9 +36,16 @@ from tracks_dagster.ledger.effects.ticks import (
     skip_reason,
 )
 from tracks_dagster.review.effects.explain.run import attempt_address
-from tracks_dagster.settings import Settings, find_notify_file, find_ui_url, load_notify
+from tracks_dagster.settings import (
+    Settings,
+    find_board_url,
+    find_notify_file,
+    find_ui_url,
+    load_notify,
+)
 from tracks_dagster.track import names
 from tracks_dagster.track.errors import SettingsError
+from tracks_dagster.track.states.run_state import RunState
 from tracks_dagster.track.text.redact import redact
 from tracks_dagster.wiring import App
 
@@ -88,7 +95,7 @@ def _parts(app: App, delivery: Delivery, seen: Mapping[str, int]) -> tuple[TickP
         channels=delivery.channels,
         since=begun.at,
         now=now,
-        link_of=_link_of(find_ui_url(app.settings)),
+        links_of=_links_of(find_board_url(app.settings), find_ui_url(app.settings)),
         clean=partial(redact, secrets=(*app.settings.secrets, *delivery.addresses)),
     )
     outbox = Outbox(
@@ -120,8 +127,14 @@ def _written_at(settings: Settings) -> datetime | None:
     return None
 
 
-def _link_of(ui_url: str) -> LinkOf:
-    return partial(attempt_address, ui_url=ui_url) if ui_url else lambda run_id, attempt_id: ""
+def _links_of(board_url: str, ui_url: str) -> LinksOf:
+    def links(state: RunState, attempt_id: int) -> tuple[str, ...]:
+        board = f"{board_url}/runs/{state.run_id}" if board_url else ""
+        attempt = state.attempt(attempt_id) if ui_url else None
+        dagster = attempt_address(state.run_id, attempt, ui_url) if attempt is not None else ""
+        return tuple(filter(None, (board, dagster)))
+
+    return links
 
 
 def _read_cursor(text: str | None) -> tuple[Mapping[str, int], str | None]:

@@ -12,6 +12,9 @@ from sensors.notifications import send_notifications
 from tests.fakes import FakeClock
 from tests.histories import History
 from tests.receivers import Hook, hook_server
+from tracks_dagster.attempts.effects.local.processes import this_process, write_process
+from tracks_dagster.home.dagster_home import ADDRESS_FILE
+from tracks_dagster.home.on_demand import BOARD_FILE
 from tracks_dagster.wiring import App
 
 
@@ -65,6 +68,32 @@ def test_an_alert_goes_from_its_record_to_the_webhook_of_the_homes_file(
     words, cursor = ticked(at_two, instance, cursor)
     assert "line 1: notify[0].to: " in words or "line 2: " in words
     assert "T0k3n-a1b2c3" not in words
+
+
+@pytest.mark.parametrize("is_ended", [False, True])
+def test_a_message_leads_to_the_run_on_the_board_and_to_the_attempt_in_dagster(
+    at_two: App, instance: DagsterInstance, hook: Hook, is_ended: bool
+) -> None:
+    home = at_two.settings.home
+    (home / "notify.yaml").write_text(f"- {{name: oncall, to: '{hook.url}', also: refused}}\n")
+    _, cursor = ticked(at_two, instance, None)
+    history = History("r-1").declare().open().supervise().place().restore().alert("an alert")
+    if is_ended:
+        history.end("code_error").refuse()
+    history.write_to(at_two.store)
+    at_two.tracks.project(history.name)
+    dagster = (home / "dagster", ADDRESS_FILE, "http://127.0.0.1:3000")
+    for folder, name, address in (dagster, (home, BOARD_FILE, "http://127.0.0.1:3001")):
+        folder.mkdir(exist_ok=True)
+        write_process(folder / name, this_process(), address=address)
+    ticked(at_two, instance, cursor)
+    asset = "receipts" if is_ended else "training_attempts"
+    pages = [
+        "http://127.0.0.1:3001/runs/r-1",
+        f"http://127.0.0.1:3000/assets/{asset}?view=partitions&partition=r-1%2Fa01",
+    ]
+    assert [each["links"] for each in hook.got] == [pages] * (1 + is_ended)
+    assert [each["link"] for each in hook.got] == pages[:1] * (1 + is_ended)
 
 
 def test_a_cursor_of_another_version_costs_a_look_and_sends_nothing_twice(

@@ -29,7 +29,10 @@ def messages(history: History) -> list[Message]:
     """The messages of a whole run, in order."""
     found = (
         message_of(
-            history.state, each, link_of=lambda run, number: f"ui/{run}/{number}", clean=redact
+            history.state,
+            each,
+            links_of=lambda run, number: (f"board/{run.run_id}", f"ui/{run.run_id}/{number}"),
+            clean=redact,
         )
         for each in history.records
     )
@@ -45,7 +48,7 @@ def raised(body: Alert, *, attempt_id: int | None = 1) -> History:
     return history.add(Kind.ALERT, body, attempt_id=attempt_id)
 
 
-def test_an_alert_is_a_sentence_with_its_numbers_runbook_command_and_link() -> None:
+def test_an_alert_is_a_sentence_with_its_numbers_runbook_command_and_links() -> None:
     body = alert(
         "slow_rank",
         "Rank 5 is slow: compute.",
@@ -59,6 +62,7 @@ def test_an_alert_is_a_sentence_with_its_numbers_runbook_command_and_link() -> N
         "share 0.500123, steps 20\n"
         "Runbook: docs/runbooks/slow_rank.md\n"
         "Begin with: tracks logs r-1\n"
+        "board/r-1\n"
         "ui/r-1/1"
     )
     assert (message.key, message.team, message.severity) == ("runs/r-1/5", "research", RED)
@@ -75,10 +79,10 @@ def test_an_alert_of_an_older_version_has_the_severity_and_command_of_its_rule()
 
 def test_an_alert_of_a_machine_is_of_no_run_and_of_no_team() -> None:
     pool = PoolHistory("local").strike("node-1").add(Kind.ALERT, alert("device_unheld")).state
-    message = message_of(pool, pool.head, link_of=lambda run, number: "ui", clean=redact)
+    message = message_of(pool, pool.head, links_of=lambda run, number: ("ui",), clean=redact)
     assert message is not None
     assert (message.key, message.about) == ("pools/local/1", "pools/local")
-    assert (message.run_id, message.team, message.link) == (None, None, "")
+    assert (message.run_id, message.team, message.links) == (None, None, ())
     assert message.command == rules.command_of("device_unheld", None)
 
 

@@ -80,7 +80,7 @@ class Post:
             channels=self.channels,
             since=begun.at,
             now=now,
-            link_of=lambda run_id, attempt_id: "",
+            links_of=lambda state, attempt_id: (),
             clean=redact,
         )
         looked = leave_letters(

@@ -60,8 +60,8 @@ class Message:
 
     key: TRACK/SEQ of the record, the same however often it is sent: a receiver drops what it has had.
     rule, severity: of an alert, and of the end of one. numbers: what the sentence rests on. runbook: a
-    path below the checkout. command: the one to begin with. link: a page of Dagster's UI; empty where
-    nobody knows its address.
+    path below the checkout. command: the one to begin with. links: the run's page on the board, then
+    the attempt's in Dagster; of each only while its address is known.
     """
 
     key: str
@@ -77,7 +77,7 @@ class Message:
     owner: str | None = None
     numbers: Mapping[str, Json] = field(default_factory=dict)
     runbook: str = ""
-    link: str = ""
+    links: tuple[str, ...] = ()
 
     @property
     def about(self) -> str:
@@ -108,7 +108,7 @@ class Message:
             numbers,
             f"Runbook: {self.runbook}" if self.runbook else "",
             f"Begin with: {self.command}" if self.command else "",
-            self.link,
+            *self.links,
         )
         return "\n".join(line for line in lines if line)
 
@@ -131,7 +131,8 @@ class Message:
             "owner": self.owner,
             "numbers": dict(self.numbers),
             "runbook": self.runbook,
-            "link": self.link,
+            "link": self.links[0] if self.links else "",
+            "links": list(self.links),
         }
 
     @classmethod
@@ -151,17 +152,19 @@ class Message:
             owner=value["owner"],
             numbers=dict(value["numbers"]),
             runbook=str(value["runbook"]),
-            link=str(value["link"]),
+            links=tuple(map(str, value.get("links", ()))),
         )
 
 
 # --- from a record --------------------------------------------------------------------------------
 
-LinkOf = Callable[[str, int], str]  # (run_id, attempt_id) → its page of the UI, or ""
+LinksOf = Callable[
+    [RunState, int], tuple[str, ...]
+]  # (run, attempt_id) → their pages, the first first
 
 
 def message_of(
-    state: TrackState, record: Record, *, link_of: LinkOf, clean: Redact
+    state: TrackState, record: Record, *, links_of: LinksOf, clean: Redact
 ) -> Message | None:
     """Return what a record has to say to a person, without secrets; None for most records.
 
@@ -178,13 +181,12 @@ def message_of(
     if found is None:
         return None
     if isinstance(state, RunState):
-        newest = found.attempt_id or len(state.attempts)
         found = replace(
             found,
             run_id=state.run_id,
             team=state.declared.team,
             owner=state.declared.owner,
-            link=link_of(state.run_id, newest) if newest else "",
+            links=links_of(state, found.attempt_id or len(state.attempts)),
         )
     return _safe(replace(found, key=f"{track}/{record.seq}"), clean)
 

@@ -21,7 +21,7 @@ from itertools import groupby, islice
 from typing import TYPE_CHECKING
 
 from tracks_dagster.health.delivery import Channel, Delivery, Letter, wants
-from tracks_dagster.health.messages import LinkOf, Message, message_of
+from tracks_dagster.health.messages import LinksOf, Message, message_of
 from tracks_dagster.ledger.effects.following import StoredCursors, follow
 from tracks_dagster.ledger.effects.ticks import (
     AT_ONCE_MAX,
@@ -140,7 +140,7 @@ class Notify:
     channels: Sequence[Channel]
     since: datetime
     now: datetime
-    link_of: LinkOf
+    links_of: LinksOf
     clean: Redact
     name: str = NAME
 
@@ -149,7 +149,7 @@ class Notify:
         for record in new:
             if record.at < self.since:
                 continue
-            message = message_of(state, record, link_of=self.link_of, clean=self.clean)
+            message = message_of(state, record, links_of=self.links_of, clean=self.clean)
             if message is None:
                 continue
             for channel in self.channels:

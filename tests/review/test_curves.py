@@ -17,13 +17,15 @@ from tests.fakes import FakeClock, FakeObjectStore
 from tests.histories import History
 from tests.stories import RUN_ID, Story
 from tracks_dagster.ledger.effects.tracks import Tracks
-from tracks_dagster.review.curves import METRICS_MAX, Curve, Series
-from tracks_dagster.review.effects.curves import blocks, tables
+from tracks_dagster.review.curves import Curve, Series
+from tracks_dagster.review.effects.curves import blocks
 from tracks_dagster.review.effects.curves.pixels import Pixels, Points, fewer
 from tracks_dagster.review.effects.curves.reading import read_curves
 from tracks_dagster.review.effects.curves.rows import committed_step, kept_rows
+from tracks_dagster.stores import journal_tables as tables
 from tracks_dagster.stores.journals import journal_prefix
 from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.track.journal_lines import METRICS_MAX
 from tracks_dagster.track.records import Json, format_time
 
 T0 = BEGIN.timestamp()

@@ -11,13 +11,14 @@ import pytest
 
 from tests.stories import RUN_ID, Story
 from tracks_dagster.ledger.effects.tracks import Tracks
-from tracks_dagster.review.curves import STEPS, TRAINING, Curve, Metric, Point, Series
+from tracks_dagster.review.curves import TRAINING, Curve, Metric, Point, Series
 from tracks_dagster.review.effects.picture import (
     SMALL_CHARACTERS_MAX,
     extremes,
     pictures,
     small_picture,
 )
+from tracks_dagster.track.journal_lines import STEPS
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -18,24 +18,26 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from tracks_dagster.track.bodies import ConfigChange
+from tracks_dagster.track.journal_lines import (
+    BY_RANK,
+    EVALUATED,
+    LOSS,
+    METRICS_MAX,
+    OWN,
+    STEPS,
+)
 from tracks_dagster.track.records import Json
 from tracks_dagster.track.states.accounting import StepAccount
 from tracks_dagster.track.states.run_state import RunState
 
-METRICS_MAX = 1000  # of a run's script, and of its evaluations: those with the most points
 CHANGES_MAX = 4  # of a remedy, in words
 VALUE_CHARACTERS_MAX = 24  # of a changed value
 
 STEP, TOKENS, HOURS = "step", "tokens", "hours"
 AXES = (STEP, TOKENS, HOURS)
 
-# The kinds of a journal's lines that curves are made of.
-STEPS, EVALUATED, RANKS, DEVICE = "step", "evaluated", "ranks", "device"
-BY_RANK = (RANKS, DEVICE)
-
 TRAINING, SPEED = "training", "speed"  # groups; the others have their kind's name
-LOSS, SAMPLES_PER_S, TOKENS_PER_S = "loss", "samples_per_s", "tokens_per_s"
-OWN = "metrics."  # before the name of a script's metric, among the columns of a kind of lines
+SAMPLES_PER_S, TOKENS_PER_S = "samples_per_s", "tokens_per_s"
 MEASURED_BY_US = "tracks"  # before the name of what is measured, where the script has one like it
 REPORTED = ("lr", "grad_norm")  # measured where the script does not report them
 MEASURED = ("step_s", "data_s", "own_s", "exchange_s", SAMPLES_PER_S, TOKENS_PER_S)

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.time_buckets import BUCKETS, RunTime
-from tracks_dagster.review.curves import LOSS, Curve, Curves
+from tracks_dagster.review.curves import Curve, Curves
 from tracks_dagster.review.effects.charts import colour, curve_panel
 from tracks_dagster.review.effects.curves.reading import read_curves
 from tracks_dagster.review.effects.explain.explanation import RunExplanation
@@ -47,6 +47,7 @@ from tracks_dagster.review.effects.narrate import sentence
 from tracks_dagster.review.effects.time_strip import lanes, name_of
 from tracks_dagster.track.bodies import SnapshotRef
 from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.track.journal_lines import LOSS
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.states.checkpoints import checkpoint_at
 from tracks_dagster.track.states.run_state import RunState, stored_code_sha256

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from tracks_dagster.review.curves import HOURS, LOSS, STEP, STEPS
+from tracks_dagster.review.curves import HOURS, STEP
 from tracks_dagster.review.effects.curves.blocks import Block
 from tracks_dagster.review.effects.curves.journals import OWN_TOKENS, Journals
 from tracks_dagster.review.effects.curves.pixels import in_order
-from tracks_dagster.review.effects.curves.tables import CURSOR, SPENT_S, Array
+from tracks_dagster.stores.journal_tables import CURSOR, SPENT_S, Array
 from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.track.journal_lines import LOSS, STEPS
 from tracks_dagster.track.roles import GLOBAL_BATCH
 
 HOUR_S = 3600.0

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from tracks_dagster.review.effects.curves.tables import Column, Gathered, Table, parse
+from tracks_dagster.stores.journal_tables import Column, Gathered, Table, parse
 from tracks_dagster.track.ports import ObjectStore
 
 FORMAT = 1  # of a block's file

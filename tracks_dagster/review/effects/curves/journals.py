@@ -7,21 +7,12 @@ from pathlib import Path
 from typing import TypeVar
 
 from tracks_dagster.ledger.effects.tracks import Tracks
-from tracks_dagster.review.curves import (
-    DEVICE,
-    EVALUATED,
-    OWN,
-    RANKS,
-    SAMPLES_PER_S,
-    STEPS,
-    TOKENS_PER_S,
-    Metric,
-    metrics_of,
-)
+from tracks_dagster.review.curves import SAMPLES_PER_S, TOKENS_PER_S, Metric, metrics_of
 from tracks_dagster.review.effects.curves.blocks import Block, CacheLost, read_blocks
-from tracks_dagster.review.effects.curves.tables import SAMPLES, Column, Table
+from tracks_dagster.stores.journal_tables import SAMPLES, Column, Table
 from tracks_dagster.stores.journals import journal_prefix
 from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.track.journal_lines import DEVICE, EVALUATED, OWN, RANKS, STEPS
 from tracks_dagster.track.roles import GLOBAL_BATCH, value_of
 from tracks_dagster.track.states.accounting import kept_and_lost
 from tracks_dagster.track.states.run_state import AttemptState, RunState

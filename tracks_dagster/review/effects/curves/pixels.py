@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from tracks_dagster.review.curves import Point
-from tracks_dagster.review.effects.curves.tables import Array
+from tracks_dagster.stores.journal_tables import Array
 
 
 @dataclass(frozen=True, slots=True)

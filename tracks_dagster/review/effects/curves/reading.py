@@ -11,25 +11,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tracks_dagster.ledger.effects.tracks import Tracks
-from tracks_dagster.review.curves import (
-    AXES,
-    DEVICE,
-    RANKS,
-    STEP,
-    STEPS,
-    Curve,
-    Curves,
-    Mark,
-    Metric,
-    Series,
-    marks_of,
-)
+from tracks_dagster.review.curves import AXES, STEP, Curve, Curves, Mark, Metric, Series, marks_of
 from tracks_dagster.review.effects.curves.axis import Axis, axis_of
 from tracks_dagster.review.effects.curves.blocks import Block
 from tracks_dagster.review.effects.curves.journals import Journals, again, tables_of, values_of
 from tracks_dagster.review.effects.curves.pixels import Pixels, Points, as_points, fewer, joined
-from tracks_dagster.review.effects.curves.tables import STEP_MAX, Column, Table
+from tracks_dagster.stores.journal_tables import STEP_MAX, Column, Table
 from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.track.journal_lines import DEVICE, RANKS, STEPS
 from tracks_dagster.track.states.accounting import StepAccount
 from tracks_dagster.track.states.run_state import RunState
 

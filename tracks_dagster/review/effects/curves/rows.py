@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tracks_dagster.ledger.effects.tracks import Tracks
-from tracks_dagster.review.curves import EVALUATED, STEPS, Metric
+from tracks_dagster.review.curves import Metric
 from tracks_dagster.review.effects.curves.blocks import Block, CacheLost
 from tracks_dagster.review.effects.curves.journals import (
     TRIES_MAX,
@@ -18,8 +18,9 @@ from tracks_dagster.review.effects.curves.journals import (
     values_of,
 )
 from tracks_dagster.review.effects.curves.pixels import in_order
-from tracks_dagster.review.effects.curves.tables import STEP_MAX, Column
+from tracks_dagster.stores.journal_tables import STEP_MAX, Column
 from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.track.journal_lines import EVALUATED, STEPS
 from tracks_dagster.track.states.accounting import StepAccount
 from tracks_dagster.track.states.run_state import RunState
 

@@ -13,8 +13,16 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from tracks_dagster.review.curves import DEVICE, EVALUATED, LOSS, METRICS_MAX, OWN, RANKS, STEPS
 from tracks_dagster.stores.journals import parse_lines
+from tracks_dagster.track.journal_lines import (
+    DEVICE,
+    EVALUATED,
+    LOSS,
+    METRICS_MAX,
+    OWN,
+    RANKS,
+    STEPS,
+)
 from tracks_dagster.track.records import Json
 
 # Of lines, from where it pays to load pyarrow, 45 MB of memory: more than the one segment of a journal

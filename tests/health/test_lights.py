@@ -97,7 +97,7 @@ def test_between_attempts_nothing_is_said_and_a_refused_run_is_red() -> None:
     history.refuse()
     lights = lights_of(history, NO_TAIL)
     assert lights.healthy.colour is RED
-    assert lights.healthy.sentence.startswith("No living gang: ")
+    assert lights.healthy.sentence.startswith("It waits for a person: The budget is used up. ")
 
 
 def test_three_retries_within_an_hour_are_red() -> None:
@@ -479,6 +479,10 @@ def test_the_advice_is_one_word_with_three_numbers() -> None:
     assert good.word == "continue"
     assert good.left_device_hours == pytest.approx(0.1)  # 100 steps × 0.45 s × 8 ranks
     assert good.slope_percent is not None
+    assert good.sentence == (
+        f"continue; the loss changes by {good.slope_percent:+g} % in 100 steps, nothing is evaluated, "
+        "0.1 device hours are left."
+    )
     assert list(good.numbers) == ["slope_percent", "evaluations", "left_device_hours"]
     flat = tuple(Evaluated(step=n, metrics={"loss": 2.0}) for n in range(8))
 

@@ -53,13 +53,20 @@ def test_an_alert_is_a_sentence_with_its_numbers_runbook_command_and_links() -> 
         "slow_rank",
         "Rank 5 is slow: compute.",
         severity="red",
-        data={"share": 0.50012345, "steps": 20, "about": ["rank 5"], "command": "tracks logs r-1"},
+        data={
+            "about": ["rank 5"],
+            "share": 0.50012345,
+            "steps": 20,
+            "command": "tracks logs r-1",
+            "advice": "retune; …",
+        },
     )
     [message] = messages(raised(body))
     assert message.text == (
         "red: slow_rank in r-1/a01 (ann, research)\n"
         "Rank 5 is slow: compute.\n"
         "share 0.500123, steps 20\n"
+        "Advice: retune; …\n"
         "Runbook: docs/runbooks/slow_rank.md\n"
         "Begin with: tracks logs r-1\n"
         "board/r-1\n"

@@ -116,6 +116,7 @@ def test_a_slow_rank_is_one_alert_within_thirty_steps_and_ends_when_it_keeps_up(
     assert look(gang).decided == ()
     [alert] = tracks.run("r-1").open_alerts
     assert (alert.body.rule, alert.body.severity, alert.attempt_id) == ("slow_rank", "yellow", 1)
+    assert str(alert.body.data["advice"]).startswith("continue; the slope of the loss is not")
     [line] = read_alerts(tracks, ledger)
     assert (line.rule, line.runbook, line.muted) == (
         "slow_rank",

@@ -10,7 +10,7 @@ from datetime import datetime
 from tracks_dagster.attempts.pace import Span
 from tracks_dagster.board import formats
 from tracks_dagster.board.heat_map import HeatMap
-from tracks_dagster.board.lights import LightMark, format_numbers, marks
+from tracks_dagster.board.lights import LightMark, marks
 from tracks_dagster.board.reading import RunReading
 from tracks_dagster.health.rules import RULES, command_of, severity_of
 from tracks_dagster.ledger.facts.attempt import AttemptView, attempt_views
@@ -289,10 +289,7 @@ def _alerts(state: RunState, now: datetime) -> Iterator[AlertLine]:
 
 def _advice(reading: RunReading) -> str:
     advice = reading.lights.advice
-    if advice is None:
-        return ""
-    numbers = format_numbers({k: v for k, v in advice.numbers.items() if v is not None})
-    return f"Advice: {advice.word}. {advice.why}" + (f" ({numbers})" if numbers else "")
+    return "" if advice is None else f"Advice: {advice.sentence}"
 
 
 def _attempts(reading: RunReading, pages: Mapping[int, str]) -> list[AttemptLine]:

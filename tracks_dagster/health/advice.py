@@ -7,16 +7,19 @@ flat for long, divergence), retune where another config probably does better, el
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
 from tracks_dagster.health import healthy, improving, resources
 from tracks_dagster.health.finding import Case, Colour, Finding
+from tracks_dagster.track.bodies import Alert
 from tracks_dagster.track.roles import STEPS, value_of
+from tracks_dagster.track.text.units import counted
 
 CONTINUE, RETUNE, STOP = "continue", "retune", "stop"
 HOUR_S = 3600.0
 PER_STEPS = 100
+DATA_KEY = "advice"  # of an alert's data
 
 _STOPS = (improving.VALIDATION_FLAT, improving.DIVERGENCE)  # when they are red
 _RETUNES = (
@@ -51,6 +54,27 @@ class Advice:
             "evaluations": self.evaluations,
             "left_device_hours": self.left_device_hours,
         }
+
+    @property
+    def sentence(self) -> str:
+        """The word with its three numbers, for people."""
+        slope = "the slope of the loss is not known yet"
+        if self.slope_percent is not None:
+            slope = f"the loss changes by {self.slope_percent:+g} % in {PER_STEPS} steps"
+        since = "nothing is evaluated"
+        if self.evaluations is not None:
+            since = f"{counted(self.evaluations, 'evaluation')} since the best"
+        left = "how long is left is not known"
+        if self.left_device_hours is not None:
+            left = f"{self.left_device_hours:g} device hours are left"
+        return f"{self.word}; {slope}, {since}, {left}."
+
+
+def with_advice(alert: Alert, advice: Advice | None) -> Alert:
+    """Return the alert with the advice that held when it was raised, for who is sent it."""
+    if advice is None:
+        return alert
+    return replace(alert, data={**alert.data, DATA_KEY: advice.sentence})
 
 
 def advise(case: Case, findings: tuple[Finding, ...]) -> Advice | None:

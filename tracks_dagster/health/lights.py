@@ -130,7 +130,7 @@ def _not_training(state: RunState, as_of: datetime, bounds: Bounds, of_run: Verd
         lights[Question.HEALTHY] = Light(
             question=Question.HEALTHY,
             colour=Colour.RED,
-            sentence=f"No living gang: {status.why}",
+            sentence=f"It waits for a person: {status.why}",
             rules=lights[Question.HEALTHY].rules,
         )
     return Lights(

@@ -8,6 +8,7 @@ from datetime import datetime
 from enum import StrEnum
 
 from tracks_dagster.health import rules
+from tracks_dagster.health.advice import DATA_KEY
 from tracks_dagster.ledger.track_states import TrackState
 from tracks_dagster.track.bodies import (
     Alert,
@@ -60,7 +61,8 @@ class Message:
 
     key: TRACK/SEQ of the record, the same however often it is sent: a receiver drops what it has had.
     rule, severity: of an alert, and of the end of one. numbers: what the sentence rests on. runbook: a
-    path below the checkout. command: the one to begin with. links: the run's page on the board, then
+    path below the checkout. advice: continue, retune or stop, with its numbers; empty where there was
+    none. command: the one to begin with. links: the run's page on the board, then
     the attempt's in Dagster; of each only while its address is known.
     """
 
@@ -77,6 +79,7 @@ class Message:
     owner: str | None = None
     numbers: Mapping[str, Json] = field(default_factory=dict)
     runbook: str = ""
+    advice: str = ""
     links: tuple[str, ...] = ()
 
     @property
@@ -106,6 +109,7 @@ class Message:
             f"{self.title} ({of})" if of else self.title,
             self.sentence,
             numbers,
+            f"Advice: {self.advice}" if self.advice else "",
             f"Runbook: {self.runbook}" if self.runbook else "",
             f"Begin with: {self.command}" if self.command else "",
             *self.links,
@@ -131,6 +135,7 @@ class Message:
             "owner": self.owner,
             "numbers": dict(self.numbers),
             "runbook": self.runbook,
+            "advice": self.advice,
             "link": self.links[0] if self.links else "",
             "links": list(self.links),
         }
@@ -152,6 +157,7 @@ class Message:
             owner=value["owner"],
             numbers=dict(value["numbers"]),
             runbook=str(value["runbook"]),
+            advice=str(value.get("advice", "")),
             links=tuple(map(str, value.get("links", ()))),
         )
 
@@ -223,6 +229,7 @@ def _of_alert(record: Record, *, run_id: str | None) -> Message | None:
         severity=_severity(alert),
         numbers=_numbers(alert.data),
         runbook=rules.RULES[alert.rule].runbook if alert.rule in rules.RULES else "",
+        advice=str(alert.data.get(DATA_KEY, "")),
     )
 
 
@@ -295,7 +302,7 @@ def _numbers(data: Mapping[str, Json]) -> dict[str, Json]:
     plain = {
         name: value
         for name, value in data.items()
-        if name != "command" and isinstance(value, int | float | str)
+        if name not in ("command", DATA_KEY) and isinstance(value, int | float | str)
     }
     return dict(list(plain.items())[:NUMBERS_MAX])
 
@@ -318,6 +325,7 @@ def _safe(message: Message, clean: Redact) -> Message:
         rule=None if message.rule is None else one_line(safe(message.rule)),
         sentence=safe(message.sentence),
         command=one_line(safe(message.command)),
+        advice=one_line(safe(message.advice)),
         team=None if message.team is None else one_line(safe(message.team)),
         owner=None if message.owner is None else one_line(safe(message.owner)),
         numbers=redact_json(dict(message.numbers), safe),

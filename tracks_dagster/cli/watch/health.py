@@ -9,7 +9,6 @@ import click
 
 from tracks_dagster.cli import BAD_NEWS
 from tracks_dagster.cli.common import as_json, print_json, print_table, text_width
-from tracks_dagster.health.advice import Advice
 from tracks_dagster.health.effects.looking import Looks, runs_that_go_on
 from tracks_dagster.health.finding import Colour
 from tracks_dagster.health.lights import Lights
@@ -80,7 +79,7 @@ def _print(state: RunState, lights: Lights) -> None:
     for light in lights.all:
         _echo(f"{light.question.words:<22}{light.colour:<8}{light.sentence}", indent=30)
     if lights.advice is not None:
-        _echo(f"advice: {_advice(lights.advice)}", indent=8)
+        _echo(f"advice: {lights.advice.sentence}", indent=8)
     for alert in state.open_alerts:
         page = runbook_of(alert.body.rule)
         runbook = f"; {page}" if page is not None else ""
@@ -93,20 +92,6 @@ def _print(state: RunState, lights: Lights) -> None:
 def _echo(text: str, *, indent: int) -> None:
     """Print a sentence in the width of the terminal, its further lines indented."""
     click.echo(fill(text, width=text_width(), subsequent_indent=" " * indent))
-
-
-def _advice(advice: Advice) -> str:
-    """Return the word with its three numbers."""
-    slope = "its slope is not known yet"
-    if advice.slope_percent is not None:
-        slope = f"the loss changes by {advice.slope_percent:+g} % in 100 steps"
-    since = "nothing is evaluated"
-    if advice.evaluations is not None:
-        since = f"{advice.evaluations} evaluations since the best"
-    left = "how long is left is not known"
-    if advice.left_device_hours is not None:
-        left = f"{advice.left_device_hours:g} device hours are left"
-    return f"{advice.word}; {slope}, {since}, {left}"
 
 
 def _json(state: RunState, lights: Lights) -> Json:

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterable
 
 from tracks_dagster.attempts.effects.world import World
+from tracks_dagster.health.advice import with_advice
 from tracks_dagster.health.effects.looking import Looks, runs_that_go_on
 from tracks_dagster.health.rules import Begin, End, next_episode
 from tracks_dagster.ledger.deciding import Answer, Append
@@ -39,7 +40,8 @@ class WatchHealth:
         episode = next_episode(state, look.lights.findings, look.lights.clear, world.tracks.now())
         match episode:
             case Begin(alert=alert, attempt_id=attempt_id):
-                draft = world.tracks.draft(Kind.ALERT, alert, attempt_id=attempt_id)
+                advised = with_advice(alert, look.lights.advice)
+                draft = world.tracks.draft(Kind.ALERT, advised, attempt_id=attempt_id)
                 return Append(draft=draft, what="alerted", why=alert.text, is_last=False)
             case End(alert=of, cleared=cleared):
                 draft = world.tracks.draft(Kind.ALERT_CLEARED, cleared, attempt_id=of.attempt_id)

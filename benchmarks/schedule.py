@@ -68,7 +68,7 @@ def _world(*, busy: float, is_measured: bool) -> tuple[list[Device], list[Runnin
             kind="gpu",
             node=f"node-{node}",
             memory_bytes=80 * GIB,
-            island=f"{place // 4}",
+            islands=(f"NUMA {place // 4}", f"switch {place // 2}"),
         )
         for node in range(NODES)
         for place in range(DEVICES_A_NODE)

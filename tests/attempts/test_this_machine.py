@@ -114,6 +114,33 @@ def test_a_device_that_was_cut_into_slices_is_given_by_its_slices(
     assert [device.memory_bytes for device in found.devices] == [None, None, 40960 * MIB]
 
 
+LINKED = """#!/bin/sh
+case "$1" in
+  --query-gpu=*) echo "GPU-5, H100, 81559, 10"; echo "GPU-6, H100, 81559, 10" ;;
+  topo) echo asked >>"$0.asked"; printf '{topo}' ;;
+esac
+"""
+NVLINKED = r"\tGPU0\tGPU1\tCPU Affinity\nGPU0\t X \tNV4\t0-7\nGPU1\tNV4\t X \t0-7\n"
+
+
+def test_how_devices_are_linked_is_asked_once_where_the_driver_tells(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(this_machine, "NVIDIA_SMI_S_MAX", 60.0)
+    this_machine._islands.cache_clear()
+    install(tmp_path, monkeypatch, LINKED.format(topo="'; exit 3; '"))
+    for _ in range(2):
+        found = find_devices(DevicesGiven(), "box", frozenset())
+        assert [device.islands for device in found.devices] == [(), ()]
+    install(tmp_path, monkeypatch, LINKED.format(topo=NVLINKED))
+    for _ in range(2):
+        found = find_devices(DevicesGiven(), "box", frozenset())
+        assert {device.islands[0] for device in found.devices} == {"NVLink island (GPUs 0-1)"}
+    asked = (tmp_path / "nvidia-smi.asked").read_text().split()
+    assert len(asked) == 3  # twice in vain
+    this_machine._islands.cache_clear()
+
+
 @pytest.mark.parametrize(
     ("script", "slots"),
     [

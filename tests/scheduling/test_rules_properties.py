@@ -29,7 +29,7 @@ def random_world(random: Random) -> tuple[list[Demand], list[Device], Scheduling
             name=f"n{node}/{place}",
             node=f"n{node}",
             memory_bytes=memory,
-            island=f"{place // 2}",
+            islands=(f"{place // 2}",),
             kind="gpu",
         )
         for node in range(random.randint(1, 3))

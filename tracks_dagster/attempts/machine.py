@@ -62,7 +62,8 @@ class MachineNow:
 class Gpu:
     """One device. used_bytes: by whomever, as the driver counts; None where it does not tell.
 
-    slices: the UUIDs of those that it was cut into (MIG); then it is used by them only.
+    slices: the UUIDs of those that it was cut into (MIG); then it is used by them only. islands: of
+    devices that reach each other fast, the fastest link first; () where the driver does not tell.
     """
 
     uuid: str
@@ -70,6 +71,7 @@ class Gpu:
     total_bytes: int | None
     used_bytes: int | None
     slices: tuple[str, ...] = ()
+    islands: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,6 +198,7 @@ def pool_devices(
             node=node,
             model=gpu.name,
             memory_bytes=None if gpu.slices else gpu.total_bytes,
+            islands=() if gpu.slices else gpu.islands,
             out=None if name in leased else _stranger(gpu, found.holders),
         )
         for number, gpu in enumerate(found.gpus)

@@ -20,8 +20,9 @@ class Device:
 
     name: its UUID, "pretended:0" or "cpu:0". kind: only a demand of the same kind takes it. node: the
     machine. model: for people. memory_bytes: None where it is not known; then it is never shared.
-    island: devices of one island reach each other fast (NVLink, a NUMA node); "" where nobody knows.
-    out: why it may not be given, None where it may.
+    islands: the groups of its node's devices that reach each other fast, the fastest link first
+    (NVLink, NUMA node, PCIe switch), each by a name for people; () where nobody knows. out: why it may
+    not be given, None where it may.
     """
 
     name: str
@@ -29,7 +30,7 @@ class Device:
     node: str = ""
     model: str = ""
     memory_bytes: int | None = None
-    island: str = ""
+    islands: tuple[str, ...] = ()
     out: str | None = None
 
 

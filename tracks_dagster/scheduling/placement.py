@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field
 from itertools import islice
 
+from tracks_dagster.scheduling.islands import best_linked
 from tracks_dagster.scheduling.model import Demand, Device, Running
 from tracks_dagster.scheduling.policy import Placement
 
@@ -194,7 +195,7 @@ class FreeDevices:
         held = [self.devices[name] for r in near for name in r.devices if name in self.devices]
         return Near(
             nodes=tuple(dict.fromkeys(device.node for device in held)),
-            islands=frozenset(device.island for device in held),
+            islands=frozenset(island for device in held for island in device.islands),
             keys=tuple(each.demand.key for each in near),
         )
 
@@ -342,22 +343,12 @@ class FreeDevices:
         )
 
     def _names_on(self, spot: Spot, count: int, near: Near) -> list[str]:
-        """Return free devices of a spot, on one island where one has enough of them."""
+        """Return free devices of a spot, those with the best links among them."""
         free = self._free[spot]
         if count == len(free):
             return list(free)
-        islands: dict[str, list[str]] = {}
-        for name in free:
-            islands.setdefault(self.devices[name].island, []).append(name)
-        if len(islands) > 1:
-
-            def rank(island: str) -> tuple[bool, bool, int]:
-                size = len(islands[island])
-                return island not in near.islands, size < count, size if size >= count else -size
-
-            ordered = [name for island in sorted(islands, key=rank) for name in islands[island]]
-            return ordered[:count]
-        return [name for name, _ in zip(free, range(count), strict=False)]
+        devices = [self.devices[name] for name in free]
+        return [device.name for device in best_linked(devices, count, near.islands)]
 
     def _put_on_shared(self, need: int | None, chosen: _Chosen) -> None:
         """Share devices: near ones, then those in which the least memory stays free."""

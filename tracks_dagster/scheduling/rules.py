@@ -315,6 +315,7 @@ class _Planning:
         near = self._near(demand, queue)
         beside = queue.free.is_shared(names)
         where = words.where(queue.free, names, self._policy.placement, near)
+        where += words.links([queue.free.devices[name] for name in names])
         why = f"{words.needs(demand)} {'shared' if beside else 'free'}{where}{how}"
         self.starts.append(Start(key=demand.key, devices=names, why=why))
         now = Running(demand=demand, devices=names, began_s=self._now_s, left_s=demand.work_s)

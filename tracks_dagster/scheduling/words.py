@@ -106,6 +106,18 @@ def where(free: FreeDevices, names: Sequence[str], placement: Placement, near: N
     return f"; {placement}: {beside}on {node}, of whose {size} {used} are now in use"
 
 
+def links(devices: Sequence[Device]) -> str:
+    """Return the islands that hold all of a gang; nothing where devices have no links to know of."""
+    if len(devices) < 2 or len({device.node for device in devices}) > 1:
+        return ""
+    if not all(device.islands for device in devices):
+        is_real = all(device.model for device in devices)  # its driver did not tell
+        return "; how they are linked is not known" if is_real else ""
+    by_link = zip(*(device.islands for device in devices), strict=False)
+    shared = [f"one {islands[0]}" for islands in by_link if len(set(islands)) == 1]
+    return f"; in {listed(shared)}" if shared else "; no island of fast links holds all of them"
+
+
 def listed(names: Sequence[str], conjunction: str = "and") -> str:
     """Return names as a sentence has them: "a, b and 4 more"."""
     shown = list(names[:NAMED_MAX])

@@ -82,12 +82,11 @@ class Workload:
 def cluster(
     nodes: int, devices_per_node: int, *, memory_bytes: int | None = None, kind: str = ""
 ) -> tuple[Device, ...]:
-    """Return the devices of equal nodes: "n1/0", "n1/1", … Those of a node reach each other fast."""
+    """Return the devices of equal nodes: "n1/0", "n1/1", …"""
     return tuple(
         Device(
             name=f"n{node}/{index}",
             node=f"n{node}",
-            island=f"n{node}",
             kind=kind,
             memory_bytes=memory_bytes,
         )

@@ -79,7 +79,8 @@ class Shared:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceLine:
     """One device of this machine, for people. model: empty where it has none; memory_bytes: None where
-    nobody knows. held_by: the keys of those that it is leased to; since: of the first of them.
+    nobody knows. islands: it reaches the other devices of one fast, the fastest link first. held_by: the
+    keys of those that it is leased to; since: of the first of them.
     free_in_s: until the last of them ends, by its pace, None where nobody knows. strikes: those that no
     release forgave. quarantined_until: None outside of one. why: it is not given out, or of the lease.
     """
@@ -87,6 +88,7 @@ class DeviceLine:
     device: str
     model: str
     memory_bytes: int | None
+    islands: tuple[str, ...]
     held_by: tuple[str, ...]
     since: str | None
     free_in_s: float | None
@@ -357,6 +359,7 @@ def _device_line(
         device=device.name,
         model=device.model,
         memory_bytes=device.memory_bytes,
+        islands=device.islands,
         held_by=tuple(lease.body.key for lease in leases),
         since=format_time(leases[0].at) if leases else None,
         free_in_s=max(left_s) if left_s and len(left_s) == len(leases) else None,

@@ -16,8 +16,10 @@ from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import lru_cache
 from pathlib import Path
 
+from tracks_dagster.attempts.device_links import Islands, parse_islands
 from tracks_dagster.attempts.effects.local import processes
 from tracks_dagster.attempts.machine import (
     GPU_FIELDS,
@@ -25,6 +27,7 @@ from tracks_dagster.attempts.machine import (
     DeviceHolder,
     Devices,
     DevicesGiven,
+    Gpu,
     MachineNow,
     gone_devices,
     is_uuid,
@@ -37,7 +40,7 @@ from tracks_dagster.scheduling.leases import Found, Here
 
 NVIDIA_SMI = "nvidia-smi"
 KILL_S_MAX = 0.5  # a process inside a driver that hangs does not end; it is left behind then
-NVIDIA_SMI_S_MAX = 3.0  # of each of three questions; well under a second each on a sound machine
+NVIDIA_SMI_S_MAX = 3.0  # of each question; well under a second each on a sound machine
 # By its manual: no device was found, the driver is not loaded, its library is not there. Then there is
 # none; any other failure says nothing of them.
 NONE_FOUND = 6
@@ -89,6 +92,7 @@ def this_pool(node: str) -> Here:
 def find_devices(given: DevicesGiven, node: str, leased: frozenset[str]) -> Found:
     """Return the devices to give out now; asks `nvidia-smi` only where accelerators are given."""
     found = Devices() if given.hides_gpus or given.names == () else ThisMachine().devices()
+    found = replace(found, gpus=_with_islands(found.gpus))
     return pool_devices(given, found, node=node, cpus=os.cpu_count() or 1, leased=leased)
 
 
@@ -98,6 +102,22 @@ def find_gone(given: DevicesGiven, names: Collection[str]) -> tuple[str, ...]:
     if given.hides_gpus or not any(map(is_uuid, names)):
         return ()
     return gone_devices(given, ThisMachine().devices(), names)
+
+
+def _with_islands(gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
+    """Add how they are linked; nothing where there is one, or the driver does not tell."""
+    if len(gpus) < 2:
+        return gpus
+    with suppress(OSError, subprocess.SubprocessError):
+        islands = _islands(tuple(gpu.uuid for gpu in gpus))
+        return tuple(replace(gpu, islands=own) for gpu, own in zip(gpus, islands, strict=True))
+    return gpus
+
+
+@lru_cache(8)
+def _islands(uuids: tuple[str, ...]) -> tuple[Islands, ...]:
+    """Ask once in a process: what is plugged in stays where it is. A failure is asked again."""
+    return parse_islands(_ask("topo", "-m"), len(uuids))
 
 
 def _owner(holder: DeviceHolder) -> str:

@@ -79,10 +79,10 @@ class Shared:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceLine:
     """One device of this machine, for people. model: empty where it has none; memory_bytes: None where
-    nobody knows. islands: it reaches the other devices of one fast, the fastest link first. held_by: the
-    keys of those that it is leased to; since: of the first of them.
-    free_in_s: until the last of them ends, by its pace, None where nobody knows. strikes: those that no
-    release forgave. quarantined_until: None outside of one. why: it is not given out, or of the lease.
+    nobody knows. islands: it reaches the other devices of one fast, the fastest link first. held_by:
+    the keys of those that it is leased to; since: of the first of them. free_in_s: until the last of
+    them ends, by its pace, None where nobody knows. strikes: those that no release forgave.
+    quarantined_until: None outside of one. why: it is not given out, or of the lease.
     """
 
     device: str

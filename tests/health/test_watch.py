@@ -14,8 +14,10 @@ from tests.fakes import FakeClock, FakeObjectStore, Fault, SequentialUids
 from tests.histories import History
 from tracks_dagster.attempts.effects.world import World
 from tracks_dagster.health.effects.listing import mutes_in_force, read_alerts
+from tracks_dagster.health.effects.looking import look_back
 from tracks_dagster.health.effects.muting import mute, unmute
 from tracks_dagster.health.effects.watch import WatchHealth
+from tracks_dagster.health.finding import Colour
 from tracks_dagster.ledger.effects.deciding import Settled, decide_due
 from tracks_dagster.ledger.effects.projector import Projector
 from tracks_dagster.ledger.effects.ticks import ONE_BY_ONE, Tick
@@ -191,6 +193,37 @@ def test_a_tick_over_many_runs_costs_a_few_reads_each(
     assert count["get"] <= 20 * 4, (
         count
     )  # the track's next record, twice; the segment; the next one
+
+
+def test_after_its_end_an_attempt_is_judged_by_its_last_line_and_an_open_one_now(
+    gang: Gang, tracks: Tracks, store: FakeObjectStore
+) -> None:
+    gang.train(60, factor=2.0)
+    history, last_at = gang.history, gang.at
+    history.at = last_at + timedelta(hours=1)
+    history.end("hang", last_step=60).open().supervise().place().restore().write_to(store)
+    records, now = tracks.records("runs/r-1"), history.at
+    ended, current = (look_back(store, records, {1, 2, 9}, now)[number] for number in (1, 2))
+    assert (ended.as_of, current.as_of) == (last_at, now)
+    assert (ended.attempt_id, ended.step, ended.healthy.rules) == (1, 60, ("slow_rank",))
+    assert ended.resources.colour is Colour.GREEN
+    assert {light.colour for light in current.all} == {Colour.GREY}
+    assert look_back(store, records, set(), now) == {}
+
+
+def test_a_look_back_reads_the_end_of_a_long_journal_alone(
+    gang: Gang, tracks: Tracks, store: FakeObjectStore
+) -> None:
+    gang.train(5)
+    prefix = journal_prefix("r-1", 1, gang.history.launch_id, 0)
+    line = store.objects[f"{prefix}{0:012d}.jsonl"]
+    for segment in range(50):
+        store.put(f"{prefix}{segment * len(line):012d}.jsonl", line)
+    gang.history.end("hang", last_step=5).write_to(store)
+    records = tracks.records("runs/r-1")
+    store.calls.clear()
+    assert look_back(store, records, {1}, gang.at)[1].step == 5
+    assert Counter(method for method, _ in store.calls) == {"list": 1, "get": 10}
 
 
 def test_a_muted_rule_is_recorded_and_marked(

@@ -10,13 +10,25 @@ from tests.fakes import FakeObjectStore, Fault
 from tests.stories import RUN_ID, Story
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.review.effects.metadata import Show, attempt_metadata, ending_tags, runs_address
+from tracks_dagster.review.effects.picture import SMALL_CHARACTERS_MAX
 from tracks_dagster.track import names
 from tracks_dagster.track.errors import UnknownRun
 from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.records import Kind
 from tracks_dagster.track.track import log_key, run_track
 
-GROUPS = ["ended", "curve", "look_up", "cost", "steps", "decided", "data", "where", "config"]
+GROUPS = [
+    "ended",
+    "lights",
+    "curve",
+    "look_up",
+    "cost",
+    "steps",
+    "decided",
+    "data",
+    "where",
+    "config",
+]
 
 
 def test_why_it_ended_comes_first_and_groups_stay_together(story: Story, tracks: Tracks) -> None:
@@ -27,6 +39,18 @@ def test_why_it_ended_comes_first_and_groups_stay_together(story: Story, tracks:
     assert list(told)[:3] == ["attempt", "training_run_id", "ended/termination_reason"]
     assert told["ended/termination_reason"] == "gpu_oom"
     assert told["ended/kind"].startswith("failure: ")
+
+
+def test_the_lights_are_those_of_its_last_line(story: Story, tracks: Tracks) -> None:
+    story.attempt("hang", last_step=100, commits=(100,))
+    story.write_tracks()
+    told = attempt_metadata(tracks, RUN_ID, 1)
+    picture = "![healthy green, improving green, resources green](data:image/svg+xml;base64,"
+    assert told["lights/at_its_end"].startswith(picture)
+    assert len(told["lights/at_its_end"]) < SMALL_CHARACTERS_MAX
+    assert told["lights/improving"].startswith("green: The loss")
+    story.refused()
+    assert not any(name.startswith("lights/") for name in attempt_metadata(tracks, RUN_ID, 2))
 
 
 def test_what_it_cost_and_what_no_checkpoint_holds_is_told_with_units(

@@ -6,7 +6,7 @@ import re
 from datetime import timedelta
 from html.parser import HTMLParser
 
-from tests.fakes import FakeObjectStore
+from tests.fakes import FakeClock, FakeObjectStore
 from tests.reports import render_report
 from tests.stories import RUN_ID, Story
 from tracks_dagster.ledger.effects.tracks import Tracks
@@ -72,6 +72,22 @@ def test_words_of_people_cannot_become_markup(story: Story, tracks: Tracks) -> N
     assert "<code>&lt;b&gt;</code> &lt;script&gt;alert(1)&lt;/script&gt;" in html
     assert "{{ run_id }}" in html  # a template of theirs is not filled in
     assert not re.search(r"<script|<b>(?!Attempt \d)|<i>", html)
+
+
+def test_each_attempt_has_its_lights_and_an_open_one_an_advice(
+    story: Story, tracks: Tracks, clock: FakeClock
+) -> None:
+    story.attempt("preempted", last_step=100, commits=(100,))
+    story.begin()
+    story.ship(range(101, 103))
+    story.write_tracks()
+    clock.at = story.history.at
+    html = render_report(tracks, RUN_ID)
+    first, second = html.split('<details class="explained"')[1:3]
+    assert first.count('<span class="light green">green</span>') == 3
+    assert "Advice: " not in first
+    assert '<span class="light grey">grey</span> improving?' in second
+    assert "Advice: continue; the slope of the loss is not known yet" in second
 
 
 def test_it_follows_the_readers_colours_and_fits_a_phone(story: Story, tracks: Tracks) -> None:

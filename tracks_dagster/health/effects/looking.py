@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from statistics import median
@@ -17,7 +17,9 @@ from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.ledger.prices import Prices
 from tracks_dagster.ledger.timeline import accelerator_of
 from tracks_dagster.scheduling.policy import SchedulingPolicy
-from tracks_dagster.track.records import canonical_json, sha256_hex
+from tracks_dagster.track.ports import ObjectStore
+from tracks_dagster.track.records import Kind, Record, canonical_json, sha256_hex
+from tracks_dagster.track.states import run_fold
 from tracks_dagster.track.states.run_state import RunState
 
 USUAL_STEPS_MIN = 60  # that an attempt ran, to be compared with
@@ -107,6 +109,30 @@ class Looks:
                 del self._usual[next(iter(self._usual))]
             self._usual[key] = usual_s
         return usual_s
+
+
+def look_back(
+    store: ObjectStore, records: Iterable[Record], attempt_ids: Collection[int], now: datetime
+) -> dict[int, Lights]:
+    """Return the lights of these attempts of a run: as of the last line of each that ended, else now.
+
+    records: of its track, from the first on. An attempt without a journal has none. What rests on
+    prices, a class or other runs is not judged. Reads no more of a journal than a first look does, and
+    raises what the store raises.
+    """
+    tails, found = Tails(store), {}
+    state: RunState | None = None
+    for record in records:
+        attempt_id = record.attempt_id
+        if state and record.kind is Kind.ATTEMPT_ENDED and attempt_id in attempt_ids:
+            tail = tails.read(state)
+            if attempt_id is not None and tail.last_line_at is not None:
+                found[attempt_id] = judge(state, tail, tail.last_line_at)
+        state = run_fold.apply(state, record)
+    attempt = state.open_attempt if state is not None else None
+    if state is not None and attempt is not None and attempt.attempt_id in attempt_ids:
+        found[attempt.attempt_id] = judge(state, tails.read(state), now)
+    return found
 
 
 def runs_that_go_on(ledger: Ledger) -> Iterator[str]:

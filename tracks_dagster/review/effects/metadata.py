@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from tracks_dagster.health.effects.looking import look_back
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.facts.attempt import ATTEMPT, AttemptView
 from tracks_dagster.ledger.facts.checkpoint import EVAL, EvalView
 from tracks_dagster.ledger.facts.fact import Fact, Type, shown
 from tracks_dagster.ledger.facts.run import PROMOTION, PromotionView
 from tracks_dagster.reasons.endings import Ending, ending_of
-from tracks_dagster.review.effects.picture import pictures
+from tracks_dagster.review.effects.picture import lights_strip, pictures
 from tracks_dagster.review.effects.receipts import Receipt, receipts_of
 from tracks_dagster.track import names
 from tracks_dagster.track.bodies import (
@@ -89,7 +90,9 @@ def attempt_metadata(
     report: str | None = None,
     cache: Path | None = None,
 ) -> dict[str, Shown]:
-    """Return the receipt of an attempt as it is now, with the run's loss; raises UnknownRun.
+    """Return the receipt of an attempt as it is now, with its lights and the run's loss.
+
+    Raises UnknownRun.
 
     report: the file that holds the run's report, if one was written; cache: of what journals hold.
     Where the track or a journal cannot be read, or not to its end, it says so, because the UI shows an
@@ -97,6 +100,7 @@ def attempt_metadata(
     """
     try:
         state, receipt = _read(tracks, run_id, attempt_id)
+        lights = dict(_lights(tracks, run_id, attempt_id, show))
         curves = {
             name: show.markdown(each) for name, each in pictures(tracks, state, cache).items()
         }
@@ -104,7 +108,17 @@ def attempt_metadata(
         return _unreadable(attempt_key(run_id, attempt_id), run_id, error)
     named = receipt_metadata(run_id, receipt, show, report=report)
     first = [name for name in named if name.startswith("ended/") or "/" not in name]
-    return {**{name: named[name] for name in first}, **curves, **named}
+    return {**{name: named[name] for name in first}, **lights, **curves, **named}
+
+
+def _lights(tracks: Tracks, run_id: str, attempt_id: int, show: Show) -> NamedValues:
+    """Yield the three lights of an attempt that ended, as of its last line, and what they say."""
+    records = tracks.records(run_track(run_id))
+    lights = look_back(tracks.store, records, [attempt_id], tracks.now()).get(attempt_id)
+    if lights is not None:
+        yield "lights/at_its_end", show.markdown(lights_strip(lights))
+        for light in lights.all:
+            yield f"lights/{light.question}", f"{light.colour}: {light.sentence}"
 
 
 def _read(tracks: Tracks, run_id: str, attempt_id: int) -> tuple[RunState, Receipt]:

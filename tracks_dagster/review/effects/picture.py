@@ -1,7 +1,7 @@
-"""A run's loss as pictures in Dagster's page of an attempt: markdown with the image inside of it.
+"""Pictures in Dagster's page of an attempt, markdown with the image inside: the run's loss, the lights.
 
 Dagster shows markdown of less than a thousand characters in the table of metadata, and longer one at a
-click: so there is a small picture and a large one. Neither asks a server for anything.
+click: so of the loss there is a small picture and a large one. None asks a server for anything.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from tracks_dagster.health.finding import Colour
+from tracks_dagster.health.lights import Lights
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.review.curves import Curve, Point
 from tracks_dagster.review.effects.charts import curve_panel, image_uri
@@ -25,6 +27,12 @@ LARGE_POINTS_MAX = 600
 SMALL_POINTS_MAX = 56
 WIDTH, HEIGHT = 300, 48
 KEPT, LOST = "#2563c9", "#b3b8c0"  # which are seen on white and on black
+LIGHTS = {  # a shape each, so that colour is not all there is
+    Colour.GREEN: '<circle cx="8" cy="8" r="6.5" fill="#2e9e5b"/>',
+    Colour.YELLOW: '<path d="M8 1.5 15 14.5H1z" fill="#d99a1c"/>',
+    Colour.RED: '<rect x="1.5" y="1.5" width="13" height="13" rx="2" fill="#d64541"/>',
+    Colour.GREY: '<circle cx="8" cy="8" r="5.5" fill="none" stroke="#8a919c" stroke-width="2"/>',
+}
 
 
 def pictures(tracks: Tracks, state: RunState, cache: Path | None) -> dict[str, str]:
@@ -64,11 +72,25 @@ def small_picture(curve: Curve) -> str:
             f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{HEIGHT}" '
             f'fill="none" stroke-width="2">{"".join(paths)}</svg>'
         )
-        data = base64.b64encode(svg.encode()).decode()
-        picture = f"![{_words(curve)}](data:image/svg+xml;base64,{data})"
+        picture = f"![{_words(curve)}]({_inline(svg)})"
         if len(picture) < SMALL_CHARACTERS_MAX:
             break
     return picture
+
+
+def lights_strip(lights: Lights) -> str:
+    """Return the three lights side by side."""
+    shapes = (
+        f'<g transform="translate({22 * place})">{LIGHTS[light.colour]}</g>'
+        for place, light in enumerate(lights.all)
+    )
+    svg = f'<svg xmlns="http://www.w3.org/2000/svg" width="60" height="16">{"".join(shapes)}</svg>'
+    words = ", ".join(f"{light.question} {light.colour}" for light in lights.all)
+    return f"![{words}]({_inline(svg)})"
+
+
+def _inline(svg: str) -> str:
+    return f"data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()}"
 
 
 def _path(

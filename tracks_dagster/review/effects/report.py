@@ -12,12 +12,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from html import escape
 from pathlib import Path
 
+from tracks_dagster.health.effects.looking import look_back
+from tracks_dagster.health.lights import Lights
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.time_buckets import BUCKETS, RunTime
 from tracks_dagster.review.curves import Curve, Curves
@@ -56,6 +58,7 @@ from tracks_dagster.track.text.safe_text import visible
 
 TEMPLATE = "report.html"
 EXPLAINED_MAX = 40  # attempts, the newest; the others are in the tables
+LIGHTS_MAX = 8  # attempts, the newest: each costs a look at the end of its journal
 EVIDENCE_CHARACTERS_MAX = 200_000  # of one attempt; logs of many ranks would drown the page
 EVIDENCE_CHARACTERS_ALL = 2_000_000  # of the page
 RECORDS_MAX = 1000  # the newest
@@ -124,7 +127,10 @@ def render_loaded(
 
     run, state = loaded.run, loaded.run.state
     explained = explain_loaded(tracks, loaded, context, attempts_max=EXPLAINED_MAX, also=attempt_id)
-    attempts = list(_attempts(tracks.store, explained, attempt_id))
+    ids = [each.attempt_id for each in explained.attempts]
+    judged = {*ids[-LIGHTS_MAX:], attempt_id} & {*ids}
+    lights = look_back(tracks.store, loaded.read.records, judged, tracks.now())
+    attempts = list(_attempts(tracks.store, explained, attempt_id, lights))
     lines = [line for each in attempts for part in each.sections for line in part.lines]
     curves = read_curves(tracks, state, cache=None)
     pages = jinja2.Environment(
@@ -287,28 +293,38 @@ def _buckets(time: RunTime) -> Iterator[_Bucket]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Attempt:
-    """One attempt's explanation. evidence: as stored, None where there is none."""
+    """One attempt's explanation. lights: as of its end, or now while it is open, None where it was not
+    judged; advice: of an open one; evidence: as stored, None where there is none."""
 
     attempt_id: int
     anchor: str
     end: str
     is_unfolded: bool
     sections: tuple[Section, ...]
+    lights: Lights | None
+    advice: str
     evidence: str | None
 
 
 def _attempts(
-    store: ObjectStore, explained: RunExplanation, unfolded: int | None
+    store: ObjectStore,
+    explained: RunExplanation,
+    unfolded: int | None,
+    lights: Mapping[int, Lights],
 ) -> Iterator[_Attempt]:
     """Yield each attempt's explanation; evidence until the page has had enough of it."""
     evidence = _evidence(store, explained)
     for each in explained.attempts:
+        judged = lights.get(each.attempt_id)
+        advice = judged.advice if judged is not None and each.ended is None else None
         yield _Attempt(
             attempt_id=each.attempt_id,
             anchor=report_anchor(each.attempt_id),
             end=end_word(each),
             is_unfolded=each.attempt_id == unfolded,
             sections=tuple(part for part in sections(each) if part.label != "history"),
+            lights=judged,
+            advice="" if advice is None else advice.sentence,
             evidence=evidence.get(each.attempt_id),
         )
 

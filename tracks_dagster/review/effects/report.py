@@ -128,7 +128,7 @@ def render_loaded(
     run, state = loaded.run, loaded.run.state
     explained = explain_loaded(tracks, loaded, context, attempts_max=EXPLAINED_MAX, also=attempt_id)
     ids = [each.attempt_id for each in explained.attempts]
-    judged = {*ids[-LIGHTS_MAX:], attempt_id} & {*ids}
+    judged = [each for each in ids if each in ids[-LIGHTS_MAX:] or each == attempt_id]
     lights = look_back(tracks.store, loaded.read.records, judged, tracks.now())
     attempts = list(_attempts(tracks.store, explained, attempt_id, lights))
     lines = [line for each in attempts for part in each.sections for line in part.lines]

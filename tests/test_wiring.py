@@ -86,13 +86,22 @@ def test_an_application_is_built_on_an_empty_home_and_again_on_the_same(tmp_path
     assert settings.home.stat().st_mode & 0o077 == 0  # though the store in it was made first
 
 
-def test_building_loads_neither_dagster_nor_torch(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("opens", "heavy"),
+    [
+        ("build", ("dagster", "torch", "duckdb")),
+        ("open_tracks", ("dagster", "torch", "duckdb", "numpy", "rich", "yaml")),
+    ],
+)
+def test_opening_loads_nothing_heavy_that_it_does_not_need(
+    tmp_path: Path, opens: str, heavy: tuple[str, ...]
+) -> None:
     script = (
         "import sys\n"
         "from tracks_dagster.settings import Settings\n"
-        "from tracks_dagster.wiring import build\n"
-        "build(Settings.from_environment())\n"
-        "print([name for name in ('dagster', 'torch', 'duckdb') if name in sys.modules])"
+        "from tracks_dagster import wiring\n"
+        f"wiring.{opens}(Settings.from_environment())\n"
+        f"print([name for name in {heavy} if name in sys.modules])"
     )
     environment = {"TRACKS_HOME": str(tmp_path / "home"), "PATH": ""}
     done = subprocess.run(

@@ -156,14 +156,11 @@ def build(settings: Settings) -> App:
     from tracks_dagster.attempts.effects.families import measured_by_example
     from tracks_dagster.attempts.effects.local.evaluator import LocalEvaluator
     from tracks_dagster.data.effects.datasets.catalog import ShippedDatasets
-    from tracks_dagster.ledger.effects.projector import Projector
-    from tracks_dagster.ledger.effects.tracks import Tracks
 
     store, ledger = _open_store_and_ledger(settings, when_outdated=partial(_project_anew, settings))
-    projector = Projector(store, ledger)
+    projector, tracks = _projected(settings, store, ledger)
     clean = partial(redact, secrets=settings.secrets)
     shipped = partial(_find_shipped, settings.examples, store.url, clean)
-    tracks = Tracks(store, now=utc_now, new_uid=new_uid, project=projector.project, clean=clean)
     return App(
         settings=settings,
         store=store,
@@ -187,6 +184,26 @@ def build(settings: Settings) -> App:
         new_uid=new_uid,
         devices=open_devices(settings, tracks),
     )
+
+
+def open_tracks(settings: Settings) -> Tracks:
+    """Return the tracks alone, for what starts no run and no eval: two thirds of what `build` loads.
+
+    Makes and raises the same.
+    """
+    opened = _open_store_and_ledger(settings, when_outdated=partial(_project_anew, settings))
+    return _projected(settings, *opened)[1]
+
+
+def _projected(settings: Settings, store: Store, ledger: Ledger) -> tuple[Projector, Tracks]:
+    """Return tracks of `store`, each projected whenever something was appended to it."""
+    from tracks_dagster.ledger.effects.projector import Projector
+    from tracks_dagster.ledger.effects.tracks import Tracks
+
+    projector = Projector(store, ledger)
+    clean = partial(redact, secrets=settings.secrets)
+    tracks = Tracks(store, now=utc_now, new_uid=new_uid, project=projector.project, clean=clean)
+    return projector, tracks
 
 
 def gang_check(settings: Settings) -> CheckGang:

@@ -203,7 +203,7 @@ def test_a_hint_that_is_wrong_costs_time_only(
     right, _ = freeze_folder(FakeObjectStore(), folder, tmp_path / "hashes")
     [hints] = (tmp_path / "hashes").iterdir()
     value = json.loads(hints.read_text())
-    state, _ = value["files"]["d3/0010.txt"].split(" ")
+    state, _ = value["files"]["d3/0010.txt"].rsplit(" ", 1)
     value["files"]["d3/0010.txt"] = f"{state} {'0' * 64}"
     hints.write_text(json.dumps(value))
     ref, _ = freeze_folder(store, folder, tmp_path / "hashes")

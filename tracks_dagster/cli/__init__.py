@@ -114,7 +114,7 @@ MODULES = {
     "waive": "evals",
     "promote": "evals",
     "checkpoints": "data.checkpoints",
-    "snapshots": "data.sources",
+    "snapshots": "data.snapshots",
     "lineage": "data.sources",
     "blast": "data.sources",
     "quarantine": "data.sources",

@@ -225,7 +225,7 @@ def _identity(place: str) -> dict[str, Json]:
 
 def _state(file: SourceFile) -> str:
     """One text for each file: twenty thousand small lists would keep the garbage collector busy."""
-    return f"{file.size_bytes}:{':'.join(map(str, file.stamp))} "
+    return f"{file.size_bytes}:{file.stamp} "
 
 
 def _read(path: Path | None, place: str) -> dict[str, str]:

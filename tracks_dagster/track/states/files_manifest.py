@@ -64,7 +64,7 @@ class FilesManifest:
     @cached_property
     def total_bytes(self) -> int:
         """Bytes of all files."""
-        return sum(file.size_bytes for file in self.files)
+        return sum(part.size_bytes for file in self.files for part in file.parts)
 
     @cached_property
     def shards(self) -> dict[str, tuple[Part, ...]]:
@@ -81,7 +81,7 @@ class FilesManifest:
         """Of paths and bytes alone: the same for a copy and for the files in place."""
         return sha256_hex(
             canonical_json(
-                [[f.path, [[p.size_bytes, p.blake3] for p in f.parts]] for f in self.files]
+                [(f.path, [(p.size_bytes, p.blake3) for p in f.parts]) for f in self.files]
             )
         )
 
@@ -96,13 +96,7 @@ class FilesManifest:
                 "in_place": self.in_place,
                 "shards": list(numbers),
                 "files": [
-                    [
-                        file.path,
-                        [
-                            [numbers.get(p.shard, -1), p.offset, p.size_bytes, p.blake3]
-                            for p in file.parts
-                        ],
-                    ]
+                    (file.path, [(numbers.get(shard, -1), *rest) for shard, *rest in file.parts])
                     for file in self.files
                 ],
                 "logical_sha256": self.logical_sha256,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib.metadata import distributions
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ import tracks_dagster
 from tracks_dagster.track.bodies import AttemptPlaced
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.training.environment import describe_software, digest_of
-from tracks_dagster.training.software import describe_code, foresee_software
+from tracks_dagster.training.software import describe_code, foresee_software, list_packages
 
 PACKAGE = Path(tracks_dagster.__file__).parent
 
@@ -57,3 +58,10 @@ def test_of_stored_code_its_own_digest_is_recorded_and_nothing_of_this_checkout(
     assert describe_code("runs/r/trainer/12ab.tar") == {"stored_code_sha256": "12ab"}
     assert describe_code("family") == {}
     assert "code_sha256" not in describe_software()
+
+
+def test_every_package_is_listed_once_with_the_version_that_an_import_takes() -> None:
+    first: dict[str, str] = {}
+    for each in distributions():
+        first.setdefault(each.name.lower().replace("_", "-"), each.version)
+    assert dict(line.split("==") for line in list_packages().splitlines()) == first

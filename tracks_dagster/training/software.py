@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
 import runpy
 import sys
 from collections.abc import Mapping
@@ -20,6 +21,8 @@ from tracks_dagster.track.names import TRAINER_FAMILY
 from tracks_dagster.track.records import Json
 
 THREADS_DEFAULT = 1  # of a rank on the CPU: another count sums in another order
+
+_NAME_OR_VERSION = re.compile(r"^(Name|Version):[ \t]*(\S+)", re.MULTILINE)
 
 TRACKS = "tracks-dagster"  # this package; its version is all that a record says of it
 
@@ -60,13 +63,16 @@ def platform_name() -> str:
 def list_packages() -> str:
     """Return a line `name==version` for each package of this interpreter, sorted, once each.
 
-    The first of a name on the import path counts, as it does for an import. Some 0.1 s for 300.
+    The first of a name on the import path counts, as it does for an import. Some 20 ms for 200: two
+    lines of each METADATA are read, where `Distribution.version` parses all of it every time.
     """
     found: dict[str, str] = {}
     for each in distributions():
-        name = str(each.metadata["Name"] or "").lower().replace("_", "-")
-        if name:
-            found.setdefault(name, each.version)
+        text = each.read_text("METADATA") or each.read_text("PKG-INFO") or ""
+        header = dict(_NAME_OR_VERSION.findall(text.split("\n\n", 1)[0]))
+        if "Name" in header:
+            name = header["Name"].lower().replace("_", "-")
+            found.setdefault(name, header.get("Version", "unknown"))
     return "".join(f"{name}=={version}\n" for name, version in sorted(found.items()))
 
 

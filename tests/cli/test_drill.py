@@ -41,6 +41,34 @@ def test_drills_never_touch_the_home_and_the_store_of_the_environment(
     assert (settings.home, settings.store_url) == (tmp_path, str(tmp_path / "store"))
 
 
+def test_the_scores_of_all_fit_80_columns_and_what_is_wrong_stands_below_them(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    rows = [
+        drill.DrillRow(
+            drill=each.drill,
+            run_id="drill-1",
+            expected_reason=kind.reason or "–",
+            found_reason=kind.reason or "–",
+            expected_action=kind.action.value,
+            found_action=kind.action.value,
+            lost_steps=20,
+            detection_s=120.5,
+            decision_s=134.9,
+            recovery_s=None,
+            missing="it did not fire" if name == "nan" else "",
+        )
+        for name, each in drill.REHEARSALS.items()
+        for kind in [KINDS[name]]
+    ]
+    drill._print_table(rows)
+    _, *lines, last = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert [line.split()[0] for line in lines] == list(drill.REHEARSALS)
+    assert last == "nan@13: missing: it did not fire"
+
+
 class EndlessRun:
     """A run that goes on and on, and a gang of it that lives."""
 

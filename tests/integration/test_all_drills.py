@@ -9,6 +9,7 @@ import pytest
 
 from tests.integration.homes import COMMAND_S_MAX, embedded
 from tracks_dagster.attempts.drills import KINDS
+from tracks_dagster.review.effects.drill_score import ALERTED
 
 ALL_S_MAX = 4 * COMMAND_S_MAX
 
@@ -23,3 +24,9 @@ def test_every_drill_is_scored_right(tmp_path: Path) -> None:
     wrong = {row["drill"]: row["missing"] for row in rows if not row["right"]}
     assert wrong == {}
     assert command.returncode == 0
+    found = {
+        row["drill"].partition("@")[0]: row["detection_s"] for row in rows if not row["skipped"]
+    }
+    print("\ndetected after:", ", ".join(f"{kind} {found[kind]} s" for kind in ALERTED))
+    # That a rank is slow is known before it is slowed down, where the machine is busy.
+    assert all(found[kind] is not None for kind in ALERTED if "slow" not in kind), found

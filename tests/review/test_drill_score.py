@@ -10,7 +10,7 @@ from tracks_dagster.attempts.drills import claim_note, parse_drill
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.review.effects.drill_score import DrillRow, score
 from tracks_dagster.review.effects.receipts import read_receipts
-from tracks_dagster.track.bodies import Alert, Drill
+from tracks_dagster.track.bodies import Alert, AlertCleared, Drill
 from tracks_dagster.track.records import Kind
 
 
@@ -106,6 +106,45 @@ def test_what_ends_nothing_is_found_by_its_alert_and_stopped_then(
     assert found.is_right, found.missing
     assert found.detection_s is not None
     assert found.found_reason == "–"
+
+
+@pytest.mark.parametrize(
+    ("ranks", "is_over", "is_right"),
+    [
+        ([0], False, False),  # another rank was slow
+        ([1], True, False),  # it was, and no longer when the drill fired
+        ([1], False, True),  # it was, and nobody can say when it would have been found
+    ],
+)
+def test_an_alert_from_before_the_fault_finds_it_only_where_it_is_open_and_of_its_rank(
+    tracks: Tracks, store: FakeObjectStore, ranks: list[int], is_over: bool, is_right: bool
+) -> None:
+    history, drill = begun("slow@13,rank=1", fires=False)
+    about = [f"rank {rank}" for rank in ranks]
+    early = Alert(rule="slow_rank", text="noise", data={"about": about})
+    history.add(Kind.ALERT, early, attempt_id=1)
+    if is_over:
+        seq = history.state.alerts[0].seq
+        over = AlertCleared(rule="slow_rank", alert_seq=seq, why="The rule no longer holds.")
+        history.add(Kind.ALERT_CLEARED, over, attempt_id=1)
+    history.add(Kind.NOTE, claim_note(0, drill), attempt_id=1)
+    history.end("user_cancelled", last_step=30).finish("user")
+    found = row(tracks, store, history, drill)
+    assert found.is_right is is_right, found.missing
+    assert found.detection_s is None
+
+
+def test_a_slow_rank_is_found_by_its_own_alert_after_the_fault(
+    tracks: Tracks, store: FakeObjectStore
+) -> None:
+    history, drill = begun("slow@13,rank=1")
+    for rank in (0, 1):
+        data = {"about": [f"rank {rank}"]}
+        history.add(Kind.ALERT, Alert(rule="slow_rank", text="", data=data), attempt_id=1)
+    history.end("user_cancelled", last_step=30).finish("user")
+    found = row(tracks, store, history, drill)
+    assert found.is_right, found.missing
+    assert found.detection_s == 21.0  # the note, a commit and the other rank's alert, 7 s each
 
 
 def test_an_evaluator_that_crashed_is_found_by_the_end_of_its_eval(

@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from textwrap import fill
 
 import click
 
@@ -22,7 +23,7 @@ from tracks_dagster.attempts.effects.rehearsals import (
 )
 from tracks_dagster.attempts.ports import FoundCode
 from tracks_dagster.cli import BAD_NEWS
-from tracks_dagster.cli.common import as_json, person, print_json_line, print_table
+from tracks_dagster.cli.common import as_json, person, print_json_line, print_table, text_width
 from tracks_dagster.cli.start.driving import play_daemon_death
 from tracks_dagster.cli.start.snapshots import (
     check_source,
@@ -49,10 +50,10 @@ ALL_S_MAX = 3600.0
 # For the watch to find what ends nothing: a rule may ask for ten minutes. Then the run is stopped.
 ALERT_S_MAX = 780.0
 PAGE_LINES = 2000
-WHAT_THE_TIMES_MEAN = (
-    "Detected: from the fault to the record of the end, the eval's end or the alert; decided: from "
-    "there to the record that opens the next one, the policy's backoff included; recovered: from the "
-    "end to the first new step, or to the next supervisor's claim."
+WHAT_THE_COLUMNS_MEAN = (
+    "Lost: steps. In seconds, found: from the fault to the record of the end, the eval's end or the "
+    "alert; decided: from there to the record that opens the next one, the policy's backoff included; "
+    "back: from the end to the first new step, or to the next supervisor's claim."
 )
 DATASET = "aws-docs"  # of the example that is trained
 
@@ -86,7 +87,8 @@ def drill_command(
     else:
         _print_table(rows)
         right = sum(row.is_right for row in rows)
-        click.echo(f"{right} of {len(rows)} right. {WHAT_THE_TIMES_MEAN}")
+        summary = f"{right} of {len(rows)} right. {WHAT_THE_COLUMNS_MEAN}"
+        click.echo(fill(summary, width=text_width()))
     if home is None and is_right:
         shutil.rmtree(folder)
     else:
@@ -204,7 +206,7 @@ class UnderWay:
             self._fired_at = time.monotonic()
             return
         is_late = time.monotonic() - self._fired_at > ALERT_S_MAX
-        if alerted_at(state, self._drill.kind) is not None or is_late:
+        if alerted_at(state, self._drill) is not None or is_late:
             why = "The drill is over: nothing else ends this run."
             request_stop(self._app.tracks, self._run_id, mode="stop", by=DRILLS, why=why)
 
@@ -235,21 +237,22 @@ def _own_snapshot(app: App, home: DagsterHome, run_id: str) -> str:
 
 
 def _print_table(rows: Sequence[DrillRow]) -> None:
-    numbers = ("lost steps", "detected s", "decided s", "recovered s")
-    titles = ("drill", "reason", "action", *numbers, "verdict")
-    print_table(titles, map(_cells, rows), right=numbers)
+    numbers = ("lost", "found", "decided", "back")
+    print_table(("drill", "reason", "action", *numbers), map(_cells, rows), right=numbers)
+    for row in rows:
+        if row.skipped or not row.is_right:
+            click.echo(f"{row.drill}: {_verdict(row)}")
 
 
 def _cells(row: DrillRow) -> tuple[str, ...]:
     return (
-        row.drill,
+        row.drill.partition("@")[0],
         _expected(row.expected_reason, row.found_reason),
         _expected(row.expected_action, row.found_action),
         str(row.lost_steps),
         _or_dash(row.detection_s),
         _or_dash(row.decision_s),
         _or_dash(row.recovery_s),
-        _verdict(row),
     )
 
 

@@ -11,7 +11,7 @@ from tracks_dagster.health.healthy import SLOW_RANK
 from tracks_dagster.health.improving import VALIDATION_FLAT
 from tracks_dagster.health.resources import DATA_WAIT, DEVICE_UNDERUSED, STEP_TIME
 from tracks_dagster.review.effects.receipts import RunReceipts
-from tracks_dagster.track.bodies import Drill
+from tracks_dagster.track.bodies import Alert, Drill
 from tracks_dagster.track.names import ALERT_LOSS_SPIKE
 from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.records import parse_time
@@ -32,7 +32,8 @@ ALERTED: Mapping[str, tuple[str, ...]] = {
 class DrillRow:
     """One line of the scored table.
 
-    detection_s: from the fault to the record of it: the attempt's or the eval's end, or the alert.
+    detection_s: from the fault to the record of it: the attempt's or the eval's end, or the alert; None
+    where an alert of the kind was open before.
     decision_s: from there to the opening of the next one, a backoff included; recovery_s: to the first
     new step, or to the next claim where only the supervisor was lost. missing: what is not as it should
     be, empty when all is right; skipped: why it could not be played.
@@ -69,7 +70,7 @@ def score(run: RunReceipts, drill: Drill) -> DrillRow:
     action = _found_action(run, drill.kind)
     expected = kind.reason.value if kind.reason else "–"
     wrong = [] if skipped else list(_wrong(run, drill, expected, reason, action))
-    fault_at, found_at = _fault_at(state, first), _found_at(state, first, drill.kind)
+    fault_at, found_at = _fault_at(state, first), _found_at(state, first, drill)
     return DrillRow(
         drill=f"{drill.kind}@{drill.step}",
         run_id=state.run_id,
@@ -120,14 +121,14 @@ def _wrong(
         yield f"the run is {run.status.state}: {run.status.why}"
     if not has_fired(state) and not kind.repeats:
         yield "it did not fire"
-    yield from _kind_wrong(state, drill.kind)
+    yield from _kind_wrong(state, drill)
 
 
-def _kind_wrong(state: RunState, kind: str) -> Iterator[str]:
+def _kind_wrong(state: RunState, drill: Drill) -> Iterator[str]:
     """Yield what only this kind of drill must leave behind, and did not."""
     first = state.attempts[0]
-    match kind:
-        case _ if kind in ALERTED and alerted_at(state, kind) is None:
+    match drill.kind:
+        case kind if kind in ALERTED and alerted_at(state, drill) is None:
             yield f"no alert of {' or '.join(ALERTED[kind])}"
         case "kill_run_worker" if len(first.claims) < 2:
             yield "the gang was not adopted by another supervisor"
@@ -141,32 +142,52 @@ def _kind_wrong(state: RunState, kind: str) -> Iterator[str]:
 
 def _fault_at(state: RunState, first: AttemptState | None) -> datetime | None:
     """Return when the drill fired; where it leaves no note, when the last rank ended."""
-    claimed = next((note.at for note in state.notes if note.body.by == BY), None)
-    if claimed is not None or first is None or first.ended is None:
-        return claimed
+    fired_at = _fired_at(state)
+    if fired_at is not None or first is None or first.ended is None:
+        return fired_at
     return parse_time(first.ended.finished_at) if first.ended.finished_at else None
 
 
-def _found_at(state: RunState, first: AttemptState | None, kind: str) -> datetime | None:
+def _found_at(state: RunState, first: AttemptState | None, drill: Drill) -> datetime | None:
     """Return the time of the first record of the fault."""
-    match kind:
-        case _ if kind in ALERTED:
-            return alerted_at(state, kind)
+    match drill.kind:
+        case kind if kind in ALERTED:
+            return alerted_at(state, drill)
         case "evaluator_crash":
             return next((each.ended_at for each in state.evals if each.ended is not None), None)
-        case _ if KINDS[kind].reason is None:
+        case kind if KINDS[kind].reason is None:
             return None
     return first.ended_at if first is not None else None
 
 
-def alerted_at(state: RunState, kind: str) -> datetime | None:
-    """Return the time of the first alert that a drill of this kind is found by."""
-    return next((a.at for a in state.alerts if a.body.rule in ALERTED.get(kind, ())), None)
+def alerted_at(state: RunState, drill: Drill) -> datetime | None:
+    """Return the time of the alert that a drill is found by: the first one after it has fired.
+
+    On a busy machine its rank may have been slow before: while that alert is open, no other comes.
+    """
+    fired_at = _fired_at(state)
+    found = [each for each in state.alerts if _is_found_by(drill, each.body)]
+    if fired_at is None:
+        return found[0].at if found else None
+    later = [each.at for each in found if each.at >= fired_at]
+    still = [a.at for a in found if a.at < fired_at and (a.cleared_at or fired_at) >= fired_at]
+    return next(iter([*later, *still]), None)
+
+
+def _is_found_by(drill: Drill, alert: Alert) -> bool:
+    """Whether an alert is of the drill's kind, and of its rank where both name one."""
+    about = alert.data.get("about")
+    is_other = drill.rank is not None and about and f"rank {drill.rank}" not in about
+    return alert.rule in ALERTED.get(drill.kind, ()) and not is_other
 
 
 def has_fired(state: RunState) -> bool:
     """Whether a drill has claimed its fault, right before it."""
-    return any(note.body.by == BY for note in state.notes)
+    return _fired_at(state) is not None
+
+
+def _fired_at(state: RunState) -> datetime | None:
+    return next((note.at for note in state.notes if note.body.by == BY), None)
 
 
 def _next_opened_at(state: RunState, kind: str) -> datetime | None:
@@ -184,4 +205,6 @@ def _recovery_s(run: RunReceipts, kind: str, fault_at: datetime | None) -> float
 
 
 def _seconds(begin: datetime | None, end: datetime | None) -> float | None:
-    return None if begin is None or end is None else round((end - begin).total_seconds(), 1)
+    if begin is None or end is None or end < begin:
+        return None
+    return round((end - begin).total_seconds(), 1)

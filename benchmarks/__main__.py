@@ -32,6 +32,7 @@ from benchmarks import (
     live_board,
     live_curves,
     live_signals,
+    live_watch,
     retry,
     retry_kill,
     schedule,
@@ -60,7 +61,12 @@ BENCHMARKS: dict[str, Callable[[argparse.Namespace], dict[str, float]]] = {
     "schedule": lambda given: {**schedule.run(), **schedule_play.run()},
     "kubernetes": lambda given: kubernetes.run(),  # takes minutes and 3 GB; when asked
     # takes minutes and 1 GB of disk; when asked
-    "live": lambda given: {**live_signals.run(), **live_curves.run(), **live_board.run()},
+    "live": lambda given: {
+        **live_signals.run(),
+        **live_curves.run(),
+        **live_watch.run(),
+        **live_board.run(),
+    },
 }
 ALL = ("step", "start", "track", "ledger", "checkpoint", "retry", "schedule")
 SHORT = ("step", "start", "track", "reindex", "checkpoint-100mb")  # of --save and --compare
@@ -79,6 +85,7 @@ AT_MOST = {
     **live_curves.AT_MOST,
     **live_board.AT_MOST,
     **live_signals.AT_MOST,
+    **live_watch.AT_MOST,
 }
 AT_LEAST = {**data.AT_LEAST, **retry.AT_LEAST, **ledger_history.AT_LEAST}
 WHY = {
@@ -95,6 +102,7 @@ WHY = {
     **live_curves.WHY,
     **live_board.WHY,
     **live_signals.WHY,
+    **live_watch.WHY,
 }
 
 

@@ -104,7 +104,7 @@ retry_infrastructure = decider_sensor(
 )
 watch_health = decider_sensor(
     WatchHealth(),
-    every_s=30,
+    every_s=15,
     idle="no alert begins or ends",
     description=(
         "Judges every run that goes on by its journal and its record, and records an alert when a rule "

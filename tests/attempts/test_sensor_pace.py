@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from resources.paced_sensors import POLL_S_MAX, ROUND_S
 from tracks_dagster.attempts.sensor_pace import (
     HEALTH_S,
     IDLE_S,
@@ -18,6 +19,7 @@ from tracks_dagster.attempts.sensor_pace import (
     work_by_sensor,
 )
 from tracks_dagster.track import names
+from tracks_dagster.training.journal import SHIP_EVERY_S
 
 OPEN = Work(kind="run", name="r-1", number=1)
 KILLED = Work(kind="run", name="r-1", number=1, reason="native_crash")
@@ -94,11 +96,20 @@ def test_what_has_work_ticks_every_five_seconds_and_what_has_none_once_a_minute(
     assert due(nothing, ticked_s=149.0, now_s=150.0) == {names.SHOW_DATASETS}
     nothing = nothing.next([Work(kind="dataset", name="datasets/words", number=3)], 200.0)
     assert not nothing.changed_after(150.0)
-    assert due(nothing, ticked_s=201.0, now_s=201.0 + IDLE_WATCH_S) == {WATCH}
+    assert due(nothing, ticked_s=201.0, now_s=201.0 + IDLE_WATCH_S) == {WATCH, SEND}
     assert due(nothing, ticked_s=201.0, now_s=201.0 + IDLE_S) == set(nothing.work) - {HEALTH}
 
 
-def test_the_health_of_runs_is_looked_at_twice_a_minute_and_never_where_none_goes_on() -> None:
+def test_of_the_minute_from_a_fault_to_its_message_half_is_left_to_steps_and_a_dead_daemon() -> (
+    None
+):
+    shipped_s = SHIP_EVERY_S  # the journal's lines
+    judged_s = HEALTH_S + ROUND_S  # a tick that is due, at the next round
+    sent_s = POLL_S_MAX  # what is news ticks at once
+    assert shipped_s + judged_s + sent_s <= 30.0
+
+
+def test_the_health_of_runs_is_looked_at_four_times_a_minute_and_never_where_none_goes_on() -> None:
     pace = UNKNOWN.next([OPEN], 100.0)
     assert not pace.is_due(HEALTH, ticked_s=99.0, now_s=99.0 + HEALTH_S - 0.1)  # new, and no matter
     assert pace.is_due(HEALTH, ticked_s=99.0, now_s=99.0 + HEALTH_S)
@@ -113,13 +124,13 @@ def test_messages_are_sent_at_once_after_an_alert_and_the_end_of_an_attempt_wait
 ):
     alert = Work(kind="news", name="r-1", number=7)
     pace = UNKNOWN.next([OPEN], 100.0)
-    assert not pace.is_due(SEND, ticked_s=101.0, now_s=101.0 + IDLE_S - 0.1)
+    assert not pace.is_due(SEND, ticked_s=101.0, now_s=101.0 + SEND_S - 0.1)
     alerted = pace.next([OPEN, alert], 110.0)
     assert due(alerted, ticked_s=109.0, now_s=110.0) == {SEND}
     assert not alerted.is_due(SEND, ticked_s=110.5, now_s=110.5 + SEND_S - 0.1)
     assert alerted.is_due(SEND, ticked_s=110.5, now_s=110.5 + SEND_S)
     assert SEND not in due(alerted.next([KILLED, alert], 120.0), ticked_s=119.0, now_s=120.5)
-    assert alerted.next([], 120.0).is_due(SEND, ticked_s=119.0, now_s=119.0 + IDLE_S)
+    assert alerted.next([], 120.0).is_due(SEND, ticked_s=119.0, now_s=119.0 + SEND_S)
 
 
 def test_a_run_that_waits_for_its_backoff_is_looked_at_again_after_a_quarter_of_the_time_waited() -> (

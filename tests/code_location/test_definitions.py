@@ -102,7 +102,7 @@ def test_sensors_collector_and_review_run_unless_switched_off_and_shipped_projec
         if sensor.name in OWN:
             continue
         assert sensor.default_status is dagster.DefaultSensorStatus.RUNNING
-        every_s = 30 if sensor.name == names.WATCH_HEALTH else 5
+        every_s = 15 if sensor.name == names.WATCH_HEALTH else 5
         assert sensor.minimum_interval_seconds == every_s
         assert sensor.description
     schedules = {

@@ -1,20 +1,27 @@
 """A fault in a gang, and who is told of it, by the real daemon, which is killed before it has sent.
 
-The time from the record to the message is printed: the sensor's pace bounds it, a busy machine may not.
+The time from the fault to the message is printed: the sensors' pace bounds it, a busy machine may not.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from tests.integration.homes import COMMAND_S_MAX, Home, embedded, outcome, wait_for
+from tests.ports import free_port
 from tests.receivers import hook_server
+from tracks_dagster.attempts.drills import BY as DRILLS
+from tracks_dagster.health.healthy import SLOW_RANK
 from tracks_dagster.track.names import ALERT_LOSS_SPIKE
 from tracks_dagster.wiring import open_dagster_home
+
+TRAINER = Path(__file__).with_name("forward_trainer.py")
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(2 * COMMAND_S_MAX)]
 
@@ -51,19 +58,65 @@ def test_a_daemon_that_is_killed_between_record_and_message_sends_it_when_it_is_
     assert len(times) == 1
 
 
-def test_while_the_daemon_is_up_a_message_comes_soon_after_its_record(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("is_killed", [False, True], ids=["daemon lives", "daemon is killed"])
+def test_under_tracks_up_a_slow_rank_reaches_a_person_with_links_to_both_pages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_killed: bool
 ) -> None:
     monkeypatch.setenv("no_proxy", "127.0.0.1")
-    home: Home = embedded(tmp_path)
-    with hook_server() as hook, open_dagster_home(home.settings).daemon():
+    home = embedded(tmp_path)
+    home.settings.home.mkdir()
+    with hook_server() as hook, up(home) as (address, board):
         file = home.settings.home / "notify.yaml"
-        file.write_text(f"- {{name: oncall, to: '{hook.url}'}}\n")
-        outcome(home.run("spiky", "--drill", "spike@25"))
+        file.write_text(f"- {{name: oncall, to: '{hook.url}', rule: {SLOW_RANK}}}\n")
+        size = ("--ranks", "2", "--steps", "2000", "--checkpoint-every", "off", "--seed", "7")
+        config = ("--set", "forward_s=0.2", "--set", "global_batch=16")
+        drill = ("--intent", "A run of the tests.", "--drill", "slow@20,rank=1,factor=3")
+        command = home.start(
+            "run", "--run-id", "slow", "--trainer", str(TRAINER), *size, *config, *drill
+        )
+        wait_for(lambda: is_placed(home))
+        command.kill()  # who declares a run need not stay
+        command.communicate()
+        hook.hangs = is_killed
+        wait_for(lambda: hook.asked > 0)
+        if is_killed:  # the record is there, and nothing was taken
+            daemon = open_dagster_home(home.settings).find_daemon()
+            assert daemon is not None
+            os.killpg(daemon.pid, signal.SIGKILL)
+            hook.hangs = False
         wait_for(lambda: bool(hook.got))
-    [spike] = [
-        each for each in home.app.tracks.run("spiky").alerts if each.body.rule == ALERT_LOSS_SPIKE
-    ]
-    assert hook.keys.count(f"runs/spiky/{spike.seq}") == 1
-    delay_s = hook.got_at[hook.keys.index(f"runs/spiky/{spike.seq}")] - spike.at.timestamp()
-    print(f"\nfrom the record to its message: {delay_s:.1f} s")
+        assert home.call("stop", "slow", "--why", "The test is over.").returncode == 0
+        wait_for(lambda: home.app.tracks.run("slow").finished is not None)
+    state = home.app.tracks.run("slow")
+    fired_at = next(note.at for note in state.notes if note.body.by == DRILLS)
+    [alert] = [each for each in state.alerts if each.body.rule == SLOW_RANK]
+    print(
+        f"\nfrom the fault to its record: {(alert.at - fired_at).total_seconds():.1f} s, ", end=""
+    )
+    print(f"to its message: {hook.got_at[0] - fired_at.timestamp():.1f} s")
+    assert set(hook.keys) == {f"runs/slow/{alert.seq}"}
+    message = hook.got[0]
+    assert message["sentence"].startswith("Local: rank 1 on ")
+    assert message["advice"].partition(";")[0] in ("continue", "retune")
+    assert message["link"] == f"{board}/runs/slow"
+    assert message["links"][1].startswith(f"{address}/assets/training_attempts?")
+
+
+@contextmanager
+def up(home: Home) -> Iterator[tuple[str, str]]:
+    """Hold `tracks up`; yield the addresses of the UI and of the board."""
+    server = home.start("up", "--port", str(free_port()))
+    assert server.stdout is not None
+    try:
+        address, board = (server.stdout.readline().split()[0] for _ in range(2))
+        yield address, board
+    finally:
+        server.terminate()
+        server.communicate(timeout=COMMAND_S_MAX)
+
+
+def is_placed(home: Home) -> bool:
+    """Whether the run's gang has its place."""
+    state = home.app.tracks.find_run("slow")
+    attempt = None if state is None else state.open_attempt
+    return attempt is not None and attempt.placed is not None

@@ -22,8 +22,10 @@ SOON_S, SOON_SHARE = 0.5, 0.25
 # Of one that has nothing: in case the ledger is behind. The watcher's upkeep and sign of life go on.
 IDLE_S = 60.0
 IDLE_WATCH_S = 30.0
-HEALTH_S = 30.0  # of the one that judges runs, as long as one goes on; else it never ticks
-SEND_S = 30.0  # of who sends messages, where a run has alerts: one that failed is not tried sooner
+# Of the one that judges runs, as long as one goes on; else it never ticks. From a fault to its message
+# a minute may pass: besides this, some steps, a few seconds of each link, and a daemon's restart.
+HEALTH_S = 15.0
+SEND_S = 30.0  # of who sends messages: one that failed is not tried sooner, and an end waits for it
 CLOCK_S = 1.0  # by which two looks at one clock may differ
 
 
@@ -80,7 +82,7 @@ class Pace:
         work = self.work[sensor]
         if sensor == names.WATCH_HEALTH:  # nothing that it sees is a matter of seconds
             return HEALTH_S if work else math.inf
-        if sensor == names.SEND_NOTIFICATIONS and work:
+        if sensor == names.SEND_NOTIFICATIONS:
             return SEND_S
         if any(each.reason is not None for each in work):  # it may wait for a backoff
             return min(OPEN_S, max(SOON_S, (now_s - self.since_s[sensor]) * SOON_SHARE))

@@ -22,7 +22,9 @@ from tracks_dagster.review.effects.curves import blocks
 from tracks_dagster.review.effects.curves.pixels import Pixels, Points, fewer
 from tracks_dagster.review.effects.curves.reading import read_curves
 from tracks_dagster.review.effects.curves.rows import committed_step, kept_rows
+from tracks_dagster.stores import journal_columns
 from tracks_dagster.stores import journal_tables as tables
+from tracks_dagster.stores.journal_columns import ColumnsWriter
 from tracks_dagster.stores.journals import journal_prefix
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.journal_lines import METRICS_MAX
@@ -421,6 +423,7 @@ def test_alike_lines_are_parsed_together(monkeypatch: pytest.MonkeyPatch) -> Non
 def long(store: FakeObjectStore, monkeypatch: pytest.MonkeyPatch) -> History:
     """A run with a journal of many segments, stored in several blocks."""
     monkeypatch.setattr(blocks, "BLOCK_BYTES", 20_000)
+    monkeypatch.setattr(journal_columns, "BLOCK_BYTES", 20_000)
     run = begun()
     lines = [{**STEP, "step": n, "metrics": {"a": n % 7}} for n in range(1, 1001)]
     ship(store, run, encoded(lines), size=4000)
@@ -492,6 +495,88 @@ def test_stored_blocks_may_be_damaged_or_removed_at_any_time(
         path.unlink()
     assert read_curves(tracks, "r-1", cache=tmp_path) == first
     assert read_curves(tracks, "r-1", cache=tmp_path) == first
+
+
+# --- blocks that lie beside the journal -------------------------------------------------------------
+
+
+def columns_beside(store: FakeObjectStore) -> None:
+    """Store the columns of each full segment, as the rank that wrote the journal does."""
+    segments = sorted(key for key in store.objects if "/rank-0/" in key and "/journal/" in key)
+    writers: dict[str, ColumnsWriter] = {}
+    for key in segments[:-1]:
+        prefix, _, name = key.rpartition("/")
+        writer = writers.setdefault(prefix, ColumnsWriter(store, journal=f"{prefix}/"))
+        writer.add(int(name.removesuffix(".jsonl")), store.objects[key])
+        writer.store()
+
+
+@pytest.fixture
+def beside(store: FakeObjectStore, long: History) -> History:
+    """The long run, with columns beside its journal."""
+    columns_beside(store)
+    return long
+
+
+def test_a_first_look_copies_the_blocks_beside_the_journal(
+    store: FakeObjectStore, tracks: Tracks, beside: History, tmp_path: Path
+) -> None:
+    store.calls.clear()
+    first = read_curves(tracks, "r-1", cache=tmp_path)
+    got = [key for method, key in store.calls if method == "get"]
+    blocks_got = [key for key in got if "/columns-1/" in key]
+    segments = [key for key in got if "/journal/" in key]
+    assert len(blocks_got) > 3
+    assert len(segments) <= 6  # those past the last block
+    assert read_curves(tracks, "r-1", cache=None) == first
+    asked(store)
+    assert read_curves(tracks, "r-1", cache=tmp_path) == first
+    assert asked(store) == ["list", "get"]
+    for key in blocks_got:  # they may be deleted at any time
+        del store.objects[key]
+    assert read_curves(tracks, "r-1", cache=tmp_path / "another") == first
+
+
+def test_who_looked_before_goes_on_with_the_blocks_beside_the_journal(
+    store: FakeObjectStore, tracks: Tracks, long: History, tmp_path: Path
+) -> None:
+    """Blocks of one's own end elsewhere; those that are not in the chain any more are removed."""
+    later = sorted(key for key in store.objects if "/journal/" in key)[3:]
+    grown = {key: store.objects.pop(key) for key in later}
+    read_curves(tracks, "r-1", cache=tmp_path)
+    store.objects |= grown
+    columns_beside(store)
+    whole = read_curves(tracks, "r-1", cache=None)
+    store.calls.clear()
+    assert read_curves(tracks, "r-1", cache=tmp_path) == whole
+    assert any("/columns-1/" in key for method, key in store.calls if method == "get")
+    stretches = [journal_columns.stretch_of(path.name) for path in tmp_path.rglob("*.npz")]
+    found = sorted(each for each in stretches if each)
+    assert [begin for begin, _ in found[1:]] == [end for _, end in found[:-1]]  # none twice
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_columns_beside_the_journal_may_be_damaged_anywhere(
+    seed: int, store: FakeObjectStore, tracks: Tracks, beside: History, tmp_path: Path
+) -> None:
+    rng = random.Random(seed)
+    right = read_curves(tracks, "r-1", cache=tmp_path / "before")
+    keys = sorted(key for key in store.objects if "/columns-1/" in key)
+    key = rng.choice(keys)
+    data = bytearray(store.objects[key])
+    match rng.choice(("flip", "cut", "gone", "empty")):
+        case "flip":
+            data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+        case "cut":
+            del data[rng.randrange(len(data)) :]
+        case "gone":
+            del store.objects[key]
+        case "empty":
+            data.clear()
+    if key in store.objects:
+        store.objects[key] = bytes(data)
+    for cache in (tmp_path, None, tmp_path):
+        assert read_curves(tracks, "r-1", cache=cache) == right
 
 
 def test_a_folder_that_cannot_be_written_costs_time_only(

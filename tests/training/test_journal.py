@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import signal
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,15 @@ import pytest
 from tests.fakes import FakeClock, FakeObjectStore, Fault
 from tests.training.gangs import TrainingRun
 from tracks_dagster.attempts.effects.local.launcher import LocalLauncher
-from tracks_dagster.track.errors import StoreError
+from tracks_dagster.stores import journal_columns
+from tracks_dagster.stores.journal_columns import (
+    ColumnsWriter,
+    longest_chain,
+    read_index,
+    read_table,
+    stretch_of,
+)
+from tracks_dagster.track.errors import StoreError, StoreUnavailable
 from tracks_dagster.training import journal as journal_module
 from tracks_dagster.training.journal import Journal
 
@@ -61,6 +70,102 @@ def test_segments_follow_one_another_and_the_newest_grows(
     assert all(len(data) <= 200 for data in store.objects.values())
     journal.close(ship=True)
     assert shipped(store).count(b"\n") == 29
+
+
+def with_columns(tmp_path: Path, store: FakeObjectStore, clock: FakeClock) -> Journal:
+    """Return a journal of small segments whose columns are stored beside it."""
+    prefix = "j/journal/rank-0/"
+    columns = ColumnsWriter(store, journal=prefix)
+    return Journal(tmp_path / "rank-0.jsonl", store, prefix=prefix, now=clock, columns=columns)
+
+
+def write_steps(journal: Journal, first: int, last: int) -> None:
+    for step in range(first, last + 1):
+        journal.write_step(step, {"loss": 1 / step, "metrics": {"a": step}})
+        journal.ship()
+
+
+def stored_columns(store: FakeObjectStore) -> dict[str, list[int]]:
+    """Return the steps of each file of columns, by its name."""
+    files = {k.rpartition("/")[2]: v for k, v in store.objects.items() if "/columns-1/" in k}
+    return {k: read_table(v, read_index(v), "step", []).step.tolist() for k, v in files.items()}
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal_module, "SEGMENT_BYTES_MAX", 300)
+    monkeypatch.setattr(journal_columns, "BLOCK_BYTES", 1500)
+
+
+def test_full_segments_are_stored_as_columns_too(
+    tmp_path: Path, store: FakeObjectStore, clock: FakeClock, small: None
+) -> None:
+    journal = with_columns(tmp_path, store, clock)
+    write_steps(journal, 1, 100)
+    journal.close(ship=True)
+    found = stored_columns(store)
+    names = sorted(found)
+    steps = [step for name in names for step in found[name]]
+    assert steps == list(range(1, len(steps) + 1))
+    assert 80 < len(steps) <= 100  # all but the last block's, which is not full
+    stretches = [stretch_of(name) for name in names]
+    assert longest_chain([each for each in stretches if each]) == stretches
+
+
+class PickyStore(FakeObjectStore):
+    """A store that takes no columns while it refuses them."""
+
+    refuses = True
+
+    def put(self, key: str, data: bytes | memoryview) -> None:
+        if self.refuses and "/columns-" in key:
+            raise StoreUnavailable(f"cannot put {key}")
+        super().put(key, data)
+
+
+@pytest.mark.parametrize("steps_refused", [20, 1000])
+def test_columns_that_the_store_refuses_come_later_and_cost_no_line(
+    steps_refused: int, tmp_path: Path, clock: FakeClock, small: None
+) -> None:
+    store = PickyStore()
+    journal = with_columns(tmp_path, store, clock)
+    for step in range(1, steps_refused + 1):
+        journal.write_step(step, {"loss": 1.0})
+        with suppress(StoreError):
+            journal.ship()
+    store.refuses = False
+    write_steps(journal, steps_refused + 1, steps_refused + 50)
+    journal.close(ship=True)
+    segments = [key for key in sorted(store.objects) if "/journal/" in key]
+    lines = b"".join(store.objects[key] for key in segments).count(b'"kind":"step"')
+    assert lines == steps_refused + 50
+    stretches = [stretch_of(name) for name in sorted(stored_columns(store))]
+    chain = longest_chain([each for each in stretches if each])
+    assert chain
+    assert (chain == stretches) == (steps_refused == 20)  # else too many waited: there is a gap
+    assert chain[-1][1] < int(segments[-1].rpartition("/")[2].removesuffix(".jsonl")) + 300
+
+
+def test_columns_that_cannot_be_made_cost_themselves_alone(
+    tmp_path: Path,
+    store: FakeObjectStore,
+    clock: FakeClock,
+    small: None,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def broken(*_: object) -> None:
+        raise MemoryError("no room")
+
+    monkeypatch.setattr(journal_columns, "parse", broken)
+    journal = with_columns(tmp_path, store, clock)
+    write_steps(journal, 1, 100)
+    journal.close(ship=True)
+    assert stored_columns(store) == {}
+    assert (
+        b"".join(store.objects[key] for key in sorted(store.objects)).count(b'"kind":"step"') == 100
+    )
+    assert capsys.readouterr().err.count("no more columns") == 1
 
 
 def test_nothing_new_means_nothing_is_written(store: FakeObjectStore, journal: Journal) -> None:

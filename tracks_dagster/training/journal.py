@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from tracks_dagster.stores.journal_columns import ColumnsWriter
 from tracks_dagster.track.errors import StoreError
 from tracks_dagster.track.ports import Clock, ObjectStore
 from tracks_dagster.track.records import Json, format_time
@@ -44,11 +45,12 @@ class Journal:
         now: Clock,
         memory: Callable[[], Json] | None = None,
         watch: DeviceWatch | None = None,
+        columns: ColumnsWriter | None = None,
     ) -> None:
         """Open `path` for appending and start shipping it under `prefix` (ends with "/").
 
         memory: what the rank took so far; it stands in each heartbeat, and in a line at the end.
-        watch: looked at with each heartbeat, for a `device` line.
+        watch: looked at with each heartbeat, for a `device` line. columns: gets each full segment.
         """
         self.watch = watch
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -60,6 +62,7 @@ class Journal:
         self._prefix = prefix
         self._now = now
         self._memory = memory
+        self._columns = columns
         self._step = 0
         self._segment_start = 0  # offset of the segment that is not full yet
         self._shipped = 0  # offset up to which the store has the file
@@ -105,7 +108,20 @@ class Journal:
                 self._shipped = self._segment_start + len(segment)
                 data = data[len(segment) :]
                 if data or len(segment) >= SEGMENT_BYTES_MAX:
+                    self._take_in(self._segment_start, segment)
                     self._segment_start = self._shipped
+            if self._columns is not None:
+                self._columns.store()
+
+    def _take_in(self, offset: int, segment: bytes) -> None:
+        """Hand a full segment to the columns; what goes wrong there costs them alone."""
+        if self._columns is None:
+            return
+        try:
+            self._columns.add(offset, segment)
+        except Exception as error:  # noqa: BLE001 - this thread is the run's heartbeat
+            self._columns = None
+            complain(f"journal: no more columns beside {self._path.name}: {error!r}")
 
     def close(self, *, ship: bool) -> None:
         """Stop the thread and, unless this launch was fenced, ship what is left; bounded."""

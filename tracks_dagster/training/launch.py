@@ -13,6 +13,8 @@ from datetime import UTC, datetime
 
 import torch
 
+from tracks_dagster.stores.journal_columns import ColumnsWriter
+from tracks_dagster.stores.journals import journal_prefix
 from tracks_dagster.track.append import Authority
 from tracks_dagster.track.bodies import WORDS, AttemptOpened, AttemptPlaced, RankPlace, RunDeclared
 from tracks_dagster.track.body_json import body_of, from_json, to_json
@@ -198,13 +200,15 @@ def _journal(
     memory: MemoryWatch | None,
     watch: DeviceWatch,
 ) -> Journal:
+    prefix = journal_prefix(where.run_id, where.attempt_id, launch_id, rank)
     return Journal(
         where.work / "journal" / launch_id / f"rank-{rank}.jsonl",
         store,
-        prefix=f"runs/{where.run_id}/attempts/{where.attempt_id}/{launch_id}/journal/rank-{rank}/",
+        prefix=prefix,
         now=utc_now,
         memory=None if memory is None else lambda: to_json(memory.peak()),
         watch=watch,
+        columns=ColumnsWriter(store, journal=prefix) if rank == 0 else None,
     )
 
 

@@ -1,17 +1,17 @@
 """A rank's journal as blocks of columns: parsed once, read again in milliseconds.
 
-A segment that another one follows never changes. What was parsed of such segments is stored in blocks,
-a file each, named by the bytes of the journal that it covers; what may still grow is parsed at each
-reading. The folder may be removed at any time, keeps to CACHE_BYTES_MAX, and any number of processes
-and threads may use it at once: a file appears whole, under a name that always means the same.
+The rank that wrote it stored most blocks beside it (`stores.journal_columns`); these are copied. The
+rest is parsed: a segment that another one follows never changes, so what was parsed of such segments is
+stored here as well, a file each, named by the bytes of the journal that it covers; what may still grow
+is parsed at each reading. The folder may be removed at any time, keeps to CACHE_BYTES_MAX, and any
+number of processes and threads may use it at once: a file appears whole, under a name that always
+means the same.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
-import zipfile
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -21,21 +21,34 @@ from functools import lru_cache
 from hashlib import sha256
 from itertools import islice
 from pathlib import Path
-from typing import Any
 from uuid import uuid4
 
-from tracks_dagster.stores.journal_tables import Column, Gathered, Table, parse
+from tracks_dagster.stores.journal_columns import (
+    BLOCK_BYTES,
+    FORMAT,
+    BlockIndex,
+    ColumnsDamaged,
+    TableIndex,
+    check,
+    columns_prefix,
+    encode,
+    file_name,
+    index_of,
+    longest_chain,
+    read_index,
+    read_table,
+    stretch_of,
+    tables_of,
+)
+from tracks_dagster.stores.journal_tables import Gathered, Table, parse
 from tracks_dagster.track.ports import ObjectStore
 
-FORMAT = 1  # of a block's file
-BLOCK_BYTES = 16 * 1024**2  # of a journal, in one file: some 40 000 steps
 SLICE_BYTES = 1024**2  # parsed at once: a name of its own in each line then takes 50 MB, not more
 LINE_BYTES_MAX = 8 * 1024**2  # what has no end by then is no line of ours
 CACHE_BYTES_MAX = 2 * 1024**3
 FETCHES = 8  # requests to the store at once
-FETCHED_MAX = 32  # segments in memory before they are parsed
+FETCHED_MAX = 32  # objects in memory before they are used
 INDEXES_MAX = 4096  # of blocks, in memory
-INDEX = "index"  # the part of a block's file that says what is in it
 WHOLE = "whole"  # the file that holds where a journal ended that nobody writes to any more
 
 
@@ -44,39 +57,39 @@ class CacheLost(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TableIndex:
-    """What a table holds. first, last: the smallest and the largest step; columns: name → values."""
-
-    first: int
-    last: int
-    columns: Mapping[str, int]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """One stretch of a journal, from byte to byte. left_out: how many of the script's names are.
+    """One stretch of a journal, from byte to byte.
 
     tables: by kind of line; empty where they lie in the file `path`.
     """
 
     begin: int
     end: int
-    index: Mapping[str, TableIndex]
-    left_out: int
+    found: BlockIndex
     tables: Mapping[str, Table] = field(default_factory=dict)
     path: Path | None = None
+
+    @property
+    def index(self) -> Mapping[str, TableIndex]:
+        """What each table holds, by kind of line."""
+        return self.found.tables
+
+    @property
+    def left_out(self) -> int:
+        """How many of the script's names are not in it."""
+        return self.found.left_out
 
     def read(self, kind: str, names: Iterable[str]) -> Table | None:
         """Return lines of a kind with these columns, as far as they are there; None without any.
 
         Raises CacheLost.
         """
-        index = self.index.get(kind)
-        if index is None:
+        if kind not in self.index:
             return None
         if self.path is None:
             return self.tables[kind]
-        return _load(self.path, kind, [name for name in names if name in index.columns])
+        with _lost_if_damaged(self.path):
+            return read_table(self.path, self.found, kind, names)
 
 
 def read_blocks(
@@ -84,25 +97,28 @@ def read_blocks(
 ) -> list[Block]:
     """Return the journal under `prefix` as far as it was shipped, in order.
 
-    cache: a folder for what was parsed; None keeps nothing. is_over: nobody writes to the journal any
-    more. Asks the store for one list, and for each segment that is new or may have grown; for nothing
-    once the end of a journal that is over was stored. Raises CacheLost.
+    cache: a folder for blocks; None keeps nothing. is_over: nobody writes to the journal any more. Asks
+    the store for one list, and for each segment that is new or may have grown; where that is more than
+    a block, for a list of the blocks beside the journal and for those that are new, in place of their
+    segments; for nothing once the end of a journal that is over was stored. Raises CacheLost.
     """
-    if cache is None:
-        return _Blocks(None, []).extend(_new_lines(store, prefix, 0, is_over=is_over))
     # A launch's id is a text from outside, and no part of a path.
     digest = sha256(f"{FORMAT}\n{store.url}\n{prefix}".encode()).hexdigest()
-    folder = cache / digest[:32]
-    kept = list(_chain(folder))
-    _use(folder)
-    if _is_whole(folder, kept):
-        return kept
-    begin = kept[-1].end if kept else 0
+    folder = None if cache is None else cache / digest[:32]
+    kept: list[Block] = []
+    if folder is not None:
+        kept = list(_chain(folder))
+        _use(folder)
+        if _is_whole(folder, kept):
+            return kept
+    offsets = _offsets(store, prefix)
     blocks = _Blocks(folder, kept)
-    found = blocks.extend(_new_lines(store, prefix, begin, is_over=is_over))
-    if is_over:
+    if offsets and offsets[-1] - blocks.end >= BLOCK_BYTES:
+        blocks.copy(store, columns_prefix(prefix))
+    found = blocks.extend(_new_lines(store, prefix, offsets, blocks.end, is_over=is_over))
+    if folder is not None and is_over:
         _close(folder, found)
-    if blocks.has_stored:
+    if cache is not None and blocks.has_stored:
         _prune(cache)
     return found
 
@@ -119,13 +135,21 @@ class _Lines:
     is_final: bool
 
 
-def _new_lines(store: ObjectStore, prefix: str, begin: int, *, is_over: bool) -> Iterator[_Lines]:
-    """Yield the whole lines from byte `begin` on, a segment's at a time."""
+def _offsets(store: ObjectStore, prefix: str) -> list[int]:
+    """Return at which byte of the journal each segment begins, in order."""
     names = (key.removeprefix(prefix).removesuffix(".jsonl") for key in store.list(prefix))
-    offsets = sorted(int(name) for name in names if name.isdigit())
+    return sorted(int(name) for name in names if name.isdigit())
+
+
+def _new_lines(
+    store: ObjectStore, prefix: str, offsets: Sequence[int], begin: int, *, is_over: bool
+) -> Iterator[_Lines]:
+    """Yield the whole lines from byte `begin` on, a segment's at a time."""
     offsets = offsets[max(0, bisect_right(offsets, begin) - 1) :]
+    keys = [f"{prefix}{offset:012d}.jsonl" for offset in offsets]
     torn, end = b"", begin  # torn: a line that the next segment continues
-    for number, (offset, data) in enumerate(_segments(store, prefix, offsets), 1):
+    for number, (offset, read) in enumerate(zip(offsets, _fetch(store, keys), strict=True), 1):
+        data = read or b""  # one that is gone
         if offset > end or len(torn) > LINE_BYTES_MAX:  # a segment never came
             torn, end = b"", max(offset, end)
         data = torn + data[end - offset :]  # a segment shipped again may overlap
@@ -136,21 +160,15 @@ def _new_lines(store: ObjectStore, prefix: str, begin: int, *, is_over: bool) ->
             yield _Lines(end=end - len(torn), data=whole + newline, is_final=is_final)
 
 
-def _segments(
-    store: ObjectStore, prefix: str, offsets: Sequence[int]
-) -> Iterator[tuple[int, bytes]]:
-    """Yield offset and bytes of the segments, in order; of one that is gone none."""
-
-    def fetch(offset: int) -> bytes:
-        return store.get(f"{prefix}{offset:012d}.jsonl") or b""
-
-    if len(offsets) <= 2:  # a look at a living run: threads cost more than they bring
-        yield from ((offset, fetch(offset)) for offset in offsets)
+def _fetch(store: ObjectStore, keys: Sequence[str]) -> Iterator[bytes | None]:
+    """Yield the objects, in order; None for one that is gone."""
+    if len(keys) <= 2:  # a look at a living run: threads cost more than they bring
+        yield from map(store.get, keys)
         return
-    left = iter(offsets)
+    left = iter(keys)
     with ThreadPoolExecutor(FETCHES, thread_name_prefix="journal") as threads:
         while some := list(islice(left, FETCHED_MAX)):
-            yield from zip(some, threads.map(fetch, some), strict=True)
+            yield from threads.map(store.get, some)
 
 
 # --- in blocks --------------------------------------------------------------------------------------
@@ -165,8 +183,35 @@ class _Blocks:
         self.has_stored = False
 
     @property
-    def _end(self) -> int:
+    def end(self) -> int:
+        """Up to which byte of the journal they reach."""
         return self._blocks[-1].end if self._blocks else 0
+
+    def copy(self, store: ObjectStore, prefix: str) -> None:
+        """Take in the blocks under `prefix`, which lie beside the journal, where they reach further.
+
+        They need not begin where the kept blocks end: those past the last place where both do are
+        dropped. One that is gone or damaged ends it; its lines are parsed.
+        """
+        names = (stretch_of(key.removeprefix(prefix)) for key in store.list(prefix))
+        stored = [each for each in names if each is not None]
+        begins = {begin for begin, _ in stored}
+        ends = [0, *(block.end for block in self._blocks)]
+        common = max((end for end in ends if end in begins), default=0)
+        chain = longest_chain(stored, common)
+        if not chain or chain[-1][1] <= self.end:
+            return
+        obsolete = [block for block in self._blocks if block.end > common]
+        self._blocks = [block for block in self._blocks if block.end <= common]
+        keys = [prefix + file_name(*stretch) for stretch in chain]
+        for (begin, end), data in zip(chain, _fetch(store, keys), strict=True):
+            block = None if data is None else _copied(data, begin, end, self._folder)
+            if block is None:
+                break
+            self._blocks.append(block)
+            self.has_stored = True
+        paths = {block.path for block in self._blocks}
+        _remove(block for block in obsolete if block.path not in paths)
 
     def extend(self, lines: Iterable[_Lines]) -> list[Block]:
         """Return the blocks with these lines, which follow them."""
@@ -174,10 +219,10 @@ class _Blocks:
         for each in lines:
             if not each.is_final:
                 self._flush(final)
-                self._blocks.append(_parsed([each], begin=self._end))
+                self._blocks.append(_parsed([each], begin=self.end))
                 return self._blocks
             final.append(each)
-            if each.end - self._end >= BLOCK_BYTES:
+            if each.end - self.end >= BLOCK_BYTES:
                 self._flush(final)
                 final = []
         self._flush(final)
@@ -191,14 +236,34 @@ class _Blocks:
             self._blocks.pop()
         else:
             before = None
-        new = _parsed(lines, begin=self._end, before=before)
+        new = _parsed(lines, begin=self.end, before=before)
         stored = None if self._folder is None else _store(self._folder, new)
         self._blocks.append(stored or new)
         if stored is not None:
             self.has_stored = True
-            if before is not None and before.path is not None:
-                with suppress(OSError):
-                    before.path.unlink()
+            if before is not None:
+                _remove([before])
+
+
+def _copied(data: bytes, begin: int, end: int, folder: Path | None) -> Block | None:
+    """Return a block that lay beside the journal; None where it is damaged."""
+    try:
+        check(data)
+        found = read_index(data)
+        block = Block(begin=begin, end=end, found=found)
+        if folder is not None and (path := _write(folder, begin, end, data)) is not None:
+            return replace(block, path=path)
+        tables = {k: read_table(data, found, k, t.columns) for k, t in found.tables.items()}
+        return replace(block, tables=tables)
+    except ColumnsDamaged:
+        return None
+
+
+def _remove(blocks: Iterable[Block]) -> None:
+    for block in blocks:
+        if block.path is not None:
+            with suppress(OSError):
+                block.path.unlink()
 
 
 def _parsed(lines: Sequence[_Lines], *, begin: int, before: Block | None = None) -> Block:
@@ -212,21 +277,9 @@ def _parsed(lines: Sequence[_Lines], *, begin: int, before: Block | None = None)
                 gathered.setdefault(kind, Gathered()).extend(table)
     for data in _slices(lines):
         parse(data, gathered)
-    tables = {}
-    for kind, columns in gathered.items():
-        tables[kind], more = columns.table()
-        left_out = max(left_out, more)
-    index = {kind: _index_of(table) for kind, table in tables.items()}
-    end = lines[-1].end
-    return Block(begin=begin, end=end, index=index, left_out=left_out, tables=tables)
-
-
-def _index_of(table: Table) -> TableIndex:
-    return TableIndex(
-        first=int(table.step.min()),
-        last=int(table.step.max()),
-        columns={name: len(column.values) for name, column in table.columns.items()},
-    )
+    tables, more = tables_of(gathered)
+    found = index_of(tables, max(left_out, more))
+    return Block(begin=begin, end=lines[-1].end, found=found, tables=tables)
 
 
 def _slices(lines: Sequence[_Lines]) -> Iterator[bytes]:
@@ -244,25 +297,14 @@ def _slices(lines: Sequence[_Lines]) -> Iterator[bytes]:
 
 def _chain(folder: Path) -> Iterator[Block]:
     """Yield the stored blocks that follow one another from the journal's first byte on."""
-    ends: dict[int, list[int]] = {}
-    for path in folder.glob("*.npz"):
-        begins, _, stops = path.stem.partition("-")
-        if begins.isdigit() and stops.isdigit():
-            ends.setdefault(int(begins), []).append(int(stops))
-    at = 0
-    while at in ends:
-        end = max(ends.pop(at))
-        path = folder / _name(at, end)
+    stretches = filter(None, (stretch_of(path.name) for path in folder.glob("*.npz")))
+    for begin, end in longest_chain(list(stretches)):
+        path = folder / file_name(begin, end)
         try:
-            index, left_out = _index(path)
+            found = _index(path)
         except CacheLost:
             return
-        yield Block(begin=at, end=end, index=index, left_out=left_out, path=path)
-        at = end
-
-
-def _name(begin: int, end: int) -> str:
-    return f"{begin:012d}-{end:012d}.npz"
+        yield Block(begin=begin, end=end, found=found, path=path)
 
 
 def _is_whole(folder: Path, blocks: Sequence[Block]) -> bool:
@@ -275,69 +317,41 @@ def _is_whole(folder: Path, blocks: Sequence[Block]) -> bool:
 
 def _store(folder: Path, block: Block) -> Block | None:
     """Store a block; return it as it is read from there, None where nothing can be written."""
-    import numpy as np
+    path = _write(folder, block.begin, block.end, encode(block.tables, block.found))
+    return None if path is None else replace(block, tables={}, path=path)
 
-    tables = {
-        kind: {"first": index.first, "last": index.last, "columns": dict(index.columns)}
-        for kind, index in block.index.items()
-    }
-    text = json.dumps({"tables": tables, "left_out": block.left_out}).encode()
-    arrays: dict[str, Any] = {INDEX: np.frombuffer(text, np.uint8)}
-    for kind, table in block.tables.items():
-        arrays[f"{kind}.step"], arrays[f"{kind}.at"] = table.step, table.at
-        for number, column in enumerate(table.columns.values()):
-            arrays[f"{kind}.{number}"] = column.values
-            if column.rows is not None:
-                arrays[f"{kind}.{number}.rows"] = column.rows
-    path = folder / _name(block.begin, block.end)
+
+def _write(folder: Path, begin: int, end: int, data: bytes) -> Path | None:
+    """Write a block's file whole; None where nothing can be written: the next call parses again."""
+    path = folder / file_name(begin, end)
     unfinished = folder / f".{uuid4().hex}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with unfinished.open("wb") as file:
-            np.savez(file, **arrays)
+        unfinished.write_bytes(data)
         unfinished.replace(path)
-    except OSError:  # a disk that is full, an archive's folder: the next call parses it again
+    except OSError:  # a disk that is full, an archive's folder
         with suppress(OSError):
             unfinished.unlink()
         return None
-    return replace(block, tables={}, path=path)
+    return path
 
 
 @lru_cache(maxsize=INDEXES_MAX)
-def _index(path: Path) -> tuple[Mapping[str, TableIndex], int]:
+def _index(path: Path) -> BlockIndex:
     """Return what a block's file holds, which never changes; raises CacheLost."""
-    with _opened(path) as arrays:
-        stored = json.loads(arrays[INDEX].tobytes())
-        index = {kind: TableIndex(**table) for kind, table in stored["tables"].items()}
-        return index, stored["left_out"]
-
-
-def _load(path: Path, kind: str, names: Sequence[str]) -> Table:
-    """Return a table with these columns, of a block's file; raises CacheLost."""
-    index, _ = _index(path)
-    numbers = {name: number for number, name in enumerate(index[kind].columns)}
-    with _opened(path) as arrays:
-        columns = {}
-        for name in names:
-            key = f"{kind}.{numbers[name]}"
-            rows = arrays.get(f"{key}.rows")
-            columns[name] = Column(rows=rows, values=arrays[key])
-        return Table(step=arrays[f"{kind}.step"], at=arrays[f"{kind}.at"], columns=columns)
+    with _lost_if_damaged(path):
+        return read_index(path)
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[Mapping[str, Any]]:
-    """Open a block's file; one that is gone or damaged is removed. Raises CacheLost."""
-    import numpy as np
-
+def _lost_if_damaged(path: Path) -> Iterator[None]:
+    """Remove a file that is damaged, and raise CacheLost."""
     try:
-        # Opened here: numpy leaves a file open that is no archive.
-        with path.open("rb") as file, np.load(file) as arrays:
-            yield arrays
-    except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
+        yield
+    except ColumnsDamaged as error:
         with suppress(OSError):
             path.unlink()
-        raise CacheLost(f"{path}: {error}") from error
+        raise CacheLost(str(error)) from error
 
 
 def _close(folder: Path, blocks: Sequence[Block]) -> None:

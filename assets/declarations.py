@@ -5,6 +5,7 @@ It only declares the run and opens its first attempt, as `tracks run` does; the 
 
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
+from functools import partial
 from typing import Any
 
 import dagster
@@ -27,15 +28,22 @@ from pydantic import Field
 from tracks_dagster.attempts.effects.branches import find_origin
 from tracks_dagster.attempts.effects.local.checkout import read_code_version
 from tracks_dagster.attempts.effects.local.project_code import read_project_code
-from tracks_dagster.attempts.effects.runs import RunRequest, declare, defaults_of, new_run_id
+from tracks_dagster.attempts.effects.runs import (
+    RunRequest,
+    declare,
+    defaults_of,
+    new_run_id,
+    within_policy,
+)
 from tracks_dagster.attempts.ports import FoundCode
 from tracks_dagster.clean_errors import clean_text, without_secrets
 from tracks_dagster.data.effects.projects import DEFAULT_PROJECT, Registered, find_registered
 from tracks_dagster.data.project import Project
+from tracks_dagster.health.delivery import check_heard
 from tracks_dagster.retry.caps import check_cap
 from tracks_dagster.retry.policy import RetryPolicy
 from tracks_dagster.review.effects.metadata import run_metadata
-from tracks_dagster.settings import load_prices
+from tracks_dagster.settings import load_notify, load_prices
 from tracks_dagster.track import names
 from tracks_dagster.track.bodies import RetentionRule
 from tracks_dagster.track.errors import InvalidInput
@@ -174,6 +182,16 @@ class TrainingRunConfig(Config):
         default=None,
         description="Save and end once it has cost so much, in the price table's currency (no cap).",
     )
+    on_call: str | None = Field(
+        default=None, description="Whom to call when it needs a person (nobody named)."
+    )
+    experiment: str | None = Field(
+        default=None,
+        description="The question that it belongs to, by name; runs of one are compared (none).",
+    )
+    baseline: str | None = Field(
+        default=None, description="The run of the experiment that it is compared with (none)."
+    )
     drills: list[str] | None = Field(
         default=None, description="Faults to play: preempt@23, preempt@23,grace=0, gpu_oom@31."
     )
@@ -205,14 +223,18 @@ def training_runs_of(projects: Iterable[Registered]) -> AssetsDefinition:
         """
         filled = _filled_in(context)
         try:
-            policy, no_policy = app.usable_policy()
-            if no_policy is not None and "workload_class" in filled:
-                raise InvalidInput(no_policy)
-            request = _request(app, filled, policy)
+            policy = app.policy
+            request = within_policy(_request(app, filled, policy), policy.contracts)
             if request.max_cost is not None:
                 check_cap(request.max_cost, load_prices(app.settings), request.device_class)
-            check = gang_check(app.settings)
-            declared = declare(app.tracks, request, check_gang=check, scheduling=policy.scheduling)
+            settings = app.settings
+            check_heard(
+                policy.contracts, request.stage, request.team, partial(load_notify, settings)
+            )
+            check = gang_check(settings)
+            declared = declare(
+                app.tracks, request, check_gang=check, policy=policy, ledger=app.ledger
+            )
         except InvalidInput as error:
             raise Failure(str(error), allow_retries=False) from error
         tags = {names.TAG_TRAINING_RUN: declared.run_id}

@@ -48,7 +48,12 @@ def run_evals(
     if no_policy is not None:
         context.log.error(app.redact(no_policy))
     world = app.world(policy, orchestrator)
-    part = TickPart(name="evals", work=lambda after: tick_evals(world, TimeSlice(after=after)))
+    part = TickPart(
+        name="evals",
+        work=lambda after: tick_evals(
+            world, TimeSlice(after=after), is_promoting=no_policy is None
+        ),
+    )
     ticks, cursor = run_parts((part,), context.cursor, app.now())
     tick: Tick[EvalsOfRun] = ticks[part.name]
     context.update_cursor(cursor)

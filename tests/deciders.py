@@ -80,10 +80,10 @@ def first_settled(tracks: Tracks, run_id: str) -> Settled:
 
 
 def decided_promotion(
-    tracks: Tracks, run_id: str, *, by: str, ledger: Ledger = LEDGER
+    tracks: Tracks, run_id: str, *, by: str, ledger: Ledger = LEDGER, **fields: Any
 ) -> PromotionDecided | None:
     """Decide a run's promotion by its own rule; None where that is not due."""
-    record = settle(world_of(tracks, ledger), Promotions(name=by), run_id).record
+    record = settle(world_of(tracks, ledger, **fields), Promotions(name=by), run_id).record
     return None if record is None else from_json(PromotionDecided, record.body)
 
 

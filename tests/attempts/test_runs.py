@@ -130,16 +130,17 @@ def test_a_project_with_a_dataset_trains_on_its_newest_snapshot(
 
 
 def test_a_run_names_a_class_and_a_team_that_the_policy_has(data: Story, tracks: Tracks) -> None:
-    policy = SchedulingPolicy(teams={"vision": Allowance()})
+    teams = SchedulingPolicy(teams={"vision": Allowance()})
+    policy = replace(DEFAULT_POLICY, scheduling=teams)
     asked = replace(OWN, workload_class="urgent", team="vision")
     for wrong, words in (
         (replace(asked, workload_class="urgnt"), "did you mean urgent"),
         (replace(asked, team="vison"), "did you mean vision"),
     ):
         with pytest.raises(InvalidInput, match=words):
-            declare(tracks, wrong, scheduling=policy)
+            declare(tracks, wrong, policy=policy)
     assert tracks.find_run("r-1") is None
-    assert declare(tracks, asked, scheduling=policy).workload_class == "urgent"
+    assert declare(tracks, asked, policy=policy).workload_class == "urgent"
     told = attempt_text(explain_attempt(tracks, "r-1", 1))
     assert "class urgent, owner ann, team vision" in told
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.aliases import find_holder
-from tests.deciders import decided_promotion
+from tests.deciders import decided_promotion, world_of
 from tests.fakes import FakeClock, FakeObjectStore, SequentialUids
 from tests.histories import History
 from tracks_dagster.data.effects.promotion import promote
@@ -105,7 +105,7 @@ def test_a_person_promotes_to_another_alias_with_words(
     tracks: Tracks, store: FakeObjectStore, ledger: Ledger
 ) -> None:
     final = evaluated(store).state.resumable[-1]
-    decided = promote(tracks, final, alias="production", by="ann", why="It reads well.")
+    decided = promote(world_of(tracks), final, alias="production", by="ann", why="It reads well.")
     assert (decided.alias, decided.decided_by, decided.promoted) == ("production", "ann", True)
     assert decided.why.startswith("It reads well. heldout-loss loss is 3.25")
     holder = find_holder(ledger, "production")
@@ -146,7 +146,7 @@ def test_a_person_is_refused_with_everything_that_is_missing_and_nothing_is_writ
         (final, "best", "ann", " ", "needs a reason"),
     ):
         with pytest.raises(InvalidInput, match=said):
-            promote(tracks, checkpoint, alias=alias, by=by, why=why)
+            promote(world_of(tracks), checkpoint, alias=alias, by=by, why=why)
     assert len(tracks.records("runs/r-1")) == count
 
 
@@ -157,10 +157,10 @@ def test_a_person_cannot_promote_what_is_quarantined_or_was_never_committed(
     final = history.state.resumable[-1]
     made_up = CheckpointRef("r-1", 1, 40, final.object_prefix, "0" * 64)
     with pytest.raises(InvalidInput, match="the checkpoint was never committed"):
-        promote(tracks, made_up, alias="best", by="ann", why="please")
+        promote(world_of(tracks), made_up, alias="best", by="ann", why="please")
     history.decide_checkpoint(Kind.CHECKPOINT_QUARANTINED, final).write_to(store)
     with pytest.raises(InvalidInput, match="the checkpoint is quarantined"):
-        promote(tracks, final, alias="best", by="ann", why="please")
+        promote(world_of(tracks), final, alias="best", by="ann", why="please")
 
 
 def test_a_run_without_a_rule_has_no_threshold_to_promote_by(
@@ -169,10 +169,10 @@ def test_a_run_without_a_rule_has_no_threshold_to_promote_by(
     history = History().declare(promotion=None).open().place().restore().commit(40)
     history.end("completed").write_to(store)
     with pytest.raises(InvalidInput, match="without a promotion rule"):
-        promote(tracks, history.state.resumable[-1], alias="best", by="ann", why="please")
+        promote(world_of(tracks), history.state.resumable[-1], alias="best", by="ann", why="please")
 
 
 def test_a_promotion_in_a_run_that_does_not_exist_is_refused(tracks: Tracks) -> None:
     nowhere = CheckpointRef("nowhere", 1, 40, "runs/nowhere/", "0" * 64)
     with pytest.raises(UnknownRun):
-        promote(tracks, nowhere, alias="best", by="ann", why="please")
+        promote(world_of(tracks), nowhere, alias="best", by="ann", why="please")

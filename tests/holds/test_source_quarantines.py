@@ -18,6 +18,7 @@ from tests.deciders import (
     opened_evals,
     retried,
     settled_run,
+    world_of,
 )
 from tests.fakes import FakeClock, FakeEvaluator, FakeObjectStore
 from tests.histories import DatasetHistory, History
@@ -334,11 +335,11 @@ def test_a_promotion_is_refused_by_policy_and_by_person_until_released(
     assert "descends from attempt:r-1/a02" in decided.why
     ref = tracks.run("r-1").checkpoints[-1].ref
     with pytest.raises(InvalidInput) as refused:
-        promote(tracks, ref, alias="best", by="ann", why="it is good")
+        promote(world_of(tracks), ref, alias="best", by="ann", why="it is good")
     for part in ("record 0 of lineage/quarantines", "tracks release attempt:r-1/a02"):
         assert part in str(refused.value)
     free(tracks, ledger, "attempt:r-1/a02")
-    assert promote(tracks, ref, alias="best", by="ann", why="it is good").promoted
+    assert promote(world_of(tracks), ref, alias="best", by="ann", why="it is good").promoted
 
 
 def test_a_quarantine_that_is_recorded_while_a_retry_is_decided_is_met_at_the_next_try(

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import Field, fields
 from pathlib import Path
-from textwrap import dedent
+from textwrap import dedent, indent
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tracks_dagster.retry.contracts import LIGHT, Contracts
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.retry.effects.policy_file import read_policy
 from tracks_dagster.retry.policy import Remedy, RetryPolicy, limit_lines, rule_lines
@@ -24,6 +28,7 @@ from tracks_dagster.track.effects.settings_file import Problem, parse_settings
 from tracks_dagster.track.errors import SettingsError
 from tracks_dagster.track.reasons import TerminationReason as R
 
+POLICY_PAGE = Path(__file__).parents[2] / "docs" / "policy.md"
 DOCS = Path(__file__).parents[2] / "docs" / "scheduling.md"
 HUGE = "9" * 400
 DAY = 86_400.0
@@ -146,6 +151,59 @@ def test_the_queues_example_in_the_docs_is_read_and_everything_can_start_by_it()
     assert list(find_impossible(scheduling)) == []
 
 
+FLAT = """
+reasons: {hang: {count: 5}}
+limits: {fingerprint_limit: 4}
+storm: {ends: 20}
+nodes: {strikes: 3}
+environment: {torch: 2}
+larger_devices: {a100-40: a100-80}
+other_pools: {spot: on-demand}
+"""
+QUEUE = """
+classes: {sweep: {devices: 4}}
+teams: {vision: {devices: 8}}
+owners: {ada: {devices: 2}}
+"""
+
+
+def test_a_file_from_before_there_were_sections_means_the_same() -> None:
+    flat = good(f"scheduling: {{order: fair}}{FLAT}{QUEUE}")
+    queue = indent(f"order: fair{QUEUE}", "  ")
+    sections = good(f"fault_tolerance:{indent(FLAT, '  ')}\nscheduling:\n{queue}")
+    assert flat == sections
+    assert flat != DEFAULT_POLICY
+
+
+def test_what_is_given_alone_and_in_its_section_is_given_twice() -> None:
+    _, problems = read(
+        "limits: {fingerprint_limit: 4}\nclasses: {}\n"
+        "fault_tolerance:\n  limits: {fingerprint_limit: 5}\nscheduling:\n  classes: {}\n"
+    )
+    assert [(each.line, each.words) for each in sorted(problems)] == [
+        (4, "fault_tolerance.limits: limits was given before, in line 1; give it once."),
+        (6, "scheduling.classes: classes was given before, in line 2; give it once."),
+    ]
+
+
+def test_the_ten_sections_are_those_that_the_docs_name() -> None:
+    page = POLICY_PAGE.read_text(encoding="utf-8")
+    named = re.findall(r"^## (\w+)$", page, flags=re.MULTILINE)
+    sections = [each.name for each in fields(Contracts)]
+    assert len(named) == 10
+    assert set(named) == {*sections, "scheduling", "fault_tolerance"}
+    keys = {
+        f"`{each.name.removesuffix('_s')}`" for s in fields(Contracts) for each in _keys(s.name)
+    }
+    assert [key for key in keys if key not in page] == []
+    example = page.split("A team of four:\n\n")[1].split("\n\nA")[0]
+    assert good(dedent(example)).contracts != LIGHT
+
+
+def _keys(section: str) -> tuple[Field[Any], ...]:
+    return fields(getattr(LIGHT, section))
+
+
 def test_the_storm_breaker_can_be_switched_off() -> None:
     policy = good("storm: {ends: none}")
     assert policy.storm.ends is None
@@ -215,6 +273,25 @@ def test_the_storm_breaker_can_be_switched_off() -> None:
         ("storm: {pause: 2h}", "not above its maximum"),
         ("environment: {torch: maybe}", "write exact, any"),
         ("larger_devices: {a: 3}", "is no name"),
+        ("fault_tolerance: {resons: {}}", "did you mean reasons?"),
+        ("fault_tolerance: {limits: {memory_growth: 0.5}}", "More memory means a factor above 1"),
+        ("scheduling: {classes: {swep: {devices: 4}}}", "scheduling.classes.swep: 'swep' is no"),
+        ("submission: {required_fields: [oncall]}", "did you mean on_call?"),
+        ("submission: {required_fields: owner}", "'owner' is no list; write for example [intent]."),
+        ("submission: {required_parameters: {any: [lrr]}}", "did you mean lr?"),
+        ("submission: {required_parameters: {swep: [lr]}}", "did you mean sweep?"),
+        ("tracking: {required_artifacts: [log]}", "did you mean logs?"),
+        ("monitoring: {notify_stages: [ful]}", "did you mean full?"),
+        ("monitoring: {required_signals: [[loss]]}", "each of the list is one name"),
+        ("cost: {max_cost: 0}", "A cap in money is more than 0"),
+        ("cost: {max_cots: 5}", "did you mean max_cost?"),
+        ("tuning: {trials: many}", "'many' is no count"),
+        ("tuning: {devices_per_team: 2}\nclasses: {sweep: {devices_per_team: 3}}", "give it once"),
+        ("promotion: {seeds: -1}", "-1 is no count"),
+        ("retention: {delete_after: 7}", "7 has no unit"),
+        ("retention: {keep_last: 0}", "The newest checkpoint is always kept"),
+        ("governance: {may_promote: ada}", "'ada' is no list"),
+        ("governance: {teams: {leads: ada}}", "'ada' is no list"),
     ],
 )
 def test_what_cannot_hold_is_refused_in_words(text: str, words: str) -> None:

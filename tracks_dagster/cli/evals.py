@@ -89,7 +89,15 @@ def _describe_eval(run_id: str, asked: RequestedEval) -> str:
 def waive_command(run_id: str, suite: str, why: str, by: str, as_json: bool) -> None:
     """Give the required eval SUITE of RUN up, so that the run can finish without it."""
     check_words({"why": why, "by": by})
-    waived = waive(open_app().tracks, check_run_id(run_id), suite, by=by, why=why)
+    app = open_app()
+    waived = waive(
+        app.tracks,
+        check_run_id(run_id),
+        suite,
+        by=by,
+        why=why,
+        governance=app.policy.contracts.governance,
+    )
     print_answer(
         f"{run_id} may finish without {waived.suite}; it cannot be promoted on it.",
         {"run_id": run_id, **to_json(waived)},
@@ -125,7 +133,7 @@ def promote_command(
     ref = _find_checkpoint(tracks.run(run_id), step)
     if bundle is not None:
         check_free(bundle)
-    decided = promote(tracks, ref, alias=alias, by=by, why=why)
+    decided = promote(app, ref, alias=alias, by=by, why=why)
     verb = "Promoted" if decided.promoted else "Did not promote"
     sentence = f"{verb} step {ref.step} of {run_id} to {alias}: {decided.why}"
     answer = to_json(decided)

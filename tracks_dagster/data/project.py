@@ -155,7 +155,7 @@ class Project:
     absolute path or a name; None for the one of `tracks`. by_files,
     replay_steps: as in `Program`. schedule: None
     where only people start runs. workload_class: None for the policy's default.
-    team: None as the run is asked for.
+    team, on_call: None as the run is asked for.
     """
 
     name: str
@@ -177,6 +177,7 @@ class Project:
     schedule: Schedule | None = None
     workload_class: str | None = None
     team: str | None = None
+    on_call: str | None = None
 
 
 def program_of_project(project: Project) -> Program:

@@ -52,7 +52,8 @@ KEYS: Mapping[str, _Key] = {
     "keys": _Key(
         comment=(
             "Which of your keys mean what, where they are called something else: steps, seed, lr,",
-            "micro_batch, accumulation, global_batch, loader_workers, activation_checkpointing.",
+            "micro_batch, accumulation, global_batch, loader_workers, activation_checkpointing, and",
+            "(a policy may ask for them) schedule, warmup, weight_decay, optimizer, base_checkpoint.",
             "Then --steps and --seed change your keys, and so do retries, as after an out-of-memory.",
         ),
         example={"steps": "max_iters", "micro_batch": "batch_size"},
@@ -71,6 +72,7 @@ KEYS: Mapping[str, _Key] = {
         example="single",
     ),
     "team": _Key(comment=("Whose share of the devices it takes.",), example="research"),
+    "on_call": _Key(comment=("Whom to call when a run needs a person.",), example="ada"),
     "checkpoint": _Key(
         comment=(
             "When a checkpoint is saved; the first of both counts. With replay: 1 a planned stop",

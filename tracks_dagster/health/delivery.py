@@ -6,11 +6,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from fnmatch import fnmatchcase
 
-from tracks_dagster.health.messages import SEVERITIES, YELLOW, Event, Message
+from tracks_dagster.health.messages import RED, SEVERITIES, YELLOW, Event, Message
+from tracks_dagster.health.rules import RULES
+from tracks_dagster.retry.contracts import Contracts, refused
 from tracks_dagster.track.ports import is_part
 from tracks_dagster.track.records import Json, format_time, parse_time, sha256_hex
 
@@ -76,6 +79,30 @@ def wants(channel: Channel, message: Message) -> bool:
         return True
     is_enough = SEVERITIES.index(message.severity or YELLOW) >= SEVERITIES.index(channel.severity)
     return is_enough and any(fnmatchcase(message.rule, rule) for rule in channel.rules)
+
+
+def check_heard(
+    contracts: Contracts, stage: str, team: str, load: Callable[[], Delivery | None]
+) -> None:
+    """Raise InvalidInput where the policy asks that alerts of a stage reach somebody, and red ones of
+    this team would not. load: reads who is told."""
+    if stage not in contracts.monitoring.notify_stages:
+        return
+    delivery = load()
+    channels = () if delivery is None else delivery.channels
+    red = [rule.name for rule in RULES.values() if rule.severity == RED]
+    unheard = [name for name in red if not any(_hears(each, name, team) for each in channels)]
+    if unheard:
+        raise refused(
+            "monitoring.notify_stages",
+            f"red alerts ({', '.join(unheard)}) of a {stage} run of team {team} would reach nobody. "
+            "Name a channel for them in notify.yaml (docs/health.md).",
+        )
+
+
+def _hears(channel: Channel, rule: str, team: str) -> bool:
+    is_for_team = not channel.teams or any(fnmatchcase(team, each) for each in channel.teams)
+    return is_for_team and any(fnmatchcase(rule, each) for each in channel.rules)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from tracks_dagster.holds.storm import StormRule
+from tracks_dagster.retry.contracts import LIGHT, Contracts
 from tracks_dagster.retry.environments import EnvironmentRule
 from tracks_dagster.retry.node_health import NodeRule
 from tracks_dagster.scheduling.policy import SchedulingPolicy
@@ -116,7 +117,7 @@ class RetryPolicy:
     environment: which differences between the libraries that wrote a checkpoint and those of the gang
     that would resume from it refuse the resume; all others are only reported.
     storm: when the retries in a pool pause. nodes: what strikes a node, and when it is quarantined.
-    scheduling: who gets devices first.
+    scheduling: who gets devices first. contracts: what is asked of runs beside their retries.
     """
 
     rules: tuple[RetryRule, ...]
@@ -135,6 +136,7 @@ class RetryPolicy:
     storm: StormRule = field(default_factory=StormRule)
     nodes: NodeRule = field(default_factory=NodeRule)
     scheduling: SchedulingPolicy = field(default_factory=SchedulingPolicy)
+    contracts: Contracts = LIGHT
 
     def __post_init__(self) -> None:
         reasons = [rule.reason for rule in self.rules]

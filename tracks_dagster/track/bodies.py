@@ -24,6 +24,7 @@ WORDS = frozenset(
         "owner",
         "team",
         "expect",
+        "on_call",
         "decision",
         "decided_by",
         "closed_by",
@@ -207,6 +208,10 @@ class RunDeclared:
     workload_class: of the policy's classes; None: the policy's default.
     expect: what its owner expects of it, in words; asked of a run that costs much more than its source.
     max_cost: the money that it may cost, in the price table's currency; None: no cap.
+    on_call: whom to call when it needs a person. experiment: the question that it belongs to, by name;
+    baseline: the run of it that this one is compared with, None for the first of all.
+    required_artifacts, required_signals: what the policy asked then of a valid run
+    (`track.states.validity`).
     """
 
     run_id: str
@@ -234,6 +239,11 @@ class RunDeclared:
     workload_class: str | None = None
     expect: str | None = None
     max_cost: float | None = None
+    on_call: str | None = None
+    experiment: str | None = None
+    baseline: str | None = None
+    required_artifacts: tuple[str, ...] = ()
+    required_signals: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Read the snapshot that notebooks of older versions named, "none", as none."""

@@ -22,6 +22,9 @@ LOCAL = "local"
 ALONE = "script"  # as the family of a script outside an attempt, whose code nobody stored
 KUBERNETES = "kubernetes"
 
+# How serious a run is
+STAGES = ("smoke", "canary", "full")
+
 # Dagster jobs
 TRAIN_ATTEMPT_JOB = "train_attempt"
 EVALUATE_CHECKPOINT_JOB = "evaluate_checkpoint"

@@ -18,6 +18,11 @@ GLOBAL_BATCH = "global_batch"  # samples of one step, over all ranks
 LR = "lr"
 LOADER_WORKERS = "loader_workers"
 ACTIVATION_CHECKPOINTING = "activation_checkpointing"
+SCHEDULE = "schedule"  # how the learning rate changes
+WARMUP = "warmup"
+WEIGHT_DECAY = "weight_decay"
+OPTIMIZER = "optimizer"
+BASE_CHECKPOINT = "base_checkpoint"  # the weights that it starts from
 ROLES = (
     STEPS,
     SEED,
@@ -27,6 +32,11 @@ ROLES = (
     LR,
     LOADER_WORKERS,
     ACTIVATION_CHECKPOINTING,
+    SCHEDULE,
+    WARMUP,
+    WEIGHT_DECAY,
+    OPTIMIZER,
+    BASE_CHECKPOINT,
 )
 LEARNING_RATES = (LR, "learning_rate")  # what a key of that role is called where nobody says so
 

@@ -61,13 +61,15 @@ class EvalsOfRun:
     promotions: tuple[PromotionDecided, ...]
 
 
-def tick_evals(world: World, time_slice: TimeSlice = ONE_BY_ONE) -> Tick[EvalsOfRun]:
+def tick_evals(
+    world: World, time_slice: TimeSlice = ONE_BY_ONE, *, is_promoting: bool = True
+) -> Tick[EvalsOfRun]:
     """Do what is due for every run, and return what Dagster has to be asked for.
 
     A finished run is looked at again while an eval of it that a person asked for is open, and while its
-    promotion was refused for a quarantine.
+    promotion was refused for a quarantine. is_promoting: promotions wait while nobody knows the policy.
     """
-    deciders: tuple[Decider[World], ...] = (EVALS, PROMOTIONS)
+    deciders: tuple[Decider[World], ...] = (EVALS, PROMOTIONS) if is_promoting else (EVALS,)
     due = due_by_run(world, deciders)
 
     def look(run_id: str) -> Tick[EvalsOfRun]:

@@ -8,6 +8,7 @@ one.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -38,8 +39,18 @@ from tracks_dagster.holds.hold import stop_of
 from tracks_dagster.ledger.deciding import Answer, Append, Wait
 from tracks_dagster.ledger.effects.deciding import HasTracks
 from tracks_dagster.ledger.effects.tracks import Tracks
+from tracks_dagster.ledger.ports import Ledger
+from tracks_dagster.retry.contracts import (
+    SWEEP,
+    Contracts,
+    check_declaration,
+    check_trials,
+    within,
+)
+from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.retry.effects.due import runs_without_attempts
 from tracks_dagster.retry.effects.node_health import avoid_now
+from tracks_dagster.retry.policy import RetryPolicy
 from tracks_dagster.scheduling.policy import SchedulingPolicy
 from tracks_dagster.track import names
 from tracks_dagster.track.bodies import (
@@ -55,7 +66,12 @@ from tracks_dagster.track.bodies import (
     SnapshotRef,
 )
 from tracks_dagster.track.errors import InvalidInput
-from tracks_dagster.track.names import ALERT_FIRST_ATTEMPT_HELD, WATCH_ATTEMPTS, check_run_id
+from tracks_dagster.track.names import (
+    ALERT_FIRST_ATTEMPT_HELD,
+    STAGES,
+    WATCH_ATTEMPTS,
+    check_run_id,
+)
 from tracks_dagster.track.ports import NewUid
 from tracks_dagster.track.records import Draft, Json, Kind, Record, sha256_hex
 from tracks_dagster.track.roles import GLOBAL_BATCH, STEPS, Roles, roles_of, value_of
@@ -65,9 +81,8 @@ from tracks_dagster.track.states.run_state import RunState
 from tracks_dagster.track.text.safe_text import check_words
 from tracks_dagster.track.track import code_diff_key, code_key, run_track
 
-STAGES = ("smoke", "canary", "full")
 DRILLS_MAX = 16
-SHIPPED = SchedulingPolicy()  # where no policy file says otherwise
+EXPERIMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 EVAL_SEED = 0  # every eval of a suite sees the same held-out samples in the same order
 
 # Generous on purpose: the estimate only feeds the cap on a run's device-hours (1.5 times it, and
@@ -89,7 +104,8 @@ class RunRequest:
     branched_from: the checkpoint of another run to start from, or None
     (`attempts.effects.branches`). checkpoints_may_be_off: whether the policy allows neither
     steps nor seconds between checkpoints. retention: which checkpoints are kept when nothing pins
-    them. workload_class: None takes the policy's default. expect, max_cost: as in `RunDeclared`.
+    them. workload_class: None takes the policy's default. expect, max_cost, on_call, experiment,
+    baseline: as in `RunDeclared`.
     launcher and what follows it: as in `ComputeRequest`.
     """
 
@@ -111,6 +127,9 @@ class RunRequest:
     workload_class: str | None = None
     expect: str | None = None
     max_cost: float | None = None
+    on_call: str | None = None
+    experiment: str | None = None
+    baseline: str | None = None
     drills: tuple[str, ...] = ()
     project: Project | None = None
     archive: bytes | None = field(default=None, repr=False)
@@ -146,6 +165,8 @@ def defaults_of(project: Project) -> dict[str, Any]:
     }
     if project.team is not None:
         found["team"] = project.team
+    if project.on_call is not None:
+        found["on_call"] = project.on_call
     if project.cadence is not None:
         found["checkpoint_every_steps"] = project.cadence.every_steps
         found["checkpoint_every_s"] = project.cadence.every_s
@@ -157,19 +178,21 @@ def declare(
     request: RunRequest,
     *,
     check_gang: CheckGang | None = None,
-    scheduling: SchedulingPolicy = SHIPPED,
+    policy: RetryPolicy = DEFAULT_POLICY,
+    ledger: Ledger | None = None,
 ) -> RunDeclared:
     """Record the run and open its first attempt; return the declaration in the track.
 
     Idempotent: a run of that id that exists is left as it is, and only a first attempt that a killed
     caller did not come to open is opened. check_gang: refuses what the launcher could not start;
-    scheduling: has the workload classes, and the teams. Raises InvalidInput, with nothing written.
+    policy: has the workload classes, the teams, and what is asked of a declaration; ledger: counts the
+    trials of an experiment. Raises InvalidInput, with nothing written.
     """
     state = tracks.find_run(check_run_id(request.run_id))
     if state is None:
-        declared = plan_run(tracks, request, scheduling=scheduling)
+        declared = plan_run(tracks, request, policy=policy, ledger=ledger)
         if check_gang is not None:
-            check_gang(first_gang(request, tracks.store.url, scheduling))
+            check_gang(first_gang(request, tracks.store.url, policy.scheduling))
         if request.branched_from is not None:  # pinned before anybody relies on it
             pin_source(tracks, request.branched_from, request.run_id, by=request.owner)
         # Before the record: from then on the watcher may open the attempt that needs it. A caller
@@ -227,8 +250,10 @@ def check_request(request: RunRequest) -> dict[str, Json]:
     Raises InvalidInput.
     """
     check_run_id(request.run_id)
+    said = {"expect": request.expect, "on_call": request.on_call}
     words = {"intent": request.intent, "owner": request.owner, "team": request.team}
-    check_words(words if request.expect is None else {**words, "expect": request.expect})
+    check_words({**words, **{name: text for name, text in said.items() if text is not None}})
+    _check_experiment(request)
     if request.stage not in STAGES:
         raise InvalidInput(f"There is no stage {request.stage!r}; use {', '.join(STAGES)}.")
     config = _config(request)
@@ -265,11 +290,17 @@ def ask_expectation(tracks: Tracks, request: RunRequest) -> str | None:
 
 
 def plan_run(
-    tracks: Tracks, request: RunRequest, *, scheduling: SchedulingPolicy = SHIPPED
+    tracks: Tracks,
+    request: RunRequest,
+    *,
+    policy: RetryPolicy = DEFAULT_POLICY,
+    ledger: Ledger | None = None,
 ) -> RunDeclared:
     """Return what `declare` would record, and write nothing; raises InvalidInput."""
+    request = within_policy(request, policy.contracts)
     config = check_request(request)
-    check_queue(request, scheduling)
+    check_queue(request, policy.scheduling)
+    _check_baseline(tracks, request)
     if (question := ask_expectation(tracks, request)) is not None:
         raise InvalidInput(question)
     project, archive = _project(request), _archive(request)
@@ -280,7 +311,7 @@ def plan_run(
     refuse_declaration(tracks, request.run_id, request.code, code_sha256, request.branched_from)
     steps = value_of(config, _roles(request), STEPS)
     snapshot = _snapshot(tracks, request)
-    return RunDeclared(
+    declared = RunDeclared(
         run_id=request.run_id,
         model_family=request.family,
         config=config,
@@ -308,7 +339,56 @@ def plan_run(
         workload_class=request.workload_class,
         expect=request.expect,
         max_cost=request.max_cost,
+        on_call=request.on_call,
+        experiment=request.experiment,
+        baseline=request.baseline,
+        required_artifacts=policy.contracts.tracking.required_artifacts,
+        required_signals=policy.contracts.monitoring.required_signals,
     )
+    class_name = policy.scheduling.class_name(declared.workload_class)
+    check_declaration(policy.contracts, declared, class_name=class_name)
+    if class_name == SWEEP and declared.experiment is not None and ledger is not None:
+        trials = _trials(ledger, declared.experiment, policy.scheduling)
+        check_trials(policy.contracts, declared.experiment, trials)
+    return declared
+
+
+def within_policy(request: RunRequest, contracts: Contracts) -> RunRequest:
+    """Return the request with the policy's cap in money and least retention, where it has its own of
+    neither."""
+    cap = contracts.cost.max_cost if request.max_cost is None else request.max_cost
+    return replace(request, max_cost=cap, retention=within(contracts, request.retention))
+
+
+def _check_experiment(request: RunRequest) -> None:
+    name = request.experiment
+    if name is None and request.baseline is not None:
+        raise InvalidInput(
+            f"--baseline {request.baseline} belongs to an experiment; give --experiment NAME too."
+        )
+    if name is not None and not EXPERIMENT.fullmatch(name):
+        raise InvalidInput(
+            f"{name!r} cannot name an experiment: use 1 to 64 letters, digits, '.', '_' and '-', "
+            "a letter or digit first, for example wider-model."
+        )
+
+
+def _check_baseline(tracks: Tracks, request: RunRequest) -> None:
+    if request.baseline is not None and tracks.find_run(check_run_id(request.baseline)) is None:
+        raise InvalidInput(
+            f"There is no training run {request.baseline!r} to be the baseline of "
+            f"{request.experiment}; `tracks status` lists the runs."
+        )
+
+
+def _trials(ledger: Ledger, experiment: str, scheduling: SchedulingPolicy) -> int:
+    """Return how many runs of the class `sweep` the experiment has."""
+    [row] = ledger.query(
+        "select count(*) as trials from training_runs where experiment = :experiment and "
+        "coalesce(workload_class, :default_class) = :sweep",
+        {"experiment": experiment, "default_class": scheduling.default_class, "sweep": SWEEP},
+    )
+    return int(row["trials"])
 
 
 def _project(request: RunRequest) -> Project:

@@ -1,4 +1,4 @@
-"""`tracks policy`: the policy of retries and of the queue, and whether a file would be taken."""
+"""`tracks policy`: the policy of retries, of the queue and of what runs must say; is a file right?"""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import click
 
 from tracks_dagster.cli import BAD_NEWS
 from tracks_dagster.cli.common import as_json, print_json, print_table
+from tracks_dagster.retry.contracts import contract_lines
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.retry.policy import RetryPolicy, RuleLine, limit_lines, rule_lines
 from tracks_dagster.scheduling.policy import ClassLine, class_lines, queue_lines
@@ -38,7 +39,7 @@ _CLASS_TITLES = ("", "class", "priority", "queue", "end", "recovery", "promise",
 @as_json
 @click.pass_context
 def policy_command(ctx: click.Context, check: Path | None, as_json: bool) -> None:
-    """Show how often, how soon and how changed each failure is retried, and who gets devices first."""
+    """Show what is retried, how often and with which change; who gets devices first; what is asked."""
     settings = Settings.from_environment()
     path = check or find_policy_file(settings)
     policy = read_policy_file(check) if check is not None else load_policy(settings)
@@ -62,6 +63,10 @@ def policy_command(ctx: click.Context, check: Path | None, as_json: bool) -> Non
     click.echo()
     for line in queue_lines(policy.scheduling):
         click.echo(line)
+    if contracts := list(contract_lines(policy.contracts)):
+        click.echo("\nAsked of runs; what violates a rule is refused, or marked, by its name:")
+        for line in contracts:
+            click.echo(f"  {line}")
     for line in impossible:
         click.echo(f"IMPOSSIBLE {line}")
     click.echo()

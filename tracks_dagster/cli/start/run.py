@@ -21,7 +21,6 @@ from tracks_dagster.attempts.effects.local.project_code import (
     read_script_code,
 )
 from tracks_dagster.attempts.effects.runs import (
-    STAGES,
     RunRequest,
     ask_expectation,
     check_queue,
@@ -29,6 +28,7 @@ from tracks_dagster.attempts.effects.runs import (
     declare,
     first_gang,
     new_run_id,
+    within_policy,
 )
 from tracks_dagster.attempts.ports import FoundCode
 from tracks_dagster.checkpoints.retention import DIRECTIONS
@@ -49,15 +49,23 @@ from tracks_dagster.cli.terminal import RECORDED
 from tracks_dagster.data.effects.datasets.catalog import DATASETS
 from tracks_dagster.data.effects.projects import DEFAULT_PROJECT, SHIPPED
 from tracks_dagster.data.project import Project
+from tracks_dagster.health.delivery import check_heard
 from tracks_dagster.home.home_folder import check_home
 from tracks_dagster.reading import open_tracks_to_read
 from tracks_dagster.retry.caps import check_cap
-from tracks_dagster.retry.default_policy import DEFAULT_POLICY
+from tracks_dagster.retry.contracts import NO_INTENT
 from tracks_dagster.retry.policy import RetryPolicy
 from tracks_dagster.review.effects.outcome import read_outcome
-from tracks_dagster.settings import Settings, load_policy, load_prices
+from tracks_dagster.settings import (
+    Settings,
+    load_notify,
+    load_policy,
+    load_prices,
+    usable_policy,
+)
 from tracks_dagster.track.bodies import RetentionRule
-from tracks_dagster.track.errors import InvalidInput, NothingYet, SettingsError, StoreMissing
+from tracks_dagster.track.errors import InvalidInput, NothingYet, StoreMissing
+from tracks_dagster.track.names import STAGES
 from tracks_dagster.track.records import Json
 from tracks_dagster.track.roles import SEED, STEPS
 from tracks_dagster.track.states.lifecycle import RunLifecycle
@@ -195,6 +203,15 @@ def _refuse_family(ctx: click.Context, option: click.Parameter, name: str | None
     help="Save and end once it has cost so much, in the price table's currency.",
 )
 @click.option(
+    "--on-call", type=RECORDED, metavar="NAME", help="Whom to call when it needs a person."
+)
+@click.option(
+    "--experiment",
+    metavar="NAME",
+    help="The question that it belongs to; `tracks diff --experiment NAME` answers.",
+)
+@click.option("--baseline", metavar="RUN", help="The run of it that this one is compared with.")
+@click.option(
     "--wait-s",
     type=float,
     default=WAIT_S,
@@ -302,6 +319,7 @@ def _with_defaults(
         "ranks": project.ranks,
         "workload_class": project.workload_class,
         "team": project.team or declared["team"],
+        "on_call": project.on_call or declared["on_call"],
         **{name: getattr(rule, name) for name in RULE if name in declared},
     }
     if cadence is not None and not {"checkpoint_every_steps", "checkpoint_every_s"} & set(chosen):
@@ -335,6 +353,9 @@ def _request(
     workload_class: str | None,
     expect: str | None,
     max_cost: float | None,
+    on_call: str | None,
+    experiment: str | None,
+    baseline: str | None,
     drills: tuple[str, ...],
     compute: Mapping[str, Any],
     **retention: Any,
@@ -364,6 +385,9 @@ def _request(
         workload_class=workload_class,
         expect=expect,
         max_cost=max_cost,
+        on_call=on_call,
+        experiment=experiment,
+        baseline=baseline,
         drills=drills,
         # The code that a branch inherits has its source's version, but for this package's.
         **({"code": read_code_version(given.root)} if found is None else found.fields),
@@ -387,8 +411,9 @@ def _followed(
             ensure_snapshot_of(app, home, _dataset(request), data, request.snapshot_id)
     # Of a run that exists, only what a killed command left undone.
     with continue_hint(request.run_id):
-        scheduling = _policy(given, request).scheduling
-        declare(app.tracks, request, check_gang=gang_check(given), scheduling=scheduling)
+        policy = _policy(given, is_new=before is None)
+        check = gang_check(given)
+        declare(app.tracks, request, check_gang=check, policy=policy, ledger=app.ledger)
         shown = before.head.seq + 1 if before is not None else 0
         followed = drive(app, home, request.run_id, wait_s=wait_s, by=by, shown=shown)
         read = read_outcome(app.tracks, request.run_id, weights_sha256, by=by)
@@ -455,14 +480,17 @@ def _checked(
     if data is not None and request.snapshot_id is not None:
         raise InvalidInput("--data and --snapshot both name the data; give one of them.")
     request = request if origin is None else origin.inherited_by(request, given=chosen)
-    policy = _policy(given, request)
+    is_new = "run_id" not in chosen or _find_run(given, request.run_id) is None
+    policy = _policy(given, is_new=is_new)
     request = replace(request, checkpoints_may_be_off=policy.checkpoints_may_be_off)
+    request = within_policy(request, policy.contracts)
     check_place(request.launcher, chosen)
     check_request(request)
-    if "run_id" not in chosen or _find_run(given, request.run_id) is None:
+    if is_new:
         check_queue(request, policy.scheduling)  # a run that exists goes on whatever there is now
         if request.max_cost is not None:  # a broken price table hinders no other run
             check_cap(request.max_cost, load_prices(given), request.device_class)
+        check_heard(policy.contracts, request.stage, request.team, partial(load_notify, given))
         request = _with_expectation(given, request)
     gang_check(given)(first_gang(request, given.store_url, policy.scheduling))
     check_home(given.home)
@@ -488,18 +516,9 @@ def _with_expectation(given: Settings, request: RunRequest) -> RunRequest:
     return replace(request, expect=click.prompt("You expect", type=RECORDED, err=True))
 
 
-def _policy(given: Settings, request: RunRequest) -> RetryPolicy:
-    """Return the policy; the shipped one where the file is broken and the request asks nothing of it.
-
-    Raises SettingsError.
-    """
-    saves = request.checkpoint_every_steps is not None or request.checkpoint_every_s is not None
-    try:
-        return load_policy(given)
-    except SettingsError:
-        if request.workload_class is not None or not saves:
-            raise
-        return DEFAULT_POLICY
+def _policy(given: Settings, *, is_new: bool) -> RetryPolicy:
+    """Return the policy; a new run has to meet it, so for one a broken file raises SettingsError."""
+    return load_policy(given) if is_new else usable_policy(given)[0]
 
 
 def _dataset(request: RunRequest) -> str:
@@ -568,7 +587,7 @@ def intent_of(
     if drills:
         return f"Play the drill {', '.join(drills)}."
     if project is not None:
-        return f"A run of {project}; no intent was given."
+        return f"A run of {project}; {NO_INTENT}."
     raise InvalidInput(
         f"--intent is missing: say in a sentence what the run is for, for example {EXAMPLE}. It "
         "stands in the record, and `tracks search` finds it."

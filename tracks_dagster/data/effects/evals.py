@@ -19,6 +19,7 @@ from tracks_dagster.holds.effects.holds import Holds
 from tracks_dagster.ledger.deciding import Answer, Append, Wait
 from tracks_dagster.ledger.effects.deciding import HasTracks
 from tracks_dagster.ledger.effects.tracks import Tracks
+from tracks_dagster.retry.contracts import LIGHT, Governance, check_may
 from tracks_dagster.retry.effects.due import runs_with_evals
 from tracks_dagster.retry.policy import RetryPolicy
 from tracks_dagster.scheduling.effects.leases import DevicePool, no_devices
@@ -243,14 +244,26 @@ def find_eval(state: RunState, eval_id: str, number: int | None = None) -> EvalS
     return found[-1]
 
 
-def waive(tracks: Tracks, run_id: str, suite: str, *, by: str, why: str) -> EvalWaived:
+def waive(
+    tracks: Tracks,
+    run_id: str,
+    suite: str,
+    *,
+    by: str,
+    why: str,
+    governance: Governance = LIGHT.governance,
+) -> EvalWaived:
     """Let a required eval go, in a person's words. A suite that was waived before stays so.
 
-    Raises UnknownRun, and InvalidInput when the run requires no such suite or a word is missing.
+    Raises UnknownRun, and InvalidInput when the run requires no such suite, a word is missing, or `by`
+    may not by the policy's `governance`.
     """
     if not by.strip() or not why.strip():
         raise InvalidInput("To waive an eval, say who waives it and why.")
-    required = sorted({e.suite for e in tracks.run(run_id).declared.evals})
+    declared = tracks.run(run_id).declared
+    doing = f"{by.strip()} may not waive {suite} of {run_id}"
+    check_may(governance, "may_waive", doing, by.strip(), declared.owner)
+    required = sorted({e.suite for e in declared.evals})
     if suite not in required:
         raise InvalidInput(
             f"{run_id} requires no eval {suite!r}; it requires: {', '.join(required) or 'none'}."

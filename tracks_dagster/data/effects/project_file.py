@@ -121,6 +121,7 @@ def parse_project(file: SettingsFile, folder: Path) -> Project | None:
         schedule=_schedule(found.schedule, found.dataset, file),
         workload_class=found.workload_class,
         team=found.team,
+        on_call=found.on_call,
     )
     entry = project.entry
     for words in (*_entry_problems(entry, folder), *unknown_placeholders(project, entry)):
@@ -547,3 +548,4 @@ class _ProjectFile(FileModel):
     schedule: _Schedule | None = None
     workload_class: _Word | None = Field(None, alias="class")
     team: _Word | None = None
+    on_call: _Word | None = None

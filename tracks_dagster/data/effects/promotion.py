@@ -6,24 +6,31 @@ that a run shows why it was not promoted. A person gets an error at once, and no
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, replace
 
+from tracks_dagster.data.effects.evals import HasPolicy
 from tracks_dagster.holds.effects.holds import Holds
 from tracks_dagster.ledger.deciding import Append
-from tracks_dagster.ledger.effects.deciding import HasTracks
-from tracks_dagster.ledger.effects.tracks import Tracks
+from tracks_dagster.retry.contracts import check_may, refused
 from tracks_dagster.retry.effects.due import runs_with_evals, runs_with_promotion_on_hold
 from tracks_dagster.track import names
-from tracks_dagster.track.bodies import PromotionDecided
+from tracks_dagster.track.bodies import PromotionDecided, PromotionRule
 from tracks_dagster.track.body_json import from_json
 from tracks_dagster.track.errors import InvalidInput, UnknownRun
 from tracks_dagster.track.records import Draft, Kind
+from tracks_dagster.track.roles import SEED, key_of
 from tracks_dagster.track.states import evals
 from tracks_dagster.track.states.checkpoints import CheckpointRef
 from tracks_dagster.track.states.evals import final_checkpoint, newest_completed
 from tracks_dagster.track.states.run_state import RunState
+from tracks_dagster.track.states.validity import why_invalid
+from tracks_dagster.track.text.units import counted
 
 STEPS_NAMED_MAX = 5  # that have an eval, the last ones
+SEEDS_LOOKED_AT_MAX = (
+    200  # the newest runs of the same code, among which other seeds are looked for
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,12 +43,12 @@ class Promotions:
 
     name: str = names.RUN_EVALS
 
-    def due(self, world: HasTracks) -> list[str]:
+    def due(self, world: HasPolicy) -> list[str]:
         """Return the runs that have or owe evals, then those whose refusal may be decided again."""
         ledger, now = world.ledger, world.tracks.now()
         return [*runs_with_evals(ledger), *runs_with_promotion_on_hold(ledger, now)]
 
-    def decide(self, state: RunState, world: HasTracks) -> Append | None:
+    def decide(self, state: RunState, world: HasPolicy) -> Append | None:
         """Return the promotion or its refusal; None when that is not due."""
         rule, final = state.declared.promotion, final_checkpoint(state)
         if rule is None or final is None:
@@ -56,7 +63,13 @@ class Promotions:
         if was_on_hold and hold is not None:
             return None
         why, against = "The run's own rule:", hold.sentence if hold is not None else None
-        decided = evals.decide_promotion(state, proposed, why=why, hold=against)
+        decided = evals.decide_promotion(
+            state,
+            proposed,
+            why=why,
+            hold=against,
+            by_policy=_against_by_policy(world, state, proposed, by=state.declared.owner),
+        )
         return Append(
             draft=world.tracks.draft(Kind.PROMOTION_DECIDED, decided),
             what="promoted" if decided.promoted else "not promoted",
@@ -73,7 +86,7 @@ _HOLDER = """
 
 
 def _beside_holder(
-    world: HasTracks, state: RunState, proposed: PromotionDecided
+    world: HasPolicy, state: RunState, proposed: PromotionDecided
 ) -> PromotionDecided:
     """Return the proposal with the project's checkpoint that has the alias, and what that measured."""
     rows = world.ledger.query(
@@ -89,8 +102,90 @@ def _beside_holder(
     return replace(proposed, holder=found.ref, holder_value=value)
 
 
+def _against_by_policy(
+    world: HasPolicy, state: RunState, proposed: PromotionDecided, *, by: str
+) -> list[str]:
+    """Return what the policy has against a promotion; by: the person who asks, or whose rule it is."""
+    contracts, owner = world.policy.contracts, state.declared.owner
+    found = []
+    try:
+        doing = f"{by} may not promote {state.run_id}"
+        check_may(contracts.governance, "may_promote", doing, by, owner)
+    except InvalidInput as error:
+        found.append(str(error))
+    if contracts.promotion.only_valid and (missing := why_invalid(state)) is not None:
+        found.append(str(refused("promotion.only_valid", f"the run is not valid: {missing}.")))
+    asked = contracts.promotion.seeds
+    if asked and not evals.objections(state, proposed):
+        seeds = _other_seeds(world, state, proposed)
+        if len(seeds) < asked:
+            there = f", it has {', '.join(seeds)}" if seeds else ""
+            words = (
+                f"{counted(asked, 'other seed')} of the same code, config and data must meet the "
+                f"threshold too{there}. `tracks run --seed N` trains one; then promote this again."
+            )
+            found.append(str(refused("promotion.seeds", words)))
+    return found
+
+
+_SAME_PROJECT = """
+    select run_id, config_json from training_runs
+    where model_family = :project and run_id <> :run_id and trainer like :code
+    order by declared_at desc, run_id limit :runs_max
+"""
+
+
+def _other_seeds(world: HasPolicy, state: RunState, proposed: PromotionDecided) -> dict[str, str]:
+    """Return seed → run of the runs that differ by their seed alone and meet the same threshold."""
+    declared = state.declared
+    key = key_of(declared.config, declared.roles, SEED)
+    rows = world.ledger.query(
+        _SAME_PROJECT,
+        {
+            "project": declared.model_family,
+            "run_id": state.run_id,
+            "code": f"%{declared.trainer.rpartition('/')[2]}",
+            "runs_max": SEEDS_LOOKED_AT_MAX,
+        },
+    )
+    if key is None or not rows:
+        return {}
+    own = {**declared.config, key: None}
+    found: dict[str, str] = {}
+    for row in rows:
+        config = json.loads(row["config_json"])
+        seed = str(config.get(key))
+        if {**config, key: None} != own or seed == str(declared.config[key]) or seed in found:
+            continue
+        other = world.tracks.run(row["run_id"])
+        if other.declared.snapshot == declared.snapshot and _meets(other, proposed):
+            found[seed] = row["run_id"]
+    return found
+
+
+def _meets(other: RunState, proposed: PromotionDecided) -> bool:
+    """Whether another run's final checkpoint, measured in the same way, meets the threshold."""
+    final = final_checkpoint(other)
+    if final is None:
+        return False
+    rule = PromotionRule(
+        alias=proposed.alias,
+        suite=proposed.suite,
+        metric=proposed.metric,
+        direction=proposed.direction,
+        threshold=proposed.threshold,
+    )
+    its = evals.propose(other, final, rule, decided_by=proposed.decided_by)
+    is_measured_alike = (its.suite_version, its.snapshot, its.seed) == (
+        proposed.suite_version,
+        proposed.snapshot,
+        proposed.seed,
+    )
+    return is_measured_alike and not evals.objections(other, its)
+
+
 def promote(
-    tracks: Tracks, checkpoint: CheckpointRef, *, alias: str, by: str, why: str
+    world: HasPolicy, checkpoint: CheckpointRef, *, alias: str, by: str, why: str
 ) -> PromotionDecided:
     """Record that a person gives `alias` to `checkpoint`, on its newest completed eval.
 
@@ -101,10 +196,12 @@ def promote(
     if not why.strip():
         raise InvalidInput("A promotion needs a reason; say why in a sentence.")
 
+    tracks = world.tracks
+
     def choose(state: RunState | None) -> Draft | None:
         if state is None:
             return None
-        decided = _by_person(tracks, state, checkpoint, alias=alias.strip(), by=by, why=why.strip())
+        decided = _by_person(world, state, checkpoint, alias=alias.strip(), by=by, why=why.strip())
         return tracks.draft(Kind.PROMOTION_DECIDED, decided)
 
     record = tracks.decide_run(checkpoint.run_id, choose)
@@ -114,7 +211,7 @@ def promote(
 
 
 def _by_person(
-    tracks: Tracks, state: RunState, checkpoint: CheckpointRef, *, alias: str, by: str, why: str
+    world: HasPolicy, state: RunState, checkpoint: CheckpointRef, *, alias: str, by: str, why: str
 ) -> PromotionDecided:
     rule = state.declared.promotion
     if rule is None:
@@ -125,9 +222,10 @@ def _by_person(
         )
     rule = replace(rule, alias=alias, better_by=None)
     proposed = evals.propose(state, checkpoint, rule, decided_by=by)
-    hold = Holds(tracks).on_checkpoint(checkpoint, state, snapshot=proposed.snapshot)
+    hold = Holds(world.tracks).on_checkpoint(checkpoint, state, snapshot=proposed.snapshot)
     against = hold.sentence if hold is not None else None
-    decided = evals.decide_promotion(state, proposed, why=why, hold=against)
+    by_policy = _against_by_policy(world, state, proposed, by=by)
+    decided = evals.decide_promotion(state, proposed, why=why, hold=against, by_policy=by_policy)
     if not decided.promoted:
         raise InvalidInput(
             f"Cannot promote step {checkpoint.step} of {state.run_id} to {alias!r}: {decided.why}. "

@@ -17,6 +17,7 @@ from tracks_dagster.track.states.evals import evaluates_commits
 from tracks_dagster.track.states.lifecycle import RunStatus, run_status
 from tracks_dagster.track.states.mute_state import Mute, Unmute
 from tracks_dagster.track.states.run_state import Dated, RunState
+from tracks_dagster.track.states.validity import why_invalid
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,6 +142,18 @@ NO_EXPECTATION: Absence[RunView] = Absence(
 )
 NO_CAP: Absence[RunView] = Absence(
     "no_cap", "no cap in money was given", lambda v: v.state.declared.max_cost is None
+)
+NO_ON_CALL: Absence[RunView] = Absence(
+    "no_on_call", "nobody was named", lambda v: v.state.declared.on_call is None
+)
+NO_EXPERIMENT: Absence[RunView] = Absence(
+    "no_experiment", "it belongs to no experiment", lambda v: v.state.declared.experiment is None
+)
+NO_BASELINE: Absence[RunView] = Absence(
+    "no_baseline", "it names none to compare with", lambda v: v.state.declared.baseline is None
+)
+VALID: Absence[RunView] = Absence(
+    "valid", "nothing is missing", lambda v: why_invalid(v.state) is None
 )
 NO_PROGRAM: Absence[RunView] = Absence(
     "no_program",
@@ -275,6 +288,16 @@ RUN: tuple[Fact[RunView], ...] = (
          "what its owner expected of it", absent=(NO_EXPECTATION,)),
     Fact("max_cost", REAL, lambda v: v.state.declared.max_cost,
          "what it may cost, in the price table's currency, as declared", absent=(NO_CAP,)),
+    Fact("on_call", TEXT, lambda v: v.state.declared.on_call,
+         "whom to call when it needs a person", absent=(NO_ON_CALL,)),
+    Fact("experiment", TEXT, lambda v: v.state.declared.experiment,
+         "the question that it belongs to", absent=(NO_EXPERIMENT,)),
+    Fact("baseline", TEXT, lambda v: v.state.declared.baseline,
+         "the run of the experiment that it is compared with", absent=(NO_EXPERIMENT, NO_BASELINE)),
+    Fact("is_valid", TRUTH, lambda v: why_invalid(v.state) is None,
+         "whether it has left what the policy asked for when it was declared"),
+    Fact("invalid_why", TEXT, lambda v: why_invalid(v.state),
+         "what is missing, with the policy's rule", absent=(VALID,)),
     Fact("state", TEXT, lambda v: v.status.state,
          "running, waiting, succeeded, refused or cancelled"),
     Fact("state_why", TEXT, lambda v: v.status.why, "the same in a sentence", json="why"),

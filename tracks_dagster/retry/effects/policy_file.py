@@ -1,29 +1,33 @@
-"""A person's policy file: what it names replaces the default, everything else stays.
+"""A person's policy file, in ten sections: what it names replaces the default, everything else stays.
 
 Nothing is guessed and nothing skipped: a file with one error changes nothing.
 
-    reasons:                      # one row a termination reason, as in `RetryRule`
-      node_failure: {count: 8, window: 7d, backoff: 30s, backoff_max: 20min}
-    limits: {fingerprint_limit: 4}
-    storm: {ends: 20}
-    nodes: {strikes: 3, window: 14d}
-    scheduling: {order: fair}     # and of the queue, docs/scheduling.md
-    classes: {sweep: {devices_per_team: 4}}
-    teams: {vision: {devices: 8}}
+    submission: {required_fields: [owner, team, on_call]}
+    scheduling:
+      order: fair                 # the queue, docs/scheduling.md
+      classes: {sweep: {devices_per_owner: 4}}
+    fault_tolerance:
+      reasons:                    # one row a termination reason, as in `RetryRule`
+        node_failure: {count: 8, window: 7d, backoff: 30s, backoff_max: 20min}
+      limits: {fingerprint_limit: 4}
+    tracking: {required_artifacts: [checkpoint, logs]}
+    governance: {may_promote: [owner]}
+
+The keys of `fault_tolerance`, and `classes`, `teams` and `owners`, may also stand alone, as in files
+from before there were sections.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import Annotated, Any, TypeVar
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from pydantic import Field, PlainValidator
 
-from tracks_dagster.holds.storm import StormRule
+from tracks_dagster.retry.contracts import ANY_CLASS, FIELDS, PARAMETERS, SWEEP, Contracts
 from tracks_dagster.retry.environments import EnvironmentRule
-from tracks_dagster.retry.node_health import NodeRule
-from tracks_dagster.retry.policy import NEED_A_RULE, Remedy, RetryPolicy, RetryRule
+from tracks_dagster.retry.policy import NEED_A_RULE, Remedy, RetryPolicy
 from tracks_dagster.scheduling.policy import (
     NO_TIME_SLICES,
     Allowance,
@@ -34,22 +38,19 @@ from tracks_dagster.scheduling.policy import (
     WorkloadClass,
 )
 from tracks_dagster.track.effects.settings_file import LEFT_OUT, FileModel, Loc, SettingsFile
+from tracks_dagster.track.names import STAGES
 from tracks_dagster.track.reasons import TerminationReason
+from tracks_dagster.track.states.validity import ARTIFACTS
 from tracks_dagster.track.text import units
 from tracks_dagster.track.text.nearest import unknown
 from tracks_dagster.track.text.units import shown
 
-Rules = TypeVar(
-    "Rules",
-    RetryRule,
-    RetryPolicy,
-    StormRule,
-    NodeRule,
-    SchedulingPolicy,
-    WorkloadClass,
-    Allowance,
-)
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
+Rules = TypeVar("Rules", bound="DataclassInstance")
+
+FAULT_TOLERANCE, SCHEDULING = "fault_tolerance", "scheduling"
 ANY, EXACT = "any", "exact"  # of an environment's key: a difference is only reported, or refuses
 ANY_PARTS = 0
 
@@ -59,58 +60,110 @@ _FAILURES = {reason.value: reason for reason in sorted(NEED_A_RULE)}
 def read_policy(file: SettingsFile, base: RetryPolicy) -> RetryPolicy:
     """Return `base` as the file changes it; raises SettingsError with all that is wrong."""
     found = file.read(_PolicyFile) or _PolicyFile()
+    for section, part in (
+        (FAULT_TOLERANCE, found.fault_tolerance),
+        (SCHEDULING, found.scheduling),
+    ):
+        for key in found.given().keys() & part.given().keys():
+            first = file.line((key,))
+            file.refuse((section, key), f"{key} was given before, in line {first}; give it once.")
+    try:
+        policy = _fault_tolerance(base, found, file, ())
+        policy = _fault_tolerance(policy, found.fault_tolerance, file, (FAULT_TOLERANCE,))
+        scheduling = _queue(policy.scheduling, found, file, ())
+        scheduling = _queue(scheduling, found.scheduling, file, (SCHEDULING,))
+        policy = replace(
+            policy,
+            scheduling=_changed(scheduling, found.scheduling.order_alone(), file, (SCHEDULING,)),
+            contracts=_contracts(base.contracts, found, file, scheduling.classes),
+        )
+    except ValueError as error:  # every row holds by itself, but not beside the others
+        file.refuse((), str(error))
+    if file.problems:
+        raise file.error()
+    return _with_sweeps(policy)
+
+
+def _fault_tolerance(
+    base: RetryPolicy, found: _FaultTolerance, file: SettingsFile, at: Loc
+) -> RetryPolicy:
+    """Return `base` as the part of the file at `at` changes it; raises ValueError."""
     rules = {rule.reason: rule for rule in base.rules}
     for reason, row in found.reasons.items():
-        rules[reason] = _changed(rules[reason], row, file, ("reasons", reason))
+        rules[reason] = _changed(rules[reason], row, file, (*at, "reasons", reason))
     environment = {rule.key: rule for rule in base.environment}
     for key, parts in found.environment.items():
         if parts == ANY_PARTS:
             environment.pop(key, None)
         else:
             environment[key] = EnvironmentRule(key=key, parts=parts)
-    changed = _changed(base, found.limits, file, ("limits",))
-    try:
-        policy = replace(
-            changed,
-            rules=tuple(rules.values()),
-            environment=tuple(environment.values()),
-            storm=_changed(base.storm, found.storm, file, ("storm",)),
-            nodes=_changed(base.nodes, found.nodes, file, ("nodes",)),
-            scheduling=_scheduling(base.scheduling, found, file),
-            larger_devices={**base.larger_devices, **found.larger_devices},
-            other_pools={**base.other_pools, **found.other_pools},
-        )
-    except ValueError as error:  # every row holds by itself, but not beside the others
-        file.refuse((), str(error))
-    if file.problems:
-        raise file.error()
-    return policy
+    return replace(
+        _changed(base, found.limits, file, (*at, "limits")),
+        rules=tuple(rules.values()),
+        environment=tuple(environment.values()),
+        storm=_changed(base.storm, found.storm, file, (*at, "storm")),
+        nodes=_changed(base.nodes, found.nodes, file, (*at, "nodes")),
+        larger_devices={**base.larger_devices, **found.larger_devices},
+        other_pools={**base.other_pools, **found.other_pools},
+    )
 
 
-def _scheduling(base: SchedulingPolicy, found: _PolicyFile, file: SettingsFile) -> SchedulingPolicy:
-    """Return `base` as the file changes it. A class that is not shipped needs a priority: a name that
-    was only mistyped would else be a class that nothing is of."""
+def _queue(base: SchedulingPolicy, found: _Queue, file: SettingsFile, at: Loc) -> SchedulingPolicy:
+    """Return `base` with the classes, teams and owners at `at`. A class that is not shipped needs a
+    priority: a name that was only mistyped would else be a class that nothing is of."""
     classes = dict(base.classes)
     for name, row in found.classes.items():
         if name not in classes and "priority" not in row.given():
             words = unknown("workload class", name, list(classes))
-            file.refuse(("classes", name), f"{words} One of your own needs a priority.")
+            file.refuse((*at, "classes", name), f"{words} One of your own needs a priority.")
             continue
         known = classes.get(name, WorkloadClass())
-        classes[name] = _changed(known, row, file, ("classes", name))
-    mine = replace(
+        classes[name] = _changed(known, row, file, (*at, "classes", name))
+    return replace(
         base,
         classes=classes,
-        teams={**base.teams, **_allowances("teams", found.teams, file)},
-        owners={**base.owners, **_allowances("owners", found.owners, file)},
+        teams={**base.teams, **_allowances((*at, "teams"), found.teams, file)},
+        owners={**base.owners, **_allowances((*at, "owners"), found.owners, file)},
     )
-    return _changed(mine, found.scheduling, file, ("scheduling",))
 
 
-def _allowances(
-    key: str, rows: Mapping[str, _Owner], file: SettingsFile
-) -> Mapping[str, Allowance]:
-    return {name: _changed(Allowance(), row, file, (key, name)) for name, row in rows.items()}
+def _allowances(at: Loc, rows: Mapping[str, _Owner], file: SettingsFile) -> Mapping[str, Allowance]:
+    return {name: _changed(Allowance(), row, file, (*at, name)) for name, row in rows.items()}
+
+
+def _contracts(
+    base: Contracts, found: _PolicyFile, file: SettingsFile, classes: Iterable[str]
+) -> Contracts:
+    """Return `base` as the file changes it: each of its fields is a section of that name."""
+    sections = {each.name: getattr(found, each.name) for each in fields(base)}
+    known = [ANY_CLASS, *classes]
+    for name in found.submission.given().get("required_parameters", {}):
+        if name not in known:
+            at = ("submission", "required_parameters", name)
+            file.refuse(at, unknown("workload class", name, known))
+    tuning = found.tuning.given()
+    row = found.scheduling.classes.get(SWEEP) or found.classes.get(SWEEP)
+    if "devices_per_team" in tuning and row is not None and "devices_per_team" in row.given():
+        words = "devices_per_team is given for the class sweep too; give it once."
+        file.refuse(("tuning", "devices_per_team"), words)
+    return replace(
+        base,
+        **{
+            name: _changed(getattr(base, name), row, file, (name,))
+            for name, row in sections.items()
+        },
+    )
+
+
+def _with_sweeps(policy: RetryPolicy) -> RetryPolicy:
+    """Return the policy whose queue keeps what `tuning` gives a team's sweeps."""
+    most = policy.contracts.tuning.devices_per_team
+    if most is None:
+        return policy
+    classes = policy.scheduling.classes
+    sweep = replace(classes[SWEEP], devices_per_team=most)
+    scheduling = replace(policy.scheduling, classes={**classes, SWEEP: sweep})
+    return replace(policy, scheduling=scheduling)
 
 
 def _changed(rules: Rules, row: FileModel, file: SettingsFile, loc: Loc) -> Rules:
@@ -121,7 +174,7 @@ def _changed(rules: Rules, row: FileModel, file: SettingsFile, loc: Loc) -> Rule
     """
     keys = {name: str(each.alias) for name, each in type(row).model_fields.items()}
     given = {
-        keys[name]: value if isinstance(value, Mapping) else {name: value}
+        keys[name]: value if isinstance(value, _Fields) else {name: value}
         for name, value in row.given().items()
     }
     together = {name: value for fields in given.values() for name, value in fields.items()}
@@ -152,14 +205,25 @@ def _reason_with_a_row(value: str) -> TerminationReason:
     raise ValueError(unknown("termination reason", value, list(_FAILURES)))
 
 
+def _list_of(what: str, valid: Iterable[str] | None) -> units.Reader[tuple[str, ...]]:
+    """Return the reader of a list of names, of `valid` where there are valid ones."""
+    known = None if valid is None else {each: each for each in valid}
+    read = units.name if known is None else units.one_of(what, known)
+    example = "ada" if known is None else next(iter(known))
+
+    def listed(value: object) -> tuple[str, ...]:
+        if isinstance(value, str) or not isinstance(value, Sequence):
+            raise ValueError(f"{shown(value)} is no list; write for example [{example}].")
+        if any(not isinstance(each, str) for each in value):
+            raise ValueError(f"each of the list is one {what}; write for example [{example}].")
+        return tuple(dict.fromkeys(read(each) for each in value))
+
+    return listed
+
+
 def _failures(value: object) -> tuple[TerminationReason, ...]:
     """Read a list of termination reasons."""
-    if isinstance(value, str) or not isinstance(value, Sequence):
-        raise ValueError(f"{shown(value)} is no list; write for example [node_failure].")
-    if any(not isinstance(each, str) for each in value):
-        raise ValueError("each of the list is one termination reason; write for example [hang].")
-    read = units.one_of("termination reason", _FAILURES)
-    return tuple(dict.fromkeys(read(each) for each in value))
+    return tuple(_FAILURES[each] for each in _list_of("termination reason", _FAILURES)(value))
 
 
 def _parts(value: object) -> int | None:
@@ -176,10 +240,14 @@ def _parts(value: object) -> int | None:
     )
 
 
-def _window(value: object) -> Mapping[str, float | None]:
+class _Fields(dict[str, float | None]):
+    """What one key of a file says of several fields."""
+
+
+def _window(value: object) -> _Fields:
     """A window is in time or in steps: naming one takes the other away."""
     seconds, steps = (None, None) if value == units.NONE else units.window(value)
-    return {"window_s": seconds, "window_steps": steps}
+    return _Fields(window_s=seconds, window_steps=steps)
 
 
 def _sharing(value: object) -> Sharing:
@@ -199,6 +267,8 @@ _SecondsOrNone = Annotated[float | None, PlainValidator(units.or_none(units.dura
 _Flag = Annotated[bool, PlainValidator(units.flag)]
 _Name = Annotated[str, PlainValidator(units.name)]
 _Reasons = Annotated[tuple[TerminationReason, ...], PlainValidator(_failures)]
+_Names = Annotated[tuple[str, ...], PlainValidator(_list_of("name", None))]
+_Anyone = Annotated[tuple[str, ...] | None, PlainValidator(units.or_none(_list_of("name", None)))]
 _Remedy = Annotated[
     Remedy, PlainValidator(units.one_of("remedy", {remedy.value: remedy for remedy in Remedy}))
 ]
@@ -211,7 +281,7 @@ _CountsAs = Annotated[
 class _Row(FileModel):
     count: _CountOrNone = LEFT_OUT
     count_before_first_step: _CountOrNone = LEFT_OUT
-    window: Annotated[Mapping[str, Any], PlainValidator(_window)] = LEFT_OUT
+    window: Annotated[_Fields, PlainValidator(_window)] = LEFT_OUT
     time_s: _SecondsOrNone = LEFT_OUT
     refund: _Share = LEFT_OUT
     refund_past_onset: _Flag = LEFT_OUT
@@ -257,7 +327,7 @@ class _Nodes(FileModel):
     memory_s: _Seconds = LEFT_OUT
 
 
-class _Scheduling(FileModel):
+class _Order(FileModel):
     order: Annotated[
         Order, PlainValidator(units.one_of("order", {each.value: each for each in Order}))
     ] = LEFT_OUT
@@ -298,7 +368,7 @@ class _Team(_Owner):
     share: _Number = LEFT_OUT
 
 
-class _PolicyFile(FileModel):
+class _FaultTolerance(FileModel):
     reasons: Mapping[Annotated[TerminationReason, PlainValidator(_reason_with_a_row)], _Row] = {}
     limits: _Limits = _Limits()
     storm: _Storm = _Storm()
@@ -306,7 +376,75 @@ class _PolicyFile(FileModel):
     environment: Mapping[_Name, Annotated[int | None, PlainValidator(_parts)]] = {}
     larger_devices: Mapping[str, _Name] = {}
     other_pools: Mapping[str, _Name] = {}
-    scheduling: _Scheduling = _Scheduling()
+
+
+class _Queue(FileModel):
     classes: Mapping[_Name, _Class] = {}
     teams: Mapping[_Name, _Team] = {}
     owners: Mapping[_Name, _Owner] = {}
+
+
+class _Scheduling(_Queue, _Order):
+    def order_alone(self) -> _Order:
+        given = {name: each for name, each in self.given().items() if name in _Order.model_fields}
+        return _Order.model_construct(_fields_set=set(given), **given)
+
+
+class _Submission(FileModel):
+    required_fields: Annotated[
+        tuple[str, ...], PlainValidator(_list_of("field of a declaration", FIELDS))
+    ] = LEFT_OUT
+    required_parameters: Mapping[
+        _Name, Annotated[tuple[str, ...], PlainValidator(_list_of("parameter", PARAMETERS))]
+    ] = LEFT_OUT
+
+
+class _Tracking(FileModel):
+    required_artifacts: Annotated[
+        tuple[str, ...], PlainValidator(_list_of("artifact", ARTIFACTS))
+    ] = LEFT_OUT
+
+
+class _Monitoring(FileModel):
+    required_signals: _Names = LEFT_OUT
+    notify_stages: Annotated[tuple[str, ...], PlainValidator(_list_of("stage", STAGES))] = LEFT_OUT
+
+
+class _Cost(FileModel):
+    max_cost: _NumberOrNone = LEFT_OUT
+
+
+class _Tuning(FileModel):
+    trials: _CountOrNone = LEFT_OUT
+    devices_per_team: _CountOrNone = LEFT_OUT
+
+
+class _Promotion(FileModel):
+    seeds: _Count = LEFT_OUT
+    only_valid: _Flag = LEFT_OUT
+
+
+class _Retention(FileModel):
+    keep_last: _Count = LEFT_OUT
+    keep_best: _Count = LEFT_OUT
+    delete_after_s: _Seconds = LEFT_OUT
+
+
+class _Governance(FileModel):
+    may_promote: _Anyone = LEFT_OUT
+    may_waive: _Anyone = LEFT_OUT
+    may_raise_cap: _Anyone = LEFT_OUT
+    teams: Mapping[_Name, _Names] = LEFT_OUT
+
+
+class _PolicyFile(_FaultTolerance, _Queue):
+    submission: _Submission = _Submission()
+    scheduling: _Scheduling = _Scheduling()
+    fault_tolerance: _FaultTolerance = _FaultTolerance()
+    tracking: _Tracking = _Tracking()
+    monitoring: _Monitoring = _Monitoring()
+    cost: _Cost = _Cost()
+    tuning: _Tuning = _Tuning()
+    promotion: _Promotion = _Promotion()
+    retention: _Retention = _Retention()
+    governance: _Governance = _Governance()

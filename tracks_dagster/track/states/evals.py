@@ -13,6 +13,7 @@ none. An eval is found by what it measured, never by a name that a person gave.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 from tracks_dagster.track.bodies import (
@@ -366,13 +367,19 @@ def value_of_holder(
 
 
 def decide_promotion(
-    state: RunState, proposed: PromotionDecided, *, why: str, hold: str | None = None
+    state: RunState,
+    proposed: PromotionDecided,
+    *,
+    why: str,
+    hold: str | None = None,
+    by_policy: Sequence[str] = (),
 ) -> PromotionDecided:
     """Return the decision: promoted, with `why`, or not, with the objections.
 
-    hold: what holds it back, in words: a source in quarantine that it descends from.
+    hold: what holds it back, in words: a source in quarantine that it descends from. by_policy: what
+    the policy has against it.
     """
-    against = (*objections(state, proposed),)
+    against = (*objections(state, proposed), *(each.rstrip(".") for each in by_policy))
     if hold is not None:
         against = (hold.rstrip("."), *against)
     if against:

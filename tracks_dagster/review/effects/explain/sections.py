@@ -162,7 +162,13 @@ def _tried(attempt: AttemptExplanation) -> Iterator[str]:
     view, run, opened = attempt.view, attempt.view.declared, attempt.view.attempt.opened
     yield run.intent
     named = f", class {run.workload_class}" if run.workload_class is not None else ""
-    yield f"{run.model_family}, stage {run.stage}{named}, owner {run.owner}, team {run.team}"
+    who = f"owner {run.owner}, team {run.team}"
+    on_call = f", on call {run.on_call}" if run.on_call is not None else ""
+    yield f"{run.model_family}, stage {run.stage}{named}, {who}{on_call}"
+    if run.experiment is not None:
+        against = "" if run.baseline is None else f", compared with {run.baseline}"
+        command = f"`tracks diff --experiment {run.experiment}`"
+        yield f"of the experiment {run.experiment}{against} ({command})"
     if view.trainer != "family":
         program = attempt.view.attempt.opened.program or run.program
         started = "" if program is None else f", started as {' '.join(program.entry)}"

@@ -37,6 +37,8 @@ def run_text(run: RunExplanation, *, width: int | None = None) -> str:
     """
     head = [f"{run.run_id}: {run.state}. {run.why}".rstrip(), *run.promotions]
     head += broken_lines(run.broken)
+    if missing := run.facts.get("invalid_why"):
+        head.append(f"Not valid: {missing}.")
     head += filter(None, [run.waits_for])
     sections = [
         Section("what it cost", tuple(cost_lines(run.cost))),

@@ -1,0 +1,354 @@
+"""What the policy asks of runs beside their retries: of a declaration, of a valid run, of a promotion.
+
+Each section of policy.yaml that asks for something is one class here; by default none does. A
+violation is refused, or marked, with the rule's name: `Refused by policy submission.required_fields:
+on_call is missing.` Who may do what goes by the names that people give: a record, not a log-in. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
+
+from tracks_dagster.track.bodies import RetentionRule, RunDeclared
+from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.track.records import Json
+from tracks_dagster.track.roles import (
+    ACCUMULATION,
+    BASE_CHECKPOINT,
+    GLOBAL_BATCH,
+    LR,
+    MICRO_BATCH,
+    OPTIMIZER,
+    SCHEDULE,
+    WARMUP,
+    WEIGHT_DECAY,
+    key_of,
+    value_of,
+)
+from tracks_dagster.track.states.validity import ARTIFACTS
+from tracks_dagster.track.text.units import counted, duration
+
+NO_INTENT = "no intent was given"  # how the intent of a run ends whose owner said none
+NOBODY = frozenset({"", "unknown", "dagster"})  # owners and teams that nobody named
+SWEEP = "sweep"  # the class whose runs are trials
+ANY_CLASS = "any"
+OWNER = "owner"  # in a list of people: whoever declared the run
+
+PARAMETERS = (
+    LR,
+    SCHEDULE,
+    WARMUP,
+    WEIGHT_DECAY,
+    GLOBAL_BATCH,
+    MICRO_BATCH,
+    ACCUMULATION,
+    OPTIMIZER,
+    BASE_CHECKPOINT,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submission:
+    """required_fields: of a declaration, of FIELDS. required_parameters: of PARAMETERS, by workload
+    class or ANY_CLASS: the config has a key in that role, with a value."""
+
+    required_fields: tuple[str, ...] = ()
+    required_parameters: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tracking:
+    """required_artifacts: of ARTIFACTS, without which a run does not count as valid."""
+
+    required_artifacts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Monitoring:
+    """required_signals: metrics that a valid run has reported. notify_stages: a run of these is
+    refused where a red alert of it would reach nobody."""
+
+    required_signals: tuple[str, ...] = ()
+    notify_stages: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CostContract:
+    """max_cost: the most that a run may cost; one that names no cap gets this one."""
+
+    max_cost: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.max_cost is not None and self.max_cost <= 0:
+            raise ValueError("A cap in money is more than 0; write none where there is no cap.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tuning:
+    """Of the class `sweep`. trials: its runs in one experiment; devices_per_team: at once, which the
+    queue keeps."""
+
+    trials: int | None = None
+    devices_per_team: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromotionContract:
+    """seeds: so many other seeds of the same code, config and data must meet the threshold too.
+    only_valid: a run that is not valid is not promoted."""
+
+    seeds: int = 0
+    only_valid: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetentionContract:
+    """The least that a run keeps. What ships is raised to it; less that a run asks for is refused."""
+
+    keep_last: int = 1
+    keep_best: int = 0
+    delete_after_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.keep_last < 1:
+            raise ValueError("The newest checkpoint is always kept: keep_last is 1 or more.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Governance:
+    """Who may do what; None: anyone. A name is a person's, a team of `teams`, or OWNER.
+
+    may_waive: evals, and the gates of a stage. may_raise_cap: above the policy's max_cost; nobody,
+    where nobody is named.
+    """
+
+    may_promote: tuple[str, ...] | None = None
+    may_waive: tuple[str, ...] | None = None
+    may_raise_cap: tuple[str, ...] | None = ()
+    teams: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contracts:
+    """The sections that ask for something; `RetryPolicy` and its scheduling are the others."""
+
+    submission: Submission = field(default_factory=Submission)
+    tracking: Tracking = field(default_factory=Tracking)
+    monitoring: Monitoring = field(default_factory=Monitoring)
+    cost: CostContract = field(default_factory=CostContract)
+    tuning: Tuning = field(default_factory=Tuning)
+    promotion: PromotionContract = field(default_factory=PromotionContract)
+    retention: RetentionContract = field(default_factory=RetentionContract)
+    governance: Governance = field(default_factory=Governance)
+
+
+LIGHT = Contracts()
+STRICT = Contracts(
+    submission=Submission(
+        required_fields=("intent", "owner", "team", "on_call", "commit"),
+        required_parameters={ANY_CLASS: (LR, GLOBAL_BATCH)},
+    ),
+    tracking=Tracking(required_artifacts=ARTIFACTS),
+    monitoring=Monitoring(required_signals=("loss",), notify_stages=("full",)),
+    promotion=PromotionContract(seeds=2, only_valid=True),
+    retention=RetentionContract(keep_last=3, keep_best=1),
+    governance=Governance(may_promote=(OWNER,), may_waive=(OWNER,)),
+)
+
+
+# --- what is asked of a declaration ---------------------------------------------------------------
+
+
+def refused(rule: str, words: str) -> InvalidInput:
+    """Return the refusal of what violates `rule`, SECTION.KEY of policy.yaml."""
+    return InvalidInput(f"Refused by policy {rule}: {words}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Field:
+    """of: its value, None or "" where it is missing. advice: how it is given."""
+
+    of: Callable[[RunDeclared], Json]
+    advice: str
+
+
+def _named(text: str) -> str:
+    return "" if text.strip() in NOBODY else text
+
+
+FIELDS: Mapping[str, _Field] = {
+    "intent": _Field(
+        of=lambda d: "" if d.intent.rstrip(".").endswith(NO_INTENT) else d.intent,
+        advice='--intent "…" says what the run is for',
+    ),
+    "owner": _Field(of=lambda d: _named(d.owner), advice="--owner NAME"),
+    "team": _Field(of=lambda d: _named(d.team), advice="--team NAME, or team: in its tracks.yaml"),
+    "on_call": _Field(
+        of=lambda d: d.on_call, advice="--on-call NAME, or on_call: in its tracks.yaml"
+    ),
+    "commit": _Field(
+        of=lambda d: d.code.git_commit, advice="commit the project's folder to a git checkout"
+    ),
+    "snapshot": _Field(
+        of=lambda d: None if d.snapshot is None else d.snapshot.snapshot_id,
+        advice="dataset: NAME in its tracks.yaml, and `tracks snapshots add`",
+    ),
+    "experiment": _Field(of=lambda d: d.experiment, advice="--experiment NAME"),
+    "expect": _Field(of=lambda d: d.expect, advice='--expect "…" says what you expect of it'),
+    "max_cost": _Field(of=lambda d: d.max_cost, advice="--max-cost AMOUNT"),
+}
+
+
+def check_declaration(contracts: Contracts, declared: RunDeclared, *, class_name: str) -> None:
+    """Raise InvalidInput naming every rule that the declaration violates.
+
+    class_name: of its workload class, the policy's default included.
+    """
+    found = [
+        *_missing_fields(contracts.submission, declared),
+        *_missing_parameters(contracts.submission, declared, class_name),
+        *_too_little_kept(contracts.retention, declared.retention),
+    ]
+    if class_name == SWEEP and contracts.tuning.trials is not None and declared.experiment is None:
+        words = "a trial names the experiment that it is counted in; give --experiment NAME."
+        found.append(refused("tuning.trials", words))
+    if found:
+        raise InvalidInput(" ".join(str(each) for each in found))
+    if declared.max_cost is not None:
+        check_raised_cap(contracts, declared.max_cost, by=declared.owner, owner=declared.owner)
+
+
+def _missing_fields(submission: Submission, declared: RunDeclared) -> Iterator[InvalidInput]:
+    missing = [name for name in submission.required_fields if not FIELDS[name].of(declared)]
+    if missing:
+        advice = "; ".join(f"{name}: {FIELDS[name].advice}" for name in missing)
+        yield refused(
+            "submission.required_fields", f"{_listed(missing)} missing. How it is given: {advice}."
+        )
+
+
+def _missing_parameters(
+    submission: Submission, declared: RunDeclared, class_name: str
+) -> Iterator[InvalidInput]:
+    by_class = submission.required_parameters
+    asked = dict.fromkeys((*by_class.get(ANY_CLASS, ()), *by_class.get(class_name, ())))
+    missing = [name for name in asked if not _has_parameter(declared, name)]
+    if missing:
+        yield refused(
+            "submission.required_parameters",
+            f"{_listed(missing)} missing in its config. Give its keys these roles, under keys: in its "
+            f"tracks.yaml: {', '.join(f'{name}: KEY' for name in missing)}; and each a value.",
+        )
+
+
+def _has_parameter(declared: RunDeclared, name: str) -> bool:
+    if name == BASE_CHECKPOINT and declared.branched_from is not None:
+        return True
+    value = value_of(declared.config, declared.roles, name)
+    return key_of(declared.config, declared.roles, name) is not None and value not in (None, "")
+
+
+def _too_little_kept(least: RetentionContract, rule: RetentionRule) -> Iterator[InvalidInput]:
+    for each in fields(least):
+        asked, at_least = getattr(rule, each.name), getattr(least, each.name)
+        if asked < at_least:
+            name = each.name.removesuffix("_s")
+            shown = [duration(v) if each.name.endswith("_s") else str(v) for v in (asked, at_least)]
+            yield refused(
+                f"retention.{name}",
+                f"the run keeps {shown[0]}, and {shown[1]} is the least. Raise {name} under "
+                "retention: in its tracks.yaml.",
+            )
+
+
+def check_trials(contracts: Contracts, experiment: str, trials: int) -> None:
+    """Raise InvalidInput where an experiment with so many runs of the class `sweep` is full."""
+    most = contracts.tuning.trials
+    if most is not None and trials >= most:
+        raise refused(
+            "tuning.trials",
+            f"the experiment {experiment} has {counted(trials, 'trial')} already, and {most} is the "
+            "most. Begin another experiment, or stop here.",
+        )
+
+
+def check_raised_cap(contracts: Contracts, max_cost: float, *, by: str, owner: str) -> None:
+    """Raise InvalidInput for a cap in money above the policy's, by somebody who may not raise it."""
+    governance, most = contracts.governance, contracts.cost.max_cost
+    if most is None or max_cost <= most or is_among(governance, "may_raise_cap", by, owner):
+        return
+    raise refused(
+        "cost.max_cost",
+        f"a max cost of {max_cost:g} is more than {most:g}, the most for a run. By "
+        f"governance.may_raise_cap {_who_may(governance, 'may_raise_cap', owner)}",
+    )
+
+
+def within(contracts: Contracts, rule: RetentionRule) -> RetentionRule:
+    """Return a run's retention, with what is as shipped raised to the least of the policy."""
+    shipped, least = RetentionRule(), contracts.retention
+    raised = {
+        each.name: max(getattr(rule, each.name), getattr(least, each.name))
+        for each in fields(least)
+        if getattr(rule, each.name) == getattr(shipped, each.name)
+    }
+    return replace(rule, **raised)
+
+
+# --- who may --------------------------------------------------------------------------------------
+
+
+def check_may(governance: Governance, act: str, doing: str, by: str, owner: str) -> None:
+    """Raise InvalidInput where `by` is not among those who may.
+
+    act: a field of `Governance`; doing: what is refused, in words; owner: whose run it is.
+    """
+    if not is_among(governance, act, by, owner):
+        raise refused(f"governance.{act}", f"{doing}: {_who_may(governance, act, owner)}")
+
+
+def is_among(governance: Governance, act: str, by: str, owner: str) -> bool:
+    """Whether `by` is one of those who may: by name, of a team, or as the run's owner."""
+    may = getattr(governance, act)
+    return may is None or any(
+        by in ((owner,) if name == OWNER else governance.teams.get(name, (name,))) for name in may
+    )
+
+
+def _who_may(governance: Governance, act: str, owner: str) -> str:
+    who = ", ".join(_who(governance, name, owner) for name in getattr(governance, act)) or "nobody"
+    return f"{who} may. It goes by the name that is given: a record, not a log-in."
+
+
+def _who(governance: Governance, name: str, owner: str) -> str:
+    if name == OWNER:
+        return f"the run's owner ({owner})"
+    team = governance.teams.get(name)
+    return name if team is None else f"{name} ({', '.join(team) or 'nobody'})"
+
+
+# --- as text --------------------------------------------------------------------------------------
+
+
+def contract_lines(contracts: Contracts) -> Iterator[str]:
+    """Yield what is asked for, a line each; nothing where nothing is."""
+    for section in fields(contracts):
+        asked, shipped = getattr(contracts, section.name), getattr(LIGHT, section.name)
+        for each in fields(asked):
+            value = getattr(asked, each.name)
+            if value != getattr(shipped, each.name):
+                shown = duration(value) if each.name.endswith("_s") else _shown(value)
+                yield f"{section.name}.{each.name.removesuffix('_s')}: {shown}"
+
+
+def _shown(value: Json) -> str:
+    if isinstance(value, Mapping):
+        return "; ".join(f"{name}: {_shown(each)}" for name, each in value.items())
+    if isinstance(value, tuple):
+        return ", ".join(value) or "nobody"
+    return "true" if value is True else str(value)
+
+
+def _listed(names: list[str]) -> str:
+    return f"{names[0]} is" if len(names) == 1 else f"{', '.join(names)} are"

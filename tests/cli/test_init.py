@@ -12,6 +12,8 @@ from click.testing import CliRunner
 from tests.cli.conftest import Call
 from tracks_dagster.cli import main
 from tracks_dagster.data.effects.project_file import read_project
+from tracks_dagster.scheduling.policy import Order
+from tracks_dagster.settings import read_policy_file
 from tracks_dagster.track.bodies import CheckpointCadence, PromotionRule
 
 ARGPARSE = """
@@ -126,3 +128,49 @@ def test_a_file_that_is_there_is_never_overwritten(folder: Path, call: Call, is_
     assert refused.exit_code == 2
     assert "is there already and stays as it is" in refused.stderr
     assert names(folder) == ["tracks.yaml"]
+
+
+def test_a_policy_is_written_from_six_answers_and_never_over_another(
+    home: Path, call: Call
+) -> None:
+    done = call("init", "--policy", "--answer", "expense=days", "--answer", "people=ada,grace")
+    assert done.exit_code == 0, done.output
+    assert "submission.required_fields: intent, expect, on_call" in done.stdout
+    assert "governance.may_promote: ada, grace" in done.stdout
+    text = (home / "policy.yaml").read_text()
+    assert call("policy", "--check", str(home / "policy.yaml")).exit_code == 0
+    again = call("init", "--policy")
+    assert again.exit_code == 2
+    assert "is there already and stays as it is" in again.stderr
+    assert (home / "policy.yaml").read_text() == text
+
+
+def test_on_a_terminal_the_six_questions_are_asked_until_they_are_answered(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replies = ["day", "days", "rarely", "teams", "results", "owner", "week"]
+    runner = CliRunner()
+    with runner.isolation(input="\n".join([*replies, ""])):
+        monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
+        main.main(["init", "--policy"], standalone_mode=False)
+    policy = read_policy_file(home / "policy.yaml")
+    assert policy.scheduling.order is Order.FAIR
+    assert policy.contracts.governance.may_waive == ("owner",)
+    assert policy.contracts.retention.delete_after_s == 7 * 86_400
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--policy", "--answer", "expense"), "write for example expense=days"),
+        (("--policy", "--answer", "expense=dayz"), "did you mean days?"),
+        (("--answer", "expense=days"), "--answer belongs to --policy"),
+    ],
+)
+def test_answers_that_cannot_be_meant_write_nothing(
+    home: Path, call: Call, arguments: tuple[str, ...], words: str
+) -> None:
+    refused = call("init", *arguments)
+    assert refused.exit_code == 2
+    assert words in refused.stderr
+    assert not home.exists()

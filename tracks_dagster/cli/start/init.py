@@ -1,4 +1,4 @@
-"""`tracks init`: write the tracks.yaml of a folder, by asking or from options."""
+"""`tracks init`: write the tracks.yaml of a folder, or the policy, by asking or from options."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from pathlib import Path
 import click
 
 from tracks_dagster.cli.common import as_json, parse_settings, print_answer
+from tracks_dagster.cli.start.init_policy import write_policy
 from tracks_dagster.data.effects.project_file import FILE, parse_project, slug
 from tracks_dagster.data.project import parse_entry, script_of
 from tracks_dagster.data.project_text import render_project
 from tracks_dagster.data.script_config import ScriptConfig, read_script_config
+from tracks_dagster.retry.policy_text import QUESTIONS
 from tracks_dagster.track.effects.settings_file import parse_settings as parse_file
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.records import Json
@@ -63,6 +65,19 @@ EVERY = "10min"
     "--checkpoint-every-s", "every_s", type=float, metavar="SECONDS", help="And so many seconds."
 )
 @click.option("--python", help="The ranks' interpreter; default: the one of tracks.")
+@click.option(
+    "--policy",
+    "is_policy",
+    is_flag=True,
+    help="Write the policy.yaml of TRACKS_HOME instead, from six questions.",
+)
+@click.option(
+    "--answer",
+    "answers",
+    multiple=True,
+    metavar="QUESTION=ANSWER",
+    help=f"With --policy, one answer: to {', '.join(QUESTIONS)}.",
+)
 @click.option("--yes", "-y", "is_silent", is_flag=True, help="Ask nothing, take the defaults.")
 @as_json
 def init_command(
@@ -78,6 +93,8 @@ def init_command(
     every_steps: int | None,
     every_s: float | None,
     python: str | None,
+    is_policy: bool,
+    answers: tuple[str, ...],
     is_silent: bool,
     as_json: bool,
 ) -> None:
@@ -87,7 +104,15 @@ def init_command(
     gets, or the arguments of its argparse parser with their defaults, and nothing that is not
     certain. A folder without any code gets a small train.py to start from. No file that is there is
     ever overwritten.
+
+    With --policy it writes what is asked of runs (docs/policy.md), from the answers to six questions.
     """
+    is_asking = sys.stdin.isatty() and not (is_silent or as_json)
+    if is_policy:
+        write_policy(answers, is_asking=is_asking, as_json=as_json)
+        return
+    if answers:
+        raise InvalidInput("--answer belongs to --policy; give both.")
     path = folder / FILE
     if path.is_symlink() or path.exists():
         raise InvalidInput(
@@ -96,7 +121,6 @@ def init_command(
         )
     if folder.exists() and not folder.is_dir():
         raise InvalidInput(f"{folder} is no folder; name the one of your project.")
-    is_asking = sys.stdin.isatty() and not (is_silent or as_json)
     if is_asking:
         name = name or _ask("Name of the project", _default_name(folder))
     is_starter = entry is None and _has_no_code(folder)

@@ -1,0 +1,78 @@
+"""Six answers make a policy file that is read, says why at each line, and asks for what they mean."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from tests.policies import policy_of
+from tracks_dagster.retry.contracts import contract_lines
+from tracks_dagster.retry.default_policy import DEFAULT_POLICY
+from tracks_dagster.retry.policy_text import QUESTIONS, check_answer, render_policy
+from tracks_dagster.track.errors import InvalidInput
+
+HEAVIEST = {name: list(question.answers)[-1] for name, question in QUESTIONS.items()}
+EACH = [
+    *((name, answer) for name, question in QUESTIONS.items() for answer in question.answers),
+    ("people", "ada,grace"),
+]
+
+
+def test_there_are_six_questions_whose_lightest_answers_ask_nothing() -> None:
+    assert len(QUESTIONS) == 6
+    assert policy_of(render_policy({})) == DEFAULT_POLICY
+
+
+@pytest.mark.parametrize(("name", "answer"), EACH)
+def test_every_answer_makes_a_file_that_is_read_and_all_but_the_lightest_change_something(
+    name: str, answer: str
+) -> None:
+    is_lightest = answer == next(iter(QUESTIONS[name].answers))
+    text = render_policy({name: check_answer(name, answer)})
+    assert (policy_of(text) == DEFAULT_POLICY) is is_lightest
+    assert f"{answer}\n" in text.partition("\n\n")[0]  # the head has the answers
+
+
+def test_every_key_says_why_in_the_line_above_and_every_section_is_there() -> None:
+    lines = render_policy(HEAVIEST).splitlines()
+    for above, line in pairwise(lines):
+        if line.startswith("  ") and not line.startswith("  #"):
+            assert above.startswith("  # "), line
+    sections = [line.lstrip("# ").partition(":")[0] for line in lines if line and line[0] != " "]
+    assert sections[-10:] == [
+        *("submission", "scheduling", "fault_tolerance", "tracking", "monitoring"),
+        *("cost", "tuning", "promotion", "retention", "governance"),
+    ]
+
+
+def test_what_is_only_shown_as_an_example_can_be_taken_as_it_is() -> None:
+    text = "".join(
+        line.removeprefix("# ") + "\n"
+        for line in render_policy({}).splitlines()
+        if line.startswith("# ") and ": {" in line
+    )
+    assert len({line.partition(".")[0] for line in contract_lines(policy_of(text).contracts)}) == 8
+
+
+def test_what_several_answers_ask_for_is_one_list() -> None:
+    policy = policy_of(render_policy({"expense": "days", "proof": "everything"}))
+    assert policy.contracts.submission.required_fields == (
+        *("intent", "expect", "on_call", "owner", "commit", "snapshot"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "answer", "words"),
+    [
+        ("expence", "days", "did you mean expense?"),
+        ("expense", "day", "did you mean days?"),
+        ("keeping", "", "'' is no answer"),
+        ("people", " , ", "is no answer"),
+    ],
+)
+def test_an_answer_that_is_none_is_refused_with_those_there_are(
+    name: str, answer: str, words: str
+) -> None:
+    with pytest.raises(InvalidInput, match=words.replace("?", r"\?")):
+        check_answer(name, answer)

@@ -263,7 +263,9 @@ class History(Grown):
         """`eval_waived`."""
         return self.add(Kind.EVAL_WAIVED, EvalWaived(suite=suite, by="ann", why="not needed"))
 
-    def promote(self, opened: EvalOpened, *, promoted: bool = True, alias: str = "best") -> Self:
+    def promote(
+        self, opened: EvalOpened, *, promoted: bool = True, alias: str = "best", loss: float = 3.25
+    ) -> Self:
         """`promotion_decided` on the eval that `opened` opened."""
         body = PromotionDecided(
             alias=alias,
@@ -276,7 +278,7 @@ class History(Grown):
             snapshot=opened.snapshot,
             seed=opened.seed,
             environment_sha256=sha256_hex(b"environment"),
-            metrics={"loss": 3.25},
+            metrics={"loss": loss},
             metric="loss",
             direction="min",
             threshold=5.5,

@@ -6,20 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from tracks_dagster.board.comparison import (
-    CHANGES_MAX,
-    ExperimentRun,
-    baseline_of,
-    differing,
-    experiment_view,
-)
+from tracks_dagster.board.comparison import CHANGES_MAX, experiment_view
+from tracks_dagster.review.experiments import ExperimentRun, baseline_of, differing
 
 FIRST = ExperimentRun(
     run_id="first",
     owner="ann",
     state="succeeded",
     steps=100,
-    config={"lr": 0.1, "seed": 7},
+    settings={"lr": 0.1, "seed": 7},
     branched_from=None,
     device_s=3600.0,
     alias=None,
@@ -28,9 +23,9 @@ FIRST = ExperimentRun(
     direction="min",
 )
 SECOND = replace(
-    FIRST, run_id="second", config={"lr": 0.2, "seed": 7}, alias="candidate", value=2.0
+    FIRST, run_id="second", settings={"lr": 0.2, "seed": 7}, alias="candidate", value=2.0
 )
-THIRD = replace(FIRST, run_id="third", config={"lr": 0.1, "seed": 7, "warm": None}, value=3.0)
+THIRD = replace(FIRST, run_id="third", settings={"lr": 0.1, "seed": 7, "warm": 5}, value=3.0)
 
 
 def test_only_what_is_not_the_same_everywhere_differs() -> None:
@@ -46,6 +41,7 @@ def test_only_what_is_not_the_same_everywhere_differs() -> None:
         ((FIRST, SECOND, THIRD), "", "second", "the newest that was promoted, to candidate"),
         ((FIRST, THIRD), "", "first", "the oldest: none was promoted yet"),
         ((FIRST, THIRD), "gone", "first", "the oldest: none was promoted yet"),
+        ((FIRST, THIRD, replace(SECOND, baseline="third")), "", "third", "named by second"),
     ],
 )
 def test_the_baseline_is_chosen_else_promoted_else_the_oldest(
@@ -65,7 +61,7 @@ def test_each_run_shows_what_it_changed_and_whether_that_was_better() -> None:
     found = rows(FIRST, SECOND, THIRD)
     assert list(found) == ["first", "third", "second"]  # the baseline, then the newest
     assert found["second"] == (("lr 0.1 → 0.2",), "−0.5000", "good")
-    assert found["third"] == (("warm – → None",), "+0.5000", "bad")
+    assert found["third"] == (("warm – → 5",), "+0.5000", "bad")
     assert found["first"] == ((), "–", "")
 
 
@@ -78,13 +74,23 @@ def test_a_metric_is_better_as_its_own_rule_says() -> None:
 def test_metrics_that_are_not_the_same_are_not_compared() -> None:
     other = replace(SECOND, metric="accuracy")
     assert rows(FIRST, other)["second"][1:] == ("–", "")
+    elsewhere = replace(SECOND, measured=("heldout-loss", "2"))
+    assert rows(FIRST, elsewhere)["second"][1:] == ("–", "")
     unmeasured = replace(SECOND, value=None, metric=None)
     assert rows(FIRST, unmeasured)["second"][1:] == ("–", "")
 
 
 def test_of_many_changes_the_first_are_shown_and_the_others_counted() -> None:
-    many = replace(SECOND, config={f"key_{n}": n for n in range(20)})
+    many = replace(SECOND, settings={f"key_{n}": n for n in range(20)})
     changes = rows(FIRST, many)["second"][0]
     assert isinstance(changes, tuple)
     assert len(changes) == CHANGES_MAX + 1
     assert changes[-1] == f"and {22 - CHANGES_MAX} more"
+
+
+def test_a_baseline_from_elsewhere_says_so() -> None:
+    mine = replace(SECOND, experiment="wider", baseline="first")
+    view = experiment_view("wider", (FIRST, mine), FIRST, "", panels=(), keys=(), axes=())
+    assert [row.about for row in view.rows] == ["ann, outside: of no experiment", "ann, candidate"]
+    of_family = experiment_view("gpt", (FIRST, mine), FIRST, "", panels=(), keys=(), axes=())
+    assert [row.about for row in of_family.rows] == ["ann", "ann, candidate"]

@@ -9,6 +9,14 @@ from urllib.parse import urlencode
 from tracks_dagster.board import formats
 from tracks_dagster.board.reading import RunReading
 from tracks_dagster.board.run_page import Key, Link, Panel
+from tracks_dagster.review.experiments import (
+    ExperimentRun,
+    Settings,
+    changes,
+    difference,
+    differing,
+    outside,
+)
 from tracks_dagster.track.records import Json
 from tracks_dagster.track.states.accounting import kept_and_lost
 from tracks_dagster.track.text.units import about, counted
@@ -16,8 +24,6 @@ from tracks_dagster.track.text.units import about, counted
 RUNS_MAX = 6  # side by side: as many as there are colours
 CHANGES_MAX = 6  # of one run in an experiment's table
 VALUE_CHARACTERS_MAX = 80
-
-Settings = Mapping[str, Json]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,17 +145,6 @@ def _differences(group: str, runs: Sequence[ComparedRun]) -> ComparedGroup:
     )
 
 
-def differing(given: Sequence[Settings]) -> list[str]:
-    """Return the names whose values are not the same everywhere, in the order of the first."""
-    names = dict.fromkeys(name for each in given for name in each)
-    missing = object()
-    return [
-        name
-        for name in names
-        if any(each.get(name, missing) != given[0].get(name, missing) for each in given[1:])
-    ]
-
-
 def _shown(settings: Settings, name: str) -> str:
     return short(settings[name]) if name in settings else formats.UNKNOWN
 
@@ -163,23 +158,6 @@ def short(value: Json) -> str:
 
 
 # --- an experiment --------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExperimentRun:
-    """A run of a family, as the ledger has it. metric, value, direction: of its newest eval."""
-
-    run_id: str
-    owner: str
-    state: str
-    steps: int | None
-    config: Settings
-    branched_from: str | None
-    device_s: float
-    alias: str | None
-    metric: str | None
-    value: float | None
-    direction: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,7 +180,7 @@ class ExperimentRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExperimentView:
-    """The page /experiments/FAMILY. metric: what the evals are compared by."""
+    """The page /experiments/NAME. metric: what the evals are compared by."""
 
     family: str
     summary: str
@@ -214,21 +192,6 @@ class ExperimentView:
     keys: tuple[Key, ...]
     axes: tuple[Link, ...]
     banners: tuple[str, ...] = ()
-
-
-def baseline_of(runs: Sequence[ExperimentRun], wanted: str) -> tuple[ExperimentRun, str]:
-    """Return the run that the others are compared with, and why that one.
-
-    runs: oldest first, at least one. The one that is asked for, else the newest that was promoted, else
-    the oldest.
-    """
-    asked = next((run for run in runs if run.run_id == wanted), None)
-    if asked is not None:
-        return asked, "as you chose"
-    promoted = next((run for run in reversed(runs) if run.alias), None)
-    if promoted is not None:
-        return promoted, f"the newest that was promoted, to {promoted.alias}"
-    return runs[0], "the oldest: none was promoted yet"
 
 
 def experiment_view(
@@ -250,7 +213,10 @@ def experiment_view(
         baseline=baseline.run_id,
         why=why,
         metric=baseline.metric or next((run.metric for run in runs if run.metric), "") or "",
-        rows=tuple(_experiment_row(family, run, baseline) for run in (baseline, *others)),
+        rows=tuple(
+            _experiment_row(run, baseline, outside(run, family, runs))
+            for run in (baseline, *others)
+        ),
         panels=tuple(panels),
         keys=tuple(keys),
         axes=tuple(axes),
@@ -258,15 +224,15 @@ def experiment_view(
     )
 
 
-def _experiment_row(family: str, run: ExperimentRun, baseline: ExperimentRun) -> ExperimentRow:
+def _experiment_row(run: ExperimentRun, baseline: ExperimentRun, outside: str) -> ExperimentRow:
     difference, verdict = _against(run, baseline)
     source = f", a branch of {run.branched_from}" if run.branched_from else ""
     alias = f", {run.alias}" if run.alias else ""
     return ExperimentRow(
         run_id=run.run_id,
-        about=f"{run.owner}{source}{alias}",
+        about=f"{run.owner}{source}{alias}{f', {outside}' if outside else ''}",
         is_baseline=run.run_id == baseline.run_id,
-        changes=tuple(_changes(run.config, baseline.config)),
+        changes=tuple(_changes(run, baseline)),
         state=run.state,
         steps=formats.grouped(run.steps),
         value=formats.number(run.value),
@@ -278,22 +244,24 @@ def _experiment_row(family: str, run: ExperimentRun, baseline: ExperimentRun) ->
     )
 
 
-def _changes(config: Settings, baseline: Settings) -> Iterator[str]:
-    names = differing((baseline, config))
-    for name in names[:CHANGES_MAX]:
-        yield f"{name} {_shown(baseline, name)} → {_shown(config, name)}"
-    if len(names) > CHANGES_MAX:
-        yield f"and {len(names) - CHANGES_MAX} more"
+def _changes(run: ExperimentRun, baseline: ExperimentRun) -> Iterator[str]:
+    found = changes(run, baseline)
+    for each in found[:CHANGES_MAX]:
+        yield f"{each.name} {_value(each.before)} → {_value(each.after)}"
+    if len(found) > CHANGES_MAX:
+        yield f"and {len(found) - CHANGES_MAX} more"
+
+
+def _value(value: Json) -> str:
+    return formats.UNKNOWN if value is None else short(value)
 
 
 def _against(run: ExperimentRun, baseline: ExperimentRun) -> tuple[str, str]:
-    """Return the difference of the metric, and good or bad; only of the same metric."""
-    is_same = run.metric is not None and run.metric == baseline.metric
-    if run is baseline or not is_same or run.value is None or baseline.value is None:
+    """Return the difference of the metric, and good or bad."""
+    found = difference(run, baseline)
+    if found is None:
         return formats.UNKNOWN, ""
-    off = run.value - baseline.value
+    off, verdict = found
     if off == 0:
         return "the same", ""
-    is_good = (off < 0) == (run.direction == "min")
-    sign = "+" if off > 0 else "−"
-    return f"{sign}{formats.number(abs(off))}", "good" if is_good else "bad"
+    return f"{'+' if off > 0 else '−'}{formats.number(abs(off))}", verdict

@@ -34,7 +34,7 @@ _WRONG_USE = (InvalidInput, DataRejected, StoreUnavailable, StoreUnsuitable, Led
 # that fits in a line of 80 columns; nothing is imported to show it.
 GROUPS: Mapping[str, Mapping[str, str]] = {
     "Start": {
-        "init": "Write a folder's tracks.yaml, by asking or from options.",
+        "init": "Write a folder's tracks.yaml, or the policy, by asking.",
         "up": "Serve the UI and keep the daemon running.",
         "run": "Declare a training run and follow it to its end.",
         "drill": "Play faults, and score what came of each.",
@@ -73,7 +73,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "release": "End the quarantine of a source.",
     },
     "Compare and count": {
-        "diff": "Two attempts or two checkpoints, side by side.",
+        "diff": "Two attempts or checkpoints, or an experiment, side by side.",
         "goodput": "Where the device hours went.",
         "slo": "How long each workload class waited, and what it promises.",
         "size": "The memory of a step, and the largest micro-batch that fits.",

@@ -6,7 +6,7 @@
 | `/runs/RUN` | a run; `by=step|tokens|hours`, `steps=100-200`, `rank=N` of the log |
 | `/runs/RUN/report` | its report, as `tracks report` writes it |
 | `/compare?run=A&run=B` | runs side by side |
-| `/experiments/FAMILY` | a baseline and what each run changed; `baseline=RUN` |
+| `/experiments/NAME` | a baseline and what each run changed; `baseline=RUN` |
 | `/runbooks/RULE` | what to do about an alert |
 | `/find?run=TEXT` | runs by a part of their name |
 | `/curves.json?run=RUN` | curves for a program; `metric=NAME`, `by=…` |
@@ -40,7 +40,6 @@ from tracks_dagster.board.comparison import (
     RUNS_MAX,
     ColouredRun,
     ComparedRun,
-    baseline_of,
     comparison_view,
     experiment_view,
     outcome_of,
@@ -57,6 +56,7 @@ from tracks_dagster.health.rules import RULES
 from tracks_dagster.review.curves import STEP, Curves
 from tracks_dagster.review.effects.explain.run import attempt_address, load_run
 from tracks_dagster.review.effects.report import render_loaded
+from tracks_dagster.review.experiments import baseline_of
 from tracks_dagster.track.errors import (
     InvalidInput,
     LedgerError,
@@ -99,7 +99,7 @@ class Board:
             "/runs/{run_id}": self.run,
             "/runs/{run_id}/report": self.report,
             "/compare": self.compare,
-            "/experiments/{family:path}": self.experiment,
+            "/experiments/{name:path}": self.experiment,
             "/runbooks/{rule}": self.runbook,
             "/find": self.find,
             "/curves.json": self.curves,
@@ -178,12 +178,12 @@ class Board:
 
     def _links(self, state: RunState) -> list[Link]:
         run_id, ui_url = state.run_id, self._sources.ui_url
-        family = quote(state.declared.model_family, safe="")
+        experiment = state.declared.experiment or state.declared.model_family
         links = [
             Link(label="report", address=f"/runs/{run_id}/report"),
             Link(
-                label=f"experiment {state.declared.model_family}",
-                address=f"/experiments/{family}",
+                label=f"experiment {experiment}",
+                address=f"/experiments/{quote(experiment, safe='')}",
             ),
         ]
         source = state.declared.branched_from
@@ -252,12 +252,12 @@ class Board:
         )
 
     def experiment(self, request: Request) -> Response:
-        """`/experiments/FAMILY`."""
-        family, by = request.path_params["family"], queries.axis(request)
-        runs = self._sources.family(family)
+        """`/experiments/NAME`, of an experiment, else of a family."""
+        name, by = request.path_params["name"], queries.axis(request)
+        runs = self._sources.experiment(name)
         if not runs:
             raise UnknownRun(
-                f"No training run is of the family {family!r}; the fleet lists those there are."
+                f"No training run is of an experiment or a family {name!r}; the fleet lists the runs."
             )
         baseline, why = baseline_of(runs, request.query_params.get("baseline", ""))
         others = [run for run in reversed(runs) if run.run_id != baseline.run_id]
@@ -267,7 +267,7 @@ class Board:
             coloured = ColouredRun(run_id=run.run_id, colour=f"a{len(drawn)}")
             drawn.append((coloured, self._curves(state, by)[0]))
         view = experiment_view(
-            family,
+            name,
             runs,
             baseline,
             why,
@@ -275,7 +275,7 @@ class Board:
             keys=[Key(colour=run.colour, text=run.run_id) for run, _ in drawn],
             axes=queries.axis_links(request, by),
         )
-        return self._page(request, "experiment.html", view, family)
+        return self._page(request, "experiment.html", view, name)
 
     def runbook(self, request: Request) -> Response:
         """`/runbooks/RULE`: the file as it is in the checkout."""

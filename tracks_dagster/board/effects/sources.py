@@ -7,7 +7,6 @@ which the page is shown as far as it came; what is late is there at the next loo
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -20,7 +19,6 @@ from typing import Any
 from tracks_dagster.attempts.effects.evidence import read_log_tails
 from tracks_dagster.attempts.effects.heartbeat import Heartbeat, describe_age, read_heartbeat
 from tracks_dagster.attempts.effects.local.logs import find_logs, read_tail
-from tracks_dagster.board.comparison import ExperimentRun
 from tracks_dagster.board.effects.fresh import Fresh
 from tracks_dagster.board.heat_map import Values
 from tracks_dagster.board.reading import RunReading
@@ -33,8 +31,10 @@ from tracks_dagster.retry.caps import cost_of
 from tracks_dagster.review.curves import Curve, Curves
 from tracks_dagster.review.effects.comparing import Named, side_of
 from tracks_dagster.review.effects.curves.reading import read_curves
+from tracks_dagster.review.effects.experiments import read_experiment
 from tracks_dagster.review.effects.explain.run import ExplainContext
 from tracks_dagster.review.effects.status import waiting_for, waits_for_devices
+from tracks_dagster.review.experiments import ExperimentRun
 from tracks_dagster.scheduling.policy import SchedulingPolicy
 from tracks_dagster.settings import (
     Settings,
@@ -61,7 +61,7 @@ RECENT = timedelta(hours=24)  # for so long a run that ended, or was refused, is
 THREADS_FAR, THREADS_NEAR = 8, 2
 PAGES_KEPT_MAX, CURVES_KEPT_MAX, MAPS_KEPT_MAX = 64, 12, 4
 READS_MAX = 3  # of curves, at once
-FAMILY_RUNS_MAX = 50
+EXPERIMENT_RUNS_MAX = 50
 FOUND_MAX = 30
 LOG_LINES_MAX = 200
 POINTS_MAX = 600  # of a curve: what a panel has pixels for
@@ -315,10 +315,9 @@ class Sources:
             "environment": side.environment,
         }
 
-    def family(self, family: str) -> list[ExperimentRun]:
-        """Return the newest runs of a model family, oldest first."""
-        rows = self._query("experiment", family=family, runs_max=FAMILY_RUNS_MAX)
-        return [_experiment_run(row) for row in reversed(rows)]
+    def experiment(self, name: str) -> list[ExperimentRun]:
+        """Return the newest runs of an experiment, else of a model family, oldest first."""
+        return read_experiment(self.ledger, name, runs_max=EXPERIMENT_RUNS_MAX)
 
     def find(self, text: str) -> Sequence[Row]:
         """Return runs whose id, family, owner or intent holds the text, newest first."""
@@ -339,20 +338,3 @@ def _values(curve: Curve, attempt_id: int | None) -> Values:
             points = [(point.step, point.value) for point in series.points]
             values.setdefault(series.rank, []).extend(points)
     return {rank: sorted(line) for rank, line in sorted(values.items())}
-
-
-def _experiment_run(row: Row) -> ExperimentRun:
-    source = row["branched_from_run_id"]
-    return ExperimentRun(
-        run_id=row["run_id"],
-        owner=row["owner"],
-        state=row["state"],
-        steps=row["recorded_step"],
-        config=json.loads(row["config_json"]),
-        branched_from=None if source is None else f"{source}@{row['branched_from_step']}",
-        device_s=row["device_seconds"] or 0.0,
-        alias=row["alias"] if row["promoted"] else None,
-        metric=row["metric"],
-        value=row["value"],
-        direction=row["direction"],
-    )

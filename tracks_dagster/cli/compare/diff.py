@@ -1,8 +1,9 @@
-"""`tracks diff`: two attempts, or two checkpoints, side by side."""
+"""`tracks diff`: two attempts, or two checkpoints, side by side; or the runs of an experiment."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 
 import click
@@ -10,31 +11,69 @@ import click
 from tracks_dagster.cli import BAD_NEWS
 from tracks_dagster.cli.common import archive_option, as_json, print_json, print_table, settings_for
 from tracks_dagster.reading import open_ledger_to_read, open_tracks_to_read
+from tracks_dagster.retry.caps import Cost, cost_of
 from tracks_dagster.review.comparing import Comparison, Measured, MetricLine
 from tracks_dagster.review.effects.comparing import compare_named
+from tracks_dagster.review.effects.experiments import read_experiment
+from tracks_dagster.review.experiments import (
+    ExperimentRun,
+    baseline_of,
+    changes,
+    difference,
+    outside,
+)
+from tracks_dagster.settings import Settings, load_prices
 from tracks_dagster.track.body_json import to_json
+from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.records import Json
 from tracks_dagster.track.states.checkpoints import checkpoint_at
+from tracks_dagster.track.text.units import about, counted
+
+EXPERIMENT_RUNS_MAX = 200  # the newest
 
 
 @click.command("diff")
-@click.argument("a", metavar="A")
-@click.argument("b", metavar="B")
+@click.argument("a", metavar="A", required=False)
+@click.argument("b", metavar="B", required=False)
 @click.option(
     "--force", is_flag=True, help="Also show metrics that cannot be compared, with a label."
 )
+@click.option(
+    "--experiment",
+    metavar="NAME",
+    help="What each run of it changed from the baseline, and what came of it; A and B: only of these.",
+)
+@click.option("--baseline", metavar="RUN", help="With --experiment: compare with this run of it.")
 @archive_option
 @as_json
 @click.pass_context
 def diff_command(
-    ctx: click.Context, a: str, b: str, force: bool, archive: Path | None, as_json: bool
+    ctx: click.Context,
+    a: str | None,
+    b: str | None,
+    force: bool,
+    experiment: str | None,
+    baseline: str | None,
+    archive: Path | None,
+    as_json: bool,
 ) -> None:
     """Compare two attempts (RUN/aNN) or two checkpoints (RUN@STEP, or a manifest's sha256).
 
     Metrics are not compared across versions of an eval, across eval snapshots, or across seeds with
     only one eval each. Then everything else is shown, and the exit code is 1.
+
+    With --experiment: its runs, what each has otherwise than the baseline, and what came of it.
     """
     settings = settings_for(archive)
+    if experiment is not None:
+        only = [each for each in (a, b) if each is not None]
+        _experiment(settings, experiment, baseline or "", only, as_json=as_json)
+        return
+    if a is None or b is None or baseline is not None:
+        raise click.UsageError(
+            "Name two attempts or checkpoints, or an experiment: `tracks diff A B`, `tracks diff "
+            "--experiment NAME [--baseline RUN]`."
+        )
     tracks = open_tracks_to_read(settings)
     found = compare_named(tracks, lambda: open_ledger_to_read(settings), a, b, is_forced=force)
     print_json(to_json(found)) if as_json else _print(found)
@@ -50,6 +89,93 @@ def _print(found: Comparison) -> None:
         print_table(titles, map(_eval_cells, found.evals))
     for refused in found.refused:
         click.echo(f"\n{refused} --force shows the values all the same, labelled.")
+
+
+def _experiment(
+    settings: Settings, name: str, wanted: str, only: Sequence[str], *, as_json: bool
+) -> None:
+    """Print the runs of an experiment beside its baseline; raises InvalidInput."""
+    ledger = open_ledger_to_read(settings)
+    runs = read_experiment(ledger, name, runs_max=EXPERIMENT_RUNS_MAX)
+    if all(run.experiment != name for run in runs):
+        raise InvalidInput(
+            f"No run belongs to an experiment {name!r}; `tracks run --experiment {name}` declares one."
+        )
+    strangers = [each for each in (wanted, *only) if each and each not in {r.run_id for r in runs}]
+    if strangers:
+        raise InvalidInput(
+            f"{', '.join(strangers)}: outside of the experiment {name}, so not compared. `tracks diff` "
+            "compares two attempts or checkpoints of any runs."
+        )
+    baseline, why = baseline_of(runs, wanted)
+    others = [run for run in runs if run is not baseline and (not only or run.run_id in only)]
+    shown = [baseline, *others]
+    prices = load_prices(settings)
+    tracks = open_tracks_to_read(settings)
+    now = datetime.now(UTC)
+    costs = {
+        run.run_id: cost_of(tracks.run(run.run_id), prices, now)
+        for run in shown
+        if prices is not None
+    }
+    if as_json:
+        print_json(
+            {
+                "experiment": name,
+                "baseline": baseline.run_id,
+                "baseline_why": why,
+                "runs": [
+                    {
+                        **to_json(run),
+                        "is_outside": bool(outside(run, name, runs)),
+                        "changes": to_json(changes(run, baseline)),
+                        "difference": to_json(difference(run, baseline)),
+                        "cost": to_json(costs.get(run.run_id)),
+                    }
+                    for run in shown
+                ],
+            }
+        )
+        return
+    count = sum(run.experiment == name for run in runs)
+    click.echo(f"{name}: {counted(count, 'run')}. Baseline: {baseline.run_id}, {why}.\n")
+    money = next(iter(costs.values())).currency if costs else ""
+    titles = (
+        "run",
+        "changed",
+        "state",
+        "steps",
+        baseline.metric or "eval",
+        "against",
+        "device time",
+    )
+    print_table(
+        (*titles, *([money] if money else [])),
+        (_experiment_cells(run, baseline, outside(run, name, runs), costs) for run in shown),
+        right={"steps", baseline.metric or "eval", "against", "device time", money},
+    )
+
+
+def _experiment_cells(
+    run: ExperimentRun, baseline: ExperimentRun, where: str, costs: Mapping[str, Cost]
+) -> tuple[str, ...]:
+    found = [
+        f"{each.name} {_value(each.before)} → {_value(each.after)}"
+        for each in changes(run, baseline)
+    ]
+    changed = "the baseline" if run is baseline else "\n".join(found) or "nothing"
+    off = difference(run, baseline)
+    against = "–" if off is None else f"{off[0]:+.4g} {off[1]}".rstrip()
+    cells = (
+        f"{run.run_id}\n{where}".rstrip(),
+        changed,
+        run.state,
+        "–" if run.steps is None else str(run.steps),
+        "–" if run.value is None else f"{run.value:.4g}",
+        against,
+        about(run.device_s) if run.device_s else "–",
+    )
+    return (*cells, f"{costs[run.run_id].amount:.2f}") if costs else cells
 
 
 def _descent(found: Comparison) -> str:

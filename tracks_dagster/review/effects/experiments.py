@@ -1,0 +1,68 @@
+"""Read the runs of an experiment from the ledger: its own, and the baselines that they name."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from tracks_dagster.ledger.ports import Ledger
+from tracks_dagster.review.experiments import ExperimentRun
+from tracks_dagster.track.records import Json
+
+_SQL = Path(__file__).parent / "sql" / "experiment.sql"
+
+
+def read_experiment(ledger: Ledger, name: str, *, runs_max: int) -> list[ExperimentRun]:
+    """Return the newest runs of the experiment, oldest first, with the baselines that they name.
+
+    Where no experiment has that name, the runs of the model family that has it.
+    """
+    values = {"name": name, "runs_max": runs_max}
+    return [_run(row) for row in ledger.query(_SQL.read_text(encoding="utf-8"), values)]
+
+
+def _run(row: dict[str, Any]) -> ExperimentRun:
+    source = row["branched_from_run_id"]
+    metric, value, direction, measured = _measured(row)
+    return ExperimentRun(
+        run_id=row["run_id"],
+        owner=row["owner"],
+        state=row["state"],
+        steps=row["recorded_step"],
+        settings={
+            **json.loads(row["config_json"]),
+            "ranks": row["ranks"],
+            "snapshot": row["snapshot_id"],
+            "code": _code(row["trainer"]),
+        },
+        branched_from=None if source is None else f"{source}@{row['branched_from_step']}",
+        device_s=row["device_seconds"] or 0.0,
+        alias=row["alias"] if row["promoted"] else None,
+        metric=metric,
+        value=value,
+        direction=direction,
+        measured=measured,
+        experiment=row["experiment"],
+        baseline=row["baseline"],
+    )
+
+
+def _measured(
+    row: dict[str, Any],
+) -> tuple[str | None, float | None, str | None, tuple[Json, ...]]:
+    """Return metric, value, direction, and how it was measured; None of each where nothing was."""
+    if row["metric"] is not None and row["value"] is not None:
+        names = ("promoted_suite", "promoted_version", "promoted_snapshot", "promoted_seed")
+        return row["metric"], row["value"], row["direction"], tuple(row[each] for each in names)
+    metrics = json.loads(row["metrics_json"] or "{}")
+    if not metrics:
+        return None, None, None, ()
+    metric = "loss" if "loss" in metrics else min(metrics)
+    names = ("suite", "suite_version", "eval_snapshot", "seed")
+    return metric, metrics[metric], None, tuple(row[each] for each in names)
+
+
+def _code(trainer: str) -> str:
+    """Return the digest of the stored code, which its key ends with, shortened as elsewhere."""
+    return trainer.rpartition("/")[2].removesuffix(".tar")[:12]

@@ -1,4 +1,4 @@
-"""Write anew the columns in docs/ledger.md and the rules in docs/health.md:
+"""Write anew the columns in docs/ledger.md, the rules in docs/health.md and docs/glossary.md:
 `.venv/bin/python -m tests.reference`."""
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from typing import Any
 from tracks_dagster.health.rules import RULES
 from tracks_dagster.ledger.facts.fact import Fact
 from tracks_dagster.ledger.facts.tables import FACTS
+from tracks_dagster.review.effects.explain.glossary import GLOSSARY
 
 PAGE = Path(__file__).parents[1] / "docs" / "ledger.md"
 # Which tables `tracks explain RUN --json` has, and where in it.
@@ -51,6 +52,24 @@ def with_rules(page: str) -> str:
     return "\n".join([before + RULES_BEGIN, heads, *rows, RULES_END + after])
 
 
+GLOSSARY_PAGE = Path(__file__).parents[1] / "docs" / "glossary.md"
+GLOSSARY_HEAD = """# The words
+
+This page answers what a word means where a command, a page or a message uses it. `tracks explain
+--glossary` prints the same; an explanation and a report end with the words that they use. Written from
+`review/effects/explain/glossary.py` by `python -m tests.reference`.
+
+| word | meaning |
+|---|---|
+"""
+
+
+def glossary_page() -> str:
+    """Return the page with the words of today."""
+    words = sorted(GLOSSARY.items(), key=lambda each: each[0].lower())
+    return GLOSSARY_HEAD + "".join(f"| {word} | {meaning} |\n" for word, meaning in words)
+
+
 def _table(table: str, facts: Sequence[Fact[Any]]) -> Iterator[str]:
     explained, is_in_ui = EXPLAINED.get(table), any(each.ui for each in facts)
     is_compared = any(each.diff for each in facts)
@@ -82,3 +101,4 @@ def _unknown(fact: Fact[Any]) -> str:
 if __name__ == "__main__":
     PAGE.write_text(with_reference(PAGE.read_text()))
     RULES_PAGE.write_text(with_rules(RULES_PAGE.read_text()))
+    GLOSSARY_PAGE.write_text(glossary_page())

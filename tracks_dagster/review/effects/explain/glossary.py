@@ -1,7 +1,8 @@
-"""The glossary of explanations: a reader needs no knowledge of the project.
+"""The glossary: a reader needs no knowledge of the project.
 
-Design section 3 says which words are used. A word is explained where the text uses it, with the others
-of its topic, so that all of them take up a few lines.
+`TOPICS` are the words of explanations. One is explained where the text uses it, with the others of its
+topic, so that all of them take up a few lines. `FIELD` has the other words of the field, as commands,
+pages and messages use them; docs/glossary.md lists both.
 """
 
 from __future__ import annotations
@@ -93,7 +94,122 @@ TOPICS: tuple[Mapping[str, str], ...] = (
         },
     },
 )
-GLOSSARY: dict[str, str] = {word: meaning for topic in TOPICS for word, meaning in topic.items()}
+FIELD: Mapping[str, str] = {
+    # what is tried
+    "project": "a folder with its code, its config's keys and a tracks.yaml",
+    "experiment": "runs that ask one question, by the name that they were declared with",
+    "baseline": "the run of an experiment that the others are compared with",
+    "intent": "what a run is for, in its owner's words",
+    "owner": "the person who answers for a run",
+    "on call": "whom to call when a run needs a person",
+    "kitchen sink": "a small model on all of the data, to find what is wrong with the data",
+    "smoke": "a stage: minutes, a few steps on few rows, to see that everything is wired up",
+    "canary": "a stage: real data and config within strict limits, whose loss must fall",
+    "full": "a stage: the run that is meant, once the others have passed",
+    "gate": "what must have passed before a run of a stage may start",
+    "valid": "said of a run that has left all that the policy asked of it when it was declared",
+    "policy": "the file with what is asked of runs, what is retried and who gets devices first",
+    "drill": "a fault that is played on purpose",
+    # how it trains
+    "step": "one change of the weights, from one global batch",
+    "epoch": "one pass over the data",
+    "progress": "steps done of those it is to have",
+    "world size": "ranks of a gang",
+    "micro-batch": "samples of one forward pass of one rank",
+    "accumulation": "forward passes whose gradients make one step",
+    "global batch": "samples of one step: micro-batch times accumulation times ranks",
+    "learning rate": "how far one step moves the weights; a schedule changes it",
+    "warm-up": "the first steps, in which the learning rate grows",
+    "weight decay": "how much each step shrinks the weights by itself",
+    "seed": "the number that weights, order and dropout are drawn from",
+    "metric": "a number that the script reports of a step, or an eval of a checkpoint",
+    "loss": "the metric that training makes smaller",
+    "suite": "the name of an eval",
+    "pace": "seconds that a step takes now",
+    "time left": "steps left times the pace",
+    "parameters": "the weights; where a policy asks for them, the settings of a config",
+    # what becomes of it
+    "status": "of a checkpoint: committed, superseded, quarantined or deleted",
+    "state": "of a run: running, waiting, succeeded, refused or cancelled",
+    "running": "an attempt of the run is open",
+    "waiting": "nothing runs; a sensor or a person has the next turn, and status says which",
+    "succeeded": "the run has all its steps, or stopped early as it was meant to",
+    "refused": "no automatic retry is left; a person decides",
+    "cancelled": "a person, or a cap in money, ended the run",
+    "reason": "why an attempt ended: its termination reason",
+    "termination reason": "why an attempt ended, one of a fixed list",
+    "verdict": "the reason that the evidence was judged to show, with rule and confidence",
+    "receipt": "all that is recorded of one attempt",
+    "retry budget": "how many retries a reason has, over which window",
+    "backoff": "the delay before a retry, longer each time",
+    "remediation": "what a retry changes so that it may end otherwise",
+    "remedy": "the kind of remediation that the policy names for a reason",
+    "dead retry": "one that kept no step",
+    "lost steps": "steps that have to be run again",
+    "preemption": "devices were taken away for somebody else",
+    "straggler": "a rank that is slower than the others, who all wait for it",
+    "heartbeat": "a rank's sign of life, every few seconds",
+    "journal": "lines of a rank about steps and devices, too frequent for records",
+    # checkpoints and data
+    "commit": "the record that makes a checkpoint real; of code, a version in git",
+    "dataset": "data under one name, frozen as snapshots",
+    "writing": "said of a checkpoint whose commit is not recorded: no reader sees it",
+    "resume": "to go on from a committed checkpoint, in a new process",
+    "branch": "a run that starts from a checkpoint of another run",
+    "pin": "somebody's word that a checkpoint stays",
+    "retention": "which checkpoints stay when nothing pins them",
+    "verified": "every byte was read again and was as its hash says",
+    "milestone": "a checkpoint that is kept because its step is a round one",
+    "promotion": "giving a checkpoint an alias, on the record of an eval",
+    "alias": "a name that a promoted checkpoint has, as candidate",
+    "quarantine": "the act that keeps new work from a source",
+    "hold": "its effect: why something may not start, by which record, until when",
+    "lineage": "what a thing was made from, and what was made from it",
+    "blast radius": "all that descends from a source",
+    "shard": "one rank's part of a tensor, or one file of a snapshot",
+    # devices and the queue
+    "device": "one GPU, or one process where there is none",
+    "device time": "devices times time, of whatever use",
+    "node": "one machine",
+    "pool": "nodes that are counted together",
+    "placement": "which devices, on which nodes",
+    "lease": "the record that gives devices to an attempt",
+    "workload class": "how a run is treated in the queue, and its objectives",
+    "class": "a workload class",
+    "team": "whose share of the devices a run takes",
+    "priority": "of a class: the greater comes first",
+    "gang scheduling": "all ranks start together, or none does",
+    "fair share": "the team that had least comes first",
+    "backfill": "a smaller run goes first where that delays nobody",
+    "promise": "a class's longest wait, after which runs of lower classes make room",
+    "objective": "the wait that a class should not exceed; it is measured and decides nothing",
+    "recovery": "from an attempt's end to the first step of the next",
+    "strike": "an end that is held against a node",
+    "sweep": "runs that search for settings, and the class that they are of",
+    "trial": "one run of a sweep",
+    # what is watched and counted
+    "light": "the answer to one of three questions: healthy? improving? resources well used?",
+    "alert": "a record that a rule has been broken for long enough",
+    "runbook": "the page that says what an alert means and what to do",
+    "goodput": "the share of device time that went into kept steps",
+    "ETTR": "the share of the wall time that went into kept steps",
+    "MTBI": "mean time between interruptions",
+    "MTTR": "mean time from an interruption to the next step",
+    "p50": "half of them are at most this",
+    "p95": "95 of 100 are at most this",
+    "refund": "the part of a debit that later progress gives back",
+    "debit": "what a retry takes from its reason's budget",
+    # the record itself
+    "track": "the log of a run, a dataset or a pool",
+    "ledger": "the same as tables for SQL, made from the tracks and not the truth itself",
+    "fold": "to read a track from its first record and keep what holds now",
+    "decider": "a part that decides what follows, one record at a time",
+    "follower": "a part that does something with each new record",
+}
+GLOSSARY: dict[str, str] = {
+    **{word: meaning for topic in TOPICS for word, meaning in topic.items()},
+    **FIELD,
+}
 
 _NEEDS = {  # what shows that a word is used, where it is not the word itself
     **{bucket_label(bucket): rf"{bucket_label(bucket)} [0-9]" for bucket in BUCKET_WORDS},
@@ -109,14 +225,18 @@ _NEEDS = {  # what shows that a word is used, where it is not the word itself
     "samples": r"samples? \d",
     "stage": r"stage \w",
 }
-_FOUND = {word: re.compile(_NEEDS.get(word, rf"\b{re.escape(word)}s?\b")) for word in GLOSSARY}
+_FOUND = {
+    word: re.compile(_NEEDS.get(word, rf"\b{re.escape(word)}s?\b"))
+    for topic in TOPICS
+    for word in topic
+}
 
 
 def used_words(text: str) -> Iterator[tuple[str, str]]:
-    """Yield (word, meaning) of the words of the glossary that `text` uses."""
-    for word, meaning in GLOSSARY.items():
-        if _FOUND[word].search(text):
-            yield word, meaning
+    """Yield (word, meaning) of the words of `TOPICS` that `text` uses."""
+    for word, pattern in _FOUND.items():
+        if pattern.search(text):
+            yield word, GLOSSARY[word]
 
 
 def used_topics(text: str) -> Iterator[str]:

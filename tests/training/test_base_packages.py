@@ -25,8 +25,12 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["
 RUN_S_MAX = 240.0  # of what takes five seconds on an idle machine
 # Adapters import the framework that they are for.
 IMPORT_ALL = """
-import pkgutil, importlib, tracks_dagster.training as training
-names = [each.name for each in pkgutil.walk_packages(training.__path__, "tracks_dagster.training.")]
+import pkgutil, importlib, tracks_dagster.training as training, tracks_dagster.testing as testing
+names = [
+    each.name
+    for package in (training, testing)
+    for each in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
+]
 for name in names:
     if ".adapters." not in name:
         importlib.import_module(name)

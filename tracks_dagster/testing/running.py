@@ -1,0 +1,91 @@
+"""Running a model for a check: with known random numbers, and leaving it as it was."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from tracks_dagster.testing.values import tensors
+
+SEED = 0
+WAKING_STD = 0.02  # of what stands in for weights that are all zero; GPT-2's
+
+
+@contextmanager
+def seeded(seed: int = SEED) -> Iterator[int]:
+    """Seed the random numbers of Python, numpy and torch, and put them back afterwards.
+
+    Of torch: those of the CPU and, where CUDA was in use before, of its devices.
+    """
+    uses_cuda = torch.cuda.is_available() and torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    python, numpy, cpu = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    cuda = torch.cuda.get_rng_state_all() if uses_cuda else []
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    torch.manual_seed(seed)
+    try:
+        yield seed
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)
+        torch.set_rng_state(cpu)
+        if uses_cuda:
+            torch.cuda.set_rng_state_all(cuda)
+
+
+@contextmanager
+def untouched(model: object) -> Iterator[None]:
+    """Put a module's parameters, buffers and gradients back afterwards; other attributes are left."""
+    if not isinstance(model, nn.Module):
+        yield
+        return
+    saved = [(each, each.detach().clone()) for each in (*model.parameters(), *model.buffers())]
+    gradients = [(each, each.grad) for each in model.parameters()]
+    for parameter, _ in gradients:
+        parameter.grad = None
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for each, value in saved:
+                each.copy_(value)
+        for parameter, gradient in gradients:
+            parameter.grad = gradient
+
+
+def wake(model: object) -> None:
+    """Give weights that are all zero small random values: behind a zero nothing can be seen.
+
+    Zeros are a usual start for a last layer, a gate, or one half of a low-rank pair.
+    """
+    if isinstance(model, nn.Module):
+        with torch.no_grad():
+            for each in model.parameters():
+                if each.is_floating_point() and not each.any():
+                    each.normal_(std=WAKING_STD)
+
+
+def one_number(output: Any) -> torch.Tensor | None:
+    """Return the sum of all outputs, each value with a random weight; None where none has a gradient.
+
+    Its gradient reaches whatever any output depends on. The weights are drawn with the current
+    seed.
+    """
+    total: torch.Tensor | None = None
+    for _, each in tensors(output, "output"):
+        if each.requires_grad:
+            real = torch.view_as_real(each) if each.is_complex() else each
+            part = (real * torch.randn(real.shape).to(real)).sum()
+            total = part if total is None else total + part
+    return total
+
+
+def dense(gradient: torch.Tensor) -> torch.Tensor:
+    """Return a gradient as an ordinary tensor; that of `Embedding(sparse=True)` is none."""
+    return gradient.to_dense() if gradient.is_sparse else gradient

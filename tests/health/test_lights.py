@@ -226,6 +226,52 @@ def test_all_ranks_slow_is_systemic_with_its_cause() -> None:
     assert finding(lights_of(history, tail(later)), "step_time") is not None
 
 
+@pytest.mark.parametrize(
+    ("was", "now", "own_of_ranks", "cause"),
+    # Rank 0's forward pass, the rest of its step, and its wait for data.
+    [
+        # Throttled: backward, in the rest, grew by the same half. 0.05 + 0.15 by compute, 0 beyond it.
+        ((0.1, 0.3, 0.0), (0.15, 0.45, 0.0), [0.15] * 8, "compute"),
+        # A slow network: nobody's passes grew.
+        ((0.1, 0.3, 0.0), (0.1, 0.5, 0.0), [0.1] * 8, "communication"),
+        # Both: 0.02 + 0.06 by compute, 0.5 - 0.36 = 0.14 beyond it.
+        ((0.1, 0.3, 0.0), (0.12, 0.5, 0.0), [0.12] * 8, "communication"),
+        # Half of the ranks are throttled, and rank 0 waits for them: 0.05 + 0.15, and 0.05 beyond it.
+        ((0.1, 0.3, 0.0), (0.1, 0.5, 0.0), [0.1] * 4 + [0.15] * 4, "compute"),
+        ((0.1, 0.3, 0.1), (0.1, 0.3, 0.3), [0.1] * 8, "data"),
+        # A rank alone has nobody to talk to.
+        ((0.1, 0.3, 0.0), (0.1, 0.5, 0.0), [0.1], "the rest of the step"),
+        ((0.1, 0.3, 0.0), (0.15, 0.45, 0.0), [0.15], "compute"),
+    ],
+)
+def test_what_grew_is_compute_as_far_as_the_passes_explain_it(
+    was: tuple[float, float, float],
+    now: tuple[float, float, float],
+    own_of_ranks: list[float],
+    cause: str,
+) -> None:
+    history = training(ranks=len(own_of_ranks), cadence=NO_CADENCE)
+
+    def at(step: int) -> tuple[float, float, float]:
+        return was if step <= 80 else now
+
+    ran = steps(
+        100,
+        at=history.at,
+        own_s=lambda step: at(step)[0],
+        step_s=lambda step: at(step)[0] + at(step)[1],
+        data_s=lambda step: at(step)[2],
+    )
+    lines = gangs(own_of_ranks, data_s=[now[2]] * len(own_of_ranks))
+    found = finding(lights_of(history, tail(ran, gangs=lines)), "step_time")
+    if cause == "data":  # that rule says it already
+        assert found is None
+        return
+    assert found is not None
+    assert found.numbers["cause"] == cause
+    assert found.sentence.endswith(f"no rank stands out; it is {cause}.")
+
+
 @pytest.mark.parametrize(("factor", "holds"), [(1.19, False), (1.21, True)])
 def test_a_step_is_slow_by_a_fifth_of_the_median_of_steps_11_to_60(
     factor: float, holds: bool

@@ -48,7 +48,7 @@ class Scale:
 
 # 1.33 is 1 / 0.75, from where on a rank counts as slow (health).
 OWN_TIME = Scale(
-    name="own compute time",
+    name="own forward time",
     unit="against the gang's median",
     edges=(1.1, 1.2, 1.33, 2.0),
     texts=("as the others", "1.1 ×", "1.2 ×", "1.33 ×", "2 × and more"),

@@ -27,7 +27,8 @@ SLOW_SHARE_MAX = 8  # one in so many ranks, and at least one
 # machine lets a process wait for a few.
 STEP_SHARE_MIN, EXCESS_S_MIN = 0.05, 0.005
 
-COMPUTE, DATA, COMMUNICATION = "compute", "data", "communication"
+# What a step or a rank is slow by, in words. REST: of a rank alone, which talks to nobody.
+COMPUTE, DATA, COMMUNICATION, REST = "compute", "data", "communication", "the rest of the step"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +77,12 @@ def slow_ranks(gangs: Sequence[Gang], named: Collection[int] = ()) -> tuple[Slow
         SlowRank(rank=rank, own_s=known[rank], fastest_s=fastest, cause=_cause(own, data, rank))
         for rank in slow
     )
+
+
+def own_times(gangs: Sequence[Gang]) -> list[float]:
+    """Return the median own time of each rank over the newest STEPS steps, of those that are known."""
+    medians = _medians([line.own_s for line in window(gangs)])
+    return [each for each in medians if each is not None]
 
 
 def window(gangs: Sequence[Gang]) -> list[Gang]:

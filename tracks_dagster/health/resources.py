@@ -6,13 +6,21 @@ still compute little, one below 50 % for ten minutes surely does (docs/signals.m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from statistics import median
 
 from tracks_dagster.health.finding import NO_BOUNDS, Bounds, Case, Colour, Question, Verdicts, found
 from tracks_dagster.health.healthy import SLOW_RANK
-from tracks_dagster.health.ranks import COMMUNICATION, COMPUTE, DATA, STEPS, window
+from tracks_dagster.health.ranks import (
+    COMMUNICATION,
+    COMPUTE,
+    DATA,
+    REST,
+    STEPS,
+    own_times,
+    window,
+)
 from tracks_dagster.health.tail import Step, Use
 from tracks_dagster.retry.caps import cost_of, max_cost_of
 from tracks_dagster.track.records import Json
@@ -116,7 +124,7 @@ def _step_time(case: Case) -> Verdicts:
     slowest_fast = median(times) if is_open else min(times)
     if base_s <= 0 or slowest_fast <= (OPEN_SLOWER if is_open else SLOWER) * base_s:
         return {STEP_TIME: None}
-    cause = _cause(base, newest)
+    cause = _cause(case, base, newest)
     sentence = (
         f"Systemic: for {STEPS} steps the whole gang has been {median(times) / base_s:.1f} times as "
         f"slow as it was ({median(times):.3g} s a step, {base_s:.3g} s before), and no rank stands "
@@ -152,21 +160,37 @@ def _usual(case: Case) -> tuple[float, Sequence[Step]] | None:
     return median(step.whole_s for step in base), base
 
 
-def _cause(base: Sequence[Step], newest: Sequence[Step]) -> str | None:
-    """Return which part of a step grew most, DATA, COMPUTE or COMMUNICATION; None: not known."""
+def _cause(case: Case, base: Sequence[Step], newest: Sequence[Step]) -> str | None:
+    """Return which part of a step grew most, in words; None: not known.
+
+    Backward and the optimizer have no time of their own: they lie in the rest of a step, together with
+    the exchange. They are expected to grow as the forward passes do, those of the slowest rank, for
+    whom all wait; only what the rest grew by beyond that is communication. Example: passes 0.10 →
+    0.15 s and a rest of 0.30 → 0.50 s: compute grew by 0.05 + 0.15, communication by 0.05.
+    """
     if not base or not newest:
         return None
-
-    def grown(part: Callable[[Step], float]) -> float:
-        return median(map(part, newest)) - median(map(part, base))
-
-    by_part = {DATA: grown(lambda step: step.data_s)}
-    if all(step.own_s is not None for step in (*base, *newest)):
-        by_part[COMPUTE] = grown(lambda step: step.own_s or 0.0)
-        by_part[COMMUNICATION] = grown(lambda step: step.step_s - (step.own_s or 0.0))
-    elif by_part[DATA] < grown(lambda step: step.step_s):
+    was_data_s, was_step_s, was_own_s = _parts(base)
+    data_s, step_s, own_s = _parts(newest)
+    by_part = {DATA: data_s - was_data_s}
+    if was_own_s and own_s:
+        slowest_s = max([own_s, *own_times(case.tail.gangs)])
+        rest_s, was_rest_s = step_s - own_s, was_step_s - was_own_s
+        expected_s = was_rest_s * max(1.0, slowest_s / was_own_s)
+        by_part[COMPUTE] = own_s - was_own_s + expected_s - was_rest_s
+        placed = case.attempt.placed
+        is_alone = placed is not None and placed.world_size == 1
+        by_part[REST if is_alone else COMMUNICATION] = rest_s - expected_s
+    elif by_part[DATA] < step_s - was_step_s:
         return None  # the step itself, and nobody knows which part of it
     return max(by_part, key=lambda name: by_part[name])
+
+
+def _parts(steps: Sequence[Step]) -> tuple[float, float, float | None]:
+    """Return the medians of (wait for data, step, own forward passes); None: not of all steps known."""
+    own = [step.own_s for step in steps if step.own_s is not None]
+    own_s = median(own) if len(own) == len(steps) else None
+    return median(step.data_s for step in steps), median(step.step_s for step in steps), own_s
 
 
 def _data(case: Case) -> Verdicts:

@@ -96,6 +96,8 @@ def test_six_lines_join_it_and_three_cuts_change_no_loss(app: App, name: str) ->
     assert (reasons(calm), reasons(cut)) == (["completed"], ends)
     (undisturbed,) = losses(app, calm)
     assert list(undisturbed) == list(STEPS)
+    for line in (each for attempt in curves(app, cut) for each in attempt.values()):
+        assert 0.0 < (line.own_s or 0.0) < line.step_s  # by the hooks that `follow` placed
     *before, last = losses(app, cut)
     for attempt in before if sizes else [*before, last]:
         assert attempt == {step: undisturbed[step] for step in attempt}

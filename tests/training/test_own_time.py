@@ -240,3 +240,115 @@ def test_a_compiled_model_is_timed_from_outside_and_its_graph_has_no_break(own: 
     own.arm(inside)  # and compiled afterwards: traced without the hooks, nothing is known
     again = torch.compile(inside, backend="eager", fullgraph=True)
     assert taken(own, lambda: again(X)) is None
+
+
+class Gpu:
+    """Stands in for `torch.cuda`: what is enqueued runs later, when the test says so.
+
+    An event is recorded where the stream has come to. now_s: what the device has done of its work.
+    """
+
+    def __init__(self) -> None:
+        self.enqueued_s = self.now_s = 0.0
+        self.events = 0
+        self.is_capturing = False
+        gpu = self
+
+        class Event:
+            """One event. Waiting for it, or asking too early, is what a step must not do."""
+
+            def __init__(self, *, enable_timing: bool) -> None:
+                assert enable_timing
+                gpu.events += 1
+                self.at_s = float("nan")
+
+            def record(self) -> None:
+                self.at_s = gpu.enqueued_s
+
+            def query(self) -> bool:
+                return self.at_s <= gpu.now_s
+
+            def elapsed_time(self, end: Event) -> float:
+                assert self.query()
+                assert end.query()
+                return (end.at_s - self.at_s) * 1e3  # ms
+
+            def synchronize(self) -> None:
+                raise AssertionError("it waits for the device")
+
+        self.Event = Event
+
+    def is_current_stream_capturing(self) -> bool:
+        return self.is_capturing
+
+    def synchronize(self) -> None:
+        raise AssertionError("it waits for the device")
+
+    def finish(self) -> None:
+        """Do all that was enqueued."""
+        self.now_s = self.enqueued_s
+
+
+class OnGpu(Model):
+    """Its pass takes the host a tenth of what the device needs for it."""
+
+    def __init__(self, clock: Clock, gpu: Gpu) -> None:
+        super().__init__(clock)
+        self.gpu = gpu
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.clock.sleep(PASS_S / 10)
+        self.gpu.enqueued_s += PASS_S
+        return x * self.weight
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> Gpu:
+    gpu = Gpu()
+    for name in ("Event", "is_current_stream_capturing", "synchronize"):
+        monkeypatch.setattr(own_time.torch.cuda, name, getattr(gpu, name))
+    return gpu
+
+
+def test_on_a_gpu_passes_are_timed_by_its_own_events_and_nothing_waits_for_it(
+    clock: Clock, gpu: Gpu
+) -> None:
+    own, model = OwnTime(torch.device("cuda")), OnGpu(clock, gpu)
+    own.arm(model)
+
+    def step(passes: int) -> None:
+        for _ in range(passes):
+            model(X)
+            gpu.enqueued_s += 7.0  # backward
+        gpu.finish()  # the script reads its loss, which waits for all before it
+
+    assert [taken(own, lambda: step(passes)) for passes in (1, 3, 2)] == [1.0, 3.0, 2.0]
+    assert gpu.events == 6  # two for a pass, used again in each step
+
+
+def test_of_a_gpu_that_is_still_at_it_nothing_is_known(clock: Clock, gpu: Gpu) -> None:
+    own, model = OwnTime(torch.device("cuda")), OnGpu(clock, gpu)
+    own.arm(model)
+    assert taken(own, lambda: (model(X), gpu.finish(), model(X))) is None
+    assert taken(own, lambda: (model(X), gpu.finish())) == 1.0
+
+
+def test_what_a_cuda_graph_records_has_no_time(clock: Clock, gpu: Gpu) -> None:
+    own, model = OwnTime(torch.device("cuda")), OnGpu(clock, gpu)
+    own.arm(model)
+    gpu.is_capturing = True
+    assert taken(own, lambda: (model(X), gpu.finish())) is None
+    assert gpu.events == 0
+    gpu.is_capturing = False
+    assert taken(own, lambda: (model(X), gpu.finish())) == 1.0
+
+
+def test_of_more_passes_than_events_are_kept_for_nothing_is_known(
+    clock: Clock, gpu: Gpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(own_time, "STRETCHES_MAX", 3)
+    own, model = OwnTime(torch.device("cuda")), OnGpu(clock, gpu)
+    own.arm(model)
+    assert taken(own, lambda: ([model(X) for _ in range(3)], gpu.finish())) == 3.0
+    assert taken(own, lambda: ([model(X) for _ in range(4)], gpu.finish())) is None
+    assert gpu.events == 6

@@ -72,6 +72,8 @@ def test_a_loop_like_torchtitans_resumes_to_the_bit(tmp_path: Path, store: FakeO
     assert list(resumed.losses) == [5, 6]
     assert resumed.losses[5] == cut.losses[5]
     assert [each.ref.step for each in run.state.checkpoints] == [2, 4, 6]
+    for line in (*run.steps(1).values(), *run.steps(2).values()):
+        assert 0.0 < line["own_s"] < line["step_s"]  # the model was found in a state
 
 
 def test_the_attempt_says_what_is_resumed_from(tmp_path: Path, store: FakeObjectStore) -> None:

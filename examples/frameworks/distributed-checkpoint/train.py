@@ -20,17 +20,24 @@ optimizer = torch.optim.AdamW(model.parameters(), lr=config["lr"])
 
 
 class AppState:
+    def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        self.model = model
+        self.optimizer = optimizer
+
     def state_dict(self) -> dict[str, Any]:
-        weights, moments = get_state_dict(model, optimizer)
+        weights, moments = get_state_dict(self.model, self.optimizer)
         return {"model": weights, "optimizer": moments}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         set_state_dict(
-            model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"]
+            self.model,
+            self.optimizer,
+            model_state_dict=state["model"],
+            optim_state_dict=state["optimizer"],
         )
 
 
-checkpoints = follow(a, {"app": AppState()})  # +
+checkpoints = follow(a, {"app": AppState(model, optimizer)})  # +
 for step in range(checkpoints.load() + 1, config["steps"] + 1):
     features = data[torch.randint(len(data), (config["batch_size"],))]
     loss = (model(features) - features).square().mean()

@@ -38,7 +38,7 @@ def follow(a: Attempt, states: Mapping[str, Stateful | None]) -> Checkpoints:
 
     An optimizer's are those that `torch.distributed.checkpoint.state_dict` makes: its own cannot be
     loaded before its first step. A state that is None is left out. Random numbers are added, of each
-    rank.
+    rank. A model is timed where a state is one or has it as `model`; of another say `a.arm(model)`.
     """
     return Checkpoints(a, states)
 

@@ -316,13 +316,15 @@ def test_on_a_gpu_passes_are_timed_by_its_own_events_and_nothing_waits_for_it(
     own, model = OwnTime(torch.device("cuda")), OnGpu(clock, gpu)
     own.arm(model)
 
-    def step(passes: int) -> None:
+    def step(passes: int) -> float | None:
+        own.begin()
         for _ in range(passes):
             model(X)
             gpu.enqueued_s += 7.0  # backward
         gpu.finish()  # the script reads its loss, which waits for all before it
+        return own.end()
 
-    assert [taken(own, lambda: step(passes)) for passes in (1, 3, 2)] == [1.0, 3.0, 2.0]
+    assert [step(passes) for passes in (1, 3, 2)] == [1.0, 3.0, 2.0]
     assert gpu.events == 6  # two for a pass, used again in each step
 
 

@@ -3,7 +3,7 @@
 Its table has a row and a column for each GPU, parted by tabs, with the best way between each two: NV4
 for four NVLinks; PIX and PXB by PCIe switches alone; PHB and NODE inside one NUMA node; SYS across
 NUMA nodes. A further column has the NUMA node of each GPU's nearest CPUs. It is believed before the
-pairs: virtual machines say SYS of GPUs that are on one node. (NVML's nvmlDeviceGetNumaNodeId is
+pairs: some machines say SYS of all of them, also on one node. (NVML's nvmlDeviceGetNumaNodeId is
 something else: the node that a GPU's own memory is, as on Grace.)
 """
 

@@ -34,6 +34,7 @@ from tracks_dagster.track.bodies import (
     SnapshotCommitted,
     SnapshotDecision,
     SnapshotRef,
+    StageJudged,
     StopRequested,
 )
 from tracks_dagster.track.body_json import to_json
@@ -305,6 +306,12 @@ class History(Grown):
             final=resume_target(resumable) if resumable else None,
         )
         return self.add(Kind.RUN_FINISHED, body)
+
+    def judge(self, *, passed: bool = True) -> Self:
+        """Append the verdict on a finished canary."""
+        why = "the median loss fell" if passed else "the loss is flat"
+        body = StageJudged(stage="canary", passed=passed, by="watch_attempts", why=why)
+        return self.add(Kind.STAGE_JUDGED, body)
 
     @property
     def launch_id(self) -> str:

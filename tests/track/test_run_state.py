@@ -46,7 +46,7 @@ def finished(history: History) -> History:
     return trained(history).end("completed").finish()
 
 
-OTHERS = ("dataset_", "snapshot_", "node_", "source_", "devices_", "lease_", "alerts_")
+OTHERS = ("dataset_", "snapshot_", "node_", "source_", "devices_", "lease_", "alerts_", "code_")
 OF_OTHER_TRACKS = [k for k in Kind if k.value.startswith(OTHERS)]
 LATE = sorted(set(Kind) - AFTER_FINISH - set(OF_OTHER_TRACKS) - {Kind.RUN_DECLARED})
 
@@ -64,6 +64,7 @@ ILLEGAL: list[tuple[Build, Kind, int | None, dict[str, Json], str]] = [
     (ended, Kind.ATTEMPT_OPENED, 2, {"cause": "retry"}, "an automatic retry names its debit"),
     (ended, Kind.ATTEMPT_OPENED, 2, {"cause": "retry", "debit": None}, "names its debit"),
     (opened, Kind.RUN_FINISHED, None, {}, "attempt 1 is still open"),
+    (ended, Kind.STAGE_JUDGED, None, {}, "the run is not finished"),
     (declared, Kind.ATTEMPT_SUPERVISED, 1, {}, "attempt 1 is not the open one"),
     (ended, Kind.ATTEMPT_SUPERVISED, 1, {}, "attempt 1 is not the open one"),
     (reopened, Kind.ATTEMPT_SUPERVISED, 1, {}, "attempt 1 is not the open one"),
@@ -116,7 +117,7 @@ def test_after_the_end_of_a_run_only_afterthoughts_may_follow() -> None:
         *("note", "alert", "eval_opened", "eval_ended", "eval_waived", "promotion_decided"),
         *("checkpoint_quarantined", "checkpoint_superseded", "checkpoint_deleted"),
         *("checkpoint_pinned", "checkpoint_unpinned", "checkpoint_verified"),
-        "attempt_reclassified",
+        *("attempt_reclassified", "stage_judged"),
     }
 
 

@@ -1,4 +1,4 @@
-"""Whether a run, or a class, team or owner today, has spent the money that it may. Pure.
+"""Whether a run, or a class, team or owner today, has spent the money or the time that it may. Pure.
 
 Device seconds are counted as they are recorded, at today's prices; of an open attempt from when its
 supervisor took the devices that it was given, on a cluster from its placement. A device without a price
@@ -19,6 +19,7 @@ from tracks_dagster.scheduling.policy import SchedulingPolicy
 from tracks_dagster.track.bodies import MANUAL
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.states.run_state import AttemptState, RunState
+from tracks_dagster.track.text.units import about, duration
 
 HOUR_S = 3600.0
 
@@ -79,6 +80,21 @@ def over_run_cap(state: RunState, prices: Prices, now: datetime) -> str | None:
     return (
         f"{cost.amount:.2f} of at most {cap:.2f} {cost.currency} spent (its max cost; prices: "
         f"{prices.source}){_unpriced(cost)}"
+    )
+
+
+def over_stage_time(state: RunState, now: datetime) -> str | None:
+    """Say that the devices of the run have worked for as long as its stage lets them; None before."""
+    most, ranks = state.declared.max_device_s, state.declared.compute.ranks
+    if most is None:
+        return None
+    worked_s = sum(_device_s(attempt, now) for attempt in state.attempts) / ranks
+    if worked_s < most:
+        return None
+    stage = state.declared.stage
+    return (
+        f"each of its devices has worked for {about(worked_s)} of at most {duration(most)} (time of "
+        f"stages.{stage} in policy.yaml)"
     )
 
 

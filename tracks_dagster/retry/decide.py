@@ -37,8 +37,8 @@ from tracks_dagster.retry.decision import (
     describe_plan,
     ended_as,
     format_limits,
+    refuse_at_cap,
     refuse_for_hold,
-    refuse_for_money,
     seqs_of,
     what_to_do,
 )
@@ -223,7 +223,7 @@ def _over_the_limits(this: _Failure, counted: Sequence[Limit]) -> Wait | Refuse 
     some of it back; None within all limits."""
     exhausted = [limit for limit in counted if limit.is_exhausted]
     if (stop := this.state.spent_by(this.failed)) is not None:
-        return refuse_for_money(this.state, this.failed, stop.body.why)
+        return refuse_at_cap(this.state, this.failed, stop.body.why)
     if this.failed.reason is _R.BUDGET_EXHAUSTED:
         exhausted = [limit for limit in counted if limit.name == "device_hours"]
     elif exhausted:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tracks_dagster.ledger.deciding import Wait
+from tracks_dagster.retry.caps import over_stage_time
 from tracks_dagster.retry.limits import Limit
 from tracks_dagster.retry.remediation import Remedied
 from tracks_dagster.retry.rollback import CheckpointQuarantine, Rollback
@@ -201,7 +202,11 @@ def seqs_of(
 # Why no next attempt is opened though its limits would allow one.
 
 BRANCH_LIMIT, SNAPSHOT_LIMIT, QUARANTINE_LIMIT = "branch", "snapshot", "quarantine"
-MONEY_LIMIT = "money"
+MONEY_LIMIT, TIME_LIMIT = "money", "stage_time"
+MORE_TIME = (
+    "Declare another run: with fewer steps, or once its stage has more time in policy.yaml; this one "
+    "keeps the limit that it was declared with."
+)
 
 _UNTIL = {  # what a person does about each of these limits
     BRANCH_LIMIT: (
@@ -237,13 +242,16 @@ def refuse_for_hold(state: RunState, failed: AttemptState, limit: str, why: str)
     )
 
 
-def refuse_for_money(state: RunState, failed: AttemptState, why: str) -> Refuse:
-    """Refuse where a cap in money is reached; why: which one, with the numbers."""
+def refuse_at_cap(state: RunState, failed: AttemptState, why: str) -> Refuse:
+    """Refuse where a cap in money or time is reached; why: which one, with the numbers."""
+    is_time = over_stage_time(state, failed.ended_at or state.head.at) is not None
     return Refuse(
         reason=failed.reason or TerminationReason.UNKNOWN,
-        limit=MONEY_LIMIT,
+        limit=TIME_LIMIT if is_time else MONEY_LIMIT,
         decision=f"{ended_as(failed)} and is not retried: {why}.",
-        what_to_do=(
+        what_to_do=MORE_TIME
+        if is_time
+        else (
             "Decide whether it is worth more: "
             f"`{retry_command(state.run_id, '--max-cost AMOUNT')}` resumes the run, with so much for "
             "all of it; a cap of a day starts over at midnight UTC."

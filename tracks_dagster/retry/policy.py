@@ -15,6 +15,7 @@ from tracks_dagster.holds.storm import StormRule
 from tracks_dagster.retry.contracts import LIGHT, Contracts
 from tracks_dagster.retry.environments import EnvironmentRule
 from tracks_dagster.retry.node_health import NodeRule
+from tracks_dagster.retry.stages import StagePolicy
 from tracks_dagster.scheduling.policy import SchedulingPolicy
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.names import (
@@ -118,6 +119,7 @@ class RetryPolicy:
     that would resume from it refuse the resume; all others are only reported.
     storm: when the retries in a pool pause. nodes: what strikes a node, and when it is quarantined.
     scheduling: who gets devices first. contracts: what is asked of runs beside their retries.
+    stages: what a stage of a run may use, and needs.
     """
 
     rules: tuple[RetryRule, ...]
@@ -137,6 +139,7 @@ class RetryPolicy:
     nodes: NodeRule = field(default_factory=NodeRule)
     scheduling: SchedulingPolicy = field(default_factory=SchedulingPolicy)
     contracts: Contracts = LIGHT
+    stages: StagePolicy = field(default_factory=StagePolicy)
 
     def __post_init__(self) -> None:
         reasons = [rule.reason for rule in self.rules]

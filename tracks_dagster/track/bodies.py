@@ -191,6 +191,15 @@ class Drill:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SkippedGates:
+    """What its stage needs and a person let it be declared without."""
+
+    gates: tuple[str, ...]
+    by: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunDeclared:
     """`run_declared`: the whole intent of a training run, before its first attempt.
 
@@ -204,6 +213,11 @@ class RunDeclared:
     config names no number of steps.
     branched_from: the checkpoint of another run that this one continues; pinned in that run's
     track, as "branch:<run_id>", before this record was written.
+    environment: what its gang was to find when it was declared, by name. gate_key: sha256 of code,
+    config, data and environment (`attempts.gates`); None of older versions, and of a run with drills,
+    which shows nothing. passed_gates: what its stage needs, by the run or certificate that showed it;
+    skipped: what it was declared without. max_device_s: how long each of its devices may work, over all
+    attempts; None: no limit.
     sample_order: of the samples from step 0 on; a resumed attempt keeps the order of its checkpoint.
     workload_class: of the policy's classes; None: the policy's default.
     expect: what its owner expects of it, in words; asked of a run that costs much more than its source.
@@ -236,6 +250,11 @@ class RunDeclared:
     program: Program | None = None
     roles: Mapping[str, str] = field(default_factory=dict)
     folder: str | None = None
+    environment: Mapping[str, Json] = field(default_factory=dict)
+    gate_key: str | None = None
+    passed_gates: Mapping[str, str] = field(default_factory=dict)
+    skipped: SkippedGates | None = None
+    max_device_s: float | None = None
     workload_class: str | None = None
     expect: str | None = None
     max_cost: float | None = None
@@ -529,12 +548,12 @@ class AttemptReclassified:
 class RetryRefused:
     """`retry_refused`: no automatic retry; names the limit and the records that exhausted it.
 
-    limit: "reason", "fingerprint", "device_hours", "money", "never_started", "remediation" where
-    nothing is left to change, "branch" where what the run branched from may not be resumed from,
-    "snapshot" where the snapshot that it trains on is quarantined, "quarantine" where its code or all
-    that it could resume from descends from a source that a person put in quarantine, "checkpoint"
-    where one that decides cannot be read by this version, or "record" where what was decided fits no
-    record.
+    limit: "reason", "fingerprint", "device_hours", "money", "stage_time", "never_started",
+    "remediation" where nothing is left to change, "branch" where what the run branched from may not be
+    resumed from, "snapshot" where the snapshot that it trains on is quarantined, "quarantine" where its
+    code or all that it could resume from descends from a source that a person put in quarantine,
+    "checkpoint" where one that decides cannot be read by this version, or "record" where what was
+    decided fits no record.
     """
 
     reason: str
@@ -548,7 +567,7 @@ class RetryRefused:
 
 MOVE = "move"  # the mode of a stop that empties a node, or makes room for somebody else
 SCHEDULER = "scheduler"  # who asks for the latter, by the rules of the queue
-BUDGET = "budget"  # the mode of one that ends an attempt because a cap in money is reached
+BUDGET = "budget"  # the mode of one that ends an attempt because a cap in money or time is reached
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -730,6 +749,23 @@ class AlertCleared:
     rule: str
     alert_seq: int
     why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageJudged:
+    """`stage_judged`: whether a finished run shows what its stage is for; the newest one counts.
+
+    why: with the numbers. first, last: the median losses of the first and last quarter of its steps; p:
+    of the trend; None where there are too few.
+    """
+
+    stage: str
+    passed: bool
+    by: str
+    why: str
+    first: float | None = None
+    last: float | None = None
+    p: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

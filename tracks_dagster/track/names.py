@@ -23,7 +23,7 @@ ALONE = "script"  # as the family of a script outside an attempt, whose code nob
 KUBERNETES = "kubernetes"
 
 # How serious a run is
-STAGES = ("smoke", "canary", "full")
+STAGES = ("kitchen_sink", "smoke", "canary", "full")  # in the order to a full run
 
 # Dagster jobs
 TRAIN_ATTEMPT_JOB = "train_attempt"

@@ -52,6 +52,7 @@ class Kind(StrEnum):
     ALERT = "alert"
     ALERT_CLEARED = "alert_cleared"
     RUN_FINISHED = "run_finished"
+    STAGE_JUDGED = "stage_judged"
 
     DATASET_DECLARED = "dataset_declared"
     SNAPSHOT_COMMITTED = "snapshot_committed"

@@ -38,7 +38,8 @@ from tracks_dagster.ledger.deciding import Answer, Append, First
 from tracks_dagster.ledger.effects.deciding import settle
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.retry.avoidance import own_compute
-from tracks_dagster.retry.caps import cost_of, max_cost_of
+from tracks_dagster.retry.caps import cost_of, max_cost_of, over_stage_time
+from tracks_dagster.retry.decision import MORE_TIME
 from tracks_dagster.retry.effects.node_health import avoid_now
 from tracks_dagster.retry.rollback import CheckpointQuarantine, from_onset_on
 from tracks_dagster.track import names
@@ -234,6 +235,8 @@ def _retriable(state: RunState, changes: Mapping[str, Json]) -> AttemptState:
 
 def _check_cap(state: RunState, world: World, max_cost: float | None) -> None:
     """Raise InvalidInput where the run has spent what it may already."""
+    if (words := over_stage_time(state, world.tracks.now())) is not None:
+        raise InvalidInput(f"Training run {state.run_id} cannot be retried: {words}. {MORE_TIME}")
     cap = max_cost_of(state) if max_cost is None else max_cost
     if cap is None or world.prices is None:
         return

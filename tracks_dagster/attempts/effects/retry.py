@@ -37,7 +37,7 @@ from tracks_dagster.retry.decision import (
     Finish,
     Refuse,
     Retry,
-    refuse_for_money,
+    refuse_at_cap,
     refuse_too_large,
 )
 from tracks_dagster.retry.effects.due import runs_between_attempts
@@ -127,7 +127,7 @@ class Retries:
             decision = (
                 avoid_now(world.tracks, decision)
                 if why is None
-                else refuse_for_money(state, failed, why)
+                else refuse_at_cap(state, failed, why)
             )
         alert = world.nodes.none_left(state, decision) if world.nodes is not None else None
         if alert is not None:

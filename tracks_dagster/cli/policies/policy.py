@@ -11,6 +11,7 @@ from tracks_dagster.cli.common import as_json, print_json, print_table
 from tracks_dagster.retry.contracts import contract_lines
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.retry.policy import RetryPolicy, RuleLine, limit_lines, rule_lines
+from tracks_dagster.retry.stages import stage_lines
 from tracks_dagster.scheduling.policy import ClassLine, class_lines, queue_lines
 from tracks_dagster.scheduling.policy_check import find_impossible
 from tracks_dagster.settings import (
@@ -69,6 +70,9 @@ def policy_command(ctx: click.Context, check: Path | None, as_json: bool) -> Non
             click.echo(f"  {line}")
     for line in impossible:
         click.echo(f"IMPOSSIBLE {line}")
+    click.echo()
+    for line in stage_lines(policy.stages):
+        click.echo(line)
     click.echo()
     click.echo(_source(policy, path, settings))
     ctx.exit(BAD_NEWS if check is not None and impossible else 0)

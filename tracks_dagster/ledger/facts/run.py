@@ -9,7 +9,7 @@ from typing import Any
 
 from tracks_dagster.ledger.facts.checkpoint import partition_key
 from tracks_dagster.ledger.facts.fact import Absence, Fact, Type
-from tracks_dagster.track.bodies import Note, Program, PromotionDecided, SnapshotRef
+from tracks_dagster.track.bodies import Note, Program, PromotionDecided, SkippedGates, SnapshotRef
 from tracks_dagster.track.roles import STEPS, value_of
 from tracks_dagster.track.states.alerts import AlertState
 from tracks_dagster.track.states.checkpoints import CheckpointRef
@@ -155,6 +155,20 @@ NO_BASELINE: Absence[RunView] = Absence(
 VALID: Absence[RunView] = Absence(
     "valid", "nothing is missing", lambda v: why_invalid(v.state) is None
 )
+SHOWS_NOTHING: Absence[RunView] = Absence(
+    "shows_nothing",
+    "it plays drills, or is of an older version",
+    lambda v: v.state.declared.gate_key is None,
+)
+NOTHING_SKIPPED: Absence[RunView] = Absence(
+    "nothing_skipped", "it was declared by the rules", lambda v: v.state.declared.skipped is None
+)
+NO_TIME_LIMIT: Absence[RunView] = Absence(
+    "no_time_limit", "its stage has no limit", lambda v: v.state.declared.max_device_s is None
+)
+NOT_JUDGED: Absence[RunView] = Absence(
+    "not_judged", "it is no canary that succeeded", lambda v: v.state.judged is None
+)
 NO_PROGRAM: Absence[RunView] = Absence(
     "no_program",
     "an older version started its code in its own way",
@@ -213,6 +227,14 @@ def _snapshot(read: Callable[[SnapshotRef], str]) -> Callable[[RunView], Any]:
     return of
 
 
+def _skipped(read: Callable[[SkippedGates], Any]) -> Callable[[RunView], Any]:
+    def of(view: RunView) -> Any:
+        skipped = view.state.declared.skipped
+        return read(skipped) if skipped else None
+
+    return of
+
+
 def _branched(read: Callable[[CheckpointRef], Any]) -> Callable[[RunView], Any]:
     def of(view: RunView) -> Any:
         source = view.state.declared.branched_from
@@ -241,7 +263,7 @@ TEXT, INTEGER, REAL, TRUTH, TIME = Type.TEXT, Type.INTEGER, Type.REAL, Type.TRUT
 RUN: tuple[Fact[RunView], ...] = (
     Fact("run_id", TEXT, lambda v: v.state.run_id, "the training run", is_key=True),
     Fact("model_family", TEXT, lambda v: v.state.declared.model_family, "which trainer and model"),
-    Fact("stage", TEXT, lambda v: v.state.declared.stage, "smoke, canary or full"),
+    Fact("stage", TEXT, lambda v: v.state.declared.stage, "kitchen_sink, smoke, canary or full"),
     Fact("owner", TEXT, lambda v: v.state.declared.owner, "whose run it is"),
     Fact("team", TEXT, lambda v: v.state.declared.team, "of the owner"),
     Fact("workload_class", TEXT, lambda v: v.state.declared.workload_class,
@@ -298,6 +320,23 @@ RUN: tuple[Fact[RunView], ...] = (
          "whether it has left what the policy asked for when it was declared"),
     Fact("invalid_why", TEXT, lambda v: why_invalid(v.state),
          "what is missing, with the policy's rule", absent=(VALID,)),
+    Fact("environment", Type.MAPPING, lambda v: v.state.declared.environment,
+         "what its gang was to find when it was declared"),
+    Fact("gate_key", TEXT, lambda v: v.state.declared.gate_key,
+         "sha256 of code, config, data and environment: what a stage shows, it shows for this key",
+         absent=(SHOWS_NOTHING,)),
+    Fact("passed_gates", Type.MAPPING, lambda v: v.state.declared.passed_gates,
+         "what its stage needs, by the run or certificate that showed it"),
+    Fact("skipped_gates", Type.NAMES, _skipped(lambda s: s.gates),
+         "what it was declared without", absent=(NOTHING_SKIPPED,)),
+    Fact("skipped_by", TEXT, _skipped(lambda s: s.by), "the person", absent=(NOTHING_SKIPPED,)),
+    Fact("skipped_why", TEXT, _skipped(lambda s: s.why), "in words", absent=(NOTHING_SKIPPED,)),
+    Fact("max_device_s", REAL, lambda v: v.state.declared.max_device_s,
+         "how long each of its devices may work, by its stage", absent=(NO_TIME_LIMIT,)),
+    Fact("stage_passed", TRUTH, lambda v: v.state.judged and v.state.judged.body.passed,
+         "whether a canary shows what it is for", absent=(NOT_JUDGED,)),
+    Fact("stage_why", TEXT, lambda v: v.state.judged and v.state.judged.body.why,
+         "the same in words, with the numbers", absent=(NOT_JUDGED,)),
     Fact("state", TEXT, lambda v: v.status.state,
          "running, waiting, succeeded, refused or cancelled"),
     Fact("state_why", TEXT, lambda v: v.status.why, "the same in a sentence", json="why"),

@@ -12,6 +12,7 @@ Nothing is guessed and nothing skipped: a file with one error changes nothing.
       limits: {fingerprint_limit: 4}
     tracking: {required_artifacts: [checkpoint, logs]}
     governance: {may_promote: [owner]}
+    profile: strict               # and `stages:`, `stages_file`, docs/stages.md
 
 The keys of `fault_tolerance`, and `classes`, `teams` and `owners`, may also stand alone, as in files
 from before there were sections.
@@ -25,9 +26,18 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from pydantic import Field, PlainValidator
 
-from tracks_dagster.retry.contracts import ANY_CLASS, FIELDS, PARAMETERS, SWEEP, Contracts
+from tracks_dagster.retry.contracts import (
+    ANY_CLASS,
+    FIELDS,
+    PARAMETERS,
+    STRICT,
+    SWEEP,
+    Contracts,
+)
+from tracks_dagster.retry.effects.stages_file import ProfileName, StagesRow, read_stages
 from tracks_dagster.retry.environments import EnvironmentRule
 from tracks_dagster.retry.policy import NEED_A_RULE, Remedy, RetryPolicy
+from tracks_dagster.retry.stages import Profile
 from tracks_dagster.scheduling.policy import (
     NO_TIME_SLICES,
     Allowance,
@@ -67,6 +77,7 @@ def read_policy(file: SettingsFile, base: RetryPolicy) -> RetryPolicy:
         for key in found.given().keys() & part.given().keys():
             first = file.line((key,))
             file.refuse((section, key), f"{key} was given before, in line {first}; give it once.")
+    asked = STRICT if found.profile is Profile.STRICT else base.contracts
     try:
         policy = _fault_tolerance(base, found, file, ())
         policy = _fault_tolerance(policy, found.fault_tolerance, file, (FAULT_TOLERANCE,))
@@ -75,7 +86,8 @@ def read_policy(file: SettingsFile, base: RetryPolicy) -> RetryPolicy:
         policy = replace(
             policy,
             scheduling=_changed(scheduling, found.scheduling.order_alone(), file, (SCHEDULING,)),
-            contracts=_contracts(base.contracts, found, file, scheduling.classes),
+            contracts=_contracts(asked, found, file, scheduling.classes),
+            stages=read_stages(found.profile, found.stages, file),
         )
     except ValueError as error:  # every row holds by itself, but not beside the others
         file.refuse((), str(error))
@@ -448,3 +460,5 @@ class _PolicyFile(_FaultTolerance, _Queue):
     promotion: _Promotion = _Promotion()
     retention: _Retention = _Retention()
     governance: _Governance = _Governance()
+    profile: ProfileName = Profile.LIGHT
+    stages: StagesRow = StagesRow()

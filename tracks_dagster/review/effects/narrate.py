@@ -22,6 +22,7 @@ from tracks_dagster.track.bodies import (
     RetryRefused,
     RunDeclared,
     RunFinished,
+    StageJudged,
     StopRequested,
 )
 from tracks_dagster.track.body_json import from_json
@@ -144,6 +145,12 @@ def _finished(record: Record) -> str:
     return f"run finished ({body.stop_cause}): {body.why}"
 
 
+def _judged(record: Record) -> str:
+    body = from_json(StageJudged, record.body)
+    verdict = "passed" if body.passed else "did not pass"
+    return f"{verdict} as {body.stage}: {body.why}"
+
+
 _TELLERS = {
     Kind.RUN_DECLARED: _declared,
     Kind.ATTEMPT_OPENED: _opened,
@@ -169,4 +176,5 @@ _TELLERS = {
     Kind.ALERT: lambda r: f"alert: {r.body.get('text', '')}",
     Kind.ALERT_CLEARED: lambda r: f"alert {r.body.get('rule', '')} over: {r.body.get('why', '')}",
     Kind.RUN_FINISHED: _finished,
+    Kind.STAGE_JUDGED: _judged,
 }

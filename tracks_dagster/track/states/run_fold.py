@@ -31,6 +31,7 @@ from tracks_dagster.track.bodies import (
     RetryRefused,
     RunDeclared,
     RunFinished,
+    StageJudged,
     StopRequested,
 )
 from tracks_dagster.track.body_json import body_of
@@ -150,6 +151,7 @@ AFTER_FINISH = frozenset(
         Kind.CHECKPOINT_PINNED,
         Kind.CHECKPOINT_UNPINNED,
         Kind.ATTEMPT_RECLASSIFIED,
+        Kind.STAGE_JUDGED,
     }
 )
 
@@ -209,6 +211,8 @@ def _objection(
         if body.get("cause") == AUTOMATIC and body.get("debit") is None:
             return "an automatic retry names its debit, of amount 0 where it is free"
         return None
+    if kind is Kind.STAGE_JUDGED:
+        return None if state.finished is not None else "the run is not finished"
     if kind is Kind.RUN_FINISHED:
         return None if current is None else f"attempt {current.attempt_id} is still open"
     if kind in _OF_THE_OPEN_ATTEMPT:
@@ -417,4 +421,5 @@ _APPLIERS: dict[Kind, Callable[[RunState, Record], RunState]] = {
     Kind.ALERT: _alert,
     Kind.ALERT_CLEARED: lambda s, r: replace(s, alerts=alerts.cleared(s.alerts, r)),
     Kind.RUN_FINISHED: _finish,
+    Kind.STAGE_JUDGED: lambda s, r: replace(s, judged=_dated(StageJudged, r)),
 }

@@ -32,6 +32,7 @@ from tracks_dagster.track.bodies import (
     RetryRefused,
     RunDeclared,
     RunFinished,
+    StageJudged,
     StopRequested,
 )
 from tracks_dagster.track.errors import UnknownRun
@@ -221,6 +222,7 @@ class RunState:
     reclassifications: tuple[Dated[AttemptReclassified], ...] = ()
     finished: RunFinished | None = None
     finished_at: datetime | None = None
+    judged: Dated[StageJudged] | None = None
 
     @property
     def run_id(self) -> str:
@@ -292,7 +294,7 @@ class RunState:
         return stop is not None and stop.body.mode == MOVE
 
     def spent_by(self, attempt: AttemptState) -> Dated[StopRequested] | None:
-        """Return the stop that ended the attempt because a cap in money was reached, or None."""
+        """Return the stop that ended the attempt because a cap was reached, or None."""
         stop = self.stop_for(attempt)
         return stop if stop is not None and stop.body.mode == BUDGET else None
 

@@ -1,4 +1,4 @@
-"""An attempt whose run has spent its money is asked to save and end, once, and is not retried."""
+"""An attempt whose run has spent its money or time is asked to save and end, once, and not retried."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.bodies import ended
 from tests.deciders import retried, settled_run, world_of
 from tests.fakes import FakeClock, FakeObjectStore
 from tests.histories import History
-from tracks_dagster.attempts.effects.caps import MoneyCaps
+from tracks_dagster.attempts.effects.caps import Caps
 from tracks_dagster.attempts.effects.manual_retry import ManualRetry, retry_by_person
 from tracks_dagster.attempts.effects.world import World
 from tracks_dagster.ledger.effects.deciding import decide_due
@@ -36,8 +36,9 @@ Tick = Callable[..., World]
 def tick(tracks: Tracks, store: FakeObjectStore, clock: FakeClock, ledger: Ledger) -> Tick:
     """Store a run of two ranks that trains since then, and return a tick so many seconds later."""
 
-    def ticked(after_s: float, **changes: object) -> World:
-        history = History().declare(max_cost=2.0).open().supervise().place().restore().commit(10)
+    def ticked(after_s: float, *, max_device_s: float | None = None, **changes: object) -> World:
+        history = History().declare(max_cost=2.0, max_device_s=max_device_s, stage="canary")
+        history.open().supervise().place().restore().commit(10)
         if tracks.find_run("r-1") is None:
             history.write_to(store)
             Projector(store, ledger).scan()
@@ -45,7 +46,7 @@ def tick(tracks: Tracks, store: FakeObjectStore, clock: FakeClock, ledger: Ledge
         assert placed_at is not None
         clock.at = placed_at + timedelta(seconds=after_s)
         world = world_of(tracks, ledger, **{"prices": PRICES, **changes})
-        decide_due(world, (MoneyCaps(),), ONE_BY_ONE)
+        decide_due(world, (Caps(),), ONE_BY_ONE)
         return world
 
     return ticked
@@ -92,6 +93,30 @@ def test_a_team_that_spent_its_day_ends_its_runs(tracks: Tracks, tick: Tick) -> 
     tick(300.0, policy=policy)  # 0.60 USD since midnight, of 0.50; of 2 for the run
     [stop] = tracks.run("r-1").stops
     assert "of at most 0.50 USD spent by team research since midnight UTC" in stop.body.why
+
+
+def test_a_stage_ends_its_run_once_its_devices_have_worked_for_so_long(
+    tracks: Tracks, tick: Tick
+) -> None:
+    tick(299.0, max_device_s=300.0, prices=None)
+    assert tracks.run("r-1").stops == ()
+    world = tick(301.0, prices=None)
+    [stop] = tracks.run("r-1").stops
+    assert stop.body.mode == BUDGET
+    assert stop.body.why == (
+        "each of its devices has worked for 5 min of at most 5 min (time of stages.canary in "
+        "policy.yaml)"
+    )
+    body = ended("budget_exhausted", last_step=20, device_seconds=604.0)  # of two ranks
+    draft = tracks.draft(Kind.ATTEMPT_ENDED, body, attempt_id=1)
+    tracks.decide_run("r-1", lambda state: draft)
+    assert settled_run(tracks, ledger=world.ledger).what == "refused"
+    refusal = tracks.run("r-1").refusal
+    assert refusal is not None
+    assert refusal.body.limit == "stage_time"
+    assert "with fewer steps" in refusal.body.what_to_do
+    with pytest.raises(InvalidInput, match="cannot be retried: each of its devices has worked"):
+        retry_by_person(world, "r-1", ManualRetry(name="ann", why="Once more."))
 
 
 def test_without_prices_nothing_costs_anything(tracks: Tracks, tick: Tick) -> None:

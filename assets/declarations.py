@@ -32,6 +32,7 @@ from tracks_dagster.attempts.effects.runs import (
     RunRequest,
     declare,
     defaults_of,
+    limited,
     new_run_id,
     within_policy,
 )
@@ -169,7 +170,16 @@ class TrainingRunConfig(Config):
     )
     owner: str = Field(default=OWNER, description="Who answers for the run.")
     team: str | None = Field(default=None, description="Whose budget it is (unknown).")
-    stage: str | None = Field(default=None, description="smoke, canary or full (smoke).")
+    stage: str | None = Field(
+        default=None, description="kitchen_sink, smoke, canary or full (smoke)."
+    )
+    skip_gates: list[str] | None = Field(
+        default=None,
+        description="Declare it without these of what its stage needs by the policy: [canary].",
+    )
+    skip_why: str | None = Field(
+        default=None, description="Why a gate is skipped; both stand in the record."
+    )
     workload_class: str | None = Field(
         default=None,
         description="Its place in the queue, and its objectives (the policy's default_class).",
@@ -225,6 +235,7 @@ def training_runs_of(projects: Iterable[Registered]) -> AssetsDefinition:
         try:
             policy = app.policy
             request = within_policy(_request(app, filled, policy), policy.contracts)
+            request = limited(request, policy)
             if request.max_cost is not None:
                 check_cap(request.max_cost, load_prices(app.settings), request.device_class)
             settings = app.settings
@@ -233,7 +244,12 @@ def training_runs_of(projects: Iterable[Registered]) -> AssetsDefinition:
             )
             check = gang_check(settings)
             declared = declare(
-                app.tracks, request, check_gang=check, policy=policy, ledger=app.ledger
+                app.tracks,
+                request,
+                check_gang=check,
+                policy=policy,
+                ledger=app.ledger,
+                foresee=app.foresee,
             )
         except InvalidInput as error:
             raise Failure(str(error), allow_retries=False) from error
@@ -364,7 +380,7 @@ def _chosen(filled: Mapping[str, Any], project: Project | None) -> dict[str, Any
     """Return fields of the request as they are filled in, else as the project's file has them."""
     rule = {name: value for name, value in filled.items() if name in RULE}
     known = {name: value for name, value in filled.items() if name in REQUEST}
-    for name in ("tolerations", "drills"):
+    for name in ("tolerations", "drills", "skip_gates"):
         if name in known:
             known[name] = tuple(known[name])
     if project is None:

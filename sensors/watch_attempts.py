@@ -22,6 +22,7 @@ from dagster import (
 )
 from dagster._core.scheduler.instigation import InstigatorStatus, InstigatorType
 
+from tracks_dagster.attempts.effects.canaries import JudgeCanaries
 from tracks_dagster.attempts.effects.caps import Caps
 from tracks_dagster.attempts.effects.heartbeat import write_heartbeat
 from tracks_dagster.attempts.effects.idle import SEE_EVERY, see
@@ -74,7 +75,7 @@ from tracks_dagster.wiring import App
 
 Event = AssetMaterialization | AssetCheckEvaluation
 
-DECIDERS = (Retries.of(names.WATCH_ATTEMPTS), FirstAttempts(), Caps())
+DECIDERS = (Retries.of(names.WATCH_ATTEMPTS), FirstAttempts(), Caps(), JudgeCanaries())
 CLOSE, DECIDE, REVISIT, SCAN, SWEEP, PRUNE = "close", "decide", "revisit", "scan", "sweep", "prune"
 DEVICES = "devices"
 OBJECTIVES = "objectives"

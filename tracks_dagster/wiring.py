@@ -43,7 +43,7 @@ from tracks_dagster.settings import (
     usable_rules,
 )
 from tracks_dagster.track import names
-from tracks_dagster.track.errors import GangError
+from tracks_dagster.track.errors import GangError, SettingsError
 from tracks_dagster.track.ports import Clock, Leftovers, NewUid, ObjectStore
 from tracks_dagster.track.records import Json
 from tracks_dagster.track.text.redact import Redact, redact
@@ -170,7 +170,7 @@ def build(settings: Settings) -> App:
         projector=projector,
         tracks=tracks,
         launcher_of=launchers(settings, store, clean),
-        foresee=_foresee,
+        foresee=partial(_foresee, settings),
         shipped=shipped,
         evaluator=LocalEvaluator(
             settings.work,
@@ -406,16 +406,26 @@ def _warm_address(settings: Settings) -> Path | None:
     return None if settings.sockets is None else settings.sockets.with_suffix(GANGS)
 
 
-def _foresee(launcher: str, trainer: str, python: str | None) -> Mapping[str, Json]:
+def _foresee(
+    settings: Settings, launcher: str, trainer: str, python: str | None
+) -> Mapping[str, Json]:
     """Tell the environment of a gang that would start now: local ones start where this runs."""
     from tracks_dagster.attempts.effects.local.interpreter import ask_interpreter
     from tracks_dagster.attempts.effects.local.processes import worker_environment
     from tracks_dagster.training.software import describe_code, foresee_software
 
-    if launcher != names.LOCAL:  # the image's software; of code that is stored all is known
-        return describe_code(trainer)
+    if launcher != names.LOCAL:  # the image has the software; of code that is stored all is known
+        return {**_image(settings), **describe_code(trainer)}
     software = foresee_software(worker_environment()) if python is None else ask_interpreter(python)
     return {**software, **describe_code(trainer)}
+
+
+def _image(settings: Settings) -> Mapping[str, Json]:
+    """Return the image of gangs on the cluster; {} without its settings, which its check asks for."""
+    try:
+        return {"image": load_cluster(settings).image}
+    except SettingsError:
+        return {}
 
 
 def _find_shipped(examples: Path, store_url: str, clean: Redact, name: str) -> FoundCode | None:

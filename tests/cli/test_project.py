@@ -225,3 +225,45 @@ def test_bad_input_in_a_project_says_what_is_valid(
     assert refused.exit_code == 2
     assert words in refused.stderr
     assert not home.exists()
+
+
+def test_a_smoke_is_a_run_of_the_project_within_the_limits_of_its_stage(
+    project: Path, call: Call
+) -> None:
+    told = call("smoke", "--run-id", "r-1", "--set", "lr=0.2").stderr
+    assert "max_iters 20: as many as a smoke has" in told
+    declared = state().declared
+    assert (declared.stage, declared.config["max_iters"], declared.config["lr"]) == (
+        "smoke",
+        20,
+        0.2,
+    )
+    assert declared.max_device_s == 300.0
+    assert declared.environment["python"]
+    assert declared.gate_key is not None
+
+
+def test_a_canary_trains_on_the_projects_own_steps_where_they_are_fewer(
+    project: Path, call: Call
+) -> None:
+    call("canary", "--run-id", "r-1", "--owner", "ann")
+    declared = state().declared
+    assert (declared.stage, declared.config["max_iters"]) == ("canary", 40)
+    assert declared.max_device_s == 1800.0
+
+
+def test_a_full_run_is_refused_by_the_policy_with_the_commands_to_call(
+    project: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy = project.parent / "policy.yaml"
+    policy.write_text("stages: {full: {needs: [tests, smoke]}}")
+    monkeypatch.setenv("TRACKS_POLICY", str(policy))
+    options = ("run", "--run-id", "r-1", "--stage", "full", "--set", "lr=0.2")
+    refused = call(*options)
+    assert refused.exit_code == 2
+    assert "Refused by policy stages.full.needs: r-1" in refused.stderr
+    assert f"`tracks smoke --project {project} --set lr=0.2`" in refused.stderr
+    call(*options, "--skip-gate", "tests", "--skip-gate", "smoke", "--why", "A demo.")
+    skipped = state().declared.skipped
+    assert skipped is not None
+    assert (skipped.gates, skipped.why) == (("tests", "smoke"), "A demo.")

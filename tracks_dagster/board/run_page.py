@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from tracks_dagster.attempts.gates import skipped_words
 from tracks_dagster.attempts.pace import Span
 from tracks_dagster.board import formats
 from tracks_dagster.board.heat_map import HeatMap
@@ -202,6 +203,8 @@ def _about(state: RunState) -> str:
     ]
     if declared.branched_from is not None:
         parts.append(f"a branch of {checkpoint_at(declared.branched_from)}")
+    if declared.skipped is not None:
+        parts.append(skipped_words(declared.skipped))
     return " · ".join(filter(None, parts))
 
 

@@ -40,6 +40,10 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "drill": "Play faults, and score what came of each.",
         "projects": "Projects in Dagster: their schedules, and the launchpad.",
     },
+    "Before a full run": {
+        "smoke": "A few steps of a project: does it start, save, evaluate?",
+        "canary": "Real data and config for a while: does its loss fall?",
+    },
     "While it trains": {
         "board": "Runs in a browser, live: curves, lights, ranks, alerts.",
         "health": "Healthy? Improving? Resources well used? Of runs that train.",
@@ -100,6 +104,8 @@ MODULES = {
     "init": "start.init",
     "up": "start.up",
     "run": "start.run",
+    "smoke": "start.run",
+    "canary": "start.run",
     "drill": "start.drill",
     "projects": "start.projects",
     "board": "watch.board",

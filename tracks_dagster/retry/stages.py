@@ -56,11 +56,6 @@ class StageRule:
         if not 0 < self.trend_p_max < 1:
             raise ValueError("trend_p_max is a probability between 0 and 1, for example 0.05.")
 
-    @property
-    def is_limited(self) -> bool:
-        """Whether a run of it may not use what it likes."""
-        return (self.steps, self.device_s, self.money) != (None, None, None)
-
 
 SHIPPED: Mapping[str, StageRule] = {
     KITCHEN_SINK: StageRule(),

@@ -61,6 +61,7 @@ class MatterKind(StrEnum):
     SOURCE = "quarantined source"
     EVAL = "failed eval"
     ALERT = "alert"
+    GATE = "skipped gate"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tracks_dagster.attempts.drills import fit_drill, parse_drill
+from tracks_dagster.attempts.effects.gates import (
+    Door,
+    Foresee,
+    check_skips,
+    limits_of,
+    shown_ready,
+    within_stage,
+)
 from tracks_dagster.attempts.expectation import question_of, times_its_source
 from tracks_dagster.attempts.ports import SCRIPT, GangSpec, RankCommand
 from tracks_dagster.attempts.run_config import (
@@ -104,8 +112,9 @@ class RunRequest:
     branched_from: the checkpoint of another run to start from, or None
     (`attempts.effects.branches`). checkpoints_may_be_off: whether the policy allows neither
     steps nor seconds between checkpoints. retention: which checkpoints are kept when nothing pins
-    them. workload_class: None takes the policy's default. expect, max_cost, on_call, experiment,
-    baseline: as in `RunDeclared`.
+    them. is_limited: it keeps to the limits of its stage, whatever the policy's profile. skip_gates:
+    what its stage needs and it is declared without; skip_why: in words. workload_class: None takes the
+    policy's default. expect, max_cost, on_call, experiment, baseline: as in `RunDeclared`.
     launcher and what follows it: as in `ComputeRequest`.
     """
 
@@ -124,6 +133,9 @@ class RunRequest:
     owner: str = "unknown"
     team: str = "unknown"
     stage: str = "smoke"
+    is_limited: bool = False
+    skip_gates: tuple[str, ...] = ()
+    skip_why: str | None = None
     workload_class: str | None = None
     expect: str | None = None
     max_cost: float | None = None
@@ -180,17 +192,19 @@ def declare(
     check_gang: CheckGang | None = None,
     policy: RetryPolicy = DEFAULT_POLICY,
     ledger: Ledger | None = None,
+    foresee: Foresee | None = None,
 ) -> RunDeclared:
     """Record the run and open its first attempt; return the declaration in the track.
 
     Idempotent: a run of that id that exists is left as it is, and only a first attempt that a killed
     caller did not come to open is opened. check_gang: refuses what the launcher could not start;
-    policy: has the workload classes, the teams, and what is asked of a declaration; ledger: counts the
-    trials of an experiment. Raises InvalidInput, with nothing written.
+    policy: has the workload classes, the teams, the stages, and what is asked of a declaration; ledger:
+    counts the trials of an experiment, and has what was shown for a stage; foresee: tells what the gang
+    would find. Raises InvalidInput, with nothing written.
     """
     state = tracks.find_run(check_run_id(request.run_id))
     if state is None:
-        declared = plan_run(tracks, request, policy=policy, ledger=ledger)
+        declared = plan_run(tracks, request, policy=policy, ledger=ledger, foresee=foresee)
         if check_gang is not None:
             check_gang(first_gang(request, tracks.store.url, policy.scheduling))
         if request.branched_from is not None:  # pinned before anybody relies on it
@@ -252,7 +266,9 @@ def check_request(request: RunRequest) -> dict[str, Json]:
     check_run_id(request.run_id)
     said = {"expect": request.expect, "on_call": request.on_call}
     words = {"intent": request.intent, "owner": request.owner, "team": request.team}
+    said["the reason to skip a gate"] = request.skip_why
     check_words({**words, **{name: text for name, text in said.items() if text is not None}})
+    check_skips(request)
     _check_experiment(request)
     if request.stage not in STAGES:
         raise InvalidInput(f"There is no stage {request.stage!r}; use {', '.join(STAGES)}.")
@@ -271,6 +287,11 @@ def check_queue(request: RunRequest, scheduling: SchedulingPolicy) -> None:
     if request.workload_class is not None:
         scheduling.check_class(request.workload_class)
     scheduling.check_team(request.team)
+
+
+def limited(request: RunRequest, policy: RetryPolicy) -> RunRequest:
+    """Return the request cut to the limits of its stage, where they are kept; idempotent."""
+    return within_stage(request, limits_of(request, policy), done=_steps_done(request))
 
 
 def ask_expectation(tracks: Tracks, request: RunRequest) -> str | None:
@@ -295,9 +316,14 @@ def plan_run(
     *,
     policy: RetryPolicy = DEFAULT_POLICY,
     ledger: Ledger | None = None,
+    foresee: Foresee | None = None,
 ) -> RunDeclared:
-    """Return what `declare` would record, and write nothing; raises InvalidInput."""
-    request = within_policy(request, policy.contracts)
+    """Return what `declare` would record, and write nothing but verdicts on canaries that were due.
+
+    Raises InvalidInput.
+    """
+    request = limited(within_policy(request, policy.contracts), policy)
+    limits = limits_of(request, policy)
     config = check_request(request)
     check_queue(request, policy.scheduling)
     _check_baseline(tracks, request)
@@ -344,13 +370,15 @@ def plan_run(
         baseline=request.baseline,
         required_artifacts=policy.contracts.tracking.required_artifacts,
         required_signals=policy.contracts.monitoring.required_signals,
+        max_device_s=None if limits is None else limits.device_s,
     )
     class_name = policy.scheduling.class_name(declared.workload_class)
     check_declaration(policy.contracts, declared, class_name=class_name)
     if class_name == SWEEP and declared.experiment is not None and ledger is not None:
         trials = _trials(ledger, declared.experiment, policy.scheduling)
         check_trials(policy.contracts, declared.experiment, trials)
-    return declared
+    door = Door(tracks=tracks, ledger=ledger, policy=policy, foresee=foresee)
+    return shown_ready(door, declared, request)
 
 
 def within_policy(request: RunRequest, contracts: Contracts) -> RunRequest:

@@ -8,12 +8,13 @@ from collections.abc import Collection, Mapping
 from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import click
 from click.core import ParameterSource
 
 from tracks_dagster.attempts.effects.branches import Origin, find_origin
+from tracks_dagster.attempts.effects.canaries import JudgeCanaries
 from tracks_dagster.attempts.effects.local.checkout import read_code_version
 from tracks_dagster.attempts.effects.local.project_code import (
     project_folder,
@@ -27,6 +28,7 @@ from tracks_dagster.attempts.effects.runs import (
     check_request,
     declare,
     first_gang,
+    limited,
     new_run_id,
     within_policy,
 )
@@ -51,10 +53,12 @@ from tracks_dagster.data.effects.projects import DEFAULT_PROJECT, SHIPPED
 from tracks_dagster.data.project import Project
 from tracks_dagster.health.delivery import check_heard
 from tracks_dagster.home.home_folder import check_home
+from tracks_dagster.ledger.effects.deciding import settle
 from tracks_dagster.reading import open_tracks_to_read
 from tracks_dagster.retry.caps import check_cap
 from tracks_dagster.retry.contracts import NO_INTENT
 from tracks_dagster.retry.policy import RetryPolicy
+from tracks_dagster.retry.stages import CANARY, GATES, SMOKE
 from tracks_dagster.review.effects.outcome import read_outcome
 from tracks_dagster.settings import (
     Settings,
@@ -67,7 +71,7 @@ from tracks_dagster.track.bodies import RetentionRule
 from tracks_dagster.track.errors import InvalidInput, NothingYet, StoreMissing
 from tracks_dagster.track.names import STAGES
 from tracks_dagster.track.records import Json
-from tracks_dagster.track.roles import SEED, STEPS
+from tracks_dagster.track.roles import SEED, STEPS, roles_of
 from tracks_dagster.track.states.lifecycle import RunLifecycle
 from tracks_dagster.track.states.run_state import RunState
 from tracks_dagster.track.text.redact import redact
@@ -184,6 +188,14 @@ def _refuse_family(ctx: click.Context, option: click.Parameter, name: str | None
 @click.option("--team", type=RECORDED, default="unknown", show_default=True)
 @click.option("--stage", type=click.Choice(STAGES), default="smoke", show_default=True)
 @click.option(
+    "--skip-gate",
+    "skip_gates",
+    type=click.Choice(GATES),
+    multiple=True,
+    help="Declare it without what its stage needs by the policy; it stands in the record.",
+)
+@click.option("--why", "skip_why", type=RECORDED, metavar="TEXT", help="Why a gate is skipped.")
+@click.option(
     "--class",
     "workload_class",
     metavar="NAME",
@@ -261,16 +273,41 @@ def run_command(
             "the project's folder, or with --trainer FILE.py."
         )
     chosen, family = _chosen(ctx), DEFAULT_PROJECT if origin is None else origin.family
+    is_limited = "stage" not in ctx.params  # `tracks smoke` and `tracks canary` have their own
+    chosen |= {"stage"} if is_limited else set()
     if found is not None:
         family, declared = found.project.name, _with_defaults(declared, found.project, chosen)
-    request = _request(given, family, found, **declared)
+    request = _request(given, family, found, is_limited=is_limited, **declared)
     if wait_s <= 0:
         raise InvalidInput(f"--wait-s {wait_s:g} is no time to wait; use more than 0.")
     request = _checked(given, request, data, origin, chosen=chosen)
     result = _followed(given, request, data, wait_s=wait_s)
     _print(result, as_json=as_json)
     is_good = result["state"] == RunLifecycle.SUCCEEDED and not problem_of(result)
-    ctx.exit(0 if is_good else BAD_NEWS)
+    ctx.exit(0 if is_good and result.get("stage_passed", True) else BAD_NEWS)
+
+
+def _of_stage(stage: str, summary: str) -> click.Command:
+    """Return `tracks run` with the limits of a stage."""
+
+    def run(**options: Any) -> Any:
+        return cast(Any, run_command.callback)(stage=stage, **options)
+
+    params = [each for each in run_command.params if each.name != "stage"]
+    limits = (
+        f"Its limits are those of the stage {stage} in policy.yaml, whatever the profile (`tracks "
+        "policy` shows them). Nothing of it is promoted. Its options are those of `tracks run`."
+    )
+    return click.Command(stage, params=params, callback=run, help=f"{summary}\n\n{limits}")
+
+
+smoke_command = _of_stage(
+    SMOKE, "Run a few steps of a project: does it start, learn, save and evaluate at all?"
+)
+canary_command = _of_stage(
+    CANARY,
+    "Run a project on its real data and config for a while: does its loss fall?",
+)
 
 
 def _found_code(
@@ -350,6 +387,9 @@ def _request(
     owner: str,
     team: str,
     stage: str,
+    is_limited: bool,
+    skip_gates: tuple[str, ...],
+    skip_why: str | None,
     workload_class: str | None,
     expect: str | None,
     max_cost: float | None,
@@ -382,6 +422,9 @@ def _request(
         owner=owner,
         team=team,
         stage=stage,
+        is_limited=is_limited,
+        skip_gates=skip_gates,
+        skip_why=skip_why,
         workload_class=workload_class,
         expect=expect,
         max_cost=max_cost,
@@ -412,11 +455,21 @@ def _followed(
     # Of a run that exists, only what a killed command left undone.
     with continue_hint(request.run_id):
         policy = _policy(given, is_new=before is None)
-        check = gang_check(given)
-        declare(app.tracks, request, check_gang=check, policy=policy, ledger=app.ledger)
+        declare(
+            app.tracks,
+            request,
+            check_gang=gang_check(given),
+            policy=policy,
+            ledger=app.ledger,
+            foresee=app.foresee,
+        )
         shown = before.head.seq + 1 if before is not None else 0
         followed = drive(app, home, request.run_id, wait_s=wait_s, by=by, shown=shown)
+        settle(app.world(policy), JudgeCanaries(), request.run_id)
         read = read_outcome(app.tracks, request.run_id, weights_sha256, by=by)
+    judged = app.tracks.run(request.run_id).judged
+    if judged is not None:
+        read |= {"stage_passed": judged.body.passed, "stage_why": judged.body.why}
     return {**read, "state": followed.state}
 
 
@@ -483,7 +536,7 @@ def _checked(
     is_new = "run_id" not in chosen or _find_run(given, request.run_id) is None
     policy = _policy(given, is_new=is_new)
     request = replace(request, checkpoints_may_be_off=policy.checkpoints_may_be_off)
-    request = within_policy(request, policy.contracts)
+    request = _cut(within_policy(request, policy.contracts), policy)
     check_place(request.launcher, chosen)
     check_request(request)
     if is_new:
@@ -503,6 +556,15 @@ def _checked(
             "out, and those of data that ship are made."
         )
     return request
+
+
+def _cut(request: RunRequest, policy: RetryPolicy) -> RunRequest:
+    """Return the request within the limits of its stage, and say so where its steps are cut."""
+    cut = limited(request, policy)
+    if request.project is not None and cut.config != request.config:
+        key = roles_of(request.project.roles, cut.config)[STEPS]
+        click.echo(f"{key} {cut.config[key]}: as many as a {request.stage} has", err=True)
+    return cut
 
 
 def _with_expectation(given: Settings, request: RunRequest) -> RunRequest:
@@ -560,6 +622,9 @@ def _print(result: dict[str, Json], *, as_json: bool) -> None:
         return
     click.echo(f"{result['run_id']}: {result['state']}")
     print_attempts(result)
+    if "stage_passed" in result:
+        verdict = "passed" if result["stage_passed"] else "did not pass"
+        click.echo(f"As a canary it {verdict}: {result['stage_why']}.")
     if (problem := problem_of(result)) is not None:
         click.echo(
             f"The final checkpoint, step {result['final']['step']}, cannot be used: {problem}"

@@ -6,6 +6,7 @@ The values are in `review.daily`.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
@@ -162,6 +163,8 @@ def _matters(asked: _Day) -> Iterator[Matters]:
     yield _all_of(MatterKind.EVAL, rows, [_eval(row) for row in rows])
     rows = asked.rows("alerts", rows_max=ROWS_MAX)
     yield _all_of(MatterKind.ALERT, rows, [_alert(row) for row in rows])
+    rows = asked.rows("skips", rows_max=ROWS_MAX)
+    yield _all_of(MatterKind.GATE, rows, [_skip(row) for row in rows])
 
 
 def _all_of(kind: MatterKind, rows: Rows, shown: Sequence[Matter]) -> Matters:
@@ -210,4 +213,14 @@ def _alert(row: Mapping[str, Json]) -> Matter:
         who=row["run_id"],
         what=f"{row['author']}{times}: {row['text']}",
         to_do=f"tracks explain {row['run_id']}",
+    )
+
+
+def _skip(row: Mapping[str, Json]) -> Matter:
+    gates = ", ".join(json.loads(row["skipped_gates_json"]))
+    return Matter(
+        kind=MatterKind.GATE,
+        who=row["run_id"],
+        what=f"declared without {gates}, by {row['skipped_by']}: {row['skipped_why']}",
+        to_do="ask whether it was worth it; docs/stages.md says what each gate shows",
     )

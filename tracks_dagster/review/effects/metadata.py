@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from tracks_dagster.attempts.gates import skipped_words
 from tracks_dagster.health.effects.looking import look_back
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.facts.attempt import ATTEMPT, AttemptView
@@ -302,6 +303,7 @@ def run_metadata(declared: RunDeclared) -> dict[str, Json]:
         "intent": declared.intent,
         "owner": declared.owner,
         "stage": declared.stage,
+        "skipped_gates": None if declared.skipped is None else skipped_words(declared.skipped),
         "workload_class": declared.workload_class,
         "on_call": declared.on_call,
         "experiment": declared.experiment,

@@ -5,6 +5,7 @@ For reading only: programs read the records.
 
 from __future__ import annotations
 
+from tracks_dagster.attempts.gates import skipped_words
 from tracks_dagster.track.bodies import (
     AttemptEnded,
     AttemptOpened,
@@ -45,9 +46,10 @@ def _declared(record: Record) -> str:
     branch = f", a branch of {checkpoint_at(body.branched_from)}" if body.branched_from else ""
     steps = value_of(body.config, body.roles, STEPS)
     count = "" if steps is None else f"{steps} steps "
+    skipped = "" if body.skipped is None else f"; {skipped_words(body.skipped)}"
     return (
         f"run declared: {body.model_family}, {count}on {body.compute.ranks} rank(s){branch}; "
-        f"{body.intent}"
+        f"{body.intent}{skipped}"
     )
 
 

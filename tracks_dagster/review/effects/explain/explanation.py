@@ -255,7 +255,8 @@ class RunExplanation:
 
     history: all of its attempts; left_out: how many older ones are only there. cost: of all of
     them, without a debit. waits_for: what is late or will not come by itself. expectation: what its
-    owner expected, and what came of it; empty where nobody said.
+    owner expected, and what came of it; empty where nobody said. gates: what it was declared without,
+    what it stands on and what it shows, by its stage.
     """
 
     run_id: str
@@ -270,6 +271,7 @@ class RunExplanation:
     broken: Break | None
     waits_for: str | None
     expectation: tuple[str, ...] = ()
+    gates: tuple[str, ...] = ()
 
 
 def explanation_json(explanation: RunExplanation | AttemptExplanation) -> dict[str, Json]:

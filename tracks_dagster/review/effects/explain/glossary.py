@@ -36,7 +36,7 @@ TOPICS: tuple[Mapping[str, str], ...] = (
         "training run": "one intent, however often it is started",
         "attempt": "one start of it, a01 the first, which ends once and for one reason",
         "record": "an entry of the run's log, numbered from 0, which is only ever appended to",
-        "stage": "how serious the run is: smoke, canary or full",
+        "stage": "how serious the run is: kitchen_sink, smoke, canary or full",
     },
     {
         "launch": "the processes of an attempt, started together",

@@ -13,6 +13,7 @@ from urllib.parse import quote
 
 from tracks_dagster.attempts.effects.evidence import read_evidence, read_journal_end, read_places
 from tracks_dagster.attempts.expectation import compare
+from tracks_dagster.attempts.gates import gate_lines
 from tracks_dagster.holds.effects.holds import Holds
 from tracks_dagster.holds.effects.starts import next_start, not_known
 from tracks_dagster.holds.hold import CleanStart
@@ -188,7 +189,12 @@ def explain_loaded(
         broken=loaded.read.broken,
         waits_for=context.waits_for(loaded.run.state),
         expectation=_expectation(tracks, loaded.run.state),
+        gates=_gates(loaded.run.state),
     )
+
+
+def _gates(state: RunState) -> tuple[str, ...]:
+    return tuple(gate_lines(state.declared, None if state.judged is None else state.judged.body))
 
 
 def _expectation(tracks: Tracks, state: RunState) -> tuple[str, ...]:

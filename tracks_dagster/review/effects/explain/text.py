@@ -46,6 +46,8 @@ def run_text(run: RunExplanation, *, width: int | None = None) -> str:
     ]
     if run.expectation:
         sections.insert(0, Section("expectation", run.expectation))
+    if run.gates:
+        sections.insert(0, Section("gates", run.gates))
     head += labelled_lines(sections)
     parts = ["\n".join(head), *(_attempt(attempt, is_alone=False) for attempt in run.attempts)]
     return wrapped("\n\n".join(parts), width)

@@ -1,0 +1,311 @@
+"""A full run is declared once tests, smoke and canary were shown for its key, and refused before."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import date, timedelta
+
+import pytest
+
+from tests.bodies import ended, placed
+from tests.deciders import world_of
+from tests.examples import example
+from tests.fakes import FakeClock
+from tests.stories import Story, step_line
+from tracks_dagster.attempts.effects.canaries import JudgeCanaries
+from tracks_dagster.attempts.effects.runs import RunRequest, declare
+from tracks_dagster.data.effects.certificates import certify
+from tracks_dagster.ledger.effects.deciding import decide_due
+from tracks_dagster.ledger.effects.ticks import ONE_BY_ONE
+from tracks_dagster.ledger.effects.tracks import Tracks
+from tracks_dagster.ledger.ports import Ledger
+from tracks_dagster.retry.default_policy import DEFAULT_POLICY
+from tracks_dagster.retry.policy import RetryPolicy
+from tracks_dagster.retry.stages import SHIPPED, STRICT, StagePolicy
+from tracks_dagster.review.daily import MatterKind
+from tracks_dagster.review.effects.daily import review_day
+from tracks_dagster.review.effects.explain.run import explain_run
+from tracks_dagster.review.effects.explain.text import run_text
+from tracks_dagster.stores.journals import journal_prefix
+from tracks_dagster.track.bodies import (
+    CheckpointCommitted,
+    CodeVersion,
+    RunDeclared,
+    RunFinished,
+    SkippedGates,
+)
+from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.track.records import Json, Kind, format_time, sha256_hex
+from tracks_dagster.track.states.checkpoints import CheckpointRef, object_prefix
+
+STAGES = StagePolicy(
+    rules={**SHIPPED, "full": replace(SHIPPED["full"], needs=("tests", "smoke", "canary"))}
+)
+POLICY = replace(DEFAULT_POLICY, stages=STAGES)
+CODE = b"a tar"
+REQUEST = RunRequest(
+    run_id="big",
+    family="gpt",
+    intent="The run that counts.",
+    code=CodeVersion(git_commit="c0ffee", branch=None, dirty=False, package_version="0"),
+    project=example(),
+    archive=CODE,
+    config={"steps": 5000},
+    owner="ann",
+    stage="full",
+    folder="/home/ann/gpt",
+)
+FALLING = [5.0 / step for step in range(1, 41)]
+FLAT = [2.0] * 40
+SOFTWARE = {"python": "3.11.4", "torch": "2.9.0", "threads": 1}
+
+
+class House:
+    """A store and its ledger, and what people do in it."""
+
+    def __init__(self, tracks: Tracks, ledger: Ledger, clock: FakeClock) -> None:
+        self.tracks, self.ledger, self.clock = tracks, ledger, clock
+        self.software: Mapping[str, Json] = SOFTWARE
+        self.policy: RetryPolicy = POLICY
+
+    def declare(self, request: RunRequest = REQUEST, **changes: object) -> RunDeclared:
+        return declare(
+            self.tracks,
+            replace(request, **changes),
+            policy=self.policy,
+            ledger=self.ledger,
+            foresee=lambda launcher, trainer, python: self.software,
+        )
+
+    def certify(self, what: str = "tests", **changes: object) -> None:
+        known = {"passed": 9, "failed": 0, "by": "ann", "where": "node-1", "project": "gpt"}
+        certify(self.tracks, **{"what": what, "code_sha256": sha256_hex(CODE), **known, **changes})
+
+    def rehearse(self, stage: str, losses: Sequence[float] = FALLING, **changes: object) -> str:
+        """Declare a run of a stage and let it succeed with these losses."""
+        run_id = f"{stage}-{len(list(self.tracks.store.folders('runs/')))}"
+        self.declare(**{"run_id": run_id, "stage": stage, "config": {"steps": 40}, **changes})
+        self.add(run_id, Kind.ATTEMPT_PLACED, placed("launch-1", world_size=1))
+        prefix = object_prefix(run_id, 1, "launch-1", len(losses))
+        ref = CheckpointRef(run_id, 1, len(losses), prefix, sha256_hex(prefix.encode()))
+        at = format_time(self.clock())
+        lines = [{**step_line(n, at=at), "loss": loss} for n, loss in enumerate(losses, start=1)]
+        journal = journal_prefix(run_id, 1, "launch-1", 0)
+        data = b"".join(json.dumps(line).encode() + b"\n" for line in lines)
+        self.tracks.store.put(f"{journal}{0:012d}.jsonl", data)
+        commit = CheckpointCommitted(
+            launch_id="launch-1",
+            ref=ref,
+            cursor=None,
+            epoch=None,
+            trigger="final",
+            total_bytes=1,
+            written_bytes=1,
+            blocking_s=0.0,
+        )
+        self.add(run_id, Kind.CHECKPOINT_COMMITTED, commit)
+        self.add(run_id, Kind.ATTEMPT_ENDED, ended("completed", last_step=len(losses)))
+        finished = RunFinished(stop_cause="step_budget", why="done", decided_by="tests", final=ref)
+        self.add(run_id, Kind.RUN_FINISHED, finished, attempt_id=None)
+        return run_id
+
+    def add(self, run_id: str, kind: Kind, body: object, attempt_id: int | None = 1) -> None:
+        draft = self.tracks.draft(kind, body, attempt_id=attempt_id)
+        self.tracks.decide_run(run_id, lambda state: draft)
+
+    def ready(self) -> House:
+        """Show all that a full run needs."""
+        self.certify()
+        self.rehearse("smoke")
+        self.rehearse("canary")
+        return self
+
+    def refused(self, request: RunRequest = REQUEST, **changes: object) -> str:
+        with pytest.raises(InvalidInput) as caught:
+            self.declare(request, **changes)
+        assert self.tracks.find_run(request.run_id) is None
+        return str(caught.value)
+
+
+@pytest.fixture
+def house(data: Story, tracks: Tracks, ledger: Ledger, clock: FakeClock) -> House:
+    """Snapshots are there, and nothing was shown."""
+    for dataset in data.datasets:
+        tracks.project(dataset.name)
+    return House(tracks, ledger, clock)
+
+
+def test_in_an_empty_home_a_full_run_is_refused_with_every_command(house: House) -> None:
+    assert house.refused() == (
+        "Refused by policy stages.full.needs: big was not shown to be ready.\n"
+        f"  tests: none of this code ({sha256_hex(CODE)[:12]}); `pytest --tracks` in /home/ann/gpt.\n"
+        "  smoke: there is none of this project; `tracks smoke --project /home/ann/gpt`.\n"
+        "  canary: there is none of this project; `tracks canary --project /home/ann/gpt`.\n"
+        '--skip-gate tests --skip-gate smoke --skip-gate canary --why "…" declares it all the same; '
+        "both stand in its record."
+    )
+
+
+def test_it_passes_after_tests_smoke_and_canary_and_says_on_what(house: House) -> None:
+    declared = house.ready().declare()
+    assert declared.passed_gates == {
+        "tests": f"tests of {sha256_hex(CODE)[:12]} by ann",
+        "smoke": "smoke-0",
+        "canary": "canary-1",
+    }
+    [row] = house.ledger.query(
+        "select gate_key, stage_passed from training_runs where run_id='big'"
+    )
+    assert (row["gate_key"], row["stage_passed"]) == (declared.gate_key, None)
+    assert house.tracks.run("canary-1").judged is not None
+    told = run_text(explain_run(house.tracks, "big"))
+    assert "Declared as full on: canary canary-1, smoke smoke-0, tests" in told
+
+
+@pytest.mark.parametrize(
+    ("changes", "closed", "words"),
+    [
+        (
+            {"archive": b"a tar with one line changed"},
+            ["tests", "smoke", "canary"],
+            f"code {sha256_hex(CODE)[:12]} → ",
+        ),
+        ({"config": {"steps": 5000, "lr": 0.5}}, ["smoke", "canary"], "lr 0.002 → 0.5"),
+        ({"device_class": "h100"}, ["smoke", "canary"], "environment device_class cpu → h100"),
+    ],
+)
+def test_one_change_closes_the_gates_again(
+    changes: dict[str, object], closed: list[str], words: str, house: House
+) -> None:
+    refusal = house.ready().refused(**changes)
+    assert [line.split(":")[0].strip() for line in refusal.splitlines()[1:-1]] == closed
+    assert words in refusal
+    if "config" in changes:
+        assert "`tracks canary --project /home/ann/gpt --set lr=0.5`" in refusal
+
+
+def test_a_new_snapshot_closes_the_gates_but_the_tests(house: House, data: Story) -> None:
+    house.ready()
+    data.datasets[0].commit("f" * 64).write_to(house.tracks.store)
+    refusal = house.refused()
+    assert "tests:" not in refusal
+    assert "→ ffffffffffff" in refusal
+
+
+def test_another_library_closes_the_gates_and_another_thread_count_does_not(house: House) -> None:
+    house.ready()
+    house.software = {**SOFTWARE, "torch": "2.9.1"}
+    assert "environment torch 2.9.0 → 2.9.1" in house.refused()
+    house.software = {**SOFTWARE, "threads": 8}
+    assert house.declare().passed_gates
+
+
+def test_after_seven_days_what_was_shown_does_not_count(house: House) -> None:
+    house.ready()
+    house.clock.at += timedelta(days=7, seconds=1)
+    assert house.refused().count("7.0 d old, and 7 d count") == 3
+
+
+def test_a_canary_whose_loss_stays_flat_does_not_count(house: House) -> None:
+    house.certify()
+    house.rehearse("smoke")
+    house.rehearse("canary", losses=FLAT)
+    refusal = house.refused()
+    assert "canary-1, did not pass: the median loss of the last quarter of 40 steps is 2" in refusal
+    house.rehearse("canary")
+    assert house.declare().passed_gates["canary"] == "canary-2"
+
+
+def test_the_watcher_records_the_verdict_once_and_only_of_canaries(house: House) -> None:
+    house.rehearse("smoke")
+    run_id = house.rehearse("canary")
+    world = world_of(house.tracks, house.ledger)
+    for _ in range(2):
+        decide_due(world, (JudgeCanaries(),), ONE_BY_ONE)
+    kinds = [each.kind for each in house.tracks.records(f"runs/{run_id}")]
+    assert kinds.count(Kind.STAGE_JUDGED) == 1
+    judged = house.tracks.run(run_id).judged
+    assert judged is not None
+    assert (judged.body.passed, judged.body.by) == (True, "watch_attempts")
+    assert house.tracks.run("smoke-0").judged is None
+
+
+def test_red_tests_close_the_gate_that_green_ones_opened(house: House) -> None:
+    house.ready().certify(failed=2)
+    assert "the newest of this code is not green: 9 passed, 2 failed, 0 left out" in house.refused()
+
+
+def test_strict_asks_for_a_conformance_run_as_well(house: House) -> None:
+    house.ready().policy = replace(DEFAULT_POLICY, stages=STRICT)
+    assert "conform: none of this code" in house.refused()
+    house.certify("conform")
+    assert "conform" in house.declare().passed_gates
+
+
+def test_a_skipped_gate_stands_in_the_declaration_and_in_its_explanation(house: House) -> None:
+    house.certify()
+    house.rehearse("smoke")
+    declared = house.declare(skip_gates=("canary",), skip_why="A demo in an hour.")
+    assert declared.skipped == SkippedGates(gates=("canary",), by="ann", why="A demo in an hour.")
+    assert set(declared.passed_gates) == {"tests", "smoke"}
+    [row] = house.ledger.query("select skipped_why from training_runs where run_id = 'big'")
+    assert row["skipped_why"] == "A demo in an hour."
+    told = run_text(explain_run(house.tracks, "big"))
+    assert "Declared without canary, by ann: A demo in an hour." in told
+    day = review_day(house.ledger, date(2026, 1, 31), now=house.clock())
+    [skips] = [each for each in day.matters if each.kind is MatterKind.GATE]
+    assert skips.shown[0].what == "declared without canary, by ann: A demo in an hour."
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"skip_gates": ("canry",), "skip_why": "x"}, "'canry' is no gate; did you mean canary?"),
+        ({"skip_gates": ("canary",)}, "canary cannot be skipped without a reason"),
+        ({"skip_why": "x"}, "--why says why a gate is skipped; name it"),
+    ],
+)
+def test_a_skip_names_a_gate_and_a_reason(
+    changes: dict[str, object], words: str, house: House
+) -> None:
+    assert words in house.refused(**changes)
+
+
+def test_on_a_cluster_the_image_is_the_environment(house: House) -> None:
+    house.software = {"image": "train:1"}
+    house.certify()
+    on_cluster = {"launcher": "kubernetes", "device_class": "a100"}
+    house.rehearse("smoke", **on_cluster)
+    house.rehearse("canary", **on_cluster)
+    assert "environment launcher kubernetes → local" in house.refused()
+    house.software = {"image": "train:2"}
+    refusal = house.refused(**on_cluster)
+    assert "environment image train:1 → train:2" in refusal
+    assert "--on kubernetes --device-class a100`" in refusal
+    house.software = {"image": "train:1"}
+    assert house.declare(**on_cluster).passed_gates["smoke"] == "smoke-0"
+
+
+def test_with_gates_a_stage_keeps_to_its_limits_and_is_not_promoted(house: House) -> None:
+    smoke = house.declare(run_id="s-1", stage="smoke")
+    assert (smoke.config["steps"], smoke.max_device_s, smoke.promotion) == (20, 300.0, None)
+    full = house.ready().declare()
+    assert (full.config["steps"], full.max_device_s) == (5000, None)
+    assert full.promotion is not None
+
+
+def test_light_enforces_nothing_but_what_smoke_and_canary_ask_for(house: House) -> None:
+    house.policy = DEFAULT_POLICY
+    free = house.declare(stage="smoke")
+    assert (free.config["steps"], free.max_device_s) == (5000, None)
+    assert free.gate_key is not None
+    limited = house.declare(run_id="s-1", stage="smoke", is_limited=True)
+    assert (limited.config["steps"], limited.max_device_s, limited.promotion) == (20, 300.0, None)
+    assert limited.gate_key == free.gate_key
+
+
+def test_drills_are_rehearsals_that_show_nothing(house: House) -> None:
+    drill = house.declare(run_id="d-1", stage="smoke", drills=("preempt@23",))
+    assert (drill.gate_key, drill.max_device_s, drill.config["steps"]) == (None, None, 5000)

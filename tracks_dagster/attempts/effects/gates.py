@@ -1,0 +1,229 @@
+"""Asks the gates of a stage when a run is declared: what was shown is read from the ledger.
+
+Every way to declare a run comes through `shown_ready`: the command line, the launchpad, a schedule; and
+so does a gang on a cluster.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING
+
+from tracks_dagster.attempts.effects.canaries import JudgeCanaries, unjudged
+from tracks_dagster.attempts.gates import (
+    Shown,
+    ShownCertificate,
+    ShownRun,
+    Subject,
+    ask_gates,
+    command_of,
+    options_of,
+    refusal,
+)
+from tracks_dagster.data.effects.certificates import certificates
+from tracks_dagster.ledger.effects.deciding import settle
+from tracks_dagster.ledger.effects.tracks import Tracks
+from tracks_dagster.ledger.ports import Ledger
+from tracks_dagster.retry.contracts import check_may
+from tracks_dagster.retry.policy import RetryPolicy
+from tracks_dagster.retry.stages import FULL, GATES, StageRule
+from tracks_dagster.track.bodies import CERTIFIES, RunDeclared, SkippedGates, SnapshotRef
+from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.track.records import Json
+from tracks_dagster.track.roles import STEPS, roles_of
+from tracks_dagster.track.text.nearest import unknown
+
+if TYPE_CHECKING:
+    from tracks_dagster.attempts.effects.runs import RunRequest
+
+# What a gang would find: (launcher, key of its code, its own interpreter) → software, by name.
+Foresee = Callable[[str, str, str | None], Mapping[str, Json]]
+
+# Of that, what may make the same code another computation; a rank's threads are its machine's.
+ENVIRONMENT = ("python", "torch", "cuda", "numpy", "platform", "image")
+RUNS_MAX = 50  # of a stage, that are looked at
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Door:
+    """What asking needs. ledger: None knows of nothing that was shown; foresee: None of no software."""
+
+    tracks: Tracks
+    ledger: Ledger | None
+    policy: RetryPolicy
+    foresee: Foresee | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _World:
+    """What the judge of canaries needs."""
+
+    tracks: Tracks
+    ledger: Ledger
+    policy: RetryPolicy
+
+
+def limits_of(request: RunRequest, policy: RetryPolicy) -> StageRule | None:
+    """Return the limits that the run keeps: those of its stage, where stages mean anything, or where
+    `tracks smoke` and `tracks canary` ask for them. A run with drills rehearses faults: it keeps none,
+    and shows nothing."""
+    is_kept = (request.is_limited or policy.stages.has_gates) and not request.drills
+    return policy.stages.rule(request.stage) if is_kept else None
+
+
+def within_stage(request: RunRequest, limits: StageRule | None, *, done: int) -> RunRequest:
+    """Return the request cut to the limits of its stage; done: steps that a branch has already.
+
+    A run that only shows something is not promoted: twenty steps would take an alias from a model.
+    """
+    project = request.project
+    if project is None or limits is None:
+        return request
+    if request.stage != FULL:
+        project = replace(project, promotion=None)
+    key = roles_of(project.roles, {**project.keys, **request.config}).get(STEPS)
+    config = dict(request.config)
+    if key is not None and limits.steps is not None:
+        asked = config.get(key, project.keys[key].default if key in project.keys else None)
+        most = done + limits.steps
+        config[key] = min(asked, most) if type(asked) is int else most
+    caps = [each for each in (request.max_cost, limits.money) if each is not None]
+    return replace(request, project=project, config=config, max_cost=min(caps, default=None))
+
+
+def check_skips(request: RunRequest) -> None:
+    """Raise InvalidInput for gates that there are not, and for skips without a reason."""
+    for gate in request.skip_gates:
+        if gate not in GATES:
+            raise InvalidInput(unknown("gate", gate, list(GATES)))
+    if request.skip_gates and not (request.skip_why or "").strip():
+        raise InvalidInput(
+            f"{', '.join(request.skip_gates)} cannot be skipped without a reason, which stands in the "
+            'record: --why "…" (skip_why in the launchpad).'
+        )
+    if request.skip_why is not None and not request.skip_gates:
+        raise InvalidInput("--why says why a gate is skipped; name it: --skip-gate GATE.")
+
+
+def shown_ready(door: Door, declared: RunDeclared, request: RunRequest) -> RunDeclared:
+    """Return the declaration with its key, and with what its stage needs and who showed it.
+
+    Raises InvalidInput naming each gate that is closed, why, and the command that satisfies it.
+    """
+    subject = Subject(
+        code_sha256=_code(declared.trainer),
+        config=declared.config,
+        roles=declared.roles,
+        snapshot=declared.snapshot,
+        environment=_environment(door, declared),
+    )
+    skipped = (
+        SkippedGates(gates=request.skip_gates, by=request.owner, why=request.skip_why or "")
+        if request.skip_gates
+        else None
+    )
+    declared = replace(
+        declared,
+        environment=subject.environment,
+        gate_key=None if declared.drills else subject.key,
+        skipped=skipped,
+    )
+    stages = door.policy.stages
+    if skipped is not None:
+        doing = f"{', '.join(skipped.gates)} cannot be skipped"
+        governance = door.policy.contracts.governance
+        check_may(governance, "may_waive", doing, skipped.by, declared.owner)
+    if not stages.rule(declared.stage).needs:
+        return declared
+    shown = _shown(door, declared, subject)
+    answer = ask_gates(stages, declared.stage, subject, shown, now=door.tracks.now())
+    closed = {g: why for g, why in answer.closed.items() if g not in request.skip_gates}
+    if closed:
+        options = options_of(declared, request.project)
+        commands = {gate: command_of(gate, options, declared.folder) for gate in closed}
+        raise InvalidInput(refusal(declared.run_id, declared.stage, closed, commands))
+    return replace(declared, passed_gates=answer.passed)
+
+
+def _environment(door: Door, declared: RunDeclared) -> Mapping[str, Json]:
+    compute, program = declared.compute, declared.program
+    python = None if program is None else program.python
+    found = {} if door.foresee is None else door.foresee(compute.launcher, declared.trainer, python)
+    known = {name: found[name] for name in ENVIRONMENT if name in found}
+    return {"launcher": compute.launcher, "device_class": compute.device_class, **known}
+
+
+def _code(trainer: str) -> str:
+    return PurePosixPath(trainer).stem
+
+
+def _shown(door: Door, declared: RunDeclared, subject: Subject) -> Shown:
+    ledger = door.ledger
+    if ledger is None:
+        return Shown()
+    world = _World(tracks=door.tracks, ledger=ledger, policy=door.policy)
+    for run_id in unjudged(ledger, subject.key):
+        settle(world, JudgeCanaries(), run_id)
+    asked = {"name": declared.model_family, "key": subject.key, "most": RUNS_MAX}
+    needs = door.policy.stages.rule(declared.stage).needs
+    rows = [
+        row
+        for stage in needs
+        if stage not in CERTIFIES
+        for row in ledger.query(_RUNS, {**asked, "stage": stage})
+    ]
+    found: dict[str, ShownCertificate] = {}
+    for row in certificates(ledger, subject.code_sha256):
+        found.setdefault(row["what"], _certificate(row))  # the newest counts
+    return Shown(runs=[_run(row) for row in rows], certificates=found)
+
+
+# Those of the same key first, then the newest.
+_RUNS = """
+select run_id, stage, trainer, config_json, roles_json, dataset, snapshot_id, environment_json, state,
+    state_why, declared_at, finished_at, stage_passed, stage_why
+from training_runs
+where model_family = :name and gate_key is not null and stage = :stage
+order by case when gate_key = :key then 0 else 1 end, declared_at desc, run_id desc
+limit :most
+"""
+
+
+def _run(row: Mapping[str, Json]) -> ShownRun:
+    snapshot = None
+    if row["dataset"] is not None:
+        snapshot = SnapshotRef(dataset=row["dataset"], snapshot_id=row["snapshot_id"])
+    return ShownRun(
+        run_id=row["run_id"],
+        stage=row["stage"],
+        subject=Subject(
+            code_sha256=_code(row["trainer"]),
+            config=json.loads(row["config_json"]),
+            roles=json.loads(row["roles_json"]),
+            snapshot=snapshot,
+            environment=json.loads(row["environment_json"]),
+        ),
+        state=row["state"],
+        why=row["state_why"],
+        at=row["finished_at"] or row["declared_at"],
+        passed=row["stage_passed"],
+        verdict=row["stage_why"] or "",
+    )
+
+
+def _certificate(row: Mapping[str, Json]) -> ShownCertificate:
+    found = json.loads(row["findings_json"])
+    counts = (
+        f"{row['passed_count']} passed, {row['failed_count']} failed, "
+        f"{row['left_out_count']} left out"
+    )
+    return ShownCertificate(
+        what=row["what"],
+        is_green=row["is_green"],
+        name=f"{row['what']} of {row['code_sha256'][:12]} by {row['certified_by']}",
+        at=row["certified_at"],
+        words=f"{counts}{': ' + ', '.join(found) if found else ''}",
+    )

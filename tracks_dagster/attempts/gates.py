@@ -1,0 +1,279 @@
+"""Whether a run may be declared: what its stage needs, shown with the same key, and not long ago.
+
+The key is of the code, the config, the data and the environment; not of how long, on how many ranks and
+from which seed: a smoke of twenty steps on one rank shows the wiring of the full run. Pure:
+`effects.gates` reads what was shown from the ledger.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from tracks_dagster.data.project import Project
+from tracks_dagster.retry.environments import Difference
+from tracks_dagster.retry.stages import CANARY, KITCHEN_SINK, SMOKE, StagePolicy
+from tracks_dagster.track.bodies import (
+    CERTIFIES,
+    CONFORM,
+    TESTS,
+    RunDeclared,
+    SkippedGates,
+    SnapshotRef,
+    StageJudged,
+)
+from tracks_dagster.track.names import LOCAL
+from tracks_dagster.track.records import Json, canonical_json, sha256_hex
+from tracks_dagster.track.roles import (
+    ACCUMULATION,
+    GLOBAL_BATCH,
+    MICRO_BATCH,
+    SEED,
+    STEPS,
+    Roles,
+    key_of,
+)
+from tracks_dagster.track.text.units import about, duration
+
+DIFFERENCES_SHOWN = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """What a key is of. config: the whole one; environment: what the gang will find, by name.
+
+    Where the config has a global batch, how it is divided follows the ranks, and is no part of the key.
+    """
+
+    code_sha256: str
+    config: Mapping[str, Json]
+    roles: Roles
+    snapshot: SnapshotRef | None
+    environment: Mapping[str, Json]
+
+    @property
+    def parts(self) -> dict[str, dict[str, Json]]:
+        """Return what the key is of: by part, what is compared by name."""
+        left_out = parts_left_out(self.config, self.roles)
+        snapshot = self.snapshot
+        return {
+            "code": {"code": self.code_sha256},
+            "config": {name: v for name, v in self.config.items() if name not in left_out},
+            "data": {
+                "dataset": None if snapshot is None else snapshot.dataset,
+                "snapshot": None if snapshot is None else snapshot.snapshot_id,
+            },
+            "environment": dict(self.environment),
+        }
+
+    @property
+    def key(self) -> str:
+        """Return the sha256 of the parts."""
+        return sha256_hex(canonical_json(self.parts))
+
+    def is_shown_by(self, other: Subject, stage: str) -> bool:
+        """Whether what a run of that stage and of `other` shows is shown of this: by the key; in the
+        kitchen sink, a small model on all data, by the code and the data alone."""
+        if stage == KITCHEN_SINK:
+            return (self.code_sha256, self.snapshot) == (other.code_sha256, other.snapshot)
+        return self.key == other.key
+
+    def differences(self, other: Subject) -> tuple[Difference, ...]:
+        """Return what differs from `other` to this; what one of the two lacks is None."""
+        mine, theirs = self.parts, other.parts
+        return tuple(
+            Difference(
+                key=f"environment {name}" if part == "environment" else name,
+                saved=theirs[part].get(name),
+                found=mine[part].get(name),
+            )
+            for part in mine
+            for name in dict.fromkeys((*mine[part], *theirs[part]))
+            if mine[part].get(name) != theirs[part].get(name)
+        )
+
+
+def parts_left_out(config: Mapping[str, Json], roles: Roles) -> set[str | None]:
+    """Return the keys of a config that are no part of a key."""
+    out = [STEPS, SEED]
+    if key_of(config, roles, GLOBAL_BATCH) is not None:
+        out += [MICRO_BATCH, ACCUMULATION]
+    return {key_of(config, roles, role) for role in out}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownRun:
+    """A run of a stage. state, why: as of the run. passed: the verdict on a canary, None before there
+    is one; verdict: its words. at: when it finished, else was declared."""
+
+    run_id: str
+    stage: str
+    subject: Subject
+    state: str
+    why: str
+    at: datetime
+    passed: bool | None = None
+    verdict: str = ""
+
+    @property
+    def problem(self) -> str | None:
+        """Say why it shows nothing; None where it does."""
+        if self.state != "succeeded":
+            return f"is {self.state}: {self.why}"
+        if self.stage == CANARY and not self.passed:
+            return f"did not pass: {self.verdict or 'its losses were not judged'}"
+        return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownCertificate:
+    """The newest certificate of the code, of one kind. words: what is wrong where it is not green."""
+
+    what: str
+    is_green: bool
+    name: str
+    at: datetime
+    words: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """What was shown so far. runs: of the project and of stages that are needed, newest first;
+    certificates: of the code, by kind."""
+
+    runs: Sequence[ShownRun] = ()
+    certificates: Mapping[str, ShownCertificate] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GateAnswer:
+    """passed: by gate, the run or certificate that opened it. closed: by gate, why not, in words."""
+
+    passed: Mapping[str, str]
+    closed: Mapping[str, str]
+
+
+def ask_gates(
+    policy: StagePolicy, stage: str, wanted: Subject, shown: Shown, *, now: datetime
+) -> GateAnswer:
+    """Return which gates of `stage` are open to a run of `wanted`."""
+    passed: dict[str, str] = {}
+    closed: dict[str, str] = {}
+    for gate in policy.rule(stage).needs:
+        if gate in CERTIFIES:
+            found, why = _certified(gate, wanted, shown, policy.fresh_s, now)
+        else:
+            found, why = _rehearsed(gate, wanted, shown, policy.fresh_s, now)
+        if found is not None:
+            passed[gate] = found
+        else:
+            closed[gate] = why
+    return GateAnswer(passed=passed, closed=closed)
+
+
+def _certified(
+    gate: str, wanted: Subject, shown: Shown, fresh_s: float, now: datetime
+) -> tuple[str | None, str]:
+    """Return the name of the certificate that opens the gate, or None and why none does."""
+    found = shown.certificates.get(gate)
+    if found is None:
+        return None, f"none of this code ({wanted.code_sha256[:12]})"
+    if not found.is_green:
+        return None, f"the newest of this code is not green: {found.words}"
+    if (old := _too_old(found.at, fresh_s, now)) is not None:
+        return None, f"the newest of this code is {old}"
+    return found.name, ""
+
+
+def _rehearsed(
+    stage: str, wanted: Subject, shown: Shown, fresh_s: float, now: datetime
+) -> tuple[str | None, str]:
+    """Return the run that opens the gate, or None and why the nearest one does not."""
+    of_stage = [each for each in shown.runs if each.stage == stage]
+    same = [each for each in of_stage if wanted.is_shown_by(each.subject, stage)]
+    for each in same:
+        if each.problem is None and _too_old(each.at, fresh_s, now) is None:
+            return each.run_id, ""
+    if same:
+        newest = same[0]
+        old = newest.problem or f"is {_too_old(newest.at, fresh_s, now)}"
+        return None, f"the newest with this key, {newest.run_id}, {old}"
+    if not of_stage:
+        return None, "there is none of this project"
+    compared = [(each, wanted.differences(each.subject)) for each in of_stage]
+    nearest, differ = min(compared, key=lambda pair: len(pair[1]))
+    return None, f"none with this key; from the nearest, {nearest.run_id}: {_listed(differ)}"
+
+
+def _too_old(at: datetime, fresh_s: float, now: datetime) -> str | None:
+    if now - at <= timedelta(seconds=fresh_s):
+        return None
+    return f"{about((now - at).total_seconds())} old, and {duration(fresh_s)} count"
+
+
+def _listed(differ: Sequence[Difference]) -> str:
+    shown = ", ".join(each.words for each in differ[:DIFFERENCES_SHOWN])
+    more = len(differ) - DIFFERENCES_SHOWN
+    return f"{shown} and {more} more" if more > 0 else shown
+
+
+def options_of(declared: RunDeclared, project: Project | None) -> list[str]:
+    """Return the options of `tracks run` that give a run of another stage the same key: its folder, and
+    what differs from what the project's file says."""
+    keys = {} if project is None else project.keys
+    left_out = parts_left_out(declared.config, declared.roles)
+    options = [] if declared.folder is None else ["--project", declared.folder]
+    for name, value in sorted(declared.config.items()):
+        if name not in left_out and (name not in keys or keys[name].default != value):
+            text = value if isinstance(value, str) else json.dumps(value)
+            options += ["--set", f"{name}={text}"]
+    compute = declared.compute
+    if compute.launcher != LOCAL:
+        options += ["--on", compute.launcher]
+    if project is not None and compute.device_class != project.device_class:
+        options += ["--device-class", compute.device_class]
+    return options
+
+
+def command_of(gate: str, options: Sequence[str], folder: str | None) -> str:
+    """Return the command that satisfies a gate; options: of `tracks run`, for the same key."""
+    where = "the project's folder" if folder is None else folder
+    if gate == TESTS:
+        return f"`pytest --tracks` in {where}"
+    if gate == CONFORM:
+        return f"`tracks conform` in {where}"
+    of_stage = gate if gate in (SMOKE, CANARY) else f"run --stage {gate}"
+    return f"`{shlex.join(['tracks', *of_stage.split(), *options])}`"
+
+
+def refusal(run_id: str, stage: str, closed: Mapping[str, str], commands: Mapping[str, str]) -> str:
+    """Return the refusal: each gate that is closed, why, and the command that satisfies it."""
+    lines = [f"{gate}: {why}; {commands[gate]}." for gate, why in closed.items()]
+    skip = " ".join(f"--skip-gate {gate}" for gate in closed)
+    return "\n".join(
+        [
+            f"Refused by policy stages.{stage}.needs: {run_id} was not shown to be ready.",
+            *(f"  {line}" for line in lines),
+            f'{skip} --why "…" declares it all the same; both stand in its record.',
+        ]
+    )
+
+
+def gate_lines(declared: RunDeclared, judged: StageJudged | None) -> Iterator[str]:
+    """Yield what the run was declared without, what it stands on and what it shows."""
+    if declared.skipped is not None:
+        yield skipped_words(declared.skipped)
+    if declared.passed_gates:
+        stands = ", ".join(f"{gate} {name}" for gate, name in declared.passed_gates.items())
+        yield f"Declared as {declared.stage} on: {stands}."
+    if judged is not None:
+        verdict = "passed" if judged.passed else "did not pass"
+        yield f"As a {judged.stage} it {verdict}: {judged.why}."
+
+
+def skipped_words(skipped: SkippedGates) -> str:
+    """Return what a run was declared without, by whom and why."""
+    return f"Declared without {', '.join(skipped.gates)}, by {skipped.by}: {skipped.why}"

@@ -10,7 +10,9 @@ from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import chain, groupby, islice
+from operator import attrgetter
+from typing import NamedTuple
 
 from tracks_dagster.scheduling.islands import best_linked
 from tracks_dagster.scheduling.model import Demand, Device, Running
@@ -20,10 +22,12 @@ Spot = tuple[int | None, str]  # memory of each device, and node: what is alike 
 Shape = tuple[int, int]  # of a spot: devices that are free, of how many
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class View:
+class View(NamedTuple):
     """One spot as a placement looks at it. left: ranks that still want a device; own: ranks of the
-    same gang that got one here; is_near: it is what the gang asked to be close to."""
+    same gang that got one here; is_near: it is what the gang asked to be close to.
+
+    A tuple, since a plan makes thousands of them.
+    """
 
     free: int
     size: int
@@ -79,36 +83,21 @@ class FreeDevices:
     ) -> None:
         self.devices = {device.name: device for device in devices}
         self._shares = shares
-        holders: dict[str, int] = {}  # how many hold it
-        needs: dict[str, int] = {}  # of all that hold it
-        unknown: set[str] = set()
-        for each in running:
-            need = each.demand.memory_bytes if shares else None
-            for name in each.devices:
-                if name not in self.devices:
-                    continue  # it is gone from its machine
-                holders[name] = holders.get(name, 0) + 1
-                if need is not None:
-                    needs[name] = needs.get(name, 0) + need
-            if need is None:
-                unknown.update(each.devices)
-        self._holders = holders
-        self._left: dict[str, int] = {}  # memory that is left, of what can be shared
+        runs = list(running)
+        held = Counter(chain.from_iterable(each.devices for each in runs))
+        # How many hold each device; what is gone from its machine is left out.
+        self._holders = {name: n for name, n in held.items() if name in self.devices}
+        self._left = self._left_of(runs) if shares else {}  # memory, of what can be shared
         self._free: dict[Spot, dict[str, None]] = {}
-        self._sizes: dict[Spot, int] = {}
+        self._sizes: Counter[Spot] = Counter()
         self._out: Counter[int | None] = Counter()  # devices that are out, by memory
-        spot: Spot | None = None
-        for name, device in self.devices.items():
-            if spot is None or spot[1] != device.node or spot[0] != device.memory_bytes:
-                spot = (device.memory_bytes, device.node)
-                free = self._free.setdefault(spot, {})
-            self._sizes[spot] = self._sizes.get(spot, 0) + 1
-            if device.out is not None:
-                self._out[spot[0]] += 1
-            elif name not in holders:
-                free[name] = None
-            elif spot[0] is not None and name not in unknown:
-                self._left[name] = spot[0] - needs[name]
+        for spot, group in groupby(self.devices.values(), key=attrgetter("memory_bytes", "node")):
+            there = list(group)
+            usable = [device.name for device in there if device.out is None]
+            self._sizes[spot] += len(there)
+            self._out[spot[0]] += len(there) - len(usable)
+            free = self._free.setdefault(spot, {})
+            free.update((name, None) for name in usable if name not in self._holders)
         self._rooms = sorted((left, name) for name, left in self._left.items())
         self._spots: dict[str, list[Spot]] = {}  # of each node
         self._totals: Counter[int | None] = Counter()  # devices by memory
@@ -124,6 +113,23 @@ class FreeDevices:
             self._free_count += len(free)
             buckets = self._buckets.setdefault(spot[0], {})
             buckets.setdefault((len(free), size), {})[spot] = None
+
+    def _left_of(self, running: Iterable[Running]) -> dict[str, int]:
+        """Return the memory that is left of the devices of which all needs are known."""
+        needs: Counter[str] = Counter()
+        unknown: set[str] = set()
+        for each in running:
+            if each.demand.memory_bytes is None:
+                unknown.update(each.devices)
+                continue
+            for name in each.devices:
+                needs[name] += each.demand.memory_bytes
+        known = ((self.devices[name], needs[name]) for name in self._holders.keys() - unknown)
+        return {
+            device.name: device.memory_bytes - need
+            for device, need in known
+            if device.memory_bytes is not None and device.out is None
+        }
 
     def copy(self) -> FreeDevices:
         """Return the same devices, to be taken and given back apart from these."""
@@ -239,6 +245,7 @@ class FreeDevices:
 
     def give_back(self, names: Sequence[str], need: int | None) -> None:
         """Undo a `take`, or the holding of what ran. A name that is no device is left out."""
+        before: dict[Spot, int] = {}
         for name in names:
             holders = self._holders.get(name)
             if holders is None:
@@ -255,9 +262,11 @@ class FreeDevices:
             device = self.devices[name]
             if device.out is None:
                 spot = (device.memory_bytes, device.node)
-                before = len(self._free[spot])
-                self._free[spot][name] = None
-                self._moved(spot, before)
+                free = self._free[spot]
+                before.setdefault(spot, len(free))
+                free[name] = None
+        for spot, count in before.items():
+            self._moved(spot, count)
 
     def nodes_of(self, names: Iterable[str]) -> Counter[str]:
         """Return how many of these devices each node has."""

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import heapq
 import math
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -136,7 +137,8 @@ class _Queue:
     room: dict[str, tuple[str, ...]] = field(default_factory=dict)  # who makes room for whom
     movable: Movable | None = None  # these three are made when first asked
     by_key: dict[str, Running] | None = None
-    cap_ends: dict[Key, list[tuple[float, Running]]] | None = None
+    # devices freed by then, when, by whom
+    cap_ends: dict[Key, list[tuple[int, float, str]]] | None = None
 
 
 def _queues(
@@ -464,22 +466,28 @@ class _Planning:
     def _explain_cap(self, demand: Demand, cap: Cap, queue: _Queue) -> None:
         """Say when a limit leaves room for a demand, by the ends that are known."""
         if queue.cap_ends is None:
-            queue.cap_ends = {}
-            for end_s, _, each in self._ends(queue):
-                for other in self._caps.caps_of(each.demand):
-                    queue.cap_ends.setdefault(other.key, []).append((end_s, each))
+            queue.cap_ends = self._cap_ends(queue)
         holders = queue.cap_ends.get(cap.key, [])
         over = self._caps.held(cap) + demand.count - cap.devices
-        found = _Foreseen(at_s=math.inf, after=tuple(each.demand.key for _, each in holders))
-        freed = 0
-        for end_s, each in holders:
-            freed += len(each.devices)
-            if freed >= over:
-                found = _Foreseen(at_s=end_s, after=(each.demand.key,))
-                break
+        enough = bisect_left(holders, over, key=itemgetter(0))
+        if enough < len(holders):
+            _, end_s, key = holders[enough]
+            found = _Foreseen(at_s=end_s, after=(key,))
+        else:
+            found = _Foreseen(at_s=math.inf, after=tuple(key for _, _, key in holders))
         after = words.after(found.after, found.at_s - self._now_s, "")
         why = f"{cap.who} has {self._caps.held(cap)} of {cap.devices}; {after}"
         self._wait(demand, LATER, why, found)
+
+    def _cap_ends(self, queue: _Queue) -> dict[Key, list[tuple[int, float, str]]]:
+        """Return for each limit who frees devices of it, the first one first."""
+        found: dict[Key, list[tuple[int, float, str]]] = {}
+        freed: Counter[Key] = Counter()
+        for end_s, _, each in self._ends(queue):
+            for cap in self._caps.caps_of(each.demand):
+                freed[cap.key] += len(each.devices)
+                found.setdefault(cap.key, []).append((freed[cap.key], end_s, each.demand.key))
+        return found
 
     def _wait(self, demand: Demand, starts: str, why: str, found: _Foreseen | None = None) -> None:
         in_s = found.at_s - self._now_s if found and math.isfinite(found.at_s) else None

@@ -299,11 +299,12 @@ class TestMoves:
             ({}, 1),
             ({"workload_class": "urgent"}, 0),  # not of a lower class
             ({"workload_class": "eval"}, 0),  # evals never make room
-            ({"committed_s": NOW_S - 1801}, 0),  # older than the loss bound of a sweep
-            ({"committed_s": None}, 0),
-            ({"committed_s": None, "began_s": NOW_S - 59}, 1),  # nothing to lose yet
-            ({"is_interrupted": True, "began_s": NOW_S - 599}, 0),  # it had no rest
-            ({"is_interrupted": True, "began_s": NOW_S - 600}, 1),
+            ({"committed_s": NOW_S - 1801, "began_s": NOW_S - 9000}, 0),  # a sweep may lose 30 min
+            ({"committed_s": NOW_S - 1800, "began_s": NOW_S - 9000}, 1),
+            ({"committed_s": None, "began_s": NOW_S - 1801}, 0),
+            ({"committed_s": None, "began_s": NOW_S - 1800}, 1),
+            ({"committed_s": NOW_S - 9000, "began_s": NOW_S - 60}, 1),  # it resumed from that one
+            ({"is_interrupted": True, "began_s": NOW_S - 1}, 1),  # urgent is late at once
             ({"left_s": 29.0}, 0),  # a move would take as long
         ],
     )
@@ -315,6 +316,41 @@ class TestMoves:
         found = planned([wants("u", workload_class="urgent")], busy, ONE)
         assert len(found.moves) == moves
 
+    @pytest.mark.parametrize(
+        ("rested_s", "waited_s", "moves"),
+        [
+            (599.0, 0.0, 0),  # an eval is promised a start within 60 s, and a move takes 30 s
+            (599.0, 29.0, 0),
+            (599.0, 30.0, 1),  # the last moment
+            (600.0, 0.0, 1),  # 10 min are rest enough
+        ],
+    )
+    def test_what_was_interrupted_rests_until_the_last_moment_that_keeps_a_promise(
+        self, rested_s: float, waited_s: float, moves: int
+    ) -> None:
+        resting = runs(
+            *("resting", "gpu"),
+            workload_class="sweep",
+            is_interrupted=True,
+            began_s=NOW_S - rested_s,
+        )
+        late = [wants("e", workload_class="eval", since_s=NOW_S - waited_s)]
+        assert len(planned(late, [resting], ONE).moves) == moves
+        rested = runs("rested", "n0/1", committed_s=NOW_S - 1700, unsaved_ranks_s=1700.0)
+        own = [replace(each, near=("resting",)) for each in late]  # an eval of its commit
+        assert len(planned(own, [resting], ONE).moves) == (rested_s == 600.0)
+        both = [replace(resting, devices=("n0/0",)), rested]  # even of a higher class
+        [move] = planned(late, both, nodes(2)).moves
+        assert move.key == ("resting" if rested_s == 600.0 else "rested")
+
+    def test_who_starts_in_time_anyway_does_not_keep_the_one_behind_from_getting_room(self) -> None:
+        # One device is free in 20 s, for "e0". For "e1" the sweep makes room, or it waits an hour.
+        ending = runs("ending", "n0/0", workload_class="eval", left_s=20.0)
+        sweep = runs("sweep", "n0/1", workload_class="sweep", left_s=HOUR_S, committed_s=NOW_S)
+        evals = [wants(f"e{n}", workload_class="eval", work_s=HOUR_S) for n in range(2)]
+        found = planned(evals, [ending, sweep], nodes(2))
+        assert [(each.key, each.for_key) for each in found.moves] == [("sweep", "e1")]
+
     def test_of_two_that_lose_the_same_steps_the_smaller_gang_makes_room(self) -> None:
         wide, small = (
             runs(*devices, workload_class="sweep", committed_s=NOW_S)
@@ -324,7 +360,7 @@ class TestMoves:
         assert [each.key for each in found.moves] == ["b"]
 
     def test_nothing_moves_for_what_would_still_not_fit(self) -> None:
-        busy = [self.BUSY[0], runs("single", "n0/1")]
+        busy = [self.BUSY[0], runs("single", "n0/1", began_s=-HOUR_S)]
         assert planned([wants("u", 2, workload_class="urgent")], busy, nodes(2)).moves == ()
 
     def test_no_more_move_than_are_needed(self) -> None:

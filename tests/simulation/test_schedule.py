@@ -99,8 +99,8 @@ def test_a_stay_has_its_start_its_work_and_its_end() -> None:
     assert (first.wait_s, first.completion_s) == (0.0, 1060.0)
     assert (second.wait_s, second.completion_s) == (965.0, 965.0 + 60.0 + 50.0)
     assert found.capacity_s == 2 * (1165.0 + 115.0 - 100.0)
-    # as each comes; then looks after 1, 2, 4 and 8 min; and as the devices get free, at 1165 s
-    assert found.decisions == 2 + 4 + 1
+    # as each comes; then looks after 0.5, 1.5, 3.5, 7.5, 15.5 min; and at 1165 s, as devices get free
+    assert found.decisions == 2 + 5 + 1
 
 
 def test_free_devices_behind_a_gang_that_waits_are_fragments_only_where_nothing_fits() -> None:

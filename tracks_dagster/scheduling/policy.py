@@ -58,7 +58,8 @@ class WorkloadClass:
     priority: the greater comes first. queue_s, completion_s, recovery_s: objectives that `tracks slo`
     measures; none of them changes what is decided.
     promise_s: if it would wait longer than that, runs of lower classes make room; None: it waits.
-    loss_s: its runs make room only if their newest commit is at most so old; None: they never do.
+    loss_s: its runs make room only if what they did since their newest commit took at most so long;
+    None: they never do.
     wait_s_max: who has waited so long comes before every class without a promise; after twice of it
     before all, and nobody passes.
     reserved: devices that lower classes leave free for it.
@@ -130,10 +131,10 @@ SHIPPED_CLASSES: Mapping[str, WorkloadClass] = {
     ),
     "interactive": WorkloadClass(priority=800, queue_s=5 * MINUTE_S, recovery_s=5 * MINUTE_S),
     SINGLE: WorkloadClass(
-        priority=500, queue_s=8 * HOUR_S, recovery_s=10 * MINUTE_S, loss_s=10 * MINUTE_S
+        priority=500, queue_s=8 * HOUR_S, recovery_s=10 * MINUTE_S, loss_s=30 * MINUTE_S
     ),
     "distributed": WorkloadClass(
-        priority=500, queue_s=DAY_S, recovery_s=15 * MINUTE_S, loss_s=10 * MINUTE_S, ranks_min=2
+        priority=500, queue_s=DAY_S, recovery_s=15 * MINUTE_S, loss_s=30 * MINUTE_S, ranks_min=2
     ),
     "sweep": WorkloadClass(
         priority=200, queue_s=DAY_S, recovery_s=30 * MINUTE_S, loss_s=30 * MINUTE_S
@@ -151,7 +152,8 @@ class SchedulingPolicy:
     backfill: whether others may pass the first one that does not fit yet, as long as the start that it
     is promised stays (EASY). preemption: whether promises make others move. half_life_s: after which
     a team's device seconds count for half. move_rest_s: how long a run that was interrupted before
-    runs at least before it makes room. default_class: of what names none.
+    runs at least before it makes room, unless a promise would break by that. default_class: of what
+    names none.
     teams: those that there are; none: any name is one. owners: who has an allowance.
     """
 
@@ -251,7 +253,8 @@ def queue_lines(policy: SchedulingPolicy) -> Iterator[str]:
         else "passing: nobody; all behind the first one wait"
     )
     yield (
-        f"moving: for a promise, at most every {duration(policy.move_rest_s)} the same run"
+        f"moving: for a promise; the same run again within {duration(policy.move_rest_s)} only at the "
+        "last moment"
         if policy.moves
         else "moving: nobody is moved; promises are not kept"
     )

@@ -364,21 +364,23 @@ class _Planning:
         last = max(promised, default=0) if self._policy.moves else 0
         foreseen = self._foresee(queue, len(considered) if explains else last)
         soon = self._soon(queue) if last else queue.free
-        hopeless: dict[tuple[int, int | None], int] = {}  # so many were missing, in vain
-        is_first = True  # until one has no room: who is behind that one has to pass it
+        hopeless: dict[tuple[object, ...], int] = {}  # of one kind so many were missing, in vain
+        # Until one is late and has no room, or was promised nothing: who is behind it has to pass it.
+        is_first = True
         for demand, its in zip(considered[:last], classes, strict=False):
             needed, found = self._needed(demand, queue), foreseen[demand.key]
-            missing, kind = needed - soon.available(demand), (its.priority, demand.memory_bytes)
+            missing = needed - soon.available(demand)
+            kind = (its.priority, demand.memory_bytes, self._is_last_moment(demand), demand.near)
             if missing > 0:
                 room: tuple[str, ...] = ()
-                may = is_first or self._would_pass(demand, queue)
-                is_broken = may and self._breaks_promise(demand, found.at_s)
-                if is_broken and missing < hopeless.get(kind, missing + 1):
+                is_late = self._breaks_promise(demand, found.at_s)
+                may = is_late and (is_first or self._would_pass(demand, queue))
+                if may and missing < hopeless.get(kind, missing + 1):
                     room = self._make_room_for(demand, queue, soon, needed)
                     if not room:
                         hopeless[kind] = missing
                 if not room:
-                    is_first = False
+                    is_first = is_first and its.promise_s is not None and not is_late
                     continue
                 found.at_s, found.after = self._now_s + MOVE_S, room
             soon.put(demand, self._policy.placement)
@@ -392,7 +394,8 @@ class _Planning:
             there = queue.running[: queue.there_count]
             queue.movable = Movable(there, self._policy, self._now_s)
         name = self._policy.class_name(demand.workload_class)
-        chosen = queue.movable.victims(demand, soon, needed=needed)
+        is_last = self._is_last_moment(demand)
+        chosen = queue.movable.victims(demand, soon, needed=needed, is_last=is_last)
         for each in chosen:
             why = words.move(each, demand, name, self._now_s)
             self.moves.append(Move(key=each.demand.key, for_key=demand.key, why=why))
@@ -411,11 +414,17 @@ class _Planning:
 
     def _breaks_promise(self, demand: Demand, at_s: float) -> bool:
         """Whether a start at that time is later than the class promises, and than a move takes."""
+        left_s = self._promised_in_s(demand)
+        return self._policy.moves and at_s - self._now_s > max(left_s, MOVE_S)
+
+    def _is_last_moment(self, demand: Demand) -> bool:
+        """Whether a move that is asked for any later would break its promise."""
+        return self._promised_in_s(demand) <= MOVE_S
+
+    def _promised_in_s(self, demand: Demand) -> float:
+        """Return when its class promises a start; infinite where it promises none."""
         promise_s = self._policy.class_of(demand.workload_class).promise_s
-        if promise_s is None or not self._policy.moves:
-            return False
-        left_s = promise_s - waited_s(demand, self._now_s)
-        return at_s - self._now_s > max(left_s, MOVE_S)
+        return math.inf if promise_s is None else promise_s - waited_s(demand, self._now_s)
 
     def _would_pass(self, demand: Demand, queue: _Queue) -> bool:
         """Whether it would pass the first one, once others have made room for it."""

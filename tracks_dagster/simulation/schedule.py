@@ -39,7 +39,7 @@ Planner = Callable[
 
 HALF_LIFE_S = 7 * DAY_S  # of what a team has had, by default
 MOVES_MAX = 1000  # of one submission; rules that move it more often go round in a circle
-LOOK_S = 60.0  # while nothing happens, until what waits is looked at; then twice as long, and so on
+LOOK_S = 30.0  # while nothing happens, until what waits is looked at; then twice as long, and so on
 LOOK_S_MAX = 600.0
 STALLED_LOOKS_MAX = 24  # once nothing is to come any more; the last is 32 years later
 

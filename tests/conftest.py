@@ -51,6 +51,9 @@ SLOWEST_FIRST = (
     "training/",
     "kubernetes/",
     "code_location/",
+    "cli/test_fuzz",
+    "ledger/",
+    "scheduling/test_rules_properties",
 )
 
 # Proofs with whole gangs, daemons, browsers and killed processes: what CI runs beside the rest.

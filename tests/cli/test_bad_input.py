@@ -16,6 +16,8 @@ RUN = ("run", "--run-id", "r-1", "--intent", "Try it.")
 BAD_INPUT = {
     "a family, as of older versions": ((*RUN, "--family", "tabular"), "examples/tabular"),
     "a folder without a project": ((*RUN, "--project", "docs"), "no tracks.yaml"),
+    "a project's name that is too long": (("projects", "add", "x" * 4000), "holds no project"),
+    "a folder's name that is too long": (("init", "--yes", "x" * 4000), "too long"),
     "an unknown config key": ((*RUN, "--set", "learning_rate=1"), "lr"),
     "a value of another type": ((*RUN, "--set", "layers=two"), "is no whole number"),
     "a value out of range": ((*RUN, "--set", "lr=2"), "0 to 1"),

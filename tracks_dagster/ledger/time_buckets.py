@@ -229,7 +229,7 @@ def _attempt_time(
         "detection": hang_s,
         "unknown": max(0.0, room_s - measured_s * scale),
     }
-    devices = known.facts.devices
+    devices = max(known.facts.devices, 0)  # a forged record may ask for any number of ranks
     seconds = {bucket: spent_s.get(bucket, 0.0) for bucket in BUCKETS}
     seconds["queue"] = (started_us - known.facts.opened_us) / 1e6
     seconds["detection"] += (known.until_us - finished_us) / 1e6

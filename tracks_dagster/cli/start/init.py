@@ -114,7 +114,7 @@ def init_command(
     if answers:
         raise InvalidInput("--answer belongs to --policy; give both.")
     path = folder / FILE
-    if path.is_symlink() or path.exists():
+    if _is_there(path):
         raise InvalidInput(
             f"{path} is there already and stays as it is. Edit it, or remove it and run `tracks init` "
             "again."
@@ -163,6 +163,17 @@ def _ask(question: str, default: str) -> str:
 
 def _default_name(folder: Path) -> str:
     return slug(folder.absolute().name, "my-model")
+
+
+def _is_there(path: Path) -> bool:
+    """Whether anything has this name, a broken link too; raises InvalidInput where nothing could."""
+    try:
+        path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:  # a name that is too long, a folder that nobody may enter
+        raise InvalidInput(f"{path} cannot be a project's file ({error.strerror}).") from error
+    return True
 
 
 def _has_no_code(folder: Path) -> bool:

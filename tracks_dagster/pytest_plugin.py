@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -30,6 +31,7 @@ PROPERTY = "tracks_checks"  # of a test's report: name of a check → how often 
 LEFT_OUT = "tracks_left_out"  # what a worker of pytest-xdist tells of its selection
 NO_CHECK = "no check of tracks_dagster.testing ran"
 CODE_DIGITS = 12
+WIDTH = 80  # of what the terminal says
 TESTS_MAX = 5_000  # named in the report
 NODE_ID_CHARACTERS_MAX = 300
 PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
@@ -171,8 +173,8 @@ class Ran:
             return f"{len(self.failed)} failed."
         if self.left_out:
             return (
-                f"tests were left out ({self.scope}). Run all of them: pytest {OPTION}, and name their "
-                "folder in testpaths."
+                f"tests were left out ({self.scope}). Run all of them: pytest {OPTION}, with their "
+                "folders in testpaths."
             )
         if not self.count(PASSED):
             return "no test passed."
@@ -244,7 +246,8 @@ class Certifying:
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Say what was recorded, or why nothing was."""
         terminalreporter.section("tracks", sep="-")
-        terminalreporter.write_line(self._said, green=self._is_good, yellow=not self._is_good)
+        for line in wrap(self._said, WIDTH, break_long_words=False, break_on_hyphens=False):
+            terminalreporter.write_line(line, green=self._is_good, yellow=not self._is_good)
 
     def _record(self, exitstatus: int) -> str:
         """Record the certificate and return what is said of it; raises TracksError."""
@@ -277,10 +280,11 @@ class Certifying:
         )
         why_not = ran.why_not_green()
         self._is_good = not why_not
+        state = "green" if not why_not else "red" if ran.failed else "not green"
+        counts = f"{ran.count(PASSED)} passed, {ran.checks.total()} checks ran."
         return (
-            f"The tests of {target.project}, code {after.sha256[:CODE_DIGITS]}, are certified "
-            f"{'red: ' + why_not if why_not else 'green: '}"
-            + ("" if why_not else f"{ran.count(PASSED)} passed, {ran.checks.total()} checks ran.")
+            f"Certificate of {target.project}, code {after.sha256[:CODE_DIGITS]}: {state}, "
+            f"{why_not or counts}"
         )
 
 

@@ -112,7 +112,7 @@ class Session:
                 section=lambda *_, **__: None, write_line=lambda text, **_: said.append(text)
             )
         )
-        return said[0]
+        return " ".join(said)
 
 
 def certified(target: Target) -> CodeCertified:
@@ -133,9 +133,7 @@ def test_a_green_run_leaves_a_green_certificate(target: Target) -> None:
     assert (body.is_green, body.what, body.passed, body.failed) == (True, "tests", 2, 0)
     assert (body.project, body.scope, body.findings) == ("tiny", "pytest --tracks", ())
     code = target.code.sha256
-    assert (
-        said == f"The tests of tiny, code {code[:12]}, are certified green: 2 passed, 3 checks ran."
-    )
+    assert said == f"Certificate of tiny, code {code[:12]}: green, 2 passed, 3 checks ran."
     report = json.loads(target.tracks.store.get(f"codes/{code}/reports/{body.report_sha256}"))
     assert report["counts"] == {"passed": 2, "skipped": 1}
     assert report["checks"] == {"check_finite": 2, "check_same": 1}
@@ -161,7 +159,7 @@ def test_a_failure_makes_it_red_whenever_it_happens(
     said = session.end(1)
     body = certified(target)
     assert (body.is_green, body.passed, body.failed, body.findings) == (False, 1, 1, ("bad",))
-    assert said.endswith("are certified red: 1 failed.")
+    assert said.endswith(": red, 1 failed.")
 
 
 def test_a_file_that_cannot_be_collected_is_a_failure(target: Target) -> None:
@@ -188,7 +186,7 @@ def test_what_was_left_out_is_counted_and_no_gate_takes_it(target: Target) -> No
     said = session.end()
     body = certified(target)
     assert (body.is_green, body.left_out, body.scope) == (False, 3, "pytest --tracks -k 'fast'")
-    assert "tests were left out (pytest --tracks -k 'fast')" in said
+    assert ": not green, tests were left out (pytest --tracks -k 'fast')" in said
     assert session.exitstatus == 0
 
 

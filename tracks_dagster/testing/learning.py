@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from fnmatch import fnmatch
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -73,7 +74,7 @@ def _largest_gradients(model: nn.Module, inputs: Any) -> dict[str, float]:
                     continue
                 gradient = dense(parameter.grad)
                 largest = float(gradient.abs().max()) if gradient.numel() else 0.0
-                found[name] = largest if largest != largest else max(largest, found.get(name, 0.0))
+                found[name] = float(np.maximum(largest, found.get(name, 0.0)))  # NaN stays NaN
                 if 0 < largest < torch.inf:
                     with torch.no_grad():
                         parameter.add_(gradient, alpha=NUDGE / largest)
@@ -241,7 +242,7 @@ def check_overfits_one_batch(
     course = " → ".join(f"{losses[each]:.4g}" for each in spread)
     raise Finding(
         describe(
-            f"One batch cannot be learned by heart in {steps} steps of Adam at {lr:g}:",
+            f"One batch was not learned by heart in {steps} steps of Adam at {lr:g}:",
             [
                 f"loss {course} (steps {', '.join(str(each + 1) for each in spread)})",
                 f"it should come down to {falls_to * losses[0]:.4g}, {falls_to:g} of the first",
@@ -257,7 +258,7 @@ def _memorise(
 ) -> list[float]:
     """Train on one batch until its loss has fallen to that share; return the loss before each step.
 
-    None where it has no gradient. Raises CannotCheck for a first loss that is not above 0.
+    None of them where it has no gradient. Raises CannotCheck for a first loss that is not above 0.
     """
     learning = [each for each in model.parameters() if each.requires_grad]
     if not learning:

@@ -17,7 +17,8 @@ from tracks_dagster.testing.values import changed, distance, first_tensor, run, 
 
 SAMPLES_MAX = 8  # that are changed, a run of the model each
 POSITIONS_MAX = 16
-ROUNDINGS = 64  # of a value as large as the output's largest: less is taken for the same value
+ROUNDINGS = 64  # of a value as large as the output's largest: less is taken for the same value,
+ROUNDING_SHARE_MAX = 0.01  # but no more than this share of it, as 64 of bfloat16 are a half
 
 Output = list[tuple[str, torch.Tensor]]
 
@@ -100,8 +101,9 @@ def check_positions(
 ) -> None:
     """Raise Finding where an output sees a position that it should not see, or misses one.
 
-        check_positions(gpt, tokens)                       # itself and the ones before it
-        check_positions(encoder, (x, mask), sees=mask[:, None, :].expand(B, T, T))
+        check_positions(gpt, tokens)  # itself and the ones before it
+        itself = torch.eye(T, dtype=torch.bool)
+        check_positions(encoder, (x, is_word), sees=is_word[:, None, :] | itself)
 
     sees: "causal", "all", or True where output position i sees input position j: (T_out, T_in), or
     (B, T_out, T_in). The first tensor of the inputs is changed at one position after the other,
@@ -179,8 +181,10 @@ def _allowed(sees: Any, tokens: torch.Tensor, output: torch.Tensor, dim: int) ->
         found = torch.ones(wanted, dtype=torch.bool).tril()
     else:
         raise CannotCheck(f"sees={sees!r} is none of 'causal', 'all' and a tensor of bool.")
-    if found.dim() not in (2, 3) or tuple(found.shape[-2:]) != wanted:
-        raise CannotCheck(f"sees= has the shape {shape(found)}; it should end with {wanted}.")
+    if tuple(found.shape) not in (wanted, (samples, *wanted)):
+        raise CannotCheck(
+            f"sees= has the shape {shape(found)}; it should be {wanted} or {(samples, *wanted)}."
+        )
     return found.to(output.device).expand(samples, *wanted)
 
 
@@ -243,4 +247,4 @@ def _rounding(output: torch.Tensor) -> float:
         return 0.0
     finite = output[output.isfinite()].abs()
     largest = float(finite.max()) if finite.numel() else 0.0
-    return ROUNDINGS * torch.finfo(output.dtype).eps * largest
+    return min(ROUNDINGS * torch.finfo(output.dtype).eps, ROUNDING_SHARE_MAX) * largest

@@ -36,7 +36,7 @@ def check_shapes(
     size: then a swap of the two cannot be seen.
     """
     known = dict(sizes or {})
-    for path, value, words in _pairs(inputs, takes, "inputs"):
+    for path, value, words in _pairs(inputs, takes, "inputs", CannotCheck):
         if problem := _mismatch(value, words, known):
             raise CannotCheck(f"{path} {problem}; give inputs as `takes` says.")
     shown = {name: size for name, size in known.items() if name not in (sizes or {})}
@@ -49,7 +49,7 @@ def check_shapes(
     with untouched(model), seeded(), torch.no_grad():
         output = run(model, inputs)
     problems = []
-    for path, value, words in _pairs(output, gives, "output"):
+    for path, value, words in _pairs(output, gives, "output", Finding):
         if problem := _mismatch(value, words, known):
             problems.append(f"{path} {problem}")
     if problems:
@@ -63,22 +63,26 @@ def check_shapes(
         )
 
 
-def _pairs(value: Any, words: Any, path: str) -> list[tuple[str, torch.Tensor, str]]:
-    """Return each tensor with what it should look like; raises Finding where the two nest otherwise."""
+def _pairs(
+    value: Any, words: Any, path: str, error: type[Exception]
+) -> list[tuple[str, torch.Tensor, str]]:
+    """Return each tensor with what it should look like; raises `error` where the two nest otherwise."""
     if words is None:
         return []
     if isinstance(words, str):
         if not isinstance(value, torch.Tensor):
-            raise Finding(f"{path} is {type(value).__name__}, where a tensor {words!r} should be.")
+            raise error(f"{path} is {type(value).__name__}, where a tensor {words!r} should be.")
         return [(path, value, words)]
+    if isinstance(value, torch.Tensor):
+        raise error(f"{path} is one tensor, where {words!r} should be.")
     names = list(words) if isinstance(words, Mapping) else list(range(len(words)))
     found = []
     for name in names:
         try:
             each = value[name]
         except (KeyError, IndexError, TypeError):
-            raise Finding(f"{path} has no {name!r}: it is {type(value).__name__}.") from None
-        found += _pairs(each, words[name], f"{path}[{name!r}]")
+            raise error(f"{path} has no {name!r}: it is {type(value).__name__}.") from None
+        found += _pairs(each, words[name], f"{path}[{name!r}]", error)
     return found
 
 

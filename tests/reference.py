@@ -56,7 +56,7 @@ GLOSSARY_PAGE = Path(__file__).parents[1] / "docs" / "glossary.md"
 GLOSSARY_HEAD = """# The words
 
 This page answers what a word means where a command, a page or a message uses it. `tracks explain
---glossary` prints the same; an explanation and a report end with the words that they use. Written from
+--words` prints the same; an explanation and a report end with the words that they use. Written from
 `review/effects/explain/glossary.py` by `python -m tests.reference`.
 
 | word | meaning |

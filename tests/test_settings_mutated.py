@@ -37,6 +37,15 @@ storm: {ends: 20, runs: 4, window: 10min, share: 10%, pause: 1min, pause_max: 5m
 nodes: {reasons: [node_failure, hang], at_once: [hang], strikes: 3, window: 14d, quarantine: 6h}
 environment: {torch: 2, cuda: any, nccl: exact}
 other_pools: {spot: on-demand}
+submission: {required_fields: [owner, on_call], required_parameters: {any: [lr], sweep: [warmup]}}
+scheduling: {order: fair, classes: {nightly: {priority: 5, queue: 8h}}, teams: {nlp: {devices: 4}}}
+tracking: {required_artifacts: [checkpoint, logs]}
+monitoring: {required_signals: [loss], notify_stages: [full]}
+cost: {max_cost: 200}
+tuning: {trials: 60, devices_per_team: 4}
+promotion: {seeds: 2, only_valid: true}
+retention: {keep_last: 3, keep_best: 1, delete_after: 7d}
+governance: {may_promote: [owner, leads], may_waive: none, teams: {leads: [ada]}}
 """
 CLUSTER = """
 image: registry.example.com:5000/team/train:1

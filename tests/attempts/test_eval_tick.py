@@ -90,6 +90,8 @@ def test_a_completed_eval_leads_to_one_promotion(
     tick(tracks, ledger, dagster)
     dagster.put(KEY, "dagster-1")
     run_eval(tracks, FakeEvaluator(store, EVAL_RESULT), "r-1", "heldout-loss@40", 1)
+    broken = tick_evals(world_of(tracks, ledger, orchestrator=dagster), is_promoting=False)
+    assert [each for run in broken.done for each in run.promotions] == []  # nobody knows the policy
     (decided,) = tick(tracks, ledger, dagster).promotions
     assert decided.promoted
     assert tick(tracks, ledger, dagster).promotions == []

@@ -14,10 +14,13 @@ import pytest
 from tracks_dagster.review.curves import COMMIT, END, REMEDY, Curve, Mark, Metric, Point, Series
 from tracks_dagster.review.effects.charts import (
     MARKS_MAX,
+    Look,
     compare_panel,
     curve_panel,
     image,
     image_uri,
+    log_ticks,
+    smoothed,
     tick_text,
     ticks,
 )
@@ -150,6 +153,10 @@ def test_what_is_no_number_is_a_gap_with_a_cross() -> None:
     "values", [[7.0], [0.0, 0.0], [1e308, -1e308], [5e-324, 0.0], [1e15 + 1, 1e15]]
 )
 def test_any_finite_values_have_a_picture(values: list[float]) -> None:
+    for look in (Look(is_log=True), Look(smooth=1), Look(is_log=True, smooth=1000)):
+        other = curve_panel(curve(series(values)), look=look)
+        assert "nan" not in other
+        assert "inf" not in other
     svg = curve_panel(curve(series(values, first=0)))
     root = ET.fromstring(svg)
     for line in root.iter("polyline"):
@@ -158,6 +165,61 @@ def test_any_finite_values_have_a_picture(values: list[float]) -> None:
             assert 0 <= y <= 300
     assert "nan" not in svg
     assert "inf" not in svg.replace("info", "")
+
+
+def test_by_logarithm_a_tenth_takes_as_much_room_everywhere() -> None:
+    svg = curve_panel(curve(series([100.0, 10.0, 1.0])), look=Look(is_log=True))
+    (line,) = elements(svg, "polyline")
+    heights = [y for _, y in places(line)]
+    assert heights[1] - heights[0] == pytest.approx(heights[2] - heights[1], abs=0.2)
+    assert "data-log" in svg
+    texts = {each.text for each in elements(svg, "text")}
+    assert {"1", "10", "100"} <= texts
+
+
+def test_values_that_are_not_above_zero_have_no_logarithm() -> None:
+    values = curve(series([1.0, 0.0, -1.0]))
+    assert curve_panel(values, look=Look(is_log=True)) == curve_panel(values)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "count", "expected"),
+    [
+        (0.9, 110.0, 3, [1.0, 10.0, 100.0]),
+        (0.9, 11.0, 4, [1.0, 2.0, 5.0, 10.0]),
+        (2.0, 2.2, 3, [2.0, 2.05, 2.1, 2.15, 2.2]),  # less than two: as without logarithms
+    ],
+)
+def test_an_axis_of_logarithms_has_round_numbers(
+    low: float, high: float, count: int, expected: list[float]
+) -> None:
+    assert log_ticks(low, high, count) == pytest.approx(expected)
+
+
+def test_an_axis_of_logarithms_has_few_numbers_however_long_it_is() -> None:
+    for high in (1e3, 1e12, 1e300):
+        assert 3 <= len(log_ticks(1e-290, high, 5)) <= 11
+
+
+def test_an_average_is_of_what_is_near_and_a_gap_counts_for_nothing() -> None:
+    points = series([4.0, math.nan, 0.0]).points
+    found = [point.value for point in smoothed(points, 1)]
+    # They are two steps from each other, so that the other counts exp(-2) of one's own.
+    weight = math.exp(-2)
+    assert found[0] == pytest.approx(4.0 / (1 + weight))
+    assert math.isnan(found[1])
+    assert found[2] == pytest.approx(4.0 * weight / (weight + 1))
+    far = [point.value for point in smoothed(series([1.0] * 50).points, 1000)]
+    assert far == pytest.approx([1.0] * 50)
+
+
+def test_what_is_averaged_lies_faint_behind_its_average() -> None:
+    svg = curve_panel(curve(series([1.0, 3.0, 1.0, 3.0])), look=Look(smooth=10))
+    raw, average = elements(svg, "polyline")
+    assert raw.get("class") == "line a0 raw"
+    assert average.get("class") == "line a0"
+    heights = [y for _, y in places(average)]
+    assert max(heights[1:]) - min(heights[1:]) < 100
 
 
 def test_marks_stand_on_the_axis_with_words_where_there_is_room() -> None:

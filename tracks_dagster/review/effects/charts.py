@@ -34,11 +34,26 @@ GAPS_MAX = 100
 ALMOST = 1e-9  # of a tick's step, by which sums of floats are off
 SCALES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 TINY, HUGE = 1e-4, 1e15
+LOG_FROM = 1e-300  # smaller ones have no logarithm that counts
 
 
 def colour(number: int) -> str:
     """Return the class of the colour of an attempt, or of the run or rank of that number, from 1."""
     return f"a{(number - 1) % COLOUR_COUNT}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """How values are drawn. is_log: by their logarithm, where all of a picture's are above 0.
+
+    smooth: over how many steps kept values are averaged, 0 for none; the values lie faint behind.
+    """
+
+    is_log: bool = False
+    smooth: int = 0
+
+
+PLAIN = Look()
 
 
 def curve_panel(
@@ -49,13 +64,14 @@ def curve_panel(
     x_range: tuple[float, float] | None = None,
     width: int = WIDTH,
     height: int = HEIGHT,
+    look: Look = PLAIN,
 ) -> str:
     """Return the picture of one metric; an empty text where nothing of it is finite.
 
     An attempt has a colour, of a metric by rank a rank. marks: what happened on the axis. x_range: that
     several pictures share.
     """
-    frame = _frame(curve.series, marks, x_label, x_range, width, height)
+    frame = _frame(curve.series, marks, x_label, x_range, width, height, look)
     if frame is None:
         return ""
     lost = [series for series in curve.series if not series.is_kept]
@@ -63,7 +79,7 @@ def curve_panel(
         *_axes(frame, x_label),
         *_ends(frame, marks),
         *_lines(frame, _joined(curve, lost)),
-        *_lines(frame, _joined(curve, curve.kept)),
+        *_lines(frame, _smoothed(_joined(curve, curve.kept), look)),
         *_gaps(frame, curve.series),
         *_commits(frame, marks),
         *_remedies(frame, marks),
@@ -78,19 +94,20 @@ def compare_panel(
     x_range: tuple[float, float] | None = None,
     width: int = WIDTH,
     height: int = HEIGHT,
+    look: Look = PLAIN,
 ) -> str:
     """Return several runs' curves over each other, by what they are called; each has a colour.
 
     Only what was kept. An empty text where nothing of them is finite.
     """
     kept = [series for curve in curves.values() for series in curve.kept]
-    frame = _frame(kept, (), x_label, x_range, width, height)
+    frame = _frame(kept, (), x_label, x_range, width, height, look)
     if frame is None:
         return ""
     parts = [*_axes(frame, x_label)]
     for number, (label, curve) in enumerate(curves.items(), 1):
         points = [point for series in curve.kept for point in series.points]
-        parts += _lines(frame, [_Line(f"line {colour(number)}", label, points)])
+        parts += _lines(frame, _smoothed([_Line(f"line {colour(number)}", label, points)], look))
     parts += _gaps(frame, kept)
     names = " and ".join(dict.fromkeys(curve.name for curve in curves.values()))
     return _svg(frame, f"{names} by {x_label} of {', '.join(curves)}", parts)
@@ -127,7 +144,7 @@ def _style() -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Frame:
-    """The values at the edges, and where these lie on the picture."""
+    """The values at the edges, and where these lie on the picture. is_log: by their logarithm."""
 
     x0: float
     x1: float
@@ -137,6 +154,7 @@ class _Frame:
     height: int
     top: int
     bottom: int
+    is_log: bool = False
 
     @property
     def is_wide(self) -> bool:
@@ -159,8 +177,10 @@ class _Frame:
 
     def y(self, value: float) -> float:
         """Return where a value lies."""
-        # By halves: the difference of the largest floats is none.
-        share = (value / 2 - self.y0 / 2) / (self.y1 / 2 - self.y0 / 2)
+        if self.is_log:
+            share = math.log(value / self.y0) / math.log(self.y1 / self.y0)
+        else:  # by halves: the difference of the largest floats is none
+            share = (value / 2 - self.y0 / 2) / (self.y1 / 2 - self.y0 / 2)
         return self.bottom - share * (self.bottom - self.top)
 
     def has(self, x: float) -> bool:
@@ -175,6 +195,7 @@ def _frame(
     x_range: tuple[float, float] | None,
     width: int,
     height: int,
+    look: Look,
 ) -> _Frame | None:
     """Return the frame of all points; None where none is finite."""
     points = [point for each in series for point in each.points]
@@ -183,14 +204,21 @@ def _frame(
         return None
     x0, x1 = x_range or axis_range(point.x for point in points)
     y0, y1 = min(values), max(values)
+    is_log = look.is_log and y0 > LOG_FROM
     # An even curve lies in the middle; another does not touch the edges.
-    room = ROOM * (y1 / 2 - y0 / 2) or abs(y0) * ROOM or 1.0
+    if is_log:
+        factor = (y1 / y0) ** (ROOM / 2) if y1 > y0 else 1 + ROOM
+        y0, y1 = y0 / factor, _finite(y1 * factor)
+    else:
+        room = ROOM * (y1 / 2 - y0 / 2) or abs(y0) * ROOM or 1.0
+        y0, y1 = _finite(y0 - room), _finite(y1 + room)
     has_words = width >= WIDE_MIN and any(mark.kind != COMMIT for mark in marks)
     return _Frame(
         x0=x0,
         x1=x1 if x1 > x0 else x0 + 1.0,
-        y0=_finite(y0 - room),
-        y1=_finite(y1 + room),
+        y0=y0,
+        y1=y1,
+        is_log=is_log,
         width=width,
         height=height,
         top=TOP + (LABELS if has_words else 0),
@@ -213,9 +241,10 @@ def _svg(frame: _Frame, description: str, parts: Sequence[str]) -> str:
         "bottom": frame.bottom,
     }
     data = " ".join(f'data-{name}="{value:.10g}"' for name, value in {**edges, **places}.items())
+    log = ' data-log=""' if frame.is_log else ""
     head = (
         f'<svg class="{size}" viewBox="0 0 {frame.width} {frame.height}" role="img" '
-        f'aria-label="{escape(description)}" {data}>'
+        f'aria-label="{escape(description)}" {data}{log}>'
     )
     return "\n".join([head, *parts, "</svg>"])
 
@@ -234,12 +263,15 @@ def _described(curve: Curve, x_label: str) -> str:
 
 
 def _axes(frame: _Frame, x_label: str) -> Iterator[str]:
-    for value in ticks(frame.y0, frame.y1, max(3, (frame.bottom - frame.top) // 45)):
+    count = max(3, (frame.bottom - frame.top) // 45)
+    values = (log_ticks if frame.is_log else ticks)(frame.y0, frame.y1, count)
+    for value in values:
         y = frame.y(value)
+        text = f"{value:.3g}" if frame.is_log else tick_text(value, frame.y0, frame.y1)
         yield (
             f'<line class="grid" x1="{frame.left}" x2="{frame.right}" y1="{y:.1f}" y2="{y:.1f}"/>'
             f'<text class="end" x="{frame.left - 6}" y="{y + 4:.1f}">'
-            f"{tick_text(value, frame.y0, frame.y1)}</text>"
+            f"{text}</text>"
         )
     floor = frame.bottom
     yield f'<line class="floor" x1="{frame.left}" x2="{frame.right}" y1="{floor}" y2="{floor}"/>'
@@ -267,6 +299,21 @@ def ticks(low: float, high: float, count: int) -> list[float]:
     first = math.ceil(low / step - ALMOST)
     last = math.floor(high / step + ALMOST)
     return [number * step for number in range(first, min(last, first + 4 * count) + 1)]
+
+
+def log_ticks(low: float, high: float, count: int) -> list[float]:
+    """Return round values from `low` above 0 to `high` for an axis of logarithms, about `count`.
+
+    Of powers of 10 every one, or every second, third …; within a few of them also their doubles and
+    fives; within less than two `ticks`. `log_ticks(0.9, 110.0, 3)` is [1, 10, 100].
+    """
+    first, last = math.ceil(math.log10(low) - ALMOST), math.floor(math.log10(high) + ALMOST)
+    powers = [10.0**n for n in range(first, last + 1)]
+    if len(powers) >= count:
+        return powers[:: math.ceil(len(powers) / (2 * count))]
+    between = [n * 10.0**power for power in range(first - 1, last + 1) for n in (1, 2, 5)]
+    shown = [value for value in between if low <= value <= high]
+    return shown if len(shown) >= min(3, count) else ticks(low, high, count)
 
 
 def _round_step(step: float) -> float:
@@ -326,6 +373,50 @@ def _joined(curve: Curve, chosen: Iterable[Series]) -> Iterator[_Line]:
             number = series.rank + 1
         css = f"line {colour(number)}" if series.is_kept else "line lost"
         yield _Line(css, title, points)
+
+
+def _smoothed(lines: Iterable[_Line], look: Look) -> Iterator[_Line]:
+    """Yield each line; faint where it is averaged over steps, with its average after it."""
+    for line in lines:
+        if look.smooth:
+            yield _Line(f"{line.css} raw", line.title, line.points)
+            title = f"{line.title}, averaged over {look.smooth} steps"
+            yield _Line(line.css, title, smoothed(line.points, look.smooth))
+        else:
+            yield line
+
+
+def smoothed(points: Sequence[Point], steps: int) -> list[Point]:
+    """Return the points with the average of the values around each, those farther away counting less.
+
+    A value `steps` steps away counts 1/e of the point's own. Points may lie unevenly, as those that
+    were made fewer do. What is no finite number stays, and counts for nothing.
+    """
+    finite = [point for point in points if math.isfinite(point.value)]
+    before = _sums(finite, steps)
+    after = reversed(list(_sums(finite[::-1], steps)))
+    averages = (
+        (left + right - point.value) / (weight_left + weight_right - 1.0)
+        for point, (left, weight_left), (right, weight_right) in zip(
+            finite, before, after, strict=True
+        )
+    )
+    return [
+        point._replace(value=average)
+        if math.isfinite(point.value) and math.isfinite(average := next(averages))
+        else point
+        for point in points
+    ]
+
+
+def _sums(points: Iterable[Point], steps: int) -> Iterator[tuple[float, float]]:
+    """Yield for each point the sum of the values up to it, and of what they count."""
+    total = weight = 0.0
+    step = None
+    for point in points:
+        kept = 0.0 if step is None else math.exp(-abs(point.step - step) / steps)
+        total, weight, step = total * kept + point.value, weight * kept + 1.0, point.step
+        yield total, weight
 
 
 def _lines(frame: _Frame, lines: Iterable[_Line]) -> Iterator[str]:

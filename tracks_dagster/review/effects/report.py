@@ -23,7 +23,7 @@ from tracks_dagster.health.lights import Lights
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.time_buckets import BUCKETS, RunTime
 from tracks_dagster.review.curves import Curve, Curves
-from tracks_dagster.review.effects.charts import colour, curve_panel
+from tracks_dagster.review.effects.charts import HEIGHT, WIDTH, colour, curve_panel
 from tracks_dagster.review.effects.curves.reading import read_curves
 from tracks_dagster.review.effects.explain.explanation import RunExplanation
 from tracks_dagster.review.effects.explain.glossary import BUCKET_WORDS, bucket_label, used_words
@@ -246,9 +246,14 @@ class _Panel:
 def _panels(curves: Curves) -> Iterator[_Panel]:
     """Yield the loss, in large, and the others; the axis of all is the same."""
     for curve in curves.curves[:PANELS_MAX]:
-        size = {} if curve.name == LOSS else {"width": PANEL_WIDTH, "height": PANEL_HEIGHT}
+        width, height = (WIDTH, HEIGHT) if curve.name == LOSS else (PANEL_WIDTH, PANEL_HEIGHT)
         svg = curve_panel(
-            curve, curves.marks, x_label=curves.x_label, x_range=curves.x_range, **size
+            curve,
+            curves.marks,
+            x_label=curves.x_label,
+            x_range=curves.x_range,
+            width=width,
+            height=height,
         )
         if svg:
             yield _Panel(name=curve.name, newest=_newest(curve), svg=svg)

@@ -82,8 +82,7 @@ def look(home: Path) -> dict[str, float]:
     import uvicorn
 
     from tracks_dagster.board.effects.app import Board
-    from tracks_dagster.board.effects.guard import Guard
-    from tracks_dagster.board.effects.serving import listen
+    from tracks_dagster.board.effects.serving import Guard, listen
     from tracks_dagster.board.effects.sources import FLEET_FRESH_S, FRESH_S, Sources
     from tracks_dagster.settings import Settings
 

@@ -12,7 +12,7 @@ from tests.histories import History
 from tests.live_runs import LiveRun
 from tests.visitors import Visitor
 from tracks_dagster.board.effects.app import Board
-from tracks_dagster.board.effects.guard import Guard
+from tracks_dagster.board.effects.serving import Guard
 from tracks_dagster.board.effects.sources import Sources
 from tracks_dagster.settings import Settings
 from tracks_dagster.wiring import build

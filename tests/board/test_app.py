@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.board.conftest import LIVE, OVER, REFUSED, Home
+from tests.board.conftest import LIVE, OVER, REFUSED, SECOND, Home
 from tests.visitors import Visitor
 from tracks_dagster.board.effects import sources
 from tracks_dagster.board.effects.app import Board
-from tracks_dagster.board.effects.guard import Guard
+from tracks_dagster.board.effects.serving import Guard
 from tracks_dagster.board.effects.sources import Sources
 from tracks_dagster.settings import Settings
 
@@ -40,9 +40,10 @@ def test_a_run_that_trains_shows_lights_progress_pace_time_left_and_money(visito
     page = visitor.get("/").text
     row = page[page.index(f'id="run-{LIVE}"') :].partition("</tr>")[0]
     shown = text_of(row)
-    assert row.count('class="light ') == 3
+    assert row.count("<use ") == 3
     assert "180 / 400" in shown
-    assert '<polyline points="' in row
+    assert '<path d="M0 ' in row
+    assert 200 * len(row) <= 150_000  # of bytes: so many runs are read every two seconds
     assert "steps/s" in shown or "s/step" in shown
     assert "± " in shown  # of the time that is left
     assert "EUR" in shown
@@ -63,6 +64,19 @@ def test_a_part_of_the_curves_can_be_looked_at(visitor: Visitor) -> None:
     page = visitor.get(f"/runs/{LIVE}?steps=120-150").text
     assert {float(x) for x in re.findall(r'data-x1="([^"]*)"', page)} == {150.0}
     assert "steps 120 to 150: show all" in page
+
+
+def test_curves_may_be_logarithmic_and_averaged_without_a_script(visitor: Visitor) -> None:
+    page = visitor.get(f"/runs/{LIVE}").text
+    assert 'href="?y=log"' in page
+    assert 'href="?smooth=100"' in page
+    assert "data-log" not in page
+    other = visitor.get(f"/runs/{LIVE}?y=log&smooth=100").text
+    assert "data-log" in other
+    assert 'class="line a0 raw"' in other
+    assert 'href="?y=log&amp;smooth=0"' in other  # the way back keeps the rest
+    both = visitor.get(f"/compare?run={LIVE}&run={SECOND}&y=log&smooth=10").text
+    assert 'class="line a0 raw"' in both
 
 
 def test_a_slow_rank_is_named_with_its_device(visitor: Visitor) -> None:
@@ -102,6 +116,18 @@ def test_comparing_shows_what_differs_and_nothing_that_is_the_same(visitor: Visi
     assert "seed" not in shown  # 7 in both
 
 
+def test_a_run_can_be_hidden_or_left_out_of_a_comparison(visitor: Visitor) -> None:
+    page = visitor.get(f"/compare?run={LIVE}&run={OVER}&run={REFUSED}&by=step").text
+    assert re.findall(r'type="checkbox" id="(show-a.)" checked', page) == [
+        "show-a0",
+        "show-a1",
+        "show-a2",
+    ]
+    assert f'href="?run={LIVE}&amp;run={REFUSED}&amp;by=step"' in page
+    two = visitor.get(f"/compare?run={LIVE}&run={OVER}").text
+    assert "leave out" not in two
+
+
 def test_an_experiment_has_a_baseline_and_what_each_run_changed(visitor: Visitor) -> None:
     page = visitor.get("/experiments/gpt").text
     shown = text_of(page)
@@ -120,7 +146,7 @@ def test_a_run_is_found_by_a_part_of_what_it_is_for(visitor: Visitor) -> None:
 
 def test_curves_are_given_to_programs_too(visitor: Visitor) -> None:
     found = visitor.get(f"/curves.json?run={LIVE}&metric=loss").json()
-    (loss,) = found["curves"]
+    (loss,) = found["metrics"]
     kept = [p[0] for series in loss["series"] if series["is_kept"] for p in series["points"]]
     assert kept == sorted(set(kept))
     assert kept[-1] == 180
@@ -141,6 +167,9 @@ def test_the_report_is_served_as_it_is_written(visitor: Visitor) -> None:
         (f"/runs/{LIVE}?by=colour", 400, "use step, tokens, hours"),
         (f"/runs/{LIVE}?rank=-1", 400, "a whole number"),
         (f"/runs/{LIVE}?steps=200-100", 400, "steps=100-200"),
+        (f"/runs/{LIVE}?y=cubic", 400, "linear, log"),
+        (f"/runs/{LIVE}?smooth=-1", 400, "smooth=100"),
+        (f"/runs/{LIVE}?smooth=99999999999", 400, "at most 1000000"),
         (f"/curves.json?run={LIVE}&metric=los", 400, "loss"),
         ("/experiments/none", 404, "none"),
         ("/runbooks/../../README", 404, ""),

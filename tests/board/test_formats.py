@@ -53,5 +53,5 @@ def test_a_small_curve_takes_two_values(values: list[float]) -> None:
 
 
 def test_a_small_curve_falls_as_its_values_do() -> None:
-    assert sparkline([2.0, math.nan, 1.0]) == "2.0,2.0 94.0,20.0"
-    assert sparkline([1.0, 1.0]) == "2.0,2.0 94.0,2.0"
+    assert sparkline([2.0, math.nan, 1.0]) == "M0 2l96 18"
+    assert sparkline([1.0, 1.0]) == "M0 2l96 0"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tracks_dagster.board.effects.prometheus import exposition
+from tracks_dagster.board.effects.app import exposition
 from tracks_dagster.board.gauges import RUN_LABELS, Gauge, gauges
 
 DASHBOARD = Path(__file__).parents[2] / "docs/grafana.json"

@@ -9,7 +9,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from tests.visitors import Visitor
-from tracks_dagster.board.effects.guard import POLICY, Guard
+from tracks_dagster.board.effects.serving import POLICY, Guard
 
 
 async def answer(request: Request) -> Response:

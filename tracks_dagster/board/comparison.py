@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 
 from tracks_dagster.board import formats
 from tracks_dagster.board.reading import RunReading
-from tracks_dagster.board.run_page import Key, Link, Panel
+from tracks_dagster.board.run_page import Choice, Key, Link, Panel
 from tracks_dagster.review.experiments import (
     ExperimentRun,
     Settings,
@@ -53,10 +53,11 @@ class ComparedGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColouredRun:
-    """A run and the class of its line."""
+    """A run and the class of its line. without: this page without it, "" where that is none."""
 
     run_id: str
     colour: str
+    without: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +70,8 @@ class ComparisonView:
     runs: tuple[ColouredRun, ...]
     groups: tuple[ComparedGroup, ...]
     panels: tuple[Panel, ...]
-    axes: tuple[Link, ...]
+    choices: tuple[Choice, ...]
+    keys: tuple[Key, ...] = ()
     zoom: Link | None = None
     banners: tuple[str, ...] = ()
 
@@ -78,9 +80,10 @@ def comparison_view(
     runs: Sequence[ComparedRun],
     *,
     panels: Sequence[Panel],
-    axes: Sequence[Link],
+    choices: Sequence[Choice],
     zoom: Link | None = None,
     banners: Sequence[str] = (),
+    without: Mapping[str, str] | None = None,
 ) -> ComparisonView:
     """Return the runs side by side: what came of them, then only what differs."""
     names = dict.fromkeys(name for run in runs for name in run.outcome)
@@ -96,14 +99,20 @@ def comparison_view(
         summary=_summary(runs),
         same=f"The same in all of them: {', '.join(same)}." if same and len(runs) > 1 else "",
         runs=tuple(
-            ColouredRun(run_id=run.run_id, colour=f"a{index}") for index, run in enumerate(runs)
+            ColouredRun(
+                run_id=run.run_id,
+                colour=f"a{index}",
+                without=(without or {}).get(run.run_id, "") if len(runs) > 2 else "",
+            )
+            for index, run in enumerate(runs)
         ),
         groups=(
             ComparedGroup(title="What came of it", rows=outcome),
             *differences.values(),
         ),
         panels=tuple(panels),
-        axes=tuple(axes),
+        choices=tuple(choices),
+        keys=tuple(Key(colour=f"a{n}", text=run.run_id) for n, run in enumerate(runs)),
         zoom=zoom,
         banners=tuple(banners),
     )
@@ -190,7 +199,8 @@ class ExperimentView:
     rows: tuple[ExperimentRow, ...]
     panels: tuple[Panel, ...]
     keys: tuple[Key, ...]
-    axes: tuple[Link, ...]
+    choices: tuple[Choice, ...]
+    zoom: Link | None = None
     banners: tuple[str, ...] = ()
 
 
@@ -202,7 +212,7 @@ def experiment_view(
     *,
     panels: Sequence[Panel],
     keys: Sequence[Key],
-    axes: Sequence[Link],
+    choices: Sequence[Choice],
     banners: Sequence[str] = (),
 ) -> ExperimentView:
     """Return the page: the baseline first, then the others, newest first."""
@@ -219,7 +229,7 @@ def experiment_view(
         ),
         panels=tuple(panels),
         keys=tuple(keys),
-        axes=tuple(axes),
+        choices=tuple(choices),
         banners=tuple(banners),
     )
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from itertools import pairwise
 
 from tracks_dagster.board import formats
 from tracks_dagster.board.lights import LightMark, marks, unread
@@ -16,8 +17,8 @@ from tracks_dagster.track.records import Json
 from tracks_dagster.track.states.lifecycle import RunLifecycle
 from tracks_dagster.track.text.units import counted
 
-SPARK_WIDTH, SPARK_HEIGHT, SPARK_MARGIN = 96.0, 22.0, 2.0
-SPARK_POINTS_MAX = 64
+SPARK_WIDTH, SPARK_HEIGHT, SPARK_MARGIN = 96, 22, 2  # pixels; board.css has them too
+SPARK_POINTS_MAX = 25
 NOTHING = (
     "No training run is open. `tracks run` in a project's folder starts one, and this page shows it by "
     "itself."
@@ -37,7 +38,7 @@ class Group(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetRow:
-    """One run. share: of its steps, 0 to 1; spark: points of its newest losses, "" without two;
+    """One run. share: of its steps, 0 to 1; spark: a path of its newest losses, "" without two;
     alert_colour: of what `now` warns of, "" for nothing."""
 
     run_id: str
@@ -216,19 +217,17 @@ def total_cost(costs: Iterable[Cost | None]) -> Cost | None:
 
 
 def sparkline(values: Sequence[float]) -> str:
-    """Return the newest values as points of a small SVG line; "" where there are fewer than two."""
+    """Return the newest values as the path of a line of pixels; "" where there are fewer than two.
+
+    In whole numbers, each place from the one before it: a page has hundreds of lines.
+    """
     shown = [each for each in values[-SPARK_POINTS_MAX:] if math.isfinite(each)]
     if len(shown) < 2:
         return ""
     low, high = min(shown), max(shown)
-    wide = SPARK_WIDTH - 2 * SPARK_MARGIN
     tall = SPARK_HEIGHT - 2 * SPARK_MARGIN
     spread = high - low or 1.0
-    points = (
-        (
-            SPARK_MARGIN + wide * index / (len(shown) - 1),
-            SPARK_MARGIN + tall * (high - each) / spread,
-        )
-        for index, each in enumerate(shown)
-    )
-    return " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+    places = [SPARK_MARGIN + round(tall * (high - each) / spread) for each in shown]
+    right = SPARK_WIDTH // (len(places) - 1)
+    steps = " ".join(f"{right} {place - before}" for before, place in pairwise(places))
+    return f"M0 {places[0]}l{steps}".replace(" -", "-")

@@ -36,6 +36,14 @@ class Link:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """How curves are drawn may be chosen: what of it, and a link for each way."""
+
+    name: str
+    links: tuple[Link, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Tile:
     """One number with its name, and what helps to read it."""
 
@@ -104,7 +112,7 @@ class Beside:
 
     panels: tuple[Panel, ...] = ()
     maps: tuple[HeatMap, ...] = ()
-    axes: tuple[Link, ...] = ()
+    choices: tuple[Choice, ...] = ()
     zoom: Link | None = None
     left_out: tuple[str, ...] = ()
     logs: str = ""
@@ -136,7 +144,7 @@ class RunPage:
     attempts: tuple[AttemptLine, ...]
     attempts_left_out: str
     links: tuple[Link, ...]
-    axes: tuple[Link, ...]
+    choices: tuple[Choice, ...]
     zoom: Link | None
     panels: tuple[Panel, ...]
     left_out: tuple[str, ...]
@@ -171,7 +179,7 @@ def run_page(reading: RunReading, beside: Beside) -> RunPage:
         attempts=tuple(reversed(shown)),
         attempts_left_out=_left_out(len(attempts) - len(shown), state.run_id),
         links=beside.links,
-        axes=beside.axes,
+        choices=beside.choices,
         zoom=beside.zoom,
         panels=beside.panels,
         left_out=beside.left_out,

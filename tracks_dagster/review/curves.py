@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import NamedTuple
 
 from tracks_dagster.track.bodies import ConfigChange
@@ -26,7 +27,7 @@ from tracks_dagster.track.journal_lines import (
     OWN,
     STEPS,
 )
-from tracks_dagster.track.records import Json
+from tracks_dagster.track.records import Json, format_time
 from tracks_dagster.track.states.accounting import StepAccount
 from tracks_dagster.track.states.run_state import RunState
 
@@ -289,3 +290,59 @@ def _changes(changes: Sequence[ConfigChange]) -> str:
 def _short(value: Json) -> str:
     text = str(value)
     return text if len(text) <= VALUE_CHARACTERS_MAX else f"{text[: VALUE_CHARACTERS_MAX - 1]}…"
+
+
+# --- for a program ---
+
+
+def curves_json(curves: Curves) -> dict[str, Json]:
+    """Return curves for a program."""
+    return {
+        "run_id": curves.run_id,
+        "head_seq": curves.head_seq,
+        "by": curves.by,
+        "x_label": curves.x_label,
+        "metrics": [
+            {
+                "name": curve.name,
+                "group": curve.group,
+                "unit": curve.unit,
+                "points_read": curve.points_read,
+                "series": [
+                    {
+                        "attempt_id": series.attempt_id,
+                        "rank": series.rank,
+                        "is_kept": series.is_kept,
+                        "points": [
+                            [point.step, point.x, number_json(point.value), time_json(point.at)]
+                            for point in series.points
+                        ],
+                    }
+                    for series in curve.series
+                ],
+            }
+            for curve in curves.curves
+        ],
+        "point": ["step", "x", "value", "at"],
+        "marks": [
+            {
+                "kind": mark.kind,
+                "step": mark.step,
+                "x": mark.x,
+                "attempt_id": mark.attempt_id,
+                "text": mark.text,
+            }
+            for mark in curves.marks
+        ],
+        "names_left_out": curves.names_left_out,
+    }
+
+
+def number_json(value: float) -> Json:
+    """Return a value for JSON, which has no nan: as text, as the journals have it."""
+    return value if math.isfinite(value) else str(value)
+
+
+def time_json(at: float) -> str | None:
+    """Return a time for JSON; None where it is not known."""
+    return format_time(datetime.fromtimestamp(at, UTC)) if math.isfinite(at) else None

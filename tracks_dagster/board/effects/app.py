@@ -3,7 +3,7 @@
 | address | shows |
 |---|---|
 | `/` | the fleet |
-| `/runs/RUN` | a run; `by=step|tokens|hours`, `steps=100-200`, `rank=N` of the log |
+| `/runs/RUN` | a run; `by=hours`, `steps=100-200`, `y=log`, `smooth=100`, `rank=N` of the log |
 | `/runs/RUN/report` | its report, as `tracks report` writes it |
 | `/compare?run=A&run=B` | runs side by side |
 | `/experiments/NAME` | a baseline and what each run changed; `baseline=RUN` |
@@ -18,8 +18,7 @@ nothing changed.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from urllib.parse import quote, urlencode
@@ -45,15 +44,14 @@ from tracks_dagster.board.comparison import (
     outcome_of,
 )
 from tracks_dagster.board.effects import pages, queries
-from tracks_dagster.board.effects.prometheus import NoClient, exposition
 from tracks_dagster.board.effects.sources import Sources
 from tracks_dagster.board.fleet import fleet_view
-from tracks_dagster.board.gauges import gauges
+from tracks_dagster.board.gauges import Gauge, gauges
 from tracks_dagster.board.heat_map import HeatMap, rank_maps
 from tracks_dagster.board.reading import RunReading
 from tracks_dagster.board.run_page import Beside, Key, Link, hot_ranks, run_page
 from tracks_dagster.health.rules import RULES
-from tracks_dagster.review.curves import STEP, Curves
+from tracks_dagster.review.curves import STEP, Curves, curves_json
 from tracks_dagster.review.effects.explain.run import attempt_address, load_run
 from tracks_dagster.review.effects.report import render_loaded
 from tracks_dagster.review.experiments import baseline_of
@@ -65,12 +63,16 @@ from tracks_dagster.track.errors import (
     TracksError,
     UnknownRun,
 )
-from tracks_dagster.track.records import Json
 from tracks_dagster.track.states.run_state import RunState
 from tracks_dagster.track.text.units import counted
 
 EXPERIMENT_CURVES_MAX = 6  # as many as there are colours
 METRICS_MAX = 100  # of one request for curves
+NO_CLIENT = (
+    "There is no /metrics here: the package prometheus-client is not installed. Install it beside "
+    "tracks_dagster (`pip install prometheus-client`, or the extra `metrics`), then start the board "
+    "again."
+)
 REPORT_POLICY = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'"
 
 Endpoint = Callable[[Request], Response]
@@ -135,14 +137,14 @@ class Board:
         state, by, steps = reading.state, queries.axis(request), queries.step_range(request)
         curves, banners = self._curves(state, by, steps)
         devices = self._sources.curves(state, ["device/*"], curves.by, steps)
-        panels, left_out = pages.panels_of(curves, devices)
+        panels, left_out = pages.panels_of(curves, devices, queries.look(request))
         log = self._sources.log(state, queries.rank(request), hot_ranks(reading))
         loss = curves.find("loss")
         last = None if loss is None else loss.last
         beside = Beside(
             panels=panels,
             maps=tuple(self._maps(reading)),
-            axes=queries.axis_links(request, curves.by),
+            choices=queries.choices(request, curves.by),
             zoom=queries.way_back(request, steps),
             banners=banners,
             left_out=left_out,
@@ -230,10 +232,11 @@ class Board:
             runs.append(self._compared(reading, curves))
         view = comparison_view(
             runs,
-            panels=pages.compared_panels(drawn),
-            axes=queries.axis_links(request, by),
+            panels=pages.compared_panels(drawn, queries.look(request)),
+            choices=queries.choices(request, by),
             zoom=queries.way_back(request, steps),
             banners=banners,
+            without={run_id: queries.without_run(request, run_id) for run_id in wanted},
         )
         return self._page(request, "compare.html", view, view.title)
 
@@ -271,9 +274,9 @@ class Board:
             runs,
             baseline,
             why,
-            panels=pages.compared_panels(drawn),
+            panels=pages.compared_panels(drawn, queries.look(request)),
             keys=[Key(colour=run.colour, text=run.run_id) for run, _ in drawn],
-            axes=queries.axis_links(request, by),
+            choices=queries.choices(request, by),
         )
         return self._page(request, "experiment.html", view, name)
 
@@ -324,8 +327,8 @@ class Board:
         """`/metrics`: of the runs with an open attempt."""
         try:
             text, content_type = exposition(gauges(self._sources.fleet().readings.values()))
-        except NoClient as error:
-            return PlainTextResponse(f"{error}\n", status_code=501)
+        except ImportError:
+            return PlainTextResponse(f"{NO_CLIENT}\n", status_code=501)
         return Response(text, media_type=content_type)
 
     def _page(
@@ -353,39 +356,17 @@ class Board:
         return HTMLResponse(html, status_code=status, headers=headers)
 
 
-def curves_json(curves: Curves) -> Json:
-    """Return curves as JSON; what is no finite number is null."""
-    return {
-        "run_id": curves.run_id,
-        "by": curves.by,
-        "x_label": curves.x_label,
-        "names_left_out": curves.names_left_out,
-        "marks": [
-            {"kind": each.kind, "step": each.step, "x": each.x, "text": each.text}
-            for each in curves.marks
-        ],
-        "curves": [
-            {
-                "name": curve.name,
-                "group": curve.group,
-                "unit": curve.unit,
-                "points_read": curve.points_read,
-                "series": [
-                    {
-                        "attempt_id": series.attempt_id,
-                        "rank": series.rank,
-                        "is_kept": series.is_kept,
-                        "points": [
-                            [p.step, p.x, p.value if math.isfinite(p.value) else None, p.at]
-                            for p in series.points
-                        ],
-                    }
-                    for series in curve.series
-                ],
-            }
-            for curve in curves.curves
-        ],
-    }
+def exposition(found: Iterable[Gauge]) -> tuple[bytes, str]:
+    """Return the text of gauges by Prometheus' own client, and its type; raises ImportError."""
+    from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+    from prometheus_client import Gauge as Exposed
+
+    registry = CollectorRegistry()
+    for each in found:
+        exposed = Exposed(each.name, each.meaning, each.labels, registry=registry)
+        for labels, value in each.samples:
+            (exposed.labels(*labels) if labels else exposed).set(value)
+    return generate_latest(registry), CONTENT_TYPE_LATEST
 
 
 def _style(request: Request) -> Response:

@@ -19,7 +19,7 @@ from tracks_dagster.board.comparison import ColouredRun
 from tracks_dagster.board.run_page import Panel
 from tracks_dagster.review.curves import TRAINING, Curve, Curves, Metric, axis_range
 from tracks_dagster.review.effects import report
-from tracks_dagster.review.effects.charts import compare_panel, curve_panel
+from tracks_dagster.review.effects.charts import Look, compare_panel, curve_panel
 from tracks_dagster.track.journal_lines import LOSS, STEPS
 from tracks_dagster.track.text.safe_text import visible
 
@@ -68,6 +68,7 @@ def _templates() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     found.filters["rich"] = report.rich
+    found.filters["known"] = lambda value: "" if value == formats.UNKNOWN else value
     return found
 
 
@@ -94,10 +95,12 @@ def render_page(part: str, title: str, body: str, *, as_of: str, ui_url: str, is
     )
 
 
-def panels_of(curves: Curves, devices: Curves) -> tuple[tuple[Panel, ...], tuple[str, ...]]:
+def panels_of(
+    curves: Curves, devices: Curves, look: Look
+) -> tuple[tuple[Panel, ...], tuple[str, ...]]:
     """Return the curves as panels, and sentences about those that are left out."""
     shown = curves.curves[:PANELS_MAX]
-    drawn = [_panel(each, curves) for each in (*shown, *devices.curves)]
+    drawn = [_panel(each, curves, look) for each in (*shown, *devices.curves)]
     words = []
     if len(curves.curves) > len(shown):
         names = ", ".join(each.name for each in curves.curves[len(shown) :][:PANELS_MAX])
@@ -113,7 +116,7 @@ def panels_of(curves: Curves, devices: Curves) -> tuple[tuple[Panel, ...], tuple
     return tuple(each for each in drawn if each.svg), tuple(words)
 
 
-def _panel(curve: Curve, curves: Curves) -> Panel:
+def _panel(curve: Curve, curves: Curves, look: Look) -> Panel:
     last = curve.last
     value = "" if last is None else formats.number(last.value)
     is_large = curve.name == LOSS
@@ -128,13 +131,14 @@ def _panel(curve: Curve, curves: Curves) -> Panel:
             x_range=curves.x_range,
             width=width,
             height=height,
+            look=look,
         ),
         kind=KINDS.get(curve.group, ""),
         is_large=is_large,
     )
 
 
-def compared_panels(found: Sequence[tuple[ColouredRun, Curves]]) -> list[Panel]:
+def compared_panels(found: Sequence[tuple[ColouredRun, Curves]], look: Look) -> list[Panel]:
     """Return one panel for each metric that at least two of the runs have; the first run's first.
 
     Of one run alone all of its metrics.
@@ -153,7 +157,9 @@ def compared_panels(found: Sequence[tuple[ColouredRun, Curves]]) -> list[Panel]:
         is_large = name == LOSS
         width, height = LARGE if is_large else (WIDTH, HEIGHT)
         label = found[0][1].x_label
-        svg = compare_panel(drawn, x_label=label, x_range=shared, width=width, height=height)
+        svg = compare_panel(
+            drawn, x_label=label, x_range=shared, width=width, height=height, look=look
+        )
         if svg:
             panels.append(Panel(name=name, value="", svg=svg, is_large=is_large))
         if len(panels) == PANELS_MAX:

@@ -9,11 +9,15 @@ from urllib.parse import urlencode
 from starlette.requests import Request
 
 from tracks_dagster.board import formats
-from tracks_dagster.board.run_page import Link
+from tracks_dagster.board.run_page import Choice, Link
 from tracks_dagster.review.curves import AXES, STEP
+from tracks_dagster.review.effects.charts import Look
 from tracks_dagster.track.errors import InvalidInput
 
 LOG_RANKS_MAX = 16  # as links
+SCALES = LINEAR, LOG = "linear", "log"
+SMOOTHS = (0, 10, 100, 1000)  # steps, as links; 0 for none
+SMOOTH_STEPS_MAX = 10**6
 
 _RANK = re.compile(r"[0-9]{1,6}")
 _STEPS = re.compile(r"([0-9]{1,12})-([0-9]{1,12})")
@@ -53,11 +57,50 @@ def way_back(request: Request, steps: tuple[int, int] | None) -> Link | None:
     return Link(label=f"steps {first} to {last}: show all", address=f"?{urlencode(others)}")
 
 
-def axis_links(request: Request, by: str) -> tuple[Link, ...]:
-    """Return a link to this page by each axis."""
-    return tuple(
-        Link(label=name, address=_with(request, by=name), is_chosen=name == by) for name in AXES
+def look(request: Request) -> Look:
+    """Return how curves are drawn; raises InvalidInput for a way that there is not."""
+    scale = request.query_params.get("y", LINEAR)
+    if scale not in SCALES:
+        raise InvalidInput(f"y={scale!r} is no scale of curves: use {', '.join(SCALES)}.")
+    smooth = request.query_params.get("smooth", "0")
+    if not smooth.isascii() or not smooth.isdigit() or int(smooth[:9]) > SMOOTH_STEPS_MAX:
+        raise InvalidInput(
+            f"smooth={smooth!r} is no number of steps: write for example smooth=100, at most "
+            f"{SMOOTH_STEPS_MAX}."
+        )
+    return Look(is_log=scale == LOG, smooth=int(smooth))
+
+
+def choices(request: Request, by: str) -> tuple[Choice, ...]:
+    """Return links to this page with its curves drawn another way. by: the axis they have."""
+    chosen = look(request)
+    scale = LOG if chosen.is_log else LINEAR
+    smooths = sorted({*SMOOTHS, chosen.smooth})
+    return (
+        Choice(name="by", links=_links(request, "by", AXES, by)),
+        Choice(name="scale", links=_links(request, "y", SCALES, scale)),
+        Choice(
+            name="average over steps",
+            links=_links(request, "smooth", [str(each) for each in smooths], str(chosen.smooth)),
+        ),
     )
+
+
+def _links(request: Request, name: str, values: Sequence[str], chosen: str) -> tuple[Link, ...]:
+    return tuple(
+        Link(
+            label="none" if value == "0" else value,
+            address=_with(request, **{name: value}),
+            is_chosen=value == chosen,
+        )
+        for value in values
+    )
+
+
+def without_run(request: Request, run_id: str) -> str:
+    """Return the address of this comparison without one of its runs."""
+    others = [each for each in request.query_params.multi_items() if each != ("run", run_id)]
+    return f"?{urlencode(others)}"
 
 
 def rank_links(request: Request, ranks: Sequence[int], chosen: int | None) -> tuple[Link, ...]:

@@ -8,7 +8,6 @@ import math
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -27,12 +26,21 @@ from tracks_dagster.cli.common import (
 from tracks_dagster.cli.watch.trackers import GivenTrackers, send, tracker_options
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.reading import open_tracks_to_read
-from tracks_dagster.review.curves import AXES, STEP, Curve, Curves, Point
+from tracks_dagster.review.curves import (
+    AXES,
+    STEP,
+    Curve,
+    Curves,
+    Point,
+    curves_json,
+    number_json,
+    time_json,
+)
 from tracks_dagster.review.effects.curves.reading import read_curves
 from tracks_dagster.review.effects.curves.rows import Row, Rows, committed_step, kept_rows
 from tracks_dagster.settings import Settings
 from tracks_dagster.track.errors import InvalidInput, StoreUnavailable
-from tracks_dagster.track.records import Json, format_time
+from tracks_dagster.track.records import Json
 from tracks_dagster.track.states.lifecycle import RunLifecycle, run_status
 
 POLL_S = 2.0
@@ -104,7 +112,7 @@ def curves_command(
         ranks = range(max(sizes, default=1))
         curves = read_curves(tracks, state, asked, cache=cache, by=by, ranks=ranks)
         if as_json:
-            print_json_line(_json_of(curves))
+            print_json_line(curves_json(curves))
         else:
             _print_table(curves)
         if not any(curve.points_read for curve in curves.curves):
@@ -198,57 +206,6 @@ def _bars(points: Sequence[Point]) -> str:
 # --- points and rows --------------------------------------------------------------------------------
 
 
-def _json_of(curves: Curves) -> dict[str, Json]:
-    return {
-        "run_id": curves.run_id,
-        "head_seq": curves.head_seq,
-        "by": curves.by,
-        "x_label": curves.x_label,
-        "metrics": [
-            {
-                "name": curve.name,
-                "group": curve.group,
-                "unit": curve.unit,
-                "points_read": curve.points_read,
-                "series": [
-                    {
-                        "attempt_id": series.attempt_id,
-                        "rank": series.rank,
-                        "is_kept": series.is_kept,
-                        "points": [
-                            [point.step, point.x, _number(point.value), _time(point.at)]
-                            for point in series.points
-                        ],
-                    }
-                    for series in curve.series
-                ],
-            }
-            for curve in curves.curves
-        ],
-        "point": ["step", "x", "value", "at"],
-        "marks": [
-            {
-                "kind": mark.kind,
-                "step": mark.step,
-                "x": mark.x,
-                "attempt_id": mark.attempt_id,
-                "text": mark.text,
-            }
-            for mark in curves.marks
-        ],
-        "names_left_out": curves.names_left_out,
-    }
-
-
-def _number(value: float) -> Json:
-    """Return a value for JSON, which has no nan: as text, as the journals have it."""
-    return value if math.isfinite(value) else str(value)
-
-
-def _time(at: float) -> str:
-    return format_time(datetime.fromtimestamp(at, UTC))
-
-
 def _print_csv(columns: Sequence[str], rows: Iterator[Row], *, with_head: bool) -> int:
     """Print rows, after their head where that is asked for; return how many."""
     count = 0
@@ -256,7 +213,7 @@ def _print_csv(columns: Sequence[str], rows: Iterator[Row], *, with_head: bool) 
         click.echo(_csv([("step", "attempt", "at", *columns)]), nl=False)
     while some := list(islice(rows, ROWS_AT_ONCE)):
         lines = (
-            (row.step, row.attempt_id, _time(row.at), *(row.values.get(c, "") for c in columns))
+            (row.step, row.attempt_id, time_json(row.at), *(row.values.get(c, "") for c in columns))
             for row in some
         )
         click.echo(_csv(lines), nl=False)
@@ -363,5 +320,10 @@ class _Follower:
 
 
 def _row_json(row: Row) -> dict[str, Json]:
-    values = {name: _number(value) for name, value in row.values.items()}
-    return {"step": row.step, "attempt_id": row.attempt_id, "at": _time(row.at), "values": values}
+    values = {name: number_json(value) for name, value in row.values.items()}
+    return {
+        "step": row.step,
+        "attempt_id": row.attempt_id,
+        "at": time_json(row.at),
+        "values": values,
+    }

@@ -40,13 +40,14 @@ function isRead() {
 }
 
 function replace(text) { // what is unfolded, scrolled, marked and chosen stays so
-  const unfolded = keys("details[open]"), marked = keys("input:checked");
+  const unfolded = keys("details[open]");
+  const boxes = [...main.querySelectorAll("input[type=checkbox]")].map((each) => [each.id, each.checked]);
   const scrolled = [...main.querySelectorAll("[data-scroll]")].map((each) =>
     [each.id, each.scrollTop + each.clientHeight > each.scrollHeight - 8 ? -1 : each.scrollTop]);
   const focused = main.contains(document.activeElement) ? document.activeElement.id : "";
   main.innerHTML = text;
   for (const id of unfolded) { const e = document.getElementById(id); if (e) e.open = true; }
-  for (const id of marked) { const e = document.getElementById(id); if (e) e.checked = true; }
+  for (const [id, on] of boxes) { const e = document.getElementById(id); if (e) e.checked = on; }
   for (const [id, top] of scrolled) {
     const e = document.getElementById(id);
     if (e) e.scrollTop = top < 0 ? e.scrollHeight : top;
@@ -83,7 +84,7 @@ const KEYS = {
   "/": () => { find.focus(); find.select(); },
   x: () => row()?.querySelector("input[type=checkbox]")?.click(),
   c: () => document.getElementById("compare")?.requestSubmit(),
-  Enter: () => row()?.querySelector("a.name")?.click(),
+  Enter: () => row()?.querySelector("a.name, td:nth-child(3) a")?.click(),
 };
 
 document.addEventListener("keydown", (event) => {
@@ -133,11 +134,13 @@ function mark(panel, x) {
   const px = +d.left + ((x - d.x0) / (d.x1 - d.x0)) * (d.right - d.left);
   if (!(px >= +d.left && px <= +d.right)) return;
   const near = new Map(); // of each colour, the point that is nearest to the pointer
-  for (const line of panel.querySelectorAll("polyline.line:not(.lost)"))
+  for (const line of panel.querySelectorAll("polyline.line:not(.lost, .raw)")) {
+    if (!line.getClientRects().length) continue; // its run is hidden
     for (const point of points(line)) {
       const name = line.getAttribute("class"), known = near.get(name);
       if (!known || Math.abs(point[0] - px) < Math.abs(known[0] - px)) near.set(name, point);
     }
+  }
   if (!near.size) return;
   const all = [...near.values()], off = (point) => Math.abs(point[0] - px);
   const nearest = all.reduce((a, b) => (off(b) < off(a) ? b : a));
@@ -147,11 +150,14 @@ function mark(panel, x) {
   panel.append(line);
   const wide = 0.02 * (d.right - d.left); // attempts that were here as well, runs that are compared
   const values = all.filter((point) => off(point) <= Math.max(wide, off(nearest)))
-    .map((point) => format(+d.y0 + ((d.bottom - point[1]) / (d.bottom - d.top)) * (d.y1 - d.y0)));
+    .map((point) => format(valueAt(d, (d.bottom - point[1]) / (d.bottom - d.top))));
   const at = +d.x0 + ((nearest[0] - d.left) / (d.right - d.left)) * (d.x1 - d.x0);
   const shown = panel.closest("figure")?.querySelector("figcaption output");
   if (shown) shown.textContent = [format(at), ...values].join(" · ");
 }
+
+const valueAt = (d, share) => "log" in d // of a panel, from its lowest value to its highest
+  ? d.y0 * (d.y1 / d.y0) ** share : +d.y0 + share * (d.y1 - d.y0);
 
 const format = (value) => Number.isInteger(value) || Math.abs(value) >= 1e4
   ? Math.round(value).toLocaleString("en").replaceAll(",", "\u202f") : +value.toPrecision(4);

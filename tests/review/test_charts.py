@@ -222,6 +222,25 @@ def test_what_is_averaged_lies_faint_behind_its_average() -> None:
     assert max(heights[1:]) - min(heights[1:]) < 100
 
 
+def test_an_average_goes_on_over_the_end_of_an_attempt() -> None:
+    one = series([1.0, 3.0] * 10)
+    two = series([1.0, 3.0] * 10, first=21, attempt_id=2)
+    whole = smoothed([*one.points, *two.points], 5)
+    svg = curve_panel(curve(one, two), look=Look(smooth=5))
+    lines = elements(svg, "polyline")
+    assert [line.get("class") for line in lines] == [
+        "line a0 raw",
+        "line a1 raw",
+        "line a0",
+        "line a1",
+    ]
+    end, begin = places(lines[2])[-1], places(lines[3])[0]
+    assert begin == end  # joined
+    heights = [y for _, y in places(lines[3])]
+    assert abs(heights[1] - heights[0]) < 40  # of some 240 that the values jump up and down
+    assert whole[20].value == pytest.approx(2.0, abs=0.2)
+
+
 def test_marks_stand_on_the_axis_with_words_where_there_is_room() -> None:
     marks = [
         mark(COMMIT, 10),

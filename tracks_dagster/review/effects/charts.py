@@ -12,9 +12,10 @@ import math
 import sys
 from base64 import b64encode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from html import escape
+from itertools import islice
 from pathlib import Path
 
 from tracks_dagster.review.curves import COMMIT, END, REMEDY, Curve, Mark, Point, Series, axis_range
@@ -79,7 +80,7 @@ def curve_panel(
         *_axes(frame, x_label),
         *_ends(frame, marks),
         *_lines(frame, _joined(curve, lost)),
-        *_lines(frame, _smoothed(_joined(curve, curve.kept), look)),
+        *_lines(frame, _kept(curve, look)),
         *_gaps(frame, curve.series),
         *_commits(frame, marks),
         *_remedies(frame, marks),
@@ -106,8 +107,11 @@ def compare_panel(
         return ""
     parts = [*_axes(frame, x_label)]
     for number, (label, curve) in enumerate(curves.items(), 1):
-        points = [point for series in curve.kept for point in series.points]
-        parts += _lines(frame, _smoothed([_Line(f"line {colour(number)}", label, points)], look))
+        line = _Line(f"line {colour(number)}", label, _all(curve.kept))
+        if look.smooth:
+            parts += _lines(frame, [_raw(line)])
+            line = replace(line, points=smoothed(line.points, look.smooth))
+        parts += _lines(frame, [line])
     parts += _gaps(frame, kept)
     names = " and ".join(dict.fromkeys(curve.name for curve in curves.values()))
     return _svg(frame, f"{names} by {x_label} of {', '.join(curves)}", parts)
@@ -375,15 +379,32 @@ def _joined(curve: Curve, chosen: Iterable[Series]) -> Iterator[_Line]:
         yield _Line(css, title, points)
 
 
-def _smoothed(lines: Iterable[_Line], look: Look) -> Iterator[_Line]:
-    """Yield each line; faint where it is averaged over steps, with its average after it."""
-    for line in lines:
-        if look.smooth:
-            yield _Line(f"{line.css} raw", line.title, line.points)
-            title = f"{line.title}, averaged over {look.smooth} steps"
-            yield _Line(line.css, title, smoothed(line.points, look.smooth))
-        else:
-            yield line
+def _kept(curve: Curve, look: Look) -> Iterator[_Line]:
+    """Yield the lines of what was kept; faint behind their averages, where these are asked for."""
+    if look.smooth:
+        yield from map(_raw, _joined(curve, curve.kept))
+        curve = _averaged(curve, look.smooth)
+    yield from _joined(curve, curve.kept)
+
+
+def _raw(line: _Line) -> _Line:
+    return replace(line, css=f"{line.css} raw")
+
+
+def _averaged(curve: Curve, steps: int) -> Curve:
+    """Return the averages of what was kept, over the ends of attempts."""
+    found: list[Series] = []
+    for rank in dict.fromkeys(series.rank for series in curve.kept):
+        of_rank = [series for series in curve.kept if series.rank == rank]
+        averages = iter(smoothed(_all(of_rank), steps))
+        for series in of_rank:
+            points = tuple(islice(averages, len(series.points)))
+            found.append(replace(series, points=points))
+    return replace(curve, series=tuple(found))
+
+
+def _all(series: Iterable[Series]) -> list[Point]:
+    return [point for each in series for point in each.points]
 
 
 def smoothed(points: Sequence[Point], steps: int) -> list[Point]:

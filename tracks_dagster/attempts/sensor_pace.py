@@ -22,8 +22,8 @@ SOON_S, SOON_SHARE = 0.5, 0.25
 # Of one that has nothing: in case the ledger is behind. The watcher's upkeep and sign of life go on.
 IDLE_S = 60.0
 IDLE_WATCH_S = 30.0
-# Of the one that judges runs, as long as one goes on; else it never ticks. From a fault to its message
-# a minute may pass: besides this, some steps, a few seconds of each link, and a daemon's restart.
+# Of the one that judges runs, while one goes on; else it never ticks. A fault is to be a message within
+# a minute: the steps in which it shows, this, a few seconds to ship and to send, a daemon's restart.
 HEALTH_S = 15.0
 SEND_S = 30.0  # of who sends messages: one that failed is not tried sooner, and an end waits for it
 CLOCK_S = 1.0  # by which two looks at one clock may differ

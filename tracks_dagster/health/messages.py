@@ -61,9 +61,9 @@ class Message:
 
     key: TRACK/SEQ of the record, the same however often it is sent: a receiver drops what it has had.
     rule, severity: of an alert, and of the end of one. numbers: what the sentence rests on. runbook: a
-    path below the checkout. advice: continue, retune or stop, with its numbers; empty where there was
-    none. command: the one to begin with. links: the run's page on the board, then
-    the attempt's in Dagster; of each only while its address is known.
+    path below the checkout. advice: one word with its numbers; empty where there was none. command: the
+    one to begin with. links: the run's page on the board, then the attempt's in Dagster; of each only
+    while its address is known.
     """
 
     key: str
@@ -164,9 +164,8 @@ class Message:
 
 # --- from a record --------------------------------------------------------------------------------
 
-LinksOf = Callable[
-    [RunState, int], tuple[str, ...]
-]  # (run, attempt_id) → their pages, the first first
+# (run, attempt_id) → the pages of both, of each only while its address is known
+LinksOf = Callable[[RunState, int], tuple[str, ...]]
 
 
 def message_of(

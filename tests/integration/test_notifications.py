@@ -68,15 +68,16 @@ def test_under_tracks_up_a_slow_rank_reaches_a_person_with_links_to_both_pages(
     with hook_server() as hook, up(home) as (address, board):
         file = home.settings.home / "notify.yaml"
         file.write_text(f"- {{name: oncall, to: '{hook.url}', rule: {SLOW_RANK}}}\n")
-        size = ("--ranks", "2", "--steps", "2000", "--checkpoint-every", "off", "--seed", "7")
+        size = ("--ranks", "2", "--steps", "2000", "--checkpoint-every", "1000", "--seed", "7")
         config = ("--set", "forward_s=0.2", "--set", "global_batch=16")
         drill = ("--intent", "A run of the tests.", "--drill", "slow@20,rank=1,factor=3")
         command = home.start(
             "run", "--run-id", "slow", "--trainer", str(TRAINER), *size, *config, *drill
         )
-        wait_for(lambda: is_placed(home))
+        wait_for(lambda: is_placed(home) or command.poll() is not None)
         command.kill()  # who declares a run need not stay
-        command.communicate()
+        _, stderr = command.communicate()
+        assert is_placed(home), stderr
         hook.hangs = is_killed
         wait_for(lambda: hook.asked > 0)
         if is_killed:  # the record is there, and nothing was taken

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
 
 import pytest
 import torch
@@ -11,6 +15,8 @@ import torch
 from tests.testing.models import RIGHT, WRONG, Planted, Project, again
 from tracks_dagster import testing
 from tracks_dagster.testing import CannotCheck, Finding
+
+ROOT = Path(__file__).parents[2]
 
 
 def ask_shapes(project: Project) -> None:
@@ -111,3 +117,17 @@ def test_a_planted_mistake_is_found_by_the_check_meant_for_it_alone(planted: Pla
     assert {name: type(error) for name, error in raised.items()} == dict.fromkeys(
         planted.cannot, CannotCheck
     )
+
+
+def test_the_example_of_the_docs_holds_for_the_example_that_ships(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    text = (ROOT / "docs" / "testing.md").read_text(encoding="utf-8")
+    example = text[text.index("    # tests/test_model.py") : text.index("`python -m pip install")]
+    monkeypatch.syspath_prepend(ROOT / "examples" / "gpt")
+    names: dict[str, Any] = {}
+    try:
+        exec(dedent(example), names)
+    finally:
+        sys.modules.pop("model", None)  # every example has one
+    names["test_the_model_is_wired"](0)

@@ -36,6 +36,17 @@ class Forward(nn.Module):
         return self._forward(self.weight, *x, **named)
 
 
+class Wrapped(nn.Module):
+    """A module that another one calls, as DistributedDataParallel does with a compiled one."""
+
+    def __init__(self, module: nn.ModuleDict) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.module["_orig_mod"](x)
+
+
 class Constant(nn.Module):
     """Adds a tensor that .to(device) does not move."""
 
@@ -304,6 +315,10 @@ NOTHING_WRONG = [
     pytest.param(
         lambda: testing.check_same(lambda x: x, lambda x: x.double() * 1.001, X, rtol=0.01),
         id="a tolerance, and another dtype",
+    ),
+    pytest.param(
+        lambda: testing.check_same(m := Mlp(), Wrapped(nn.ModuleDict({"_orig_mod": m})), X),
+        id="a module in a wrapper",
     ),
     pytest.param(
         lambda: testing.check_same(nn.Dropout(0.5), nn.Dropout(0.5), X), id="dropout, seeded alike"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
 from typing import Any
@@ -15,10 +16,8 @@ from tracks_dagster.testing.running import SEED, dense, one_number, seeded, unto
 from tracks_dagster.testing.values import distance, parts, run, shape, tensors
 
 BATCHES = 3
-WRAPPERS = (
-    "_orig_mod.",
-    "module.",
-)  # what torch.compile and DistributedDataParallel put before a name
+# What torch.compile and DistributedDataParallel put before a name, in either order.
+WRAPPERS = re.compile(r"\A(?:_orig_mod\.|module\.)+")
 FACTOR_NOISE = 1e-3  # a difference is one factor where this share of it, or less, is left
 
 
@@ -83,14 +82,8 @@ def _values(path: Callable[..., Any], inputs: Any) -> dict[str, torch.Tensor]:
             total.backward()  # type: ignore[no-untyped-call]
             for name, each in path.named_parameters():
                 if each.grad is not None:
-                    found[f"gradient of {_bare(name)}"] = dense(each.grad)
+                    found[f"gradient of {WRAPPERS.sub('', name)}"] = dense(each.grad)
         return {name: each.detach().clone().cpu() for name, each in found.items()}
-
-
-def _bare(name: str) -> str:
-    for wrapper in WRAPPERS:
-        name = name.removeprefix(wrapper)
-    return name
 
 
 def _difference(a: torch.Tensor, b: torch.Tensor, names: tuple[str, str]) -> str:

@@ -6,35 +6,34 @@ A run makes room by saving and ending; it comes back by itself, and its retry sp
 from __future__ import annotations
 
 import heapq
-import math
 from collections.abc import Iterable, Iterator
 from operator import itemgetter
 
 from tracks_dagster.scheduling.model import Demand, Running
 from tracks_dagster.scheduling.placement import FreeDevices
-from tracks_dagster.scheduling.policy import SchedulingPolicy
+from tracks_dagster.scheduling.policy import SchedulingPolicy, WorkloadClass
 
 MOVE_S = 30.0  # how long one that makes room takes to save and end: for expectations alone
 
 _Kind = tuple[bool, int, int]  # whether it rests, its priority, its devices
 
 
-def may_move(running: Running, policy: SchedulingPolicy, now_s: float) -> bool:
+def may_move(running: Running, its: WorkloadClass, now_s: float) -> bool:
     """Whether a run may be asked to make room: what it did since its newest commit, or since it began
     where that is later, is little. A commit by a clock that is ahead is a young one."""
-    its = policy.class_of(running.demand.workload_class)
     if running.is_moving or its.loss_s is None:
         return False
-    committed_s = -math.inf if running.committed_s is None else running.committed_s
-    return now_s - max(committed_s, running.began_s) <= its.loss_s
+    if running.committed_s is not None and now_s - running.committed_s <= its.loss_s:
+        return True
+    return now_s - running.began_s <= its.loss_s
 
 
-def is_resting(running: Running, policy: SchedulingPolicy, now_s: float) -> bool:
-    """Whether it was interrupted before, and runs again for less than `move_rest_s`.
+def is_resting(running: Running, rest_s: float, now_s: float) -> bool:
+    """Whether it was interrupted before, and runs again for less than `rest_s`.
 
     Such a run is asked last, and only at the last moment that keeps a promise.
     """
-    return running.demand.is_interrupted and now_s - running.began_s < policy.move_rest_s
+    return running.demand.is_interrupted and now_s - running.began_s < rest_s
 
 
 def cost_of_move(running: Running) -> float:
@@ -52,9 +51,10 @@ class Movable:
         # few sorted lists costs less than to sort thousands of runs again for each demand.
         self._alike: dict[_Kind, list[tuple[float, str, Running]]] = {}
         for each in running:
-            if each.devices and may_move(each, policy, now_s):
-                priority = policy.class_of(each.demand.workload_class).priority
-                kind = (is_resting(each, policy, now_s), priority, len(each.devices))
+            its = policy.class_of(each.demand.workload_class)
+            if each.devices and may_move(each, its, now_s):
+                rests = is_resting(each, policy.move_rest_s, now_s)
+                kind = (rests, its.priority, len(each.devices))
                 self._alike.setdefault(kind, []).append((cost_of_move(each), each.demand.key, each))
         for alike in self._alike.values():
             alike.sort(key=itemgetter(0, 1))
@@ -77,7 +77,7 @@ class Movable:
                 free.give_back(each.devices, each.demand.memory_bytes)
                 chosen.append(each)
         fits = free.available(demand) >= needed
-        victims = []
+        victims = [chosen.pop()] if fits and chosen else []  # before the last one it did not fit
         for each in reversed(chosen):  # a large one may have made smaller ones needless
             free.take(each.devices, each.demand.memory_bytes)
             if fits and free.available(demand) < needed:

@@ -85,8 +85,9 @@ class FreeDevices:
         self._shares = shares
         runs = list(running)
         held = Counter(chain.from_iterable(each.devices for each in runs))
-        # How many hold each device; what is gone from its machine is left out.
-        self._holders = {name: n for name, n in held.items() if name in self.devices}
+        for gone in held.keys() - self.devices.keys():  # from its machine
+            del held[gone]
+        self._holders = dict(held)  # how many hold each device
         self._left = self._left_of(runs) if shares else {}  # memory, of what can be shared
         self._free: dict[Spot, dict[str, None]] = {}
         self._sizes: Counter[Spot] = Counter()
@@ -95,7 +96,8 @@ class FreeDevices:
             there = list(group)
             usable = [device.name for device in there if device.out is None]
             self._sizes[spot] += len(there)
-            self._out[spot[0]] += len(there) - len(usable)
+            if len(usable) < len(there):
+                self._out[spot[0]] += len(there) - len(usable)
             free = self._free.setdefault(spot, {})
             free.update((name, None) for name in usable if name not in self._holders)
         self._rooms = sorted((left, name) for name, left in self._left.items())
@@ -116,20 +118,23 @@ class FreeDevices:
 
     def _left_of(self, running: Iterable[Running]) -> dict[str, int]:
         """Return the memory that is left of the devices of which all needs are known."""
-        needs: Counter[str] = Counter()
+        needs: dict[str, int] = {}
         unknown: set[str] = set()
         for each in running:
-            if each.demand.memory_bytes is None:
+            need = each.demand.memory_bytes
+            if need is None:
                 unknown.update(each.devices)
                 continue
             for name in each.devices:
-                needs[name] += each.demand.memory_bytes
-        known = ((self.devices[name], needs[name]) for name in self._holders.keys() - unknown)
-        return {
-            device.name: device.memory_bytes - need
-            for device, need in known
-            if device.memory_bytes is not None and device.out is None
-        }
+                needs[name] = needs.get(name, 0) + need
+        left = {}
+        for name, need in needs.items():
+            device = self.devices.get(name)
+            if device is None or device.memory_bytes is None or device.out is not None:
+                continue
+            if name not in unknown:
+                left[name] = device.memory_bytes - need
+        return left
 
     def copy(self) -> FreeDevices:
         """Return the same devices, to be taken and given back apart from these."""

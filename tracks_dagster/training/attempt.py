@@ -40,7 +40,7 @@ from tracks_dagster.reasons.hangs import Phase
 from tracks_dagster.stores.local_files import local_files
 from tracks_dagster.track.bodies import SnapshotRef
 from tracks_dagster.track.errors import Fenced, InvalidInput, TrainingError
-from tracks_dagster.track.names import ENV_SIZE, EXIT_FENCED
+from tracks_dagster.track.names import ENV_OBSERVE, ENV_SIZE, EXIT_FENCED
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Json
 from tracks_dagster.track.roles import GLOBAL_BATCH, MICRO_BATCH, key_of, value_of
@@ -97,7 +97,7 @@ def join(
                 os.environ, farewell, config=config or {}, folder=folder, is_parent=is_parent
             )
             attempt = Attempt(launch, stop, farewell, is_parent=is_parent)
-            with attempt.saves_settled():
+            with attempt.saves_settled(), attempt.observed():
                 yield attempt
             farewell.completed(attempt.finish())
         except Fenced as error:
@@ -478,6 +478,17 @@ class Attempt:
                 self._running.saver.close(rank_is_lost=rank_is_lost)
             self._log.settle()
             self._log.close()
+
+    @contextmanager
+    def observed(self) -> Iterator[None]:
+        """Write down what each step depends on, where `tracks conform` started this rank."""
+        if ENV_OBSERVE not in os.environ or self._is_parent:
+            yield
+            return
+        from tracks_dagster.training.observing import observed
+
+        with observed(lambda: self._running_step):
+            yield
 
     def finish(self) -> bool:
         """Save what a loop left early did not; return whether the last step was reached.

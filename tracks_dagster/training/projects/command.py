@@ -48,6 +48,7 @@ from tracks_dagster.training.last_word import ChildFailed
 from tracks_dagster.training.projects.code import command_line
 
 POLL_S = 0.2
+STILL_S = 0.5  # without a change, for `tracks conform`
 END_S_MAX = 10.0  # how long a command may take to end when its parent must
 LINES_MAX = 1000  # of metrics, taken in at one look
 LINE_BYTES_MAX = 64 * 1024
@@ -56,6 +57,7 @@ COMPLAINTS_MAX = 10  # about lines that cannot be read
 # take as long as a save.
 UNREPORTED_S_MAX = 30 * 24 * 3600.0
 REPORTED_S_MAX = 900.0
+OBSERVING = "tracks_dagster.training.observing"
 PUBLISHED = re.compile(r"step-(\d{1,12})")
 _OBEYED = frozenset({0, names.EXIT_DRAINED, -signal.SIGTERM, 128 + signal.SIGTERM})
 _OURS = frozenset({names.EXIT_STARTED_BEFORE, names.EXIT_DRAINED, names.EXIT_FENCED})
@@ -90,8 +92,16 @@ def follow(a: Attempt, argv: Sequence[str]) -> None:
         environment["MASTER_PORT"] = str(a.agree(_free_port))
     for name in (names.ENV_STORE, names.ENV_RUN_ID, names.ENV_ATTEMPT_ID, names.ENV_OPENED_SEQ):
         environment.pop(name, None)  # it has joined already: by this process
-    with _child(argv, environment) as child:
+    with _child(_observed(argv), environment) as child:
         _Watch(a, child, box).watch()
+
+
+def _observed(argv: Sequence[str]) -> Sequence[str]:
+    """Return what starts the command, looked on where `tracks conform` asks for it."""
+    is_python = argv[0] == sys.executable
+    if names.ENV_OBSERVE not in os.environ or not is_python:
+        return argv
+    return [argv[0], "-m", OBSERVING, *argv[1:]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,6 +138,8 @@ class _Watch:
         self._failed: set[int] = set()  # steps whose commit failed: the next is tried instead
         self._is_stopping = False
         self._has_reported = False
+        # A folder is whole once it has its name; where it is tried whether that is so, it has to show.
+        self._still_s = STILL_S if names.ENV_OBSERVE in os.environ else 0.0
 
     def watch(self) -> None:
         """Take in what the commands do until all have ended: what bounds it is the attempt."""
@@ -138,7 +150,8 @@ class _Watch:
             now = RankNow(
                 code=code,
                 is_stopping=self._steps.is_asked_to_stop,
-                published=self._box.published(),  # after the lines: what came before them is seen
+                # After the lines: what came before them is seen.
+                published=self._box.published(still_s=self._still_s if code is None else 0.0),
                 lines=lines,
             )
             all_now = [RankNow.from_json(each) for each in self._a.gather(now.to_json())]
@@ -239,9 +252,14 @@ class Box:
             names.ENV_METRICS: str(self.metrics),
         }
 
-    def published(self) -> tuple[int, ...]:
-        """Return the steps that lie here whole, in order."""
-        found = (PUBLISHED.fullmatch(entry.name) for entry in self.checkpoints.iterdir())
+    def published(self, *, still_s: float = 0.0) -> tuple[int, ...]:
+        """Return the steps that lie here whole, in order. still_s: and have not changed for so long."""
+        since = time.time() - still_s
+        found = (
+            PUBLISHED.fullmatch(entry.name)
+            for entry in self.checkpoints.iterdir()
+            if not still_s or _changed_at(entry) < since
+        )
         return tuple(sorted(int(match[1]) for match in found if match is not None))
 
     def folder(self, step: int) -> Path:
@@ -292,6 +310,11 @@ class Box:
                 f"it has one, a loss that is a number: {data[:200]!r}; it is left out."
             )
         return None
+
+
+def _changed_at(folder: Path) -> float:
+    """Return when something in a folder last changed, in seconds since 1970."""
+    return max(each.stat().st_mtime for each in (folder, *folder.rglob("*")))
 
 
 def _is_whole(step: Any) -> bool:

@@ -1,5 +1,5 @@
-"""Write anew the columns in docs/ledger.md, the rules in docs/health.md and docs/glossary.md:
-`.venv/bin/python -m tests.reference`."""
+"""Write anew the columns in docs/ledger.md, the rules in docs/health.md, docs/glossary.md and the
+findings in docs/conform.md: `.venv/bin/python -m tests.reference`."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 from tracks_dagster.health.rules import RULES
 from tracks_dagster.ledger.facts.fact import Fact
 from tracks_dagster.ledger.facts.tables import FACTS
+from tracks_dagster.review.conformance.defects import DEFECTS
 from tracks_dagster.review.effects.explain.glossary import GLOSSARY
 
 PAGE = Path(__file__).parents[1] / "docs" / "ledger.md"
@@ -70,6 +71,22 @@ def glossary_page() -> str:
     return GLOSSARY_HEAD + "".join(f"| {word} | {meaning} |\n" for word, meaning in words)
 
 
+DEFECTS_PAGE = Path(__file__).parents[1] / "docs" / "conform.md"
+DEFECTS_BEGIN = (
+    "<!-- defects: written from review/conformance/defects.py by `python -m tests.reference` -->"
+)
+DEFECTS_END = "<!-- end of defects -->"
+
+
+def with_defects(page: str) -> str:
+    """Return the page with the findings of today between its two marks."""
+    before, _, rest = page.partition(DEFECTS_BEGIN)
+    _, _, after = rest.partition(DEFECTS_END)
+    heads = "| finding | the trainer | cure |\n|---|---|---|"
+    rows = (f"| `{name}` | {each.what} | {each.cure} |" for name, each in DEFECTS.items())
+    return "\n".join([before + DEFECTS_BEGIN, heads, *rows, DEFECTS_END + after])
+
+
 def _table(table: str, facts: Sequence[Fact[Any]]) -> Iterator[str]:
     explained, is_in_ui = EXPLAINED.get(table), any(each.ui for each in facts)
     is_compared = any(each.diff for each in facts)
@@ -102,3 +119,4 @@ if __name__ == "__main__":
     PAGE.write_text(with_reference(PAGE.read_text()))
     RULES_PAGE.write_text(with_rules(RULES_PAGE.read_text()))
     GLOSSARY_PAGE.write_text(glossary_page())
+    DEFECTS_PAGE.write_text(with_defects(DEFECTS_PAGE.read_text()))

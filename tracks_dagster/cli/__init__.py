@@ -43,6 +43,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
     "Before a full run": {
         "smoke": "A few steps of a project: does it start, save, evaluate?",
         "canary": "Real data and config for a while: does its loss fall?",
+        "conform": "Certify a trainer: interrupt it, resume it, compare.",
     },
     "While it trains": {
         "board": "Runs in a browser, live: curves, lights, ranks, alerts.",
@@ -106,6 +107,7 @@ MODULES = {
     "run": "start.run",
     "smoke": "start.run",
     "canary": "start.run",
+    "conform": "start.conform",
     "drill": "start.drill",
     "projects": "start.projects",
     "board": "watch.board",

@@ -127,6 +127,7 @@ ENV_METRICS = "TRACKS_METRICS"
 ENV_LEASED_DEVICES = "TRACKS_LEASED_DEVICES"  # what the gang or eval was given, by name
 ENV_SIZE = "TRACKS_SIZE"  # the file of a sizing, in place of an attempt
 ENV_OBSERVE = "TRACKS_OBSERVE"  # what `training.observing` is to write, and where, as JSON
+TAKEN = "taken"  # beside the metrics of a command that is looked on: how many bytes were read
 ENV_IMAGE = "TRACKS_IMAGE"  # the container image's digest, where there is one
 ENV_ASKED = "TRACKS_ASKED"  # of the cluster's queue and scheduler: a mapping as JSON
 ENV_CLUSTER_QUEUE = "TRACKS_CLUSTER_QUEUE"  # that admitted the pod, where Kueue says so

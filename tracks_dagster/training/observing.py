@@ -46,7 +46,7 @@ ELEMENTS_MAX = 65_536  # of one tensor that are looked at, evenly spread over it
 ROWS_MAX = 64  # of one batch that are told apart
 FILES_MAX = 1000  # written by one rank, that are named
 DIGEST_BYTES = 8
-TAKEN_S_MAX = 30.0  # until a published folder is committed
+TAKEN_S_MAX = 30.0  # until the parent has read and committed
 POLL_S = 0.02
 
 
@@ -353,12 +353,23 @@ def steps_reported(path: Path, resumed: int) -> int:
         return resumed + 1
 
 
-def wait_until_taken(checkpoints: Path) -> None:
-    """Wait until the parent has committed what a command published; a short run would be over before,
-    and have nothing to resume from."""
+def wait_until_taken(metrics: Path, checkpoints: Path) -> None:
+    """Wait until the parent has read all metrics, and committed what was published: a short run would
+    be over before it is interrupted, and have nothing to resume from."""
+    taken = metrics.with_name(names.TAKEN)
     give_up_at = time.monotonic() + TAKEN_S_MAX
-    while any(checkpoints.glob("step-*")) and time.monotonic() < give_up_at:
+    while time.monotonic() < give_up_at:
+        is_read = not metrics.exists() or int(_text(taken) or 0) >= metrics.stat().st_size
+        if is_read and not any(checkpoints.glob("step-*")):
+            return
         time.sleep(POLL_S)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text("utf-8")
+    except FileNotFoundError:
+        return ""
 
 
 def main(words: list[str]) -> None:
@@ -366,7 +377,8 @@ def main(words: list[str]) -> None:
     metrics, published = (Path(os.environ[x]) for x in (names.ENV_METRICS, names.ENV_CHECKPOINTS))
     resumed = int(os.environ[names.ENV_RESUME_STEP])
     with observed(
-        lambda: steps_reported(metrics, resumed), before_step=lambda: wait_until_taken(published)
+        lambda: steps_reported(metrics, resumed),
+        before_step=lambda: wait_until_taken(metrics, published),
     ):
         if words[0] == "-m":
             sys.argv = words[1:]

@@ -335,8 +335,8 @@ def _rates(
     wrong = [
         step
         for step in sorted(theirs.steps)
-        if step in ours.steps
-        and step >= first
+        if step >= first
+        and (ours.step(step).lr and theirs.step(step).lr)  # seen of both
         and not same.numbers(ours.step(step).lr, theirs.step(step).lr)
     ]
     if not wrong or (is_new_optimizer and wrong == [first]):

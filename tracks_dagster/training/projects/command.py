@@ -292,6 +292,8 @@ class Box:
         if not whole and len(data) > LINE_BYTES_MAX:
             raise TrainingError(f"{self.metrics} has a line of more than {LINE_BYTES_MAX} bytes.")
         self._offset += len(whole)
+        if names.ENV_OBSERVE in os.environ:
+            self.metrics.with_name(names.TAKEN).write_text(str(self._offset))
         return tuple(line for each in whole.splitlines() if (line := self._parse(each)) is not None)
 
     def _parse(self, data: bytes) -> Mapping[str, Json] | None:

@@ -28,7 +28,6 @@ from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.review.conformance.report import Conformance, Judged
 from tracks_dagster.review.effects.conforming import Plan, Trials, conform, request_of
 from tracks_dagster.settings import Settings
-from tracks_dagster.stores import open_store
 from tracks_dagster.track.bodies import CONFORM
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.records import sha256_hex
@@ -97,11 +96,12 @@ def conform_command(
     given = Settings.from_environment()
     found = _find(given, project)
     plan = _plan(found, ranks, tolerance=tolerance, time_limit_s=time_limit)
+    home = build(given)  # first: where nothing can be recorded, nothing is tried
     with tempfile.TemporaryDirectory(
         prefix="tracks-conform-", ignore_cleanup_errors=True
     ) as folder:
         app = build(_scratch(given, Path(folder)))
-        _bring_data(given, app, found.project.dataset)
+        _bring_data(home, app, found.project.dataset)
         trials = Trials(
             world=app.world(DEFAULT_POLICY),
             home=app.settings.home,
@@ -114,14 +114,14 @@ def conform_command(
             code_sha256=sha256_hex(found.archive),
             progress=_show,
         )
-    paths = _keep(given, done)
+    path = _keep(home, done)
     if as_json:
-        print_json({**done.to_json(), "report": str(paths)})
+        print_json({**done.to_json(), "report": str(path)})
     else:
         click.echo()
         for line in done.lines(text_width()):
             click.echo(line)
-        click.echo(f"\nReport: {paths}")
+        click.echo(f"\nReport: {path}")
     ctx.exit(0 if done.is_green else BAD_NEWS)
 
 
@@ -157,26 +157,24 @@ def _scratch(given: Settings, folder: Path) -> Settings:
     return replace(own, secrets=given.secrets, sockets=folder / "warm", visible=given.visible)
 
 
-def _bring_data(given: Settings, app: App, dataset: str | None) -> None:
+def _bring_data(home: App, app: App, dataset: str | None) -> None:
     """Copy the dataset's snapshots into the trials' home; make those that ship where there are none.
 
     Raises InvalidInput for a dataset without a snapshot, and for one that is too large.
     """
     if dataset is None:
         return
-    copied, total = False, 0
-    if (Path(given.store_url) / "format.json").exists() or "://" in given.store_url:
-        store = open_store(given.store_url, probe=False)
-        for key in store.list(f"{dataset_track(dataset)}/"):
-            data = store.get(key) or b""
-            copied, total = True, total + len(data)
-            if total > DATA_BYTES_MAX:
-                raise InvalidInput(
-                    f"{dataset} has more than {DATA_BYTES_MAX} bytes, which would be copied; name a "
-                    "smaller dataset in tracks.yaml for this."
-                )
-            app.store.create(key, data)
-    if copied:
+    total = 0
+    for key in home.store.list(f"{dataset_track(dataset)}/"):
+        data = home.store.get(key) or b""
+        total += len(data)
+        if total > DATA_BYTES_MAX:
+            raise InvalidInput(
+                f"{dataset} has more than {DATA_BYTES_MAX} bytes, which would be copied; name a smaller "
+                "dataset in tracks.yaml for this."
+            )
+        app.store.create(key, data)
+    if total:
         return
     if dataset not in DATASETS:
         raise InvalidInput(
@@ -192,9 +190,8 @@ def _show(judged: Judged, number: int, planned: int) -> None:
     click.echo(f"{number}/{planned} {seen.trial}: {names} ({seen.seconds:.1f} s)", err=True)
 
 
-def _keep(given: Settings, done: Conformance) -> Path:
+def _keep(app: App, done: Conformance) -> Path:
     """Write the report's two files, and record the certificate; return the text's path."""
-    app = build(given)
     report = json.dumps(done.to_json(), indent=2).encode()
     record = certify(
         app.tracks,
@@ -210,7 +207,7 @@ def _keep(given: Settings, done: Conformance) -> Path:
         by=person(),
         where=platform.node(),
     )
-    folder = given.home / "conform"
+    folder = app.settings.home / "conform"
     folder.mkdir(exist_ok=True)
     path = folder / f"{done.project}-{record.seq:04d}-{done.code_sha256[:12]}.txt"
     path.write_text("\n".join(done.lines()) + "\n", encoding="utf-8")

@@ -170,8 +170,8 @@ def _bring_data(home: App, app: App, dataset: str | None) -> None:
         total += len(data)
         if total > DATA_BYTES_MAX:
             raise InvalidInput(
-                f"{dataset} has more than {DATA_BYTES_MAX} bytes, which would be copied; name a smaller "
-                "dataset in tracks.yaml for this."
+                f"{dataset} has more than {DATA_BYTES_MAX} bytes, which would be copied; name a "
+                "smaller dataset in tracks.yaml for this."
             )
         app.store.create(key, data)
     if total:

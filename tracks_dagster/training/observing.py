@@ -96,7 +96,7 @@ class Observer:
         self._scaler: GradScaler | None = None
         self._files: set[str] = set()
         self._started_in = f"{Path.cwd()}{os.sep}"
-        self._loaders: dict[int, list[int]] = {}
+        self._loaders: dict[int, list[int]] = {}  # by data set: iterators made, batches given
         self._is_on = True
 
     @contextmanager
@@ -200,10 +200,10 @@ class Observer:
         return found
 
     def _iterator(self, call: Callable[..., Any], loader: data.DataLoader[Any]) -> Any:
-        """Count the iterators over a loader, and what each of them gave."""
-        counts = self._loaders.setdefault(id(loader), [0, 0])
+        """Count the iterators over the loaders of a data set, and what they gave."""
+        counts = self._loaders.setdefault(id(loader.dataset), [0, 0])
         counts[0] += 1
-        number = list(self._loaders).index(id(loader))
+        number = list(self._loaders).index(id(loader.dataset))
         length = _steps_of_epoch(loader)
 
         def gave() -> None:

@@ -236,9 +236,9 @@ class _Round:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trials:
-    """What the trials of one project work with. home: theirs; request: the run, without a fault.
+    """What the trials of one project work with. home: theirs alone, with its store in it.
 
-    grace_s: as GRACE_S.
+    request: the run, without a fault; grace_s: as GRACE_S.
     """
 
     world: World

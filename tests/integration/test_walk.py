@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +9,7 @@ import pytest
 import torch
 
 from tests.integration.homes import COMMAND_S_MAX, Home, embedded
+from tests.integration.pasting import terminal_of
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(4 * COMMAND_S_MAX)]
 
@@ -38,31 +36,10 @@ def home(tmp_path: Path) -> Iterator[Home]:
 def test_the_commands_of_readme_lead_from_an_empty_folder_to_a_model_that_is_handed_over(
     home: Home, tmp_path: Path
 ) -> None:
-    environment = {
-        **os.environ,
-        **home.variables,
-        "HOME": str(tmp_path),
-        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-    }
-    folder, printed, where = (
-        tmp_path,
-        {},
-        tmp_path / "where",
-    )  # a `cd` holds for the commands after it
+    terminal, printed = terminal_of(home, tmp_path), {}
     assert len(commands()) <= COMMANDS_MAX
     for command in commands():
-        done = subprocess.run(
-            ["sh", "-euc", f"{command}\npwd >{where}"],
-            cwd=folder,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=COMMAND_S_MAX,
-            check=False,
-        )
-        assert done.returncode == 0, (command, done.stdout, done.stderr)
-        folder = Path(where.read_text().strip())
-        printed[command.partition("#")[0].strip()] = done.stdout
+        printed[command.partition("#")[0].strip()] = terminal.paste(command)
     first, second = (home.app.tracks.run(run_id) for run_id in ("first", "second"))
     assert [attempt.reason for attempt in first.attempts] == ["preempted", "completed"]
     assert first.attempts[1].resumed_step == 120

@@ -40,8 +40,8 @@ def test_every_key_says_why_in_the_line_above_and_every_section_is_there() -> No
         if line.startswith("  ") and not line.startswith("  #"):
             assert above.startswith("  # "), line
     sections = [line.lstrip("# ").partition(":")[0] for line in lines if line and line[0] != " "]
-    assert sections[-10:] == [
-        *("submission", "scheduling", "fault_tolerance", "tracking", "monitoring"),
+    assert sections[-11:] == [
+        *("stages", "submission", "scheduling", "fault_tolerance", "tracking", "monitoring"),
         *("cost", "tuning", "promotion", "retention", "governance"),
     ]
 

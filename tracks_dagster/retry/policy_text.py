@@ -37,6 +37,7 @@ def _asks(section: str, why: str, **keys: Value) -> tuple[Line, ...]:
     return tuple(Line(section=section, key=key, value=v, why=why) for key, v in keys.items())
 
 
+_REHEARSED = "a bug in the wiring costs twenty steps in a smoke, and weeks in the run it wasted"
 PEOPLE = "people"
 ACTS = {
     "may_promote": "gives a checkpoint its alias",
@@ -49,14 +50,20 @@ QUESTIONS: Mapping[str, Question] = {
         answers={
             "minutes": ("of a device or two", ()),
             "hours": (
-                "worth a sentence before it starts",
-                _asks(
-                    "submission", "a run of hours says what it is for", required_fields=("intent",)
+                "worth a sentence and a rehearsal before it starts",
+                (
+                    *_asks("stages", _REHEARSED, full="{needs: [tests, smoke, canary]}"),
+                    *_asks(
+                        "submission",
+                        "a run of hours says what it is for",
+                        required_fields=("intent",),
+                    ),
                 ),
             ),
             "days": (
-                "somebody is called when it stands still",
+                "and somebody is called when it stands still",
                 (
+                    *_asks("stages", _REHEARSED, full="{needs: [tests, smoke, canary, conform]}"),
                     *_asks(
                         "submission",
                         "a run of days says what it is for, and who is called at night",
@@ -209,7 +216,8 @@ QUESTIONS: Mapping[str, Question] = {
         },
     ),
 }
-_UNASKED: Mapping[str, str] = {  # what each of the ten sections could ask
+_UNASKED: Mapping[str, str] = {  # what each section could ask
+    "stages": "{full: {needs: [tests, smoke, canary]}}  # docs/stages.md",
     "submission": "{required_fields: [owner, team, on_call]}  # refuse a declaration without",
     "scheduling": "{order: fair}  # who gets devices first: docs/scheduling.md",
     "fault_tolerance": "{reasons: {hang: {count: 5}}}  # what is retried: docs/retries.md",

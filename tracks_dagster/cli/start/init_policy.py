@@ -34,7 +34,9 @@ def write_policy(answers: Iterable[str], *, is_asking: bool, as_json: bool) -> N
     except OSError as error:
         raise InvalidInput(f"{path} cannot be written ({error.strerror}).") from error
     policy = read_policy_file(path)
-    asked = list(contract_lines(policy.contracts))
+    gated = {stage: rule.needs for stage, rule in policy.stages.rules.items() if rule.needs}
+    asked = [f"stages.{stage}.needs: {', '.join(needs)}" for stage, needs in gated.items()]
+    asked += contract_lines(policy.contracts)
     listed = "".join(f"\n  {line}" for line in asked) or "\n  nothing"
     facts = {"file": str(path), "answers": given, "asked": asked, "version": policy.version}
     print_answer(

@@ -253,6 +253,17 @@ NAMES = {
         "roles",
     ),  # of a program: refused where one holds a secret
     *("asked", "devices", "granted", "machine_id", "store", "work", "workload_class"),
+    *(
+        "code_sha256",
+        "gate_key",
+        "gates",
+        "passed_gates",
+        "project",
+        "report_sha256",
+        "what",
+        "where",
+    ),
+    *("baseline", "experiment", "required_artifacts", "required_signals"),
     *("suite", "suite_version", "tolerations", "topology_key", "trainer", "trigger", "until_at"),
 }
 

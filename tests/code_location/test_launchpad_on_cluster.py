@@ -14,7 +14,7 @@ from tests.code_location.test_launchpad import declare, description
 from tests.histories import DatasetHistory
 from tests.kubernetes.double.furniture import kubeconfig
 from tracks_dagster.track.bodies import ComputeRequest
-from tracks_dagster.track.names import KUBERNETES
+from tracks_dagster.track.names import KUBERNETES, LOCAL
 from tracks_dagster.wiring import App
 
 CLUSTER = {
@@ -87,3 +87,20 @@ def test_without_a_clusters_settings_it_is_told_where_they_would_lie(
     app: App, instance: DagsterInstance
 ) -> None:
     assert "kubernetes.yaml" in description(declared(app, instance, launcher=KUBERNETES))
+
+
+@pytest.mark.parametrize("launcher", [LOCAL, KUBERNETES])
+def test_a_full_run_obeys_the_gates_of_the_policy_wherever_its_gang_runs(
+    launcher: str, on_cluster: App, instance: DagsterInstance
+) -> None:
+    (on_cluster.settings.home / "policy.yaml").write_text("stages: {full: {needs: [smoke]}}")
+    asked = {"stage": "full", "launcher": launcher}
+    refused = description(declared(on_cluster, instance, **asked))
+    assert "Refused by policy stages.full.needs: from-ui" in refused
+    assert "smoke: there is none of this project; `tracks smoke" in refused
+    assert on_cluster.tracks.find_run("from-ui") is None
+    skip = {"skip_gates": ["smoke"], "skip_why": "It was shown elsewhere."}
+    assert declared(on_cluster, instance, **asked, **skip).success
+    skipped = on_cluster.tracks.run("from-ui").declared.skipped
+    assert skipped is not None
+    assert (skipped.gates, skipped.why) == (("smoke",), "It was shown elsewhere.")

@@ -44,9 +44,9 @@ stages:
         "profile light: what a stage needs counts for 2 d, for the same code, config, data and "
         "environment",
         "stage kitchen_sink: no limit",
-        "stage smoke: at most 20 steps; at most 5 min of each device",
-        "stage canary: at most 50 steps; at most 10 min of each device; at most 20 in money; its loss "
-        "falls by 5% (trend p < 0.01)",
+        "stage smoke: 20 steps, 5 min of each device at most",
+        "stage canary: 50 steps, 10 min of each device, 20 in money at most; loss falls by 5% "
+        "(p < 0.01)",
         "stage full: needs tests, smoke, canary",
     ]
 

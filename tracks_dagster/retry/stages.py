@@ -120,13 +120,14 @@ def stage_lines(policy: StagePolicy) -> Iterator[str]:
 
 
 def _rule(rule: StageRule) -> str:
-    parts = [] if rule.steps is None else [f"at most {rule.steps} steps"]
+    limits = [] if rule.steps is None else [f"{rule.steps} steps"]
     if rule.device_s is not None:
-        parts.append(f"at most {duration(rule.device_s)} of each device")
+        limits.append(f"{duration(rule.device_s)} of each device")
     if rule.money is not None:
-        parts.append(f"at most {rule.money:g} in money")
+        limits.append(f"{rule.money:g} in money")
+    parts = [f"{', '.join(limits)} at most"] if limits else []
     if rule.loss_falls_by is not None:
-        parts.append(f"its loss falls by {rule.loss_falls_by:.0%} (trend p < {rule.trend_p_max:g})")
+        parts.append(f"loss falls by {rule.loss_falls_by:.0%} (p < {rule.trend_p_max:g})")
     if rule.needs:
         parts.append(f"needs {', '.join(rule.needs)}")
     return "; ".join(parts) or "no limit"

@@ -129,7 +129,10 @@ def test_a_picture_is_a_file_of_its_own_or_in_a_page(name: str, call: Call, tmp_
         ),
         (("--schedule", "/"), "/ cannot be read (Is a directory)"),
         (("--schedule", "eight-nodes", "--nodes", "4"), "leave their numbers out"),
-        (("--schedule", "eight-nodes", "--submissions", "4"), "is for what is drawn, pai and acme"),
+        (
+            ("--schedule", "eight-nodes", "--submissions", "4"),
+            "is for what is drawn: generated, pai",
+        ),
         (("--schedule", "acme", "--trace", "t.json"), "--schedule plays a queue"),
         (("--schedule", "acme", "--every", "5min"), "--schedule plays a queue"),
         (("--schedule", "acme", "--picture", "p.png"), "its name ends in .svg or .html"),

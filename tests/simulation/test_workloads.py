@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from dataclasses import replace
 from statistics import median
 
 import pytest
@@ -20,6 +21,7 @@ from tracks_dagster.simulation.workloads import (
     acme,
     cluster,
     eight_nodes,
+    generated,
     pai,
 )
 
@@ -52,6 +54,20 @@ def test_few_jobs_have_nearly_all_of_acmes_device_time(seed: int) -> None:
     check_load(made)
 
 
+@pytest.mark.parametrize("seed", SEEDS)
+def test_what_is_generated_is_half_of_each_at_the_same_time(seed: int) -> None:
+    made = generated(4000, seed=seed, devices=DEVICES)
+    untimed = {replace(each, at_s=0.0) for each in made.submissions}
+    halves = [make(2000, seed=seed, devices=DEVICES) for make in (pai, acme)]
+    for half in halves:
+        assert {replace(each, at_s=0.0) for each in half.submissions} <= untimed
+        names = {each.name for each in half.submissions}
+        last_s = max(each.at_s for each in made.submissions if each.name in names)
+        assert last_s > 0.95 * made.submissions[-1].at_s
+    assert len(made.submissions) == 4000
+    check_load(made)
+
+
 def check_load(made: Workload) -> None:
     """What is submitted asks for the load, in order, and all fits on the devices."""
     asked_s = sum(each.device_s for each in made.submissions)
@@ -62,14 +78,14 @@ def check_load(made: Workload) -> None:
 
 
 def test_the_same_seed_gives_the_same_workload() -> None:
-    for make in (pai, acme):
+    for make in (pai, acme, generated):
         assert make(300, seed=7, devices=DEVICES) == make(300, seed=7, devices=DEVICES)
         assert make(300, seed=7, devices=DEVICES) != make(300, seed=8, devices=DEVICES)
 
 
 @pytest.mark.parametrize("count", [1, 2, 5, 31])
 def test_a_small_workload_is_one_too(count: int) -> None:
-    for make in (pai, acme):
+    for make in (pai, acme, generated):
         made = make(count, seed=0, devices=cluster(1, 1, memory_bytes=GIB))
         assert len({each.name for each in made.submissions}) == count
         assert {each.devices for each in made.submissions} == {1}

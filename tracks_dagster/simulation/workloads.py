@@ -1,8 +1,9 @@
 """What a queue is played on: submissions and the devices that they ask for. Pure.
 
-Three workloads are made here. `eight_nodes` is small enough to follow by hand. `pai` and `acme` draw
+Four workloads are made here. `eight_nodes` is small enough to follow by hand. `pai` and `acme` draw
 as many submissions as wanted, so that the published shares of two large clusters come out; what was
-not published is assumed, and said beside each. The same seed gives the same workload.
+not published is assumed, and said beside each. `generated` is half of each on the same devices. The
+same seed gives the same workload.
 """
 
 from __future__ import annotations
@@ -179,6 +180,8 @@ ACME_DEVICES: Mapping[str, Sequence[int]] = {
 ACME_WORK_SIGMA: Mapping[str, float] = {"distributed": 0.8, "eval": 0.5, "single": 1.0}
 ACME_AGAIN_SIGMA = 0.1  # of one set
 
+GENERATED = "generated"  # both at once
+
 
 def pai(count: int, *, seed: int, devices: Sequence[Device]) -> Workload:
     """Return `count` submissions that ask for shares of devices as in Alibaba's PAI.
@@ -222,6 +225,26 @@ def acme(count: int, *, seed: int, devices: Sequence[Device]) -> Workload:
         scale = counts["eval"] * ACME_EVAL_S_MEAN * share / (asked_s or 1.0)
         groups += [[_scaled(each, scale) for each in group] for group in drawn]
     return _submitted(chance, ACME, groups, devices)
+
+
+def generated(count: int, *, seed: int, devices: Sequence[Device]) -> Workload:
+    """Return `count` submissions, half of them as `pai` makes them, half as `acme`, all at once."""
+    halves = (
+        pai(count - count // 2, seed=seed, devices=devices),
+        acme(count // 2, seed=seed, devices=devices),
+    )
+    together_s = sum(_window_s(half.submissions, devices) for half in halves)
+    submissions = [
+        replace(each, at_s=each.at_s * together_s / (_window_s(half.submissions, devices) or 1.0))
+        for half in halves
+        for each in half.submissions
+    ]
+    return Workload(
+        name=GENERATED,
+        submissions=tuple(sorted(submissions, key=lambda each: each.at_s)),
+        devices=tuple(devices),
+        origin=_ORIGINS[GENERATED],
+    )
 
 
 def _repeats(chance: random.Random, count: int) -> Iterator[int]:
@@ -332,8 +355,7 @@ def _submitted(
     devices: Sequence[Device],
 ) -> Workload:
     """Let each group be submitted at a random time, over as long as makes the load."""
-    asked_s = sum(each.device_s for group in groups for each in group)
-    window_s = asked_s / (len(devices) * LOAD)
+    window_s = _window_s([each for group in groups for each in group], devices)
     timed = [(chance.uniform(0.0, window_s), group) for group in groups]
     timed.sort(key=lambda each: each[0])
     return Workload(
@@ -344,7 +366,13 @@ def _submitted(
     )
 
 
+def _window_s(submissions: Sequence[Submission], devices: Sequence[Device]) -> float:
+    """Return over how long they are submitted to make the load."""
+    return sum(each.device_s for each in submissions) / (len(devices) * LOAD)
+
+
 _ORIGINS = {
+    GENERATED: "drawn: half of the submissions as pai, half as acme, at the same time",
     PAI: (
         "drawn: a median of 0.042 of a device and 65 % of tasks that come five times or more are "
         "Alibaba PAI's; times, larger sizes and teams are assumed"

@@ -74,7 +74,7 @@ MEANING_OF_BEST = (
 @click.option(
     "--schedule",
     metavar="FILE|NAME",
-    help="Play a queue instead: a CSV file, eight-nodes, pai, acme or ledger.",
+    help="Play a queue instead: a CSV file, eight-nodes, generated, pai, acme or ledger.",
 )
 @click.option(
     "--last",
@@ -103,7 +103,7 @@ MEANING_OF_BEST = (
 @click.option(
     "--submissions",
     type=click.IntRange(min=1, max=SUBMISSIONS_MAX),
-    help="With --schedule pai or acme: how many are drawn [2000].",
+    help="With --schedule generated, pai or acme: how many are drawn [2000].",
 )
 @click.option(
     "--picture",

@@ -31,6 +31,7 @@ from tracks_dagster.simulation.workloads import (
     ACME,
     DEVICES_PER_NODE,
     EIGHT_NODES,
+    GENERATED,
     MEMORY_BYTES,
     NODES,
     PAI,
@@ -38,6 +39,7 @@ from tracks_dagster.simulation.workloads import (
     acme,
     cluster,
     eight_nodes,
+    generated,
     pai,
 )
 from tracks_dagster.track.errors import InvalidInput
@@ -45,7 +47,8 @@ from tracks_dagster.track.records import Json
 from tracks_dagster.track.text.units import counted
 from tracks_dagster.wiring import utc_now
 
-MADE = (EIGHT_NODES, PAI, ACME, LEDGER)
+DRAWN = {GENERATED: generated, PAI: pai, ACME: acme}
+MADE = (EIGHT_NODES, *DRAWN, LEDGER)
 SUBMISSIONS = 2000  # of a drawn workload, by default
 BRING_UP_S, SAVE_S, TEAR_DOWN_S = 60.0, 10.0, 5.0
 FILE_BYTES_MAX = 256 * 1024 * 1024
@@ -112,9 +115,8 @@ def _workload(given: Given, policy: SchedulingPolicy, ledger: Ledger | None) -> 
         given.devices_per_node or DEVICES_PER_NODE,
         memory_bytes=MEMORY_BYTES,
     )
-    if name in (PAI, ACME):
-        make = pai if name == PAI else acme
-        return make(given.submissions or SUBMISSIONS, seed=given.seed, devices=devices)
+    if name in DRAWN:
+        return DRAWN[name](given.submissions or SUBMISSIONS, seed=given.seed, devices=devices)
     _no_submissions(given)
     path = Path(name)
     return read_workload(_read_text(path), source=str(path), devices=devices, policy=policy)
@@ -122,7 +124,7 @@ def _workload(given: Given, policy: SchedulingPolicy, ledger: Ledger | None) -> 
 
 def _no_submissions(given: Given) -> None:
     if given.submissions is not None:
-        raise InvalidInput(f"--submissions is for what is drawn, {PAI} and {ACME}.")
+        raise InvalidInput(f"--submissions is for what is drawn: {', '.join(DRAWN)}.")
 
 
 def _read_text(path: Path) -> str:

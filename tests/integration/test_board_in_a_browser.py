@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import pytest
 from playwright.sync_api import Page, expect, sync_playwright
 
-from tests.board.conftest import LIVE, OVER, REFUSED, Home, make_home
+from tests.board.conftest import LIVE, OVER, REFUSED, SECOND, Home, make_home
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 START_MS_MAX = 120_000
@@ -120,6 +120,33 @@ def test_comparing_shows_two_runs_over_each_other(window: Window) -> None:
         "lines => lines.map(each => getComputedStyle(each).stroke)"
     )
     assert len(set(colours)) == 2
+
+
+def test_a_run_is_hidden_by_its_box_and_stays_so_while_the_page_is_live(window: Window) -> None:
+    page = window.open(f"/compare?run={LIVE}&run={SECOND}")
+    loss = page.locator("figure", has=page.get_by_text("loss", exact=True)).first
+    page.locator("#show-a1").focus()
+    page.keyboard.press("Space")
+    expect(loss.locator("polyline.a1").first).to_be_hidden()
+    expect(loss.locator("polyline.a0").first).to_be_visible()
+    before = loss.locator("svg").get_attribute("data-x1") or "nan"
+    window.home.live.grow(5)
+    grown = f"{float(before) + 5:g}"
+    expect(loss.locator("svg")).to_have_attribute("data-x1", grown, timeout=ANSWER_MS_MAX)
+    expect(loss.locator("polyline.a1").first).to_be_hidden()
+    loss.locator("svg").hover()
+    shown = page.locator("figcaption output").first.inner_text()
+    assert len(shown.split(" · ")) == 2  # the step, and the value of the run that is shown
+
+
+def test_a_value_is_read_back_from_a_logarithmic_axis(window: Window) -> None:
+    page = window.open(f"/runs/{LIVE}")
+    page.get_by_role("link", name="log", exact=True).click()
+    page.wait_for_url("**?y=log")
+    edge = page.locator("figure svg[data-log]").first
+    numbers = "each => [+each.dataset.y0, +each.dataset.y1, valueAt(each.dataset, 0.5)]"
+    low, high, middle = edge.evaluate(numbers)
+    assert middle == pytest.approx((low * high) ** 0.5)
 
 
 def test_the_keyboard_leads_to_a_run_and_back(window: Window) -> None:

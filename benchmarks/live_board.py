@@ -27,6 +27,7 @@ REFRESHES = 5
 AT_MOST = {
     "live_board_fleet_first_s": 1.0,
     "live_board_fleet_s": 1.0,
+    "live_board_fleet_kb": 150.0,
     "live_board_run_first_s": 1.0,
     "live_board_run_s": 1.0,
     "live_board_compare_s": 1.0,
@@ -37,6 +38,7 @@ AT_MOST = {
 WHY = {
     **dict.fromkeys(AT_MOST, "the machine was busy"),
     "live_board_requests_of_a_run_in_the_fleet": "a run was read anew",
+    "live_board_fleet_kb": "a row of the fleet grew: it has 750 bytes",
     "live_board_memory_mb": "journals or pictures are kept",
 }
 
@@ -107,6 +109,8 @@ def look(home: Path) -> dict[str, float]:
             raise RuntimeError(f"{len(sources.fleet().readings)} of {RUNS} runs were read")
         time.sleep(0.1)
     found["live_board_fleet_all_read_s"] = time.monotonic() - began_at
+    with urlopen(address, timeout=PAGE_S_MAX) as reply:
+        found["live_board_fleet_kb"] = len(reply.read()) / 1000
     time.sleep(FLEET_FRESH_S)
     count.clear()
     seconds = []

@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import shutil
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -21,6 +21,7 @@ from functools import lru_cache
 from hashlib import sha256
 from itertools import islice
 from pathlib import Path
+from typing import TypeVar
 from uuid import uuid4
 
 from tracks_dagster.stores.journal_columns import (
@@ -50,6 +51,10 @@ FETCHES = 8  # requests to the store at once
 FETCHED_MAX = 32  # objects in memory before they are used
 INDEXES_MAX = 4096  # of blocks, in memory
 WHOLE = "whole"  # the file that holds where a journal ended that nobody writes to any more
+
+
+S = TypeVar("S")
+T = TypeVar("T")
 
 
 class CacheLost(Exception):
@@ -148,7 +153,7 @@ def _new_lines(
     offsets = offsets[max(0, bisect_right(offsets, begin) - 1) :]
     keys = [f"{prefix}{offset:012d}.jsonl" for offset in offsets]
     torn, end = b"", begin  # torn: a line that the next segment continues
-    for number, (offset, read) in enumerate(zip(offsets, _fetch(store, keys), strict=True), 1):
+    for number, (offset, read) in enumerate(zip(offsets, _each(store.get, keys), strict=True), 1):
         data = read or b""  # one that is gone
         if offset > end or len(torn) > LINE_BYTES_MAX:  # a segment never came
             torn, end = b"", max(offset, end)
@@ -160,15 +165,15 @@ def _new_lines(
             yield _Lines(end=end - len(torn), data=whole + newline, is_final=is_final)
 
 
-def _fetch(store: ObjectStore, keys: Sequence[str]) -> Iterator[bytes | None]:
-    """Yield the objects, in order; None for one that is gone."""
-    if len(keys) <= 2:  # a look at a living run: threads cost more than they bring
-        yield from map(store.get, keys)
+def _each(do: Callable[[S], T], things: Sequence[S]) -> Iterator[T]:
+    """Yield what `do` returns for each, in order, some at once: most wait for a store."""
+    if len(things) <= 2:  # a look at a living run: threads cost more than they bring
+        yield from map(do, things)
         return
-    left = iter(keys)
+    left = iter(things)
     with ThreadPoolExecutor(FETCHES, thread_name_prefix="journal") as threads:
         while some := list(islice(left, FETCHED_MAX)):
-            yield from threads.map(store.get, some)
+            yield from threads.map(do, some)
 
 
 # --- in blocks --------------------------------------------------------------------------------------
@@ -203,9 +208,12 @@ class _Blocks:
             return
         obsolete = [block for block in self._blocks if block.end > common]
         self._blocks = [block for block in self._blocks if block.end <= common]
-        keys = [prefix + file_name(*stretch) for stretch in chain]
-        for (begin, end), data in zip(chain, _fetch(store, keys), strict=True):
-            block = None if data is None else _copied(data, begin, end, self._folder)
+
+        def copy(stretch: tuple[int, int]) -> Block | None:
+            data = store.get(prefix + file_name(*stretch))
+            return None if data is None else _copied(data, *stretch, self._folder)
+
+        for block in _each(copy, chain):
             if block is None:
                 break
             self._blocks.append(block)

@@ -86,6 +86,14 @@ def test_each_code_has_the_certificate_that_its_own_tests_left(project: Path) ->
     assert (by_color[False]["passed_count"], by_color[False]["failed_count"]) == (1, 1)
 
 
+def test_a_file_that_cannot_be_imported_leaves_a_red_certificate(project: Path) -> None:
+    (project / "tests" / "test_more.py").write_text("import no_such_module\n")
+    done = run(project, "--tracks")
+    assert done.returncode == pytest.ExitCode.INTERRUPTED
+    assert ": red, 1 failed." in done.stdout
+    assert [row["is_green"] for row in rows(project)] == [False]
+
+
 def test_workers_count_what_is_left_out_and_which_checks_ran(project: Path) -> None:
     done = run(project, "--tracks", "-n", "2", "-p", "xdist", "-k", "finite")
     assert done.returncode == 0, done.stdout + done.stderr

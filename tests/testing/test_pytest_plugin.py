@@ -168,7 +168,8 @@ def test_a_file_that_cannot_be_collected_is_a_failure(target: Target) -> None:
     for name, is_bad in (("tests/test_model.py", True), ("tests", False)):
         report: Any = SimpleNamespace(nodeid=name, failed=is_bad)
         session.certifying.pytest_collectreport(report)
-    session.end(1)
+    session.end(pytest.ExitCode.INTERRUPTED)
+    assert not certified(target).is_green
     assert certified(target).findings == ("tests/test_model.py",)
 
 
@@ -317,9 +318,9 @@ def test_tests_of_a_folder_below_are_a_part(project: Path) -> None:
 
 def test_the_report_is_bounded() -> None:
     names = {
-        f"{number}{'x' * 2 * NODE_ID_CHARACTERS_MAX}": PASSED for number in range(2 * TESTS_MAX)
+        f"{number}{'é' * 2 * NODE_ID_CHARACTERS_MAX}": PASSED for number in range(2 * TESTS_MAX)
     }
-    report = Ran(outcomes=names, checks=Counter(check_same=1)).report()
+    report = Ran(outcomes=names, errors=list(names), checks=Counter(check_same=1)).report()
     assert len(report) < 4 * 1024 * 1024
     assert json.loads(report)["counts"] == {"passed": 2 * TESTS_MAX}
 

@@ -27,6 +27,7 @@ from tracks_dagster.retry.stages import SHIPPED, STRICT, StagePolicy
 from tracks_dagster.review.daily import MatterKind
 from tracks_dagster.review.effects.daily import review_day
 from tracks_dagster.review.effects.explain.run import explain_run
+from tracks_dagster.review.effects.explain.summary import run_summary
 from tracks_dagster.review.effects.explain.text import run_text
 from tracks_dagster.stores.journals import journal_prefix
 from tracks_dagster.track.bodies import (
@@ -151,7 +152,7 @@ def test_in_an_empty_home_a_full_run_is_refused_with_every_command(house: House)
 def test_it_passes_after_tests_smoke_and_canary_and_says_on_what(house: House) -> None:
     declared = house.ready().declare()
     assert declared.passed_gates == {
-        "tests": f"tests of {sha256_hex(CODE)[:12]} by ann",
+        "tests": f"{sha256_hex(CODE)[:12]} by ann",
         "smoke": "smoke-0",
         "canary": "canary-1",
     }
@@ -254,6 +255,8 @@ def test_a_skipped_gate_stands_in_the_declaration_and_in_its_explanation(house: 
     assert row["skipped_why"] == "A demo in an hour."
     told = run_text(explain_run(house.tracks, "big"))
     assert "Declared without canary, by ann: A demo in an hour." in told
+    short = run_summary(explain_run(house.tracks, "big"), width=80)
+    assert "Declared without canary, by ann: A demo in an hour." in short
     day = review_day(house.ledger, date(2026, 1, 31), now=house.clock())
     [skips] = [each for each in day.matters if each.kind is MatterKind.GATE]
     assert skips.shown[0].what == "declared without canary, by ann: A demo in an hour."

@@ -223,7 +223,7 @@ def _certificate(row: Mapping[str, Json]) -> ShownCertificate:
     return ShownCertificate(
         what=row["what"],
         is_green=row["is_green"],
-        name=f"{row['what']} of {row['code_sha256'][:12]} by {row['certified_by']}",
+        name=f"{row['code_sha256'][:12]} by {row['certified_by']}",
         at=row["certified_at"],
         words=f"{counts}{': ' + ', '.join(found) if found else ''}",
     )

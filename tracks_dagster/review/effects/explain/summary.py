@@ -88,6 +88,8 @@ def run_summary(run: RunExplanation, *, width: int) -> str:
     parts = [*_answer(newest, run.cost), history, *_background(newest)]
     if newest.next.what == "finished":  # its head says so
         parts = [part for part in parts if part.label != "what follows"]
+    if run.gates:
+        parts.insert(1, _Part("gates", run.gates, 1))
     if run.promotions:
         parts.insert(1, _Part("promotion", run.promotions[-1:], 1))
     return _fitted([_run_head(run, newest), *_warnings(run)], parts, _more(run.run_id), width)

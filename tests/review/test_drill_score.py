@@ -100,7 +100,8 @@ def test_what_ends_nothing_is_found_by_its_alert_and_stopped_then(
     tracks: Tracks, store: FakeObjectStore, text: str, rule: str
 ) -> None:
     history, drill = begun(text)
-    history.add(Kind.ALERT, Alert(rule=rule, text="found"), attempt_id=1)
+    about = {"about": ["rank 1"]} if rule == "slow_rank" else {}
+    history.add(Kind.ALERT, Alert(rule=rule, text="found", data=about), attempt_id=1)
     history.end("user_cancelled", last_step=30).finish("user")
     found = row(tracks, store, history, drill)
     assert found.is_right, found.missing
@@ -138,13 +139,16 @@ def test_a_slow_rank_is_found_by_its_own_alert_after_the_fault(
     tracks: Tracks, store: FakeObjectStore
 ) -> None:
     history, drill = begun("slow@13,rank=1")
-    for rank in (0, 1):
-        data = {"about": [f"rank {rank}"]}
-        history.add(Kind.ALERT, Alert(rule="slow_rank", text="", data=data), attempt_id=1)
+    whole_gang = Alert(rule="step_time", text="Systemic.")
+    others, own = (
+        Alert(rule="slow_rank", text="Local.", data={"about": [f"rank {rank}"]}) for rank in (0, 1)
+    )
+    for alert in (whole_gang, others, own):
+        history.add(Kind.ALERT, alert, attempt_id=1)
     history.end("user_cancelled", last_step=30).finish("user")
     found = row(tracks, store, history, drill)
     assert found.is_right, found.missing
-    assert found.detection_s == 21.0  # the note, a commit and the other rank's alert, 7 s each
+    assert found.detection_s == 28.0  # the note, a commit and two alerts before it, 7 s each
 
 
 def test_an_evaluator_that_crashed_is_found_by_the_end_of_its_eval(

@@ -175,10 +175,10 @@ def alerted_at(state: RunState, drill: Drill) -> datetime | None:
 
 
 def _is_found_by(drill: Drill, alert: Alert) -> bool:
-    """Whether an alert is of the drill's kind, and of its rank where both name one."""
-    about = alert.data.get("about")
-    is_other = drill.rank is not None and about and f"rank {drill.rank}" not in about
-    return alert.rule in ALERTED.get(drill.kind, ()) and not is_other
+    """Whether an alert is of the drill's kind, and names its rank where it is of one."""
+    is_of_kind = alert.rule in ALERTED.get(drill.kind, ())
+    about = alert.data.get("about", ())
+    return is_of_kind and (drill.rank is None or f"rank {drill.rank}" in about)
 
 
 def has_fired(state: RunState) -> bool:

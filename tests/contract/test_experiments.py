@@ -1,0 +1,53 @@
+"""An experiment, its trials and other seeds are read alike from SQLite and from a real Postgres."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.attempts.test_contracts import trained
+from tests.attempts.test_runs import REQUEST
+from tests.deciders import world_of
+from tests.fakes import FakeObjectStore
+from tests.histories import History
+from tests.policies import policy_of
+from tests.stories import Story
+from tracks_dagster.attempts.effects.runs import declare
+from tracks_dagster.data.effects.promotion import promote
+from tracks_dagster.ledger.effects.database.sql_ledger import SqlLedger
+from tracks_dagster.ledger.effects.projector import Projector
+from tracks_dagster.ledger.effects.tracks import Tracks
+from tracks_dagster.review.effects.experiments import read_experiment
+from tracks_dagster.track.errors import InvalidInput
+
+
+def test_an_experiment_has_its_runs_and_the_baseline_that_they_name(
+    ledger: SqlLedger, store: FakeObjectStore
+) -> None:
+    trained(store, "r-0", 1, loss=3.0)
+    for run_id, experiment in (("r-1", "rates"), ("r-2", "depth"), ("r-3", None)):
+        baseline = None if experiment is None else "r-0"
+        History(run_id).declare(experiment=experiment, baseline=baseline).open().write_to(store)
+    Projector(store, ledger).scan()
+    baseline, run = read_experiment(ledger, "rates", runs_max=5)
+    assert (baseline.run_id, baseline.metric, baseline.value) == ("r-0", "loss", 3.0)
+    assert (run.run_id, run.experiment, run.baseline, run.metric) == ("r-1", "rates", "r-0", None)
+    of_family = read_experiment(ledger, "gpt", runs_max=5)
+    assert [each.run_id for each in of_family] == ["r-0", "r-1", "r-2", "r-3"]
+    assert read_experiment(ledger, "none", runs_max=5) == []
+
+
+def test_trials_and_other_seeds_are_counted(
+    ledger: SqlLedger, store: FakeObjectStore, tracks: Tracks, data: Story
+) -> None:
+    best = trained(store, "r-1", 1).resumable[-1]
+    trained(store, "r-2", 2)
+    trial = replace(REQUEST, run_id="s-1", workload_class="sweep", experiment="wider")
+    policy = policy_of("tuning: {trials: 1}\npromotion: {seeds: 1}")
+    declare(tracks, trial, policy=policy, ledger=ledger)
+    Projector(store, ledger).scan()
+    with pytest.raises(InvalidInput, match=r"^Refused by policy tuning\.trials: "):
+        declare(tracks, replace(trial, run_id="s-2"), policy=policy, ledger=ledger)
+    world = world_of(tracks, ledger, policy=policy)
+    assert promote(world, best, alias="best", by="ann", why="It is the best.").promoted

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta, timezone
 from random import Random
 from typing import Any
 
@@ -145,6 +145,20 @@ def test_a_query_gives_times_truths_and_sums_the_same_way(ledger: SqlLedger) -> 
 def test_a_query_cannot_write(ledger: SqlLedger, sql: str) -> None:
     with pytest.raises(LedgerError, match="Cannot read the ledger at"):
         ledger.query(sql)
+
+
+def test_a_query_takes_a_time_in_any_zone_and_no_naive_one(ledger: SqlLedger) -> None:
+    run = random_run(Random(5))
+    ledger.apply("runs/r-1", expected=None, advanced=cursor(3), rows=run_rows(run.state))
+    sql = "select run_id from training_runs where declared_at > :at"
+    [row] = ledger.query("select declared_at from training_runs")
+    declared_at = row["declared_at"].astimezone(timezone(timedelta(hours=9)))
+    found = [
+        len(ledger.query(sql, {"at": declared_at + timedelta(microseconds=by)})) for by in (-1, 0)
+    ]
+    assert found == [1, 0]
+    with pytest.raises(ValueError, match="no time zone"):
+        ledger.query(sql, {"at": datetime(2026, 1, 1)})  # noqa: DTZ001  # what is refused
 
 
 def test_a_text_with_a_nul_is_projected(ledger: SqlLedger) -> None:

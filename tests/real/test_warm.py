@@ -191,6 +191,22 @@ def test_a_child_that_cannot_be_prepared_ends_and_is_no_second_parent(
     wait_for(lambda: good.poll() == 0)
 
 
+def test_a_parent_that_cannot_start_is_not_tried_at_each_start(tmp_path: Path) -> None:
+    address = tmp_path / "socket"
+
+    def tried() -> subprocess.Popen[bytes]:
+        assert not warm.ensure(address, ["no_such_module"], environment(tmp_path))
+        return warm._started[-1]
+
+    first = tried()
+    assert tried() is first
+    long_ago = time.time() - warm.AGAIN_S
+    os.utime(f"{address}.failed", (long_ago, long_ago))
+    again = tried()
+    assert again is not first
+    assert tried() is again
+
+
 def test_a_parent_that_has_ended_is_no_zombie_once_another_is_needed(
     address: Path, start: warm.Start
 ) -> None:

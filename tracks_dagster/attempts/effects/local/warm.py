@@ -42,6 +42,7 @@ RUN_WORKERS, GANGS = ".run", ".gang"  # what the names of their addresses end wi
 MODULE = "tracks_dagster.attempts.effects.local.warm"
 IDLE_S_MAX = 120.0
 IMPORT_S_MAX = 60.0  # until one listens; then the caller starts an interpreter itself
+AGAIN_S = 300.0  # from one that could not start to the next try
 ANSWER_S_MAX = 10.0
 POLL_S = 0.05
 LOOK_S = 1.0  # from one look whether it is still needed to the next
@@ -172,10 +173,15 @@ def ask(address: Path, start: Start, output: int, errors: int | None = None) -> 
 def ensure(address: Path, modules: Sequence[str], environment: Mapping[str, str]) -> bool:
     """Start a warm parent at `address` unless one listens, and wait for it; whether one listens.
 
-    environment: the whole of it, for the parent and so for its children.
+    environment: the whole of it, for the parent and so for its children. After one that could not
+    start nobody tries again for AGAIN_S: each try may take IMPORT_S_MAX.
     """
     if _listens(address):
         return True
+    failed = address.with_name(f"{address.name}.failed")
+    with suppress(OSError):
+        if 0 <= time.time() - failed.stat().st_mtime < AGAIN_S:
+            return False
     child = subprocess.Popen(
         [sys.executable, "-m", MODULE, str(address), *modules],
         env=dict(environment),
@@ -188,7 +194,11 @@ def ensure(address: Path, modules: Sequence[str], environment: Mapping[str, str]
         if _listens(address):
             return True
         time.sleep(POLL_S)
-    return _listens(address)
+    if _listens(address):  # another one was faster
+        return True
+    with suppress(OSError):
+        failed.touch()
+    return False
 
 
 def fork(start: Start, output: int) -> Forked | None:

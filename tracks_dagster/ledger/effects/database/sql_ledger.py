@@ -30,7 +30,7 @@ from tracks_dagster.ledger.effects.database.tables import (
 from tracks_dagster.ledger.ports import Cursor, Row
 from tracks_dagster.ledger.track_states import owned_rows
 from tracks_dagster.track.errors import LedgerError
-from tracks_dagster.track.records import Json
+from tracks_dagster.track.records import Json, format_time
 
 _COLUMNS = [column for table in metadata.tables.values() for column in table.columns]
 _TIMES = {column.name for column in _COLUMNS if isinstance(column.type, UtcTime)}
@@ -76,12 +76,17 @@ class SqlLedger:
     def query(
         self, sql: str, parameters: Mapping[str, Json] | None = None
     ) -> list[dict[str, Json]]:
-        """Return the rows of one read-only SELECT with `:name` parameters.
+        """Return the rows of one read-only SELECT with `:name` parameters, of which times are aware.
 
         A column that is named as one of the ledger's times or truths comes as a datetime or a bool.
         """
+        # As text a time is compared right by both databases; SQLite would write it in another form.
+        given = {
+            name: format_time(value) if isinstance(value, datetime) else value
+            for name, value in (parameters or {}).items()
+        }
         with transaction(self._engine, "read", write=False) as connection:
-            rows = connection.execute(sa.text(sql), dict(parameters or {})).mappings().all()
+            rows = connection.execute(sa.text(sql), given).mappings().all()
         return [{name: _plain(name, value) for name, value in row.items()} for row in rows]
 
     def search(

@@ -6,9 +6,11 @@ accelerator computes costs the host as much. The driver of a GPU is asked by a t
 
 from __future__ import annotations
 
+import json
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,8 @@ from torch import nn
 
 from benchmarks.step import costs, decile, training_steps
 from tracks_dagster.stores import open_store
+from tracks_dagster.stores.journal_columns import ColumnsWriter
+from tracks_dagster.track.records import format_time
 from tracks_dagster.training.journal import Journal
 from tracks_dagster.training.launch import utc_now
 from tracks_dagster.training.signals.device_watch import LOOK_EVERY_S, DeviceWatch
@@ -26,6 +30,7 @@ from tracks_dagster.training.signals.rank_figures import OVER_STEPS, RankFigures
 ROUNDS = 2000
 LOOKS = 200
 RANKS = 64
+STEPS, SEGMENTS, METRICS = 1000, 40, 6  # of a segment whose columns are stored
 
 STEP_S = 0.1
 
@@ -47,6 +52,7 @@ def run() -> dict[str, float]:
         "hooks_of_a_pass_us": hooks_s,
         f"ranks_line_of_{RANKS}_us": ranks_s / OVER_STEPS,
         "device_line_us": device_s * step_s / LOOK_EVERY_S,
+        "columns_us": _columns(),
     }
     cost_s = sum(parts_s.values())
     return {
@@ -89,6 +95,21 @@ def _lines(folder: Path) -> tuple[float, float]:
     ]
     journal.close(ship=False)
     return decile(ranks_s), decile(device_s)
+
+
+def _columns() -> float:
+    """Return the seconds that storing a step's columns takes, in the thread that ships the journal."""
+    line = {"kind": "step", "t": format_time(utc_now()), "loss": 1.25, "step_s": 0.123456}
+    own = {f"metric_{number}": number / 7 for number in range(METRICS)}
+    lines = (json.dumps({**line, "step": step, "metrics": own}) + "\n" for step in range(STEPS))
+    segment = "".join(lines).encode()
+    with tempfile.TemporaryDirectory(prefix="tracks-bench-") as folder:
+        writer = ColumnsWriter(open_store(folder), journal="journal/")
+        taken = [
+            _seconds(partial(writer.add, offset, segment))
+            for offset in range(0, SEGMENTS * len(segment), len(segment))
+        ]
+    return decile(taken) / STEPS
 
 
 def _seconds(action: Callable[[], Any]) -> float:

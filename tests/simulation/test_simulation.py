@@ -373,7 +373,7 @@ def test_a_simulation_with_the_mean_of_a_memoryless_world_comes_near_the_closed_
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(4))  # a minute each of an idle core
 def test_ours_keeps_most_of_llama_3s_days_whatever_their_order(seed: int) -> None:
     costs = Costs(step_s=5.0, blocking_s=30.0, restart_s=300.0)
     outcome = simulate(llama3(costs, seed=seed, person_after_s=900.0), OURS, advised(30.0))

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tracks_dagster.retry import contracts
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.retry.stages import LIGHT, STRICT, StageRule, stage_lines
 from tracks_dagster.settings import read_policy_file
@@ -27,6 +28,7 @@ def read(folder: Path, text: str):  # type: ignore[no-untyped-def]
 
 def test_a_file_changes_what_it_names(tmp_path: Path) -> None:
     assert read(tmp_path, "profile: strict") == STRICT
+    assert read_policy_file(tmp_path / "policy.yaml").contracts == contracts.STRICT
     text = """
 stages:
   fresh: 2d

@@ -9,7 +9,14 @@ import pytest
 
 from tests.histories import History
 from tracks_dagster.ledger.prices import Prices
-from tracks_dagster.retry.caps import check_cap, cost_of, max_cost_of, over_day_cap, over_run_cap
+from tracks_dagster.retry.caps import (
+    check_cap,
+    cost_of,
+    max_cost_of,
+    over_day_cap,
+    over_run_cap,
+    over_stage_time,
+)
 from tracks_dagster.retry.decide import decide
 from tracks_dagster.retry.decision import Refuse
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
@@ -52,6 +59,21 @@ def test_an_open_attempt_with_leased_devices_costs_from_its_claim_on() -> None:
     assert cost_of(history.state, PRICES, minute).amount == pytest.approx(1.12)  # 2 × 60 s more
     history.supervise("dagster-2", held=held).place()  # it adopts the gang
     assert cost_of(history.state, PRICES, minute).amount == pytest.approx(1.12)
+
+
+def test_the_time_of_a_stage_counts_from_the_placement_on_as_the_record_of_the_end_does() -> None:
+    held = HeldDevices(pool="local/box", seq=4, devices=("GPU-0", "GPU-1"), why="free")
+    history = History().declare(max_device_s=300.0, stage="smoke").open().supervise(held=held)
+    assert over_stage_time(history.state, history.at + timedelta(hours=1)) is None
+    history.place().restore().commit(10)
+    placed_at = history.state.attempts[-1].placed_at
+    assert placed_at is not None
+    assert over_stage_time(history.state, placed_at + timedelta(seconds=299)) is None
+    assert over_stage_time(history.state, placed_at + timedelta(seconds=300)) is not None
+    history.stop(BUDGET).end("budget_exhausted", last_step=15, device_seconds=602.0)
+    refused = decide(history.state, DEFAULT_POLICY, history.at)
+    assert isinstance(refused, Refuse)
+    assert (refused.limit, "with fewer steps" in refused.what_to_do) == ("stage_time", True)
 
 
 def test_a_device_without_a_price_is_told_and_guessed_at_by_nobody() -> None:

@@ -54,7 +54,7 @@ def cost_of(state: RunState, prices: Prices, now: datetime) -> Cost:
     """Return what all attempts cost by `now`."""
     amount = unpriced_s = 0.0
     for attempt in state.attempts:
-        seconds = _device_s(attempt, now)
+        seconds = _device_s(attempt, now, _leased_at(attempt) or attempt.placed_at)
         price = prices.of(accelerator_of(attempt), attempt.opened.compute.device_class)
         if price is None:
             unpriced_s += seconds
@@ -88,7 +88,8 @@ def over_stage_time(state: RunState, now: datetime) -> str | None:
     most, ranks = state.declared.max_device_s, state.declared.compute.ranks
     if most is None:
         return None
-    worked_s = sum(_device_s(attempt, now) for attempt in state.attempts) / ranks
+    # From its placement on, as the record of its end counts: then both say the same of one attempt.
+    worked_s = sum(_device_s(each, now, each.placed_at) for each in state.attempts) / ranks
     if worked_s < most:
         return None
     stage = state.declared.stage
@@ -143,10 +144,9 @@ def _day_caps(
         yield f"owner {declared.owner}", owner.money_per_day, of_owner
 
 
-def _device_s(attempt: AttemptState, now: datetime) -> float:
+def _device_s(attempt: AttemptState, now: datetime, began_at: datetime | None) -> float:
     if attempt.ended is not None:
         return attempt.ended.device_seconds
-    began_at = _leased_at(attempt) or attempt.placed_at
     if began_at is None:
         return 0.0
     ranks = attempt.opened.compute.ranks if attempt.placed is None else attempt.placed.world_size

@@ -53,12 +53,12 @@ from tracks_dagster.wiring import utc_now
 
 FRESH_S = 1.0  # of a run's page: a browser asks for it every two seconds
 FLEET_FRESH_S = 4.0
-FLEET_S_MAX = 0.4  # until the fleet is shown, however many runs were read by then
+FLEET_S_MAX = 0.3  # until the fleet is shown, however many runs were read by then
 RUNS_MAX = 500  # of the fleet
 RECENT = timedelta(hours=24)  # for so long a run that ended, or was refused, is listed
 # That read runs: a store elsewhere is mostly waited for; of one in a folder the lines are parsed, and
 # more threads would only hold up the one that renders the page.
-THREADS_FAR, THREADS_NEAR = 8, 2
+THREADS_FAR, THREADS_NEAR = 8, 1
 PAGES_KEPT_MAX, CURVES_KEPT_MAX, MAPS_KEPT_MAX = 64, 12, 4
 READS_MAX = 3  # of curves, at once
 EXPERIMENT_RUNS_MAX = 50

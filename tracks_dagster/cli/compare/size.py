@@ -244,7 +244,7 @@ class _Sizes:
     def __init__(self, given: Settings, subject: Subject, *, measures: bool) -> None:
         if subject.program is not None and subject.program.by_files:
             raise InvalidInput(
-                f"{subject.declared.model_family} joins by files and exit codes (join: files), so "
+                f"{subject.declared.model_family} joins by files and exit codes (kind: folder), so "
                 "nothing in it can be asked to end after two steps; it cannot be sized."
             )
         self._given = given

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -205,6 +206,15 @@ def test_a_parent_that_cannot_start_is_not_tried_at_each_start(tmp_path: Path) -
     again = tried()
     assert again is not first
     assert tried() is again
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_child_that_is_let_go_while_it_lives_leaves_no_socket_open() -> None:
+    ours, its = socket.socketpair()
+    child = warm.Child(1, ours)
+    del child, ours  # an open one would be a ResourceWarning, and so an error
+    assert its.recv(1) == b""  # the other end is told
+    its.close()
 
 
 def test_a_parent_that_has_ended_is_no_zombie_once_another_is_needed(

@@ -93,6 +93,10 @@ class Child:
         self._connection = connection
         self._code: int | None = None
 
+    def __del__(self) -> None:
+        """Close what nobody can ask any more: a launcher may be let go while its gang trains on."""
+        self.close()
+
     def poll(self) -> int | None:
         """Return its exit code, -N for signal N; None while it lives, and where nobody knows it."""
         if self._code is None and self._connection.fileno() >= 0:

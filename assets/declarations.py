@@ -178,7 +178,7 @@ class TrainingRunConfig(Config):
         description="Declare it without these of what its stage needs by the policy: [canary].",
     )
     skip_why: str | None = Field(
-        default=None, description="Why a gate is skipped; both stand in the record."
+        default=None, description="Why a gate is skipped; gate and reason are recorded."
     )
     workload_class: str | None = Field(
         default=None,
@@ -234,11 +234,12 @@ def training_runs_of(projects: Iterable[Registered]) -> AssetsDefinition:
         filled = _filled_in(context)
         try:
             policy = app.policy
-            request = within_policy(_request(app, filled, policy), policy.contracts)
-            request = limited(request, policy)
+            asked, settings = _request(app, filled, policy), app.settings
+            request = limited(within_policy(asked, policy.contracts), policy)
             if request.max_cost is not None:
-                check_cap(request.max_cost, load_prices(app.settings), request.device_class)
-            settings = app.settings
+                is_by_policy = request.max_cost != asked.max_cost
+                prices = load_prices(settings)
+                check_cap(request.max_cost, prices, request.device_class, is_by_policy=is_by_policy)
             check_heard(
                 policy.contracts, request.stage, request.team, partial(load_notify, settings)
             )

@@ -5,16 +5,19 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import pytest
 
 from tests.attempts.test_runs import REQUEST
+from tests.bodies import TRAIN
 from tests.deciders import decided_promotion, settled_run, world_of
 from tests.fakes import FakeObjectStore
 from tests.histories import History
 from tests.policies import policy_of
 from tests.stories import Story
 from tracks_dagster.attempts.effects.branches import find_origin
+from tracks_dagster.attempts.effects.manual_retry import ManualRetry, retry_by_person
 from tracks_dagster.attempts.effects.runs import RunRequest, declare
 from tracks_dagster.data.effects.evals import waive
 from tracks_dagster.data.effects.promotion import promote
@@ -110,13 +113,15 @@ def test_a_parameter_is_a_key_of_the_config_in_that_role(data: Story, tracks: Tr
 
 
 def test_a_team_that_the_queue_does_not_know_is_refused(data: Story, tracks: Tracks) -> None:
-    assert "'unknown' is no team" in refusal(tracks, "scheduling: {teams: {vision: {devices: 8}}}")
+    words = refusal(tracks, "scheduling: {teams: {vision: {devices: 8}}}")
+    assert words.startswith("Refused by policy scheduling.teams: 'unknown' is no team; ")
 
 
 def test_a_failure_that_may_not_be_retried_is_not(store: FakeObjectStore, tracks: Tracks) -> None:
     History().declare().open().place().end("hang", last_step=3).write_to(store)
     policy = policy_of("fault_tolerance: {reasons: {hang: {count: 0}}}")
-    assert settled_run(tracks, policy=policy).what == "refused"
+    settled = settled_run(tracks, policy=policy)
+    assert (settled.what, "hang is not retried" in settled.why) == ("refused", True)
 
 
 # --- tracking and monitoring: what makes a run valid ----------------------------------------------
@@ -206,6 +211,30 @@ def test_without_a_name_nobody_raises_a_cap() -> None:
         check_raised_cap(contracts, 200.5, by="ann", owner="ann")
 
 
+def test_a_retry_raises_a_cap_only_for_who_may(tracks: Tracks, store: FakeObjectStore) -> None:
+    text = "cost: {max_cost: 200}\ngovernance: {may_raise_cap: [grace]}"
+    world = world_of(tracks, policy=policy_of(text))
+    for run_id, cap in (("r-1", 200.0), ("r-2", 500.0)):
+        history = History(run_id).declare(max_cost=cap)
+        history.open().place().restore().commit(20).end("preempted").write_to(store)
+    more = ManualRetry(name="ann", why="It needs more.", max_cost=300.0)
+    with pytest.raises(InvalidInput, match=r"^Refused by policy cost\.max_cost: a max cost of 300"):
+        retry_by_person(world, "r-1", more)
+    assert len(tracks.run("r-1").attempts) == 1
+    retry_by_person(world, "r-1", replace(more, name="grace"))
+    retry_by_person(world, "r-2", more)  # 300 is less than the 500 that it has
+    assert tracks.run("r-2").attempts[-1].opened.max_cost == 300.0
+
+
+def test_every_rule_that_is_violated_is_named_at_once(data: Story, tracks: Tracks) -> None:
+    text = "submission: {required_fields: [on_call]}\ncost: {max_cost: 200}"
+    words = refusal(tracks, text, replace(REQUEST, max_cost=500.0))
+    assert re.findall(r"Refused by policy ([\w.]+)", words) == [
+        "submission.required_fields",
+        "cost.max_cost",
+    ]
+
+
 def test_an_experiment_has_so_many_trials(
     data: Story, tracks: Tracks, store: FakeObjectStore, ledger: Ledger
 ) -> None:
@@ -238,9 +267,14 @@ def trained(store: FakeObjectStore, run_id: str, seed: int, *, loss: float = 3.2
     """Store a run of that seed whose final checkpoint was measured."""
     history = History(run_id).declare(promotion=RULE, config={"steps": 40, "seed": seed})
     history.open().place().restore().commit(40).end("completed", last_step=40)
-    history.open_eval(history.state.resumable[-1])
-    history.end_eval(history.state.evals[-1].opened, metrics={"loss": loss}).write_to(store)
+    measured(history, loss=loss).write_to(store)
     return history.state
+
+
+def measured(history: History, *, loss: float = 3.25) -> History:
+    """Add an eval of the newest checkpoint."""
+    history.open_eval(history.state.resumable[-1])
+    return history.end_eval(history.state.evals[-1].opened, metrics={"loss": loss})
 
 
 def test_a_promotion_asks_for_other_seeds_that_meet_the_threshold_too(
@@ -261,6 +295,60 @@ def test_a_promotion_asks_for_other_seeds_that_meet_the_threshold_too(
     trained(store, "r-5", 5)
     Projector(store, ledger).scan()
     assert promote(world, best, alias="best", by="ann", why="It is the best.").promoted
+
+
+@pytest.mark.parametrize(
+    "what",
+    ["branch", "seed changed on the way", "config changed by a retry", "other data in a retry"],
+)
+def test_a_run_that_only_looks_like_another_seed_is_none(
+    what: str, tracks: Tracks, store: FakeObjectStore, ledger: Ledger
+) -> None:
+    best = trained(store, "r-1", 1).resumable[-1]
+    config = {"steps": 40, "seed": 1 if what == "seed changed on the way" else 2}
+    origin = best if what == "branch" else None
+    history = History("r-2").declare(promotion=RULE, config=config, branched_from=origin)
+    history.open().place().restore().commit(20).end("preempted", last_step=20)
+    changes: dict[str, Any] = {"config": {"steps": 40, "seed": 2}}
+    if what == "config changed by a retry":
+        changes = {"config": {**config, "lr": 0.5}}
+    if what == "other data in a retry":
+        changes["snapshot"] = replace(TRAIN, snapshot_id="0" * 64)
+    history.open(**changes).place().restore().commit(40).end("completed", last_step=40)
+    measured(history).write_to(store)
+    Projector(store, ledger).scan()
+    world = world_of(tracks, ledger, policy=policy_of("promotion: {seeds: 1}"))
+    with pytest.raises(InvalidInput, match=r"Refused by policy promotion\.seeds: 1 other seed of"):
+        promote(world, best, alias="best", by="ann", why="It is the best.")
+
+
+def test_a_remedy_that_keeps_the_computation_leaves_it_another_seed(
+    tracks: Tracks, store: FakeObjectStore, ledger: Ledger
+) -> None:
+    config = {"steps": 40, "seed": 1, "micro_batch": 4, "accumulation": 6}
+    for run_id, seed in (("r-1", 1), ("r-2", 2)):
+        history = History(run_id).declare(promotion=RULE, config={**config, "seed": seed})
+        history.open().place().restore().commit(20).end("gpu_oom", last_step=20)
+        halved = {"micro_batch": 2, "accumulation": 12} if seed == 2 else {}
+        history.open(config={**config, "seed": seed, **halved}).place().restore().commit(40)
+        measured(history.end("completed", last_step=40)).write_to(store)
+    Projector(store, ledger).scan()
+    world = world_of(tracks, ledger, policy=policy_of("promotion: {seeds: 1}"))
+    best = tracks.run("r-1").resumable[-1]
+    assert promote(world, best, alias="best", by="ann", why="It is the best.").promoted
+
+
+def test_without_a_key_for_the_seed_the_refusal_says_so(
+    tracks: Tracks, store: FakeObjectStore, ledger: Ledger
+) -> None:
+    history = History().declare(promotion=RULE, config={"steps": 40})
+    history.open().place().restore().commit(40).end("completed", last_step=40)
+    best = measured(history).state.resumable[-1]
+    history.write_to(store)
+    Projector(store, ledger).scan()
+    world = world_of(tracks, ledger, policy=policy_of("promotion: {seeds: 1}"))
+    with pytest.raises(InvalidInput, match="r-1 has no key for its seed"):
+        promote(world, best, alias="best", by="ann", why="It is the best.")
 
 
 def test_a_run_that_is_not_valid_is_not_promoted(tracks: Tracks, store: FakeObjectStore) -> None:
@@ -329,6 +417,15 @@ def test_a_run_keeps_at_least_what_the_policy_has(data: Story, tracks: Tracks) -
 
 
 # --- all together ---------------------------------------------------------------------------------
+
+
+def test_what_anyone_may_is_shown_in_words() -> None:
+    text = "governance: {may_raise_cap: none, may_waive: []}\ncost: {max_cost: 2500000}"
+    assert list(contract_lines(policy_of(text).contracts)) == [
+        "cost.max_cost: 2500000",
+        "governance.may_waive: nobody",
+        "governance.may_raise_cap: anyone",
+    ]
 
 
 def test_the_strict_contracts_say_a_line_for_each_rule() -> None:

@@ -150,3 +150,10 @@ def test_a_cap_that_nothing_would_meet_is_refused(
     with pytest.raises(InvalidInput, match=words):
         check_cap(amount, prices, "cpu")
     check_cap(5.0, PRICES, "cpu")
+
+
+def test_a_cap_that_nobody_asked_for_names_the_policys_rule() -> None:
+    with pytest.raises(
+        InvalidInput, match=r"of 5000000 \(policy\.yaml: cost\.max_cost, or money of"
+    ):
+        check_cap(5_000_000.0, None, "cpu", is_by_policy=True)

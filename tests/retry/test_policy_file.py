@@ -196,7 +196,7 @@ def test_the_ten_sections_are_those_that_the_docs_name() -> None:
         f"`{each.name.removesuffix('_s')}`" for s in fields(Contracts) for each in _keys(s.name)
     }
     assert [key for key in keys if key not in page] == []
-    example = page.split("A team of four:\n\n")[1].split("\n\nA")[0]
+    example = page.split("A team of four:\n\n")[1].split("\n\nOr")[0]
     assert good(dedent(example)).contracts != LIGHT
 
 
@@ -285,12 +285,29 @@ def test_the_storm_breaker_can_be_switched_off() -> None:
         ("monitoring: {required_signals: [[loss]]}", "each of the list is one name"),
         ("cost: {max_cost: 0}", "A cap in money is more than 0"),
         ("cost: {max_cots: 5}", "did you mean max_cost?"),
+        ("cost: {max_cost: 1e13}", "10000000000000.0 is no number from 0 to 1e+12"),
+        ("cost: {max_cost: .nan}", "'.nan' is no number"),
+        ("cost: {max_cost: true}", "true is no number"),
+        ("cost: {max_cost: 2026-01-31}", "'2026-01-31' is no number"),
+        ("submission:", "nothing is given where keys with values belong"),
+        ("submission: {required_fields: }", "nothing is no list"),
+        ("submission: {required_fields: [Owner]}", "did you mean owner?"),
+        ("Submission: {}", "did you mean submission?"),
+        ("promotion: {only_valid: yes}", "'yes' is neither true nor false"),
+        ("promotion: {seeds: 99999999999999999999}", "is no count"),
         ("tuning: {trials: many}", "'many' is no count"),
+        ("tuning: {trials: 0}", "An experiment has 1 trial or more"),
         ("tuning: {devices_per_team: 2}\nclasses: {sweep: {devices_per_team: 3}}", "give it once"),
         ("promotion: {seeds: -1}", "-1 is no count"),
         ("retention: {delete_after: 7}", "7 has no unit"),
         ("retention: {keep_last: 0}", "The newest checkpoint is always kept"),
+        ("retention: {keep_last: 20000}", "A run can keep 10000 checkpoints at most"),
+        ("retention: {delete_after: 400d}", "A run can keep them 366 d longer at most"),
         ("governance: {may_promote: ada}", "'ada' is no list"),
+        ("governance: {may_promote: [ada, 7]}", "each of the list is one name"),
+        ("governance: {teams: {owner: [ada]}}", "owner is whoever declared a run"),
+        ("governance: {teams: {a: [ada], b: [a]}}", "'a' in the team b is no person"),
+        ("governance: {teams: {a: [owner]}}", "'owner' in the team a is no person"),
         ("governance: {teams: {leads: ada}}", "'ada' is no list"),
     ],
 )

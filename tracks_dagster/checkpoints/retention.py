@@ -14,15 +14,13 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import Enum
 
-from tracks_dagster.track.bodies import RetentionRule
+from tracks_dagster.track.bodies import DELETE_AFTER_S_MAX, KEEP_MAX, RetentionRule
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.records import format_time
 from tracks_dagster.track.states.checkpoints import CheckpointRef
 from tracks_dagster.track.states.protection import against_deleting, against_superseding, newest
 from tracks_dagster.track.states.run_state import CheckpointState, RunState
 
-KEEP_MAX = 10_000  # of last and of best: more than any run commits
-DELETE_AFTER_S_MAX = 366 * 24 * 3600.0
 DIRECTIONS = ("min", "max")
 METRIC_NAME_CHARS_MAX = 64  # a commit record is small and holds no metric of a longer name
 

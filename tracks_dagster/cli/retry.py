@@ -32,7 +32,6 @@ from tracks_dagster.cli.compute_options import (
     compute_changes,
 )
 from tracks_dagster.retry.caps import check_cap
-from tracks_dagster.retry.contracts import check_raised_cap
 from tracks_dagster.settings import Settings, load_prices
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.names import LOCAL, check_run_id
@@ -113,8 +112,6 @@ def retry_command(
     policy = app.policy  # a wrong file is refused before anything is looked at
     state = app.tracks.run(check_run_id(run_id))
     last = state.last_attempt
-    if max_cost is not None:
-        check_raised_cap(policy.contracts, max_cost, by=by, owner=state.declared.owner)
     launcher = compute.get("launcher", LOCAL if last is None else last.opened.compute.launcher)
     changes = AttemptChanges(
         config=parse_settings(settings),

@@ -19,19 +19,26 @@ from tracks_dagster.scheduling.policy import SchedulingPolicy
 from tracks_dagster.track.bodies import MANUAL
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.states.run_state import AttemptState, RunState
-from tracks_dagster.track.text.units import about, duration
+from tracks_dagster.track.text.units import about, duration, money
 
 HOUR_S = 3600.0
 
 
-def check_cap(amount: float, prices: Prices | None, device_class: str | None) -> None:
+def check_cap(
+    amount: float,
+    prices: Prices | None,
+    device_class: str | None,
+    *,
+    is_by_policy: bool = False,
+) -> None:
     """Raise InvalidInput for a cap in money that is none, or that nothing would ever meet.
 
-    device_class: of the run; None where it is not known yet.
+    device_class: of the run; None where it is not known yet. is_by_policy: nobody asked for it.
     """
     if not (math.isfinite(amount) and amount > 0):
         raise InvalidInput(f"A max cost of {amount:g} is no amount of money; write more than 0.")
-    doing = f"A max cost of {amount:g} cannot be kept"
+    source = " (policy.yaml: cost.max_cost, or money of its stage)" if is_by_policy else ""
+    doing = f"A max cost of {money(amount)}{source} cannot be kept"
     if prices is None:
         raise InvalidInput(f"{doing}: {NO_TABLE}; docs/accounting.md shows one.")
     if device_class is not None and prices.of(device_class, device_class) is None:

@@ -10,7 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 
-from tracks_dagster.track.bodies import RetentionRule, RunDeclared
+from tracks_dagster.track.bodies import (
+    DELETE_AFTER_S_MAX,
+    KEEP_MAX,
+    RetentionRule,
+    RunDeclared,
+)
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.records import Json
 from tracks_dagster.track.roles import (
@@ -27,7 +32,7 @@ from tracks_dagster.track.roles import (
     value_of,
 )
 from tracks_dagster.track.states.validity import ARTIFACTS
-from tracks_dagster.track.text.units import counted, duration
+from tracks_dagster.track.text.units import counted, duration, money
 
 NO_INTENT = "no intent was given"  # how the intent of a run ends whose owner said none
 NOBODY = frozenset({"", "unknown", "dagster"})  # owners and teams that nobody named
@@ -92,6 +97,10 @@ class Tuning:
     trials: int | None = None
     devices_per_team: int | None = None
 
+    def __post_init__(self) -> None:
+        if self.trials is not None and self.trials < 1:
+            raise ValueError("An experiment has 1 trial or more; none takes the limit away.")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromotionContract:
@@ -113,6 +122,10 @@ class RetentionContract:
     def __post_init__(self) -> None:
         if self.keep_last < 1:
             raise ValueError("The newest checkpoint is always kept: keep_last is 1 or more.")
+        if max(self.keep_last, self.keep_best) > KEEP_MAX:
+            raise ValueError(f"A run can keep {KEEP_MAX} checkpoints at most.")
+        if self.delete_after_s > DELETE_AFTER_S_MAX:
+            raise ValueError(f"A run can keep them {duration(DELETE_AFTER_S_MAX)} longer at most.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,6 +140,14 @@ class Governance:
     may_waive: tuple[str, ...] | None = None
     may_raise_cap: tuple[str, ...] | None = ()
     teams: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if OWNER in self.teams:
+            raise ValueError(f"{OWNER} is whoever declared a run; give this team another name.")
+        for team, people in self.teams.items():
+            for name in people:
+                if name == OWNER or name in self.teams:
+                    raise ValueError(f"{name!r} in the team {team} is no person; name people here.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,7 +195,7 @@ class _Field:
 
 
 def _named(text: str) -> str:
-    return "" if text.strip() in NOBODY else text
+    return "" if text.strip().lower() in NOBODY else text
 
 
 FIELDS: Mapping[str, _Field] = {
@@ -209,14 +230,13 @@ def check_declaration(contracts: Contracts, declared: RunDeclared, *, class_name
         *_missing_fields(contracts.submission, declared),
         *_missing_parameters(contracts.submission, declared, class_name),
         *_too_little_kept(contracts.retention, declared.retention),
+        *_above_the_cap(contracts, declared.max_cost, by=declared.owner, owner=declared.owner),
     ]
     if class_name == SWEEP and contracts.tuning.trials is not None and declared.experiment is None:
         words = "a trial names the experiment that it is counted in; give --experiment NAME."
         found.append(refused("tuning.trials", words))
     if found:
         raise InvalidInput(" ".join(str(each) for each in found))
-    if declared.max_cost is not None:
-        check_raised_cap(contracts, declared.max_cost, by=declared.owner, owner=declared.owner)
 
 
 def _missing_fields(submission: Submission, declared: RunDeclared) -> Iterator[InvalidInput]:
@@ -275,14 +295,22 @@ def check_trials(contracts: Contracts, experiment: str, trials: int) -> None:
 
 def check_raised_cap(contracts: Contracts, max_cost: float, *, by: str, owner: str) -> None:
     """Raise InvalidInput for a cap in money above the policy's, by somebody who may not raise it."""
+    for each in _above_the_cap(contracts, max_cost, by=by, owner=owner):
+        raise each
+
+
+def _above_the_cap(
+    contracts: Contracts, max_cost: float | None, *, by: str, owner: str
+) -> Iterator[InvalidInput]:
     governance, most = contracts.governance, contracts.cost.max_cost
-    if most is None or max_cost <= most or is_among(governance, "may_raise_cap", by, owner):
+    if max_cost is None or most is None or max_cost <= most:
         return
-    raise refused(
-        "cost.max_cost",
-        f"a max cost of {max_cost:g} is more than {most:g}, the most for a run. By "
-        f"governance.may_raise_cap {_who_may(governance, 'may_raise_cap', owner)}",
-    )
+    if not is_among(governance, "may_raise_cap", by, owner):
+        yield refused(
+            "cost.max_cost",
+            f"a max cost of {money(max_cost)} is more than {money(most)}, the most for a run. By "
+            f"governance.may_raise_cap {_who_may(governance, 'may_raise_cap', owner)}",
+        )
 
 
 def within(contracts: Contracts, rule: RetentionRule) -> RetentionRule:
@@ -312,7 +340,8 @@ def is_among(governance: Governance, act: str, by: str, owner: str) -> bool:
     """Whether `by` is one of those who may: by name, of a team, or as the run's owner."""
     may = getattr(governance, act)
     return may is None or any(
-        by in ((owner,) if name == OWNER else governance.teams.get(name, (name,))) for name in may
+        by.strip() in ((owner,) if name == OWNER else governance.teams.get(name, (name,)))
+        for name in may
     )
 
 
@@ -347,7 +376,9 @@ def _shown(value: Json) -> str:
         return "; ".join(f"{name}: {_shown(each)}" for name, each in value.items())
     if isinstance(value, tuple):
         return ", ".join(value) or "nobody"
-    return "true" if value is True else str(value)
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "anyone" if value is None else money(value)
 
 
 def _listed(names: list[str]) -> str:

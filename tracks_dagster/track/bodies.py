@@ -116,6 +116,10 @@ class CheckpointCadence:
     every_s: float | None = None
 
 
+KEEP_MAX = 10_000  # checkpoints, of the last and of the best: more than any run commits
+DELETE_AFTER_S_MAX = 366 * 24 * 3600.0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionRule:
     """Which checkpoints are kept when nothing pins them; all the others are superseded.

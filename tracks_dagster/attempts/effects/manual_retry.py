@@ -39,6 +39,7 @@ from tracks_dagster.ledger.effects.deciding import settle
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.retry.avoidance import own_compute
 from tracks_dagster.retry.caps import cost_of, max_cost_of, over_stage_time
+from tracks_dagster.retry.contracts import check_raised_cap
 from tracks_dagster.retry.decision import MORE_TIME
 from tracks_dagster.retry.effects.node_health import avoid_now
 from tracks_dagster.retry.rollback import CheckpointQuarantine, from_onset_on
@@ -115,7 +116,7 @@ class ManualRetry:
         """Return the next attempt, or the work that comes before it; raises InvalidInput."""
         tracks, nodes, changes = world.tracks, world.nodes, self.changes
         last = _retriable(state, changes.config)
-        _check_cap(state, world, self.max_cost)
+        _check_cap(state, world, self.max_cost, by=self.name)
         if nodes is not None and nodes.is_due(state):
             return First(do=partial(nodes.look, state, by=self.name))
         plan = plan_attempt(tracks, state, last, changes)
@@ -233,11 +234,14 @@ def _retriable(state: RunState, changes: Mapping[str, Json]) -> AttemptState:
     return last
 
 
-def _check_cap(state: RunState, world: World, max_cost: float | None) -> None:
-    """Raise InvalidInput where the run has spent what it may already."""
+def _check_cap(state: RunState, world: World, max_cost: float | None, *, by: str) -> None:
+    """Raise InvalidInput where the run has spent what it may, or `by` may not give it more."""
     if (words := over_stage_time(state, world.tracks.now())) is not None:
         raise InvalidInput(f"Training run {state.run_id} cannot be retried: {words}. {MORE_TIME}")
-    cap = max_cost_of(state) if max_cost is None else max_cost
+    before = max_cost_of(state)
+    if max_cost is not None and before is not None and max_cost > before:
+        check_raised_cap(world.policy.contracts, max_cost, by=by, owner=state.declared.owner)
+    cap = before if max_cost is None else max_cost
     if cap is None or world.prices is None:
         return
     cost = cost_of(state, world.prices, world.tracks.now())

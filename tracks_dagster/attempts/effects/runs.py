@@ -53,6 +53,7 @@ from tracks_dagster.retry.contracts import (
     Contracts,
     check_declaration,
     check_trials,
+    refused,
     within,
 )
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
@@ -286,7 +287,10 @@ def check_queue(request: RunRequest, scheduling: SchedulingPolicy) -> None:
     """Raise InvalidInput for a workload class or a team that the policy does not have."""
     if request.workload_class is not None:
         scheduling.check_class(request.workload_class)
-    scheduling.check_team(request.team)
+    try:
+        scheduling.check_team(request.team)
+    except InvalidInput as error:
+        raise refused("scheduling.teams", str(error)) from error
 
 
 def limited(request: RunRequest, policy: RetryPolicy) -> RunRequest:

@@ -192,7 +192,7 @@ def _refuse_family(ctx: click.Context, option: click.Parameter, name: str | None
     "skip_gates",
     type=click.Choice(GATES),
     multiple=True,
-    help="Declare it without what its stage needs by the policy; it stands in the record.",
+    help="Declare it without this gate of its stage; it is recorded.",
 )
 @click.option("--why", "skip_why", type=RECORDED, metavar="TEXT", help="Why a gate is skipped.")
 @click.option(
@@ -536,13 +536,16 @@ def _checked(
     is_new = "run_id" not in chosen or _find_run(given, request.run_id) is None
     policy = _policy(given, is_new=is_new)
     request = replace(request, checkpoints_may_be_off=policy.checkpoints_may_be_off)
+    asked_cost = request.max_cost
     request = _cut(within_policy(request, policy.contracts), policy)
     check_place(request.launcher, chosen)
     check_request(request)
     if is_new:
         check_queue(request, policy.scheduling)  # a run that exists goes on whatever there is now
         if request.max_cost is not None:  # a broken price table hinders no other run
-            check_cap(request.max_cost, load_prices(given), request.device_class)
+            is_by_policy = request.max_cost != asked_cost
+            prices = load_prices(given)
+            check_cap(request.max_cost, prices, request.device_class, is_by_policy=is_by_policy)
         check_heard(policy.contracts, request.stage, request.team, partial(load_notify, given))
         request = _with_expectation(given, request)
     gang_check(given)(first_gang(request, given.store_url, policy.scheduling))

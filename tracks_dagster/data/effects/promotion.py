@@ -7,6 +7,7 @@ that a run shows why it was not promoted. A person gets an error at once, and no
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from tracks_dagster.data.effects.evals import HasPolicy
@@ -15,22 +16,29 @@ from tracks_dagster.ledger.deciding import Append
 from tracks_dagster.retry.contracts import check_may, refused
 from tracks_dagster.retry.effects.due import runs_with_evals, runs_with_promotion_on_hold
 from tracks_dagster.track import names
-from tracks_dagster.track.bodies import PromotionDecided, PromotionRule
+from tracks_dagster.track.bodies import PromotionDecided, PromotionRule, SnapshotRef
 from tracks_dagster.track.body_json import from_json
 from tracks_dagster.track.errors import InvalidInput, UnknownRun
-from tracks_dagster.track.records import Draft, Kind
-from tracks_dagster.track.roles import SEED, key_of
+from tracks_dagster.track.records import Draft, Json, Kind
+from tracks_dagster.track.roles import (
+    ACCUMULATION,
+    ACTIVATION_CHECKPOINTING,
+    LOADER_WORKERS,
+    MICRO_BATCH,
+    SEED,
+    Roles,
+    key_of,
+    value_of,
+)
 from tracks_dagster.track.states import evals
 from tracks_dagster.track.states.checkpoints import CheckpointRef
 from tracks_dagster.track.states.evals import final_checkpoint, newest_completed
-from tracks_dagster.track.states.run_state import RunState
+from tracks_dagster.track.states.run_state import RunState, stored_code_sha256, trainer_of
 from tracks_dagster.track.states.validity import why_invalid
 from tracks_dagster.track.text.units import counted
 
 STEPS_NAMED_MAX = 5  # that have an eval, the last ones
-SEEDS_LOOKED_AT_MAX = (
-    200  # the newest runs of the same code, among which other seeds are looked for
-)
+SEEDS_LOOKED_AT_MAX = 200  # newest runs of the same code, among which other seeds are looked for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,48 +127,96 @@ def _against_by_policy(
     if asked and not evals.objections(state, proposed):
         seeds = _other_seeds(world, state, proposed)
         if len(seeds) < asked:
-            there = f", it has {', '.join(seeds)}" if seeds else ""
-            words = (
-                f"{counted(asked, 'other seed')} of the same code, config and data must meet the "
-                f"threshold too{there}. `tracks run --seed N` trains one; then promote this again."
-            )
-            found.append(str(refused("promotion.seeds", words)))
+            found.append(str(refused("promotion.seeds", _describe_seeds(state, asked, seeds))))
     return found
 
 
-_SAME_PROJECT = """
-    select run_id, config_json from training_runs
-    where model_family = :project and run_id <> :run_id and trainer like :code
-    order by declared_at desc, run_id limit :runs_max
+def _describe_seeds(state: RunState, asked: int, seeds: Mapping[str, str]) -> str:
+    declared = state.declared
+    if key_of(declared.config, declared.roles, SEED) is None:
+        return (
+            f"{state.run_id} has no key for its seed, so no other seed can be tried. Name it under "
+            "keys: in its tracks.yaml, seed: KEY; the runs after that have one."
+        )
+    there = f", it has {', '.join(seeds)}" if seeds else ""
+    return (
+        f"{counted(asked, 'other seed')} of the same code, config and data must meet the threshold "
+        f"too{there}. `tracks run --seed N` trains one; then promote this again."
+    )
+
+
+_SAME_CODE = """
+    select r.run_id, a.config_json from training_runs r
+    join training_attempts a on a.run_id = r.run_id and a.attempt_id = r.attempt_count
+    where r.model_family = :project and r.run_id <> :run_id and coalesce(a.code_sha256, '') = :code
+    order by r.declared_at desc, r.run_id limit :runs_max
 """
 
 
 def _other_seeds(world: HasPolicy, state: RunState, proposed: PromotionDecided) -> dict[str, str]:
     """Return seed → run of the runs that differ by their seed alone and meet the same threshold."""
-    declared = state.declared
-    key = key_of(declared.config, declared.roles, SEED)
+    last, own = state.last_attempt, _recipe(state)
+    if last is None or own.seed is None:
+        return {}
     rows = world.ledger.query(
-        _SAME_PROJECT,
+        _SAME_CODE,
         {
-            "project": declared.model_family,
+            "project": state.declared.model_family,
             "run_id": state.run_id,
-            "code": f"%{declared.trainer.rpartition('/')[2]}",
+            "code": stored_code_sha256(trainer_of(state, last)) or "",
             "runs_max": SEEDS_LOOKED_AT_MAX,
         },
     )
-    if key is None or not rows:
-        return {}
-    own = {**declared.config, key: None}
     found: dict[str, str] = {}
     for row in rows:
-        config = json.loads(row["config_json"])
-        seed = str(config.get(key))
-        if {**config, key: None} != own or seed == str(declared.config[key]) or seed in found:
+        if _settings(json.loads(row["config_json"]), state.declared.roles) != own.settings:
             continue
         other = world.tracks.run(row["run_id"])
-        if other.declared.snapshot == declared.snapshot and _meets(other, proposed):
-            found[seed] = row["run_id"]
+        its = _recipe(other)
+        if its.seed is None or its.seed in (own.seed, *found):
+            continue
+        if replace(its, seed=own.seed) == own and _meets(other, proposed):
+            found[its.seed] = row["run_id"]
     return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Recipe:
+    """What a result is of, by the run's newest attempt: a person may have changed what was declared.
+
+    seed: None where there is none, or attempts had several.
+    """
+
+    seed: str | None
+    settings: Mapping[str, Json]
+    snapshot: SnapshotRef | None
+    branched_from: CheckpointRef | None
+
+
+def _recipe(state: RunState) -> _Recipe:
+    declared, last = state.declared, state.last_attempt
+    newest = declared if last is None else last.opened
+    configs = [declared.config, *(each.opened.config for each in state.attempts)]
+    seeds = {value_of(config, declared.roles, SEED) for config in configs}
+    seed = seeds.pop() if len(seeds) == 1 else None
+    return _Recipe(
+        seed=None if seed is None else str(seed),
+        settings=_settings(newest.config, declared.roles),
+        snapshot=newest.snapshot,
+        branched_from=declared.branched_from,
+    )
+
+
+# What a retry may change of a config so that the same computation fits, and the seed.
+_LEFT_OUT = (SEED, MICRO_BATCH, ACCUMULATION, LOADER_WORKERS, ACTIVATION_CHECKPOINTING)
+
+
+def _settings(config: Mapping[str, Json], roles: Roles) -> dict[str, Json]:
+    """Return what is compared of a config; of the batch of a rank only its size, not its division."""
+    left_out = {key_of(config, roles, role) for role in _LEFT_OUT}
+    micro, times = (value_of(config, roles, role) for role in (MICRO_BATCH, ACCUMULATION))
+    whole = micro * times if isinstance(micro, int) and isinstance(times, int) else [micro, times]
+    return {**{key: v for key, v in config.items() if key not in left_out}, "": whole}
 
 
 def _meets(other: RunState, proposed: PromotionDecided) -> bool:

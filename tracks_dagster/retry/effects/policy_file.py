@@ -14,8 +14,8 @@ Nothing is guessed and nothing skipped: a file with one error changes nothing.
     governance: {may_promote: [owner]}
     profile: strict               # and `stages:`, `stages_file`, docs/stages.md
 
-The keys of `fault_tolerance`, and `classes`, `teams` and `owners`, may also stand alone, as in files
-from before there were sections.
+The keys of `fault_tolerance`, and `classes`, `teams` and `owners`, may also be at the top level,
+as in files from before there were sections.
 """
 
 from __future__ import annotations
@@ -272,7 +272,7 @@ def _sharing(value: object) -> Sharing:
 _Count = Annotated[int, PlainValidator(units.count)]
 _CountOrNone = Annotated[int | None, PlainValidator(units.or_none(units.count))]
 _Number = Annotated[float, PlainValidator(units.number)]
-_NumberOrNone = Annotated[float | None, PlainValidator(units.or_none(units.number))]
+_MoneyOrNone = Annotated[float | None, PlainValidator(units.or_none(units.amount_of_money))]
 _Share = Annotated[float, PlainValidator(units.share)]
 _Seconds = Annotated[float, PlainValidator(units.duration_s)]
 _SecondsOrNone = Annotated[float | None, PlainValidator(units.or_none(units.duration_s))]
@@ -367,13 +367,13 @@ class _Class(FileModel):
     devices: _CountOrNone = LEFT_OUT
     devices_per_team: _CountOrNone = LEFT_OUT
     devices_per_owner: _CountOrNone = LEFT_OUT
-    money_per_day: _NumberOrNone = LEFT_OUT
+    money_per_day: _MoneyOrNone = LEFT_OUT
     ranks_min: _Count = LEFT_OUT
 
 
 class _Owner(FileModel):
     devices: _CountOrNone = LEFT_OUT
-    money_per_day: _NumberOrNone = LEFT_OUT
+    money_per_day: _MoneyOrNone = LEFT_OUT
 
 
 class _Team(_Owner):
@@ -423,7 +423,7 @@ class _Monitoring(FileModel):
 
 
 class _Cost(FileModel):
-    max_cost: _NumberOrNone = LEFT_OUT
+    max_cost: _MoneyOrNone = LEFT_OUT
 
 
 class _Tuning(FileModel):

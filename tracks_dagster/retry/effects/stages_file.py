@@ -69,7 +69,7 @@ _SecondsOrNone = Annotated[float | None, PlainValidator(units.or_none(units.dura
 class _Stage(FileModel):
     steps: _CountOrNone = LEFT_OUT
     time_s: _SecondsOrNone = LEFT_OUT
-    money: Annotated[float | None, PlainValidator(units.or_none(units.number))] = LEFT_OUT
+    money: Annotated[float | None, PlainValidator(units.or_none(units.amount_of_money))] = LEFT_OUT
     loss_falls: Annotated[float | None, PlainValidator(units.or_none(units.share))] = LEFT_OUT
     trend_p_max: Annotated[float, PlainValidator(units.share)] = LEFT_OUT
     needs: Annotated[tuple[str, ...], PlainValidator(_needs)] = LEFT_OUT

@@ -18,6 +18,7 @@ Reader = Callable[[object], T]
 NONE = "none"  # takes a limit away; an empty value could as well be one that was forgotten
 COUNT_MAX = 1_000_000
 NUMBER_MAX = 1_000_000.0
+MONEY_MAX = 1e12  # in any currency
 DURATION_S_MAX = 3650 * 86_400.0  # ten years; a time minus more than that may be none
 STEPS_MAX = 10**12  # no training run has more
 
@@ -89,11 +90,12 @@ def count(value: object) -> int:
 
 def number(value: object) -> float:
     """Return a number from 0 on."""
-    if type(value) not in (int, float) or not 0 <= value <= NUMBER_MAX:  # type: ignore[operator]
-        raise ValueError(
-            f"{shown(value)} is no number from 0 to {NUMBER_MAX:g}; write for example 1.5."
-        )
-    return float(value)  # type: ignore[arg-type]
+    return _number(value, most=NUMBER_MAX, example="1.5")
+
+
+def amount_of_money(value: object) -> float:
+    """Return an amount from 0 on; its currency is that of the price table."""
+    return _number(value, most=MONEY_MAX, example="200")
 
 
 def share(value: object) -> float:
@@ -160,6 +162,11 @@ def counted(count: int, noun: str, plural: str = "") -> str:
     return f"{count} {noun if count == 1 else plural or f'{noun}s'}"
 
 
+def money(amount: float) -> str:
+    """Return an amount without noughts after the point: "200", "0.5", "2500000"."""
+    return f"{amount:.12g}"
+
+
 def about(seconds: float) -> str:
     """Return about how long that is: "0.4 s", "40 s", "40 min", "2.5 h", "3.1 d"."""
     for size, unit in ((86_400.0, "d"), (3600.0, "h")):
@@ -179,6 +186,14 @@ def duration(seconds: float) -> str:
     if seconds == UNITS_S["d"]:
         return "24 h"
     return next(whole, f"{seconds:g} s")
+
+
+def _number(value: object, *, most: float, example: str) -> float:
+    if type(value) not in (int, float) or not 0 <= value <= most:  # type: ignore[operator]
+        raise ValueError(
+            f"{shown(value)} is no number from 0 to {most:g}; write for example {example}."
+        )
+    return float(value)  # type: ignore[arg-type]
 
 
 def _amount(value: object, what: str, example: str) -> tuple[float, str]:

@@ -108,6 +108,24 @@ KEYS = ("zz", "", "a b", "[key]", "name", "API_TOKEN", "q" * 2000)
 PIECES = ("\0", "\t", "{", "]", ":", "&a ", "*a ", "!x ", "- ", "? ", "'", '"', "#", "\ufeff")
 
 
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("policy.yaml", "policy"),
+        ("kubernetes.yaml", "cluster"),
+        ("prices.yaml", "prices"),
+        ("notify.yaml", "notify"),
+        ("trackers.yaml", "trackers"),
+    ],
+)
+def test_a_link_to_nothing_is_a_broken_file_and_not_none(
+    name: str, kind: str, tmp_path: Path
+) -> None:
+    (tmp_path / name).symlink_to(tmp_path / "gone")
+    with pytest.raises(SettingsError, match=rf"{name} cannot be read \(No such file"):
+        KINDS[kind][2](Settings(home=tmp_path, store_url=str(tmp_path)))
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_file_is_more_than_refused(kind: str, tmp_path: Path) -> None:
     _check(kind, FILES, 20261122, tmp_path)

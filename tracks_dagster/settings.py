@@ -175,12 +175,20 @@ class Settings:
         }
 
 
+def _file_of(settings: Settings, given: Path | None, name: str) -> Path | None:
+    """Return the file that a person gave, else the home's of that name, or None when there is none.
+
+    A link to nothing is there, and cannot be read: nobody meant a home without what it had.
+    """
+    path = settings.home / name
+    if given is None and not os.path.lexists(path):
+        return None
+    return given or path
+
+
 def find_policy_file(settings: Settings) -> Path | None:
     """Return the file that changes the default retry policy, or None when there is none."""
-    if settings.policy_file is not None:
-        return settings.policy_file
-    path = settings.home / POLICY_FILE
-    return path if os.access(path, os.F_OK) else None
+    return _file_of(settings, settings.policy_file, POLICY_FILE)
 
 
 def load_policy(settings: Settings) -> RetryPolicy:
@@ -240,10 +248,7 @@ def usable_rules(settings: Settings) -> tuple[UserRules, str | None]:
 
 def find_cluster_file(settings: Settings) -> Path | None:
     """Return the file with how gangs run on Kubernetes, or None when there is none."""
-    if settings.cluster_file is not None:
-        return settings.cluster_file
-    path = settings.home / CLUSTER_FILE
-    return path if os.access(path, os.F_OK) else None
+    return _file_of(settings, settings.cluster_file, CLUSTER_FILE)
 
 
 def load_cluster(settings: Settings) -> ClusterSettings:
@@ -268,11 +273,9 @@ def load_prices(settings: Settings) -> Prices | None:
 
     Raises SettingsError naming every error of the file with its line.
     """
-    path = settings.prices_file
+    path = _file_of(settings, settings.prices_file, PRICES_FILE)
     if path is None:
-        path = settings.home / PRICES_FILE
-        if not os.access(path, os.F_OK):
-            return None
+        return None
     from tracks_dagster.ledger.effects.price_table import read_prices
     from tracks_dagster.track.effects.settings_file import open_settings
 
@@ -290,10 +293,7 @@ def usable_prices(settings: Settings) -> tuple[Prices | None, str | None]:
 
 def find_notify_file(settings: Settings) -> Path | None:
     """Return the file with who is told of alerts, or None when there is none."""
-    if settings.notify_file is not None:
-        return settings.notify_file
-    path = settings.home / NOTIFY_FILE
-    return path if os.access(path, os.F_OK) else None
+    return _file_of(settings, settings.notify_file, NOTIFY_FILE)
 
 
 def load_notify(
@@ -316,10 +316,7 @@ def load_notify(
 
 def find_trackers_file(settings: Settings) -> Path | None:
     """Return the file of trackers, or None when there is none."""
-    if settings.trackers_file is not None:
-        return settings.trackers_file
-    path = settings.home / TRACKERS_FILE
-    return path if os.access(path, os.F_OK) else None
+    return _file_of(settings, settings.trackers_file, TRACKERS_FILE)
 
 
 def load_trackers(settings: Settings) -> tuple[NamedTracker, ...]:

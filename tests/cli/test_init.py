@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import stat
 import sys
 from pathlib import Path
 
@@ -133,10 +134,11 @@ def test_a_file_that_is_there_is_never_overwritten(folder: Path, call: Call, is_
 def test_a_policy_is_written_from_six_answers_and_never_over_another(
     home: Path, call: Call
 ) -> None:
-    done = call("init", "--policy", "--answer", "expense=days", "--answer", "people=ada,grace")
+    done = call("init", "--policy", "--answer", "expense=days", "--answer", "people=ada,#grace")
     assert done.exit_code == 0, done.output
     assert "submission.required_fields: intent, expect, on_call" in done.stdout
-    assert "governance.may_promote: ada, grace" in done.stdout
+    assert "governance.may_promote: ada, #grace" in done.stdout
+    assert stat.S_IMODE(home.stat().st_mode) == 0o700
     text = (home / "policy.yaml").read_text()
     assert call("policy", "--check", str(home / "policy.yaml")).exit_code == 0
     again = call("init", "--policy")
@@ -165,6 +167,10 @@ def test_on_a_terminal_the_six_questions_are_asked_until_they_are_answered(
         (("--policy", "--answer", "expense"), "write for example expense=days"),
         (("--policy", "--answer", "expense=dayz"), "did you mean days?"),
         (("--answer", "expense=days"), "--answer belongs to --policy"),
+        (("--policy", "--answer", "expense=days", "--answer", "expense=hours"), "given twice"),
+        (("--policy", "--answer", "people=anyone,ada"), "'anyone,ada' is no answer"),
+        (("--policy", "somewhere"), "DIR belongs to a project's tracks.yaml"),
+        (("--policy", "--name", "mine"), "--name belongs to a project's tracks.yaml"),
     ],
 )
 def test_answers_that_cannot_be_meant_write_nothing(

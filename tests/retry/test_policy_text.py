@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
@@ -16,12 +18,20 @@ HEAVIEST = {name: list(question.answers)[-1] for name, question in QUESTIONS.ite
 EACH = [
     *((name, answer) for name, question in QUESTIONS.items() for answer in question.answers),
     ("people", "ada,grace"),
+    ("people", 'owner,true,12,#ada,a: b,[x],"q",Émile D.'),
 ]
 
 
 def test_there_are_six_questions_whose_lightest_answers_ask_nothing() -> None:
     assert len(QUESTIONS) == 6
     assert policy_of(render_policy({})) == DEFAULT_POLICY
+
+
+def test_the_docs_name_every_question_and_its_answers() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "policy.md").read_text(encoding="utf-8")
+    for name, question in QUESTIONS.items():
+        [row] = [line for line in page.splitlines() if line.startswith(f"| `{name}`: ")]
+        assert re.findall(r"`(\w+)`", row) == [name, *question.answers]
 
 
 @pytest.mark.parametrize(("name", "answer"), EACH)
@@ -55,6 +65,12 @@ def test_what_is_only_shown_as_an_example_can_be_taken_as_it_is() -> None:
     assert len({line.partition(".")[0] for line in contract_lines(policy_of(text).contracts)}) == 8
 
 
+def test_names_are_read_as_they_were_given() -> None:
+    names = ("owner", "true", "12", "#ada", "a: b", "[x", '"q"', "-", "Émile D.", "ada@lab.org")
+    policy = policy_of(render_policy({"people": ",".join(names)}))
+    assert policy.contracts.governance.may_promote == names
+
+
 def test_what_several_answers_ask_for_is_one_list() -> None:
     policy = policy_of(render_policy({"expense": "days", "proof": "everything"}))
     assert policy.contracts.submission.required_fields == (
@@ -69,6 +85,8 @@ def test_what_several_answers_ask_for_is_one_list() -> None:
         ("expense", "day", "did you mean days?"),
         ("keeping", "", "'' is no answer"),
         ("people", " , ", "is no answer"),
+        ("people", "anyone,ada", "is no answer"),
+        ("people", "ada\ncost: {max_cost: 1}", "is no answer"),
     ],
 )
 def test_an_answer_that_is_none_is_refused_with_those_there_are(

@@ -5,6 +5,8 @@ Every section is there: one of which nothing is asked as a comment, so that the 
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -37,11 +39,13 @@ def _asks(section: str, why: str, **keys: Value) -> tuple[Line, ...]:
     return tuple(Line(section=section, key=key, value=v, why=why) for key, v in keys.items())
 
 
-_REHEARSED = "a bug in the wiring costs twenty steps in a smoke, and weeks in the run it wasted"
+_REHEARSED = "a bug in the wiring costs twenty steps in a smoke, and weeks in a full run"
 PEOPLE = "people"
+ANYONE = "anyone"
+_PLAIN = re.compile(r"(?!(?:true|false|null)$)[A-Za-z][A-Za-z0-9_.-]*")  # read as text by YAML
 ACTS = {
     "may_promote": "gives a checkpoint its alias",
-    "may_waive": "lets an eval or a stage's gate go",
+    "may_waive": "waives an eval or a gate",
     "may_raise_cap": "lets a run cost more than cost.max_cost",
 }
 QUESTIONS: Mapping[str, Question] = {
@@ -61,7 +65,7 @@ QUESTIONS: Mapping[str, Question] = {
                 ),
             ),
             "days": (
-                "and somebody is called when it stands still",
+                "and somebody is called when it stops making progress",
                 (
                     *_asks("stages", _REHEARSED, full="{needs: [tests, smoke, canary, conform]}"),
                     *_asks(
@@ -71,7 +75,7 @@ QUESTIONS: Mapping[str, Question] = {
                     ),
                     *_asks(
                         "monitoring",
-                        "a full run that stands still unseen burns days; notify.yaml names who hears",
+                        "a full run that hangs unseen wastes days; notify.yaml says who gets its alerts",
                         notify_stages=("full",),
                     ),
                     *_asks(
@@ -140,12 +144,12 @@ QUESTIONS: Mapping[str, Question] = {
                 (
                     *_asks(
                         "submission",
-                        "a result is of a commit and a snapshot, or it is of nothing",
+                        "without its commit and snapshot no result can be reproduced",
                         required_fields=("commit", "snapshot"),
                     ),
                     *_asks(
                         "tracking",
-                        "what a result can be made again from",
+                        "what it takes to reproduce a result",
                         required_artifacts=("checkpoint", "config", "environment"),
                     ),
                 ),
@@ -155,17 +159,17 @@ QUESTIONS: Mapping[str, Question] = {
                 (
                     *_asks(
                         "submission",
-                        "a result is of a commit and a snapshot, and somebody's",
+                        "a result has a commit, a snapshot and an owner",
                         required_fields=("intent", "owner", "commit", "snapshot"),
                     ),
                     *_asks(
                         "submission",
-                        "the settings that every comparison asks for first",
+                        "the settings that every comparison starts with",
                         required_parameters="{any: [lr, global_batch]}",
                     ),
                     *_asks(
                         "tracking",
-                        "what a result can be made again from, and judged by",
+                        "what it takes to reproduce a result, and to judge it",
                         required_artifacts=(
                             "checkpoint",
                             "weights",
@@ -177,10 +181,10 @@ QUESTIONS: Mapping[str, Question] = {
                     ),
                     *_asks(
                         "promotion",
-                        "a top result of one seed may be luck: two others show it too",
+                        "a result of one seed may be luck: two other seeds must show it too",
                         seeds="2",
                     ),
-                    *_asks("promotion", "what left no proof is no candidate", only_valid="true"),
+                    *_asks("promotion", "a run that left no proof is not promoted", only_valid="true"),
                 ),
             ),
         },
@@ -188,7 +192,7 @@ QUESTIONS: Mapping[str, Question] = {
     PEOPLE: Question(
         text="Who may promote, waive and raise a cap? (anyone, owner, or names: ada,grace)",
         answers={
-            "anyone": ("all who can write to the store", ()),
+            ANYONE: ("who can write to the store; but nobody raises cost.max_cost", ()),
             "owner": ("whoever declared the run", ()),
         },
         takes_names=True,
@@ -236,18 +240,23 @@ def check_answer(name: str, answer: str) -> str:
     if name not in QUESTIONS:
         raise InvalidInput(unknown("question", name, list(QUESTIONS)))
     question = QUESTIONS[name]
-    if answer in question.answers or (question.takes_names and _names(answer)):
+    if answer in question.answers or (question.takes_names and _are_names(answer)):
         return answer
     words = unknown("answer", answer, list(question.answers))
     raise InvalidInput(f"{name}: {question.text} {words}")
 
 
-def render_policy(answers: Mapping[str, str]) -> str:
-    """Return the file's text; a question without an answer has its lightest."""
-    given = {
+def whole_answers(answers: Mapping[str, str]) -> dict[str, str]:
+    """Return an answer to every question: the one given, else the lightest."""
+    return {
         name: answers.get(name) or next(iter(question.answers))
         for name, question in QUESTIONS.items()
     }
+
+
+def render_policy(answers: Mapping[str, str]) -> str:
+    """Return the file's text; a question without an answer has its lightest."""
+    given = whole_answers(answers)
     lines = [each for name, answer in given.items() for each in _lines(name, answer)]
     head = (
         "# What is asked of runs here; it is yours to edit. docs/policy.md says what each rule does,\n"
@@ -262,7 +271,7 @@ def render_policy(answers: Mapping[str, str]) -> str:
 def _lines(name: str, answer: str) -> tuple[Line, ...]:
     if name != PEOPLE:
         return QUESTIONS[name].answers[answer][1]
-    if answer == "anyone":
+    if answer == ANYONE:
         return ()
     return tuple(
         Line(
@@ -277,6 +286,12 @@ def _lines(name: str, answer: str) -> tuple[Line, ...]:
 
 def _names(answer: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in answer.split(",") if name.strip())
+
+
+def _are_names(answer: str) -> bool:
+    """Whether it lists names; `anyone` cannot be combined with them."""
+    names = _names(answer)
+    return bool(names) and answer.isprintable() and ANYONE not in names
 
 
 def _section(name: str, lines: Iterable[Line]) -> str:
@@ -294,5 +309,10 @@ def _key(key: str, given: list[Line]) -> str:
     names = dict.fromkeys(
         name for each in given if isinstance(each.value, tuple) for name in each.value
     )
-    value = f"[{', '.join(names)}]" if names else given[-1].value
+    value = f"[{', '.join(map(_quoted, names))}]" if names else given[-1].value
     return f"{why}  {key}: {value}\n"
+
+
+def _quoted(name: str) -> str:
+    """Return a name as a list of YAML has it: in quotes where it would be read as something else."""
+    return name if _PLAIN.fullmatch(name) else json.dumps(name, ensure_ascii=False)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from tracks_dagster.cli.common import as_json, parse_settings, print_answer
 from tracks_dagster.cli.start.init_policy import write_policy
@@ -80,23 +83,15 @@ EVERY = "10min"
 )
 @click.option("--yes", "-y", "is_silent", is_flag=True, help="Ask nothing, take the defaults.")
 @as_json
+@click.pass_context
 def init_command(
-    folder: Path,
-    name: str | None,
-    entry: str | None,
-    config: str | None,
-    settings: tuple[str, ...],
-    roles: tuple[str, ...],
-    dataset: str | None,
-    ranks: int | None,
-    device: str | None,
-    every_steps: int | None,
-    every_s: float | None,
-    python: str | None,
+    ctx: click.Context,
+    /,
     is_policy: bool,
     answers: tuple[str, ...],
     is_silent: bool,
     as_json: bool,
+    **given: Any,
 ) -> None:
     """Write a tracks.yaml into DIR, this folder by default, with a comment on each key.
 
@@ -109,10 +104,65 @@ def init_command(
     """
     is_asking = sys.stdin.isatty() and not (is_silent or as_json)
     if is_policy:
+        _refuse_beside_policy(ctx, given)
         write_policy(answers, is_asking=is_asking, as_json=as_json)
         return
     if answers:
         raise InvalidInput("--answer belongs to --policy; give both.")
+    _write_project(_Given(**given), is_asking=is_asking, as_json=as_json)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Given:
+    """What a person gave of a project; None and () where nothing."""
+
+    folder: Path
+    name: str | None
+    entry: str | None
+    config: str | None
+    settings: tuple[str, ...]
+    roles: tuple[str, ...]
+    dataset: str | None
+    ranks: int | None
+    device: str | None
+    every_steps: int | None
+    every_s: float | None
+    python: str | None
+
+
+def _refuse_beside_policy(ctx: click.Context, names: Iterable[str]) -> None:
+    """Raise InvalidInput for a folder or an option of a project: a policy is of a home."""
+    for param in ctx.command.params:
+        is_given = ctx.get_parameter_source(param.name or "") is not ParameterSource.DEFAULT
+        if param.name in names and is_given:
+            label = param.opts[0] if isinstance(param, click.Option) else "DIR"
+            raise InvalidInput(
+                f"{label} belongs to a project's tracks.yaml, and --policy writes the policy.yaml of "
+                "TRACKS_HOME. Give one of them."
+            )
+
+
+def _write_project(given: _Given, *, is_asking: bool, as_json: bool) -> None:
+    """Write the file, ask before it for what is missing, and say what was written."""
+    folder = given.folder
+    _check_free(folder)
+    if is_asking:
+        given = replace(
+            given, name=given.name or _ask("Name of the project", _default_name(folder))
+        )
+    is_starter = given.entry is None and _has_no_code(folder)
+    words = _entry(folder, given.entry, is_starter=is_starter, is_asking=is_asking)
+    if is_asking:
+        given = _with_replies(given)
+    values = _values(given, words, is_starter=is_starter)
+    _write(folder, render_project(values), is_starter=is_starter)
+    written = [FILE, *([SCRIPT] if is_starter else [])]
+    facts = {"folder": str(folder.absolute()), "written": written, **values}
+    print_answer(_describe(folder, values, is_starter=is_starter), facts, as_json=as_json)
+
+
+def _check_free(folder: Path) -> None:
+    """Raise InvalidInput where the folder is none, or has a tracks.yaml."""
     path = folder / FILE
     if _is_there(path):
         raise InvalidInput(
@@ -121,39 +171,39 @@ def init_command(
         )
     if folder.exists() and not folder.is_dir():
         raise InvalidInput(f"{folder} is no folder; name the one of your project.")
-    if is_asking:
-        name = name or _ask("Name of the project", _default_name(folder))
-    is_starter = entry is None and _has_no_code(folder)
-    words = _entry(folder, entry, is_starter=is_starter, is_asking=is_asking)
-    if is_asking:
-        dataset = dataset or _ask("Dataset that runs get a snapshot of (none: empty)", "") or None
-        ranks = ranks or click.prompt("Ranks, one device each", 1, type=int, err=True)
-        every_steps = every_steps or click.prompt(
-            "Save every so many steps", EVERY_STEPS, type=int, err=True
-        )
-    found = _script_config(folder, words, is_starter=is_starter)
-    given = parse_settings(settings)
-    if config is not None and given:
+
+
+def _with_replies(given: _Given) -> _Given:
+    """Return it with what a person at the terminal answers."""
+    dataset = given.dataset or _ask("Dataset that runs get a snapshot of (none: empty)", "") or None
+    ranks = given.ranks or click.prompt("Ranks, one device each", 1, type=int, err=True)
+    every_steps = given.every_steps or click.prompt(
+        "Save every so many steps", EVERY_STEPS, type=int, err=True
+    )
+    return replace(given, dataset=dataset, ranks=ranks, every_steps=every_steps)
+
+
+def _values(given: _Given, words: tuple[str, ...], *, is_starter: bool) -> dict[str, Json]:
+    """Return the file's values; words: of the entry."""
+    found = _script_config(given.folder, words, is_starter=is_starter)
+    settings = parse_settings(given.settings)
+    if given.config is not None and settings:
         raise InvalidInput("--config and --set both give the config's keys; give one of them.")
-    keys = {**found.keys, **given}
-    values: dict[str, Json] = {
+    is_own = given.config is not None  # a config file of one's own
+    return {
         "version": 1,
-        "name": name or _default_name(folder),
-        "entry": shlex.join((*words, *([] if config is not None else found.arguments))),
-        "config": config if config is not None else keys or None,
-        "keys": _roles(roles) or None,
-        "dataset": dataset,
-        "ranks": 1 if ranks is None else ranks,
-        "device": device or "cpu",
-        "checkpoint": _cadence(every_steps, every_s),
+        "name": given.name or _default_name(given.folder),
+        "entry": shlex.join((*words, *([] if is_own else found.arguments))),
+        "config": given.config if is_own else {**found.keys, **settings} or None,
+        "keys": _roles(given.roles) or None,
+        "dataset": given.dataset,
+        "ranks": 1 if given.ranks is None else given.ranks,
+        "device": given.device or "cpu",
+        "checkpoint": _cadence(given.every_steps, given.every_s),
         "evals": {"quality": SCRIPT} if is_starter else None,
         "promotion": STARTER_PROMOTION if is_starter else None,
-        "python": python,
+        "python": given.python,
     }
-    _write(folder, render_project(values), is_starter=is_starter)
-    written = [FILE, *([SCRIPT] if is_starter else [])]
-    facts = {"folder": str(folder.absolute()), "written": written, **values}
-    print_answer(_describe(folder, values, is_starter=is_starter), facts, as_json=as_json)
 
 
 def _ask(question: str, default: str) -> str:

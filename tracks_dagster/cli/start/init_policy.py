@@ -7,9 +7,20 @@ from collections.abc import Iterable
 import click
 
 from tracks_dagster.cli.common import print_answer
+from tracks_dagster.home.home_folder import make_private
 from tracks_dagster.retry.contracts import contract_lines
-from tracks_dagster.retry.policy_text import QUESTIONS, Question, check_answer, render_policy
-from tracks_dagster.settings import POLICY_FILE, Settings, read_policy_file
+from tracks_dagster.retry.default_policy import DEFAULT_POLICY
+from tracks_dagster.retry.effects.policy_file import read_policy
+from tracks_dagster.retry.policy import RetryPolicy
+from tracks_dagster.retry.policy_text import (
+    QUESTIONS,
+    Question,
+    check_answer,
+    render_policy,
+    whole_answers,
+)
+from tracks_dagster.settings import POLICY_FILE, Settings
+from tracks_dagster.track.effects.settings_file import parse_settings
 from tracks_dagster.track.errors import InvalidInput
 
 
@@ -22,37 +33,51 @@ def write_policy(answers: Iterable[str], *, is_asking: bool, as_json: bool) -> N
             f"{path} is there already and stays as it is. Edit it, or remove it and run `tracks init "
             "--policy` again."
         )
-    given = dict(_parse(each) for each in answers)
+    given = _parse(answers)
     if is_asking:
         for name, question in QUESTIONS.items():
             given[name] = given.get(name) or _ask(name, question)
     text = render_policy(given)
+    policy = read_policy(parse_settings(text, str(path)), DEFAULT_POLICY)  # before it is written
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_private(path.parent)
         with path.open("x", encoding="utf-8") as file:
             file.write(text)
     except OSError as error:
         raise InvalidInput(f"{path} cannot be written ({error.strerror}).") from error
-    policy = read_policy_file(path)
-    gated = {stage: rule.needs for stage, rule in policy.stages.rules.items() if rule.needs}
-    asked = [f"stages.{stage}.needs: {', '.join(needs)}" for stage, needs in gated.items()]
-    asked += contract_lines(policy.contracts)
+    asked = _asked(policy)
     listed = "".join(f"\n  {line}" for line in asked) or "\n  nothing"
-    facts = {"file": str(path), "answers": given, "asked": asked, "version": policy.version}
     print_answer(
         f"Wrote {path}. It asks of runs:{listed}\nLook at it; `tracks policy` shows all of it.",
-        facts,
+        {
+            "file": str(path),
+            "answers": whole_answers(given),
+            "asked": asked,
+            "version": policy.version,
+        },
         as_json=as_json,
     )
 
 
-def _parse(pair: str) -> tuple[str, str]:
-    name, separator, answer = pair.partition("=")
-    if not separator:
-        raise InvalidInput(
-            f"--answer {pair!r} is not QUESTION=ANSWER; write for example expense=days."
-        )
-    return name, check_answer(name, answer.strip())
+def _asked(policy: RetryPolicy) -> list[str]:
+    gated = {stage: rule.needs for stage, rule in policy.stages.rules.items() if rule.needs}
+    gates = [f"stages.{stage}.needs: {', '.join(needs)}" for stage, needs in gated.items()]
+    return [*gates, *contract_lines(policy.contracts)]
+
+
+def _parse(pairs: Iterable[str]) -> dict[str, str]:
+    """Return question → answer; raises InvalidInput."""
+    given: dict[str, str] = {}
+    for pair in pairs:
+        name, separator, answer = pair.partition("=")
+        if not separator:
+            raise InvalidInput(
+                f"--answer {pair!r} is not QUESTION=ANSWER; write for example expense=days."
+            )
+        if name in given:
+            raise InvalidInput(f"--answer {name} is given twice; give one answer.")
+        given[name] = check_answer(name, answer.strip())
+    return given
 
 
 def _ask(name: str, question: Question) -> str:

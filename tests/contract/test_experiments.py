@@ -19,6 +19,7 @@ from tracks_dagster.ledger.effects.database.sql_ledger import SqlLedger
 from tracks_dagster.ledger.effects.projector import Projector
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.review.effects.experiments import read_experiment
+from tracks_dagster.review.experiments import changes
 from tracks_dagster.track.errors import InvalidInput
 
 
@@ -36,6 +37,32 @@ def test_an_experiment_has_its_runs_and_the_baseline_that_they_name(
     of_family = read_experiment(ledger, "gpt", runs_max=5)
     assert [each.run_id for each in of_family] == ["r-0", "r-1", "r-2", "r-3"]
     assert read_experiment(ledger, "none", runs_max=5) == []
+
+
+def test_what_a_retry_changed_is_what_the_run_changed(
+    ledger: SqlLedger, store: FakeObjectStore
+) -> None:
+    config = {"steps": 40, "lr": 0.1, "code": "utf-8", "ranks": 3}
+    base = History("r-0").declare(experiment="rates", config=config, environment={"torch": "2.12"})
+    base.open().write_to(store)
+    run = History("r-1").declare(
+        experiment="rates",
+        config={**config, "code": "latin-1"},
+        trainer=f"runs/r-1/code/{'c0de' * 16}.tar",
+        environment={"torch": "2.13"},
+    )
+    run.open().place().end("preempted").open(config={**config, "code": "latin-1", "lr": 0.2})
+    run.write_to(store)
+    History("r-2").declare(experiment="rates", config=config).open().write_to(store)
+    Projector(store, ledger).scan()
+    first, second, third = read_experiment(ledger, "rates", runs_max=5)
+    assert {each.name: (each.before, each.after) for each in changes(second, first)} == {
+        "torch": ("2.12", "2.13"),
+        "lr": (0.1, 0.2),
+        "config.code": ("utf-8", "latin-1"),
+        "code": ("family", "c0dec0dec0de"),
+    }
+    assert changes(third, first) == ()  # its environment is not known
 
 
 def test_trials_and_other_seeds_are_counted(

@@ -6,7 +6,7 @@ Runs belong to it by the name that they were declared with. `review.effects.expe
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tracks_dagster.track.records import Json
 
@@ -17,10 +17,10 @@ Settings = Mapping[str, Json]
 class ExperimentRun:
     """A run as the ledger has it.
 
-    settings: its config as declared, and where they are known its code, snapshot and ranks.
-    experiment, baseline: as declared. metric, value, direction: of its newest decision on a promotion,
-    else of its newest eval, whose direction nobody knows; measured: how, for only what was measured
-    alike is compared.
+    settings: config, code, snapshot and ranks of its newest attempt, which a retry may have changed.
+    environment, experiment, baseline: as declared; {} and None where it is not known. metric, value,
+    direction: of its newest decision on a promotion, else of its newest eval, whose direction nobody
+    knows; measured: how, for only what was measured alike is compared.
     """
 
     run_id: str
@@ -37,6 +37,7 @@ class ExperimentRun:
     measured: tuple[Json, ...] = ()
     experiment: str | None = None
     baseline: str | None = None
+    environment: Settings = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +88,9 @@ def differing(given: Sequence[Settings]) -> list[str]:
 
 def changes(run: ExperimentRun, baseline: ExperimentRun) -> tuple[Change, ...]:
     """Return what the run has otherwise than the baseline, and nothing else."""
-    a, b = baseline.settings, run.settings
+    a, b = dict(baseline.settings), dict(run.settings)
+    if baseline.environment and run.environment:
+        a, b = {**baseline.environment, **a}, {**run.environment, **b}
     return tuple(
         Change(name=name, before=a.get(name), after=b.get(name)) for name in differing((a, b))
     )

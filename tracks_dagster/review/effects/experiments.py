@@ -9,6 +9,7 @@ from typing import Any
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.review.experiments import ExperimentRun
 from tracks_dagster.track.records import Json
+from tracks_dagster.track.states.run_state import stored_code_sha256
 
 _SQL = Path(__file__).parent / "sql" / "experiment.sql"
 
@@ -23,19 +24,17 @@ def read_experiment(ledger: Ledger, name: str, *, runs_max: int) -> list[Experim
 
 
 def _run(row: dict[str, Any]) -> ExperimentRun:
-    source = row["branched_from_run_id"]
+    source, config = row["branched_from_run_id"], json.loads(row["config_json"])
+    own = {"ranks": row["ranks"], "snapshot": row["snapshot_id"], "code": _code(row)}
     metric, value, direction, measured = _measured(row)
     return ExperimentRun(
         run_id=row["run_id"],
         owner=row["owner"],
         state=row["state"],
         steps=row["recorded_step"],
-        settings={
-            **json.loads(row["config_json"]),
-            "ranks": row["ranks"],
-            "snapshot": row["snapshot_id"],
-            "code": _code(row["trainer"]),
-        },
+        # A key of the config may have such a name too: neither hides the other.
+        settings={**{f"config.{k}" if k in own else k: v for k, v in config.items()}, **own},
+        environment=json.loads(row["environment_json"] or "{}"),
         branched_from=None if source is None else f"{source}@{row['branched_from_step']}",
         device_s=row["device_seconds"] or 0.0,
         alias=row["alias"] if row["promoted"] else None,
@@ -63,6 +62,7 @@ def _measured(
     return metric, metrics[metric], None, tuple(row[each] for each in names)
 
 
-def _code(trainer: str) -> str:
-    """Return the digest of the stored code, which its key ends with, shortened as elsewhere."""
-    return trainer.rpartition("/")[2].removesuffix(".tar")[:12]
+def _code(row: dict[str, Any]) -> str:
+    """Return the digest of the newest attempt's code, shortened as elsewhere."""
+    digest: str = row["code_sha256"] or stored_code_sha256(row["trainer"]) or row["trainer"]
+    return digest[:12]

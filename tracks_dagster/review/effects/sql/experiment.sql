@@ -9,7 +9,9 @@ with chosen as (
     limit :runs_max
 )
 select
-    r.run_id, r.owner, r.state, r.config_json, r.device_seconds, r.ranks, r.snapshot_id, r.trainer,
+    r.run_id, r.owner, r.state, r.device_seconds, r.trainer, r.environment_json,
+    coalesce(a.config_json, r.config_json) as config_json, coalesce(a.ranks, r.ranks) as ranks,
+    coalesce(a.snapshot_id, r.snapshot_id) as snapshot_id, a.code_sha256,
     r.experiment, r.baseline, r.branched_from_run_id, r.branched_from_step,
     coalesce(r.final_step, a.last_step, a.resumed_from_step) as recorded_step,
     p.metric, p.value, p.direction, p.promoted, p.alias, p.suite as promoted_suite,

@@ -190,6 +190,6 @@ def test_a_refusal_names_the_rule_each_gate_and_the_command() -> None:
         "Refused by policy stages.full.needs: big-1 was not shown to be ready.\n"
         "  tests: none of this code; `pytest --tracks` in my model.\n"
         "  canary: there is none of this project; `tracks canary --project 'my model' --set lr=0.1`.\n"
-        '--skip-gate tests --skip-gate canary --why "…" declares it all the same; both stand in its '
-        "record."
+        '--skip-gate tests --skip-gate canary --why "…" declares it anyway; the gate and the reason '
+        "are recorded."
     )

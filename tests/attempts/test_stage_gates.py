@@ -144,8 +144,8 @@ def test_in_an_empty_home_a_full_run_is_refused_with_every_command(house: House)
         f"  tests: none of this code ({sha256_hex(CODE)[:12]}); `pytest --tracks` in /home/ann/gpt.\n"
         "  smoke: there is none of this project; `tracks smoke --project /home/ann/gpt`.\n"
         "  canary: there is none of this project; `tracks canary --project /home/ann/gpt`.\n"
-        '--skip-gate tests --skip-gate smoke --skip-gate canary --why "…" declares it all the same; '
-        "both stand in its record."
+        '--skip-gate tests --skip-gate smoke --skip-gate canary --why "…" declares it anyway; the '
+        "gate and the reason are recorded."
     )
 
 
@@ -162,7 +162,7 @@ def test_it_passes_after_tests_smoke_and_canary_and_says_on_what(house: House) -
     assert (row["gate_key"], row["stage_passed"]) == (declared.gate_key, None)
     assert house.tracks.run("canary-1").judged is not None
     told = run_text(explain_run(house.tracks, "big"))
-    assert "Declared as full on: canary canary-1, smoke smoke-0, tests" in told
+    assert "Declared as full; passed gates: canary canary-1, smoke smoke-0, tests" in told
 
 
 @pytest.mark.parametrize(

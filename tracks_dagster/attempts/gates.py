@@ -257,18 +257,18 @@ def refusal(run_id: str, stage: str, closed: Mapping[str, str], commands: Mappin
         [
             f"Refused by policy stages.{stage}.needs: {run_id} was not shown to be ready.",
             *(f"  {line}" for line in lines),
-            f'{skip} --why "…" declares it all the same; both stand in its record.',
+            f'{skip} --why "…" declares it anyway; the gate and the reason are recorded.',
         ]
     )
 
 
 def gate_lines(declared: RunDeclared, judged: StageJudged | None) -> Iterator[str]:
-    """Yield what the run was declared without, what it stands on and what it shows."""
+    """Yield which gates the run skipped, which it passed and by what, and what it shows."""
     if declared.skipped is not None:
         yield skipped_words(declared.skipped)
     if declared.passed_gates:
-        stands = ", ".join(f"{gate} {name}" for gate, name in declared.passed_gates.items())
-        yield f"Declared as {declared.stage} on: {stands}."
+        passed = ", ".join(f"{gate} {name}" for gate, name in declared.passed_gates.items())
+        yield f"Declared as {declared.stage}; passed gates: {passed}."
     if judged is not None:
         verdict = "passed" if judged.passed else "did not pass"
         yield f"As a {judged.stage} it {verdict}: {judged.why}."

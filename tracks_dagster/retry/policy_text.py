@@ -75,7 +75,7 @@ QUESTIONS: Mapping[str, Question] = {
                     ),
                     *_asks(
                         "monitoring",
-                        "a full run that hangs unseen wastes days; notify.yaml says who gets its alerts",
+                        "a full run that hangs unseen wastes days; notify.yaml names who is told",
                         notify_stages=("full",),
                     ),
                     *_asks(
@@ -184,7 +184,9 @@ QUESTIONS: Mapping[str, Question] = {
                         "a result of one seed may be luck: two other seeds must show it too",
                         seeds="2",
                     ),
-                    *_asks("promotion", "a run that left no proof is not promoted", only_valid="true"),
+                    *_asks(
+                        "promotion", "a run that left no proof is not promoted", only_valid="true"
+                    ),
                 ),
             ),
         },

@@ -101,8 +101,8 @@ def check_skips(request: RunRequest) -> None:
             raise InvalidInput(unknown("gate", gate, list(GATES)))
     if request.skip_gates and not (request.skip_why or "").strip():
         raise InvalidInput(
-            f"{', '.join(request.skip_gates)} cannot be skipped without a reason, which stands in the "
-            'record: --why "…" (skip_why in the launchpad).'
+            f"{', '.join(request.skip_gates)} cannot be skipped without a reason, which is "
+            'recorded: --why "…" (skip_why in the launchpad).'
         )
     if request.skip_why is not None and not request.skip_gates:
         raise InvalidInput("--why says why a gate is skipped; name it: --skip-gate GATE.")

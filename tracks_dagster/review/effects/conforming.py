@@ -209,11 +209,11 @@ class _Round:
             )
         if self._unstable:
             names = ", ".join(sorted(self._unstable)[:NAMES_MAX])
-            self.notes.append(f"Not compared, for undisturbed runs differ in it: {names}.")
+            self.notes.append(f"Not compared, because undisturbed runs differ in it: {names}.")
         if self._had_no_time:
             self.notes.append(
-                f"For {counted(len(self._had_no_time), 'trial')} there was no time, "
-                f"{self._had_no_time[0]} first; --time-limit is {self._plan.time_limit_s:g} s."
+                f"There was no time for {counted(len(self._had_no_time), 'trial')}, beginning with "
+                f"{self._had_no_time[0]}; --time-limit is {self._plan.time_limit_s:g} s."
             )
             self.left_out += self._had_no_time
 

@@ -13,6 +13,7 @@ from tracks_dagster.review.conformance.defects import DEFECTS, Finding, merge
 from tracks_dagster.review.conformance.judge import judge, unstable_contents
 from tracks_dagster.review.conformance.report import Conformance, Judged
 from tracks_dagster.review.conformance.seen import (
+    HANG,
     PLANTED,
     AttemptSeen,
     Kind,
@@ -168,6 +169,27 @@ RESUMES: Mapping[str, tuple[AttemptSeen, set[str]]] = {
         {"ema_not_restored"},
     ),
     "a loss, and nothing says why": (changed(lambda n, seen: seen), {"inexact"}),
+    # As of a rank that is not the first: DDP gives it the first one's before each forward pass.
+    "buffers that are not used": (
+        replace(
+            attempt(RESUMED),
+            ranks=(
+                RankSeen(
+                    steps={
+                        n: replace(seen, state={**seen.state, "buffers": ("other", 2.0)})
+                        if n == RESUMED + 1
+                        else seen
+                        for n, seen in attempt(RESUMED).ranks[0].steps.items()
+                    }
+                ),
+            ),
+        ),
+        set(),
+    ),
+    "hangs": (
+        attempt(RESUMED, reason=HANG, words="it did not end within 120 s and was killed"),
+        {"resume_fails"},
+    ),
 }
 
 
@@ -175,6 +197,27 @@ RESUMES: Mapping[str, tuple[AttemptSeen, set[str]]] = {
 def test_what_a_resume_lost_is_named_and_nothing_else(name: str) -> None:
     resumed, expected = RESUMES[name]
     assert names(judge(CALM, trial(CUT, resumed))) == expected
+
+
+def test_samples_that_differ_later_are_named_by_the_step_from_which_they_do() -> None:
+    def from_the_next_epoch(number: int, seen: StepSeen) -> StepSeen:
+        return replace(seen, inputs=(f"mixed {number}",)) if number > 7 else seen
+
+    (found,) = judge(CALM, trial(CUT, changed(from_the_next_epoch)))
+    assert (found.name, found.detail) == (
+        "data_changed",
+        "step 8 had samples that belong to other steps",
+    )
+
+
+def test_the_rate_of_a_second_optimizer_counts() -> None:
+    calm = changed(lambda n, seen: replace(seen, lr=(0.1, 1.0 / n)))
+    lost = changed(lambda n, seen: replace(seen, lr=(0.1, 1.0)))
+    (found,) = judge(trial(calm), trial(CUT, lost))
+    assert (found.name, found.detail) == (
+        "scheduler_not_restored",
+        "in step 5 the learning rate is 1 instead of 0.2",
+    )
 
 
 def names(found: list[Finding]) -> set[str]:
@@ -213,8 +256,10 @@ def played(**how: object) -> AttemptSeen:
         (Kind.ERROR, played(reason="code_error", words=f"RuntimeError: {PLANTED}"), set()),
         (Kind.ERROR, played(reason="code_error", words="training failed"), {"error_hidden"}),
         (Kind.ERROR, played(), {"error_hidden"}),  # and trains on
+        (Kind.ERROR, played(reason=HANG, words=PLANTED), {"error_hidden"}),  # tries for ever
         (Kind.ERROR, attempt(), set()),  # no module of torch's was called: nothing was played
         (Kind.NAN, played(losses={1: 2.0}, reason="nan_loss"), set()),
+        (Kind.NAN, played(reason="nan_loss", words="The loss of step 3 is nan;"), set()),  # late
         (Kind.NAN, played(), {"nan_hidden"}),
         (Kind.NAN, played(reason="nan_loss"), {"nan_hidden"}),  # a save found it, the loss did not
         (
@@ -285,6 +330,8 @@ def test_within_a_tolerance_sums_and_losses_count_and_digests_do_not() -> None:
         ("folder/ema.pt", True, {"ema_not_restored"}),
         ("averaged/w", True, {"ema_not_restored"}),
         ("folder/lightning.ckpt", True, set()),  # it counts its own resumes
+        ("rank 0's last.pt: ema.0.weight", True, {"ema_not_restored"}),
+        ("rank 0's last.pt: mean", True, {"inexact"}),
         ("folder/state.txt", False, {"inexact"}),  # a shell's: nothing else was seen
         ("model/w", True, {"inexact"}),
     ],
@@ -297,6 +344,11 @@ def test_what_only_the_last_checkpoint_shows_is_named_by_its_file(
     cut = trial(CUT, resumed, **{name: "other"})
     assert names(judge(calm, cut)) == expected
     assert judge(calm, cut, unstable=frozenset({name})) == []
+
+
+def test_the_best_weights_of_before_the_resume_are_not_missed() -> None:
+    calm = replace(CALM, contents={**CALM.contents, "rank 0's best.pt: w": "one"})
+    assert judge(calm, trial(CUT, attempt(RESUMED))) == []
 
 
 def test_what_differs_in_two_calm_runs_is_not_compared() -> None:
@@ -342,6 +394,8 @@ def test_the_page_has_every_finding() -> None:
 def test_lines_of_a_rank_are_put_together_by_step() -> None:
     lines = [
         {"what": "file", "step": 0, "path": "/a/log"},
+        {"what": "saved", "step": 1, "tensors": {"last.pt: w": "d1", "last.pt: ema.w": "d1"}},
+        {"what": "saved", "step": 2, "tensors": {"last.pt: w": "d2"}},
         {"what": "batch", "step": 1, "loader": 0, "made": 1, "given": 1, "length": 7},
         {"what": "random", "step": 1, "state": {"torch": ["r1", 0.0]}},
         {"what": "input", "step": 1, "digest": "i1", "rows": ["a", "b"]},
@@ -351,19 +405,26 @@ def test_lines_of_a_rank_are_put_together_by_step() -> None:
         # A second update of the same step: what was before it is of the first, after it of the last.
         {"what": "state", "step": 1, "state": {"weights": ["w2", 2.0]}, "lr": [0.2]},
         {"what": "state", "step": 1, "state": {"trained": ["w3", 2.0]}},
+        {"what": "state", "step": 1, "state": {"weights-2": ["v1", 2.0]}, "lr": [0.3]},
     ]
     assert read_rank(lines) == RankSeen(
         steps={
+            2: StepSeen(),
             1: StepSeen(
                 inputs=("i1", "i2"),
                 rows=frozenset("abc"),
                 random={"torch": ("r1", 0.0)},
-                state={"weights": ("w1", 2.0), "trained": ("w3", 2.0)},
-                lr=(0.1,),
-            )
+                state={
+                    "weights": ("w1", 2.0),
+                    "trained": ("w3", 2.0),
+                    "weights-2": ("v1", 2.0),
+                },
+                lr=(0.1, 0.3),
+            ),
         },
         loaders=(Loader(made=1, given=1, length=7),),
         files=frozenset({"/a/log"}),
+        saved={"last.pt: w": "d2", "last.pt: ema.w": "d1"},
     )
 
 
@@ -375,6 +436,9 @@ def test_lines_of_a_rank_are_put_together_by_step() -> None:
         (attempt(commits=(12,)), (1, 11, 7, 8)),  # nothing is saved before the end
         (attempt(ranks=(RankSeen(loaders=(Loader(made=1, given=24, length=24),)),)), (5, 4, 1, 11)),
         (attempt(ranks=()), (5, 4, 1, 11)),
+        # It tells of every third step only, and of none but those that it saves.
+        (attempt(losses=dict.fromkeys((3, 6, 9, 12), 1.0), ranks=()), (6, 4, 3)),
+        (attempt(losses={}, ranks=()), (8, 4)),
     ],
 )
 def test_a_run_is_interrupted_where_it_tells_most(
@@ -440,3 +504,26 @@ def test_a_report_without_a_finding_says_what_was_equal() -> None:
     )
     assert fine.is_green
     assert not replace(fine, left_out=(KILLED,)).is_green
+
+
+def test_a_report_in_which_nothing_was_resumed_says_so() -> None:
+    alone = replace(conformance(), trials=(Judged(seen=CALM, findings=()),), notes=())
+    assert list(alone.lines()) == [
+        "mine: no finding, and no resume was tried in 1 trial (1 rank) in 12 s."
+    ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "attempts", "expected"),
+    [
+        (Kind.SIGKILL, (attempt(),), True),
+        (Kind.SAVE, (attempt(),), True),
+        (Kind.SIGKILL, (CUT, attempt(RESUMED)), False),
+        (Kind.SIGTERM, (attempt(),), False),  # it did come, and was swallowed
+        (Kind.CALM, (attempt(),), False),
+    ],
+)
+def test_a_run_that_was_over_before_it_was_killed_was_not_tried(
+    kind: Kind, attempts: tuple[AttemptSeen, ...], expected: bool
+) -> None:
+    assert trial(*attempts, of=Trial(kind=kind, step=5)).was_missed is expected

@@ -128,7 +128,7 @@ DEFECTS: Mapping[str, Defect] = {
     "inexact": Defect(
         what="differs from the undisturbed run after a resume, and nothing that was looked at says why",
         cure="On several ranks pass rehearse= to a.register; else look for a state in a variable of "
-        "your own (a mean, a curriculum, an average), and register it.",
+        "your own (a mean, a curriculum, gradients that no optimizer has used yet), and register it.",
     ),
 }
 

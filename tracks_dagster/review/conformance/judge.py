@@ -8,6 +8,7 @@ state that was not restored still stands alone, one step later it has changed ev
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -15,8 +16,10 @@ from itertools import pairwise
 
 from tracks_dagster.review.conformance.defects import DEFECTS, Finding
 from tracks_dagster.review.conformance.seen import (
+    HANG,
     INTERRUPTS,
     PLANTED,
+    SAVED,
     AttemptSeen,
     Kind,
     RankSeen,
@@ -36,6 +39,7 @@ _BEHIND = re.compile(
     r"was reported after step|and step|ended after step) (\d+)"
 )
 _UNHEARD = re.compile(r"asked for a signal and none came")  # in the words of `training.drills`
+_SAYS_NAN = re.compile(r"The loss of step \d+ is (?:nan|-?inf)")  # in those of `training.step_log`
 _CHANGED = re.compile(r"changed while (?:it was committed|they were listed)")
 _AVERAGES = re.compile(r"(?:^|[^a-z])(?:ema|averaged?|shadow|swa)(?:[^a-z]|$)", re.IGNORECASE)
 
@@ -173,14 +177,17 @@ def _error_hidden(attempt: AttemptSeen) -> Iterator[Named]:
         return
     if attempt.is_complete:
         yield "error_hidden", "training went on as if nothing had happened"
+    elif attempt.reason == HANG:
+        yield "error_hidden", f"it neither ended nor went on: {_short(attempt.words)}"
     elif PLANTED not in attempt.words:
         yield "error_hidden", f"what came out is only: {_short(attempt.words) or 'nothing'}"
 
 
 def _nan_hidden(seen: TrialSeen) -> Iterator[Named]:
-    """A loss that is finite where the weights are NaN hides it, also where a save finds them."""
+    """A loss that stays finite where the weights are NaN hides it, also where a save finds them; one
+    that is read a step late does not."""
     attempt = seen.last
-    if not any(rank.is_played for rank in attempt.ranks):
+    if not any(rank.is_played for rank in attempt.ranks) or _SAYS_NAN.search(attempt.words):
         return
     finite = [step for step in sorted(attempt.losses) if step >= seen.trial.step]
     if finite:
@@ -247,30 +254,31 @@ def _fails(calm: AttemptSeen, last: AttemptSeen, same: _Same) -> Iterator[Named]
 def _data(calm: AttemptSeen, last: AttemptSeen, first: int) -> Iterator[Named]:
     """Yield where the samples after a resume are those of another step."""
     steps = range(first, calm.last_step + 1)
-    if all(_same_data(calm, last, step) for step in steps):
+    at = next((step for step in steps if not _same_data(calm, last, step)), None)
+    if at is None:
         return
-    compared = list(steps)[:SHIFT_STEPS]
+    compared = range(at, calm.last_step + 1)[:SHIFT_STEPS]
     moved = [
         of
         for of in range(1, calm.last_step + 2 - len(compared))
-        if of != first and all(_same_data(calm, last, s, of + s - first) for s in compared)
+        if of != at and all(_same_data(calm, last, s, of + s - at) for s in compared)
     ]
-    if first > 2 and first - 1 in moved:
+    if at == first > 2 and first - 1 in moved:
         yield (
             "retrains_last_step",
             f"resumed from step {first - 1}, step {first} had the samples of step {first - 1}",
         )
-    elif moved and moved[0] < first:
-        yield "data_reset", f"step {first} had the samples of step {moved[0]}"
+    elif moved and moved[0] < at:
+        yield "data_reset", f"step {at} had the samples of step {moved[0]}"
     elif moved:
         yield (
             "data_skipped",
-            f"step {first} had the samples of step {moved[0]}: {moved[0] - first} left out",
+            f"step {at} had the samples of step {moved[0]}: {moved[0] - at} left out",
         )
-    elif _rows_are_known(calm, last, first):
-        yield "data_changed", f"step {first} had samples that belong to other steps"
+    elif _rows_are_known(calm, last, at):
+        yield "data_changed", f"step {at} had samples that belong to other steps"
     elif not _random_differs(calm, last, first):
-        yield "data_changed", f"step {first} had samples that the undisturbed run never saw"
+        yield "data_changed", f"step {at} had samples that the undisturbed run never saw"
 
 
 def _rows_are_known(calm: AttemptSeen, last: AttemptSeen, first: int) -> bool:
@@ -318,13 +326,22 @@ def _states_at(calm: AttemptSeen, last: AttemptSeen, first: int, same: _Same) ->
         where = f"{at}, on rank {number}" if len(calm.ranks) > 1 else at
         for name, value in theirs.step(first).state.items():
             kind = name.partition("-")[0]
-            if kind in _STATES and not same.state(ours.step(first).state.get(name), value):
+            if kind not in _STATES or same.state(ours.step(first).state.get(name), value):
+                continue
+            if kind != "buffers" or not _is_overwritten(ours, theirs, first + 1, same):
                 missing.add(kind)
                 yield _STATES[kind], f"the {kind} differ{'' if kind[-1] == 's' else 's'} {where}"
         yield from _rates(ours, theirs, first, same, is_new_optimizer="optimizer" in missing)
         yield from _averages(ours, theirs, first, same)
     if names := sorted(set(_random_differs(calm, last, first))):
         yield "rng_not_restored", f"the random numbers of {', '.join(names)} differ {at}"
+
+
+def _is_overwritten(ours: RankSeen, theirs: RankSeen, after: int, same: _Same) -> bool:
+    """Whether other buffers were the same a step later: DDP gives every rank those of rank 0 before
+    each forward pass, so what the others have of their own is not used. Unknown counts as yes."""
+    name = "buffers"
+    return same.state(ours.step(after).state.get(name), theirs.step(after).state.get(name))
 
 
 def _rates(
@@ -342,15 +359,18 @@ def _rates(
     if not wrong or (is_new_optimizer and wrong == [first]):
         return
     step = wrong[0]
+    is_rate, should_be = next(
+        (
+            (a, b)
+            for a, b in zip(theirs.step(step).lr, ours.step(step).lr, strict=False)
+            if not same.number(a, b)
+        ),
+        (math.nan, math.nan),  # of more or fewer groups
+    )
     yield (
         "scheduler_not_restored",
-        f"in step {step} the learning rate is {_first(theirs.step(step).lr)} instead of "
-        f"{_first(ours.step(step).lr)}",
+        f"in step {step} the learning rate is {is_rate:g} instead of {should_be:g}",
     )
-
-
-def _first(rates: Sequence[float]) -> str:
-    return f"{rates[0]:g}" if rates else "unknown"
 
 
 def _averages(ours: RankSeen, theirs: RankSeen, first: int, same: _Same) -> Iterator[Named]:
@@ -367,10 +387,17 @@ def _contents(calm: TrialSeen, seen: TrialSeen, unstable: frozenset[str]) -> Ite
     """Yield what the last checkpoint holds otherwise, where every step was the same.
 
     A framework's file has bookkeeping of its own in it, such as how often it was resumed: where the
-    weights were seen, only a file of averages counts.
+    weights were seen, only the tensors in it count, and a file of averages. What was saved before the
+    resume only, such as the best weights so far, is no difference.
     """
-    names = sorted((calm.contents.keys() | seen.contents.keys()) - unstable)
-    other = [name for name in names if calm.contents.get(name) != seen.contents.get(name)]
+    ours, theirs = calm.contents, seen.contents
+    names = sorted((ours.keys() | theirs.keys()) - unstable)
+    other = [
+        name
+        for name in names
+        if ours.get(name) != theirs.get(name)
+        and (not name.startswith(SAVED) or (name in ours and name in theirs))
+    ]
     averaged = [name for name in other if _AVERAGES.search(name)]
     if averaged:
         yield "ema_not_restored", f"every step was the same, and {averaged[0]} at the end was not"

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tracks_dagster.review.conformance.defects import Finding, merge
-from tracks_dagster.review.conformance.seen import Kind, Trial, TrialSeen
+from tracks_dagster.review.conformance.seen import Trial, TrialSeen
 from tracks_dagster.track.records import Json
 from tracks_dagster.track.text.units import counted
 
@@ -120,8 +120,7 @@ class Conformance:
         if self.findings:
             found = counted(len(self.findings), "finding")
             return f"{self.project}: {found} in {of}, {self.failed} of which failed."
-        resumed = sum(each.seen.trial.kind not in (Kind.CALM, Kind.AGAIN) for each in self.trials)
-        if not resumed:
-            return f"{self.project}: nothing was tried in {self.seconds:.0f} s."
         left = f" {counted(len(self.left_out), 'trial')} left out." if self.left_out else ""
+        if not any(len(each.seen.attempts) > 1 for each in self.trials):
+            return f"{self.project}: no finding, and no resume was tried in {of}.{left}"
         return f"{self.project}: no finding in {of}; all that was compared is equal {within}.{left}"

@@ -14,6 +14,7 @@ from tracks_dagster.track.records import Json
 
 COMPLETED = "completed"  # the reason of an attempt that came to its end
 TOO_SLOW = "too_slow"  # and of one that the time limit ended
+HANG = "hang"  # and of one that took far longer than the undisturbed run
 PLANTED = "planted by tracks conform: a trainer should say so"  # what a planted exception says
 
 
@@ -67,7 +68,7 @@ class StepSeen:
 
     inputs: digests of the batches, in order; rows: of their samples. random: library → its generator
     when the model was first called. state: name → as it was before the step; of `trained` and
-    `averaged` as it was after it.
+    `averaged` as it was after it. lr: of every optimizer's groups.
     """
 
     inputs: tuple[str, ...] = ()
@@ -91,11 +92,13 @@ class Loader:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankSeen:
-    """What one rank saw of itself. files: paths that it wrote; is_played: the fault came."""
+    """What one rank saw of itself. files: paths that it wrote; saved: digests of the tensors that it
+    last saved, by file and name; is_played: the fault came."""
 
     steps: Mapping[int, StepSeen] = field(default_factory=dict)
     loaders: tuple[Loader, ...] = ()
     files: frozenset[str] = frozenset()
+    saved: Mapping[str, str] = field(default_factory=dict)
     is_played: bool = False
 
     def step(self, number: int) -> StepSeen:
@@ -124,9 +127,14 @@ class AttemptSeen:
     half_written: tuple[str, ...] = ()
 
     @property
+    def steps(self) -> list[int]:
+        """The steps that it reported or committed, in order: those that it can be interrupted after."""
+        return sorted({*self.losses, *self.commits})
+
+    @property
     def last_step(self) -> int:
-        """The last step that it reported."""
-        return max(self.losses, default=self.resumed)
+        """The last step that it reported or committed."""
+        return max(self.steps, default=self.resumed)
 
     @property
     def is_complete(self) -> bool:
@@ -136,7 +144,8 @@ class AttemptSeen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialSeen:
-    """A trial with its attempts. contents: name → digest of all that its last checkpoint holds."""
+    """A trial with its attempts. contents: name → digest of all that its last checkpoint holds, and of
+    what its ranks saved by themselves (`saved_contents`)."""
 
     trial: Trial
     attempts: tuple[AttemptSeen, ...]
@@ -148,12 +157,31 @@ class TrialSeen:
         """Its last attempt."""
         return self.attempts[-1]
 
+    @property
+    def was_missed(self) -> bool:
+        """Whether it was to be killed, and came to its end before: nothing was tried."""
+        is_kill = self.trial.kind in (Kind.SIGKILL, Kind.SAVE)
+        return is_kill and len(self.attempts) == 1 and self.last.is_complete
+
+
+SAVED = "rank "  # begins the names of what ranks saved by themselves
+
+
+def saved_contents(ranks: Iterable[RankSeen]) -> dict[str, str]:
+    """Return the tensors that ranks saved, as `contents` has them."""
+    return {
+        f"{SAVED}{number}'s {name}": digest
+        for number, rank in enumerate(ranks)
+        for name, digest in rank.saved.items()
+    }
+
 
 def read_rank(lines: Iterable[Mapping[str, Json]]) -> RankSeen:
     """Return what one rank saw, by the lines that `training.observing` wrote."""
     steps: dict[int, dict[str, Json]] = {}
     loaders: dict[int, Loader] = {}
     files = set()
+    saved: dict[str, str] = {}
     is_played = False
     for line in lines:
         step = steps.setdefault(
@@ -166,18 +194,23 @@ def read_rank(lines: Iterable[Mapping[str, Json]]) -> RankSeen:
             case "random":
                 step["random"] = _states(line["state"]) | step["random"]
             case "state":
-                for name, value in _states(line["state"]).items():
+                states = _states(line["state"])
+                if any(x.startswith("weights") and x not in step["state"] for x in states):
+                    # An optimizer's first update in this step; each optimizer has weights of its own.
+                    step["lr"] += tuple(line.get("lr", ()))
+                for name, value in states.items():
                     if name.startswith(("trained", "averaged")):
                         step["state"][name] = value
                     else:
                         step["state"].setdefault(name, value)
-                step["lr"] = step["lr"] or tuple(line.get("lr", ()))
             case "batch":
                 loaders[line["loader"]] = Loader(
                     made=line["made"], given=line["given"], length=line["length"]
                 )
             case "file":
                 files.add(line["path"])
+            case "saved":
+                saved.update(line["tensors"])
             case "played":
                 is_played = True
     return RankSeen(
@@ -194,6 +227,7 @@ def read_rank(lines: Iterable[Mapping[str, Json]]) -> RankSeen:
         },
         loaders=tuple(loaders.values()),
         files=frozenset(files),
+        saved=saved,
         is_played=is_played,
     )
 

@@ -13,7 +13,8 @@ def interruptions(calm: AttemptSeen) -> tuple[int, ...]:
     """Return the steps after which a run is interrupted, the most telling first.
 
     After the step that follows a commit (something is lost), at the commit, after the first step and
-    the last but one, and on both sides of the end of an epoch.
+    the last but one, and on both sides of the end of an epoch. Where the trainer tells of no such
+    step, after the next one that it tells of.
     """
     last = calm.last_step
     commits = [step for step in calm.commits if step < last]
@@ -21,7 +22,8 @@ def interruptions(calm: AttemptSeen) -> tuple[int, ...]:
     wanted = [commits[0] + 1, commits[0]] if commits else []
     wanted += [1, last - 1]
     wanted += [epoch, epoch + 1] if epoch is not None else []
-    return tuple(dict.fromkeys(step for step in wanted if 1 <= step < last))
+    told = [next((step for step in calm.steps if step >= each), last) for each in wanted]
+    return tuple(dict.fromkeys(step for step in told if step < last))
 
 
 def epoch_of(calm: AttemptSeen) -> int | None:

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from tracks_dagster.review.conformance.seen import Loader, RankSeen, read_rank
 from tracks_dagster.track import names
-from tracks_dagster.training.observing import ELEMENTS_MAX, digest, observed
+from tracks_dagster.training.observing import ELEMENTS_MAX, digest, observed, running_step
 
 WORDS = "planted"
 
@@ -40,7 +40,7 @@ def train(folder: Path, *, steps: int = 4, anew: bool = False) -> torch.Tensor:
         model.eval()
         model(x)  # an evaluation is no input of the step
         model.train()
-        torch.save(model.state_dict(), folder / "last.pt")
+        torch.save({"model": model, "means": [torch.ones(1)], "step": number}, folder / "last.pt")
     return torch.cat([each.detach().flatten() for each in model.parameters()])
 
 
@@ -48,14 +48,19 @@ running = [0]
 
 
 def look_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, anew: bool = False, **fault: object
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    anew: bool = False,
+    every: int = 1,
+    **fault: object,
 ) -> RankSeen:
-    """Return what was seen of the loop."""
+    """Return what was seen of the loop, which tells of its steps only every so often."""
     asked = {"folder": str(tmp_path / "observed"), "leave_out": [], **fault}
     monkeypatch.setenv(names.ENV_OBSERVE, json.dumps(asked))
     running[0] = 0
     fails = pytest.raises(RuntimeError, match=WORDS) if "fail_step" in fault else nullcontext()
-    with fails, observed(lambda: running[0]):
+    with fails, observed(lambda: running[0] - (running[0] - 1) % every):
         train(tmp_path, anew=anew)
     lines = (tmp_path / "observed" / "rank-0.jsonl").read_text().splitlines()
     return read_rank(map(json.loads, lines))
@@ -85,6 +90,8 @@ def test_each_step_is_seen_with_what_it_depends_on(
     assert rows[0] | rows[1] == rows[2] | rows[3]
     assert seen.loaders == (Loader(made=2, given=4, length=2),)
     assert seen.files == {str(tmp_path / "last.pt")}
+    assert {"last.pt: model.0.weight", "last.pt: means.0"} <= seen.saved.keys()
+    assert not any("step" in name for name in seen.saved)
 
 
 def test_looking_on_changes_nothing_and_is_undone(
@@ -113,6 +120,9 @@ def test_a_step_fails_and_weights_are_nan_where_it_is_asked_for(
     failed = look_on(tmp_path, monkeypatch, fail_step=2, fail_words=WORDS)
     assert (failed.is_played, list(failed.steps)) == (True, [1, 2])
     assert failed.steps[2].inputs == ()
+    (tmp_path / "third").mkdir()
+    third = look_on(tmp_path / "third", monkeypatch, every=3, fail_step=2, fail_words=WORDS)
+    assert (third.is_played, list(third.steps)) == (True, [1, 4])
     (tmp_path / "nan").mkdir()
     nan = look_on(tmp_path / "nan", monkeypatch, nan_step=3)
     assert nan.is_played
@@ -129,6 +139,45 @@ def test_a_digest_is_of_bytes_and_of_a_part_of_what_is_large() -> None:
     assert digest([large])[0] == digest([torch.zeros(ELEMENTS_MAX)])[0]
     assert digest([torch.tensor([1.0, float("nan")])])[1] == -1.0
     assert digest([torch.tensor(True), torch.tensor([], dtype=torch.int64)])[1] == 0.0
+
+
+def test_a_mask_that_a_model_makes_anew_is_no_state_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Masked(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.register_buffer("mask", torch.rand(2), persistent=False)
+            return super().forward(x * self.mask)
+
+    asked = {"folder": str(tmp_path), "leave_out": []}
+    monkeypatch.setenv(names.ENV_OBSERVE, json.dumps(asked))
+    model = nn.Sequential(Masked(2, 2), nn.BatchNorm1d(2))
+    with observed(lambda: running[0]):
+        for running[0] in (1, 2, 3):
+            model(torch.ones(4, 2))
+            model[1].running_mean.zero_()
+            model[1].running_var.fill_(1.0)
+            model[1].num_batches_tracked.zero_()
+    seen = read_rank(map(json.loads, (tmp_path / "rank-0.jsonl").read_text().splitlines()))
+    assert len({step.state["buffers"] for step in seen.steps.values()}) == 1
+
+
+@pytest.mark.parametrize(
+    ("metrics", "expected"),
+    [
+        ("", 5),
+        ('{"step": 5, "loss": 1.0}\n', 6),
+        ('{"step": 10, "loss": NaN}\n{"step": 20}\n', 21),  # every tenth
+        ('{"step": 5}\nno step\n[]\n{"step": 6, "lo', 6),  # the last line is being written
+    ],
+)
+def test_a_command_is_in_the_step_after_the_last_that_it_told_of(
+    metrics: str, expected: int, tmp_path: Path
+) -> None:
+    path = tmp_path / "metrics.jsonl"
+    assert running_step(path, 4) == 5
+    path.write_text(metrics)
+    assert running_step(path, 4) == expected
 
 
 def test_nothing_is_looked_at_where_nobody_asks(

@@ -3,7 +3,7 @@
 Installed where `ENV_OBSERVE` is set: by `join`, and for a Python command that joins by files by being
 started as `python -m tracks_dagster.training.observing SCRIPT …`. Nothing that the script computes is
 changed, unless a fault is asked for. Each line of `rank-N.jsonl` is one thing that was seen: digests
-of inputs, random numbers and states, never the values. `attempts.conformance` judges them.
+of inputs, random numbers and states, never the values. `review.conformance` judges them.
 
 What is seen is torch's own: modules, optimizers, loaders, scalers. A script that keeps an average or a
 schedule in a way of its own is judged by its losses, learning rates and checkpoints alone.
@@ -21,7 +21,8 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,8 @@ from tracks_dagster.training.sampling import BatchSampler
 ELEMENTS_MAX = 65_536  # of one tensor that are looked at, evenly spread over it
 ROWS_MAX = 64  # of one batch that are told apart
 FILES_MAX = 1000  # written by one rank, that are named
+TENSORS_MAX = 10_000  # of one save
+DEPTH_MAX = 8  # of the mappings and lists that hold them
 DIGEST_BYTES = 8
 TAKEN_S_MAX = 30.0  # until the parent has read and committed
 POLL_S = 0.02
@@ -71,8 +74,8 @@ class Observer:
     """What one process sees of itself.
 
     asked: `folder` (where to write), `leave_out` (prefixes of paths whose writers do not matter),
-    and where a fault is wanted `fail_step` (that fails, with `fail_words`) or `nan_step` (from which
-    on the weights are NaN).
+    and where a fault is wanted `fail_step` (that or the next one that is seen fails, once, with
+    `fail_words`) or `nan_step` (from which on the weights are NaN).
     """
 
     def __init__(
@@ -97,6 +100,7 @@ class Observer:
         self._files: set[str] = set()
         self._started_in = f"{Path.cwd()}{os.sep}"
         self._loaders: dict[int, list[int]] = {}  # by data set: iterators made, batches given
+        self._has_failed = False  # by the fault that was asked for
         self._is_on = True
 
     @contextmanager
@@ -146,7 +150,7 @@ class Observer:
             self._step, self._first = step, module
             self._play(step, module)
             self._write("random", state=_random_numbers())
-            self._write("state", state={"buffers": digest(module.buffers())})
+            self._write("state", state={"buffers": digest(_buffers(module))})
         if module is self._first and inputs:
             rows = (
                 [digest([row])[0][:DIGEST_BYTES] for row in inputs[0][:ROWS_MAX]]
@@ -157,7 +161,9 @@ class Observer:
 
     def _play(self, step: int, module: nn.Module) -> None:
         """Play the fault that was asked for."""
-        if step == self._asked.get("fail_step"):
+        fail_step = self._asked.get("fail_step")
+        if fail_step is not None and step >= fail_step and not self._has_failed:
+            self._has_failed = True
             self._write("played")
             raise RuntimeError(self._asked["fail_words"])
         nan_step = self._asked.get("nan_step")
@@ -213,8 +219,13 @@ class Observer:
         return _Batches(call(loader), gave)
 
     def _saved(self, call: Callable[..., Any], state: object, file: Any, *a: Any, **kw: Any) -> Any:
+        """Note the tensors of a state: what is nobody's in torch, such as an average, is in there."""
+        into = ""
         if isinstance(file, str | os.PathLike):  # torch writes it without Python's `open`
             self._wrote(os.fspath(file))
+            into = f"{Path(file).name}: "
+        found = islice(_named_tensors(state), TENSORS_MAX)
+        self._write("saved", tensors={f"{into}{name}": digest([each])[0] for name, each in found})
         return call(state, file, *a, **kw)
 
     def _audit(self, event: str, args: tuple[Any, ...]) -> None:
@@ -312,6 +323,31 @@ def _tensors(value: object) -> Iterator[torch.Tensor]:
             yield from _tensors(each)
 
 
+def _buffers(module: nn.Module) -> Iterator[torch.Tensor]:
+    """Yield those that its state dict has. Others, such as a mask, it makes anew, some of them in the
+    first forward pass."""
+    for part in module.modules():
+        for name, buffer in part._buffers.items():
+            if buffer is not None and name not in part._non_persistent_buffers_set:
+                yield buffer
+
+
+def _named_tensors(
+    state: object, name: str = "", depth: int = DEPTH_MAX
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield the dense tensors in what a script saves, by keys and positions joined with dots."""
+    if isinstance(state, nn.Module):
+        state = state.state_dict()
+    if isinstance(state, torch.Tensor):
+        if state.layout is torch.strided:
+            yield name, state
+    elif depth:
+        if isinstance(state, list | tuple):
+            state = dict(enumerate(state))
+        for key, each in state.items() if isinstance(state, Mapping) else ():
+            yield from _named_tensors(each, f"{name}.{key}" if name else str(key), depth - 1)
+
+
 def _parameters(optimizer: Optimizer) -> Iterator[torch.Tensor]:
     for group in optimizer.param_groups:
         yield from group["params"]
@@ -345,12 +381,12 @@ def _writes(flags: object) -> bool:
     return isinstance(flags, int) and bool(flags & (os.O_WRONLY | os.O_RDWR))
 
 
-def steps_reported(path: Path, resumed: int) -> int:
-    """Return the step that a command is in, by the lines of metrics that it has written."""
-    try:
-        return resumed + 1 + path.read_bytes().count(b"\n")
-    except FileNotFoundError:
-        return resumed + 1
+def running_step(metrics: Path, resumed: int) -> int:
+    """Return the step that a command is in: the one after the last that it has told of."""
+    for line in reversed(_text(metrics).split("\n")[:-1]):
+        with suppress(ValueError, TypeError, KeyError):
+            return int(json.loads(line)["step"]) + 1
+    return resumed + 1
 
 
 def wait_until_taken(metrics: Path, checkpoints: Path) -> None:
@@ -367,7 +403,7 @@ def wait_until_taken(metrics: Path, checkpoints: Path) -> None:
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text("utf-8")
+        return path.read_text("utf-8", errors="replace")
     except FileNotFoundError:
         return ""
 
@@ -377,7 +413,7 @@ def main(words: list[str]) -> None:
     metrics, published = (Path(os.environ[x]) for x in (names.ENV_METRICS, names.ENV_CHECKPOINTS))
     resumed = int(os.environ[names.ENV_RESUME_STEP])
     with observed(
-        lambda: steps_reported(metrics, resumed),
+        lambda: running_step(metrics, resumed),
         before_step=lambda: wait_until_taken(metrics, published),
     ):
         if words[0] == "-m":

@@ -18,6 +18,7 @@ from pathlib import Path, PurePosixPath
 from tracks_dagster.attempts.ports import SCRIPT
 
 CODE = "code"  # the folder in a gang's own that its ranks start in
+PYTHONS = ("python", "python3")
 READ_ONLY = 0o444
 EXECUTABLE = 0o111
 
@@ -52,8 +53,19 @@ def lay_out(folder: Path, *, code: bytes | None, key: str | None, files: Mapping
 
 def command_line(words: Sequence[str], python: str | None) -> list[str]:
     """Return what a rank starts; a script and `-m` are started by `python`, None being this one."""
-    is_python = words[0] == "-m" or words[0].endswith(".py")
-    return [*([python or sys.executable] if is_python else []), *words]
+    return [*([python or sys.executable] if _is_program(words[0]) else []), *words]
+
+
+def is_python(entry: Sequence[str]) -> bool:
+    """Whether an entry is a script or module of Python, with or without `python` before it: what PATH
+    has by that name is the project's interpreter (`paths`)."""
+    return _is_program(entry[0]) or (
+        entry[0] in PYTHONS and len(entry) > 1 and _is_program(entry[1])
+    )
+
+
+def _is_program(word: str) -> bool:
+    return word == "-m" or word.endswith(".py")
 
 
 def paths(code: Path, python: str | None, environ: Mapping[str, str]) -> dict[str, str]:

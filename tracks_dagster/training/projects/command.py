@@ -45,7 +45,7 @@ from tracks_dagster.training.attempt import Attempt
 from tracks_dagster.training.folder_steps import FolderSteps
 from tracks_dagster.training.journal import complain
 from tracks_dagster.training.last_word import ChildFailed
-from tracks_dagster.training.projects.code import command_line
+from tracks_dagster.training.projects.code import command_line, is_python
 
 POLL_S = 0.2
 STILL_S = 0.5  # without a change, for `tracks conform`
@@ -98,8 +98,8 @@ def follow(a: Attempt, argv: Sequence[str]) -> None:
 
 def _observed(argv: Sequence[str]) -> Sequence[str]:
     """Return what starts the command, looked on where `tracks conform` asks for it."""
-    is_python = argv[0] == sys.executable
-    if names.ENV_OBSERVE not in os.environ or not is_python:
+    is_ours = argv[0] == sys.executable or is_python(argv)
+    if names.ENV_OBSERVE not in os.environ or not is_ours:
         return argv
     return [argv[0], "-m", OBSERVING, *argv[1:]]
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -39,13 +42,16 @@ class Asked:
         self.trials: Trials | None = None
         self.findings: tuple[Finding, ...] = ()
         self.data: DatasetState | None = None
+        self.signal: int | None = None
 
     def __call__(
         self, trials: Trials, plan: Plan, *, progress: Callable[..., None], **named: Any
     ) -> Conformance:
         self.plan, self.trials = plan, trials
         self.data = trials.world.tracks.find_dataset("flights")
-        seen = TrialSeen(trial=KILLED, attempts=(AttemptSeen(),), seconds=1.5)
+        if self.signal is not None:
+            os.kill(os.getpid(), self.signal)
+        seen = TrialSeen(trial=KILLED, attempts=(AttemptSeen(),) * 2, seconds=1.5)
         judged = Judged(seen=seen, findings=self.findings)
         progress(judged, 1, 1)
         return Conformance(
@@ -112,6 +118,36 @@ def test_a_finding_is_told_with_its_cure_and_ends_with_1(
     (row,) = app.ledger.query("select * from certificates", {})
     assert row["failed_count"] == 1
     assert not row["is_green"]
+    assert row["scope"] == "tracks conform --steps=30"
+
+
+def test_the_certificate_says_what_was_asked_for(call: Call, asked: Asked, project: Path) -> None:
+    refused = call("conform", "--tolerance", "0.5")
+    assert refused.exit_code == 2
+    assert "use 0 (to the bit) to 0.1" in refused.stderr
+    assert call("conform", "--tolerance", "1e-6", "--set", "micro_batch=2").exit_code == 0
+    app = build(Settings.from_environment())
+    (row,) = app.ledger.query("select * from certificates", {})
+    assert row["scope"] == "tracks conform --steps=12 --set=micro_batch=2 --tolerance=1e-06"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_it_with_nothing_left_behind(
+    call: Call,
+    asked: Asked,
+    project: Path,
+    number: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked.signal = number
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    assert call("conform").exit_code == 128 + number
+    assert asked.trials is not None  # it had begun
+    assert list(tmp_path.glob("tracks-conform-*")) == []
+    assert signal.getsignal(number) is signal.SIG_DFL
+    app = build(Settings.from_environment())
+    assert app.ledger.query("select * from certificates", {}) == []
 
 
 def test_the_data_that_ships_is_brought_and_other_data_has_to_be_there(

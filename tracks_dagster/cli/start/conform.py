@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import json
 import platform
+import shlex
+import signal
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import FrameType
 
 import click
 
@@ -31,14 +36,17 @@ from tracks_dagster.settings import Settings
 from tracks_dagster.track.bodies import CONFORM
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.records import sha256_hex
-from tracks_dagster.track.roles import LOADER_WORKERS, key_of
+from tracks_dagster.track.roles import LOADER_WORKERS, STEPS, key_of
 from tracks_dagster.track.text.redact import redact
 from tracks_dagster.track.track import dataset_track
+from tracks_dagster.training.projects.code import is_python
 from tracks_dagster.wiring import App, build
 
 STEPS_DEFAULT, STEPS_MIN = 12, 6
 TIME_LIMIT_S = 600.0
 WORKERS = (0, 2)
+TOLERANCE_MAX = 0.1
+ENDS = (signal.SIGTERM, signal.SIGHUP)
 DATA_BYTES_MAX = 2 * 1024**3  # of a dataset that the trials' home gets a copy of
 
 
@@ -87,8 +95,11 @@ def conform_command(
     """
     if steps < STEPS_MIN:
         raise InvalidInput(f"--steps {steps} is too few to interrupt; use {STEPS_MIN} or more.")
-    if not 0.0 <= tolerance < 1.0:
-        raise InvalidInput(f"--tolerance {tolerance:g} is no share; use 0 (to the bit) to 0.1.")
+    if not 0.0 <= tolerance <= TOLERANCE_MAX:
+        raise InvalidInput(
+            f"--tolerance {tolerance:g} would let everything pass; use 0 (to the bit) to "
+            f"{TOLERANCE_MAX:g}."
+        )
     if not time_limit > 0:
         raise InvalidInput(f"--time-limit {time_limit:g} is no time; use more than 0.")
     if ranks is not None:
@@ -97,9 +108,10 @@ def conform_command(
     found = _find(given, project)
     plan = _plan(found, ranks, tolerance=tolerance, time_limit_s=time_limit)
     home = build(given)  # first: where nothing can be recorded, nothing is tried
-    with tempfile.TemporaryDirectory(
-        prefix="tracks-conform-", ignore_cleanup_errors=True
-    ) as folder:
+    with (
+        _ended_by_signals(),
+        tempfile.TemporaryDirectory(prefix="tracks-conform-", ignore_cleanup_errors=True) as folder,
+    ):
         app = build(_scratch(given, Path(folder)))
         _bring_data(home, app, found.project.dataset)
         trials = Trials(
@@ -114,7 +126,9 @@ def conform_command(
             code_sha256=sha256_hex(found.archive),
             progress=_show,
         )
-    path = _keep(home, done)
+    asked = [f"--set={each}" for each in settings]
+    asked += [f"--tolerance={tolerance:g}"] if tolerance else []
+    path = _keep(home, done, shlex.join(["tracks", "conform", f"--steps={steps}", *asked]))
     if as_json:
         print_json({**done.to_json(), "report": str(path)})
     else:
@@ -123,6 +137,33 @@ def conform_command(
             click.echo(line)
         click.echo(f"\nReport: {path}")
     ctx.exit(0 if done.is_green else BAD_NEWS)
+
+
+_NO_STEPS = (
+    "no key of its config says how many steps it trains, so --steps changed nothing: name one in "
+    "tracks.yaml (keys: {steps: NAME}), make it smaller by --set"
+)
+
+
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP end this as Ctrl-C does: gangs are killed, and the folder is removed.
+
+    A second one changes nothing. One that is ignored already, as below nohup, stays so.
+    """
+
+    def end(number: int, frame: FrameType | None) -> None:
+        signal.signal(number, signal.SIG_IGN)
+        raise SystemExit(128 + number)  # as shells have it
+
+    ours = [each for each in ENDS if signal.getsignal(each) is signal.SIG_DFL]
+    for number in ours:
+        signal.signal(number, end)
+    try:
+        yield
+    finally:
+        for number in ours:
+            signal.signal(number, signal.SIG_DFL)
 
 
 def _find(given: Settings, project: str | None) -> FoundCode:
@@ -141,13 +182,14 @@ def _plan(found: FoundCode, ranks: int | None, *, tolerance: float, time_limit_s
     project = found.project
     keys = {name: key.default for name, key in project.keys.items()}
     has_workers = key_of(keys, project.roles, LOADER_WORKERS) is not None
-    entry = project.entry[0]
+    has_steps = key_of(keys, project.roles, STEPS) is not None
     return Plan(
         ranks=tuple(dict.fromkeys((1, project.ranks if ranks is None else ranks))),
         workers=WORKERS if has_workers else (None,),
-        has_faults=not project.by_files or entry == "-m" or entry.endswith(".py"),
+        has_faults=not project.by_files or is_python(project.entry),
         tolerance=tolerance,
         time_limit_s=time_limit_s,
+        shorter="give fewer --steps" if has_steps else _NO_STEPS,
     )
 
 
@@ -190,8 +232,11 @@ def _show(judged: Judged, number: int, planned: int) -> None:
     click.echo(f"{number}/{planned} {seen.trial}: {names} ({seen.seconds:.1f} s)", err=True)
 
 
-def _keep(app: App, done: Conformance) -> Path:
-    """Write the report's two files, and record the certificate; return the text's path."""
+def _keep(app: App, done: Conformance, scope: str) -> Path:
+    """Write the report's two files, and record the certificate; return the text's path.
+
+    scope: what was asked for.
+    """
     report = json.dumps(done.to_json(), indent=2).encode()
     record = certify(
         app.tracks,
@@ -202,13 +247,13 @@ def _keep(app: App, done: Conformance) -> Path:
         failed=done.failed,
         left_out=len(done.left_out),
         findings=tuple(done.findings),
-        scope="tracks conform",
+        scope=scope,
         report=report,
         by=person(),
         where=platform.node(),
     )
     folder = app.settings.home / "conform"
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{done.project}-{record.seq:04d}-{done.code_sha256[:12]}.txt"
     path.write_text("\n".join(done.lines()) + "\n", encoding="utf-8")
     path.with_suffix(".json").write_bytes(report)

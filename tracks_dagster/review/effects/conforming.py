@@ -9,6 +9,7 @@ means is `review.conformance`'s to say.
 from __future__ import annotations
 
 import json
+import math
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,6 +27,7 @@ from tracks_dagster.review.conformance.judge import judge, unstable_contents
 from tracks_dagster.review.conformance.report import Conformance, Judged
 from tracks_dagster.review.conformance.seen import (
     COMPLETED,
+    HANG,
     INTERRUPTS,
     PLANTED,
     TOO_SLOW,
@@ -35,8 +37,9 @@ from tracks_dagster.review.conformance.seen import (
     Trial,
     TrialSeen,
     read_rank,
+    saved_contents,
 )
-from tracks_dagster.review.conformance.trials import epoch_of, trials_of
+from tracks_dagster.review.conformance.trials import epoch_of, interruptions, trials_of
 from tracks_dagster.stores.journals import read_steps
 from tracks_dagster.track import names
 from tracks_dagster.track.bodies import MANUAL, AttemptOpened
@@ -59,6 +62,7 @@ STEPS_MAX = 6  # at which a shape is interrupted: all that `interruptions` names
 RNG = "rng"  # the member with the random numbers, which ranks show as they use them
 NAMES_MAX = 5  # in a note
 SAVE_POLL_S = 0.002  # to see a save while it is under way
+HANG_TIMES, HANG_S_MIN = 10.0, 120.0  # of the first calm run: an attempt that takes longer hangs
 _OF_OURS = ("journal", "resume", "drill", "cache", "beats")  # in a gang's folder, written by ranks
 
 
@@ -67,7 +71,7 @@ class Plan:
     """What is asked of a conformance. ranks, workers: of its shapes; workers (None,): no such key.
 
     has_faults: the script is Python, so that an exception and NaN can be played in it. steps_max: at
-    how many steps of each shape it is interrupted.
+    how many steps of each shape it is interrupted. shorter: what makes a run shorter, for a person.
     """
 
     ranks: tuple[int, ...]
@@ -76,6 +80,7 @@ class Plan:
     tolerance: float
     time_limit_s: float
     steps_max: int = STEPS_MAX
+    shorter: str = "give fewer --steps"
 
     @property
     def shapes(self) -> list[tuple[int, int | None]]:
@@ -147,6 +152,8 @@ class _Round:
         self._give_up_at = give_up_at
         self._planned = len(plan.shapes) + 1
         self._had_no_time: list[Trial] = []
+        self._missed: list[Trial] = []
+        self._attempt_s_max = math.inf
         self._calm: dict[tuple[int, int | None], TrialSeen] = {}
         self._unstable: frozenset[str] = frozenset()
 
@@ -161,12 +168,13 @@ class _Round:
             if calm is None and not number:
                 raise InvalidInput(
                     f"One undisturbed run took longer than --time-limit {self._plan.time_limit_s:g}; "
-                    "give fewer --steps, or more time."
+                    f"{self._plan.shorter}, or give more time."
                 )
             if calm is None or not calm.last.is_complete:
                 continue  # what depends on it cannot be planned
             self._calm[ranks, workers] = calm
             if not number:
+                self._attempt_s_max = max(HANG_S_MIN, HANG_TIMES * calm.seconds)
                 again = self._play(replace(calm.trial, kind=Kind.AGAIN))
                 self._unstable = (
                     unstable_contents(calm, again) if again is not None else frozenset()
@@ -177,6 +185,7 @@ class _Round:
         if not self._calm:
             return
         calm = {shape: seen.last for shape, seen in self._calm.items()}
+        self._without_steps(calm)
         planned = trials_of(calm, faults=self._plan.has_faults, steps_max=self._plan.steps_max)
         if "not_deterministic" in self._names:
             planned = self._without(planned, INTERRUPTS, "Two undisturbed runs differ")
@@ -186,6 +195,17 @@ class _Round:
             if "sigterm_swallowed" in self._names:
                 planned = self._without(planned, (Kind.SIGTERM,), "SIGTERM was swallowed")
         self._note(next(iter(calm.values())))
+
+    def _without_steps(self, calm: Mapping[tuple[int, int | None], AttemptSeen]) -> None:
+        """Leave out the shapes in which there is no step to interrupt it after."""
+        for (ranks, workers), seen in calm.items():
+            if not interruptions(seen):
+                trial = Trial(kind=Kind.SIGKILL, step=1, ranks=ranks, workers=workers)
+                self.left_out.append(trial)
+                self.notes.append(
+                    f"It told of no step before its last ({trial.shape}), so it could not be "
+                    "interrupted: report each step, or train more of them."
+                )
 
     def _without(self, planned: list[Trial], kinds: Sequence[Kind], why: str) -> list[Trial]:
         """Leave trials out that would say nothing more."""
@@ -202,6 +222,11 @@ class _Round:
             self.notes.append(
                 f"An epoch has {epoch} steps, so its end was not reached; --steps {epoch + 3} tries it."
             )
+        if not any(step < calm.last_step for step in calm.commits):
+            self.notes.append(
+                "No checkpoint was written before the last step, so a SIGKILL left nothing to resume "
+                "from; let it save more often (--set) to try that."
+            )
         if not any(each.inputs for rank in calm.ranks for each in rank.steps.values()):
             self.notes.append(
                 "No module of torch was seen to train: losses, steps and checkpoints were compared, "
@@ -216,15 +241,31 @@ class _Round:
                 f"{self._had_no_time[0]}; --time-limit is {self._plan.time_limit_s:g} s."
             )
             self.left_out += self._had_no_time
+        if self._missed:
+            self.notes.append(
+                f"In {counted(len(self._missed), 'trial')} the run was over before it was killed, "
+                f"{self._missed[0]} first; longer steps, or more of them (--steps), try it."
+            )
+            self.left_out += self._missed
+        if any(rank.loaders for rank in calm.ranks) and self._plan.workers == (None,):
+            self.notes.append(
+                "No key of the config says how many workers its loader has (keys: loader_workers), so "
+                "no other number was tried."
+            )
 
     def _play(self, trial: Trial) -> TrialSeen | None:
-        """Run and judge a trial; None where there was no time for it."""
-        number = len(self.judged) + 1
+        """Run and judge a trial; None where there was no time for it, or it came too late."""
+        number = len(self.judged) + len(self._missed) + 1
         seen = None
         if self._trials.monotonic() < self._give_up_at:
-            seen = self._trials.run(trial, number, give_up_at=self._give_up_at)
+            seen = self._trials.run(
+                trial, number, give_up_at=self._give_up_at, attempt_s_max=self._attempt_s_max
+            )
         if seen is None or seen.last.reason == TOO_SLOW:
             self._had_no_time.append(trial)
+            return None
+        if seen.was_missed:
+            self._missed.append(trial)
             return None
         calm = self._calm.get((trial.ranks, trial.workers), seen)
         found = judge(calm, seen, tolerance=self._plan.tolerance, unstable=self._unstable)
@@ -248,20 +289,29 @@ class Trials:
     sleep: Callable[[float], None] = time.sleep
     grace_s: float = GRACE_S
 
-    def run(self, trial: Trial, number: int, *, give_up_at: float) -> TrialSeen:
-        """Run a trial to its end; give_up_at, monotonic: then its processes are killed.
+    def run(
+        self, trial: Trial, number: int, *, give_up_at: float, attempt_s_max: float
+    ) -> TrialSeen:
+        """Run a trial to its end; its processes are killed at give_up_at, on the monotonic clock, and
+        once an attempt has taken attempt_s_max, beside the grace of SIGTERM.
 
         Raises InvalidInput where the run cannot be declared so, GangError where it cannot be started.
         """
         began = self.monotonic()
         run_id = f"conform-{number:03d}"
         declare(self.world.tracks, self._request(trial, run_id))
-        seen = [self._attempt(trial, run_id, 1, give_up_at)]
+        limits = _Limits(
+            give_up_at=give_up_at,
+            attempt_s=attempt_s_max + (self.grace_s if trial.kind is Kind.SIGTERM else 0.0),
+        )
+        seen = [self._attempt(trial, run_id, 1, limits)]
         if trial.kind in INTERRUPTS and seen[0].reason not in (COMPLETED, TOO_SLOW):
             self._open_next(run_id)
-            seen.append(self._attempt(trial, run_id, 2, give_up_at))
+            seen.append(self._attempt(trial, run_id, 2, limits))
         state = self.world.tracks.run(run_id)
-        contents = self._contents(state) if seen[-1].is_complete else {}
+        contents: dict[str, str] = {}
+        if seen[-1].is_complete:
+            contents = {**self._contents(state), **saved_contents(seen[-1].ranks)}
         seconds = self.monotonic() - began
         return TrialSeen(trial=trial, attempts=tuple(seen), contents=contents, seconds=seconds)
 
@@ -306,9 +356,7 @@ class Trials:
 
         tracks.decide_run(run_id, choose)
 
-    def _attempt(
-        self, trial: Trial, run_id: str, attempt_id: int, give_up_at: float
-    ) -> AttemptSeen:
+    def _attempt(self, trial: Trial, run_id: str, attempt_id: int, limits: _Limits) -> AttemptSeen:
         """Run one attempt to its end, and read what became of it."""
         world, ref = self.world, AttemptRef(run_id=run_id, attempt_id=attempt_id)
         gangs = world.launcher_of(LOCAL)
@@ -316,20 +364,24 @@ class Trials:
         state, attempt = find_attempt(world.tracks, ref)
         spec = gang_spec(world.tracks, state, attempt, world.policy.scheduling)
         asked = self._asked(trial, work, is_first=attempt_id == 1)
-        gangs.start(
-            replace(spec, environment={**spec.environment, names.ENV_OBSERVE: json.dumps(asked)})
-        )
+        spec = replace(spec, environment={**spec.environment, names.ENV_OBSERVE: json.dumps(asked)})
         box = _Boxes(work)
         try:
-            is_late = self._wait(trial, gangs, ref, box, give_up_at)
+            gangs.start(spec)
+            late = self._wait(trial, gangs, ref, box, limits)
+            close_attempt(world, gangs, ref, by=BY)
         except BaseException:  # Ctrl-C: nobody else would end it
             gangs.kill(run_id, attempt_id)
             raise
-        close_attempt(world, gangs, ref, by=BY)
-        return self._read(ref, work, half_written=box.half_written, is_late=is_late)
+        seen = self._read(ref, work, half_written=box.half_written)
+        if late == HANG:
+            ended = f"it did not end within {limits.attempt_s:.0f} s and was killed"
+            return replace(seen, reason=HANG, words=f"{seen.words}\n{ended}")
+        return replace(seen, reason=late) if late else seen
 
     def _asked(self, trial: Trial, work: Path, *, is_first: bool) -> dict[str, Json]:
-        left_out = [self.world.tracks.store.url, *(str(work / each) for each in _OF_OURS)]
+        of_ours = [self.home / "cache", *(work / each for each in _OF_OURS)]
+        left_out = [self.world.tracks.store.url, *map(str, of_ours)]
         fault: dict[str, Json] = {}
         if is_first and trial.kind is Kind.ERROR:
             fault = {"fail_step": trial.step, "fail_words": PLANTED}
@@ -338,19 +390,22 @@ class Trials:
         return {"folder": str(work / "observed"), "leave_out": left_out, **fault}
 
     def _wait(
-        self, trial: Trial, gangs: GangLauncher, ref: AttemptRef, box: _Boxes, give_up_at: float
-    ) -> bool:
-        """Wait for the gang's end, or kill it amid a save. Return whether it took too long."""
+        self, trial: Trial, gangs: GangLauncher, ref: AttemptRef, box: _Boxes, limits: _Limits
+    ) -> str:
+        """Wait for the gang's end, or kill it amid a save. Return TOO_SLOW or HANG, or nothing."""
         kills_save = trial.kind is Kind.SAVE and ref.attempt_id == 1
+        hangs_at = self.monotonic() + limits.attempt_s
         while gangs.glance(ref.run_id, ref.attempt_id).phase is GangPhase.ALIVE:
             box.look()
             if kills_save and self._is_saving(ref, trial.step):
                 gangs.kill(ref.run_id, ref.attempt_id)
-                return False
-            if self.monotonic() > give_up_at:
-                return True
+                return ""
+            if self.monotonic() > limits.give_up_at:
+                return TOO_SLOW
+            if self.monotonic() > hangs_at:
+                return HANG
             self.sleep(SAVE_POLL_S if kills_save else POLL_S)
-        return False
+        return ""
 
     def _is_saving(self, ref: AttemptRef, step: int) -> bool:
         """Whether something of a checkpoint of that step, or a later one, lies in the store."""
@@ -358,9 +413,7 @@ class Trials:
         found = (each.name.removeprefix("step-") for each in folder.glob("*/step-*"))
         return any(each.isdecimal() and int(each) >= step for each in found)
 
-    def _read(
-        self, ref: AttemptRef, work: Path, *, half_written: tuple[str, ...], is_late: bool
-    ) -> AttemptSeen:
+    def _read(self, ref: AttemptRef, work: Path, *, half_written: tuple[str, ...]) -> AttemptSeen:
         tracks = self.world.tracks
         state, attempt = find_attempt(tracks, ref)
         evidence = self._evidence(attempt)
@@ -373,7 +426,7 @@ class Trials:
             samples={line.step: s for line in lines if (s := line.indices_sha256) is not None},
             ranks=tuple(_ranks(work / "observed", attempt.opened.compute.ranks)),
             commits=tuple(c.step for c in commits if c.attempt_id == ref.attempt_id),
-            reason=TOO_SLOW if is_late else str(attempt.reason or "unknown"),
+            reason=str(attempt.reason or "unknown"),
             words=_words(evidence),
             was_killed=any(end.signal == signal.SIGKILL for end in evidence.ranks),
             alerts=tuple(a.body.text for a in state.alerts if a.body.rule == ALERT_SAVE_FAILED),
@@ -399,6 +452,14 @@ class Trials:
                 for entry, data in read_tensors(store, manifest, name):
                     found[f"{name}/{entry.name}"] = sha256_hex(data)
         return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Limits:
+    """When a trial's processes are killed: give_up_at, monotonic, and after attempt_s of an attempt."""
+
+    give_up_at: float
+    attempt_s: float
 
 
 def _ranks(folder: Path, count: int) -> Iterator[RankSeen]:

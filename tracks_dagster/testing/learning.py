@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from fnmatch import fnmatch
 from typing import Any
@@ -12,8 +12,18 @@ import torch
 from torch import nn
 
 from tracks_dagster.testing.finding import CannotCheck, Finding, check, describe
-from tracks_dagster.testing.running import dense, one_number, seeded, untouched
-from tracks_dagster.testing.values import run, shape, tensors
+from tracks_dagster.testing.running import one_number, seeded, untouched
+from tracks_dagster.testing.values import (
+    check_paths,
+    dense,
+    module,
+    own_name,
+    returned,
+    run,
+    shape,
+    tensors,
+)
+from tracks_dagster.track.text.nearest import instead
 
 LOOKS = 3  # a half that is behind a half of zeros gets its first gradient at the second look
 NUDGE = 0.01  # of a weight between two looks, at most
@@ -21,6 +31,7 @@ MEMORISE_STEPS = 200
 MEMORISE_LR = 1e-2  # of Adam
 FALLS_TO = 0.1
 SHOWN_LOSSES = 4
+NAMES_MAX = 8  # of parameters, in one message
 
 
 @check
@@ -32,22 +43,23 @@ def check_every_parameter_learns(
     frozen: names of parameters that are meant to stay as they are, or patterns (`backbone.*`); one
     of them that does learn is a finding too. Each parameter must have a gradient other than 0 at
     one of three looks, between which the weights move a little: so the second half of a low-rank
-    pair that starts with zeros is no finding, a dead layer is.
+    pair that starts with zeros is no finding, a dead layer is. So is an expert of a mixture to which
+    these inputs send nothing: give more of them.
 
     Whether the loss hears the output is another check: `check_loss_hears_the_output`.
     """
-    named = dict(model.named_parameters())
+    named = dict(module(model).named_parameters())
     for pattern in frozen:
-        if not any(fnmatch(name, pattern) for name in named):
-            raise CannotCheck(f"frozen= names {pattern!r}, and no parameter is called so.")
+        if not any(_is_called(name, pattern) for name in named):
+            raise CannotCheck(f"frozen=: {_no_parameter(pattern, named)}")
     gradients = _largest_gradients(model, inputs)
     problems: list[str] = []
     causes: dict[str, None] = {}  # in order, each once
     for name, parameter in named.items():
-        is_meant = any(fnmatch(name, pattern) for pattern in frozen)
+        is_meant = any(_is_called(name, pattern) for pattern in frozen)
         problem, cause = _why_not_learning(parameter, gradients.get(name), is_meant=is_meant)
         if problem:
-            problems.append(f"{name} {shape(parameter)}: {problem}")
+            problems.append(f"{own_name(name)} {shape(parameter)}: {problem}")
             causes[cause] = None
     if problems:
         raise Finding(
@@ -59,13 +71,26 @@ def check_every_parameter_learns(
         )
 
 
+def _no_parameter(name: str, known: Iterable[str]) -> str:
+    names = list(map(own_name, known))
+    more = f" and {len(names) - NAMES_MAX} more" if len(names) > NAMES_MAX else ""
+    listed = f"it has {', '.join(names[:NAMES_MAX])}{more}."
+    return f"The model has no parameter {name!r}; {instead(name, names, listed)}"
+
+
+def _is_called(name: str, pattern: str) -> bool:
+    return fnmatch(name, pattern) or fnmatch(own_name(name), pattern)
+
+
 def _largest_gradients(model: nn.Module, inputs: Any) -> dict[str, float]:
     """Return the largest absolute gradient that each parameter had in all looks, by name."""
     found: dict[str, float] = {}
     with untouched(model), seeded():
         for _ in range(LOOKS):
             model.zero_grad(set_to_none=True)
-            total = one_number(run(model, inputs))
+            output = run(model, inputs)
+            returned(output)
+            total = one_number(output)
             if total is None:
                 break
             total.backward()  # type: ignore[no-untyped-call]
@@ -77,7 +102,7 @@ def _largest_gradients(model: nn.Module, inputs: Any) -> dict[str, float]:
                 found[name] = float(np.maximum(largest, found.get(name, 0.0)))  # NaN stays NaN
                 if 0 < largest < torch.inf:
                     with torch.no_grad():
-                        parameter.add_(gradient, alpha=NUDGE / largest)
+                        parameter.add_(parameter.grad / largest, alpha=NUDGE)
     return found
 
 
@@ -105,8 +130,15 @@ def _why_not_learning(
 
 _FROZEN = "requires_grad_(False) on more than was meant"
 _NOT_FROZEN = "requires_grad_(False) that was forgotten, or undone by model.requires_grad_(True)"
-_UNUSED = "made in __init__ and not used in forward, or cut off by .detach(), .data or no_grad"
-_DEAD = "an activation that is 0 for every input, a factor of 0, a path that another overwrites"
+_REACHED = "a branch that these inputs do not take (an expert without samples: give more of them)"
+_UNUSED = (
+    "made in __init__ and not used in forward, cut off by .detach(), .data, no_grad or argmax, or "
+    + _REACHED
+)
+_DEAD = (
+    "an activation that is 0 or saturated for every input, a factor of 0, a path that another "
+    "overwrites, or " + _REACHED
+)
 _NOT_FINITE = "see check_finite"
 
 
@@ -118,39 +150,48 @@ def check_loss_hears_the_output(
 
         check_loss_hears_the_output(model, lambda: F.cross_entropy(model(x), y))
 
-    loss: calls the model, as a training step does, and returns the loss. Every tensor with a
-    gradient that the model returns must be heard, or be named in unheard by its path: `output[1]`,
-    `output['hidden']`. batch_dim: the dimension of the outputs with the samples.
+    loss: calls the model, as a training step does before its backward pass, and returns the loss.
+    Every tensor with a gradient that the model returns must be heard, or be named in unheard by its
+    path: `output[1]`, `output['hidden']`; of one call of several, as in the finding,
+    `call 2: output`. batch_dim: the dimension of the outputs with the samples.
 
     Raises CannotCheck where `loss` does not call the model, or no output has a gradient.
     """
     with untouched(model), seeded():
-        problems, heading = _unheard(model, loss, unheard, batch_dim)
+        problems, heading, _ = _unheard(model, loss, unheard, batch_dim)
     if problems:
         raise Finding(describe(heading, problems, _UNHEARD))
 
 
 _UNHEARD = (
     "output.detach(), .data, .item() or a new torch.tensor(…) on the way to the loss; argmax or "
-    "rounding; a loss of one sample only."
+    "rounding; a loss of one sample only, targets that are all ignored, a margin that is met. What no "
+    "loss is meant to hear is named in unheard=."
 )
 
 
 def _unheard(
     model: nn.Module, loss: Callable[[], Any], unheard: Collection[str], batch_dim: int
-) -> tuple[list[str], str]:
-    """Run the loss and its backward pass; return the outputs that it does not hear, and a heading."""
-    with _outputs(model) as calls:
+) -> tuple[list[str], str, bool]:
+    """Run the loss and its backward pass; return the outputs that it does not hear, a heading, and
+    whether it hears any."""
+    with _outputs(module(model)) as calls:
         value = loss()
     if not calls:
         raise CannotCheck(
-            "loss() did not call the model, so there is no output that it could hear."
+            "loss() did not call the model (model(x), neither model.forward(x) nor another of its "
+            "methods), so there is no output that it could hear."
         )
-    outputs = [
-        (path if len(calls) == 1 else f"call {number}: {path}", each)
+    found = [
+        (path, path if len(calls) == 1 else f"call {number}: {path}", each)
         for number, call in enumerate(calls, start=1)
         for path, each in call
-        if path not in unheard and each is not value
+    ]
+    check_paths("unheard", unheard, (name for *names, _ in found for name in names))
+    outputs = [
+        (name, each)
+        for path, name, each in found
+        if each.requires_grad and not {path, name} & set(unheard) and each is not value
     ]
     if not outputs:
         raise CannotCheck(
@@ -158,27 +199,36 @@ def _unheard(
             "check_every_parameter_learns names what is cut off."
         )
     if not isinstance(value, torch.Tensor):
-        return [f"loss() returned {type(value).__name__} {value!r}"], "The loss is no tensor:"
+        if tensors(value, "loss"):
+            raise CannotCheck(
+                f"loss() returned {type(value).__name__}; return one number, from which backward() "
+                "starts: of several losses, their sum."
+            )
+        words = [f"loss() returned {type(value).__name__} {value!r}"]
+        return words, "The loss is no tensor:", False
     if value.numel() != 1:
         raise CannotCheck(f"loss() returned a tensor {shape(value)}; reduce it to one number.")
     if not value.requires_grad:
-        return [f"loss {value.item():.4g}: requires_grad is False"], "The loss has no gradient:"
+        words = [f"loss {value.item():.4g}: requires_grad is False"]
+        return words, "The loss has no gradient:", False
     value.backward()  # type: ignore[no-untyped-call]
     problems = [
         f"{path} {problem}" for path, each in outputs if (problem := _deaf(each, batch_dim))
     ]
-    return problems, f"The loss ({value.item():.4g}) does not hear all that the model returned:"
+    heading = f"The loss ({value.item():.4g}) does not hear all that the model returned:"
+    return problems, heading, any(each.grad is not None and each.grad.any() for _, each in outputs)
 
 
 @contextmanager
 def _outputs(model: nn.Module) -> Iterator[list[list[tuple[str, torch.Tensor]]]]:
-    """Keep the outputs with a gradient of each call of the model."""
+    """Keep the outputs of each call of the model, and their gradients."""
     calls: list[list[tuple[str, torch.Tensor]]] = []
 
     def keep(_module: nn.Module, _inputs: Any, output: Any) -> None:
-        found = [(path, each) for path, each in tensors(output, "output") if each.requires_grad]
+        found = returned(output)
         for _, each in found:
-            each.retain_grad()
+            if each.requires_grad:
+                each.retain_grad()
         calls.append(found)
 
     handle = model.register_forward_hook(keep)
@@ -230,8 +280,8 @@ def check_overfits_one_batch(
     if losses and losses[-1] <= falls_to * losses[0]:
         return
     with untouched(model), seeded():
-        problems, _ = _unheard(model, loss, (), 0)
-    if problems:
+        problems, _, hears = _unheard(model, loss, (), 0)
+    if problems and not hears:
         raise CannotCheck(
             f"Nothing can be learned from this loss: {problems[0]}. check_loss_hears_the_output says "
             "more."
@@ -260,7 +310,7 @@ def _memorise(
 
     None of them where it has no gradient. Raises CannotCheck for a first loss that is not above 0.
     """
-    learning = [each for each in model.parameters() if each.requires_grad]
+    learning = [each for each in module(model).parameters() if each.requires_grad]
     if not learning:
         raise CannotCheck("Every parameter of the model is frozen, so nothing can be learned.")
     optimizer = torch.optim.Adam(learning, lr=lr)
@@ -287,15 +337,20 @@ def check_tied(model: nn.Module, first: str, second: str) -> None:
     Equal values are not enough: two copies part at the first step. Raises CannotCheck for a name
     that the module does not have.
     """
-    named = dict(model.named_parameters(remove_duplicate=False))
+    found = dict(module(model).named_parameters(remove_duplicate=False))
+    named = {own_name(name): each for name, each in found.items()} | found
     for name in (first, second):
         if name not in named:
-            raise CannotCheck(f"The model has no parameter {name!r}; it has {', '.join(named)}.")
+            raise CannotCheck(_no_parameter(name, found))
     a, b = named[first], named[second]
-    if a is b or (a.data_ptr() == b.data_ptr() != 0 and a.shape == b.shape):
+    if a is b:
         return
-    if a.shape != b.shape:
+    if a.data_ptr() == b.data_ptr() != 0 and a.shape == b.shape:
+        how = f"{shape(a)}: one storage in two parameters, each with a gradient of its own"
+    elif a.shape != b.shape:
         how = f"they have the shapes {shape(a)} and {shape(b)}"
+    elif a.device != b.device or a.dtype != b.dtype or a.is_meta:
+        how = f"{a.dtype} on {a.device} and {b.dtype} on {b.device}, in two tensors"
     elif torch.equal(a, b):
         how = f"{shape(a)}: equal values in two tensors, which part at the first step"
     else:

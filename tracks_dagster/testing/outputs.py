@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from itertools import combinations
 from typing import Any
 
 import torch
 
 from tracks_dagster.testing.finding import CannotCheck, Finding, check, describe
-from tracks_dagster.testing.running import dense, one_number, seeded, untouched
-from tracks_dagster.testing.values import run, shape, state, tensors
-from tracks_dagster.testing.watching import Watch, calling_line
+from tracks_dagster.testing.running import one_number, seeded, untouched
+from tracks_dagster.testing.values import (
+    call,
+    check_paths,
+    dense,
+    fresh,
+    returned,
+    run,
+    shape,
+    state,
+    tensors,
+)
+from tracks_dagster.testing.watching import calling_line, watched
 
 ANY = "_"  # a dimension of any size
+MOVES = ("torch.Tensor.cpu",)  # to the CPU, and meant so
 
 
 @check
@@ -29,23 +41,25 @@ def check_shapes(
         check_shapes(model, tokens, takes="B T", gives="B T V", sizes={"V": 256})
 
     takes, gives: a dimension a word: a name, which has one size in all of the call, a number, or
-    `_` for any size. Where the inputs or the output are tuples, lists or dicts, so are these; "" is
-    a single number, None is not looked at. sizes: of names that the inputs do not show.
+    `_` for any size. Where the inputs or the output are tuples, lists or dicts, so are these; of a
+    dataclass, a dict of its fields. "" is a single number, None is not looked at. sizes: of names
+    that the inputs do not show.
 
-    Raises CannotCheck where the inputs are not as `takes` says, or two of their names have one
-    size: then a swap of the two cannot be seen.
+    Raises CannotCheck where the inputs are not as `takes` says, or two names of them or of one
+    output have one size: then a swap of the two cannot be seen.
     """
     known = dict(sizes or {})
     for path, value, words in _pairs(inputs, takes, "inputs", CannotCheck):
         if problem := _mismatch(value, words, known):
             raise CannotCheck(f"{path} {problem}; give inputs as `takes` says.")
-    shown = {name: size for name, size in known.items() if name not in (sizes or {})}
-    for name, size in shown.items():
-        if twin := next((each for each in shown if each < name and shown[each] == size), None):
-            raise CannotCheck(
-                f"{twin} and {name} of the inputs are both {size}, so a swap of the two cannot be "
-                "seen: give inputs with another size for each."
-            )
+    shown = {name for name in known if name not in (sizes or {})}
+    for names in (shown, *(set(words.split()) for words in _texts(gives))):
+        for twin, name in combinations(sorted(names & known.keys()), 2):
+            if known[twin] == known[name]:
+                raise CannotCheck(
+                    f"{twin} and {name} are both {known[name]}, so a swap of the two cannot be seen: "
+                    "give inputs, or a model, with another size for each."
+                )
     with untouched(model), seeded(), torch.no_grad():
         output = run(model, inputs)
     problems = []
@@ -63,6 +77,14 @@ def check_shapes(
         )
 
 
+def _texts(words: Any) -> Iterator[str]:
+    if isinstance(words, str):
+        yield words
+    elif words is not None:
+        for each in words.values() if isinstance(words, Mapping) else words:
+            yield from _texts(each)
+
+
 def _pairs(
     value: Any, words: Any, path: str, error: type[Exception]
 ) -> list[tuple[str, torch.Tensor, str]]:
@@ -75,14 +97,22 @@ def _pairs(
         return [(path, value, words)]
     if isinstance(value, torch.Tensor):
         raise error(f"{path} is one tensor, where {words!r} should be.")
-    names = list(words) if isinstance(words, Mapping) else list(range(len(words)))
+    is_by_name = isinstance(words, Mapping)
+    names = list(words) if is_by_name else list(range(len(words)))
+    if not is_by_name and isinstance(value, tuple | list) and len(value) > len(words):
+        raise error(
+            f"{path} has {len(value)} parts, where {words!r} names {len(words)}; None stands for one "
+            "that is not looked at."
+        )
     found = []
     for name in names:
+        is_field = is_by_name and not isinstance(value, Mapping)
         try:
-            each = value[name]
-        except (KeyError, IndexError, TypeError):
+            each = getattr(value, str(name)) if is_field else value[name]
+        except (AttributeError, KeyError, IndexError, TypeError):
             raise error(f"{path} has no {name!r}: it is {type(value).__name__}.") from None
-        found += _pairs(each, words[name], f"{path}[{name!r}]", error)
+        where = f"{path}.{name}" if is_field else f"{path}[{name!r}]"
+        found += _pairs(each, words[name], where, error)
     return found
 
 
@@ -102,14 +132,20 @@ def _mismatch(value: torch.Tensor, words: str, known: dict[str, int]) -> str:
 
 
 @check
-def check_finite(model: Callable[..., Any], inputs: Any) -> None:
+def check_finite(model: Callable[..., Any], inputs: Any, *, infinite: Collection[str] = ()) -> None:
     """Raise Finding for a NaN or an infinity in the inputs, the weights, the outputs or the gradients.
 
     The first line that made one out of finite numbers is named. The gradients are those of a random
     weighted sum of all outputs; where no output has a gradient they are not looked at.
+
+    An infinity is meant in buffers (a mask, a bound), in an input that is 0 or -inf everywhere (a
+    mask), and in the inputs and outputs whose paths are in infinite: `output['logits']`.
     """
-    for what, given in (("inputs", tensors(inputs, "inputs")), ("weights", state(model))):
-        if problems := _not_finite(given):
+    given = tensors(inputs, "inputs")
+    meant = [*infinite, *(path for path, each in given if _is_mask(each))]
+    buffers = [name for name, each in state(model) if not isinstance(each, torch.nn.Parameter)]
+    for what, named, allowed in (("inputs", given, meant), ("weights", state(model), buffers)):
+        if problems := _not_finite(named, allowed):
             cause = {
                 "inputs": "missing values, or a division by a standard deviation of 0, in the data.",
                 "weights": "a tensor of torch.empty that was never filled, or a step of infinite size.",
@@ -117,14 +153,16 @@ def check_finite(model: Callable[..., Any], inputs: Any) -> None:
             raise Finding(describe(f"The {what} are not finite:", problems, cause[what]))
     with untouched(model), seeded():
         output = run(model, inputs)
-        if problems := _not_finite(tensors(output, "output")):
+        found = returned(output)
+        check_paths("infinite", infinite, (path for path, _ in (*given, *found)))
+        if problems := _not_finite(found, infinite):
             line = _first_bad_line(model, inputs)
             raise Finding(
                 describe(
                     "The output is not finite:",
                     [*problems, *([line] if line else [])],
                     "log of 0, division by 0, a softmax over positions that are all masked, exp of a "
-                    "large number.",
+                    "large number. Where an infinity is meant (a mask), name its path in infinite=.",
                 )
             )
         total = one_number(output)
@@ -147,12 +185,19 @@ def check_finite(model: Callable[..., Any], inputs: Any) -> None:
             )
 
 
-def _not_finite(named: list[tuple[str, torch.Tensor]]) -> list[str]:
+def _is_mask(tensor: torch.Tensor) -> bool:
+    """Whether it is 0 or -inf everywhere: what is added to the scores of an attention."""
+    return tensor.is_floating_point() and bool(((tensor == 0) | (tensor == -torch.inf)).all())
+
+
+def _not_finite(named: list[tuple[str, torch.Tensor]], infinite: Collection[str] = ()) -> list[str]:
+    """Return what is not finite; infinite: names of those in which only NaN is wrong."""
     problems = []
-    for name, each in named:
+    for name, tensor in named:
+        each = dense(tensor)
         if each.is_floating_point() or each.is_complex():
             nan, bad = int(each.isnan().sum()), int((~each.isfinite()).sum())
-            if bad:
+            if nan if name in infinite else bad:
                 problems.append(
                     f"{name} {shape(each)}: {nan} NaN and {bad - nan} infinities of {each.numel()}"
                 )
@@ -164,18 +209,26 @@ def _first_bad_line(model: Callable[..., Any], inputs: Any) -> str:
     lines: dict[str, str] = {}
 
     def look(name: str, given: tuple[Any, ...], result: Any) -> None:
+        made = tensors(result, "")
+        # What is written in place had none before: the line that made one would stand here already.
+        own = {id(each) for _, each in made}
+        before = [(where, each) for where, each in tensors(given, "") if id(each) not in own]
         for what, is_bad in (("NaN", torch.isnan), ("infinity", torch.isinf)):
-            if what not in lines and _has(result, is_bad) and not _has(given, is_bad):
+            if what not in lines and _has(made, is_bad) and not _has(before, is_bad):
                 lines[what] = f"{calling_line()} ({name} made the first {what})"
 
-    with seeded(), torch.no_grad(), Watch(look):
+    with seeded(), torch.no_grad(), watched(look):
         run(model, inputs)
     return lines.get("NaN") or lines.get("infinity", "")
 
 
-def _has(value: Any, is_bad: Callable[[torch.Tensor], torch.Tensor]) -> bool:
+def _has(
+    named: list[tuple[str, torch.Tensor]], is_bad: Callable[[torch.Tensor], torch.Tensor]
+) -> bool:
     return any(
-        bool(is_bad(each).any()) for _, each in tensors(value, "") if each.is_floating_point()
+        bool(is_bad(dense(each)).any())
+        for _, each in named
+        if each.is_floating_point() or each.is_complex()
     )
 
 
@@ -205,7 +258,7 @@ def check_dtypes(
             if not any(_is_narrower(one.dtype, at_least) for one in before):
                 note(f"{calling_line()}: the result of {name}", each)
 
-    with untouched(model), seeded(), torch.no_grad(), Watch(look):
+    with untouched(model), seeded(), torch.no_grad(), watched(look):
         run(model, inputs)
     if problems:
         raise Finding(
@@ -219,6 +272,8 @@ def check_dtypes(
 
 
 def _is_narrower(dtype: torch.dtype, at_least: torch.dtype) -> bool:
+    if dtype.is_complex:
+        dtype = dtype.to_real()
     if not dtype.is_floating_point or dtype == at_least:
         return False
     return torch.finfo(dtype).bits <= torch.finfo(at_least).bits
@@ -237,10 +292,12 @@ def check_on_device(
         check_on_device(Model().to("meta"), batch(device="meta"))
 
     Without a GPU, torch's `meta` device (tensors without data) finds the same mistakes: a model
-    whose steps depend on values (`.item()`) cannot run on it. on_cpu: what is meant to be on the
-    CPU, by its path, `inputs['lengths']`. Single numbers may be anywhere.
+    whose steps depend on values (`.item()`, `x[mask]`) cannot run on it, and raises CannotCheck.
+    on_cpu: what is meant to be on the CPU, by its path, `inputs['lengths']`; what is computed from
+    it alone, or from a `.cpu()`, is too. Single numbers may be anywhere.
     """
     held = state(model)
+    check_paths("on_cpu", on_cpu, (path for path, _ in tensors(inputs, "inputs")))
     given = [(path, each) for path, each in tensors(inputs, "inputs") if path not in on_cpu]
     if not held and not given:
         raise CannotCheck("Neither model nor inputs hold a tensor.")
@@ -251,38 +308,51 @@ def check_on_device(
         if each.device != device and each.dim()
     ]
     if not problems:
-        problems = _strays(model, inputs, device, {id(each) for _, each in tensors(inputs, "")})
+        problems = _strays(model, inputs, device)
     if problems:
         raise Finding(
             describe(
                 f"Not on {device}, where {'the model' if held else 'the first input'} is:",
                 problems,
-                "a part of the batch without .to(device), a tensor made in forward without device=, or "
-                "a constant kept as an attribute where register_buffer moves it with the model.",
+                "a part of the batch without .to(device), a tensor made in forward without device=, a "
+                "constant kept as an attribute where register_buffer moves it with the model, or "
+                "modules in a list that is no nn.ModuleList.",
             )
         )
 
 
-def _strays(
-    model: Callable[..., Any], inputs: Any, device: torch.device, given: set[int]
-) -> list[str]:
+def _strays(model: Callable[..., Any], inputs: Any, device: torch.device) -> list[str]:
     """Return the first tensor in the forward pass that is on another device."""
     found: list[str] = []
+    inputs = fresh(inputs)
+    meant = {id(each): each for _, each in tensors(inputs, "")}  # kept: no other gets its id
 
     def look(name: str, arguments: tuple[Any, ...], result: Any) -> None:
-        for what, values in (("an argument", arguments), ("the result", result)):
-            for _, each in tensors(values, ""):
-                if not found and each.device != device and each.dim() and id(each) not in given:
+        taken = [each for _, each in tensors(arguments, "") if each.device != device and each.dim()]
+        made = [each for _, each in tensors(result, "") if each.device != device and each.dim()]
+        if name in MOVES or (taken and all(id(each) in meant for each in taken)):
+            meant.update((id(each), each) for each in made)
+        for what, values in (("an argument", taken), ("the result", made)):
+            for each in values:
+                # Where the call fails, what is meant to be there is there in vain.
+                if not found and (id(each) not in meant or result is None):
                     found.append(
                         f"{calling_line()}: {what} of {name}, {shape(each)}, is on {each.device}"
                     )
 
-    with untouched(model), seeded(), torch.no_grad(), Watch(look):
+    with untouched(model), seeded(), torch.no_grad(), watched(look):
         try:
-            run(model, inputs)
+            call(model, inputs)
         except (RuntimeError, NotImplementedError) as error:
-            if not found and "device" in str(error):
-                found.append(str(error).splitlines()[0])
-            if not found:
-                raise
+            words = f"{error}".partition("\n")[0]
+            if found:
+                return found
+            if "same device" in words:
+                return [words]
+            if device.type == "meta" and "meta" in words.lower():
+                raise CannotCheck(
+                    f"The model asks for values, which tensors on meta do not have ({words}). Check it "
+                    "on a real device."
+                ) from error
+            raise
     return found

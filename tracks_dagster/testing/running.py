@@ -11,10 +11,11 @@ import numpy as np
 import torch
 from torch import nn
 
-from tracks_dagster.testing.values import tensors
+from tracks_dagster.testing.values import dense, state, tensors
 
 SEED = 0
-WAKING_STD = 0.02  # of what stands in for weights that are all zero; GPT-2's
+WAKING_STD = 0.02  # of what stands in for weights that are all about zero; GPT-2's
+ASLEEP = 1e-3  # the largest of such weights; LayerScale starts with 1e-6
 
 
 @contextmanager
@@ -45,29 +46,43 @@ def untouched(model: object) -> Iterator[None]:
     if not isinstance(model, nn.Module):
         yield
         return
-    saved = [(each, each.detach().clone()) for each in (*model.parameters(), *model.buffers())]
+    saved = [(each, each.detach().clone()) for _, each in state(model)]
+    tables = [(module._buffers, dict(module._buffers)) for module in model.modules()]
     gradients = [(each, each.grad) for each in model.parameters()]
     for parameter, _ in gradients:
         parameter.grad = None
     try:
         yield
     finally:
+        for table, before in tables:  # a forward pass may put a new tensor in a buffer's place
+            table.update(
+                {name: each for name, each in before.items() if table.get(name) is not each}
+            )
         with torch.no_grad():
             for each, value in saved:
-                each.copy_(value)
+                _put_back(each, value)
         for parameter, gradient in gradients:
             parameter.grad = gradient
 
 
-def wake(model: object) -> None:
-    """Give weights that are all zero small random values: behind a zero nothing can be seen.
+def _put_back(tensor: torch.Tensor, value: torch.Tensor) -> None:
+    """Write a value back where it changed: an expanded buffer cannot be written, nor does it change."""
+    if tensor.shape != value.shape:  # an observer's, which grows with its first batch
+        tensor.resize_(value.shape)
+    if not tensor.is_meta and not torch.equal(dense(tensor), dense(value)):
+        tensor.copy_(value)
 
-    Zeros are a usual start for a last layer, a gate, or one half of a low-rank pair.
+
+def wake(model: object) -> None:
+    """Give weights that are all about zero small random values: behind a zero nothing can be seen.
+
+    Such are a usual start for a last layer, a gate, a LayerScale, or one half of a low-rank pair.
     """
     if isinstance(model, nn.Module):
         with torch.no_grad():
             for each in model.parameters():
-                if each.is_floating_point() and not each.any():
+                is_number = each.is_floating_point() or each.is_complex()
+                if is_number and each.numel() and each.abs().max() < ASLEEP:
                     each.normal_(std=WAKING_STD)
 
 
@@ -80,12 +95,7 @@ def one_number(output: Any) -> torch.Tensor | None:
     total: torch.Tensor | None = None
     for _, each in tensors(output, "output"):
         if each.requires_grad:
-            real = torch.view_as_real(each) if each.is_complex() else each
+            real = torch.view_as_real(each.resolve_conj()) if each.is_complex() else dense(each)
             part = (real * torch.randn(real.shape).to(real)).sum()
             total = part if total is None else total + part
     return total
-
-
-def dense(gradient: torch.Tensor) -> torch.Tensor:
-    """Return a gradient as an ordinary tensor; that of `Embedding(sparse=True)` is none."""
-    return gradient.to_dense() if gradient.is_sparse else gradient

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import is_dataclass
 from itertools import islice
 from typing import Any
 
@@ -12,12 +12,18 @@ import torch
 from torch import nn
 
 from tracks_dagster.testing.finding import CannotCheck, Finding, check, describe
-from tracks_dagster.testing.running import SEED, dense, one_number, seeded, untouched
-from tracks_dagster.testing.values import distance, parts, run, shape, tensors
+from tracks_dagster.testing.running import SEED, one_number, seeded, untouched
+from tracks_dagster.testing.values import (
+    dense,
+    distance,
+    own_name,
+    parts,
+    rounding,
+    run,
+    shape,
+)
 
 BATCHES = 3
-# What torch.compile and DistributedDataParallel put before a name, in either order.
-WRAPPERS = re.compile(r"\A(?:_orig_mod\.|module\.)+")
 FACTOR_NOISE = 1e-3  # a difference is one factor where this share of it, or less, is left
 
 
@@ -30,37 +36,40 @@ def check_same(
     rtol: float | None = None,
     atol: float | None = None,
     names: tuple[str, str] = ("a", "b"),
+    seeds: tuple[int, int] = (SEED, SEED),
 ) -> None:
     """Raise Finding where two paths from the same inputs do not lead to the same values.
 
         check_same(model, torch.compile(model), x)
         check_same(whole_step, accumulated_step, batch, names=("whole", "accumulated"))
+        check_same(model.eval(), model, x, seeds=(0, 1))  # nothing random is left on
 
     A module is compared by its outputs and by the gradients of its parameters, of a random weighted
-    sum of the outputs; a function by all the tensors that it returns, so a step returns its loss
-    and its gradients by name. Both start from the same random numbers, and modules are left as they
-    were. rtol, atol: as of `torch.testing.assert_close`; without both, its defaults for the dtype
-    hold. Dtype and device may differ.
+    sum of the outputs; a function by all the tensors, arrays and numbers that it returns, so a step
+    returns its loss and its gradients by name; a gradient that is None counts as 0. Both start from
+    the same random numbers, unless `seeds` differ, and modules are left as they were. rtol, atol:
+    as of `torch.testing.assert_close`; without both, its defaults for the dtype hold, and a few
+    roundings of a tensor's largest value. Dtype and device may differ.
 
-    Raises CannotCheck where the two do not return tensors under the same names.
+    Raises CannotCheck where the two do not return values under the same names.
     """
-    a, b = _values(path_a, inputs), _values(path_b, inputs)
-    if a.keys() != b.keys() or not a:
-        only = sorted(a.keys() ^ b.keys())[:4] or ["nothing at all"]
+    a, b = (_values(path, inputs, seed) for path, seed in zip((path_a, path_b), seeds, strict=True))
+    alone = sorted(name for name in a.keys() ^ b.keys() if a.get(name, b.get(name)) is not None)
+    if alone or all(each is None for each in (*a.values(), *b.values())):
+        only = alone[:4] or ["nothing at all"]
         raise CannotCheck(
             f"The two paths do not return the same things: only one has {', '.join(only)}. Give "
             "functions that return what is to be equal, under equal names."
         )
-    if rtol is not None or atol is not None:  # assert_close takes both or none
-        rtol, atol = rtol or 0.0, atol or 0.0
     problems = []
     for path, left in a.items():
-        try:
-            torch.testing.assert_close(
-                b[path], left, rtol=rtol, atol=atol, check_dtype=False, check_device=False
-            )
-        except AssertionError:
-            problems.append(f"{path} {shape(left)}: {_difference(left, b[path], names)}")
+        right = b.get(path)
+        if left is None or right is None:
+            there, of = (left, names[1]) if right is None else (right, names[0])
+            if there is not None and there.any():
+                problems.append(f"{path} {shape(there)}: there is none in {of}")
+        elif not _are_close(left, right, rtol, atol):
+            problems.append(f"{path} {shape(left)}: {_difference(left, right, names)}")
     if problems:
         raise Finding(
             describe(
@@ -72,24 +81,56 @@ def check_same(
         )
 
 
-def _values(path: Callable[..., Any], inputs: Any) -> dict[str, torch.Tensor]:
+def _values(path: Callable[..., Any], inputs: Any, seed: int) -> dict[str, torch.Tensor | None]:
     """Return what a path leads to, by name, on the CPU."""
-    with untouched(path), seeded():
+    with untouched(path), seeded(seed):
         output = run(path, inputs)
-        found = dict(tensors(output, "output"))
-        total = one_number(output) if isinstance(path, nn.Module) else None
-        if total is not None and isinstance(path, nn.Module):
-            total.backward()  # type: ignore[no-untyped-call]
+        found = dict(parts(output, "output"))
+        if isinstance(path, nn.Module):
+            with seeded():  # of both paths the same sum
+                total = one_number(output)
+            if total is not None:
+                total.backward()  # type: ignore[no-untyped-call]
             for name, each in path.named_parameters():
-                if each.grad is not None:
-                    found[f"gradient of {WRAPPERS.sub('', name)}"] = dense(each.grad)
-        return {name: each.detach().clone().cpu() for name, each in found.items()}
+                found[f"gradient of {own_name(name)}"] = each.grad
+        return {
+            name: None if each is None else dense(torch.as_tensor(each)).detach().clone().cpu()
+            for name, each in found.items()
+            if each is None or _is_numbers(each)
+        }
+
+
+def _is_numbers(value: Any) -> bool:
+    if isinstance(value, np.ndarray | np.generic):
+        return value.dtype.kind in "biufc"
+    return isinstance(value, torch.Tensor | bool | int | float | complex)
+
+
+def _are_close(a: torch.Tensor, b: torch.Tensor, rtol: float | None, atol: float | None) -> bool:
+    is_default = rtol is None and atol is None
+    if not is_default:  # assert_close takes both or none
+        rtol, atol = rtol or 0.0, atol or 0.0
+    try:
+        torch.testing.assert_close(
+            b, a, rtol=rtol, atol=atol, check_dtype=False, check_device=False
+        )
+    except AssertionError:
+        if not is_default or a.shape != b.shape or a.isnan().any():
+            return False
+        # What cancels in a long sum is as far off as its parts are large.
+        return bool(distance(a, b).max() <= max(rounding(a), rounding(b)))
+    return True
 
 
 def _difference(a: torch.Tensor, b: torch.Tensor, names: tuple[str, str]) -> str:
     if a.shape != b.shape:
         return f"{names[1]} has the shape {shape(b)}"
-    left, right = a.double(), b.double()
+    left, right = (
+        (torch.view_as_real(each.resolve_conj()) if each.is_complex() else each).double()
+        for each in (a, b)
+    )
+    if left.shape != right.shape:
+        return f"{names[0]} is {a.dtype}, {names[1]} {b.dtype}"
     length = float((left * left).sum())
     factor = float((left * right).sum()) / length if length else 0.0
     rest = float((right - factor * left).norm()) / (float((right - left).norm()) or 1.0)
@@ -99,7 +140,7 @@ def _difference(a: torch.Tensor, b: torch.Tensor, names: tuple[str, str]) -> str
     at = np.unravel_index(int(apart.argmax()), tuple(a.shape)) if a.dim() else ()
     place = tuple(int(each) for each in at)
     return (
-        f"{float(a[place]):.6g} and {float(b[place]):.6g} at {list(place)}, the largest difference"
+        f"{a[place].item():.6g} and {b[place].item():.6g} at {list(place)}, the largest difference"
     )
 
 
@@ -111,10 +152,10 @@ def check_deterministic(
 
         check_deterministic(lambda: DataLoader(MyData(seed=7), shuffle=True))
 
-    make: makes the data anew and returns one batch (a tensor, tuple, list or mapping) or something
-    to iterate over, of which the first few batches count. It is called twice, each time after the
-    generators of Python, numpy and torch were seeded. Both calls are in this process, so an order
-    that differs from process to process (of a set of strings) is not found.
+    make: makes the data anew and returns one batch (a tensor, tuple, list, mapping or dataclass) or
+    something to iterate over, of which the first few batches count. It is called twice, each time
+    after the generators of Python, numpy and torch were seeded. Both calls are in this process, so
+    an order that differs from process to process (of a set of strings) is not found.
     """
     first, second = (_batches(make, seed, batches) for _ in range(2))
     if not first:
@@ -141,6 +182,7 @@ def _batches(make: Callable[[], Any], seed: int, count: int) -> dict[str, Any]:
     with seeded(seed):
         made = make()
         is_one = isinstance(made, torch.Tensor | np.ndarray | Mapping | tuple | list)
+        is_one = is_one or (is_dataclass(made) and not isinstance(made, type | Iterable))
         if not is_one and not isinstance(made, Iterable):
             raise CannotCheck(f"make() returned {type(made).__name__}, which is no batch.")
         taken = [made] if is_one else list(islice(made, count))
@@ -152,11 +194,30 @@ def _batches(make: Callable[[], Any], seed: int, count: int) -> dict[str, Any]:
 
 
 def _unequal(a: Any, b: Any) -> str:
-    """Return how two values differ, "" where they are the same to the bit."""
-    if isinstance(a, torch.Tensor | np.ndarray) and isinstance(b, torch.Tensor | np.ndarray):
-        left, right = torch.as_tensor(a), torch.as_tensor(b)
-        if left.shape != right.shape or left.dtype != right.dtype:
-            return f"{shape(left)} {left.dtype} and {shape(right)} {right.dtype}"
-        count = int((distance(left, right) > 0).sum())
-        return f"{count} of {left.numel()} values differ" if count else ""
-    return "" if a == b else f"{str(a)[:40]!r} and {str(b)[:40]!r}"
+    """Return how two values differ, "" where they are the same to the bit; raises CannotCheck for what
+    is compared by nothing, or by more than yes or no."""
+    if type(a) is not type(b):
+        return f"{type(a).__name__} and {type(b).__name__}"
+    if isinstance(a, torch.Tensor | np.ndarray):
+        if a.shape != b.shape or a.dtype != b.dtype:
+            return f"{_described(a)} and {_described(b)}"
+        if isinstance(a, torch.Tensor):
+            differ = distance(dense(a), dense(b)) > 0
+        else:
+            differ = ~((a == b) | ((a != a) & (b != b)))  # NaN is not itself
+        count = int(differ.sum())
+        return f"{count} of {np.prod(a.shape, dtype=int)} values differ" if count else ""
+    try:
+        is_equal = bool(a == b) or bool(a != a and b != b)
+    except (TypeError, ValueError):
+        is_equal = None
+    if is_equal is None or (not is_equal and getattr(type(a), "__eq__", None) is object.__eq__):
+        raise CannotCheck(
+            f"A batch holds {type(a).__name__}, which cannot be compared: let make() return tensors, "
+            "arrays, numbers and texts."
+        )
+    return "" if is_equal else f"{str(a)[:40]!r} and {str(b)[:40]!r}"
+
+
+def _described(array: Any) -> str:
+    return f"({', '.join(map(str, array.shape))}) {array.dtype}"

@@ -1,6 +1,6 @@
 """Looking at every torch function that a model calls, and naming the line that calls it.
 
-What runs inside compiled or scripted code is not seen.
+Compiled code runs uncompiled meanwhile; what runs inside scripted code is not seen.
 """
 
 from __future__ import annotations
@@ -8,7 +8,8 @@ from __future__ import annotations
 import linecache
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,8 @@ Look = Callable[[str, tuple[Any, ...], Any], None]
 class Watch(TorchFunctionMode):
     """Calls `look` after each torch function that is called while it is entered.
 
-    Its result is None where the function raised.
+    Its result is None where the function raised. Of a function in place, and of `x[…] = …`, it is
+    among the arguments.
     """
 
     def __init__(self, look: Look) -> None:
@@ -50,8 +52,19 @@ class Watch(TorchFunctionMode):
                 self._look(name, given, None)
             raise
         if is_call:
-            self._look(name, given, result)
+            self._look(name, given, args[0] if name.endswith("__setitem__") else result)
         return result
+
+
+@contextmanager
+def watched(look: Look) -> Iterator[None]:
+    """Call `look` after each torch function, those of compiled code too."""
+    with Watch(look):
+        if "torch._dynamo" not in sys.modules:  # nothing was compiled, and it takes long to load
+            yield
+            return
+        with torch.compiler.set_stance("force_eager"):
+            yield
 
 
 def calling_line() -> str:

@@ -11,7 +11,7 @@ import json
 import platform
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from textwrap import wrap
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 
 OPTION = "--tracks"
 PROPERTY = "tracks_checks"  # of a test's report: name of a check → how often it ran
-LEFT_OUT = "tracks_left_out"  # what a worker of pytest-xdist tells of its selection
+COLLECTED = "tracks_collected"  # what a worker of pytest-xdist tells: how many tests there are
 NO_CHECK = "no check of tracks_dagster.testing ran"
 CODE_DIGITS = 12
 WIDTH = 80  # of what the terminal says
 TESTS_MAX = 2_000  # named in the report, and as many errors: together they stay below 4 MiB
 NODE_ID_CHARACTERS_MAX = 150  # of which each may become six in JSON
-PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
+PASSED, FAILED, SKIPPED, XFAILED = "passed", "failed", "skipped", "xfailed"
 
 
 @pytest.fixture
@@ -66,15 +66,18 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 class Counting:
-    """Counts, in each process that runs tests, the checks of each test and the tests left out."""
+    """Counts, in each process that runs tests, the tests that there are, and the checks of each.
+
+    What of them has no outcome in the end was left out: by -k, by a conftest, by an early end.
+    """
 
     def __init__(self) -> None:
-        self.left_out = 0
+        self.collected: set[str] = set()
         self._before: Counter[str] = Counter()
 
-    def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
-        """Count what -k, -m and plugins leave out."""
-        self.left_out += len(items)
+    def pytest_itemcollected(self, item: pytest.Item) -> None:
+        """Count a test before anything can leave it out."""
+        self.collected.add(item.nodeid)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self) -> None:
@@ -88,10 +91,10 @@ class Counting:
             item.user_properties.append((PROPERTY, dict(ran)))
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Tell the process that certifies what this worker left out."""
+        """Tell the process that certifies how many tests this worker knows of."""
         output = getattr(session.config, "workeroutput", None)
         if output is not None:
-            output[LEFT_OUT] = self.left_out
+            output[COLLECTED] = len(self.collected)
 
 
 def _checks_ran() -> Counter[str]:
@@ -205,7 +208,7 @@ class Certifying:
 
     def __init__(self, config: pytest.Config, counting: Counting, target: Target) -> None:
         scope, chooses_paths = selection(config, target.folder)
-        self._counting, self._target = counting, target
+        self._counting, self._target, self._of_workers = counting, target, 0
         self._chooses_paths, self._said, self._is_good = chooses_paths, "", False
         self._ran = Ran(scope=scope)
 
@@ -215,26 +218,34 @@ class Certifying:
             self._ran.errors.append(report.nodeid)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Note how a test ended; a failure of its setup or teardown is one of it."""
+        """Note how a test ended; a failure of its setup or teardown is one of it.
+
+        A try that is repeated, and a subtest, are reported as well: what failed stays so.
+        """
+        outcomes, name = self._ran.outcomes, report.nodeid
         if report.failed:
-            self._ran.outcomes[report.nodeid] = FAILED
-        elif report.skipped or report.when == "call":
-            ended = SKIPPED if report.skipped else PASSED
-            self._ran.outcomes.setdefault(report.nodeid, ended)
-        if report.when == "teardown":
+            outcomes[name] = FAILED
+        elif report.skipped and outcomes.get(name) != FAILED:
+            outcomes[name] = XFAILED if hasattr(report, "wasxfail") else SKIPPED
+        elif report.passed and report.when == "call" and outcomes.get(name) != FAILED:
+            outcomes[name] = PASSED
+        # A check in a test that is meant to fail has shown nothing.
+        if report.when == "teardown" and outcomes.get(name) == PASSED:
             for name, value in report.user_properties:
                 if name == PROPERTY and isinstance(value, dict):
                     self._ran.checks.update(value)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
-        """Take in what a worker of pytest-xdist left out; each of them selects the same."""
-        told = getattr(node, "workeroutput", {}).get(LEFT_OUT, 0)
-        self._counting.left_out = max(self._counting.left_out, told)
+        """Take in how many tests a worker of pytest-xdist knows of; each of them collects all."""
+        output = getattr(node, "workeroutput", {})
+        self._of_workers = max(self._of_workers, output.get(COLLECTED, 0))
 
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         """Record the certificate; where that fails, the run fails too, and says why."""
-        self._ran.left_out = self._counting.left_out or int(self._chooses_paths)
+        there = max(len(self._counting.collected), self._of_workers)
+        left_out = max(0, there - len(self._ran.outcomes))
+        self._ran.left_out = left_out or int(self._chooses_paths)
         try:
             self._said = self._record(exitstatus)
         except TracksError as error:
@@ -260,7 +271,7 @@ class Certifying:
         ran, target = self._ran, self._target
         # pytest calls it an interruption when files cannot be collected; that is a failure of the code.
         is_whole = exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
-        if not is_whole and not ran.errors:
+        if not ran.errors and not (is_whole and ran.outcomes):
             how = "no test ran" if not ran.outcomes else "the tests did not run to their end"
             return f"Nothing was recorded: {how}."
         after = pack_folder(target.folder)
@@ -283,7 +294,8 @@ class Certifying:
         why_not = ran.why_not_green()
         self._is_good = not why_not
         state = "green" if not why_not else "red" if ran.failed else "not green"
-        counts = f"{ran.count(PASSED)} passed, {ran.checks.total()} checks ran."
+        ended = [f"{n} {each}" for each in (PASSED, SKIPPED, XFAILED) if (n := ran.count(each))]
+        counts = f"{', '.join(ended)}, {ran.checks.total()} checks ran."
         return (
             f"Certificate of {target.project}, code {after.sha256[:CODE_DIGITS]}: {state}, "
             f"{why_not or counts}"
@@ -300,21 +312,29 @@ def _how_it_changed(before: PackedCode, after: PackedCode) -> str:
     what = f"{new[0]} is new" if new else f"{gone[0]} is gone" if gone else "a file is another"
     return (
         f"the project's code changed while its tests ran: {what}. Let .gitignore leave out what tests "
-        "write, and run them again."
+        "write (in a folder of git's), or let them write elsewhere, and run them again."
     )
 
 
 def selection(config: pytest.Config, folder: Path) -> tuple[str, bool]:
     """Return the command as far as it selects tests, and whether it names only a part of the project's.
 
-    What -k and -m leave out is counted where it happens; what is not collected cannot be.
+    What -k and -m leave out is counted where it happens; what is not collected cannot be. An ini file
+    of its own (-c) says itself which tests are all.
     """
     option = config.option
     words = [
         f"{flag} {value!r}" for flag, name in _EXPRESSIONS if (value := getattr(option, name, ""))
     ]
+    if getattr(option, "inifilename", None):
+        words.append(f"-c {option.inifilename}")
     parts = [
         f"{flag} {each}" for flag, name in _PLACES for each in getattr(option, name, None) or ()
+    ]
+    parts += [
+        f"-o {each}"
+        for each in getattr(option, "override_ini", None) or ()
+        if each.partition("=")[0].strip() in _COLLECTING
     ]
     parts += [flag for flag, name in _BY_LAST_RUN if getattr(option, name, False)]
     if not _are_all(config, folder):
@@ -325,6 +345,7 @@ def selection(config: pytest.Config, folder: Path) -> tuple[str, bool]:
 _EXPRESSIONS = (("-k", "keyword"), ("-m", "markexpr"))
 _PLACES = (("--deselect", "deselect"), ("--ignore", "ignore"), ("--ignore-glob", "ignore_glob"))
 _BY_LAST_RUN = (("--lf", "lf"), ("--sw", "stepwise"))
+_COLLECTING = ("testpaths", "python_files", "python_classes", "python_functions", "norecursedirs")
 
 
 def _are_all(config: pytest.Config, folder: Path) -> bool:

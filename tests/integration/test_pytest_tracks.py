@@ -102,6 +102,35 @@ def test_workers_count_what_is_left_out_and_which_checks_ran(project: Path) -> N
     assert "no check" not in done.stdout
 
 
+@pytest.mark.parametrize("workers", [(), ("-n", "2", "-p", "xdist")])
+def test_what_a_conftest_leaves_out_is_counted(project: Path, workers: tuple[str, ...]) -> None:
+    (project / "conftest.py").write_text(
+        "def pytest_collection_modifyitems(items):\n    del items[1:]\n"
+    )
+    done = run(project, "--tracks", *workers)
+    assert done.returncode == 0, done.stdout + done.stderr
+    [row] = rows(project)
+    assert (row["is_green"], row["passed_count"], row["left_out_count"]) == (False, 1, 1)
+
+
+def test_tests_that_end_early_and_say_that_all_is_well_are_a_part(project: Path) -> None:
+    text = TEST + "\ndef test_b():\n    import pytest; pytest.exit('enough', returncode=0)\n"
+    (project / "tests" / "test_model.py").write_text(text)
+    done = run(project, "--tracks")
+    assert done.returncode == 0, done.stdout + done.stderr
+    [row] = rows(project)
+    assert (row["is_green"], row["passed_count"], row["left_out_count"]) == (False, 2, 1)
+
+
+def test_a_code_that_its_tests_change_is_not_certified(project: Path) -> None:
+    text = TEST + "\ndef test_b():\n    open('train.py', 'a').write('# more')\n"
+    (project / "tests" / "test_model.py").write_text(text)
+    done = run(project, "--tracks")
+    assert done.returncode == pytest.ExitCode.TESTS_FAILED
+    assert "a file is another" in " ".join(done.stdout.split())
+    assert rows(project) == []
+
+
 def test_without_the_option_nothing_is_made(project: Path) -> None:
     done = run(project)
     assert done.returncode == 0, done.stdout + done.stderr

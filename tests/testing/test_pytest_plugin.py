@@ -18,13 +18,14 @@ from tracks_dagster import pytest_plugin
 from tracks_dagster.attempts.effects.local.code_archive import pack_folder
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.pytest_plugin import (
+    COLLECTED,
     FAILED,
-    LEFT_OUT,
     NODE_ID_CHARACTERS_MAX,
     PASSED,
     PROPERTY,
     SKIPPED,
     TESTS_MAX,
+    XFAILED,
     Certifying,
     Counting,
     Ran,
@@ -73,31 +74,41 @@ def target(project: Path, tracks: Tracks, tmp_path: Path) -> Target:
     )
 
 
+def collect(counting: Counting, name: str) -> None:
+    """Let a test be collected."""
+    item: Any = SimpleNamespace(nodeid=name)
+    counting.pytest_itemcollected(item)
+
+
 class Session:
-    """A run of pytest as its hooks see it, without pytest. left_out: by -k and -m."""
+    """A run of pytest as its hooks see it, without pytest. left_out: by -k, -m, a conftest."""
 
     def __init__(self, target: Target, *args: str, left_out: int = 0, **option: Any) -> None:
         self.exitstatus: int = pytest.ExitCode.OK
         self.counting = Counting()
-        self.counting.pytest_deselected([object()] * left_out)  # type: ignore[list-item]
+        for number in range(left_out):
+            collect(self.counting, f"left out {number}")
         self.certifying = Certifying(
             config_of(target.folder, *args, **option), self.counting, target
         )
 
     def report(self, name: str, when: str, outcome: str = PASSED, **checks: int) -> None:
         """Hand in one report."""
-        self.certifying.pytest_runtest_logreport(
-            SimpleNamespace(  # type: ignore[arg-type]
-                nodeid=name,
-                when=when,
-                failed=outcome == FAILED,
-                skipped=outcome == SKIPPED,
-                user_properties=[(PROPERTY, checks), ("of another plugin", 1)],
-            )
+        report: Any = SimpleNamespace(
+            nodeid=name,
+            when=when,
+            failed=outcome == FAILED,
+            skipped=outcome in (SKIPPED, XFAILED),
+            passed=outcome == PASSED,
+            user_properties=[(PROPERTY, checks), ("of another plugin", 1)],
         )
+        if outcome == XFAILED:
+            report.wasxfail = "known"
+        self.certifying.pytest_runtest_logreport(report)
 
     def test(self, name: str, outcome: str = PASSED, **checks: int) -> None:
         """Hand in the three reports of a test."""
+        collect(self.counting, name)
         self.report(name, "setup")
         self.report(name, "call", outcome)
         self.report(name, "teardown", **checks)
@@ -128,14 +139,16 @@ def test_a_green_run_leaves_a_green_certificate(target: Target) -> None:
     session.test("tests/test_model.py::test_a", check_finite=2, check_same=1)
     session.test("tests/test_model.py::test_b[hunter2hunter2]")
     session.test("tests/test_model.py::test_c", SKIPPED)
+    session.test("tests/test_model.py::test_d", XFAILED, check_tied=1)
     said = session.end()
     body = certified(target)
     assert (body.is_green, body.what, body.passed, body.failed) == (True, "tests", 2, 0)
     assert (body.project, body.scope, body.findings) == ("tiny", "pytest --tracks", ())
     code = target.code.sha256
-    assert said == f"Certificate of tiny, code {code[:12]}: green, 2 passed, 3 checks ran."
+    ended = "2 passed, 1 skipped, 1 xfailed, 3 checks ran."
+    assert said == f"Certificate of tiny, code {code[:12]}: green, {ended}"
     report = json.loads(target.tracks.store.get(f"codes/{code}/reports/{body.report_sha256}"))
-    assert report["counts"] == {"passed": 2, "skipped": 1}
+    assert report["counts"] == {"passed": 2, "skipped": 1, "xfailed": 1}
     assert report["checks"] == {"check_finite": 2, "check_same": 1}
     assert "hunter2" not in str(report)
     assert session.exitstatus == 0
@@ -201,16 +214,46 @@ def test_a_part_named_by_its_path_counts_as_one_at_least(target: Target) -> None
 def test_what_a_worker_left_out_is_counted_once(target: Target) -> None:
     session = Session(target)
     session.test("a", check_finite=1)
+    session.counting.collected.clear()  # the process that certifies collects nothing
     worker = Counting()
-    worker.pytest_deselected([object()] * 2)  # type: ignore[list-item]
+    for name in ("a", "b", "c"):
+        collect(worker, name)
     config = SimpleNamespace(workeroutput={})
     worker.pytest_sessionfinish(SimpleNamespace(config=config))  # type: ignore[arg-type]
-    assert config.workeroutput == {LEFT_OUT: 2}
+    assert config.workeroutput == {COLLECTED: 3}
     for _ in range(2):
         session.certifying.pytest_testnodedown(config)
     session.certifying.pytest_testnodedown(object())  # one that died
     session.end()
     assert certified(target).left_out == 2
+
+
+def test_a_check_in_a_test_that_is_meant_to_fail_shows_nothing(target: Target) -> None:
+    session = Session(target)
+    session.test("a")
+    session.test("b", XFAILED, check_finite=1)
+    session.end()
+    assert certified(target).findings == ("no check of tracks_dagster.testing ran",)
+
+
+@pytest.mark.parametrize(
+    ("tries", "passed"),
+    [
+        (("rerun", PASSED), 1),  # of pytest-rerunfailures
+        (("rerun", FAILED), 0),
+        ((SKIPPED, PASSED), 1),  # of a subtest, then of its test
+        ((FAILED, PASSED), 0),
+    ],
+)
+def test_the_last_try_counts_and_a_failed_subtest(
+    target: Target, tries: tuple[str, ...], passed: int
+) -> None:
+    session = Session(target)
+    for outcome in tries:
+        session.report("a", "call", outcome)
+    session.report("a", "teardown", check_finite=1)
+    session.end()
+    assert (certified(target).passed, certified(target).failed) == (passed, 1 - passed)
 
 
 def test_without_a_check_of_ours_it_is_not_green(target: Target) -> None:
@@ -225,6 +268,7 @@ def test_without_a_check_of_ours_it_is_not_green(target: Target) -> None:
     ("tests", "exitstatus", "words"),
     [
         ((), 5, "no test ran"),
+        ((), 0, "no test ran"),  # --collect-only
         (("a",), 2, "the tests did not run to their end"),
         (("a",), 3, "the tests did not run to their end"),
     ],
@@ -299,6 +343,13 @@ SELECTIONS: list[tuple[tuple[str, ...], dict[str, Any], str, bool]] = [
     ((), {"deselect": ["a::b"]}, "pytest --tracks --deselect a::b", True),
     ((), {"ignore": ["tests/gpu"]}, "pytest --tracks --ignore tests/gpu", True),
     ((), {"lf": True, "ignore_glob": None}, "pytest --tracks --lf", True),
+    ((), {"inifilename": "ci.ini"}, "pytest --tracks -c ci.ini", False),
+    (
+        (),
+        {"override_ini": ["testpaths=tests/fast", "addopts="]},
+        "pytest --tracks -o testpaths=tests/fast",
+        True,
+    ),
 ]
 
 

@@ -238,6 +238,15 @@ def test_red_tests_close_the_gate_that_green_ones_opened(house: House) -> None:
     assert "the newest of this code is not green: 9 passed, 2 failed, 0 left out" in house.refused()
 
 
+def test_a_part_of_the_tests_closes_no_gate_and_opens_none(house: House) -> None:
+    house.ready().certify(left_out=3, failed=1)
+    house.certify(left_out=3)
+    assert "9 passed, 1 failed, 3 left out" in house.refused()
+    house.certify()
+    house.certify(left_out=3)
+    assert "tests" in house.declare().passed_gates
+
+
 def test_strict_asks_for_a_conformance_run_as_well(house: House) -> None:
     house.ready().policy = replace(DEFAULT_POLICY, stages=STRICT)
     assert "conform: none of this code" in house.refused()

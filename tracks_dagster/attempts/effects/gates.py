@@ -176,8 +176,9 @@ def _shown(door: Door, declared: RunDeclared, subject: Subject) -> Shown:
         for row in ledger.query(_RUNS, {**asked, "stage": stage})
     ]
     found: dict[str, ShownCertificate] = {}
-    for row in certificates(ledger, subject.code_sha256):
-        found.setdefault(row["what"], _certificate(row))  # the newest counts
+    newest = certificates(ledger, subject.code_sha256)
+    for row in sorted(newest, key=_says_little):
+        found.setdefault(row["what"], _certificate(row))  # the first counts
     return Shown(runs=[_run(row) for row in rows], certificates=found)
 
 
@@ -212,6 +213,11 @@ def _run(row: Mapping[str, Json]) -> ShownRun:
         passed=row["stage_passed"],
         verdict=row["stage_why"] or "",
     )
+
+
+def _says_little(row: Mapping[str, Json]) -> bool:
+    """Whether tests were left out and none failed: that takes nothing from a certificate before it."""
+    return bool(row["left_out_count"]) and not row["failed_count"]
 
 
 def _certificate(row: Mapping[str, Json]) -> ShownCertificate:

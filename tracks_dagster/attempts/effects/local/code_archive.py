@@ -30,6 +30,11 @@ LEFT_OUT = (
     *(".git", ".hg", ".svn", "__pycache__", "*.pyc", ".venv", "venv", "node_modules", "*.egg-info"),
     *(".tracks", ".tracks-notebook", ".mypy_cache", ".ruff_cache", ".pytest_cache", ".tox", ".nox"),
     *(".ipynb_checkpoints", ".DS_Store", "wandb", "mlruns", "lightning_logs"),
+    *(
+        ".hypothesis",
+        ".coverage",
+        ".coverage.*",
+    ),  # what tests leave, which `pytest --tracks` allows
     *(".env", ".env.*", ".netrc", "*.pem", "id_rsa*", "id_ed25519*", "credentials.json"),  # keys
 )
 

@@ -141,6 +141,37 @@ def test_a_supervisor_without_a_lease_starts_and_claims_nothing(
     assert (attempt.is_open, attempt.claims) == (True, ())
 
 
+def test_a_claim_names_no_devices_that_were_given_to_somebody_else_or_are_gone(
+    tracks: Tracks, store: FakeObjectStore, gangs: FakeGangs, clock: FakeClock, history: History
+) -> None:
+    history.write_to(store)
+    lost = replace(leased(tracks, "r-1/a01"), gone=tuple)
+    with pytest.raises(NoDevices, match="It waits its turn"):
+        replace(supervisor(tracks, gangs, Days(clock)), devices=lost).supervise("r-1", 1)
+    (attempt,) = tracks.run("r-1").attempts
+    assert (gangs.specs, attempt.claims) == ([], ())
+
+
+@pytest.mark.parametrize("is_confirmed", [False, True])
+def test_a_gang_that_is_adopted_has_the_devices_of_a_confirmed_lease_alone(
+    tracks: Tracks,
+    store: FakeObjectStore,
+    gangs: FakeGangs,
+    clock: FakeClock,
+    history: History,
+    is_confirmed: bool,
+) -> None:
+    history.supervise("dead").place().write_to(store)
+    gangs.reports["r-1", 1] = GangReport(phase=GangPhase.ALIVE)
+    pool = leased(tracks, "r-1/a01")
+    if is_confirmed:
+        pool.confirm("r-1/a01", "dead")
+    adopts = replace(supervisor(tracks, gangs, Days(clock, ends(gangs))), devices=pool)
+    ended = adopts.supervise("r-1", 1)
+    assert ended is not None
+    assert (ended.held is not None) is is_confirmed
+
+
 def test_a_gang_that_lives_is_adopted_whatever_the_pool_says(
     tracks: Tracks, store: FakeObjectStore, gangs: FakeGangs, clock: FakeClock, history: History
 ) -> None:

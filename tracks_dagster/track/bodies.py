@@ -364,7 +364,8 @@ class AttemptSupervised:
     """`attempt_supervised`: a Dagster run claims the attempt; only the newest claim may act.
 
     pid, pid_started, boot_id: the claiming process, as of `RankPlace`; None where it was not recorded.
-    held: the devices of its gang; None where they are not this machine's to give.
+    held: the devices of its gang, whose lease is confirmed; None without one, and where they are not
+    this machine's to give.
     """
 
     dagster_run_id: str

@@ -41,10 +41,11 @@ from tracks_dagster.scheduling.effects.leases import DevicePool, no_devices
 from tracks_dagster.scheduling.policy import SchedulingPolicy
 from tracks_dagster.stores.journals import last_step
 from tracks_dagster.track import names
-from tracks_dagster.track.bodies import AttemptSupervised, Drill, Note, Program
+from tracks_dagster.track.bodies import AttemptSupervised, Drill, HeldDevices, Note, Program
 from tracks_dagster.track.errors import GangError, GangUnreachable, InvalidInput, NoDevices
 from tracks_dagster.track.names import LOCAL, AttemptRef, attempt_key
 from tracks_dagster.track.records import Draft, Json, Kind, format_time, sha256_hex
+from tracks_dagster.track.states.pool_state import Lease
 from tracks_dagster.track.states.run_state import AttemptState, RunState, program_of, trainer_of
 from tracks_dagster.track.track import run_track
 
@@ -107,18 +108,14 @@ class Supervisor:
 
     def _claim(self, ref: AttemptRef) -> AttemptState:
         """Append `attempt_supervised`: from here on older supervisors let go."""
-        own, lease = self.process, None
-        if self.devices is not None:
-            lease = self.devices.find(ref.key)
-            if lease is None and self._is_to_start(ref):
-                raise no_devices(ref.key)
+        own = self.process
         body = AttemptSupervised(
             dagster_run_id=self.dagster_run_id,
             host=self.host,
             pid=own.pid if own else None,
             pid_started=own.started if own else None,
             boot_id=own.boot_id if own else None,
-            held=None if lease is None or self.devices is None else self.devices.held(lease),
+            held=self._devices_of(ref),
         )
         draft = self.tracks.draft(Kind.ATTEMPT_SUPERVISED, body, attempt_id=ref.attempt_id)
 
@@ -137,6 +134,26 @@ class Supervisor:
                 f"{ref.key}` says what happened."
             )
         return attempt
+
+    def _devices_of(self, ref: AttemptRef) -> HeldDevices | None:
+        """Return the devices that the gang runs on; raises NoDevices where it may not start.
+
+        Only a lease that is confirmed says so: any other one may end before something starts on it.
+        """
+        if self.devices is None:
+            return None
+        if self._is_to_start(ref):
+            lease = self._confirm(self.devices, ref)
+        else:
+            lease = self.devices.find(ref.key)
+        return None if lease is None or lease.confirmed_at is None else self.devices.held(lease)
+
+    def _confirm(self, devices: DevicePool, ref: AttemptRef) -> Lease:
+        """From here on no time ends the lease; raises NoDevices."""
+        lease = devices.confirm(ref.key, self.dagster_run_id)
+        if lease is None:
+            raise no_devices(ref.key)
+        return lease
 
     def _is_to_start(self, ref: AttemptRef) -> bool:
         """Whether the attempt's gang would be started now: it had none, and nobody wants its end."""
@@ -189,16 +206,10 @@ class Supervisor:
         return None
 
     def _on_devices(self, ref: AttemptRef, spec: GangSpec) -> GangSpec:
-        """Return what to start, on the devices that the attempt was given; raises NoDevices.
-
-        Nothing comes between this and the start: from here on no time ends the lease.
-        """
+        """Return what to start, on the devices that the attempt was given; raises NoDevices."""
         if self.devices is None:
             return spec
-        lease = self.devices.confirm(ref.key, self.dagster_run_id)
-        if lease is None:
-            raise no_devices(ref.key)
-        given = self.devices.environment(lease)
+        given = self.devices.environment(self._confirm(self.devices, ref))
         return replace(spec, environment={**spec.environment, **given})
 
     def _note_waiting(self, ref: AttemptRef, error: GangError) -> None:

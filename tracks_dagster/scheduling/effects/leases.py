@@ -151,6 +151,8 @@ class DevicePool:
         given = self.find(key)
         if given is None or self.gone(given.body.devices):
             return None
+        if given.confirmed_by == dagster_run_id:
+            return given
 
         def choose(state: PoolState | None) -> Draft | None:
             lease = None if state is None else state.lease_of(key)

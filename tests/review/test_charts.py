@@ -150,7 +150,16 @@ def test_what_is_no_number_is_a_gap_with_a_cross() -> None:
 
 
 @pytest.mark.parametrize(
-    "values", [[7.0], [0.0, 0.0], [1e308, -1e308], [5e-324, 0.0], [1e15 + 1, 1e15]]
+    "values",
+    [
+        [7.0],
+        [0.0, 0.0],
+        [1e308, -1e308],
+        [5e-324, 0.0],
+        [1e15 + 1, 1e15],
+        [1e-199, 1e308],
+        [1e-299, 1e10],
+    ],
 )
 def test_any_finite_values_have_a_picture(values: list[float]) -> None:
     for look in (Look(is_log=True), Look(smooth=1), Look(is_log=True, smooth=1000)):

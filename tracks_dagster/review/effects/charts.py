@@ -35,7 +35,7 @@ GAPS_MAX = 100
 ALMOST = 1e-9  # of a tick's step, by which sums of floats are off
 SCALES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 TINY, HUGE = 1e-4, 1e15
-LOG_FROM = 1e-300  # smaller ones have no logarithm that counts
+LOG_FROM = 1e-200  # smaller ones have no logarithm that counts, with room below them
 
 
 def colour(number: int) -> str:
@@ -182,7 +182,9 @@ class _Frame:
     def y(self, value: float) -> float:
         """Return where a value lies."""
         if self.is_log:
-            share = math.log(value / self.y0) / math.log(self.y1 / self.y0)
+            # By differences: the quotient of floats that are far apart is none.
+            low = math.log(self.y0)
+            share = (math.log(value) - low) / (math.log(self.y1) - low)
         else:  # by halves: the difference of the largest floats is none
             share = (value / 2 - self.y0 / 2) / (self.y1 / 2 - self.y0 / 2)
         return self.bottom - share * (self.bottom - self.top)
@@ -211,7 +213,7 @@ def _frame(
     is_log = look.is_log and y0 > LOG_FROM
     # An even curve lies in the middle; another does not touch the edges.
     if is_log:
-        factor = (y1 / y0) ** (ROOM / 2) if y1 > y0 else 1 + ROOM
+        factor = math.exp((math.log(y1) - math.log(y0)) * ROOM / 2) if y1 > y0 else 1 + ROOM
         y0, y1 = y0 / factor, _finite(y1 * factor)
     else:
         room = ROOM * (y1 / 2 - y0 / 2) or abs(y0) * ROOM or 1.0

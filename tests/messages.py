@@ -1,4 +1,4 @@
-"""A planted follower: what a new one needs is this file, and a tick that calls `follow_all`."""
+"""A planted follower: what a new one needs is this file, and a tick that calls `follow`."""
 
 from __future__ import annotations
 

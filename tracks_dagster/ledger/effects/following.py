@@ -12,8 +12,6 @@ from functools import partial, reduce
 
 from tracks_dagster.ledger import track_states
 from tracks_dagster.ledger.deciding import Cursors, Follower
-from tracks_dagster.ledger.effects.deciding import HasTracks
-from tracks_dagster.ledger.effects.ticks import SEVERAL_AT_ONCE, Tick, TimeSlice, take_turns
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.track_states import TrackState
 from tracks_dagster.track.ports import ObjectStore
@@ -29,25 +27,6 @@ def follow(tracks: Tracks, cursors: Cursors, follower: Follower, track: str) -> 
         follower.take(_state(tracks, track, records), new)
         cursors.move(follower.name, track, new[-1].seq)
     return len(new)
-
-
-def follow_all(
-    world: HasTracks, cursors: Cursors, follower: Follower, time_slice: TimeSlice = SEVERAL_AT_ONCE
-) -> Tick[int]:
-    """Hand the follower what is new of every track that the ledger knows, in turn.
-
-    done: how many records, of each track that had any. One track's trouble is a problem of its own, and
-    its records come again. Raises LedgerError.
-    """
-    rows = world.ledger.query("select track, seq from track_cursors order by track")
-    heads = {row["track"]: row["seq"] for row in rows}
-
-    def look(track: str) -> Tick[int]:
-        if cursors.get(follower.name, track) >= heads[track]:
-            return Tick()
-        return Tick(done=(follow(world.tracks, cursors, follower, track),))
-
-    return take_turns(list(heads), look, time_slice)
 
 
 def _state(tracks: Tracks, track: str, records: list[Record]) -> TrackState:

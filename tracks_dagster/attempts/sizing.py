@@ -15,7 +15,6 @@ from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.records import Json
 from tracks_dagster.track.text.units import size_bytes
 
-KINDS = ("weights", "gradients", "optimizer", "activations", "data")
 GIB = 1024**3
 MIB = 1024**2
 

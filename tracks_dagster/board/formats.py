@@ -14,7 +14,6 @@ THIN = "\u202f"  # between thousands; a line never breaks there
 DIGITS = 4  # of a measured number
 PLAIN_MIN, PLAIN_MAX = 1e-3, 1e6  # a smaller or larger real is written with its power of ten
 SLOW_STEP_S = 1.0  # from here on seconds a step say more than steps a second
-STEP = 1024.0
 
 
 def number(value: float | None) -> str:
@@ -60,17 +59,6 @@ def money(cost: Cost | None) -> str:
     if cost is None or (cost.amount == 0 and cost.unpriced_s > 0):
         return UNKNOWN
     return f"{cost.amount:.2f} {cost.currency}"
-
-
-def size(count: float | None) -> str:
-    """Return bytes: "1.5 GiB"."""
-    if count is None or not math.isfinite(count):
-        return UNKNOWN
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if abs(count) < STEP:
-            return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
-        count /= STEP
-    return f"{count:.1f} TiB"
 
 
 def ago(at: datetime | None, now: datetime) -> str:

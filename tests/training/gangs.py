@@ -57,7 +57,7 @@ from tracks_dagster.track.states.run_state import RunState
 from tracks_dagster.track.track import Track, run_track
 from tracks_dagster.training import journal
 from tracks_dagster.training.attempt import Attempt
-from tracks_dagster.training.environment import AttemptPlace
+from tracks_dagster.training.environment import AttemptPlace, read_environment
 from tracks_dagster.training.joining import Farewell
 from tracks_dagster.training.launch import place
 from tracks_dagster.training.ranks import Ranks
@@ -305,7 +305,11 @@ class TrainingRun:
         ranks = Ranks(rank=0, world_size=1, device=torch.device("cpu"))
         with mock.patch.object(journal, "SHIP_EVERY_S", GANG_S_MAX):
             launch = place(
-                self.store, where, ranks, image=None, on_launch_id=lambda launch_id: None
+                self.store,
+                where,
+                ranks,
+                read_environment({}),
+                on_launch_id=lambda launch_id: None,
             )
             attempt = Attempt(launch, stop or StopSignal(), Farewell())
             try:

@@ -40,6 +40,7 @@ from tracks_dagster.track.records import Draft, Kind, sha256_hex
 from tracks_dagster.track.states.checkpoints import CheckpointRef, manifest_key
 from tracks_dagster.track.track import Track, run_track
 from tracks_dagster.training import launch as launching
+from tracks_dagster.training.environment import read_environment
 from tracks_dagster.training.launch import Launch
 from tracks_dagster.training.ranks import Ranks
 from tracks_dagster.training.saves import layout
@@ -113,7 +114,8 @@ def placed(run: TrainingRun, attempt_id: int) -> Iterator[Launch]:
     """Place an attempt, as its only rank."""
     where = run.place(attempt_id, run.folder / f"work-{attempt_id}")
     ranks = Ranks(rank=0, world_size=1, device=CPU)
-    launch = launching.place(run.store, where, ranks, image=None, on_launch_id=lambda _: None)
+    alone = read_environment({})
+    launch = launching.place(run.store, where, ranks, alone, on_launch_id=lambda _: None)
     try:
         yield launch
     finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,9 +11,11 @@ import torch
 from tests.training.gangs import TrainingRun
 from tracks_dagster.attempts.effects.evidence import read_places
 from tracks_dagster.track import placement
-from tracks_dagster.training.environment import describe_place
+from tracks_dagster.training.environment import describe_place, read_environment
 from tracks_dagster.training.launch import place
 from tracks_dagster.training.ranks import Ranks
+
+ALONE = read_environment({})
 
 
 def test_a_rank_on_a_cluster_is_placed_by_the_cluster_s_names(tmp_path: Path) -> None:
@@ -22,10 +25,8 @@ def test_a_rank_on_a_cluster_is_placed_by_the_cluster_s_names(tmp_path: Path) ->
         run.store,
         run.place(attempt_id, tmp_path / "work"),
         Ranks(rank=0, world_size=1, device=torch.device("cpu")),
-        image="image:1",
+        replace(ALONE, image="image:1", node="node-7", pod="gang-0-abcde"),
         on_launch_id=lambda launch_id: None,
-        node="node-7",
-        pod="gang-0-abcde",
     )
     placed = run.state.attempts[0].placed
     assert placed is not None
@@ -42,9 +43,8 @@ def test_places_that_a_record_has_no_room_for_lie_in_an_object_of_the_attempt(
         run.store,
         run.place(attempt_id, tmp_path / "work"),
         Ranks(rank=0, world_size=1, device=torch.device("cpu")),
-        image=None,
+        replace(ALONE, node="node-7"),
         on_launch_id=lambda launch_id: None,
-        node="node-7",
     )
     placed = run.state.attempts[0].placed
     assert placed is not None

@@ -153,13 +153,9 @@ def join_launch(
         store,
         where,
         ranks,
-        image=environment.image,
+        environment,
         on_launch_id=farewell.know_launch_id,
         clean=farewell.clean,
-        node=environment.node,
-        pod=environment.pod,
-        asked=environment.asked,
-        granted=environment.granted,
         computes_on=computes_on if is_parent else None,
     )
     return farewell.launch

@@ -7,7 +7,7 @@ an attempt that has ended, it is fenced here, before the first step.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -28,6 +28,7 @@ from tracks_dagster.track.track import Track, log_key, packages_key, run_track
 from tracks_dagster.track.trainer_track import TrainerTrack
 from tracks_dagster.training.environment import (
     AttemptPlace,
+    RankEnvironment,
     describe_place,
     describe_software,
     digest_of,
@@ -98,50 +99,37 @@ def place(
     store: ObjectStore,
     where: AttemptPlace,
     ranks: Ranks,
+    environment: RankEnvironment,
     *,
-    image: str | None,
     on_launch_id: Callable[[str], None],
     clean: Redact = redact,
-    node: str | None = None,
-    pod: str | None = None,
-    asked: Mapping[str, str] | None = None,
-    granted: Mapping[str, str] | None = None,
     computes_on: torch.device | None = None,
 ) -> Launch:
     """Bring the ranks together under one launch id and append `attempt_placed`. Collective.
 
-    on_launch_id gets the id as soon as it is known. node, pod, asked, granted: as in
-    `RankEnvironment`. computes_on: the device of another process, which trains in this one's place;
-    None: this one does. Raises
-    Fenced on every rank when another launch was placed or the attempt is over, SettingsError when the
-    gang has another size than the attempt was opened with.
+    on_launch_id gets the id as soon as it is known. computes_on: the device of another process, which
+    trains in this one's place; None: this one does. Raises Fenced on every rank when another launch was
+    placed or the attempt is over, SettingsError when the gang has another size than the attempt was
+    opened with.
     """
     launch_id = ranks.from_first(lambda: uuid.uuid4().hex)
     on_launch_id(launch_id)
-    declared = body_of(RunDeclared, _record(store, where, 0, Kind.RUN_DECLARED))
-    opened_record = _record(store, where, where.opened_seq, Kind.ATTEMPT_OPENED)
-    opened = body_of(AttemptOpened, opened_record)
-    if opened.compute.ranks != ranks.world_size:
-        raise SettingsError(
-            f"Attempt {where.attempt_id} was opened for {opened.compute.ranks} ranks and "
-            f"{ranks.world_size} were started; WORLD_SIZE must be {opened.compute.ranks}."
-        )
-    is_stored = declared.model_family != ALONE
-    code = describe_code(opened.trainer or declared.trainer) if is_stored else {}
-    software = {**describe_software(), **code}
-    here = describe_place(ranks.rank, computes_on or ranks.device, node=node, pod=pod)
+    declared, opened = _orders(store, where, ranks)
+    software = _software(declared, opened)
+    device = computes_on or ranks.device
+    here = describe_place(ranks.rank, device, node=environment.node, pod=environment.pod)
     places = ranks.gather(to_json(here))
     packages = list_packages().encode() if ranks.is_first else b""
     placed = AttemptPlaced(
         launch_id=launch_id,
         world_size=ranks.world_size,
         ranks=tuple(from_json(RankPlace, each) for each in places),
-        image=image,
+        image=environment.image,
         environment=software,
         environment_sha256=digest_of(software),
         packages_sha256=sha256_hex(packages),
-        asked=asked or {},
-        granted=granted or {},
+        asked=environment.asked,
+        granted=environment.granted,
     )
     track = _trainer_track(store, where, launch_id) if ranks.is_first else None
 
@@ -153,11 +141,7 @@ def place(
         return None
 
     ranks.from_first(append)
-    memory = MemoryWatch(ranks.device) if computes_on is None else None
-    watch = DeviceWatch(
-        computes_on or ranks.device, where.work, computes=computes_on is None, clean=clean
-    )
-    journal = _journal(store, where, launch_id, ranks.rank, memory, watch)
+    journal = _journal(store, where, launch_id, ranks, computes_on=computes_on, clean=clean)
     journal.write("start", pid=here.pid, boot_id=here.boot_id)
     return Launch(
         store=store,
@@ -171,6 +155,27 @@ def place(
         journal=journal,
         clean=clean,
     )
+
+
+def _orders(
+    store: ObjectStore, where: AttemptPlace, ranks: Ranks
+) -> tuple[RunDeclared, AttemptOpened]:
+    """Return what the run and its attempt were to be; raises SettingsError of another gang's size."""
+    declared = body_of(RunDeclared, _record(store, where, 0, Kind.RUN_DECLARED))
+    opened = body_of(AttemptOpened, _record(store, where, where.opened_seq, Kind.ATTEMPT_OPENED))
+    if opened.compute.ranks != ranks.world_size:
+        raise SettingsError(
+            f"Attempt {where.attempt_id} was opened for {opened.compute.ranks} ranks and "
+            f"{ranks.world_size} were started; WORLD_SIZE must be {opened.compute.ranks}."
+        )
+    return declared, opened
+
+
+def _software(declared: RunDeclared, opened: AttemptOpened) -> dict[str, Json]:
+    """Return what the gang runs on, with the digest of its code where that is stored."""
+    is_stored = declared.model_family != ALONE
+    code = describe_code(opened.trainer or declared.trainer) if is_stored else {}
+    return {**describe_software(), **code}
 
 
 def _stored_places(store: ObjectStore, where: AttemptPlace, placed: AttemptPlaced) -> AttemptPlaced:
@@ -196,19 +201,25 @@ def _journal(
     store: ObjectStore,
     where: AttemptPlace,
     launch_id: str,
-    rank: int,
-    memory: MemoryWatch | None,
-    watch: DeviceWatch,
+    ranks: Ranks,
+    *,
+    computes_on: torch.device | None,
+    clean: Redact,
 ) -> Journal:
-    prefix = journal_prefix(where.run_id, where.attempt_id, launch_id, rank)
+    """Open this rank's journal; what another process takes of memory is not known here."""
+    memory = MemoryWatch(ranks.device) if computes_on is None else None
+    watch = DeviceWatch(
+        computes_on or ranks.device, where.work, computes=computes_on is None, clean=clean
+    )
+    prefix = journal_prefix(where.run_id, where.attempt_id, launch_id, ranks.rank)
     return Journal(
-        where.work / "journal" / launch_id / f"rank-{rank}.jsonl",
+        where.work / "journal" / launch_id / f"rank-{ranks.rank}.jsonl",
         store,
         prefix=prefix,
         now=utc_now,
         memory=None if memory is None else lambda: to_json(memory.peak()),
         watch=watch,
-        columns=ColumnsWriter(store, journal=prefix) if rank == 0 else None,
+        columns=ColumnsWriter(store, journal=prefix) if ranks.is_first else None,
     )
 
 

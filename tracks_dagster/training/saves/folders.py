@@ -241,6 +241,40 @@ class FolderWriter:
 
 def make_folder_manifest(moment: Moment, name: str, parts: Sequence[FolderPart]) -> Manifest:
     """Return the manifest of what all ranks stored. Pure; raises InvalidInput for names that clash."""
+    entries, chunks = _entries(moment.step, parts)
+    values: dict[str, Json] = {
+        "rng": None,
+        "data": dict(moment.data),
+        "progress": dict(moment.progress),
+    }
+    members = {key: Member(step=moment.step, values=value) for key, value in values.items()}
+    members[FOLDER] = Member(
+        step=moment.step,
+        kind=FILES,
+        values={"name": name},
+        tensors=tuple(sorted(entries.values(), key=lambda entry: entry.name)),
+    )
+    return Manifest(
+        run_id=moment.run_id,
+        attempt_id=moment.attempt_id,
+        launch_id=moment.launch_id,
+        step=moment.step,
+        chunks=tuple(chunks),
+        members=members,
+        metrics=moment.metrics,
+        config_sha256=moment.config_sha256,
+        environment_sha256=moment.environment_sha256,
+        format=FORMAT_NAMED,
+    )
+
+
+def _entries(
+    step: int, parts: Sequence[FolderPart]
+) -> tuple[dict[str, TensorEntry], dict[Chunk, int]]:
+    """Return the files of all ranks by path, and the number of each chunk that they lie in.
+
+    A file of the same bytes may be several ranks'. Raises InvalidInput.
+    """
     indices: dict[Chunk, int] = {}
     entries: dict[str, TensorEntry] = {}
     contents: dict[str, object] = {}
@@ -265,44 +299,18 @@ def make_folder_manifest(moment: Moment, name: str, parts: Sequence[FolderPart])
                     clashes.append(path)
                 continue
             contents[path] = content
-            entries[path] = _entry(
-                path,
-                size,
-                [(indices.setdefault(chunks[i], len(indices)), extent) for i, extent in pieces],
-            )
+            placed = [(indices.setdefault(chunks[i], len(indices)), extent) for i, extent in pieces]
+            entries[path] = _entry(path, size, placed)
     folders = {
         "/".join(path.split("/")[:n]) for path in entries for n in range(1, path.count("/") + 1)
     }
     clashes += [path for path in entries if path in folders]
     if clashes:
         raise InvalidInput(
-            f"Cannot commit step {moment.step}: ranks have different files of one name: "
+            f"Cannot commit step {step}: ranks have different files of one name: "
             f"{name_some(sorted(clashes))}. Give each rank's files names of their own."
         )
-    values: dict[str, Json] = {
-        "rng": None,
-        "data": dict(moment.data),
-        "progress": dict(moment.progress),
-    }
-    members = {key: Member(step=moment.step, values=value) for key, value in values.items()}
-    members[FOLDER] = Member(
-        step=moment.step,
-        kind=FILES,
-        values={"name": name},
-        tensors=tuple(sorted(entries.values(), key=lambda entry: entry.name)),
-    )
-    return Manifest(
-        run_id=moment.run_id,
-        attempt_id=moment.attempt_id,
-        launch_id=moment.launch_id,
-        step=moment.step,
-        chunks=tuple(indices),
-        members=members,
-        metrics=moment.metrics,
-        config_sha256=moment.config_sha256,
-        environment_sha256=moment.environment_sha256,
-        format=FORMAT_NAMED,
-    )
+    return entries, indices
 
 
 def _entry(path: str, size: int, pieces: Sequence[tuple[int, Extent]]) -> TensorEntry:

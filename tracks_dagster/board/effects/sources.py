@@ -8,18 +8,19 @@ which the page is shown as far as it came; what is late is there at the next loo
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from tracks_dagster.attempts.effects.evidence import read_log_tails
 from tracks_dagster.attempts.effects.heartbeat import Heartbeat, describe_age, read_heartbeat
 from tracks_dagster.attempts.effects.local.logs import find_logs, read_tail
-from tracks_dagster.board.effects.fresh import Fresh
 from tracks_dagster.board.heat_map import Values
 from tracks_dagster.board.reading import RunReading
 from tracks_dagster.health.effects.looking import Looks
@@ -338,3 +339,49 @@ def _values(curve: Curve, attempt_id: int | None) -> Values:
             points = [(point.step, point.value) for point in series.points]
             values.setdefault(series.rank, []).extend(points)
     return {rank: sorted(line) for rank, line in sorted(values.items())}
+
+
+# --- values that are made anew once they are old --------------------------------------------------
+
+
+T = TypeVar("T")
+LONGER_S_MAX = 10.0  # that a value is kept because making it took long
+
+
+@dataclass(slots=True)
+class _Entry(Generic[T]):
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    value: T | None = None
+    old_at: float = 0.0  # by the monotonic clock
+
+
+class Fresh(Generic[T]):
+    """Values that one thread makes for all that ask: ten people at one page cost what one does.
+
+    Keeps `entries_max` of them, each for `for_s` seconds, and as long as making it took, up to
+    LONGER_S_MAX: a slow store is asked half of the time at most.
+    """
+
+    def __init__(self, *, for_s: float, entries_max: int) -> None:
+        self._for_s = for_s
+        self._entries_max = entries_max
+        self._entries: OrderedDict[Hashable, _Entry[T]] = OrderedDict()
+        self._lock = threading.Lock()  # of the table; nothing is made under it
+
+    def get(self, key: Hashable, make: Callable[[], T]) -> T:
+        """Return the value of `key`, made by `make` where there is none that is fresh.
+
+        Another thread that makes it is waited for. What `make` raises is raised, and not kept.
+        """
+        with self._lock:
+            entry = self._entries.setdefault(key, _Entry())
+            self._entries.move_to_end(key)
+            while len(self._entries) > self._entries_max:
+                self._entries.popitem(last=False)
+        with entry.lock:
+            if entry.value is None or time.monotonic() >= entry.old_at:
+                began_at = time.monotonic()
+                entry.value = make()
+                took_s = time.monotonic() - began_at
+                entry.old_at = began_at + took_s + max(self._for_s, min(took_s, LONGER_S_MAX))
+            return entry.value

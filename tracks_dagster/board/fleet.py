@@ -9,7 +9,7 @@ from enum import StrEnum
 from itertools import pairwise
 
 from tracks_dagster.board import formats
-from tracks_dagster.board.lights import LightMark, marks, unread
+from tracks_dagster.board.formats import LightMark, marks, unread
 from tracks_dagster.board.reading import RunReading
 from tracks_dagster.health.finding import Colour
 from tracks_dagster.retry.caps import Cost

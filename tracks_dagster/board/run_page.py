@@ -10,8 +10,8 @@ from datetime import datetime
 from tracks_dagster.attempts.gates import skipped_words
 from tracks_dagster.attempts.pace import Span
 from tracks_dagster.board import formats
+from tracks_dagster.board.formats import LightMark, marks
 from tracks_dagster.board.heat_map import HeatMap
-from tracks_dagster.board.lights import LightMark, marks
 from tracks_dagster.board.reading import RunReading
 from tracks_dagster.health.rules import RULES, command_of, severity_of
 from tracks_dagster.ledger.facts.attempt import AttemptView, attempt_views

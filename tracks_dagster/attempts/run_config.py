@@ -10,13 +10,6 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import fields
 
-from tracks_dagster.attempts.kubernetes_names import (
-    DNS_NAME,
-    LABEL_KEY,
-    LABEL_VALUE,
-    QUEUE_NAME,
-    toleration_problems,
-)
 from tracks_dagster.attempts.ports import GangSpec
 from tracks_dagster.track import names
 from tracks_dagster.track.bodies import CheckpointCadence, ComputeRequest
@@ -24,6 +17,7 @@ from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.records import Json
 from tracks_dagster.track.text.nearest import unknown
 from tracks_dagster.track.text.redact import Redact, redact_json
+from tracks_dagster.track.text.units import in_quotes
 
 LAUNCHERS = (names.LOCAL, names.KUBERNETES)
 RANKS_MAX = 4096
@@ -156,3 +150,36 @@ def checked_cadence(
     if every_s is not None and not every_s > 0:
         raise InvalidInput(f"A checkpoint every {every_s} s is not possible; use more than 0.")
     return CheckpointCadence(every_steps=every_steps, every_s=every_s)
+
+
+# --- names, labels and tolerations as Kubernetes accepts them ---------------------------------------
+
+
+EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
+OPERATORS = ("Equal", "Exists")
+DNS_NAME = re.compile(
+    r"(?=.{1,253}$)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*"
+)
+QUEUE_NAME = re.compile(r"(?=.{1,63}$)" + DNS_NAME.pattern)  # Kueue: a name that fits a label
+LABEL_KEY = re.compile(
+    r"([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?"
+)
+LABEL_VALUE = re.compile(r"([A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?)?")
+
+
+def toleration_problems(given: Mapping[str, Json]) -> Iterator[str]:
+    """Yield what the API server would refuse of a toleration, or what it would never match by."""
+    effect, operator = given.get("effect"), given.get("operator", OPERATORS[0])
+    if effect not in (None, "", *EFFECTS):
+        yield unknown("effect of a taint", str(effect), EFFECTS)
+    if operator not in OPERATORS:
+        yield unknown("operator of a toleration", str(operator), OPERATORS)
+    for key in ("key", "value"):
+        if key in given and not isinstance(given[key], str):
+            yield f"{key}: {in_quotes(given[key])}"
+    if not given.get("key") and operator != "Exists":
+        yield "key is missing: name the taint's key, or write operator: Exists for all of them."
+    if operator == "Exists" and given.get("value"):
+        yield "value cannot stand beside operator: Exists, which takes every value."
+    if "tolerationSeconds" in given and effect != "NoExecute":
+        yield "tolerationSeconds needs effect: NoExecute."

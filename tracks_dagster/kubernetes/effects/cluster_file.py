@@ -24,7 +24,7 @@ from typing import Annotated
 from pydantic import AfterValidator, ConfigDict, Field, PlainValidator
 from pydantic.alias_generators import to_camel
 
-from tracks_dagster.attempts.kubernetes_names import (
+from tracks_dagster.attempts.run_config import (
     DNS_NAME,
     LABEL_KEY,
     LABEL_VALUE,

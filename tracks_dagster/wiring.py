@@ -410,13 +410,17 @@ def _foresee(
     settings: Settings, launcher: str, trainer: str, python: str | None
 ) -> Mapping[str, Json]:
     """Tell the environment of a gang that would start now: local ones start where this runs."""
-    from tracks_dagster.attempts.effects.local.interpreter import ask_interpreter
     from tracks_dagster.attempts.effects.local.processes import worker_environment
     from tracks_dagster.training.software import describe_code, foresee_software
 
     if launcher != names.LOCAL:  # the image has the software; of code that is stored all is known
         return {**_image(settings), **describe_code(trainer)}
-    software = foresee_software(worker_environment()) if python is None else ask_interpreter(python)
+    if python is None:
+        software: Mapping[str, Json] = foresee_software(worker_environment())
+    else:
+        from tracks_dagster.attempts.effects.local.project_code import ask_interpreter
+
+        software = ask_interpreter(python)
     return {**software, **describe_code(trainer)}
 
 

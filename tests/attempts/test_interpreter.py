@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tracks_dagster.attempts.effects.local.interpreter import ask_interpreter, check_interpreter
+from tracks_dagster.attempts.effects.local.project_code import ask_interpreter, check_interpreter
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.training.software import foresee_software
 

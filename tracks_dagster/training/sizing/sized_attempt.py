@@ -3,19 +3,21 @@
 `tracks size` starts the script as a rank is started, and ENV_SIZE names a file that says with which
 config. `attempt.join` then gives a `SizedAttempt`: the script builds its model, its optimizer and its
 batches as ever, runs two steps, and is ended. Nothing is restored, saved or recorded. What is counted
-meanwhile: `measuring` for real steps, `predicting` for fake ones.
+meanwhile: `Measuring` for real steps, `predicting` for fake ones.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
+from torch.profiler import ProfilerActivity, profile
 
 from tracks_dagster.stores import open_store
 from tracks_dagster.stores.overlay import OverlayStore
@@ -32,7 +34,6 @@ from tracks_dagster.training.journal import Journal
 from tracks_dagster.training.launch import Launch, utc_now
 from tracks_dagster.training.ranks import Ranks
 from tracks_dagster.training.sampling import Batch
-from tracks_dagster.training.sizing.measuring import Gauge, Measuring
 from tracks_dagster.training.triggers import StopSignal
 
 STEPS = 2  # the first makes the optimizer's state, so the second is the first that has all of it
@@ -203,3 +204,84 @@ def _report(path: Path, gauge: Gauge, attempt: SizedAttempt) -> None:
     scratch = path.with_suffix(".part")
     scratch.write_text(json.dumps(found), encoding="utf-8")
     scratch.rename(path)
+
+
+# --- real steps -----------------------------------------------------------------------------------
+
+
+class Gauge(Protocol):
+    """Counts the memory of what is done while it is entered."""
+
+    def __enter__(self) -> object: ...
+
+    def __exit__(self, *error: Any) -> None: ...
+
+    def real(self) -> AbstractContextManager[None]:
+        """Let what is made meanwhile be real and uncounted: the script's data."""
+        ...
+
+    def taken(self, batch: Batch) -> Batch:
+        """Return a batch that was fetched, to be counted."""
+        ...
+
+    def found(self) -> Mapping[str, Json]:
+        """Return the peak: `peak_bytes`, and by what it was taken where that is known (`by_kind`)."""
+        ...
+
+
+@dataclass(slots=True)
+class Measuring:
+    """The steps are real. On a CPU the allocator's own count, on a GPU CUDA's statistics."""
+
+    device: torch.device
+    _profile: Any = None
+    _free_bytes: int | None = None
+
+    def __enter__(self) -> None:
+        if self.device.type == "cuda":
+            self._free_bytes = torch.cuda.mem_get_info(self.device)[0]
+            torch.cuda.reset_peak_memory_stats(self.device)
+            return
+        self._profile = profile(activities=[ProfilerActivity.CPU], profile_memory=True)
+        self._profile.__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        if self._profile is not None:
+            self._stop()
+
+    def _stop(self) -> Any:
+        profiled, self._profile = self._profile, None
+        profiled.__exit__(None, None, None)
+        return profiled
+
+    def real(self) -> AbstractContextManager[None]:
+        """Everything is."""
+        return nullcontext()
+
+    def taken(self, batch: Batch) -> Batch:
+        """Return it as it is."""
+        return batch
+
+    def found(self) -> Mapping[str, Json]:
+        """Return the peak; of a GPU also what was reserved, and taken beside that (its context)."""
+        if self.device.type == "cuda":
+            reserved = torch.cuda.memory_reserved(self.device)
+            free, total = torch.cuda.mem_get_info(self.device)
+            return {
+                "peak_bytes": torch.cuda.max_memory_allocated(self.device),
+                "reserved_bytes": torch.cuda.max_memory_reserved(self.device),
+                "context_bytes": max(0, (self._free_bytes or total) - free - reserved),
+                "device_bytes": total,
+            }
+        tree = self._stop().profiler.kineto_results.experimental_event_tree()
+        return {"peak_bytes": max(_allocated(tree), default=0)}
+
+
+def _allocated(events: Iterable[Any]) -> Iterator[int]:
+    """Yield what the CPU's allocator had handed out after each allocation or release."""
+    waiting = list(events)
+    while waiting:
+        event = waiting.pop()
+        waiting += event.children
+        if event.tag.name == "Allocation" and event.extra_fields.device.type == "cpu":
+            yield event.extra_fields.total_allocated

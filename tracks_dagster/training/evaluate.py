@@ -32,7 +32,7 @@ from tracks_dagster.training.environment import (
 )
 from tracks_dagster.training.projects.own_eval import evaluate_own
 from tracks_dagster.training.saves import random_state
-from tracks_dagster.training.signals.memory import MemoryWatch
+from tracks_dagster.training.signals.device_watch import MemoryWatch
 from tracks_dagster.training.software import describe_code, platform_name
 
 

@@ -35,8 +35,7 @@ from tracks_dagster.training.environment import (
 )
 from tracks_dagster.training.journal import Journal
 from tracks_dagster.training.ranks import Ranks
-from tracks_dagster.training.signals.device_watch import DeviceWatch
-from tracks_dagster.training.signals.memory import MemoryWatch
+from tracks_dagster.training.signals.device_watch import DeviceWatch, MemoryWatch
 from tracks_dagster.training.software import describe_code, list_packages
 
 

@@ -2,7 +2,8 @@
 
 Of an NVIDIA GPU by the driver's library NVML, where the extra `gpu` (nvidia-ml-py) is installed, and
 of the rank's own device only; else what torch and /proc know. The driver is asked by a thread of its
-own: one that hangs costs its figures, never a step, a heartbeat or the shipping of a journal.
+own: one that hangs costs its figures, never a step, a heartbeat or the shipping of a journal. The
+memory that the rank has taken so far is torch's and the system's own count, and waits for nothing.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ from typing import Any
 
 import torch
 
+from tracks_dagster.track.bodies import MemoryPeak
 from tracks_dagster.track.records import Json
 from tracks_dagster.track.text.redact import Redact
 from tracks_dagster.track.text.safe_text import one_line, visible
-from tracks_dagster.training.signals.memory import of_process
 
 LOOK_EVERY_S = 10.0
 STALE_S = 30.0  # what the driver said longer ago is not passed on
@@ -239,3 +240,40 @@ class _NvmlDevice:
             yield
         except (self._nvml.NVMLError, AttributeError):
             return
+
+
+# --- the memory that it has taken -----------------------------------------------------------------
+
+
+_STATUS = Path("/proc/self/status")
+
+
+class MemoryWatch:
+    """One rank's memory, from where the libraries are there and the script has built nothing yet."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._base_bytes = of_process("VmRSS:")
+
+    def peak(self) -> MemoryPeak:
+        """Return the most that it took so far; of a device by torch's own count. Any thread may."""
+        host = {"host_bytes": of_process("VmHWM:"), "host_base_bytes": self._base_bytes}
+        is_used = self._device.type == "cuda" and torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+        if not is_used:
+            return MemoryPeak(**host)
+        return MemoryPeak(
+            **host,
+            device_bytes=torch.cuda.max_memory_allocated(self._device),
+            reserved_bytes=torch.cuda.max_memory_reserved(self._device),
+            total_bytes=torch.cuda.get_device_properties(self._device).total_memory,
+        )
+
+
+def of_process(name: str) -> int | None:
+    """Return a figure of this process in bytes; None where the system does not tell."""
+    try:
+        lines = _STATUS.read_text("ascii").splitlines()
+    except OSError:  # not Linux
+        return None
+    words = next((line.split() for line in lines if line.startswith(name)), None)
+    return None if words is None else int(words[1]) * 1024

@@ -25,7 +25,7 @@ from tests.fakes import FakeClock, FakeGangs, FakeObjectStore, SequentialUids
 from tests.six_variants import MORNING, NODE, FakeMachine, sources_of
 from tests.stories import Story
 from tests.time_sums import assert_accounts
-from tracks_dagster.ledger import projection
+from tracks_dagster.ledger import track_states
 from tracks_dagster.ledger.effects.database import open_ledger
 from tracks_dagster.ledger.effects.projector import Projector
 from tracks_dagster.ledger.effects.tracks import Tracks
@@ -176,16 +176,16 @@ def sources(
 def accounted(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """Every run that a test projects has its account of time checked; what is wrong fails the test."""
     wrong: list[str] = []
-    accounting_rows = projection.accounting_rows
+    accounting_rows = track_states.accounting_rows
 
-    def checked(state: RunState, before: RunState | None = None) -> projection.Rows:
+    def checked(state: RunState, before: RunState | None = None) -> track_states.Rows:
         try:
             assert_accounts(state)
         except AssertionError as error:
             wrong.append(str(error))  # raised here it might be caught by what projects
         return accounting_rows(state, before)
 
-    monkeypatch.setattr(projection, "accounting_rows", checked)
+    monkeypatch.setattr(track_states, "accounting_rows", checked)
     yield wrong
     assert not wrong, wrong[0]
 

@@ -17,7 +17,7 @@ from tracks_dagster.ledger.effects.database.sql_ledger import SqlLedger
 from tracks_dagster.ledger.effects.database.tables import metadata
 from tracks_dagster.ledger.effects.projector import Projector, Reindexed
 from tracks_dagster.ledger.ports import Cursor
-from tracks_dagster.ledger.projection import dataset_rows, run_rows
+from tracks_dagster.ledger.track_states import dataset_rows, run_rows
 from tracks_dagster.track.errors import LedgerError, RowRefused
 
 

@@ -23,9 +23,9 @@ from tracks_dagster.ledger.effects.database.tables import views
 from tracks_dagster.ledger.ledger_views import VIEWS, select_as_of
 from tracks_dagster.ledger.ports import Cursor
 from tracks_dagster.ledger.prices import Prices
-from tracks_dagster.ledger.projection import run_rows
 from tracks_dagster.ledger.time_buckets import BUCKETS, HOLDING, RunTime, run_buckets
 from tracks_dagster.ledger.timeline import micros
+from tracks_dagster.ledger.track_states import run_rows
 from tracks_dagster.review.effects.goodput import KEYS, read_goodput
 from tracks_dagster.review.effects.slo import read_slo
 from tracks_dagster.scheduling.effects.usage import read_shares

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests.random_histories import random_dataset, random_run
 from tests.reference import PAGE, with_reference
-from tracks_dagster.ledger import projection
+from tracks_dagster.ledger import track_states
 from tracks_dagster.ledger.facts.fact import Fact
 from tracks_dagster.ledger.facts.tables import FACTS
 
@@ -22,9 +22,9 @@ from tracks_dagster.ledger.facts.tables import FACTS
 def test_a_fact_is_unknown_only_where_one_of_its_absences_holds(seed: int) -> None:
     subjects: list[tuple[Sequence[Fact[Any]], Any]] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(projection, "row", lambda facts, subject: subjects.append((facts, subject)))
-        projection.run_rows(random_run(Random(seed)).state)
-        projection.dataset_rows(random_dataset(Random(seed)).state)
+        patch.setattr(track_states, "row", lambda facts, subject: subjects.append((facts, subject)))
+        track_states.run_rows(random_run(Random(seed)).state)
+        track_states.dataset_rows(random_dataset(Random(seed)).state)
     unexplained = [
         fact.name
         for facts, subject in subjects

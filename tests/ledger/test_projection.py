@@ -16,7 +16,7 @@ from tests.bodies import BEGIN
 from tests.histories import DatasetHistory, History
 from tests.random_histories import random_dataset, random_run
 from tracks_dagster.ledger.ports import Row
-from tracks_dagster.ledger.projection import dataset_rows, run_rows
+from tracks_dagster.ledger.track_states import dataset_rows, run_rows
 from tracks_dagster.track.errors import TrackBroken
 from tracks_dagster.track.records import Kind, Record
 from tracks_dagster.track.states import dataset_state, run_fold

@@ -18,8 +18,8 @@ from tests.random_histories import random_run
 from tests.stories import Story
 from tests.time_sums import assert_accounts, assert_sums
 from tests.timed_histories import timed_run
-from tracks_dagster.ledger.projection import run_rows
 from tracks_dagster.ledger.time_buckets import BUCKETS, RunTime, run_buckets
+from tracks_dagster.ledger.track_states import run_rows
 from tracks_dagster.track.bodies import ComputeRequest, TimeSpent
 from tracks_dagster.track.records import Kind, format_time
 from tracks_dagster.track.states import run_fold

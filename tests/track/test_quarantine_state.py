@@ -7,7 +7,7 @@ import pytest
 from tests.histories import Grown, History
 from tests.hold_values import in_quarantine, lost
 from tracks_dagster.holds.hold import CleanStart, clean_start
-from tracks_dagster.ledger.projection import quarantine_rows
+from tracks_dagster.ledger.track_states import quarantine_rows
 from tracks_dagster.track.bodies import Note, SourceDecision
 from tracks_dagster.track.errors import TrackBroken
 from tracks_dagster.track.records import Kind

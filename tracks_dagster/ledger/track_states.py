@@ -1,25 +1,56 @@
-"""A track's state and its rows of the ledger, by the track's name.
+"""A track's state and its rows of the ledger, by the track's name. Pure: writing is the ledger's work.
 
 The records of a track may only concern what its name says: a track that claimed another's name would
 overwrite that one's rows.
+
+`ledger/facts` has what a row holds; here is which rows there are. A row is whole: an upsert by
+primary key replaces what was there. No row is ever removed, because no record is. Given the state
+that the ledger has taken in already, only rows that can differ from those it holds are returned;
+applied in order, they leave what a projection from scratch would.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
-from tracks_dagster.ledger.facts.tables import OF_EVERY_TRACK, TABLES, key_of
-from tracks_dagster.ledger.projection import (
-    Rows,
-    code_rows,
-    dataset_rows,
-    mute_rows,
-    pool_rows,
-    quarantine_rows,
-    run_rows,
+from tracks_dagster.ledger.facts.attempt import ATTEMPT, attempt_views
+from tracks_dagster.ledger.facts.checkpoint import CHECKPOINT, EVAL, eval_view
+from tracks_dagster.ledger.facts.fact import Fact, row
+from tracks_dagster.ledger.facts.run import (
+    MUTE,
+    NOTE,
+    PROMOTION,
+    RUN,
+    NoteView,
+    PromotionView,
+    run_view,
 )
+from tracks_dagster.ledger.facts.sources import (
+    ATTEMPT_NODE,
+    ATTEMPT_RESUME,
+    CERTIFICATE,
+    DATASET,
+    NODE_QUARANTINE,
+    NODE_STRIKE,
+    SNAPSHOT,
+    SOURCE_QUARANTINE,
+    node_views,
+    resume_views,
+)
+from tracks_dagster.ledger.facts.tables import OF_EVERY_TRACK, TABLES, key_of
+from tracks_dagster.ledger.facts.time import (
+    ATTEMPT_TIME,
+    READING,
+    RUN_TIME,
+    TimedAttempt,
+    TimedReading,
+    TimedRun,
+)
+from tracks_dagster.ledger.ports import Row
 from tracks_dagster.ledger.texts import text_rows
+from tracks_dagster.ledger.timeline import timeline
 from tracks_dagster.track.errors import RecordNewer, TrackBroken
 from tracks_dagster.track.records import Record
 from tracks_dagster.track.states import (
@@ -33,7 +64,7 @@ from tracks_dagster.track.states import (
 from tracks_dagster.track.states.code_state import CodeState
 from tracks_dagster.track.states.dataset_state import DatasetState
 from tracks_dagster.track.states.mute_state import MuteState
-from tracks_dagster.track.states.pool_state import PoolState
+from tracks_dagster.track.states.pool_state import PoolState, Quarantine, Strike
 from tracks_dagster.track.states.quarantine_state import QuarantineState
 from tracks_dagster.track.states.run_state import RunState
 from tracks_dagster.track.track import (
@@ -108,7 +139,7 @@ def rows_of(
     Raises TrackBroken when none can be made.
     """
     try:
-        return {**_rows(after, before), "texts": text_rows(track, records)}
+        return {**_changed_rows(after, before), "texts": text_rows(track, records)}
     except UNFORESEEN as error:
         raise TrackBroken(
             f"No rows of the ledger can be made of {track}, for a reason that nobody foresaw "
@@ -116,7 +147,7 @@ def rows_of(
         ) from error
 
 
-def _rows(after: TrackState, before: TrackState | None) -> Rows:
+def _changed_rows(after: TrackState, before: TrackState | None) -> Rows:
     if isinstance(after, RunState):
         return run_rows(after, before if isinstance(before, RunState) else None)
     if isinstance(after, PoolState):
@@ -149,3 +180,119 @@ def owned_rows(track: str) -> Iterator[Owned]:
                 yield Owned(table=table, key=key_of(facts), column=_OWNERS.get(kind), owner=name)
     for table, facts in OF_EVERY_TRACK.items():
         yield Owned(table=table, key=key_of(facts), column="track", owner=track)
+
+
+# --- the rows of each kind of track ---------------------------------------------------------------
+
+
+T = TypeVar("T")
+State = TypeVar("State")
+
+Rows = Mapping[str, Sequence[Row]]
+
+
+def run_rows(state: RunState, before: RunState | None = None) -> Rows:
+    """Return the rows of a run's track; `before` is an earlier state of it, already taken in."""
+    run_id = state.run_id
+    moved = _new(lambda each: each.attempts, state, before)
+    notes = [
+        *(NoteView(run_id=run_id, note=each) for each in _new(lambda s: s.notes, state, before)),
+        *(NoteView(run_id=run_id, note=each) for each in _new(lambda s: s.alerts, state, before)),
+    ]
+    promotions = (
+        PromotionView(run_id=run_id, body=each.body, seq=each.seq, at=each.at)
+        for each in _new(lambda s: s.promotions, state, before)
+    )
+    evals = (eval_view(state, each) for each in _new(lambda s: s.evals, state, before))
+    return {
+        "training_runs": [row(RUN, run_view(state))],
+        "training_attempts": _rows(ATTEMPT, _new(attempt_views, state, before)),
+        **accounting_rows(state, before),
+        "attempt_nodes": _rows(ATTEMPT_NODE, (v for a in moved for v in node_views(run_id, a))),
+        "attempt_resumes": _rows(
+            ATTEMPT_RESUME, (v for a in moved for v in resume_views(run_id, a))
+        ),
+        "checkpoints": _rows(CHECKPOINT, _new(lambda s: s.checkpoints, state, before)),
+        "evals": _rows(EVAL, evals),
+        "promotions": _rows(PROMOTION, promotions),
+        "notes": _rows(NOTE, notes),
+    }
+
+
+def accounting_rows(state: RunState, before: RunState | None = None) -> Rows:
+    """Return the narrow rows that a run's time is accounted from; `before`: as of `run_rows`."""
+    time = timeline(state)
+    known = None if before is None else timeline(before)
+    runs = [row(RUN_TIME, TimedRun(declared=state.declared, time=time))]
+    if known is not None and before is not None:
+        old = row(RUN_TIME, TimedRun(declared=before.declared, time=known))
+        runs = [each for each in runs if each != old]
+    attempts = _new(lambda each: each.attempts, time, known)
+    readings = time.readings[len(known.readings) if known else 0 :]
+    return {
+        "run_facts": runs,
+        "attempt_facts": _rows(
+            ATTEMPT_TIME, (TimedAttempt(run_id=time.run_id, time=each) for each in attempts)
+        ),
+        "attempt_readings": _rows(
+            READING, (TimedReading(run_id=time.run_id, reading=each) for each in readings)
+        ),
+    }
+
+
+def dataset_rows(state: DatasetState, before: DatasetState | None = None) -> Rows:
+    """Return the rows of a dataset's track; `before` is an earlier state of it, taken in already."""
+    return {
+        "datasets": [row(DATASET, state)],
+        "snapshots": _rows(SNAPSHOT, _new(lambda each: each.snapshots, state, before)),
+    }
+
+
+def pool_rows(state: PoolState, before: PoolState | None = None) -> Rows:
+    """Return the rows of a pool's track; `before` is an earlier state of it, already taken in."""
+    return {
+        "node_strikes": _rows(NODE_STRIKE, _new(_strikes, state, before)),
+        "node_quarantines": _rows(NODE_QUARANTINE, _new(_quarantines, state, before)),
+    }
+
+
+def quarantine_rows(state: QuarantineState, before: QuarantineState | None = None) -> Rows:
+    """Return the rows of the track of quarantines; `before` is an earlier state, taken in already."""
+    return {
+        "source_quarantines": _rows(
+            SOURCE_QUARANTINE, _new(lambda each: each.quarantines, state, before)
+        )
+    }
+
+
+def code_rows(state: CodeState, before: CodeState | None = None) -> Rows:
+    """Return the rows of a code's track; `before` is an earlier state, taken in already."""
+    return {"certificates": _rows(CERTIFICATE, _new(lambda each: each.certificates, state, before))}
+
+
+def mute_rows(state: MuteState, before: MuteState | None = None) -> Rows:
+    """Return the rows of the track of mutes; `before` is an earlier state, taken in already."""
+    return {"mutes": _rows(MUTE, _new(lambda each: each.mutes, state, before))}
+
+
+def _strikes(state: PoolState) -> list[Strike]:
+    found = [strike for node in (*state.nodes, *state.devices) for strike in node.strikes]
+    return sorted(found, key=lambda strike: strike.seq)
+
+
+def _quarantines(state: PoolState) -> list[Quarantine]:
+    found = [
+        quarantine for node in (*state.nodes, *state.devices) for quarantine in node.quarantines
+    ]
+    return sorted(found, key=lambda quarantine: quarantine.seq)
+
+
+def _rows(facts: tuple[Fact[T], ...], subjects: Iterable[T]) -> list[Row]:
+    return [row(facts, each) for each in subjects]
+
+
+def _new(items: Callable[[State], Sequence[T]], now: State, before: State | None) -> list[T]:
+    """Return the items that are new or differ; those of both states grow at the end only."""
+    found, known = items(now), items(before) if before is not None else ()
+    grown = list(found[len(known) :])
+    return [new for new, old in zip(found, known, strict=False) if new != old] + grown

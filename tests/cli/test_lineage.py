@@ -136,7 +136,10 @@ def test_as_of_a_time_before_a_quarantine_nobody_knew_of_it(story: Story, call: 
     [
         ("nonsense", "names nothing that can be looked up; write one of snapshot:DATASET@ID"),
         ("attempt:gpt-stroy/a01", "did you mean gpt-story?"),
-        ("attempt:gpt-story/a09", "gpt-story has no attempt 9; it has: a01 to a03"),
+        (
+            "attempt:gpt-story/a09",
+            "gpt-story has no attempt 9; it has gpt-story/a01 to gpt-story/a03",
+        ),
         ("checkpoint:gpt-story@25", "the nearest are: 10, 20, 30, 40"),
         ("checkpoint:ffffffffff", "No checkpoint has a manifest with the sha256 'ffffffffff'"),
         ("snapshot:aws-doc@ffffff", "did you mean aws-docs"),

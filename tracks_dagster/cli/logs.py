@@ -25,7 +25,7 @@ from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.reading import open_tracks_to_read
 from tracks_dagster.track.errors import InvalidInput, StoreUnavailable, UnknownRun
 from tracks_dagster.track.names import attempt_key
-from tracks_dagster.track.states.run_state import AttemptState
+from tracks_dagster.track.states.run_state import AttemptState, known_attempt
 from tracks_dagster.track.text.redact import redact
 
 POLL_S = 0.5
@@ -82,11 +82,8 @@ def logs_command(
 def _find(tracks: Tracks, target: str) -> tuple[str, int]:
     """Return run and attempt that `RUN[/aNN]` names; raises UnknownRun where there is none."""
     run_id, attempt_id = parse_target(target)
-    newest = tracks.run(run_id).last_attempt
-    if newest is None or (attempt_id or 1) > newest.attempt_id:
-        there = f"the newest is {newest.attempt_id}" if newest else "it has none yet"
-        raise UnknownRun(f"{run_id} has no attempt {attempt_id or 1}; {there}.")
-    return run_id, attempt_id or newest.attempt_id
+    state = tracks.run(run_id)
+    return run_id, known_attempt(state, attempt_id or len(state.attempts) or 1).attempt_id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,12 +33,12 @@ from tracks_dagster.scheduling.effects.leases import DevicePool
 from tracks_dagster.scheduling.model import CPU
 from tracks_dagster.track.bodies import AttemptEnded
 from tracks_dagster.track.body_json import to_json
-from tracks_dagster.track.errors import GangError, UnknownRun
+from tracks_dagster.track.errors import GangError
 from tracks_dagster.track.names import AttemptRef
 from tracks_dagster.track.placement import node_of, nodes_of
 from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.records import Draft, Kind, canonical_json, parse_time, sha256_hex
-from tracks_dagster.track.states.run_state import AttemptState, RunState
+from tracks_dagster.track.states.run_state import AttemptState, RunState, known_attempt
 
 OTHER_RANKS_S_MAX = 60.0  # after the first rank's end: how long the ends of the others are awaited
 OF_DEVICES = frozenset(
@@ -129,13 +129,7 @@ def close_attempt(
 def find_attempt(tracks: Tracks, ref: AttemptRef) -> tuple[RunState, AttemptState]:
     """Return the run and its attempt as they are now; raises UnknownRun."""
     state = tracks.run(ref.run_id)
-    attempt = state.attempt(ref.attempt_id)
-    if attempt is None:
-        raise UnknownRun(
-            f"{ref.run_id} has no attempt {ref.attempt_id}; it has {len(state.attempts)} so far. "
-            f"`tracks explain {ref.run_id} --full` lists them."
-        )
-    return state, attempt
+    return state, known_attempt(state, ref.attempt_id)
 
 
 def _unless_changed(

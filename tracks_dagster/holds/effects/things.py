@@ -24,7 +24,7 @@ from tracks_dagster.track.bodies import EvalOpened, PromotionDecided, SnapshotRe
 from tracks_dagster.track.errors import InvalidInput, UnknownRun
 from tracks_dagster.track.names import parse_attempt_key
 from tracks_dagster.track.states.checkpoints import CheckpointRef
-from tracks_dagster.track.states.run_state import CheckpointState, RunState
+from tracks_dagster.track.states.run_state import CheckpointState, RunState, known_attempt
 from tracks_dagster.track.text.nearest import did_you_mean, instead
 
 KNOWN_MAX = 10_000  # names that the ledger is asked for, to find the nearest
@@ -140,10 +140,7 @@ def _snapshot(tracks: Tracks, name: str) -> Exact:
 def _attempt(tracks: Tracks, thing: Thing) -> Exact:
     run_id, attempt_id = parse_attempt_key(thing.name)
     state = tracks.run(run_id)
-    if state.attempt(attempt_id) is None:
-        count = len(state.attempts)
-        has = f"a01 to a{count:02d}" if count > 1 else "a01" if count else "none yet"
-        raise UnknownRun(f"{run_id} has no attempt {attempt_id}; it has: {has}.")
+    known_attempt(state, attempt_id)
     return replace(_of_run(thing, state), attempt_id=attempt_id)
 
 

@@ -6,7 +6,6 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from tracks_dagster.attempts.effects.notes import known_attempt
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.facts.attempt import ATTEMPT, AttemptView, attempt_views
 from tracks_dagster.ledger.facts.checkpoint import CHECKPOINT
@@ -23,6 +22,7 @@ from tracks_dagster.track.states.run_state import (
     CheckpointState,
     EvalState,
     RunState,
+    known_attempt,
 )
 
 DESCENT_MAX = 10_000  # checkpoints that one side's descent is followed through, branches included

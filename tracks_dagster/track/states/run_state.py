@@ -36,7 +36,7 @@ from tracks_dagster.track.bodies import (
     StopRequested,
 )
 from tracks_dagster.track.errors import UnknownRun
-from tracks_dagster.track.names import TRAINER_FAMILY
+from tracks_dagster.track.names import TRAINER_FAMILY, attempt_key
 from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.records import Record
 from tracks_dagster.track.states.alerts import Alerts, open_alerts
@@ -317,6 +317,17 @@ def program_of(state: RunState, attempt: AttemptState) -> Program | None:
 def code_of(state: RunState, attempt: AttemptState) -> CodeVersion:
     """Return the checkout that the code of `attempt` is of."""
     return attempt.opened.code or state.declared.code
+
+
+def known_attempt(state: RunState, attempt_id: int) -> AttemptState:
+    """Return the attempt; raises UnknownRun naming those that there are."""
+    attempt = state.attempt(attempt_id)
+    if attempt is not None:
+        return attempt
+    count = len(state.attempts)
+    first, last = attempt_key(state.run_id, 1), attempt_key(state.run_id, count)
+    there = {0: "it has none yet", 1: f"it has {first}"}.get(count, f"it has {first} to {last}")
+    raise UnknownRun(f"Training run {state.run_id} has no attempt {attempt_id}; {there}.")
 
 
 def find_at(state: RunState, step: int, *, attempt_id: int | None = None) -> CheckpointState:

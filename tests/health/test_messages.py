@@ -76,6 +76,12 @@ def test_an_alert_is_a_sentence_with_its_numbers_runbook_command_and_links() -> 
     assert Message.from_json(message.to_json()) == message
 
 
+def test_a_message_of_an_older_version_keeps_its_link() -> None:
+    older = {name: value for name, value in ALERT.to_json().items() if name != "links"}
+    assert Message.from_json({**older, "link": "ui/r-1/1"}).links == ("ui/r-1/1",)
+    assert Message.from_json({**older, "link": ""}).links == ()
+
+
 def test_an_alert_of_an_older_version_has_the_severity_and_command_of_its_rule() -> None:
     [known], [unknown] = messages(raised(alert("no_gang"))), messages(raised(alert("slow-saves")))
     assert (known.severity, unknown.severity) == (RED, YELLOW)

@@ -143,6 +143,7 @@ class Message:
     @classmethod
     def from_json(cls, value: Json) -> Message:
         """Return the message that `to_json` wrote; raises KeyError, TypeError or ValueError."""
+        links = value.get("links") or [value["link"]]  # an older version knew one, or "" for none
         return cls(
             key=str(value["key"]),
             event=Event(value["event"]),
@@ -158,7 +159,7 @@ class Message:
             numbers=dict(value["numbers"]),
             runbook=str(value["runbook"]),
             advice=str(value.get("advice", "")),
-            links=tuple(map(str, value.get("links", ()))),
+            links=tuple(filter(None, map(str, links))),
         )
 
 

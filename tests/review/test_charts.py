@@ -11,7 +11,17 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from tracks_dagster.review.curves import COMMIT, END, REMEDY, Curve, Mark, Metric, Point, Series
+from tracks_dagster.review.curves import (
+    COMMIT,
+    END,
+    REMEDY,
+    Curve,
+    Mark,
+    Metric,
+    Point,
+    Series,
+    smoothed,
+)
 from tracks_dagster.review.effects.charts import (
     MARKS_MAX,
     Look,
@@ -20,7 +30,6 @@ from tracks_dagster.review.effects.charts import (
     image,
     image_uri,
     log_ticks,
-    smoothed,
     tick_text,
     ticks,
 )

@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from itertools import islice
 from typing import NamedTuple
 
 from tracks_dagster.track.bodies import ConfigChange
@@ -290,6 +291,59 @@ def _changes(changes: Sequence[ConfigChange]) -> str:
 def _short(value: Json) -> str:
     text = str(value)
     return text if len(text) <= VALUE_CHARACTERS_MAX else f"{text[: VALUE_CHARACTERS_MAX - 1]}…"
+
+
+# --- averages -------------------------------------------------------------------------------------
+
+
+def averaged(curve: Curve, steps: int) -> Curve:
+    """Return the averages of what was kept, over the ends of attempts."""
+    found: list[Series] = []
+    for rank in dict.fromkeys(series.rank for series in curve.kept):
+        of_rank = [series for series in curve.kept if series.rank == rank]
+        averages = iter(smoothed(points_of(of_rank), steps))
+        for series in of_rank:
+            points = tuple(islice(averages, len(series.points)))
+            found.append(replace(series, points=points))
+    return replace(curve, series=tuple(found))
+
+
+def points_of(series: Iterable[Series]) -> list[Point]:
+    """Return the points of all these."""
+    return [point for each in series for point in each.points]
+
+
+def smoothed(points: Sequence[Point], steps: int) -> list[Point]:
+    """Return the points with the average of the values around each, those farther away counting less.
+
+    A value `steps` steps away counts 1/e of the point's own. Points may lie unevenly, as those that
+    were made fewer do. What is no finite number stays, and counts for nothing.
+    """
+    finite = [point for point in points if math.isfinite(point.value)]
+    before = _sums(finite, steps)
+    after = reversed(list(_sums(finite[::-1], steps)))
+    averages = (
+        (left + right - point.value) / (weight_left + weight_right - 1.0)
+        for point, (left, weight_left), (right, weight_right) in zip(
+            finite, before, after, strict=True
+        )
+    )
+    return [
+        point._replace(value=average)
+        if math.isfinite(point.value) and math.isfinite(average := next(averages))
+        else point
+        for point in points
+    ]
+
+
+def _sums(points: Iterable[Point], steps: int) -> Iterator[tuple[float, float]]:
+    """Yield for each point the sum of the values up to it, and of what they count."""
+    total = weight = 0.0
+    step = None
+    for point in points:
+        kept = 0.0 if step is None else math.exp(-abs(point.step - step) / steps)
+        total, weight, step = total * kept + point.value, weight * kept + 1.0, point.step
+        yield total, weight
 
 
 # --- for a program ---

@@ -15,10 +15,21 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from html import escape
-from itertools import islice
 from pathlib import Path
 
-from tracks_dagster.review.curves import COMMIT, END, REMEDY, Curve, Mark, Point, Series, axis_range
+from tracks_dagster.review.curves import (
+    COMMIT,
+    END,
+    REMEDY,
+    Curve,
+    Mark,
+    Point,
+    Series,
+    averaged,
+    axis_range,
+    points_of,
+    smoothed,
+)
 from tracks_dagster.track.text.safe_text import visible
 
 WIDTH, HEIGHT = 720, 300
@@ -107,7 +118,7 @@ def compare_panel(
         return ""
     parts = [*_axes(frame, x_label)]
     for number, (label, curve) in enumerate(curves.items(), 1):
-        line = _Line(f"line {colour(number)}", label, _all(curve.kept))
+        line = _Line(f"line {colour(number)}", label, points_of(curve.kept))
         if look.smooth:
             parts += _lines(frame, [_raw(line)])
             line = replace(line, points=smoothed(line.points, look.smooth))
@@ -385,61 +396,12 @@ def _kept(curve: Curve, look: Look) -> Iterator[_Line]:
     """Yield the lines of what was kept; faint behind their averages, where these are asked for."""
     if look.smooth:
         yield from map(_raw, _joined(curve, curve.kept))
-        curve = _averaged(curve, look.smooth)
+        curve = averaged(curve, look.smooth)
     yield from _joined(curve, curve.kept)
 
 
 def _raw(line: _Line) -> _Line:
     return replace(line, css=f"{line.css} raw")
-
-
-def _averaged(curve: Curve, steps: int) -> Curve:
-    """Return the averages of what was kept, over the ends of attempts."""
-    found: list[Series] = []
-    for rank in dict.fromkeys(series.rank for series in curve.kept):
-        of_rank = [series for series in curve.kept if series.rank == rank]
-        averages = iter(smoothed(_all(of_rank), steps))
-        for series in of_rank:
-            points = tuple(islice(averages, len(series.points)))
-            found.append(replace(series, points=points))
-    return replace(curve, series=tuple(found))
-
-
-def _all(series: Iterable[Series]) -> list[Point]:
-    return [point for each in series for point in each.points]
-
-
-def smoothed(points: Sequence[Point], steps: int) -> list[Point]:
-    """Return the points with the average of the values around each, those farther away counting less.
-
-    A value `steps` steps away counts 1/e of the point's own. Points may lie unevenly, as those that
-    were made fewer do. What is no finite number stays, and counts for nothing.
-    """
-    finite = [point for point in points if math.isfinite(point.value)]
-    before = _sums(finite, steps)
-    after = reversed(list(_sums(finite[::-1], steps)))
-    averages = (
-        (left + right - point.value) / (weight_left + weight_right - 1.0)
-        for point, (left, weight_left), (right, weight_right) in zip(
-            finite, before, after, strict=True
-        )
-    )
-    return [
-        point._replace(value=average)
-        if math.isfinite(point.value) and math.isfinite(average := next(averages))
-        else point
-        for point in points
-    ]
-
-
-def _sums(points: Iterable[Point], steps: int) -> Iterator[tuple[float, float]]:
-    """Yield for each point the sum of the values up to it, and of what they count."""
-    total = weight = 0.0
-    step = None
-    for point in points:
-        kept = 0.0 if step is None else math.exp(-abs(point.step - step) / steps)
-        total, weight, step = total * kept + point.value, weight * kept + 1.0, point.step
-        yield total, weight
 
 
 def _lines(frame: _Frame, lines: Iterable[_Line]) -> Iterator[str]:

@@ -61,7 +61,7 @@ def cost_of(state: RunState, prices: Prices, now: datetime) -> Cost:
     """Return what all attempts cost by `now`."""
     amount = unpriced_s = 0.0
     for attempt in state.attempts:
-        seconds = _device_s(attempt, now, _leased_at(attempt) or attempt.placed_at)
+        seconds = _device_s(attempt, now, attempt.held_since or attempt.placed_at)
         price = prices.of(accelerator_of(attempt), attempt.opened.compute.device_class)
         if price is None:
             unpriced_s += seconds
@@ -158,14 +158,6 @@ def _device_s(attempt: AttemptState, now: datetime, began_at: datetime | None) -
         return 0.0
     ranks = attempt.opened.compute.ranks if attempt.placed is None else attempt.placed.world_size
     return ranks * max(0.0, (now - began_at).total_seconds())
-
-
-def _leased_at(attempt: AttemptState) -> datetime | None:
-    """Return when the devices of this machine were first claimed for it; None: it was given none."""
-    held = attempt.held
-    if held is None:
-        return None
-    return next(each.at for each in attempt.claims if each.body.held == held)
 
 
 def _unpriced(cost: Cost) -> str:

@@ -86,6 +86,13 @@ class AttemptState:
         return next((each for each in held if each is not None), None)
 
     @property
+    def held_since(self) -> datetime | None:
+        """When these devices were first claimed for it; None: it was given none."""
+        held = self.held
+        since = (claim.at for claim in self.claims if claim.body.held == held)
+        return None if held is None else next(since)
+
+    @property
     def reason(self) -> TerminationReason | None:
         """The newest reading of why it ended; None while it is open."""
         if self.ended is None:

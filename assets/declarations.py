@@ -40,7 +40,7 @@ from tracks_dagster.attempts.ports import FoundCode
 from tracks_dagster.clean_errors import clean_text, without_secrets
 from tracks_dagster.data.effects.projects import DEFAULT_PROJECT, Registered, find_registered
 from tracks_dagster.data.project import Project
-from tracks_dagster.health.delivery import check_heard
+from tracks_dagster.health.delivery import check_notified
 from tracks_dagster.retry.caps import check_cap
 from tracks_dagster.retry.policy import RetryPolicy
 from tracks_dagster.review.effects.metadata import run_metadata
@@ -240,7 +240,7 @@ def training_runs_of(projects: Iterable[Registered]) -> AssetsDefinition:
                 is_by_policy = request.max_cost != asked.max_cost
                 prices = load_prices(settings)
                 check_cap(request.max_cost, prices, request.device_class, is_by_policy=is_by_policy)
-            check_heard(
+            check_notified(
                 policy.contracts, request.stage, request.team, partial(load_notify, settings)
             )
             check = gang_check(settings)

@@ -22,7 +22,7 @@ from tracks_dagster.attempts.effects.runs import RunRequest, declare
 from tracks_dagster.data.effects.evals import waive
 from tracks_dagster.data.effects.promotion import promote
 from tracks_dagster.data.project import ConfigKey
-from tracks_dagster.health.delivery import Channel, Delivery, check_heard
+from tracks_dagster.health.delivery import Channel, Delivery, check_notified
 from tracks_dagster.ledger.effects.projector import Projector
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
@@ -177,7 +177,9 @@ def test_a_stage_whose_alerts_reach_nobody_is_refused(
     channels: tuple[Channel, ...], is_heard: bool
 ) -> None:
     contracts = policy_of("monitoring: {notify_stages: [full]}").contracts
-    check = partial(check_heard, contracts, team="vision", load=lambda: Delivery(channels=channels))
+    check = partial(
+        check_notified, contracts, team="vision", load=lambda: Delivery(channels=channels)
+    )
     check(stage="canary")
     if is_heard:
         check(stage="full")

@@ -81,26 +81,26 @@ def wants(channel: Channel, message: Message) -> bool:
     return is_enough and any(fnmatchcase(message.rule, rule) for rule in channel.rules)
 
 
-def check_heard(
+def check_notified(
     contracts: Contracts, stage: str, team: str, load: Callable[[], Delivery | None]
 ) -> None:
     """Raise InvalidInput where the policy asks that alerts of a stage reach somebody, and red ones of
-    this team would not. load: reads who is told."""
+    this team would not. load: reads notify.yaml."""
     if stage not in contracts.monitoring.notify_stages:
         return
     delivery = load()
     channels = () if delivery is None else delivery.channels
     red = [rule.name for rule in RULES.values() if rule.severity == RED]
-    unheard = [name for name in red if not any(_hears(each, name, team) for each in channels)]
-    if unheard:
+    missed = [name for name in red if not any(_takes_red(each, name, team) for each in channels)]
+    if missed:
         raise refused(
             "monitoring.notify_stages",
-            f"red alerts ({', '.join(unheard)}) of a {stage} run of team {team} would reach nobody. "
+            f"red alerts ({', '.join(missed)}) of a {stage} run of team {team} would reach nobody. "
             "Name a channel for them in notify.yaml (docs/health.md).",
         )
 
 
-def _hears(channel: Channel, rule: str, team: str) -> bool:
+def _takes_red(channel: Channel, rule: str, team: str) -> bool:
     is_for_team = not channel.teams or any(fnmatchcase(team, each) for each in channel.teams)
     return is_for_team and any(fnmatchcase(rule, each) for each in channel.rules)
 

@@ -51,7 +51,7 @@ from tracks_dagster.cli.terminal import RECORDED
 from tracks_dagster.data.effects.datasets.catalog import DATASETS
 from tracks_dagster.data.effects.projects import DEFAULT_PROJECT, SHIPPED
 from tracks_dagster.data.project import Project
-from tracks_dagster.health.delivery import check_heard
+from tracks_dagster.health.delivery import check_notified
 from tracks_dagster.home.home_folder import check_home
 from tracks_dagster.ledger.effects.deciding import settle
 from tracks_dagster.reading import open_tracks_to_read
@@ -546,7 +546,7 @@ def _checked(
             is_by_policy = request.max_cost != asked_cost
             prices = load_prices(given)
             check_cap(request.max_cost, prices, request.device_class, is_by_policy=is_by_policy)
-        check_heard(policy.contracts, request.stage, request.team, partial(load_notify, given))
+        check_notified(policy.contracts, request.stage, request.team, partial(load_notify, given))
         request = _with_expectation(given, request)
     gang_check(given)(first_gang(request, given.store_url, policy.scheduling))
     check_home(given.home)

@@ -142,10 +142,8 @@ class Supervisor:
         """
         if self.devices is None:
             return None
-        if self._is_to_start(ref):
-            lease = self._confirm(self.devices, ref)
-        else:
-            lease = self.devices.find(ref.key)
+        is_new = self._is_to_start(ref)
+        lease = self._confirm(self.devices, ref) if is_new else self.devices.find(ref.key)
         return None if lease is None or lease.confirmed_at is None else self.devices.held(lease)
 
     def _confirm(self, devices: DevicePool, ref: AttemptRef) -> Lease:

@@ -193,9 +193,7 @@ class _Frame:
     def y(self, value: float) -> float:
         """Return where a value lies."""
         if self.is_log:
-            # By differences: the quotient of floats that are far apart is none.
-            low = math.log(self.y0)
-            share = (math.log(value) - low) / (math.log(self.y1) - low)
+            share = _log_of_quotient(value, self.y0) / _log_of_quotient(self.y1, self.y0)
         else:  # by halves: the difference of the largest floats is none
             share = (value / 2 - self.y0 / 2) / (self.y1 / 2 - self.y0 / 2)
         return self.bottom - share * (self.bottom - self.top)
@@ -224,7 +222,7 @@ def _frame(
     is_log = look.is_log and y0 > LOG_FROM
     # An even curve lies in the middle; another does not touch the edges.
     if is_log:
-        factor = math.exp((math.log(y1) - math.log(y0)) * ROOM / 2) if y1 > y0 else 1 + ROOM
+        factor = math.exp(_log_of_quotient(y1, y0) * ROOM / 2) if y1 > y0 else 1 + ROOM
         y0, y1 = y0 / factor, _finite(y1 * factor)
     else:
         room = ROOM * (y1 / 2 - y0 / 2) or abs(y0) * ROOM or 1.0
@@ -241,6 +239,12 @@ def _frame(
         top=TOP + (LABELS if has_words else 0),
         bottom=height - BOTTOM - (AXIS_NAME if height >= HIGH_MIN and x_label else 0),
     )
+
+
+def _log_of_quotient(high: float, low: float) -> float:
+    """Return log(high / low), also of floats so far apart that their quotient is none."""
+    quotient = high / low
+    return math.log(quotient) if math.isfinite(quotient) else math.log(high) - math.log(low)
 
 
 def _finite(value: float) -> float:

@@ -80,7 +80,7 @@ def test_an_attempt_whose_ranks_left_nothing_is_bad_news_in_words(call: Call) ->
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ((f"{RUN_ID}/a09",), "the newest is 3"),
+        ((f"{RUN_ID}/a09",), "it has gpt-story/a01 to gpt-story/a03"),
         (("no-such-run",), "no training run"),
         ((RUN_ID, "-f", "--json"), "-f shows lines as they come"),
     ],

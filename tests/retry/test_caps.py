@@ -76,6 +76,16 @@ def test_the_time_of_a_stage_counts_from_the_placement_on_as_the_record_of_the_e
     assert (refused.limit, "with fewer steps" in refused.what_to_do) == ("stage_time", True)
 
 
+def test_the_time_of_a_stage_is_of_each_device_however_many_an_attempt_has() -> None:
+    history = History().declare(max_device_s=300.0, stage="smoke").open().place(world_size=2)
+    history.restore().commit(10).end("preempted", last_step=12, device_seconds=200.0)  # 100 s each
+    history.open().place(world_size=1)
+    placed_at = history.state.attempts[-1].placed_at
+    assert placed_at is not None
+    assert over_stage_time(history.state, placed_at + timedelta(seconds=199)) is None
+    assert over_stage_time(history.state, placed_at + timedelta(seconds=200)) is not None
+
+
 def test_a_device_without_a_price_is_told_and_guessed_at_by_nobody() -> None:
     other = Prices(currency="USD", per_device_hour={"H100": 3.6})
     cost = cost_of(run().state, other, run().at)

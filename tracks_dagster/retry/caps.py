@@ -92,11 +92,11 @@ def over_run_cap(state: RunState, prices: Prices, now: datetime) -> str | None:
 
 def over_stage_time(state: RunState, now: datetime) -> str | None:
     """Say that the devices of the run have worked for as long as its stage lets them; None before."""
-    most, ranks = state.declared.max_device_s, state.declared.compute.ranks
+    most = state.declared.max_device_s
     if most is None:
         return None
     # From its placement on, as the record of its end counts: then both say the same of one attempt.
-    worked_s = sum(_device_s(each, now, each.placed_at) for each in state.attempts) / ranks
+    worked_s = sum(_device_s(each, now, each.placed_at) / _ranks(each) for each in state.attempts)
     if worked_s < most:
         return None
     stage = state.declared.stage
@@ -156,8 +156,12 @@ def _device_s(attempt: AttemptState, now: datetime, began_at: datetime | None) -
         return attempt.ended.device_seconds
     if began_at is None:
         return 0.0
-    ranks = attempt.opened.compute.ranks if attempt.placed is None else attempt.placed.world_size
-    return ranks * max(0.0, (now - began_at).total_seconds())
+    return _ranks(attempt) * max(0.0, (now - began_at).total_seconds())
+
+
+def _ranks(attempt: AttemptState) -> int:
+    placed = attempt.placed
+    return attempt.opened.compute.ranks if placed is None else placed.world_size
 
 
 def _unpriced(cost: Cost) -> str:

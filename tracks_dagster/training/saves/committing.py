@@ -277,6 +277,8 @@ class Committer:
 
     def _draft(self, save: Save, written: WrittenCheckpoint, written_bytes: int) -> Draft:
         moment = save.writer.moment
+        declared = self._launch.declared
+        first = (declared.retention.metric, "loss", *declared.required_signals)
         body = CheckpointCommitted(
             launch_id=moment.launch_id,
             ref=written.ref,
@@ -287,7 +289,7 @@ class Committer:
             total_bytes=written.total_bytes,
             written_bytes=written_bytes,
             blocking_s=save.blocked_s,
-            metrics=_few(moment.metrics, first=self._launch.declared.retention.metric),
+            metrics=few_metrics(moment.metrics, first=first),
             spent=save.spent,
             kind=written.manifest.kind,
         )
@@ -321,11 +323,11 @@ def _data_state(moment: Moment) -> str | None:
     return describe_state(moment.values[name] if own is None else own[0]) or None
 
 
-def _few(metrics: Mapping[str, Json], *, first: str) -> dict[str, Json]:
-    """Return what a commit tells of the metrics: what retention goes by, the loss, others by name."""
+def few_metrics(metrics: Mapping[str, Json], *, first: Sequence[str]) -> dict[str, Json]:
+    """Return what a commit tells of the metrics: those of `first` in their order, others by name."""
     names = [
         name
-        for name in dict.fromkeys((first, "loss", *sorted(metrics)))
+        for name in dict.fromkeys((*first, *sorted(metrics)))
         if name in metrics and len(name) <= METRIC_NAME_CHARS_MAX
     ]
     return {name: metrics[name] for name in names[:COMMIT_METRICS_MAX]}

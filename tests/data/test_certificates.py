@@ -53,6 +53,17 @@ def test_the_newest_comes_first_and_a_red_one_is_recorded_too(
     assert [row["is_green"] for row in certificates(ledger, CODE)] == [False, True]
 
 
+def test_many_runs_of_the_tests_do_not_hide_the_one_conformance_run(
+    tracks: Tracks, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tracks_dagster.data.effects.certificates.CERTIFICATES_MAX", 2)
+    certify(tracks, **{**GREEN, "what": "conform"})
+    for _ in range(3):
+        certify(tracks, **GREEN)
+    found = [(row["what"], row["seq"]) for row in certificates(ledger, CODE)]
+    assert found == [("tests", 3), ("tests", 2), ("conform", 0)]
+
+
 def test_a_reindex_makes_the_same_rows(tracks: Tracks, ledger: Ledger) -> None:
     certify(tracks, **GREEN, findings=())
     before = certificates(ledger, CODE)

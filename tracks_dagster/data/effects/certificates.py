@@ -19,7 +19,7 @@ from tracks_dagster.track.track import certificate_report_key
 
 FINDINGS_MAX = 50  # of a record; the report has them all
 FINDING_CHARACTERS_MAX = 120
-CERTIFICATES_MAX = 100  # of a code, that are listed
+CERTIFICATES_MAX = 100  # of a kind, that are listed of a code
 REPORT_BYTES_MAX = 4 * 1024 * 1024
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
@@ -75,10 +75,13 @@ def certify(
 
 
 def certificates(ledger: Ledger, code_sha256: str) -> list[dict[str, Json]]:
-    """Return the newest certificates of a code, newest first."""
+    """Return the newest certificates of each kind of a code, newest first."""
     return ledger.query(_OF_CODE, {"code_sha256": code_sha256, "most": CERTIFICATES_MAX})
 
 
 _OF_CODE = """
-select * from certificates where code_sha256 = :code_sha256 order by seq desc limit :most
+select * from certificates c where code_sha256 = :code_sha256 and :most > (
+    select count(*) from certificates d
+    where d.code_sha256 = c.code_sha256 and d.what = c.what and d.seq > c.seq)
+order by seq desc
 """

@@ -307,10 +307,10 @@ class History(Grown):
         )
         return self.add(Kind.RUN_FINISHED, body)
 
-    def judge(self, *, passed: bool = True) -> Self:
-        """Append the verdict on a finished canary."""
-        why = "the median loss fell" if passed else "the loss is flat"
-        body = StageJudged(stage="canary", passed=passed, by="watch_attempts", why=why)
+    def judge(self, *, passed: bool = True, stage: str = "canary", why: str = "") -> Self:
+        """Append the verdict on a finished run of a stage."""
+        why = why or ("the median loss fell" if passed else "the loss is flat")
+        body = StageJudged(stage=stage, passed=passed, by="watch_attempts", why=why)
         return self.add(Kind.STAGE_JUDGED, body)
 
     @property

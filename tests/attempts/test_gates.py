@@ -7,6 +7,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from tests.bodies import TRAIN, declared
+from tests.histories import History
 from tracks_dagster.attempts.gates import (
     Shown,
     ShownCertificate,
@@ -14,10 +16,14 @@ from tracks_dagster.attempts.gates import (
     Subject,
     ask_gates,
     command_of,
+    options_of,
+    ran_otherwise,
     refusal,
 )
+from tracks_dagster.cli.common import parse_settings
 from tracks_dagster.retry.stages import LIGHT, SHIPPED, STRICT, StagePolicy
-from tracks_dagster.track.bodies import SnapshotRef
+from tracks_dagster.track.bodies import ComputeRequest, Program, SnapshotRef
+from tracks_dagster.track.states.checkpoints import CheckpointRef
 
 CONFIG = {
     "steps": 40,
@@ -128,11 +134,13 @@ OTHER = replace(WANTED, code_sha256="e" * 64, config={**CONFIG, "lr": 0.5})
             [run("canary", age=8 * DAY)],
             "the newest with this key, canary-1, is 8.0 d old, and 7 d count",
         ),
+        # whoever sets a clock ahead makes nothing last longer
+        ([run("canary", age=-3 * DAY)], "canary-1, is dated 3.0 d after now: the clock was wrong"),
         (
             [run("canary", passed=False, verdict="p = 0.4")],
             "the newest with this key, canary-1, did not pass: p = 0.4",
         ),
-        ([run("canary", passed=None)], "canary-1, did not pass: its losses were not judged"),
+        ([run("canary", passed=None)], "canary-1, did not pass: it was not judged"),
         (
             [run("canary", state="refused", why="Attempt 1 ended as code_error.")],
             "canary-1, is refused: Attempt 1 ended as code_error.",
@@ -156,6 +164,20 @@ def test_a_closed_gate_says_what_is_wrong(shown: list[ShownRun], why: str) -> No
     answer = ask(*shown, run("smoke"), tests=certificate())
     assert list(answer.closed) == ["canary"]
     assert why in answer.closed["canary"]
+
+
+def test_a_smoke_that_became_another_run_does_not_count() -> None:
+    shown = run("smoke", otherwise="attempt 2 was not as declared: lr 0.003 → 0.0015")
+    answer = ask(run("canary"), shown, tests=certificate())
+    assert answer.closed == {
+        "smoke": "the newest with this key, smoke-1, does not count: attempt 2 was not as declared: "
+        "lr 0.003 → 0.0015"
+    }
+
+
+def test_clocks_of_two_machines_may_be_minutes_apart() -> None:
+    ahead = run("canary", age=timedelta(minutes=-30))
+    assert ask(ahead, run("smoke"), tests=certificate()).closed == {}
 
 
 def test_an_older_canary_that_passed_counts_beside_a_newer_one_that_failed() -> None:
@@ -182,10 +204,108 @@ def test_tests_are_asked_for_of_this_code(tests: ShownCertificate | None, why: s
     assert ask(run("canary"), run("smoke"), tests=tests).closed == {"tests": why}
 
 
+SOFTWARE = {"launcher": "local", "device_class": "cpu", "torch": "2.9.0"}
+MINE = {"python": "3.11", "torch": "2.9.0"}  # what a rank found; only what was declared is compared
+
+
+def retried(stage: str = "smoke", *, last: int = 20, software: object = MINE, **changes: object):  # type: ignore[no-untyped-def]
+    """Return a run whose second attempt was opened with `changes`, and ran from step 10 to `last`."""
+    compute = ComputeRequest()
+    known = {"config": CONFIG, "environment": SOFTWARE, "compute": compute, "trainer": "r/c.tar"}
+    history = History().declare(stage=stage, **known).open().place(environment=MINE).restore()
+    history.commit(10).end("preempted", last_step=12)
+    history.open(**changes).place(environment=software).restore()
+    if last > 10:
+        history.commit(last)
+    return history.end(last_step=last).finish()
+
+
+@pytest.mark.parametrize(
+    ("history", "why"),
+    [
+        (retried(), None),
+        # what the ranks divide otherwise, after a remedy, is no part of a key
+        (retried(config={**CONFIG, "micro_batch": 2, "accumulation": 12}), None),
+        (retried(config={**CONFIG, "steps": 30}), None),
+        (
+            retried(config={**CONFIG, "lr": 0.0015}),
+            "attempt 2 was not as declared: lr 0.003 → 0.0015",
+        ),
+        (retried(trainer="r/d.tar"), "attempt 2 was not as declared: code c → d"),
+        (
+            retried(snapshot=replace(TRAIN, snapshot_id="e" * 64)),
+            f"snapshot {TRAIN.snapshot_id[:12]} → eeeeeeeeeeee",
+        ),
+        (
+            retried(compute=ComputeRequest(device_class="h100")),
+            "environment device_class cpu → h100",
+        ),
+        (retried(software={**MINE, "torch": "2.9.1"}), "environment torch 2.9.0 → 2.9.1"),
+        (retried(software={**MINE, "python": "3.12"}), None),
+        # a kitchen sink is of its code and its data, whatever the model
+        (retried("kitchen_sink", config={**CONFIG, "lr": 0.0015}), None),
+        (retried("kitchen_sink", trainer="r/d.tar"), "code c → d"),
+        (
+            History().declare().open().place().restore().end(last_step=0).finish(),
+            "it trained no step",
+        ),
+    ],
+)
+def test_what_a_run_shows_is_what_it_was_declared_with_and_nothing_else(
+    history: History, why: str | None
+) -> None:
+    found = ran_otherwise(history.state)
+    assert found is None if why is None else why in (found or "")
+
+
+BRANCH = CheckpointRef("big", 2, 500, "prefix", "a" * 64)
+SCRIPT = Program(entry=("train.py",), config_name=None, takes_any_key=True)
+PROJECT = replace(SCRIPT, takes_any_key=False)
+
+
+@pytest.mark.parametrize(
+    ("changes", "options"),
+    [
+        ({"program": PROJECT}, ["--project", "/home/ann/gpt"]),
+        ({"program": SCRIPT}, ["--trainer", "/home/ann/gpt/train.py"]),
+        ({"branched_from": BRANCH}, ["--from", "big@500", "--from-attempt", "2"]),
+        ({"folder": None}, []),
+        (
+            {"compute": ComputeRequest(launcher="kubernetes")},
+            [*["--project", "/home/ann/gpt"], "--on", "kubernetes"],
+        ),
+    ],
+)
+def test_the_command_names_the_code_by_what_a_run_takes_it_from(
+    changes: dict[str, object], options: list[str]
+) -> None:
+    known = {"config": {"steps": 9}, "folder": "/home/ann/gpt", **changes}
+    assert options_of(declared(**known), None) == options
+
+
+@pytest.mark.parametrize(
+    "value", ["text", "1e3", "true", "null", '"x"', "", 1, 0.5, None, [1, "2"]]
+)
+def test_the_command_sets_the_same_values(value: object) -> None:
+    options = options_of(declared(config={"a": value}, folder=None), None)
+    assert parse_settings(tuple(options[1::2])) == {"a": value}
+
+
+def test_the_command_names_a_snapshot_that_is_not_just_the_newest() -> None:
+    options = options_of(declared(config={}, folder=None), None, names_snapshot=True)
+    assert options == ["--snapshot", TRAIN.snapshot_id[:12]]
+
+
+def test_a_script_alone_cannot_be_certified_and_the_refusal_says_so() -> None:
+    words = command_of("tests", [], declared(folder="/home/ann/gpt", program=SCRIPT))
+    assert "`tracks init` in its folder makes a project of it" in words
+
+
 def test_a_refusal_names_the_rule_each_gate_and_the_command() -> None:
     closed = {"tests": "none of this code", "canary": "there is none of this project"}
     options = ["--project", "my model", "--set", "lr=0.1"]
-    commands = {gate: command_of(gate, options, "my model") for gate in closed}
+    mine = declared(folder="my model")
+    commands = {gate: command_of(gate, options, mine) for gate in closed}
     assert refusal("big-1", "full", closed, commands) == (
         "Refused by policy stages.full.needs: big-1 was not shown to be ready.\n"
         "  tests: none of this code; `pytest --tracks` in my model.\n"

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import date, timedelta
+from pathlib import Path
 
 import pytest
 
@@ -14,8 +15,9 @@ from tests.deciders import world_of
 from tests.examples import example
 from tests.fakes import FakeClock
 from tests.stories import Story, step_line
-from tracks_dagster.attempts.effects.canaries import JudgeCanaries
+from tracks_dagster.attempts.effects.local.code_archive import pack_folder
 from tracks_dagster.attempts.effects.runs import RunRequest, declare
+from tracks_dagster.attempts.effects.stage_verdicts import JudgeStages
 from tracks_dagster.data.effects.certificates import certify
 from tracks_dagster.ledger.effects.deciding import decide_due
 from tracks_dagster.ledger.effects.ticks import ONE_BY_ONE
@@ -60,7 +62,48 @@ REQUEST = RunRequest(
 )
 FALLING = [5.0 / step for step in range(1, 41)]
 FLAT = [2.0] * 40
+NO_CURSOR: Mapping[str, int | None] = {"cursor": None, "epoch": None}
 SOFTWARE = {"python": "3.11.4", "torch": "2.9.0", "threads": 1}
+
+
+def train(
+    tracks: Tracks,
+    run_id: str,
+    losses: Sequence[float],
+    *,
+    found: Mapping[str, Json],
+    commit: Mapping[str, int | None] = NO_CURSOR,
+) -> CheckpointRef:
+    """Leave what the one rank of attempt 1 leaves: its place, its journal and its last save.
+
+    found: the software of the gang, with its image; commit: fields of the save.
+    """
+    here = placed("launch-1", world_size=1, environment=found, image=found.get("image"))
+    add(tracks, run_id, Kind.ATTEMPT_PLACED, here)
+    prefix = object_prefix(run_id, 1, "launch-1", len(losses))
+    ref = CheckpointRef(run_id, 1, len(losses), prefix, sha256_hex(prefix.encode()))
+    at = format_time(tracks.now())
+    lines = [{**step_line(n, at=at), "loss": loss} for n, loss in enumerate(losses, start=1)]
+    journal = journal_prefix(run_id, 1, "launch-1", 0)
+    data = b"".join(json.dumps(line).encode() + b"\n" for line in lines)
+    tracks.store.put(f"{journal}{0:012d}.jsonl", data)
+    committed = CheckpointCommitted(
+        launch_id="launch-1",
+        ref=ref,
+        trigger="final",
+        total_bytes=1,
+        written_bytes=1,
+        blocking_s=0.0,
+        **commit,
+    )
+    add(tracks, run_id, Kind.CHECKPOINT_COMMITTED, committed)
+    return ref
+
+
+def add(tracks: Tracks, run_id: str, kind: Kind, body: object, attempt_id: int | None = 1) -> None:
+    """Append a record."""
+    draft = tracks.draft(kind, body, attempt_id=attempt_id)
+    tracks.decide_run(run_id, lambda state: draft)
 
 
 class House:
@@ -69,6 +112,7 @@ class House:
     def __init__(self, tracks: Tracks, ledger: Ledger, clock: FakeClock) -> None:
         self.tracks, self.ledger, self.clock = tracks, ledger, clock
         self.software: Mapping[str, Json] = SOFTWARE
+        self.found: Mapping[str, Json] = {}  # by gangs, where it is other than was foreseen
         self.policy: RetryPolicy = POLICY
 
     def declare(self, request: RunRequest = REQUEST, **changes: object) -> RunDeclared:
@@ -84,37 +128,27 @@ class House:
         known = {"passed": 9, "failed": 0, "by": "ann", "where": "node-1", "project": "gpt"}
         certify(self.tracks, **{"what": what, "code_sha256": sha256_hex(CODE), **known, **changes})
 
-    def rehearse(self, stage: str, losses: Sequence[float] = FALLING, **changes: object) -> str:
-        """Declare a run of a stage and let it succeed with these losses."""
-        run_id = f"{stage}-{len(list(self.tracks.store.folders('runs/')))}"
+    def rehearse(
+        self,
+        stage: str,
+        losses: Sequence[float] = FALLING,
+        *,
+        cause: str = "step_budget",
+        commit: Mapping[str, int | None] = NO_CURSOR,
+        **changes: object,
+    ) -> str:
+        """Declare a run of a stage and let it end so, with these losses; commit: of its last save."""
+        run_id = f"{stage.replace('_', '-')}-{len(list(self.tracks.store.folders('runs/')))}"
         self.declare(**{"run_id": run_id, "stage": stage, "config": {"steps": 40}, **changes})
-        self.add(run_id, Kind.ATTEMPT_PLACED, placed("launch-1", world_size=1))
-        prefix = object_prefix(run_id, 1, "launch-1", len(losses))
-        ref = CheckpointRef(run_id, 1, len(losses), prefix, sha256_hex(prefix.encode()))
-        at = format_time(self.clock())
-        lines = [{**step_line(n, at=at), "loss": loss} for n, loss in enumerate(losses, start=1)]
-        journal = journal_prefix(run_id, 1, "launch-1", 0)
-        data = b"".join(json.dumps(line).encode() + b"\n" for line in lines)
-        self.tracks.store.put(f"{journal}{0:012d}.jsonl", data)
-        commit = CheckpointCommitted(
-            launch_id="launch-1",
-            ref=ref,
-            cursor=None,
-            epoch=None,
-            trigger="final",
-            total_bytes=1,
-            written_bytes=1,
-            blocking_s=0.0,
-        )
-        self.add(run_id, Kind.CHECKPOINT_COMMITTED, commit)
+        found = self.found or self.software
+        ref = train(self.tracks, run_id, losses, found=found, commit=commit)
         self.add(run_id, Kind.ATTEMPT_ENDED, ended("completed", last_step=len(losses)))
-        finished = RunFinished(stop_cause="step_budget", why="done", decided_by="tests", final=ref)
+        finished = RunFinished(stop_cause=cause, why=f"for {cause}", decided_by="tests", final=ref)
         self.add(run_id, Kind.RUN_FINISHED, finished, attempt_id=None)
         return run_id
 
     def add(self, run_id: str, kind: Kind, body: object, attempt_id: int | None = 1) -> None:
-        draft = self.tracks.draft(kind, body, attempt_id=attempt_id)
-        self.tracks.decide_run(run_id, lambda state: draft)
+        add(self.tracks, run_id, kind, body, attempt_id)
 
     def ready(self) -> House:
         """Show all that a full run needs."""
@@ -187,6 +221,18 @@ def test_one_change_closes_the_gates_again(
         assert "`tracks canary --project /home/ann/gpt --set lr=0.5`" in refusal
 
 
+def test_a_refusal_names_the_files_in_which_the_code_differs(house: House, tmp_path: Path) -> None:
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    for name in ("model.py", "old.py", "same.py"):
+        (folder / name).write_text("a = 1\n")
+    house.rehearse("smoke", archive=pack_folder(folder).data)
+    (folder / "model.py").write_text("a = 2\n")
+    (folder / "old.py").rename(folder / "out.log")
+    refusal = house.refused(archive=pack_folder(folder).data)
+    assert "The code is not that of smoke-0: model.py changed, old.py gone, out.log new." in refusal
+
+
 def test_a_new_snapshot_closes_the_gates_but_the_tests(house: House, data: Story) -> None:
     house.ready()
     data.datasets[0].commit("f" * 64).write_to(house.tracks.store)
@@ -224,13 +270,57 @@ def test_the_watcher_records_the_verdict_once_and_only_of_canaries(house: House)
     run_id = house.rehearse("canary")
     world = world_of(house.tracks, house.ledger)
     for _ in range(2):
-        decide_due(world, (JudgeCanaries(),), ONE_BY_ONE)
+        decide_due(world, (JudgeStages(),), ONE_BY_ONE)
     kinds = [each.kind for each in house.tracks.records(f"runs/{run_id}")]
     assert kinds.count(Kind.STAGE_JUDGED) == 1
     judged = house.tracks.run(run_id).judged
     assert judged is not None
     assert (judged.body.passed, judged.body.by) == (True, "watch_attempts")
     assert house.tracks.run("smoke-0").judged is None
+
+
+@pytest.mark.parametrize("stage", ["smoke", "canary"])
+@pytest.mark.parametrize("cause", ["cost_stop", "user"])
+def test_what_was_cut_by_its_time_or_stopped_by_a_person_shows_nothing(
+    stage: str, cause: str, house: House
+) -> None:
+    house.certify()
+    house.rehearse("canary" if stage == "smoke" else "smoke")
+    house.rehearse(stage, cause=cause)
+    refusal = house.refused()
+    assert f"{stage}-1, is cancelled: for {cause}; `tracks {stage}" in refusal
+
+
+@pytest.mark.parametrize("stage", ["smoke", "canary"])
+def test_software_that_changed_before_the_gang_started_is_what_the_run_shows(
+    stage: str, house: House
+) -> None:
+    house.certify()
+    house.rehearse("canary" if stage == "smoke" else "smoke")
+    house.found = {**SOFTWARE, "torch": "2.9.1"}
+    house.rehearse(stage)
+    words = "attempt 1 was not as declared: environment torch 2.9.0 → 2.9.1"
+    assert words in house.refused()
+
+
+WHOLE = {"cursor": 40 * 24, "epoch": 1, "pass_samples": 900}
+ALL_DATA = replace(SHIPPED["full"], needs=("kitchen_sink",))
+
+
+def test_a_kitchen_sink_counts_when_it_read_all_of_the_snapshot(house: House) -> None:
+    house.policy = replace(DEFAULT_POLICY, stages=StagePolicy(rules={**SHIPPED, "full": ALL_DATA}))
+    part = {**WHOLE, "epoch": 0, "pass_samples": 1000}
+    house.rehearse("kitchen_sink", commit=part)
+    refusal = house.refused()
+    assert "kitchen-sink-0, did not pass: it read 960 samples of snapshot" in refusal
+    house.rehearse("kitchen_sink")
+    assert "kitchen-sink-1, did not pass: how much of snapshot" in house.refused()
+    # a small model shows the data of a large one; another code or snapshot is another data set
+    run_id = house.rehearse("kitchen_sink", commit=WHOLE, config={"steps": 40, "d_model": 16})
+    assert "code" in house.refused(archive=b"a tar with one line changed")
+    assert house.declare().passed_gates == {"kitchen_sink": run_id}
+    told = run_text(explain_run(house.tracks, run_id))
+    assert "As a kitchen_sink it passed: it read 960 samples of snapshot" in told
 
 
 def test_red_tests_close_the_gate_that_green_ones_opened(house: House) -> None:

@@ -243,6 +243,16 @@ def test_a_smoke_is_a_run_of_the_project_within_the_limits_of_its_stage(
     assert declared.gate_key is not None
 
 
+def test_a_smoke_of_a_project_without_steps_says_that_nothing_counts_them(
+    project: Path, call: Call
+) -> None:
+    file = project / "tracks.yaml"
+    file.write_text(file.read_text().replace("steps: max_iters", "warmup: max_iters"))
+    told = call("smoke", "--run-id", "r-1").stderr
+    assert "has the role steps, so a smoke cannot be cut to 20 of them" in told
+    assert state().declared.config["max_iters"] == 40
+
+
 def test_a_canary_trains_on_the_projects_own_steps_where_they_are_fewer(
     project: Path, call: Call
 ) -> None:

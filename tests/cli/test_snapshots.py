@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
+from tests.bodies import BEGIN
 from tests.cli.conftest import Call
+from tests.histories import History
 from tests.stories import RUN_ID, Story
 from tracks_dagster.settings import Settings
+from tracks_dagster.track.bodies import SnapshotRef
 from tracks_dagster.track.records import Kind
 from tracks_dagster.wiring import build
 
@@ -49,6 +53,27 @@ def test_it_is_listed_with_its_reason_until_it_is_released(story: Story, call: C
     assert call("snapshots", "release", dataset, snapshot_id, "--why", "looked at").exit_code == 0
     rows = json.loads(call("snapshots", "list", dataset, "--json").stdout)
     assert {row["status"] for row in rows} == {"usable"}
+
+
+def test_a_snapshot_is_listed_with_what_its_newest_kitchen_sink_found(
+    story: Story, call: Call
+) -> None:
+    dataset, snapshot_id = trained_on()
+    app = build(Settings.from_environment())
+    snapshot = SnapshotRef(dataset=dataset, snapshot_id=snapshot_id)
+    for run_id, begin in (("ks-1", BEGIN), ("ks-2", BEGIN + timedelta(days=1))):
+        ran = History(run_id, begin=begin).declare(stage="kitchen_sink", snapshot=snapshot)
+        ran.open().place().restore().commit(40).end(last_step=40).finish()
+        if run_id == "ks-2":
+            ran.judge(stage="kitchen_sink", passed=False, why="it read 960 samples of 1000")
+        ran.write_to(app.store)
+    app.projector.scan()
+    rows = json.loads(call("snapshots", "list", "--json").stdout)
+    [row] = [row for row in rows if row["snapshot_id"] == snapshot_id]
+    shown = (row["kitchen_sink"], row["kitchen_sink_state"], row["kitchen_sink_why"])
+    assert shown == ("ks-2", "did not pass", "it read 960 samples of 1000")
+    assert {row["kitchen_sink"] for row in rows} == {"ks-2", None}
+    assert "ks-2: did not pass" in call("snapshots", "list").stdout
 
 
 def test_what_is_not_there_is_told(story: Story, call: Call) -> None:

@@ -1,4 +1,4 @@
-"""What gates ask of the ledger, on every kind of it: canaries without a verdict, runs, certificates."""
+"""What gates ask of the ledger, on every kind of it: runs without a verdict, runs, certificates."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from tests.attempts.test_stage_gates import House
 from tests.deciders import world_of
 from tests.fakes import FakeClock, FakeObjectStore, SequentialUids
 from tests.stories import Story
-from tracks_dagster.attempts.effects.canaries import unjudged
 from tracks_dagster.attempts.effects.caps import Caps
+from tracks_dagster.attempts.effects.stage_verdicts import unjudged
 from tracks_dagster.data.effects.certificates import certificates
 from tracks_dagster.ledger.effects.projector import Projector
 from tracks_dagster.ledger.effects.tracks import Tracks
@@ -35,8 +35,9 @@ def house(ledger: Ledger) -> House:
 def test_the_gates_are_asked_alike_of_every_ledger(house: House) -> None:
     ledger = house.ledger
     house.ready()
-    assert unjudged(ledger) == ["canary-1"]
-    assert unjudged(ledger, "f" * 64) == []
+    house.rehearse("kitchen_sink")
+    assert unjudged(ledger) == unjudged(ledger, "gpt") == ["canary-1", "kitchen-sink-2"]
+    assert unjudged(ledger, "tabular") == []
     declared = house.declare(skip_gates=("conform",), skip_why="A demo.")
     assert set(declared.passed_gates) == {"tests", "smoke", "canary"}
     assert unjudged(ledger) == []

@@ -11,11 +11,13 @@ import json
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
+from pathlib import PurePosixPath
 
 from tracks_dagster.data.project import Project
+from tracks_dagster.holds.hold import short_id
 from tracks_dagster.retry.environments import Difference
-from tracks_dagster.retry.stages import CANARY, KITCHEN_SINK, SMOKE, StagePolicy
+from tracks_dagster.retry.stages import CANARY, JUDGED, KITCHEN_SINK, SMOKE, StagePolicy
 from tracks_dagster.track.bodies import (
     CERTIFIES,
     CONFORM,
@@ -36,9 +38,13 @@ from tracks_dagster.track.roles import (
     Roles,
     key_of,
 )
+from tracks_dagster.track.states.accounting import kept_and_lost
+from tracks_dagster.track.states.checkpoints import checkpoint_at
+from tracks_dagster.track.states.run_state import AttemptState, RunState, trainer_of
 from tracks_dagster.track.text.units import about, duration
 
 DIFFERENCES_SHOWN = 4
+CLOCKS_APART_S = 3600.0  # at most; what is dated further ahead was dated by a wrong clock
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +102,60 @@ class Subject:
         )
 
 
+def subject_of(declared: RunDeclared) -> Subject:
+    """Return what the key of a declared run is of."""
+    return Subject(
+        code_sha256=code_of(declared.trainer),
+        config=declared.config,
+        roles=declared.roles,
+        snapshot=declared.snapshot,
+        environment=declared.environment,
+    )
+
+
+def code_of(trainer: str) -> str:
+    """Return the sha256 of the stored code with that key; the word of an older version's family."""
+    return PurePosixPath(trainer).stem
+
+
+def ran_otherwise(state: RunState) -> str | None:
+    """Say in what a finished run shows something else than what it was declared with; None: in nothing.
+
+    A remedy or a person may change the config, the code, the data and the place between its attempts,
+    and somebody the software before its gang starts. Attempts whose steps were all lost do not count.
+    """
+    wanted, stage = subject_of(state.declared), state.declared.stage
+    accounts = kept_and_lost(state)
+    if all(each.last <= each.resume for each in accounts):
+        return "it trained no step"
+    for attempt, account in zip(state.attempts, accounts, strict=True):
+        ran = _subject_of_attempt(state, attempt)
+        is_part = account.kept or attempt is state.attempts[-1]
+        if is_part and not wanted.is_shown_by(ran, stage):
+            differ = _listed(ran.differences(wanted))
+            return f"attempt {attempt.attempt_id} was not as declared: {differ}"
+    return None
+
+
+def _subject_of_attempt(state: RunState, attempt: AttemptState) -> Subject:
+    opened, declared = attempt.opened, state.declared.environment
+    environment = {
+        **declared,
+        "launcher": opened.compute.launcher,
+        "device_class": opened.compute.device_class,
+    }
+    if (placed := attempt.placed) is not None:
+        found = {**placed.environment, "image": placed.image}
+        environment |= {name: value for name, value in found.items() if name in declared}
+    return Subject(
+        code_sha256=code_of(trainer_of(state, attempt)),
+        config=opened.config,
+        roles=state.declared.roles,
+        snapshot=opened.snapshot,
+        environment=environment,
+    )
+
+
 def parts_left_out(config: Mapping[str, Json], roles: Roles) -> set[str | None]:
     """Return the keys of a config that are no part of a key."""
     out = [STEPS, SEED]
@@ -106,8 +166,9 @@ def parts_left_out(config: Mapping[str, Json], roles: Roles) -> set[str | None]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownRun:
-    """A run of a stage. state, why: as of the run. passed: the verdict on a canary, None before there
-    is one; verdict: its words. at: when it finished, else was declared."""
+    """A run of a stage. state, why: as of the run. passed: the verdict on a run of a stage of JUDGED,
+    None before there is one; verdict: its words. at: when it finished, else was declared. otherwise: as
+    `ran_otherwise` says, of a stage without verdicts."""
 
     run_id: str
     stage: str
@@ -117,14 +178,17 @@ class ShownRun:
     at: datetime
     passed: bool | None = None
     verdict: str = ""
+    otherwise: str | None = None
 
     @property
     def problem(self) -> str | None:
         """Say why it shows nothing; None where it does."""
         if self.state != "succeeded":
             return f"is {self.state}: {self.why}"
-        if self.stage == CANARY and not self.passed:
-            return f"did not pass: {self.verdict or 'its losses were not judged'}"
+        if self.stage in JUDGED and not self.passed:
+            return f"did not pass: {self.verdict or 'it was not judged'}"
+        if self.otherwise is not None:
+            return f"does not count: {self.otherwise}"
         return None
 
 
@@ -209,9 +273,12 @@ def _rehearsed(
 
 
 def _too_old(at: datetime, fresh_s: float, now: datetime) -> str | None:
-    if now - at <= timedelta(seconds=fresh_s):
+    age_s = (now - at).total_seconds()
+    if age_s < -CLOCKS_APART_S:
+        return f"dated {about(-age_s)} after now: the clock was wrong then, or is now"
+    if age_s <= fresh_s:
         return None
-    return f"{about((now - at).total_seconds())} old, and {duration(fresh_s)} count"
+    return f"{about(age_s)} old, and {duration(fresh_s)} count"
 
 
 def _listed(differ: Sequence[Difference]) -> str:
@@ -220,16 +287,19 @@ def _listed(differ: Sequence[Difference]) -> str:
     return f"{shown} and {more} more" if more > 0 else shown
 
 
-def options_of(declared: RunDeclared, project: Project | None) -> list[str]:
-    """Return the options of `tracks run` that give a run of another stage the same key: its folder, and
-    what differs from what the project's file says."""
+def options_of(
+    declared: RunDeclared, project: Project | None, *, names_snapshot: bool = False
+) -> list[str]:
+    """Return the options of `tracks run` that give a run of another stage the same key: its code, and
+    what differs from what the project's file says. names_snapshot: it is not just the newest one."""
     keys = {} if project is None else project.keys
     left_out = parts_left_out(declared.config, declared.roles)
-    options = [] if declared.folder is None else ["--project", declared.folder]
+    options = _code_options(declared)
     for name, value in sorted(declared.config.items()):
         if name not in left_out and (name not in keys or keys[name].default != value):
-            text = value if isinstance(value, str) else json.dumps(value)
-            options += ["--set", f"{name}={text}"]
+            options += ["--set", f"{name}={_as_given(value)}"]
+    if names_snapshot and declared.snapshot is not None:
+        options += ["--snapshot", short_id(declared.snapshot)]
     compute = declared.compute
     if compute.launcher != LOCAL:
         options += ["--on", compute.launcher]
@@ -238,9 +308,34 @@ def options_of(declared: RunDeclared, project: Project | None) -> list[str]:
     return options
 
 
-def command_of(gate: str, options: Sequence[str], folder: str | None) -> str:
+def _code_options(declared: RunDeclared) -> list[str]:
+    """Return what names its code: of a branch its source, else a script or a folder."""
+    source, program = declared.branched_from, declared.program
+    if source is not None:
+        return ["--from", checkpoint_at(source), "--from-attempt", str(source.attempt_id)]
+    if declared.folder is None:
+        return []
+    if program is not None and program.takes_any_key:
+        return ["--trainer", str(PurePosixPath(declared.folder) / program.entry[0])]
+    return ["--project", declared.folder]
+
+
+def _as_given(value: Json) -> str:
+    """Return a value so that `--set` reads the same one: text that reads as JSON is quoted."""
+    if not isinstance(value, str):
+        return json.dumps(value)
+    try:
+        json.loads(value)
+    except ValueError:
+        return value
+    return json.dumps(value)
+
+
+def command_of(gate: str, options: Sequence[str], declared: RunDeclared) -> str:
     """Return the command that satisfies a gate; options: of `tracks run`, for the same key."""
-    where = "the project's folder" if folder is None else folder
+    if gate in CERTIFIES and declared.program is not None and declared.program.takes_any_key:
+        return "a script alone has none, `tracks init` in its folder makes a project of it"
+    where = "the project's folder" if declared.folder is None else declared.folder
     if gate == TESTS:
         return f"`pytest --tracks` in {where}"
     if gate == CONFORM:
@@ -249,9 +344,20 @@ def command_of(gate: str, options: Sequence[str], folder: str | None) -> str:
     return f"`{shlex.join(['tracks', *of_stage.split(), *options])}`"
 
 
-def refusal(run_id: str, stage: str, closed: Mapping[str, str], commands: Mapping[str, str]) -> str:
-    """Return the refusal: each gate that is closed, why, and the command that satisfies it."""
+def refusal(
+    run_id: str,
+    stage: str,
+    closed: Mapping[str, str],
+    commands: Mapping[str, str],
+    *,
+    changed: str = "",
+) -> str:
+    """Return the refusal: each gate that is closed, why, and the command that satisfies it.
+
+    changed: in which files the code differs from what was shown, in words.
+    """
     lines = [f"{gate}: {why}; {commands[gate]}." for gate, why in closed.items()]
+    lines += [changed] if changed else []
     skip = " ".join(f"--skip-gate {gate}" for gate in closed)
     return "\n".join(
         [

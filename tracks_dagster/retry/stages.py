@@ -19,6 +19,7 @@ MINUTE_S = 60.0
 
 KITCHEN_SINK, SMOKE, CANARY, FULL = STAGES
 GATES = (*CERTIFIES, KITCHEN_SINK, SMOKE, CANARY)  # what a stage may need
+JUDGED = (KITCHEN_SINK, CANARY)  # of which success alone shows nothing
 
 
 class Profile(StrEnum):

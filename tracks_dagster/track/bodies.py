@@ -470,7 +470,8 @@ class CheckpointCommitted:
     """`checkpoint_committed`: this record is the commit; nothing else makes a checkpoint real.
 
     cursor: how much of the order of samples all ranks have consumed, or passed over by a skip window;
-    None where the order is the script's own. epoch: passes over the data; None: unknown. data_state:
+    None where the order is the script's own; pass_samples: how many of it are one pass over the data,
+    None there and of older versions. epoch: passes over the data; None: unknown. data_state:
     where its loader then says that it stands (rank 0's numbers); None: unknown.
     trigger: "interval", "time", "demand" (the script or SIGUSR1 asked), "sigterm" or "final".
     total_bytes: of the tensors or files; written_bytes: new chunks. blocking_s: how long training
@@ -491,6 +492,7 @@ class CheckpointCommitted:
     spent: TimeSpent | None = None
     data_state: str | None = None
     kind: str = "tensors"
+    pass_samples: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -760,8 +762,8 @@ class AlertCleared:
 class StageJudged:
     """`stage_judged`: whether a finished run shows what its stage is for; the newest one counts.
 
-    why: with the numbers. first, last: the median losses of the first and last quarter of its steps; p:
-    of the trend; None where there are too few.
+    why: with the numbers. Of a canary: first, last: the median losses of the first and last quarter of
+    its steps; p: of the trend; None where there are too few.
     """
 
     stage: str

@@ -9,19 +9,22 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
-from tracks_dagster.attempts.effects.canaries import JudgeCanaries, unjudged
+from tracks_dagster.attempts.changed_files import changed_files
+from tracks_dagster.attempts.effects.stage_verdicts import JudgeStages, unjudged
 from tracks_dagster.attempts.gates import (
     Shown,
     ShownCertificate,
     ShownRun,
     Subject,
     ask_gates,
+    code_of,
     command_of,
     options_of,
+    ran_otherwise,
     refusal,
+    subject_of,
 )
 from tracks_dagster.data.effects.certificates import certificates
 from tracks_dagster.ledger.effects.deciding import settle
@@ -29,12 +32,14 @@ from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.retry.contracts import check_may
 from tracks_dagster.retry.policy import RetryPolicy
-from tracks_dagster.retry.stages import FULL, GATES, StageRule
+from tracks_dagster.retry.stages import FULL, GATES, JUDGED, StageRule
 from tracks_dagster.track.bodies import CERTIFIES, RunDeclared, SkippedGates, SnapshotRef
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.records import Json
 from tracks_dagster.track.roles import STEPS, roles_of
+from tracks_dagster.track.states.lifecycle import RunLifecycle
 from tracks_dagster.track.text.nearest import unknown
+from tracks_dagster.track.track import code_key
 
 if TYPE_CHECKING:
     from tracks_dagster.attempts.effects.runs import RunRequest
@@ -59,7 +64,7 @@ class Door:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _World:
-    """What the judge of canaries needs."""
+    """What the judge of stages needs."""
 
     tracks: Tracks
     ledger: Ledger
@@ -113,13 +118,8 @@ def shown_ready(door: Door, declared: RunDeclared, request: RunRequest) -> RunDe
 
     Raises InvalidInput naming each gate that is closed, why, and the command that satisfies it.
     """
-    subject = Subject(
-        code_sha256=_code(declared.trainer),
-        config=declared.config,
-        roles=declared.roles,
-        snapshot=declared.snapshot,
-        environment=_environment(door, declared),
-    )
+    declared = replace(declared, environment=_environment(door, declared))
+    subject = subject_of(declared)
     skipped = (
         SkippedGates(gates=request.skip_gates, by=request.owner, why=request.skip_why or "")
         if request.skip_gates
@@ -127,7 +127,6 @@ def shown_ready(door: Door, declared: RunDeclared, request: RunRequest) -> RunDe
     )
     declared = replace(
         declared,
-        environment=subject.environment,
         gate_key=None if declared.drills else subject.key,
         skipped=skipped,
     )
@@ -142,10 +141,26 @@ def shown_ready(door: Door, declared: RunDeclared, request: RunRequest) -> RunDe
     answer = ask_gates(stages, declared.stage, subject, shown, now=door.tracks.now())
     closed = {g: why for g, why in answer.closed.items() if g not in request.skip_gates}
     if closed:
-        options = options_of(declared, request.project)
-        commands = {gate: command_of(gate, options, declared.folder) for gate in closed}
-        raise InvalidInput(refusal(declared.run_id, declared.stage, closed, commands))
+        named = request.snapshot_id is not None
+        options = options_of(declared, request.project, names_snapshot=named)
+        commands = {gate: command_of(gate, options, declared) for gate in closed}
+        changed = _changed(door.tracks, shown, subject, request)
+        words = refusal(declared.run_id, declared.stage, closed, commands, changed=changed)
+        raise InvalidInput(words)
     return replace(declared, passed_gates=answer.passed)
+
+
+def _changed(tracks: Tracks, shown: Shown, subject: Subject, request: RunRequest) -> str:
+    """Say in which files the code differs from the newest run's; "" where in none, or nobody knows."""
+    newest = max(shown.runs, key=lambda each: each.at, default=None)
+    if newest is None or request.archive is None:
+        return ""
+    code_sha256 = newest.subject.code_sha256
+    stored = tracks.store.get(code_key(newest.run_id, code_sha256))
+    if stored is None or code_sha256 == subject.code_sha256:
+        return ""
+    names = changed_files(stored, request.archive)
+    return f"The code is not that of {newest.run_id}: {names}." if names else ""
 
 
 def _environment(door: Door, declared: RunDeclared) -> Mapping[str, Json]:
@@ -156,17 +171,13 @@ def _environment(door: Door, declared: RunDeclared) -> Mapping[str, Json]:
     return {"launcher": compute.launcher, "device_class": compute.device_class, **known}
 
 
-def _code(trainer: str) -> str:
-    return PurePosixPath(trainer).stem
-
-
 def _shown(door: Door, declared: RunDeclared, subject: Subject) -> Shown:
     ledger = door.ledger
     if ledger is None:
         return Shown()
     world = _World(tracks=door.tracks, ledger=ledger, policy=door.policy)
-    for run_id in unjudged(ledger, subject.key):
-        settle(world, JudgeCanaries(), run_id)
+    for run_id in unjudged(ledger, declared.model_family):
+        settle(world, JudgeStages(), run_id)
     asked = {"name": declared.model_family, "key": subject.key, "most": RUNS_MAX}
     needs = door.policy.stages.rule(declared.stage).needs
     rows = [
@@ -179,13 +190,13 @@ def _shown(door: Door, declared: RunDeclared, subject: Subject) -> Shown:
     newest = certificates(ledger, subject.code_sha256)
     for row in sorted(newest, key=_says_little):
         found.setdefault(row["what"], _certificate(row))  # the first counts
-    return Shown(runs=[_run(row) for row in rows], certificates=found)
+    return Shown(runs=[_run(door.tracks, row, subject.key) for row in rows], certificates=found)
 
 
 # Those of the same key first, then the newest.
 _RUNS = """
-select run_id, stage, trainer, config_json, roles_json, dataset, snapshot_id, environment_json, state,
-    state_why, declared_at, finished_at, stage_passed, stage_why
+select run_id, stage, gate_key, trainer, config_json, roles_json, dataset, snapshot_id,
+    environment_json, state, state_why, declared_at, finished_at, stage_passed, stage_why
 from training_runs
 where model_family = :name and gate_key is not null and stage = :stage
 order by case when gate_key = :key then 0 else 1 end, declared_at desc, run_id desc
@@ -193,15 +204,18 @@ limit :most
 """
 
 
-def _run(row: Mapping[str, Json]) -> ShownRun:
+def _run(tracks: Tracks, row: Mapping[str, Json], key: str) -> ShownRun:
+    """Return the run of a row; of the stages without verdicts, one that could open its gate is read."""
     snapshot = None
+    is_read = row["stage"] not in JUDGED and row["gate_key"] == key
+    is_read &= row["state"] == RunLifecycle.SUCCEEDED
     if row["dataset"] is not None:
         snapshot = SnapshotRef(dataset=row["dataset"], snapshot_id=row["snapshot_id"])
     return ShownRun(
         run_id=row["run_id"],
         stage=row["stage"],
         subject=Subject(
-            code_sha256=_code(row["trainer"]),
+            code_sha256=code_of(row["trainer"]),
             config=json.loads(row["config_json"]),
             roles=json.loads(row["roles_json"]),
             snapshot=snapshot,
@@ -212,6 +226,7 @@ def _run(row: Mapping[str, Json]) -> ShownRun:
         at=row["finished_at"] or row["declared_at"],
         passed=row["stage_passed"],
         verdict=row["stage_why"] or "",
+        otherwise=ran_otherwise(tracks.run(row["run_id"])) if is_read else None,
     )
 
 

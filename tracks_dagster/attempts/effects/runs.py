@@ -322,7 +322,7 @@ def plan_run(
     ledger: Ledger | None = None,
     foresee: Foresee | None = None,
 ) -> RunDeclared:
-    """Return what `declare` would record, and write nothing but verdicts on canaries that were due.
+    """Return what `declare` would record, and write nothing but verdicts that were due.
 
     Raises InvalidInput.
     """

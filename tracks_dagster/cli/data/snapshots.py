@@ -32,6 +32,7 @@ from tracks_dagster.holds.effects.quarantines import (
 from tracks_dagster.holds.hold import short_id
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.reading import open_ledger_to_read
+from tracks_dagster.retry.stages import KITCHEN_SINK
 from tracks_dagster.settings import Settings
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.records import Json
@@ -41,6 +42,7 @@ from tracks_dagster.wiring import open_tracks
 
 _SNAPSHOT_TITLES = (
     *("dataset", "snapshot", "status", "rows", "files", "bytes", "committed", "from", "why"),
+    "kitchen sink",
 )
 
 
@@ -127,21 +129,33 @@ def _bytes_bar() -> Iterator[tuple[Callable[[int, int], None], Callable[[int], N
 @click.argument("dataset", required=False)
 @as_json
 def list_snapshots(dataset: str | None, as_json: bool) -> None:
-    """List the snapshots of DATASET, or of all datasets, oldest first."""
+    """List the snapshots of DATASET, or of all datasets, oldest first.
+
+    Each with what its newest kitchen sink found: a run of that stage, which reads all of it.
+    """
     ledger = open_ledger_to_read(Settings.from_environment())
-    rows = ledger.query(
-        "select dataset, snapshot_id, status, quarantined_why, row_count, file_count, in_place, "
-        "total_bytes, source, "
-        "committed_at from snapshots where cast(:dataset as text) is null or dataset = :dataset "
-        "order by dataset, committed_at, snapshot_id",
-        {"dataset": dataset},
-    )
+    rows = ledger.query(_SNAPSHOTS, {"dataset": dataset, "stage": KITCHEN_SINK})
     if as_json:
         print_json([{**row, "committed_at": str(row["committed_at"])} for row in rows])
     elif not rows:
         click.echo(_no_snapshot(ledger, dataset))
     else:
         print_table(_SNAPSHOT_TITLES, map(_snapshot_cells, rows), right=("rows", "files", "bytes"))
+
+
+_SNAPSHOTS = """
+select s.dataset, s.snapshot_id, s.status, s.quarantined_why, s.row_count, s.file_count, s.in_place,
+    s.total_bytes, s.source, s.committed_at, k.run_id as kitchen_sink,
+    case when k.stage_passed then 'passed' when not k.stage_passed then 'did not pass' else k.state end
+        as kitchen_sink_state,
+    coalesce(k.stage_why, k.state_why) as kitchen_sink_why
+from snapshots s left join training_runs k on k.run_id = (
+    select r.run_id from training_runs r
+    where r.stage = :stage and r.dataset = s.dataset and r.snapshot_id = s.snapshot_id
+    order by r.declared_at desc, r.run_id desc limit 1)
+where cast(:dataset as text) is null or s.dataset = :dataset
+order by s.dataset, s.committed_at, s.snapshot_id
+"""
 
 
 def _no_snapshot(ledger: Ledger, dataset: str | None) -> str:
@@ -202,4 +216,5 @@ def _snapshot_cells(row: dict[str, Json]) -> tuple[str, ...]:
         str(row["committed_at"])[:19],
         row["source"],
         row["quarantined_why"] or "",
+        f"{row['kitchen_sink']}: {row['kitchen_sink_state']}" if row["kitchen_sink"] else "–",
     )

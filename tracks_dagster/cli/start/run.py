@@ -14,7 +14,7 @@ import click
 from click.core import ParameterSource
 
 from tracks_dagster.attempts.effects.branches import Origin, find_origin
-from tracks_dagster.attempts.effects.canaries import JudgeCanaries
+from tracks_dagster.attempts.effects.gates import limits_of
 from tracks_dagster.attempts.effects.local.checkout import read_code_version
 from tracks_dagster.attempts.effects.local.project_code import (
     project_folder,
@@ -32,6 +32,7 @@ from tracks_dagster.attempts.effects.runs import (
     new_run_id,
     within_policy,
 )
+from tracks_dagster.attempts.effects.stage_verdicts import JudgeStages
 from tracks_dagster.attempts.ports import FoundCode
 from tracks_dagster.checkpoints.retention import DIRECTIONS
 from tracks_dagster.cli import BAD_NEWS
@@ -465,11 +466,12 @@ def _followed(
         )
         shown = before.head.seq + 1 if before is not None else 0
         followed = drive(app, home, request.run_id, wait_s=wait_s, by=by, shown=shown)
-        settle(app.world(policy), JudgeCanaries(), request.run_id)
+        settle(app.world(policy), JudgeStages(), request.run_id)
         read = read_outcome(app.tracks, request.run_id, weights_sha256, by=by)
     judged = app.tracks.run(request.run_id).judged
     if judged is not None:
-        read |= {"stage_passed": judged.body.passed, "stage_why": judged.body.why}
+        body = judged.body
+        read |= {"stage": body.stage, "stage_passed": body.passed, "stage_why": body.why}
     return {**read, "state": followed.state}
 
 
@@ -562,10 +564,19 @@ def _checked(
 
 
 def _cut(request: RunRequest, policy: RetryPolicy) -> RunRequest:
-    """Return the request within the limits of its stage, and say so where its steps are cut."""
-    cut = limited(request, policy)
-    if request.project is not None and cut.config != request.config:
-        key = roles_of(request.project.roles, cut.config)[STEPS]
+    """Return the request within the limits of its stage; say where its steps are cut, or cannot be."""
+    cut, limits, project = limited(request, policy), limits_of(request, policy), request.project
+    if project is None or limits is None or limits.steps is None:
+        return cut
+    key = roles_of(project.roles, {**project.keys, **cut.config}).get(STEPS)
+    if key is None:
+        click.echo(
+            f"No key of {project.name} has the role steps, so a {request.stage} cannot be cut to "
+            f"{limits.steps} of them, and one that is ended by its time shows nothing. Name the key in "
+            "its tracks.yaml: keys: {steps: KEY}.",
+            err=True,
+        )
+    elif cut.config != request.config:
         click.echo(f"{key} {cut.config[key]}: as many as a {request.stage} has", err=True)
     return cut
 
@@ -627,7 +638,7 @@ def _print(result: dict[str, Json], *, as_json: bool) -> None:
     print_attempts(result)
     if "stage_passed" in result:
         verdict = "passed" if result["stage_passed"] else "did not pass"
-        click.echo(f"As a canary it {verdict}: {result['stage_why']}.")
+        click.echo(f"As a {result['stage']} it {verdict}: {result['stage_why']}.")
     if (problem := problem_of(result)) is not None:
         click.echo(
             f"The final checkpoint, step {result['final']['step']}, cannot be used: {problem}"

@@ -74,6 +74,9 @@ UNMEASURED: Absence[CheckpointState] = Absence(
 OWN_ORDER: Absence[CheckpointState] = Absence(
     "own_order", "the order of samples is the script's own", lambda c: c.body.cursor is None
 )
+NO_LENGTH: Absence[CheckpointState] = Absence(
+    "no_length", "an older version recorded no length", lambda c: c.body.pass_samples is None
+)
 OUR_ORDER: Absence[CheckpointState] = Absence(
     "our_order",
     "the order of samples is a.sampler's, in which the cursor says it",
@@ -148,6 +151,8 @@ CHECKPOINT: tuple[Fact[CheckpointState], ...] = (
          ui="kind"),
     Fact("cursor", INTEGER, lambda c: c.body.cursor, "samples of the order consumed by then",
          absent=(OWN_ORDER,), ui="samples_consumed"),
+    Fact("pass_samples", INTEGER, lambda c: c.body.pass_samples,
+         "samples that are one pass over the data", absent=(OWN_ORDER, NO_LENGTH)),
     Fact("data_state", TEXT, lambda c: c.body.data_state,
          "where the script's own loader said that it stands, by its numbers on rank 0",
          absent=(OUR_ORDER, NO_STATE), ui="data_state"),

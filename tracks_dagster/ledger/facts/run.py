@@ -167,7 +167,7 @@ NO_TIME_LIMIT: Absence[RunView] = Absence(
     "no_time_limit", "its stage has no limit", lambda v: v.state.declared.max_device_s is None
 )
 NOT_JUDGED: Absence[RunView] = Absence(
-    "not_judged", "it is no canary that succeeded", lambda v: v.state.judged is None
+    "not_judged", "it is no canary or kitchen sink that succeeded", lambda v: v.state.judged is None
 )
 NO_PROGRAM: Absence[RunView] = Absence(
     "no_program",
@@ -334,7 +334,7 @@ RUN: tuple[Fact[RunView], ...] = (
     Fact("max_device_s", REAL, lambda v: v.state.declared.max_device_s,
          "how long each of its devices may work, by its stage", absent=(NO_TIME_LIMIT,)),
     Fact("stage_passed", TRUTH, lambda v: v.state.judged and v.state.judged.body.passed,
-         "whether a canary shows what it is for", absent=(NOT_JUDGED,)),
+         "whether a canary or a kitchen sink shows what it is for", absent=(NOT_JUDGED,)),
     Fact("stage_why", TEXT, lambda v: v.state.judged and v.state.judged.body.why,
          "the same in words, with the numbers", absent=(NOT_JUDGED,)),
     Fact("state", TEXT, lambda v: v.status.state,

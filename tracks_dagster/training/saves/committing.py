@@ -284,6 +284,7 @@ class Committer:
             ref=written.ref,
             cursor=moment.data["cursor"],
             epoch=moment.data["epoch"],
+            pass_samples=moment.data.get("dataset_length"),
             data_state=_data_state(moment),
             trigger=save.trigger,
             total_bytes=written.total_bytes,

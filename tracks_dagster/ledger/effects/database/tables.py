@@ -69,7 +69,7 @@ _INDEXES: Mapping[str, Sequence[Index]] = {
         Index("ix_training_runs_code", "git_commit", "package_version", "run_id"),
         # "Which runs are the newest?"
         Index("ix_training_runs_declared", "declared_at"),
-        # "Which canaries have no verdict?" at every tick; "what was shown for this stage?"
+        # "Which runs wait for a verdict?" at every tick; "what was shown for this stage?"
         Index("ix_training_runs_stage", "stage", "state"),
     ),
     "training_attempts": (

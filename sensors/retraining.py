@@ -118,7 +118,11 @@ def _read(app: App, name: str) -> Project:
 
 
 def _requested(app: App, name: str, answer: Retrain | str) -> RunRequest | SkipReason:
-    """Ask for the run; its key is the training run's id, so that a repeated tick asks for nothing."""
+    """Ask for the run; its key is the training run's id, so that a repeated tick asks for nothing.
+
+    With the day: Dagster asks for a key once for ever, and a run that was refused (a gate that was
+    closed, a cap) has to be asked for again when it is not.
+    """
     if isinstance(answer, str):
         return SkipReason(app.redact(answer))
     config = {
@@ -130,7 +134,7 @@ def _requested(app: App, name: str, answer: Retrain | str) -> RunRequest | SkipR
         **({} if answer.snapshot_id is None else {"snapshot_id": answer.snapshot_id}),
     }
     return RunRequest(
-        run_key=answer.run_id,
+        run_key=f"{answer.run_id}/{app.now():%Y-%m-%d}",
         run_config={"ops": {names.TRAINING_RUNS: {"config": config}}},
         tags={names.TAG_TRAINING_RUN: answer.run_id},
     )

@@ -6,7 +6,8 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ import yaml
 from dagster import (
     DagsterInstance,
     DagsterInvalidConfigError,
+    DagsterRunStatus,
     DefaultScheduleStatus,
     Definitions,
     RunRequest,
@@ -26,7 +28,7 @@ from dagster._core.snap.snap_to_yaml import default_values_yaml_from_type_snap
 
 from assets.declarations import declare_training_run, training_runs_of
 from sensors.retraining import retraining_schedules, retraining_sensors
-from tests.bodies import ended
+from tests.bodies import ended, placed
 from tests.code_location.test_launchpad import declare, description
 from tests.examples import EXAMPLES
 from tests.histories import DatasetHistory
@@ -109,7 +111,7 @@ def launch(app: App, instance: DagsterInstance, asked: RunRequest | SkipReason) 
     [shown] = done.asset_materializations_for_node("training_runs")
     run_id = shown.metadata["run_id"].value
     assert isinstance(asked, RunRequest)
-    assert asked.run_key == run_id
+    assert asked.run_key == f"{run_id}/{app.now():%Y-%m-%d}"
     return str(run_id)
 
 
@@ -128,6 +130,21 @@ def end(app: App, run_id: str) -> None:
     }
     for kind, body in bodies.items():
         attempt_id = 1 if kind is Kind.ATTEMPT_ENDED else None
+        draft = app.tracks.draft(kind, body, attempt_id=attempt_id)
+        app.tracks.decide_run(run_id, lambda _, draft=draft: draft)
+
+
+def succeed(app: App, run_id: str) -> None:
+    """Let the run train five steps where it was declared, and succeed."""
+    environment = app.tracks.run(run_id).declared.environment
+    finished = RunFinished(stop_cause="step_budget", why="done", decided_by="tests", final=None)
+    bodies = {
+        Kind.ATTEMPT_PLACED: placed("launch-1", environment=environment),
+        Kind.ATTEMPT_ENDED: ended("completed", last_step=5),
+        Kind.RUN_FINISHED: finished,
+    }
+    for kind, body in bodies.items():
+        attempt_id = None if kind is Kind.RUN_FINISHED else 1
         draft = app.tracks.draft(kind, body, attempt_id=attempt_id)
         app.tracks.decide_run(run_id, lambda _, draft=draft: draft)
 
@@ -155,6 +172,31 @@ def test_a_tick_declares_a_run_of_the_folder_as_it_is_then(
     again = tick(app, instance)
     assert isinstance(again, SkipReason)
     assert "is not finished" in (again.skip_message or "")
+
+
+def test_a_closed_gate_makes_its_dagster_run_red_and_the_next_day_it_is_asked_again(
+    app: App, instance: DagsterInstance, folder: Path, corpus: DatasetHistory
+) -> None:
+    (app.settings.home / "policy.yaml").write_text("stages: {full: {needs: [smoke]}}")
+    asked = config_of(tick(app, instance))
+    refused = declare(app, instance, asked, projects=projects_of(app))
+    snapshot_id = corpus.state.snapshots[0].body.snapshot_id
+    command = f"`tracks smoke --project {folder} --snapshot {snapshot_id[:12]}`"
+    assert f"smoke: there is none of this project; {command}" in description(refused)
+    [red] = instance.get_runs()
+    assert red.status is DagsterRunStatus.FAILURE
+    smoke = {"run_id": "s-1", "stage": "smoke", "intent": "Rehearse."}
+    done = declare(app, instance, {"project": {"my-model": {}}, **smoke}, projects=projects_of(app))
+    assert done.success
+    succeed(app, "s-1")
+    tomorrow = replace(app, now=lambda: app.now() + timedelta(days=1))
+    keys = [
+        each.run_key
+        for each in (tick(app, instance), tick(app, instance), tick(tomorrow, instance))
+    ]  # type: ignore[union-attr]
+    assert keys[0] == keys[1] != keys[2]  # of one key Dagster starts one run, whatever became of it
+    run_id = launch(tomorrow, instance, tick(tomorrow, instance))
+    assert app.tracks.run(run_id).declared.passed_gates == {"smoke": "s-1"}
 
 
 def test_a_tick_is_skipped_in_words_until_the_snapshot_differs(

@@ -133,6 +133,15 @@ def test_a_wrong_file_is_refused_with_every_error_and_its_line(call: Call, tmp_p
     assert "line 4: limit: 'limit' is no key; did you mean limits?" in refused.stderr
 
 
+def test_status_says_why_nothing_is_decided_with_a_wrong_file(call: Call, home: Path) -> None:
+    home.mkdir()
+    (home / "policy.yaml").write_text(BAD)
+    shown = call("status")
+    assert (shown.exit_code, "No training run yet" in shown.stdout) == (0, True)
+    assert "policy.yaml cannot be used; it has 3 errors:\n  line 2: " in shown.stderr
+    assert "Until it is mended no run is declared" in shown.stderr
+
+
 @pytest.mark.parametrize("arguments", [("policy",), ("retry", "r-1", "--why", "x")])
 def test_no_command_that_decides_works_with_a_wrong_file(
     arguments: tuple[str, ...],

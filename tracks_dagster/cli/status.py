@@ -7,10 +7,12 @@ import click
 from tracks_dagster.cli.common import as_json, print_json, print_table
 from tracks_dagster.reading import open_ledger_to_read, open_tracks_to_read
 from tracks_dagster.review.effects.status import RunLine, read_status
-from tracks_dagster.settings import Settings
+from tracks_dagster.settings import Settings, usable_policy
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.errors import NothingYet
 from tracks_dagster.track.text.units import counted
+
+_UNTIL_MENDED = "Until it is mended no run is declared, and no retry or promotion is decided."
 
 
 @click.command("status")
@@ -18,7 +20,10 @@ from tracks_dagster.track.text.units import counted
 @as_json
 def status_command(run_id: str | None, as_json: bool) -> None:
     """Show RUN, or the newest runs: state, attempt, step, and what they wait for."""
-    lines = _read(run_id)
+    settings = Settings.from_environment()
+    lines = _read(settings, run_id)
+    if (problem := usable_policy(settings)[1]) is not None:
+        click.echo(f"{problem}\n{_UNTIL_MENDED}", err=True)
     if as_json:
         print_json([to_json(line) for line in lines])
     elif not lines:
@@ -30,8 +35,7 @@ def status_command(run_id: str | None, as_json: bool) -> None:
         print_table(titles, map(_cells, lines))
 
 
-def _read(run_id: str | None) -> list[RunLine]:
-    settings = Settings.from_environment()
+def _read(settings: Settings, run_id: str | None) -> list[RunLine]:
     try:
         tracks = open_tracks_to_read(settings)
     except NothingYet:

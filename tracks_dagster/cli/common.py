@@ -76,6 +76,14 @@ def seq_of(record: Record | None) -> int | None:
     return record.seq if record is not None else None
 
 
+def print_recorded(
+    what: str, facts: Mapping[str, Json], record: Record | None, *, more: str = "", as_json: bool
+) -> None:
+    """Print what was decided, with its record, and `more`; or the facts with its seq as JSON."""
+    sentence = f"{what}: {recorded(record)}. {more}".rstrip()
+    print_answer(sentence, {**facts, "seq": seq_of(record)}, as_json=as_json)
+
+
 def recorded(record: Record | None) -> str:
     """Return the record that a decision left, in words."""
     return f"record {record.seq}" if record is not None else "as it was already"

@@ -18,10 +18,9 @@ from tracks_dagster.cli.common import (
     open_app,
     print_answer,
     print_json,
+    print_recorded,
     print_table,
-    recorded,
     run_argument,
-    seq_of,
 )
 from tracks_dagster.cli.data.checkpoint_upkeep import (
     advise_on_cadence,
@@ -208,12 +207,9 @@ def unpin_checkpoint(
 def _print_pin(
     verb: str, ref: CheckpointRef, holder: str, record: Record | None, *, as_json: bool
 ) -> None:
-    print_answer(
-        f"Step {ref.step} of {ref.run_id}, attempt {ref.attempt_id}, {verb} by {holder}: "
-        f"{recorded(record)}.",
-        {"ref": to_json(ref), "pin": holder, "status": verb, "seq": seq_of(record)},
-        as_json=as_json,
-    )
+    what = f"Step {ref.step} of {ref.run_id}, attempt {ref.attempt_id}, {verb} by {holder}"
+    facts = {"ref": to_json(ref), "pin": holder, "status": verb}
+    print_recorded(what, facts, record, as_json=as_json)
 
 
 @checkpoints_command.command("export")

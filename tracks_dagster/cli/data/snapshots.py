@@ -16,9 +16,8 @@ from tracks_dagster.cli.common import (
     open_app,
     print_answer,
     print_json,
+    print_recorded,
     print_table,
-    recorded,
-    seq_of,
 )
 from tracks_dagster.data.effects.datasets.catalog import ShippedDatasets
 from tracks_dagster.data.effects.own_checks import read_checks
@@ -181,11 +180,8 @@ def quarantine(dataset: str, snapshot: str, why: str, by: str, as_json: bool) ->
     record = quarantine_snapshot(app.tracks, ref, by=by, why=why)
     used = consumers(app.ledger, ref)
     facts = {"snapshot": to_json(ref), "status": "quarantined", "consumers": to_json(used)}
-    print_answer(
-        f"Snapshot {short_id(ref)} of {dataset} is quarantined: {recorded(record)}. {used.sentence}",
-        {**facts, "seq": seq_of(record)},
-        as_json=as_json,
-    )
+    what = f"Snapshot {short_id(ref)} of {dataset} is quarantined"
+    print_recorded(what, facts, record, more=used.sentence, as_json=as_json)
 
 
 @snapshots_command.command("release")
@@ -198,11 +194,9 @@ def release(dataset: str, snapshot: str, why: str, by: str, as_json: bool) -> No
     app = open_app()
     ref = find_any_snapshot(app.tracks, dataset, snapshot)
     record = release_snapshot(app.tracks, ref, by=by, why=why)
-    print_answer(
-        f"Snapshot {short_id(ref)} of {dataset} may be trained on: {recorded(record)}.",
-        {"snapshot": to_json(ref), "status": "usable", "seq": seq_of(record)},
-        as_json=as_json,
-    )
+    facts = {"snapshot": to_json(ref), "status": "usable"}
+    what = f"Snapshot {short_id(ref)} of {dataset} may be trained on"
+    print_recorded(what, facts, record, as_json=as_json)
 
 
 def _snapshot_cells(row: dict[str, Json]) -> tuple[str, ...]:

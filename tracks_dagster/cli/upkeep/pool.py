@@ -16,9 +16,8 @@ from tracks_dagster.cli.common import (
     open_app,
     print_answer,
     print_json,
+    print_recorded,
     print_table,
-    recorded,
-    seq_of,
 )
 from tracks_dagster.reading import open_ledger_to_read, open_tracks_to_read
 from tracks_dagster.retry.effects.pool_nodes import (
@@ -148,19 +147,13 @@ def release(pool: str, node: str, why: str, by: str, as_json: bool) -> None:
     if (own := _own_pool(app, pool)) is not None:
         device = own.name_of(node)
         record = release_device(own.tracks, pool, device, by=by, why=why)
-        print_answer(
-            f"Device {device} may be given out: {recorded(record)}.",
-            {"pool": pool, "device": device, "seq": seq_of(record)},
-            as_json=as_json,
-        )
+        facts = {"pool": pool, "device": device}
+        print_recorded(f"Device {device} may be given out", facts, record, as_json=as_json)
         return
     check_pool(app.tracks, app.ledger, pool)
     record = release_node(app.tracks, pool, node, by=by, why=why)
-    print_answer(
-        f"Node {node} of pool {pool} may be used: {recorded(record)}.",
-        {"pool": pool, "node": node, "seq": seq_of(record)},
-        as_json=as_json,
-    )
+    facts = {"pool": pool, "node": node}
+    print_recorded(f"Node {node} of pool {pool} may be used", facts, record, as_json=as_json)
 
 
 def _own_pool(app: App, pool: str) -> DevicePool | None:

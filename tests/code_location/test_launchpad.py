@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 
 import pytest
@@ -67,6 +68,37 @@ def test_a_wrong_value_in_the_launchpad_is_refused_in_words_and_nothing_is_writt
     assert "did you mean urgent" in description(result)
     result = declare(app, instance, {"run_id": "from-ui", "checkpoint_every_steps": None})
     assert "checkpoints_may_be_off" in description(result)
+    assert app.tracks.find_run("from-ui") is None
+
+
+@pytest.mark.usefixtures("snapshots")
+@pytest.mark.parametrize(
+    ("text", "rules"),
+    [
+        (
+            "submission: {required_fields: [on_call], required_parameters: {sweep: [warmup]}}\n"
+            "retention: {keep_last: 5}\ncost: {max_cost: 200}\ntuning: {trials: 3}",
+            [
+                "submission.required_fields",
+                "submission.required_parameters",
+                "retention.keep_last",
+                "cost.max_cost",
+                "tuning.trials",
+            ],
+        ),
+        ("monitoring: {notify_stages: [smoke]}", ["monitoring.notify_stages"]),
+        ("scheduling: {teams: {vision: {devices: 2}}}", ["scheduling.teams"]),
+    ],
+)
+def test_the_launchpad_obeys_the_policy(
+    text: str, rules: list[str], app: App, instance: DagsterInstance
+) -> None:
+    home = app.settings.home
+    (home / "policy.yaml").write_text(text)
+    (home / "prices.yaml").write_text("currency: USD\nper_device_hour: {cpu: 3.6}\n")
+    asked = {"workload_class": "sweep", "max_cost": 900.0, "retention": {"keep_last": 2}}
+    refused = description(declare(app, instance, {"run_id": "from-ui", **asked}))
+    assert re.findall(r"Refused by policy ([\w.]+):", refused) == rules
     assert app.tracks.find_run("from-ui") is None
 
 

@@ -14,6 +14,7 @@ from tracks_dagster.scheduling.placement import FreeDevices
 from tracks_dagster.scheduling.policy import SchedulingPolicy, WorkloadClass
 
 MOVE_S = 30.0  # how long one that makes room takes to save and end: for expectations alone
+SLACK_S = 10.0  # by which a busy machine takes longer, where a promise hangs on it
 
 _Kind = tuple[bool, int, int]  # whether it rests, its priority, its devices
 

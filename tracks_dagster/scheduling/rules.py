@@ -38,7 +38,7 @@ from tracks_dagster.scheduling.model import (
     Usage,
     Waits,
 )
-from tracks_dagster.scheduling.moves import MOVE_S, Movable
+from tracks_dagster.scheduling.moves import MOVE_S, SLACK_S, Movable
 from tracks_dagster.scheduling.order import NO_USAGE, is_overdue, order, waited_s
 from tracks_dagster.scheduling.placement import NOWHERE, FreeDevices, Near
 from tracks_dagster.scheduling.policy import Placement, SchedulingPolicy, Sharing
@@ -418,8 +418,8 @@ class _Planning:
         return self._policy.moves and at_s - self._now_s > max(left_s, MOVE_S)
 
     def _is_last_moment(self, demand: Demand) -> bool:
-        """Whether a move that is asked for any later would break its promise."""
-        return self._promised_in_s(demand) <= MOVE_S
+        """Whether a move that is asked for any later may break its promise."""
+        return self._promised_in_s(demand) <= MOVE_S + SLACK_S
 
     def _promised_in_s(self, demand: Demand) -> float:
         """Return when its class promises a start; infinite where it promises none."""

@@ -89,7 +89,9 @@ class FreeDevices:
             del held[gone]
         self._holders = dict(held)  # how many hold each device
         self._left = self._left_of(runs) if shares else {}  # memory, of what can be shared
-        self._free: dict[Spot, dict[str, None]] = {}
+        self._free: dict[
+            Spot, dict[str, None]
+        ] = {}  # never changed but replaced: copies share them
         self._sizes: Counter[Spot] = Counter()
         self._out: Counter[int | None] = Counter()  # devices that are out, by memory
         for spot, group in groupby(self.devices.values(), key=attrgetter("memory_bytes", "node")):
@@ -98,8 +100,8 @@ class FreeDevices:
             self._sizes[spot] += len(there)
             if len(usable) < len(there):
                 self._out[spot[0]] += len(there) - len(usable)
-            free = self._free.setdefault(spot, {})
-            free.update((name, None) for name in usable if name not in self._holders)
+            new = [name for name in usable if name not in self._holders]
+            self._free.setdefault(spot, {}).update(dict.fromkeys(new))
         self._rooms = sorted((left, name) for name, left in self._left.items())
         self._spots: dict[str, list[Spot]] = {}  # of each node
         self._totals: Counter[int | None] = Counter()  # devices by memory
@@ -143,7 +145,7 @@ class FreeDevices:
         made._shares, made._totals, made._out = self._shares, self._totals, self._out
         made._holders, made._left = self._holders.copy(), self._left.copy()
         made._rooms = self._rooms.copy()
-        made._free = {spot: names.copy() for spot, names in self._free.items()}
+        made._free = self._free.copy()
         made._free_counts, made._free_count = self._free_counts.copy(), self._free_count
         made._large = self._large
         made._buckets = {
@@ -267,9 +269,8 @@ class FreeDevices:
             device = self.devices[name]
             if device.out is None:
                 spot = (device.memory_bytes, device.node)
-                free = self._free[spot]
-                before.setdefault(spot, len(free))
-                free[name] = None
+                before.setdefault(spot, len(self._free[spot]))
+                self._free[spot] = {**self._free[spot], name: None}
         for spot, count in before.items():
             self._moved(spot, count)
 
@@ -378,13 +379,14 @@ class FreeDevices:
             chosen.names.append(name)
 
     def _take_empty(self, spot: Spot, names: Sequence[str], need: int | None) -> None:
-        free = self._free[spot]
+        free = self._free[spot].copy()
         before = len(free)
         for name in names:
             free.pop(name, None)
             self._holders[name] = 1
             if self._shares and need is not None and spot[0] is not None:
                 self._add_room(name, spot[0] - need)
+        self._free[spot] = free
         self._moved(spot, before)
 
     def _share(self, name: str, need: int | None) -> None:

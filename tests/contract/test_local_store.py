@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import errno
+import fcntl
+import mmap
 import multiprocessing
 import os
+import random
 import shutil
 import signal
 import subprocess
@@ -14,6 +17,7 @@ import time
 from collections.abc import Iterator
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -71,6 +75,35 @@ def test_a_listing_looks_into_no_folder_beside_its_prefix(
     assert list(store.list("runs/a")) == ["runs/a/log/0", "runs/a/log/1", "runs/ab/log/0"]
     assert list(store.list("runs/../runs/a/")) == []
     assert list(store.list("/")) == []
+
+
+@pytest.mark.parametrize("begin", [0, 1, 4096])
+@pytest.mark.parametrize("more", [0, 1, 4095])
+def test_memory_that_begins_at_a_page_is_stored_to_its_last_byte(
+    tmp_path: Path, begin: int, more: int
+) -> None:
+    store = open_store(str(tmp_path / "store"))
+    memory = mmap.mmap(-1, 8192 + local.DIRECT_BYTES_MIN, flags=mmap.MAP_PRIVATE)
+    memory[:] = random.Random(begin + more).randbytes(len(memory))
+    given = memoryview(memory)[begin : begin + local.DIRECT_BYTES_MIN + more]
+    store.put("a/key", given)
+    assert store.get("a/key") == bytes(given)
+
+
+def test_what_the_file_system_will_not_write_past_the_cache_is_written_through_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(descriptor: int, command: int, flags: int = 0) -> int:
+        if command == fcntl.F_SETFL and flags & os.O_DIRECT:
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        return fcntl.fcntl(descriptor, command, flags)
+
+    monkeypatch.setattr(local, "fcntl", SimpleNamespace(**{**vars(fcntl), "fcntl": refused}))
+    store = open_store(str(tmp_path / "store"))
+    memory = mmap.mmap(-1, local.DIRECT_BYTES_MIN)
+    memory[-1:] = b"x"
+    store.put("a/key", memoryview(memory))
+    assert store.get("a/key") == bytes(memory)
 
 
 WRITER = """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import shutil
@@ -201,13 +200,23 @@ def test_a_hint_that_is_wrong_costs_time_only(
 ) -> None:
     monkeypatch.setattr("tracks_dagster.stores.hashes.GRAIN_S", -3600.0)
     right, _ = freeze_folder(FakeObjectStore(), folder, tmp_path / "hashes")
-    [hints] = (tmp_path / "hashes").iterdir()
-    value = json.loads(hints.read_text())
-    state, _ = value["files"]["d3/0010.txt"].rsplit(" ", 1)
-    value["files"]["d3/0010.txt"] = f"{state} {'0' * 64}"
-    hints.write_text(json.dumps(value))
+    source = open_source(str(folder))
+    hashes, files = Hashes(tmp_path / "hashes", source.url), source.files()
+    assert None not in hashes.known(files)
+    hashes.learn(next(f for f in files if f.path == "d3/0010.txt"), ["0" * 64])
+    hashes.save()
     ref, _ = freeze_folder(store, folder, tmp_path / "hashes")
     assert ref == right
+
+
+def test_hints_that_the_disk_spoiled_are_not_believed(folder: Path, tmp_path: Path) -> None:
+    freeze_folder(FakeObjectStore(), folder, tmp_path / "hashes")
+    [hints] = (tmp_path / "hashes").iterdir()
+    written = hints.read_bytes()
+    for spoiled in (b"", written[:-1], written[:-1] + b"\0", b"{}", written[:64]):
+        hints.write_bytes(spoiled)
+        source = open_source(str(folder))
+        assert set(Hashes(tmp_path / "hashes", source.url).known(source.files())) == {None}
 
 
 def change(path: Path) -> None:

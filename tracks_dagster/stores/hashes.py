@@ -9,7 +9,7 @@ goes on writing through a memory map which it opened before. A lost cache costs 
 
 from __future__ import annotations
 
-import json
+import marshal
 import os
 import secrets
 import time
@@ -24,18 +24,18 @@ import blake3
 
 from tracks_dagster.stores.sources import Buffers, Source, SourceFile
 from tracks_dagster.track.errors import InvalidInput
-from tracks_dagster.track.records import Json, canonical_json, sha256_hex
+from tracks_dagster.track.records import sha256_hex
 from tracks_dagster.track.states.files_manifest import (
     CHUNK_BYTES,
     FilesManifest,
     FrozenFile,
     Part,
-    part_count,
 )
 
 GRAIN_S = 2.0  # of the coarsest clock of a file system that people use (FAT)
 THREADS_MAX = 8  # more only compete for one disk
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+DIGEST_CHARS = 64
 BATCH_FILES_MAX = 64  # small files that one thread takes at once
 BATCH_BYTES_MAX = 4 * 1024 * 1024
 
@@ -52,32 +52,27 @@ class Hashes:
     """Digests of the parts of one source's files, kept in `folder`; None keeps none."""
 
     def __init__(self, folder: Path | None, place: str) -> None:
-        self._path = None if folder is None else folder / f"{sha256_hex(place.encode())[:32]}.json"
+        self._path = None if folder is None else folder / sha256_hex(place.encode())[:32]
         self._place = place
         self._began_at = time.time()
-        self._known = _read(self._path, place)
-        self._learned: dict[str, str] = {}
+        self._kept = _read(self._path, place)
+        self._there: dict[SourceFile, tuple[str, ...]] = {}
 
-    def known(self, file: SourceFile) -> tuple[str, ...] | None:
-        """Return the digests of its parts; None where it has to be read. `save` keeps what is known."""
-        entry, state = self._known.get(file.path), _state(file)
-        if entry is None or not entry.startswith(state):
-            return None
-        digests = entry[len(state) :].split()
-        if len(digests) != part_count(file.size_bytes):
-            return None
-        self._learned[file.path] = entry
-        return tuple(digests)
+    def known(self, files: Sequence[SourceFile]) -> list[tuple[str, ...] | None]:
+        """Return the digests of the parts of each; None for what has to be read.
+
+        `save` forgets the files that are neither asked for nor learned.
+        """
+        found = list(map(self._kept.get, files))  # there may be a million of them
+        pairs = zip(files, found, strict=True)
+        self._there.update((file, digests) for file, digests in pairs if digests is not None)
+        return found
 
     def learn(self, file: SourceFile, digests: Sequence[str], *, is_ours: bool = False) -> None:
-        """Remember a file that was read whole.
-
-        is_ours: nobody else can have written to it. `save` forgets what is neither known nor learned
-        again.
-        """
-        self._learned.pop(file.path, None)
+        """Remember a file that was read whole. is_ours: nobody else can have written to it."""
+        self._there.pop(file, None)
         if self._path is not None and (is_ours or self._is_old(file)):
-            self._learned[file.path] = _state(file) + " ".join(digests)
+            self._there[file] = tuple(digests)
 
     def _is_old(self, file: SourceFile) -> bool:
         before_ns = (self._began_at - GRAIN_S) * 1e9
@@ -85,19 +80,17 @@ class Hashes:
 
     def forget(self) -> None:
         """Trust nothing that was remembered."""
-        self._known, self._learned = {}, {}
+        self._kept, self._there = {}, {}
 
     def save(self) -> None:
         """Keep what was learned; a disk that takes it not costs the next one its time only."""
-        if self._path is None or self._learned == self._known:
+        if self._path is None or self._there == self._kept:
             return
         with suppress(OSError):
             self._path.parent.mkdir(parents=True, exist_ok=True)
             partial = self._path.with_suffix(f".{secrets.token_hex(8)}")
             try:
-                partial.write_bytes(
-                    canonical_json({**_identity(self._place), "files": self._learned})
-                )
+                partial.write_bytes(_packed(self._place, self._there))
                 # Replacing a file makes ext4 write the new one's data first, however busy the disk is.
                 self._path.unlink(missing_ok=True)
                 partial.rename(self._path)
@@ -121,8 +114,9 @@ def find_changed(
     wrong = {f.path for f in manifest.files if _differs_at_sight(f, there.get(f.path))}
     wrong |= there.keys() - {f.path for f in manifest.files}
     rest = [(f, there[f.path]) for f in manifest.files if f.path not in wrong]
+    known = hashes.known([file for _, file in rest])
     # A hint that says otherwise proves nothing, so such a file is read.
-    unknown = [(f, file) for f, file in rest if hashes.known(file) != _digests(f)]
+    unknown = [each for each, hint in zip(rest, known, strict=True) if hint != _digests(each[0])]
 
     buffers = Buffers()
 
@@ -215,25 +209,31 @@ def _digests(frozen: FrozenFile) -> tuple[str, ...]:
     return tuple(part.blake3 for part in frozen.parts)
 
 
-def _identity(place: str) -> dict[str, Json]:
+def _identity(place: str) -> tuple[str, str, int]:
     """Return what must be the same for a hint to count."""
     boot_id = secrets.token_hex(8)  # unknown: as after a reboot
     with suppress(OSError):
         boot_id = BOOT_ID.read_text().strip()
-    return {"place": place, "boot_id": boot_id, "chunk_bytes": CHUNK_BYTES}
+    return place, boot_id, CHUNK_BYTES
 
 
-def _state(file: SourceFile) -> str:
-    """One text for each file: twenty thousand small lists would keep the garbage collector busy."""
-    return f"{file.size_bytes}:{file.stamp} "
+def _packed(place: str, files: dict[SourceFile, tuple[str, ...]]) -> bytes:
+    """Return what `_read` reads. marshal, which takes plain tuples, costs a fifth of JSON; it does not
+    survive bytes that are not its own, so they are hashed."""
+    plain = {tuple(file): digests for file, digests in files.items()}
+    data = marshal.dumps((_identity(place), plain))
+    return digest(data).encode() + data
 
 
-def _read(path: Path | None, place: str) -> dict[str, str]:
+def _read(path: Path | None, place: str) -> dict[SourceFile, tuple[str, ...]]:
+    """Return the digests by file; a tuple of a file's values finds it as well."""
     if path is None:
         return {}
     try:
-        value = json.loads(path.read_bytes())
-        files = {str(path): str(entry) for path, entry in value.pop("files").items()}
-        return files if value == _identity(place) else {}
-    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        data = path.read_bytes()
+        if digest(data[DIGEST_CHARS:]) != data[:DIGEST_CHARS].decode():
+            return {}
+        identity, files = marshal.loads(data[DIGEST_CHARS:])
+    except (OSError, ValueError, EOFError, TypeError):  # of a Python with another marshal
         return {}
+    return files if identity == _identity(place) else {}

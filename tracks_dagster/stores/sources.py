@@ -6,6 +6,7 @@ are never taken for one file. What the files mean is no concern of this module.
 
 from __future__ import annotations
 
+import mmap
 import os
 import stat
 import threading
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 NAMED_MAX = 5  # files in an error message
 DEPTH_MAX = 100  # folders in folders
 READ_BY_ALL = stat.S_IRUSR | stat.S_IRGRP | stat.S_IROTH
+KIND_AND_READERS = stat.S_IFMT(0o777777) | READ_BY_ALL
+PLAIN = stat.S_IFREG | READ_BY_ALL  # what needs no second look: one would cost a call of the system
 
 
 class SourceFile(NamedTuple):
@@ -65,16 +68,20 @@ class Source(Protocol):
 
 
 class Buffers(threading.local):
-    """One buffer for each thread, kept for its next part: new memory costs more than a read."""
+    """One buffer for each thread, kept for its next part: new memory costs more than a read.
+
+    It begins at a page, so that a store in a folder can write it past the page cache.
+    """
 
     def __init__(self) -> None:
-        self._kept = bytearray()
+        self._kept = memoryview(b"")
 
     def view(self, size_bytes: int) -> memoryview:
         """Return memory of that size. What the thread got before is overwritten."""
         if len(self._kept) < size_bytes:
-            self._kept = bytearray(size_bytes)
-        return memoryview(self._kept)[:size_bytes]
+            private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+            self._kept = memoryview(mmap.mmap(-1, size_bytes, flags=private))
+        return self._kept[:size_bytes]
 
 
 def open_source(place: str) -> Source:
@@ -111,10 +118,18 @@ class FolderSource:
         """Return all files in the order of their paths."""
         problems: list[str] = []
         found: list[SourceFile] = []
-        for entry in self._entries(problems):
-            file = self._file(entry, problems)
-            if file is not None:
-                found.append(file)
+        for path, entry in self._entries(problems):
+            try:
+                status = entry.stat(follow_symlinks=False)
+                if status.st_mode & KIND_AND_READERS != PLAIN or not path.isascii():
+                    status = entry.stat()
+                    if problem := self._problem(path, entry, status.st_mode):
+                        problems.append(problem)
+                        continue
+            except OSError as error:
+                problems.append(f"{path} cannot be read ({error.strerror})")
+                continue
+            found.append(SourceFile(path, status.st_size, stamp_of(status)))
             if len(found) > FILES_MAX:
                 raise InvalidInput(
                     f"{self._root} holds more than {FILES_MAX} files; pack them into shards (tar, "
@@ -146,9 +161,9 @@ class FolderSource:
 
     def changes(self, files: Sequence[SourceFile], taken: Iterable[SourceFile]) -> list[str]:
         """Look at names, and at the states of `taken` alone: each state is a call of the system."""
-        names = {entry.path[len(self._prefix) :] for entry in self._entries([])}
-        found = names ^ {file.path for file in files}
-        return sorted(found.union(file.path for file in taken if not self._is_as_listed(file)))
+        names = {path for path, _ in self._entries([])}
+        came_or_went = names.symmetric_difference(map(itemgetter(0), files))
+        return sorted(came_or_went.union(f.path for f in taken if not self._is_as_listed(f)))
 
     def _is_as_listed(self, file: SourceFile) -> bool:
         try:
@@ -157,49 +172,31 @@ class FolderSource:
             return False
         return (status.st_size, stamp_of(status)) == (file.size_bytes, file.stamp)
 
-    def _entries(self, problems: list[str]) -> Iterator[os.DirEntry[str]]:
-        folders = [(self._root, 0)]
+    def _entries(self, problems: list[str]) -> Iterator[tuple[str, os.DirEntry[str]]]:
+        """Yield what is no folder, with its path below this one."""
+        folders = [("", 0)]
         while folders:
-            folder, depth = folders.pop()
+            below, depth = folders.pop()
             try:
-                with os.scandir(folder) as listed:
+                with os.scandir(self._prefix + below) as listed:
                     for entry in listed:
                         if self._only is not None and entry.name != self._only:
                             continue
                         if not entry.is_dir(follow_symlinks=False):
-                            yield entry
+                            yield below + entry.name, entry
                         elif depth < DEPTH_MAX:
-                            folders.append((Path(entry.path), depth + 1))
+                            folders.append((f"{below}{entry.name}/", depth + 1))
                         else:
                             problems.append(f"{entry.path} lies more than {DEPTH_MAX} folders deep")
             except OSError as error:
-                problems.append(f"{folder} cannot be listed ({error.strerror})")
+                problems.append(f"{self._prefix}{below} cannot be listed ({error.strerror})")
 
-    def _file(self, entry: os.DirEntry[str], problems: list[str]) -> SourceFile | None:
-        """Return the file, or None after saying what is wrong with it."""
-        path = entry.path[len(self._prefix) :]
+    def _problem(self, path: str, entry: os.DirEntry[str], mode: int) -> str | None:
+        """Return why this cannot be frozen, None where it can. mode: of what a link leads to."""
         try:
-            if not path.isascii():
-                path.encode()
-            status = entry.stat()
+            path.encode()
         except UnicodeEncodeError:
-            problems.append(f"the name {path!r} is no UTF-8; rename it")
-            return None
-        except OSError as error:
-            problems.append(f"{path} cannot be read ({error.strerror})")
-            return None
-        if not stat.S_ISREG(status.st_mode) or entry.is_symlink():
-            problem = self._problem(entry, path, status.st_mode)
-            if problem is not None:
-                problems.append(problem)
-                return None
-        # Asked of the system only where the mode leaves it open: this is done for every file, twice.
-        if status.st_mode & READ_BY_ALL != READ_BY_ALL and not os.access(entry.path, os.R_OK):
-            problems.append(f"{path} cannot be read (permission denied)")
-            return None
-        return SourceFile(path, status.st_size, stamp_of(status))
-
-    def _problem(self, entry: os.DirEntry[str], path: str, mode: int) -> str | None:
+            return f"the name {path!r} is no UTF-8; rename it"
         if entry.is_symlink():
             target = Path(entry.path).resolve()
             if not target.is_relative_to(self._root):
@@ -208,6 +205,8 @@ class FolderSource:
             return f"{path} is a link to a folder; copy what it means (`cp -rL`)"
         if not stat.S_ISREG(mode):
             return f"{path} is no file but a pipe, socket or device; remove it"
+        if not os.access(entry.path, os.R_OK):
+            return f"{path} cannot be read (permission denied)"
         return None
 
 

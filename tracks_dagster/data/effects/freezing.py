@@ -92,7 +92,7 @@ def freeze(
 
     Raises InvalidInput when there is no room, or where a file came, went, or changed after it was read.
     """
-    known: list[Known] = [hashes.known(file) for file in files]
+    known = hashes.known(files)
     if not in_place:
         _check_room(store, files, known)
     try:

@@ -9,7 +9,7 @@ run is queued of Dagster's storage, before its whole round over all runs.
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,8 @@ from tracks_dagster.settings import Settings
 from tracks_dagster.track.errors import TracksError
 from tracks_dagster.wiring import build
 
-POLL_S = 0.25  # from one look at the ledger to the next
+POLL_S = 0.25  # from one look at the ledger, or at queued runs, to the next
+POLL_IDLE_S = 1.0  # while no run and no eval is open
 POLL_SHARE = 0.02  # of the clock that these looks take, where the ledger is large
 POLL_S_MAX = 2.0  # but it is asked as often as this
 ROUND_S = 5.0  # from one look at all sensors to the next, as Dagster's
@@ -59,11 +60,12 @@ def run_daemons(workspace: Path) -> None:
 
 
 def _daemons(instance: DagsterInstance) -> Iterator[DagsterDaemon[Any]]:
+    sensors = PacedSensorDaemon(instance)
     for kind in instance.get_required_daemon_types():
         if kind == SensorDaemon.daemon_type():
-            yield PacedSensorDaemon(instance)
+            yield sensors
         elif kind == QueuedRunCoordinatorDaemon.daemon_type():
-            yield PromptQueueDaemon(interval_seconds=QUEUE_ROUND_S)
+            yield PromptQueueDaemon(lambda: sensors.poll_s)
         else:
             yield create_daemon_of_type(kind, instance)
 
@@ -79,6 +81,11 @@ class PacedSensorDaemon(SensorDaemon):
         self._own_interval = dagster_sensors.is_under_min_interval
         # Dagster asks it, by this name, before a tick is begun and again in the tick's thread.
         dagster_sensors.is_under_min_interval = self._is_too_soon
+
+    @property
+    def poll_s(self) -> float:
+        """How long to wait before the next look at what may have come."""
+        return POLL_IDLE_S if self._pace.is_idle else POLL_S
 
     def core_loop(
         self,
@@ -111,7 +118,7 @@ class PacedSensorDaemon(SensorDaemon):
                 is_under_way = any(not tick.done() for tick in ticks.values())
                 round_s = min(ROUND_S, self._pace.round_s(time.time()))
                 round_at = time.monotonic() + (min(SOON_S, round_s) if is_under_way else round_s)
-            shutdown_event.wait(POLL_S)
+            shutdown_event.wait(self.poll_s)
             yield None
 
     def _look(self) -> None:
@@ -150,6 +157,10 @@ class PacedSensorDaemon(SensorDaemon):
 class PromptQueueDaemon(QueuedRunCoordinatorDaemon):
     """Dagster's daemon of the run queue, which looks through the runs only where one is queued."""
 
+    def __init__(self, poll_s: Callable[[], float]) -> None:
+        super().__init__(interval_seconds=QUEUE_ROUND_S)
+        self._poll_s = poll_s
+
     def core_loop(
         self,
         workspace_process_context: IWorkspaceProcessContext[Any],
@@ -168,7 +179,7 @@ class PromptQueueDaemon(QueuedRunCoordinatorDaemon):
                 waiting = count
             except Exception:
                 self._logger.exception("The queued runs could not be looked at.")
-            shutdown_event.wait(POLL_S)
+            shutdown_event.wait(self._poll_s())
             yield None
 
 

@@ -54,6 +54,14 @@ def test_each_row_is_for_the_sensors_that_can_do_something_about_it(
     assert {name for name, each in work_by_sensor([work]).items() if each} == sensors | runs
 
 
+def test_a_home_is_idle_once_it_was_looked_at_and_nothing_but_datasets_is_there() -> None:
+    words = Work(kind="dataset", name="datasets/words", number=3)
+    assert not UNKNOWN.is_idle
+    assert UNKNOWN.next([], 1.0).is_idle
+    assert UNKNOWN.next([words], 1.0).is_idle
+    assert not UNKNOWN.next([words, OPEN], 1.0).is_idle
+
+
 def due(pace: Pace, *, ticked_s: float, now_s: float) -> set[str]:
     return {name for name in pace.work if pace.is_due(name, ticked_s=ticked_s, now_s=now_s) is True}
 

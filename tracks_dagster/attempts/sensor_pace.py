@@ -59,6 +59,13 @@ class Pace:
         since_s = {name: now_s if name in changed else self.since_s[name] for name in by_sensor}
         return Pace(work=by_sensor, since_s=since_s)
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether the last look found no run and no eval that is open."""
+        return bool(self.work) and all(
+            each.kind == DATASET for work in self.work.values() for each in work
+        )
+
     def changed_after(self, seconds: float) -> bool:
         """Whether a sensor has had something new to look at since then."""
         return any(self.work[name] and at > seconds for name, at in self.since_s.items())

@@ -209,7 +209,10 @@ def test_a_hint_that_is_wrong_costs_time_only(
     assert ref == right
 
 
-def test_hints_that_the_disk_spoiled_are_not_believed(folder: Path, tmp_path: Path) -> None:
+def test_hints_that_the_disk_spoiled_are_not_believed(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tracks_dagster.stores.hashes.GRAIN_S", -3600.0)
     freeze_folder(FakeObjectStore(), folder, tmp_path / "hashes")
     [hints] = (tmp_path / "hashes").iterdir()
     written = hints.read_bytes()

@@ -27,9 +27,13 @@ from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.states.files_manifest import CHUNK_BYTES, cut
 
 SMALL_COUNT = 20_000
-SMALL_BYTES = 48 * 1024  # of each: a page of text, a small picture
+PAGE_KB, PICTURE_KB = (
+    48,
+    110,
+)  # of each small file: a page of text; a picture of ImageNet, on average
 LARGE_MB = 2000
 CHANGED = "000/changed.bin"  # beside them, a small file
+CHANGED_BYTES = PAGE_KB * 1024
 ROUNDS = {SMALL_COUNT: 5, 1: 3}  # files: rounds; the first warms up and is not counted
 DATASET = "bench"
 
@@ -50,7 +54,8 @@ def run() -> dict[str, float]:
     """Return all figures, by name and kind of data."""
     figures: dict[str, float] = {}
     for name, count, size_bytes in (
-        (f"{SMALL_COUNT} files", SMALL_COUNT, SMALL_BYTES),
+        (f"{SMALL_COUNT} files of {PAGE_KB} KB", SMALL_COUNT, PAGE_KB * 1024),
+        (f"{SMALL_COUNT} files of {PICTURE_KB} KB", SMALL_COUNT, PICTURE_KB * 1024),
         (f"{LARGE_MB} MB file", 1, LARGE_MB * 1_000_000),
     ):
         with tempfile.TemporaryDirectory(prefix="bench-data-", dir=Path.cwd()) as folder:
@@ -73,7 +78,7 @@ def _measure(folder: Path, count: int, size_bytes: int) -> dict[str, float]:
         times["write"].append(_timed(_write, home / "raw", total_bytes)[0])
         store = open_store(str(home / "store"))
         times["first"].append(_timed(_freeze, root, store, home)[0])
-        (root / CHANGED).write_bytes(os.urandom(SMALL_BYTES))
+        (root / CHANGED).write_bytes(os.urandom(CHANGED_BYTES))
         time.sleep(GRAIN_S + 1.0)
         seconds, frozen = _timed(_freeze, root, store, home)
         times["second"].append(seconds)
@@ -99,7 +104,7 @@ def _make_files(root: Path, count: int, size_bytes: int) -> Path:
         with path.open("wb") as made:
             for _, part_bytes in cut(size_bytes):
                 made.write(os.urandom(part_bytes))
-    (root / CHANGED).write_bytes(os.urandom(SMALL_BYTES))
+    (root / CHANGED).write_bytes(os.urandom(CHANGED_BYTES))
     return root
 
 

@@ -39,7 +39,6 @@ from tracks_dagster.training.saves.layout import Extent
 from tracks_dagster.training.saves.manifest import (
     FILES,
     FOLDER,
-    FORMAT_NAMED,
     Chunk,
     Manifest,
     Member,
@@ -254,18 +253,7 @@ def make_folder_manifest(moment: Moment, name: str, parts: Sequence[FolderPart])
         values={"name": name},
         tensors=tuple(sorted(entries.values(), key=lambda entry: entry.name)),
     )
-    return Manifest(
-        run_id=moment.run_id,
-        attempt_id=moment.attempt_id,
-        launch_id=moment.launch_id,
-        step=moment.step,
-        chunks=tuple(chunks),
-        members=members,
-        metrics=moment.metrics,
-        config_sha256=moment.config_sha256,
-        environment_sha256=moment.environment_sha256,
-        format=FORMAT_NAMED,
-    )
+    return moment.manifest(chunks, members, is_named=True)
 
 
 def _entries(

@@ -11,7 +11,7 @@ import math
 import os
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
@@ -308,6 +308,23 @@ class Moment:
         """Where the checkpoint's objects lie."""
         return object_prefix(self.run_id, self.attempt_id, self.launch_id, self.step)
 
+    def manifest(
+        self, chunks: Iterable[Chunk], members: Mapping[str, Member], *, is_named: bool
+    ) -> Manifest:
+        """Return the manifest of this step. is_named: members have names that others gave."""
+        return Manifest(
+            run_id=self.run_id,
+            attempt_id=self.attempt_id,
+            launch_id=self.launch_id,
+            step=self.step,
+            chunks=tuple(chunks),
+            members=members,
+            metrics=self.metrics,
+            config_sha256=self.config_sha256,
+            environment_sha256=self.environment_sha256,
+            format=FORMAT_NAMED if is_named else FORMAT,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class StoredPiece:
@@ -363,18 +380,7 @@ def make_manifest(
         )
         for member, kind in kinds.items()
     }
-    return Manifest(
-        run_id=moment.run_id,
-        attempt_id=moment.attempt_id,
-        launch_id=moment.launch_id,
-        step=moment.step,
-        chunks=tuple(indices),
-        members=members,
-        metrics=moment.metrics,
-        config_sha256=moment.config_sha256,
-        environment_sha256=moment.environment_sha256,
-        format=FORMAT_NAMED if moment.kinds else FORMAT,
-    )
+    return moment.manifest(indices, members, is_named=bool(moment.kinds))
 
 
 def results_to_json(results: Sequence[WriteResult]) -> Json:

@@ -162,16 +162,8 @@ if missing:
 def ask_interpreter(python: str) -> Mapping[str, Json]:
     """Return what `foresee_software` says by that interpreter; {} where it does not answer in time."""
     try:
-        done = subprocess.run(
-            [python, "-m", "tracks_dagster.training.software"],
-            env=worker_environment(),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=CHECK_S_MAX,
-            check=True,
-        )
+        done = _run(python, "-m", "tracks_dagster.training.software")
+        done.check_returncode()
         found: dict[str, Json] = json.loads(done.stdout)
     except (OSError, ValueError, subprocess.SubprocessError):
         return {}  # its gang says why it cannot start, and records what it finds
@@ -191,16 +183,7 @@ def check_interpreter(python: str, *, store_url: str) -> str:
     if path is None:
         raise InvalidInput(f"{doing}: there is no such program; write its path under python:.")
     try:
-        done = subprocess.run(
-            [path, "-c", _CHECK, *needed],
-            env=worker_environment(),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=CHECK_S_MAX,
-            check=False,
-        )
+        done = _run(path, "-c", _CHECK, *needed)
     except OSError as error:
         raise InvalidInput(f"{doing}: {error.strerror}.") from error
     except subprocess.TimeoutExpired as error:
@@ -212,3 +195,16 @@ def check_interpreter(python: str, *, store_url: str) -> str:
             f"environment: {python} -m pip install {package}"
         )
     return str(Path(path).absolute())  # a link of a venv stays one
+
+
+def _run(*command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command,
+        env=worker_environment(),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=CHECK_S_MAX,
+        check=False,
+    )

@@ -408,6 +408,12 @@ def test_light_enforces_nothing_but_what_smoke_and_canary_ask_for(house: House) 
     assert limited.gate_key == free.gate_key
 
 
+def test_a_kitchen_sink_is_promoted_by_no_profile(house: House) -> None:
+    house.policy = DEFAULT_POLICY
+    sink = house.declare(stage="kitchen_sink", config={"steps": 5000, "d_model": 16})
+    assert (sink.config["steps"], sink.promotion) == (5000, None)
+
+
 def test_drills_are_rehearsals_that_show_nothing(house: House) -> None:
     drill = house.declare(run_id="d-1", stage="smoke", drills=("preempt@23",))
     assert (drill.gate_key, drill.max_device_s, drill.config["steps"]) == (None, None, 5000)

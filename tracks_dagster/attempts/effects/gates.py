@@ -32,7 +32,7 @@ from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.retry.contracts import check_may
 from tracks_dagster.retry.policy import RetryPolicy
-from tracks_dagster.retry.stages import FULL, GATES, JUDGED, StageRule
+from tracks_dagster.retry.stages import FULL, GATES, JUDGED, KITCHEN_SINK, StageRule
 from tracks_dagster.track.bodies import CERTIFIES, RunDeclared, SkippedGates, SnapshotRef
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.records import Json
@@ -73,9 +73,10 @@ class _World:
 
 def limits_of(request: RunRequest, policy: RetryPolicy) -> StageRule | None:
     """Return the limits that the run keeps: those of its stage, where stages mean anything, or where
-    `tracks smoke` and `tracks canary` ask for them. A run with drills rehearses faults: it keeps none,
-    and shows nothing."""
-    is_kept = (request.is_limited or policy.stages.has_gates) and not request.drills
+    `tracks smoke` and `tracks canary` ask for them; a kitchen sink, whose small model nobody wants, is
+    one by any profile. A run with drills rehearses faults: it keeps none, and shows nothing."""
+    is_asked = request.is_limited or request.stage == KITCHEN_SINK
+    is_kept = (is_asked or policy.stages.has_gates) and not request.drills
     return policy.stages.rule(request.stage) if is_kept else None
 
 

@@ -454,6 +454,11 @@ FINDINGS = [
         id="imaginary parts",
     ),
     pytest.param(
+        lambda: testing.check_same(lambda x: (x, x * 1e-7), lambda x: (x, x * 2e-7), X),
+        "output[1] (3, 6): b is 2 times a",
+        id="a factor between small values",
+    ),
+    pytest.param(
         lambda: testing.check_same(lambda x: x / 0, lambda x: x / 0 * 0, X),
         "output (3, 6): ",
         id="NaN on one side",
@@ -687,6 +692,12 @@ NOTHING_WRONG = [
     pytest.param(
         lambda: testing.check_same(lambda x: {"g": None}, lambda x: {"g": x * 0}, X),
         id="no gradient, and one of 0",
+    ),
+    pytest.param(
+        lambda: testing.check_same(
+            lambda x: {"g": x, "h": x, "0": x * 1e-9}, lambda x: {"g": x, "h": x, "0": x * 0}, X
+        ),
+        id="a gradient that is 0 but for rounding",
     ),
     pytest.param(
         lambda: testing.check_same(lambda x: long_sum(x, 1), lambda x: long_sum(x, 64), WIDE),

@@ -135,13 +135,18 @@ def dense(tensor: torch.Tensor) -> torch.Tensor:
     return tensor if tensor.layout is torch.strided else tensor.to_dense()
 
 
-def rounding(tensor: torch.Tensor) -> float:
-    """Return a change that rounding alone may make."""
+def largest(tensor: torch.Tensor) -> float:
+    """Return the largest absolute value that is finite, 0 where there is none."""
+    finite = tensor[tensor.isfinite()].abs()
+    return float(finite.max()) if finite.numel() else 0.0
+
+
+def rounding(tensor: torch.Tensor, size: float = 0.0) -> float:
+    """Return a change that rounding alone may make of a tensor, or of values as large as `size`."""
     if not (tensor.is_floating_point() or tensor.is_complex()):
         return 0.0
-    finite = tensor[tensor.isfinite()].abs()
-    largest = float(finite.max()) if finite.numel() else 0.0
-    return min(ROUNDINGS * torch.finfo(tensor.dtype).eps, ROUNDING_SHARE_MAX) * largest
+    share = min(ROUNDINGS * torch.finfo(tensor.dtype).eps, ROUNDING_SHARE_MAX)
+    return share * max(largest(tensor), size)
 
 
 def module(model: object) -> nn.Module:

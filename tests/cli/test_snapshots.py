@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import sys
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from tests.bodies import BEGIN
 from tests.cli.conftest import Call
 from tests.histories import History
 from tests.stories import RUN_ID, Story
+from tracks_dagster.cli import main
 from tracks_dagster.settings import Settings
 from tracks_dagster.track.bodies import SnapshotRef
 from tracks_dagster.track.records import Kind
@@ -110,7 +113,7 @@ def test_files_of_ones_own_are_added_listed_and_found_by_sql(
     (tmp_path / "in" / "train.bin").write_bytes(b"abc")
     told = call("snapshots", "add", "mine", str(tmp_path / "in"))
     assert told.exit_code == 0, told.output
-    assert "of mine: 1 files, 3 bytes; 3 bytes were new. 0 checks passed." in told.stdout
+    assert told.stdout.endswith("of mine: 1 file, 3 bytes; 3 bytes were new.\n")
     again = json.loads(
         call("snapshots", "add", "mine", str(tmp_path / "in"), "--in-place", "--json").stdout
     )
@@ -120,3 +123,17 @@ def test_files_of_ones_own_are_added_listed_and_found_by_sql(
     told = call("snapshots", "add", "mine", str(tmp_path / "nowhere"))
     assert told.exit_code == 2
     assert "There is no file or folder" in told.stderr
+
+
+def test_the_bar_of_a_terminal_is_drawn_and_not_spelled_out(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "train.bin").write_bytes(b"abc")
+    monkeypatch.setenv("TERM", "xterm-256color")
+    with CliRunner().isolation() as (_, stderr, _):
+        monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+        main(["snapshots", "add", "mine", str(tmp_path / "train.bin")], standalone_mode=False)
+        drawn = stderr.getvalue().decode()
+    assert "freezing 1 file " in drawn
+    assert "\x1b[" in drawn
+    assert "\\x1b" not in drawn

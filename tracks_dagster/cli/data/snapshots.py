@@ -19,6 +19,7 @@ from tracks_dagster.cli.common import (
     print_recorded,
     print_table,
 )
+from tracks_dagster.cli.terminal import console
 from tracks_dagster.data.effects.datasets.catalog import ShippedDatasets
 from tracks_dagster.data.effects.own_checks import read_checks
 from tracks_dagster.data.effects.snapshots import add_files
@@ -37,6 +38,7 @@ from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.records import Json
 from tracks_dagster.track.text.nearest import did_you_mean
 from tracks_dagster.track.text.safe_text import check_words
+from tracks_dagster.track.text.units import counted
 from tracks_dagster.wiring import open_tracks
 
 _SNAPSHOT_TITLES = (
@@ -88,12 +90,12 @@ def add(dataset: str, place: str, in_place: bool, checks_file: Path | None, as_j
         )
     body = added.body
     stays = f", which stay in {body.in_place}" if body.in_place else ""
-    what = f"{body.file_count} files, {body.total_bytes} bytes{stays}"
+    what = f"{counted(body.file_count or 0, 'file')}, {body.total_bytes} bytes{stays}"
     how = f"{added.written_bytes} bytes were new" if not in_place else "nothing was copied"
     is_there = "" if added.is_new else " It was there already."
+    checked = f" {counted(len(added.passed), 'check')} passed." if added.passed else ""
     print_answer(
-        f"Snapshot {body.snapshot_id[:12]} of {dataset}: {what}; {how}.{is_there} "
-        f"{len(added.passed)} checks passed.",
+        f"Snapshot {body.snapshot_id[:12]} of {dataset}: {what}; {how}.{is_there}{checked}",
         {
             "snapshot": to_json(body),
             "is_new": added.is_new,
@@ -110,15 +112,14 @@ def _bytes_bar() -> Iterator[tuple[Callable[[int, int], None], Callable[[int], N
     if not sys.stderr.isatty():
         yield lambda files, total: None, lambda done: None
         return
-    from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
-    with Progress(*columns, TransferSpeedColumn(), console=Console(stderr=True)) as bar:
+    with Progress(*columns, TransferSpeedColumn(), console=console(sys.stderr)) as bar:
         task = bar.add_task("looking at the files", total=None)
         yield (
             lambda files, total: bar.update(
-                task, description=f"freezing {files} files", total=total
+                task, description=f"freezing {counted(files, 'file')}", total=total
             ),
             lambda done: bar.advance(task, done),
         )

@@ -39,12 +39,18 @@ def damage(home: Path, story: Story, index: int) -> Path:
     return chunk
 
 
-def test_the_list_says_why_each_checkpoint_is_kept(long_story: Story, call: Call) -> None:
+def test_the_list_says_why_each_checkpoint_is_kept(
+    long_story: Story, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rows = json.loads(call("checkpoints", "list", RUN_ID, "--json").stdout)
     assert [row["step"] for row in rows] == [10, 20, 30, 40, 50]
     assert "number 1 of the last 3" in rows[-1]["why"]
     assert "not verified by a read yet" in rows[0]["why"][-1]
-    assert "not yet" in call("checkpoints", "list", RUN_ID).stdout
+    monkeypatch.setenv("COLUMNS", "80")
+    shown = call("checkpoints", "list", RUN_ID).stdout
+    assert "not yet" in shown
+    assert max(map(len, shown.splitlines())) <= 80
+    assert "number 1 of the last 3" in shown  # in one line: a column of its own would be too narrow
 
 
 def test_verify_records_what_it_read(long_story: Story, call: Call) -> None:

@@ -21,6 +21,7 @@ from tracks_dagster.cli.common import (
     print_recorded,
     print_table,
     run_argument,
+    text_width,
 )
 from tracks_dagster.cli.data.checkpoint_upkeep import (
     advise_on_cadence,
@@ -46,7 +47,7 @@ from tracks_dagster.track.states.run_state import CheckpointState, find_at
 from tracks_dagster.track.text.safe_text import check_words
 from tracks_dagster.training.saves.export import ExportedFolder, export_checkpoint
 
-_TITLES = ("attempt", "step", "status", "saved at", "bytes", "verified", "manifest", "why")
+_TITLES = ("attempt", "step", "status", "saved at", "bytes", "verified", "manifest")
 WAIT_S = 300.0
 WAIT_S_MAX = 24 * 3600.0
 
@@ -85,6 +86,10 @@ def list_checkpoints(run_id: str, as_json: bool) -> None:
         click.echo(f"Training run {run_id} has committed no checkpoint yet.")
     else:
         print_table(_TITLES, map(_cells, rows))
+        click.echo("\nwhy each is there")
+        for row in rows:
+            if row["why"]:
+                click.echo(_why(row))
     if not as_json:
         for sentence in describe_sources(holds, state):
             click.echo(sentence)
@@ -136,8 +141,13 @@ def _cells(row: dict[str, Json]) -> tuple[str, ...]:
         str(row["total_bytes"]),
         "yes" if row["verified_at"] else "not yet",
         row["ref"]["manifest_sha256"][:12],
-        "; ".join(row["why"]),
     )
+
+
+def _why(row: dict[str, Json]) -> str:
+    """Return why a checkpoint is there, below the table: beside it a terminal has no room."""
+    words = f"step {row['step']} of attempt {row['attempt_id']}: {'; '.join(row['why'])}"
+    return click.wrap_text(words, text_width(), subsequent_indent="  ")
 
 
 @checkpoints_command.command("save")

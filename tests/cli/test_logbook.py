@@ -61,7 +61,7 @@ def test_nothing_found_is_bad_news_and_says_what_else_can_be_searched(
     assert "--deep" in told.stdout
     deep = call("search", "traceback", "--deep")
     assert deep.exit_code == 0
-    assert "The evidence of 3 ended attempt(s) was read." in deep.stdout
+    assert "The evidence of 3 ended attempts was read." in deep.stdout
 
 
 def test_a_search_is_narrowed_and_cut(story: Story, call: Call) -> None:

@@ -251,7 +251,7 @@ def test_every_record_of_a_whole_run_has_a_sentence(story: Story) -> None:
     story.whole()
     told = [sentence(record) for record in story.history.records]
     assert all(told)
-    assert told[0].startswith("run declared: gpt, 40 steps on 1 rank(s)")
+    assert told[0].startswith("run declared: gpt, 40 steps on 1 rank;")
     assert "attempt 1 ended after step 23: preempted. The machine was taken" in "\n".join(told)
     assert "attempt 3 opened by tests, from step 30, micro_batch 4 → 2, accumulation 6 → 12" in told
     assert "checkpoint committed at step 40 (interval)" in told

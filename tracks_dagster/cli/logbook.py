@@ -33,6 +33,7 @@ from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.names import attempt_key
 from tracks_dagster.track.text import units
 from tracks_dagster.track.text.safe_text import check_words, one_line
+from tracks_dagster.track.text.units import counted
 from tracks_dagster.wiring import utc_now
 
 HITS = 50
@@ -109,10 +110,10 @@ def _text(found: Found, *, deep: bool) -> str:
     if found.is_cut:
         lines.append("There is more: give more words, --last, --run or a larger --limit.")
     if found.evidence_read is not None:
-        lines.append(f"The evidence of {found.evidence_read} ended attempt(s) was read.")
+        lines.append(f"The evidence of {counted(found.evidence_read, 'ended attempt')} was read.")
     if found.evidence_left:
         lines.append(
-            f"{found.evidence_left} older one(s) were not: {EVIDENCE_READ_MAX} are read at most; "
+            f"Not read: {found.evidence_left} older. {EVIDENCE_READ_MAX} are read at most; "
             "narrow it with --run or --last."
         )
     if found.unread:

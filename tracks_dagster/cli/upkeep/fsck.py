@@ -25,6 +25,7 @@ from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.errors import LedgerError, StoreUnsuitable
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.states.checkpoints import CheckpointRef
+from tracks_dagster.track.text.units import counted
 from tracks_dagster.training.saves.manifest import read_manifest, verify_checkpoint
 from tracks_dagster.wiring import reindex
 
@@ -85,13 +86,13 @@ def _fsck_archive(path: Path) -> Checked:
 
 
 def _text(checked: Checked) -> str:
-    counted = (
+    checks = (
         f"Checked {checked.track_count} tracks with {checked.record_count} records, "
         f"{checked.checkpoint_count} checkpoints, {checked.snapshot_count} snapshots: "
     )
     if not checked.findings:
-        return counted + "everything holds."
-    lines = [counted + f"{len(checked.findings)} finding(s)."]
+        return checks + "everything holds."
+    lines = [f"{checks}{counted(len(checked.findings), 'finding')}."]
     for finding in checked.findings:
         lines += ["", finding.where, f"  {finding.meaning}", f"  To do: {finding.to_do}"]
     return "\n".join(lines)

@@ -33,6 +33,7 @@ from tracks_dagster.track.records import Kind, Record
 from tracks_dagster.track.roles import STEPS, value_of
 from tracks_dagster.track.states.checkpoints import checkpoint_at
 from tracks_dagster.track.text.safe_text import one_line
+from tracks_dagster.track.text.units import counted
 
 
 def sentence(record: Record) -> str:
@@ -47,10 +48,8 @@ def _declared(record: Record) -> str:
     steps = value_of(body.config, body.roles, STEPS)
     count = "" if steps is None else f"{steps} steps "
     skipped = "" if body.skipped is None else f"; {skipped_words(body.skipped)}"
-    return (
-        f"run declared: {body.model_family}, {count}on {body.compute.ranks} rank(s){branch}; "
-        f"{body.intent}{skipped}"
-    )
+    ranks = counted(body.compute.ranks, "rank")
+    return f"run declared: {body.model_family}, {count}on {ranks}{branch}; {body.intent}{skipped}"
 
 
 def _opened(record: Record) -> str:
@@ -64,7 +63,7 @@ def _opened(record: Record) -> str:
 def _placed(record: Record) -> str:
     body = from_json(AttemptPlaced, record.body)
     nodes = ", ".join(nodes_of(body))
-    return f"attempt {record.attempt_id} placed: {body.world_size} rank(s) on {nodes}"
+    return f"attempt {record.attempt_id} placed: {counted(body.world_size, 'rank')} on {nodes}"
 
 
 def _restored(record: Record) -> str:

@@ -55,6 +55,7 @@ from tracks_dagster.track.states.checkpoints import checkpoint_at
 from tracks_dagster.track.states.run_state import RunState, stored_code_sha256
 from tracks_dagster.track.text.private_files import file_mode
 from tracks_dagster.track.text.safe_text import visible
+from tracks_dagster.track.text.units import counted
 
 TEMPLATE = "report.html"
 EXPLAINED_MAX = 40  # attempts, the newest; the others are in the tables
@@ -190,8 +191,9 @@ def _facts(state: RunState) -> str:
     source = declared.branched_from
     branch = f"; a branch of {checkpoint_at(source)}" if source is not None else ""
     named = "" if declared.workload_class is None else f", class {declared.workload_class}"
+    ranks = counted(declared.compute.ranks, "rank")
     return (
-        f"{declared.model_family}, stage {declared.stage}{named}, {declared.compute.ranks} rank(s) of "
+        f"{declared.model_family}, stage {declared.stage}{named}, {ranks} of "
         f"{declared.compute.device_class}; declared {clock(state.declared_at)} by "
         f"{declared.owner} ({declared.team}); {_data(declared.snapshot)}; code {code[:12]}{branch}"
     )

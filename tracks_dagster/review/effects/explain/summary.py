@@ -38,6 +38,7 @@ from tracks_dagster.review.effects.explain.text import (
 )
 from tracks_dagster.track.states.checkpoints import CheckpointRef
 from tracks_dagster.track.text.safe_text import one_line
+from tracks_dagster.track.text.units import counted
 
 LINES_MAX = 25  # a terminal of the usual height shows all of it, with the prompt
 QUOTED_MAX = 2  # lines of what programs printed
@@ -183,7 +184,9 @@ def _cost(cost: Cost) -> Iterator[str]:
     seconds = sum(cost.seconds.values())
     total_s = sum(cost.device_seconds_by.values())
     devices = (
-        f"{total_s / 3600:.2f} device hours" if total_s >= 3600 else f"{total_s:.0f} device seconds"
+        f"{total_s / 3600:.2f} device hours"
+        if total_s >= 3600
+        else counted(round(total_s), "device second")
     )
     kind = f" ({cost.accelerator})" if cost.accelerator else ""
     yield (

@@ -43,6 +43,7 @@ def test_an_empty_folder_becomes_a_project_that_can_be_run(
 ) -> None:
     done = call("init")
     assert "my-model-2 starts train.py. Its config: steps, lr," in done.stdout
+    assert "No key means" not in done.stdout
     project = read_project(folder)
     assert (project.name, project.entry) == ("my-model-2", ("train.py",))
     assert project.cadence == CheckpointCadence(every_steps=100, every_s=600.0)
@@ -65,6 +66,8 @@ def test_a_script_of_ones_own_gives_its_arguments_and_stays_as_it_is(
     assert said["written"] == ["tracks.yaml"]
     project = read_project(folder)
     assert project.entry == ("train.py", "--max-iters={max_iters}", "--lr={lr}")
+    written = (folder / "tracks.yaml").read_text()
+    assert "\nentry: train.py --max-iters={max_iters} --lr={lr}\n" in written
     assert {name: key.default for name, key in project.keys.items()} == {
         "max_iters": 600,
         "lr": 0.1,
@@ -72,6 +75,17 @@ def test_a_script_of_ones_own_gives_its_arguments_and_stays_as_it_is(
     assert (project.roles["steps"], project.ranks) == ("max_iters", 2)
     assert project.cadence == CheckpointCadence(every_steps=7)
     assert (folder / "train.py").read_text() == ARGPARSE
+
+
+def test_it_says_what_a_script_of_ones_own_still_needs(folder: Path, call: Call) -> None:
+    (folder / "train.py").write_text(ARGPARSE)
+    said = call("init", "--key", "steps=max_iters").stdout
+    assert "train.py does not join an attempt yet: docs/join.md" in said
+    assert "No key means micro_batch" in said
+    assert "No key means steps" not in said
+    (folder / "tracks.yaml").unlink()
+    (folder / "train.py").write_text(f"from tracks_dagster.training import attempt\n{ARGPARSE}")
+    assert "does not join" not in call("init").stdout
 
 
 def test_on_a_terminal_it_asks_and_takes_what_is_offered(

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from tracks_dagster.track.records import Json
 
-HEAD = "# What `tracks run` does in this folder. docs/runs.md says more about every key.\n"
+HEAD = "# What `tracks run` does in this folder. docs/project.md says more about every key.\n"
 
 _WORD = re.compile(r"(?:\./)?\.?[A-Za-z][\w.-]*(?:/[\w.-]+)*")
 _COMMAND = re.compile(r"(?:\./)?[A-Za-z][\w./-]*(?: [\w./={}-]+)*")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 import click
@@ -15,14 +17,14 @@ from click.core import ParameterSource
 from tracks_dagster.cli.common import as_json, parse_settings, print_answer
 from tracks_dagster.cli.start.init_policy import write_policy
 from tracks_dagster.data.effects.project_file import FILE, parse_project, slug
-from tracks_dagster.data.project import parse_entry, script_of
+from tracks_dagster.data.project import Project, parse_entry, script_of
 from tracks_dagster.data.project_text import render_project
 from tracks_dagster.data.script_config import ScriptConfig, read_script_config
 from tracks_dagster.retry.policy_text import QUESTIONS
 from tracks_dagster.track.effects.settings_file import parse_settings as parse_file
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.records import Json
-from tracks_dagster.track.roles import ROLES
+from tracks_dagster.track.roles import MICRO_BATCH, ROLES, STEPS
 from tracks_dagster.track.text.nearest import unknown
 
 SCRIPT = "train.py"
@@ -37,7 +39,14 @@ CODE = (
     "*.ipynb",
 )  # where a folder has none, the starter helps
 SCRIPTS_NAMED_MAX = 5
+ENTRY_CHARACTERS = 60  # of an entry in the answer; the file has all of it
 SOURCE_BYTES_MAX = 1024 * 1024
+_PLAIN = re.compile(r"[\w.,:/@%+={}-]+")  # what a shell, and the file, take as it is
+PACKAGE = "tracks_dagster"  # what a script that joins imports
+WANTED = {  # of the roles that a key may have, those without which a run cannot be shortened or shrunk
+    STEPS: "a smoke cannot end after its 20 steps",
+    MICRO_BATCH: "an out-of-memory cannot be retried with half of it",
+}
 EVERY_STEPS = 100  # where nobody says how often to save
 EVERY = "10min"
 
@@ -155,10 +164,11 @@ def _write_project(given: _Given, *, is_asking: bool, as_json: bool) -> None:
     if is_asking:
         given = _with_replies(given)
     values = _values(given, words, is_starter=is_starter)
-    _write(folder, render_project(values), is_starter=is_starter)
+    project = _write(folder, render_project(values), is_starter=is_starter)
     written = [FILE, *([SCRIPT] if is_starter else [])]
     facts = {"folder": str(folder.absolute()), "written": written, **values}
-    print_answer(_describe(folder, values, is_starter=is_starter), facts, as_json=as_json)
+    lines = [_describe(folder, values, is_starter=is_starter), *_missing(folder, project)]
+    print_answer("\n".join(lines), facts, as_json=as_json)
 
 
 def _check_free(folder: Path) -> None:
@@ -193,7 +203,7 @@ def _values(given: _Given, words: tuple[str, ...], *, is_starter: bool) -> dict[
     return {
         "version": 1,
         "name": given.name or _default_name(given.folder),
-        "entry": shlex.join((*words, *([] if is_own else found.arguments))),
+        "entry": _as_text((*words, *([] if is_own else found.arguments))),
         "config": given.config if is_own else {**found.keys, **settings} or None,
         "keys": _roles(given.roles) or None,
         "dataset": given.dataset,
@@ -204,6 +214,11 @@ def _values(given: _Given, words: tuple[str, ...], *, is_starter: bool) -> dict[
         "promotion": STARTER_PROMOTION if is_starter else None,
         "python": given.python,
     }
+
+
+def _as_text(words: tuple[str, ...]) -> str:
+    """Return the entry as `tracks.yaml` has it; a word with a placeholder needs no quotes."""
+    return " ".join(each if _PLAIN.fullmatch(each) else shlex.quote(each) for each in words)
 
 
 def _ask(question: str, default: str) -> str:
@@ -261,12 +276,16 @@ def _script_config(folder: Path, entry: tuple[str, ...], *, is_starter: bool) ->
     script = script_of(entry)
     if len(entry) != 1 or script is None:
         return ScriptConfig()
-    path = STARTER if is_starter else folder / script
+    return read_script_config(_source(STARTER if is_starter else folder / script))
+
+
+def _source(path: Path) -> str:
+    """Return a script's text; empty where it cannot be read: the check of the entry says why."""
     try:
         with path.open("rb") as file:
-            return read_script_config(file.read(SOURCE_BYTES_MAX).decode("utf-8"))
+            return file.read(SOURCE_BYTES_MAX).decode("utf-8")
     except (OSError, UnicodeDecodeError):
-        return ScriptConfig()  # that it is not there is said of the entry
+        return ""
 
 
 def _roles(pairs: tuple[str, ...]) -> Mapping[str, str]:
@@ -291,8 +310,9 @@ def _cadence(every_steps: int | None, every_s: float | None) -> Mapping[str, Jso
     return {name: value for name, value in given.items() if value is not None}
 
 
-def _write(folder: Path, text: str, *, is_starter: bool) -> None:
-    """Write the files, all of them or none; raises InvalidInput for text that is no project file."""
+def _write(folder: Path, text: str, *, is_starter: bool) -> Project:
+    """Write the files, all of them or none, and return the project that they make; raises InvalidInput
+    for text that is no project file."""
     made: list[Path] = []
     try:
         if not folder.exists():
@@ -301,8 +321,9 @@ def _write(folder: Path, text: str, *, is_starter: bool) -> None:
         if is_starter:
             _write_new(folder / SCRIPT, STARTER.read_text(encoding="utf-8"))
             made.append(folder / SCRIPT)
-        _check(text, folder)
+        project = _parsed(text, folder)
         _write_new(folder / FILE, text)
+        return project
     except (InvalidInput, OSError) as error:
         for path in reversed(made):
             path.rmdir() if path.is_dir() else path.unlink()
@@ -318,21 +339,33 @@ def _write_new(path: Path, text: str) -> None:
         file.write(text)
 
 
-def _check(text: str, folder: Path) -> None:
-    """Raise InvalidInput where `tracks run` would not take the text for the project of `folder`."""
+def _parsed(text: str, folder: Path) -> Project:
+    """Return the project; raises InvalidInput where `tracks run` would not take the text for one."""
     file = parse_file(text, FILE)
-    parse_project(file, folder)
-    if file.problems:
+    project = parse_project(file, folder)
+    if file.problems or project is None:
         listed = " ".join(problem.words for problem in sorted(file.problems))
         raise InvalidInput(f"No {FILE} was written: {listed}")
+    return project
 
 
 def _describe(folder: Path, values: Mapping[str, Json], *, is_starter: bool) -> str:
     config = values["config"]
+    entry = shorten(str(values["entry"]), ENTRY_CHARACTERS, placeholder=" …")
     listed = ", ".join(config) if isinstance(config, Mapping) else config
     keys = f"Its config: {listed}." if config else "It has no config keys yet."
     script = f" {SCRIPT} is an example to replace by your own." if is_starter else ""
     return (
-        f"Wrote {folder / FILE}: {values['name']} starts {values['entry']}. {keys}{script} "
+        f"Wrote {folder / FILE}: {values['name']} starts {entry}. {keys}{script} "
         "Look at it, then `tracks run`."
     )
+
+
+def _missing(folder: Path, project: Project) -> Iterator[str]:
+    """Yield what a person still has to write: which keys mean what, the lines that join."""
+    for role, why in WANTED.items():
+        if project.keys and role not in project.roles:
+            yield f"No key means {role}, so {why}: name yours in {FILE}, keys: {{{role}: KEY}}."
+    script = script_of(project.entry)
+    if script is not None and script.suffix == ".py" and PACKAGE not in _source(folder / script):
+        yield f"{script} does not join an attempt yet: docs/join.md shows which lines it needs."

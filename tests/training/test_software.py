@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from importlib.metadata import distributions
@@ -52,6 +53,28 @@ def test_it_is_foreseen_without_importing_torch() -> None:
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
     assert done.stdout.split() == [torch.__version__, "False", "False"]
+
+
+def test_the_version_of_torch_is_the_one_that_it_says_itself_not_that_of_its_wheel(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "torch").mkdir()  # as PyPI has it: the wheel does not say which CUDA it is for
+    (tmp_path / "torch" / "__init__.py").touch()
+    (tmp_path / "torch" / "version.py").write_text("__version__ = '2.14.1+cu130'\ncuda = '13.0'\n")
+    (tmp_path / "torch-2.14.1.dist-info").mkdir()
+    (tmp_path / "torch-2.14.1.dist-info" / "METADATA").write_text("Name: torch\nVersion: 2.14.1\n")
+    script = (
+        "from tracks_dagster.training.software import foresee_software;"
+        "found = foresee_software({}); print(found['torch'], found['cuda'])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{PACKAGE.parent}"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.split() == ["2.14.1+cu130", "13.0"]
 
 
 def test_of_stored_code_its_own_digest_is_recorded_and_nothing_of_this_checkout() -> None:

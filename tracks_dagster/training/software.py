@@ -33,10 +33,11 @@ def foresee_software(environ: Mapping[str, str]) -> dict[str, Json]:
     A library that is not installed is None. threads: of a rank on the CPU.
     """
     threads = environ.get("OMP_NUM_THREADS") or str(THREADS_DEFAULT)
+    torch = _torch()
     return {
         "python": platform.python_version(),
-        "torch": _version("torch"),
-        "cuda": _cuda_version(),
+        "torch": torch.get("__version__"),
+        "cuda": torch.get("cuda"),
         "numpy": _version("numpy"),
         TRACKS: _version(TRACKS),
         "platform": platform_name(),
@@ -83,14 +84,16 @@ def _version(distribution: str) -> str | None:
         return None
 
 
-def _cuda_version() -> str | None:
-    """Return the CUDA version that torch was built for, from its own generated `version.py`."""
+def _torch() -> Mapping[str, str | None]:
+    """Return what torch says of itself in its own generated `version.py`, {} where there is none.
+
+    Its wheel does not have all of it: on PyPI 2.14.1 is torch.__version__ 2.14.1+cu130.
+    """
     spec = find_spec("torch")
     if spec is None or spec.origin is None:
-        return None
+        return {}
     path = Path(spec.origin).with_name("version.py")
-    cuda: str | None = runpy.run_path(str(path)).get("cuda") if path.exists() else None
-    return cuda
+    return runpy.run_path(str(path)) if path.exists() else {}
 
 
 if __name__ == "__main__":  # another interpreter's supervisor asks it so

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,7 +28,8 @@ SCRIPT = """
     from tracks_dagster.training import attempt  # +
 
     max_iters = 8
-    fail_at, stop_at = (int(os.environ.get(name, -1)) for name in ("FAIL_AT", "STOP_AT"))
+    asked = ("FAIL_AT", "STOP_AT", "EVALUATE_AT")
+    fail_at, stop_at, evaluate_at = (int(os.environ.get(name, -1)) for name in asked)
     a = attempt.joined()  # +
     ddp = int(os.environ.get("RANK", -1)) != -1
     seed_offset = int(os.environ["RANK"]) if ddp else 0
@@ -55,6 +57,8 @@ SCRIPT = """
         a.report(iter_num, loss=loss)  # +
         if iter_num == 3:
             a.save_soon()
+        if iter_num == evaluate_at:  # its workers are forked of this process, and end before it
+            list(torch.utils.data.DataLoader(range(4), num_workers=2))
         if iter_num == stop_at:
             break
     if ddp:
@@ -101,25 +105,36 @@ def train_alone(script: Path, **variables: str) -> subprocess.CompletedProcess[s
     )
 
 
+def records_beside(script: Path) -> list[dict[str, Any]]:
+    log = script.parent / f".tracks-notebook/store/runs/{RUN_ID}/log"
+    return [json.loads(path.read_bytes()) for path in sorted(log.iterdir())]
+
+
+def saved(records: list[dict[str, Any]]) -> list[tuple[int, str]]:
+    return [
+        (each["body"]["ref"]["step"], each["body"]["trigger"])
+        for each in records
+        if each["kind"] == "checkpoint_committed"
+    ]
+
+
 def test_without_them_it_trains_alone_and_its_end_is_told_whatever_it_is(script: Path) -> None:
     failed = train_alone(script, FAIL_AT="6")
     assert failed.returncode == 1
     assert "ValueError: on purpose" in failed.stderr
     stopped = train_alone(script, STOP_AT="7")
     assert (stopped.returncode, stopped.stderr) == (0, "")
-    records = [
-        json.loads(path.read_bytes())
-        for path in sorted((script.parent / f".tracks-notebook/store/runs/{RUN_ID}/log").iterdir())
-    ]
+    records = records_beside(script)
     ends = [each["body"] for each in records if each["kind"] == "attempt_ended"]
     assert [(end["reason"], end["last_step"]) for end in ends] == [
         ("code_error", 5),
         ("early_stopped", 7),
     ]
     restored = [each["body"]["step"] for each in records if each["kind"] == "attempt_restored"]
-    saved = [
-        (each["body"]["ref"]["step"], each["body"]["trigger"])
-        for each in records
-        if each["kind"] == "checkpoint_committed"
-    ]
-    assert (restored, saved) == ([0, 4], [(4, "demand"), (7, "final")])
+    assert (restored, saved(records)) == ([0, 4], [(4, "demand"), (7, "final")])
+
+
+def test_a_process_that_the_script_forked_ends_without_a_word_on_the_attempt(script: Path) -> None:
+    done = train_alone(script, EVALUATE_AT="6")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert saved(records_beside(script)) == [(4, "demand"), (8, "final")]

@@ -118,11 +118,12 @@ def joined(*, config: Mapping[str, Json] | None = None, folder: Path = ALONE_FOL
     session = join(config=config, folder=folder)
     attempt = session.__enter__()
     print_error = sys.excepthook
-    is_over = False
+    is_over, joined_by = False, os.getpid()
 
     def end(error: BaseException | None) -> None:
         nonlocal is_over
-        if is_over:
+        # A loader's worker is forked with these hooks: its end is not that of the attempt.
+        if is_over or os.getpid() != joined_by:
             return
         is_over = True
         code = None

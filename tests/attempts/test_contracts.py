@@ -198,8 +198,8 @@ def test_a_run_costs_no_more_than_the_policy_has(data: Story, tracks: Tracks) ->
     words = refusal(tracks, text, replace(REQUEST, max_cost=500.0))
     assert words == (
         "Refused by policy cost.max_cost: a max cost of 500 is more than 200, the most for a run. By "
-        "governance.may_raise_cap leads (grace) may. It goes by the name that is given: a record, not "
-        "a log-in."
+        "governance.may_raise_cap only leads (grace) may. Names are taken as given: a record, not a "
+        "log-in."
     )
     assert declare(tracks, REQUEST, policy=policy_of(text)).max_cost == 200.0
     more = replace(REQUEST, run_id="r-2", owner="grace", max_cost=500.0)
@@ -382,14 +382,14 @@ def test_only_who_is_named_promotes_and_waives(tracks: Tracks, store: FakeObject
     with pytest.raises(InvalidInput) as refused:
         promote(world, ref, alias="best", by="bob", why="It reads well.")
     assert (
-        "Refused by policy governance.may_promote: bob may not promote r-1: leads (grace) may. It "
-        "goes by the name that is given: a record, not a log-in" in str(refused.value)
+        "Refused by policy governance.may_promote: bob may not promote r-1: only leads (grace) "
+        "may. Names are taken as given: a record, not a log-in" in str(refused.value)
     )
     assert promote(world, ref, alias="best", by="grace", why="It reads well.").promoted
     may = world.policy.contracts.governance
     owner = tracks.run("r-1").declared.owner
     with pytest.raises(
-        InvalidInput, match=re.escape(f"the run's owner ({owner}), leads (grace) may")
+        InvalidInput, match=re.escape(f"only the run's owner ({owner}), leads (grace) may")
     ):
         waive(tracks, "r-1", "heldout-loss", by="bob", why="slow", governance=may)
     waive(tracks, "r-1", "heldout-loss", by=owner, why="slow", governance=may)

@@ -93,6 +93,11 @@ def test_a_word_has_one_meaning() -> None:
     assert len(words) == len(set(words)) == len(GLOSSARY)
 
 
+def test_a_meaning_needs_no_other_line_of_the_page() -> None:
+    of_another = re.compile(r"(it|its|them|these|those|all of these|one of them|the same)\b")
+    assert [word for word, meaning in GLOSSARY.items() if of_another.match(meaning)] == []
+
+
 @pytest.mark.parametrize("word", DESIGN)
 def test_the_words_of_the_design_are_in_it(word: str) -> None:
     assert word in GLOSSARY

@@ -1,8 +1,8 @@
-"""What the policy asks of runs beside their retries: of a declaration, of a valid run, of a promotion.
+"""What the policy asks of a declaration, of a valid run and of a promotion.
 
 Each section of policy.yaml that asks for something is one class here; by default none does. A
 violation is refused, or marked, with the rule's name: `Refused by policy submission.required_fields:
-on_call is missing.` Who may do what goes by the names that people give: a record, not a log-in. Pure.
+on_call is missing.` Names of people are taken as given: a record, not a log-in. Pure.
 """
 
 from __future__ import annotations
@@ -346,8 +346,10 @@ def is_among(governance: Governance, act: str, by: str, owner: str) -> bool:
 
 
 def _who_may(governance: Governance, act: str, owner: str) -> str:
-    who = ", ".join(_who(governance, name, owner) for name in getattr(governance, act)) or "nobody"
-    return f"{who} may. It goes by the name that is given: a record, not a log-in."
+    who = ", ".join(_who(governance, name, owner) for name in getattr(governance, act))
+    if not who:
+        return "nobody may."
+    return f"only {who} may. Names are taken as given: a record, not a log-in."
 
 
 def _who(governance: Governance, name: str, owner: str) -> str:

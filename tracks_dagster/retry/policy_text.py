@@ -1,6 +1,6 @@
 """The text of a new `policy.yaml`: six questions, and the lines that their answers ask for. Pure.
 
-Every section is there: one of which nothing is asked as a comment, so that the file is its own manual.
+Every section is in the file. One without a rule is a comment that shows an example.
 """
 
 from __future__ import annotations

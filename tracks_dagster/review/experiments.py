@@ -42,7 +42,7 @@ class ExperimentRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """One setting that a run has otherwise than the baseline; None on the side that lacks it."""
+    """One setting in which a run differs from the baseline; None on the side that lacks it."""
 
     name: str
     before: Json
@@ -87,7 +87,7 @@ def differing(given: Sequence[Settings]) -> list[str]:
 
 
 def changes(run: ExperimentRun, baseline: ExperimentRun) -> tuple[Change, ...]:
-    """Return what the run has otherwise than the baseline, and nothing else."""
+    """Return the settings in which the run differs from the baseline."""
     a, b = dict(baseline.settings), dict(run.settings)
     if baseline.environment and run.environment:
         a, b = {**baseline.environment, **a}, {**run.environment, **b}

@@ -62,7 +62,7 @@ def diff_command(
     Metrics are not compared across versions of an eval, across eval snapshots, or across seeds with
     only one eval each. Then everything else is shown, and the exit code is 1.
 
-    With --experiment: its runs, what each has otherwise than the baseline, and what came of it.
+    With --experiment: its runs, how each differs from the baseline, and what came of it.
     """
     settings = settings_for(archive)
     if experiment is not None:
@@ -88,7 +88,7 @@ def _print(found: Comparison) -> None:
         titles = ("eval", "metric", "A", "B", "B − A", "remark")
         print_table(titles, map(_eval_cells, found.evals))
     for refused in found.refused:
-        click.echo(f"\n{refused} --force shows the values all the same, labelled.")
+        click.echo(f"\n{refused} --force shows the values anyway, labelled.")
 
 
 def _experiment(

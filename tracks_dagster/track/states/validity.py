@@ -1,6 +1,6 @@
 """Whether a run counts as valid: it has left what the policy asked for when it was declared. Pure.
 
-A run of which nothing was asked is valid. One that still trains is not yet what it has not left yet.
+A run of which nothing was asked is valid. One that still trains is not valid before it has left all.
 """
 
 from __future__ import annotations

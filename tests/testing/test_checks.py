@@ -376,6 +376,13 @@ FINDINGS = [
         id="such targets, and an output that is meant for no loss",
     ),
     pytest.param(
+        lambda: testing.check_overfits_one_batch(
+            m := Mlp(), lambda: F.cross_entropy(m(X), torch.arange(3)), steps=9
+        ),
+        "It was still falling",
+        id="too few steps",
+    ),
+    pytest.param(
         lambda: testing.check_tied(of_one_storage(), "0.weight", "1.weight"),
         "one storage in two parameters",
         id="two parameters of one storage",
@@ -750,7 +757,7 @@ REFUSALS = [
         testing.check_on_device,
         (lambda x: x[x > 0], X.to("meta")),
         {},
-        "asks for values, which tensors on meta do not have",
+        "does not run on meta, whose tensors have no values",
     ),
     (testing.check_every_parameter_learns, (lambda x: x, X), {}, "and function is none"),
     (

@@ -194,7 +194,7 @@ class ShownRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownCertificate:
-    """The newest certificate of the code, of one kind. words: what is wrong where it is not green."""
+    """The certificate that counts, of one kind and code. words: what is wrong where it is not green."""
 
     what: str
     is_green: bool

@@ -30,6 +30,7 @@ NUDGE = 0.01  # of a weight between two looks, at most
 MEMORISE_STEPS = 200
 MEMORISE_LR = 1e-2  # of Adam
 FALLS_TO = 0.1
+STILL_FALLS = 0.9  # in the last third, to this share or less
 SHOWN_LOSSES = 4
 NAMES_MAX = 8  # of parameters, in one message
 
@@ -290,6 +291,7 @@ def check_overfits_one_batch(
         round(index * (len(losses) - 1) / (SHOWN_LOSSES - 1)) for index in range(SHOWN_LOSSES)
     ]
     course = " → ".join(f"{losses[each]:.4g}" for each in spread)
+    falls = losses[-1] < STILL_FALLS * losses[spread[-2]]
     raise Finding(
         describe(
             f"One batch was not learned by heart in {steps} steps of Adam at {lr:g}:",
@@ -298,7 +300,8 @@ def check_overfits_one_batch(
                 f"it should come down to {falls_to * losses[0]:.4g}, {falls_to:g} of the first",
             ],
             "targets that do not belong to the inputs, a loss over the wrong axis or with the wrong "
-            "sign, softmax before cross_entropy, strong dropout; or lr.",
+            "sign, softmax before cross_entropy, strong dropout; or lr."
+            + (" It was still falling: give more steps=, or another lr=." if falls else ""),
         )
     )
 

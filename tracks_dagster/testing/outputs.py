@@ -349,9 +349,9 @@ def _strays(model: Callable[..., Any], inputs: Any, device: torch.device) -> lis
                 return found
             if "same device" in words:
                 return [words]
-            if device.type == "meta" and "meta" in words.lower():
+            if device.type == "meta":
                 raise CannotCheck(
-                    f"The model asks for values, which tensors on meta do not have ({words}). Check it "
+                    f"The model does not run on meta, whose tensors have no values ({words}). Check it "
                     "on a real device."
                 ) from error
             raise

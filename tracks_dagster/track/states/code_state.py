@@ -1,7 +1,7 @@
 """What a project's code was certified by: a pure fold over the track of that code.
 
 One track for each code, named by its sha256: who certifies it reads a few records, however often the
-code changes. The newest certificate of each kind counts; older ones stay.
+code changes. Which of them counts, `attempts.effects.gates` says.
 """
 
 from __future__ import annotations

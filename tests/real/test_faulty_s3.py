@@ -67,13 +67,13 @@ def test_schedules_over_http_never_break_a_promise() -> None:
 @pytest.mark.full
 @pytest.mark.timeout(1800)
 def test_hundreds_of_fresh_schedules_at_the_http_session_never_break_a_promise() -> None:
-    play("no wire", fresh(800), side_by_side=True)
+    play("no wire", fresh(300), side_by_side=True)
 
 
 @pytest.mark.full
 @pytest.mark.timeout(1800)
 def test_hundreds_of_fresh_schedules_over_http_never_break_a_promise() -> None:
-    play("wire", fresh(250), side_by_side=True)
+    play("wire", fresh(120), side_by_side=True)
 
 
 def trusts_every_reply(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ from tests.real.planted_faults import PLANTED
 SEED = int(os.environ.get("TRACKS_KILL_SEED", "1"))  # chooses the sample of the default suite
 ON_DISK, ON_S3 = 8, 2  # points of the default suite
 FULL_MIN = 1_000
-FULL_ON_S3 = 120  # a life on S3 costs five on a disk; a fresh seed draws others every time
+FULL_ON_S3 = 80  # a life on S3 costs five on a disk; a fresh seed draws others every time
 FULL_SEED = int(os.environ.get("TRACKS_KILL_SEED") or random.SystemRandom().randrange(2**32))
 # A life may make fewer calls than the one that was counted, most of all on a busy machine, where its
 # threads meet otherwise: then nobody is killed, and another point is drawn. So many are, per kill.

@@ -19,6 +19,7 @@ from tracks_dagster.attempts.effects.local.code_archive import pack_folder
 from tracks_dagster.attempts.effects.runs import RunRequest, declare
 from tracks_dagster.attempts.effects.stage_verdicts import JudgeStages
 from tracks_dagster.data.effects.certificates import certify
+from tracks_dagster.data.project import ConfigKey
 from tracks_dagster.ledger.effects.deciding import decide_due
 from tracks_dagster.ledger.effects.ticks import ONE_BY_ONE
 from tracks_dagster.ledger.effects.tracks import Tracks
@@ -406,6 +407,13 @@ def test_light_enforces_nothing_but_what_smoke_and_canary_ask_for(house: House) 
     limited = house.declare(run_id="s-1", stage="smoke", is_limited=True)
     assert (limited.config["steps"], limited.max_device_s, limited.promotion) == (20, 300.0, None)
     assert limited.gate_key == free.gate_key
+
+
+def test_a_smoke_is_never_longer_than_it_was_asked_to_be(house: House) -> None:
+    keys = {"epochs": ConfigKey(default=3.0), "lr": ConfigKey(default=0.1)}
+    project = replace(example(), keys=keys, roles={"steps": "epochs"})
+    smoke = house.declare(stage="smoke", project=project, config={}, is_limited=True)
+    assert smoke.config["epochs"] == 3.0
 
 
 def test_a_kitchen_sink_is_promoted_by_no_profile(house: House) -> None:

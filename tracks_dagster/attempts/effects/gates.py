@@ -95,7 +95,7 @@ def within_stage(request: RunRequest, limits: StageRule | None, *, done: int) ->
     if key is not None and limits.steps is not None:
         asked = config.get(key, project.keys[key].default if key in project.keys else None)
         most = done + limits.steps
-        config[key] = min(asked, most) if type(asked) is int else most
+        config[key] = min(asked, most) if isinstance(asked, int | float) else most
     caps = [each for each in (request.max_cost, limits.money) if each is not None]
     return replace(request, project=project, config=config, max_cost=min(caps, default=None))
 

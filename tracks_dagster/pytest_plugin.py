@@ -2,7 +2,8 @@
 
 A certificate says how the tests of exactly that code went; the gates of stages ask for a green one. Red
 runs are recorded too, for of a code the newest counts; a part says nothing, unless a test failed.
-Without `--tracks` there is only the fixture. Every pytest of an environment loads this module, so it imports nothing heavy.
+Without `--tracks` there is only the fixture. Every pytest of an environment loads this module, so it
+imports nothing heavy.
 """
 
 from __future__ import annotations

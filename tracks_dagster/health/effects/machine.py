@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from tracks_dagster.attempts.idle import IdleDay
-from tracks_dagster.health.machine import next_of_machine
+from tracks_dagster.health.rules import next_of_machine
 from tracks_dagster.ledger.effects.ticks import Tick
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.track.bodies import Alert

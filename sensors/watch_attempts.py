@@ -44,7 +44,7 @@ from tracks_dagster.checkpoints.effects.checkpoint_reports import (
     CheckpointReports,
 )
 from tracks_dagster.clean_errors import without_secrets
-from tracks_dagster.health.effects.machine import watch_machine
+from tracks_dagster.health.effects.watch import watch_machine
 from tracks_dagster.kubernetes.effects.cluster_upkeep import SWEEP_EVERY, keep_taints, sweep
 from tracks_dagster.kubernetes.upkeep import NodeTaints, StandingGangs
 from tracks_dagster.ledger.effects.deciding import Settled, decide_due

@@ -9,7 +9,7 @@ from tests.pools import PoolHistory
 from tracks_dagster.attempts.effects.idle import see
 from tracks_dagster.attempts.machine import DeviceHolder, Devices, Gpu
 from tracks_dagster.health.effects.listing import read_alerts
-from tracks_dagster.health.effects.machine import watch_machine
+from tracks_dagster.health.effects.watch import watch_machine
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
 

@@ -1,18 +1,23 @@
-"""Records alerts: when an episode of a rule begins, and when it ends."""
+"""Records alerts of runs and of machines: when an episode of a rule begins, and when it ends."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterable
+from datetime import datetime
 
 from tracks_dagster.attempts.effects.world import World
+from tracks_dagster.attempts.idle import IdleDay
 from tracks_dagster.health.advice import with_advice
 from tracks_dagster.health.effects.looking import Looks, runs_that_go_on
-from tracks_dagster.health.rules import Begin, End, next_episode
+from tracks_dagster.health.rules import Begin, End, next_episode, next_of_machine
 from tracks_dagster.ledger.deciding import Answer, Append
+from tracks_dagster.ledger.effects.ticks import Tick
 from tracks_dagster.ledger.effects.tracks import Tracks
+from tracks_dagster.track.bodies import Alert
 from tracks_dagster.track.names import WATCH_HEALTH
-from tracks_dagster.track.records import Kind
+from tracks_dagster.track.records import Draft, Kind
+from tracks_dagster.track.states.pool_state import PoolState
 from tracks_dagster.track.states.run_state import RunState
 
 
@@ -55,3 +60,31 @@ class WatchHealth:
             if self._looks is None or self._looks[0] is not world.tracks:
                 self._looks = (world.tracks, Looks(world.tracks, world.ledger))
             return self._looks[1]
+
+
+# --- of a machine, in its pool's track --------------------------------------------------------------
+
+
+EPISODES_MAX = 16  # of one look
+
+
+def watch_machine(tracks: Tracks, pool: str, day: IdleDay, now: datetime) -> Tick[None]:
+    """Begin and end the episodes of a machine's devices, by the day as it was just seen.
+
+    decided: those, in words. A pool without any record has none: nothing was ever leased there.
+    """
+
+    def chosen(state: PoolState | None) -> Draft | None:
+        episode = None if state is None else next_of_machine(state.alerts, day, now)
+        if episode is None:
+            return None
+        kind = Kind.ALERT if isinstance(episode, Alert) else Kind.ALERT_CLEARED
+        return tracks.draft(kind, episode)
+
+    done = []
+    for _ in range(EPISODES_MAX):
+        record = tracks.decide_pool(pool, chosen)
+        if record is None:
+            break
+        done.append(f"{pool}: {record.body.get('text') or record.body.get('why')}")
+    return Tick(decided=tuple(done))

@@ -58,6 +58,15 @@ def test_the_table_shows_each_metric_at_a_glance(call: Call) -> None:
     assert loss[6][-1] == "▁"
 
 
+@pytest.mark.usefixtures("story")
+def test_the_table_has_a_line_for_each_metric_on_a_terminal_of_80_columns(
+    call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    _, *rows = call("curves", RUN_ID, "loss").stdout.splitlines()
+    assert [row.split()[0] for row in rows] == ["loss"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

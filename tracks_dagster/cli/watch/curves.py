@@ -22,6 +22,7 @@ from tracks_dagster.cli.common import (
     print_table,
     run_argument,
     settings_for,
+    text_width,
 )
 from tracks_dagster.cli.watch.trackers import GivenTrackers, send, tracker_options
 from tracks_dagster.ledger.effects.tracks import Tracks
@@ -47,6 +48,7 @@ POLL_S = 2.0
 STORE_AWAY_S_MAX = 300.0  # so long --follow waits for a store that does not answer
 ROWS_AT_ONCE = 1000
 BARS, WIDTH = "▁▂▃▄▅▆▇█", 30
+NARROW, WIDTH_FROM = 14, 96  # bars where the terminal has fewer columns than that
 NO_NUMBER = "×"
 _UNFINISHED = (RunLifecycle.RUNNING, RunLifecycle.WAITING)
 
@@ -154,7 +156,8 @@ def _cache(settings: Settings) -> Path | None:
 
 def _print_table(curves: Curves) -> None:
     titles = ("metric", "newest", "smallest", "largest", "kept", "lost", curves.x_label)
-    rows = [_table_row(curve) for curve in curves.curves]
+    bars = WIDTH if text_width() >= WIDTH_FROM else NARROW
+    rows = [_table_row(curve, bars) for curve in curves.curves]
     if rows:
         print_table(titles, rows, right=titles[1:6])
     if curves.names_left_out:
@@ -165,7 +168,7 @@ def _print_table(curves: Curves) -> None:
         )
 
 
-def _table_row(curve: Curve) -> tuple[str, ...]:
+def _table_row(curve: Curve, bars: int) -> tuple[str, ...]:
     kept = [point for series in curve.kept for point in series.points]
     values = [point.value for point in kept if math.isfinite(point.value)]
     numbers = (curve.last.value, min(values), max(values)) if curve.last else ()
@@ -176,19 +179,19 @@ def _table_row(curve: Curve) -> tuple[str, ...]:
         *shown,
         str(curve.kept_count),
         str(curve.points_read - curve.kept_count),
-        _bars(kept),
+        _bars(kept, bars),
     )
 
 
-def _bars(points: Sequence[Point]) -> str:
-    """Return the points as a row of bars: the mean of each part of the axis."""
+def _bars(points: Sequence[Point], bars: int) -> str:
+    """Return the points as a row of so many bars: the mean of each part of the axis."""
     places = [point.x for point in points]
     if not places:
         return ""
-    low, width = min(places), (max(places) - min(places)) / WIDTH or 1.0
-    parts: list[list[float]] = [[] for _ in range(WIDTH)]
+    low, width = min(places), (max(places) - min(places)) / bars or 1.0
+    parts: list[list[float]] = [[] for _ in range(bars)]
     for point in points:
-        parts[min(WIDTH - 1, int((point.x - low) / width))].append(point.value)
+        parts[min(bars - 1, int((point.x - low) / width))].append(point.value)
     means = [sum(part) / len(part) if part else math.nan for part in parts]
     finite = [mean for mean in means if math.isfinite(mean)]
     if not finite:

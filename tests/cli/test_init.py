@@ -80,7 +80,7 @@ def test_a_script_of_ones_own_gives_its_arguments_and_stays_as_it_is(
 def test_it_says_what_a_script_of_ones_own_still_needs(folder: Path, call: Call) -> None:
     (folder / "train.py").write_text(ARGPARSE)
     said = call("init", "--key", "steps=max_iters").stdout
-    assert "train.py does not join an attempt yet: docs/trainer.md" in said
+    assert "train.py does not join an attempt yet: docs/join.md" in said
     assert "No key means micro_batch" in said
     assert "No key means steps" not in said
     (folder / "tracks.yaml").unlink()

@@ -22,15 +22,22 @@ class Terminal:
     def paste(self, script: str, *, exit_code: int = 0) -> str:
         """Run a command, or several lines, and return what was printed."""
         where = self.folder / ".pwd"
-        done = subprocess.run(
-            ["sh", "-euc", f"{script}\npwd >{where}"],
-            cwd=self.folder,
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            timeout=COMMAND_S_MAX,
-            check=False,
-        )
+        keyboard, terminal = os.openpty()
+        os.write(keyboard, b"\x04")  # who asks for what the page does not say gets no answer
+        try:
+            done = subprocess.run(
+                ["sh", "-euc", f"{script}\npwd >{where}"],
+                cwd=self.folder,
+                env=self.environment,
+                stdin=terminal,
+                capture_output=True,
+                text=True,
+                timeout=COMMAND_S_MAX,
+                check=False,
+            )
+        finally:
+            os.close(keyboard)
+            os.close(terminal)
         assert done.returncode == exit_code, (script, done.stdout, done.stderr)
         if exit_code == 0:
             self.folder = Path(where.read_text(encoding="utf-8").strip())

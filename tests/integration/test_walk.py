@@ -42,7 +42,7 @@ def test_the_commands_of_readme_lead_from_an_empty_folder_to_a_model_that_is_han
         printed[command.partition("#")[0].strip()] = terminal.paste(command)
     first, second = (home.app.tracks.run(run_id) for run_id in ("first", "second"))
     assert [attempt.reason for attempt in first.attempts] == ["preempted", "completed"]
-    assert first.attempts[1].resumed_step == 120
+    assert first.attempts[1].resumed_step == 100
     snapshots = [run.declared.snapshot for run in (first, second)]
     assert {each.dataset for each in snapshots if each is not None} == {"words"}
     assert None not in snapshots

@@ -368,4 +368,4 @@ def _missing(folder: Path, project: Project) -> Iterator[str]:
             yield f"No key means {role}, so {why}: name yours in {FILE}, keys: {{{role}: KEY}}."
     script = script_of(project.entry)
     if script is not None and script.suffix == ".py" and PACKAGE not in _source(folder / script):
-        yield f"{script} does not join an attempt yet: docs/trainer.md says which lines it needs."
+        yield f"{script} does not join an attempt yet: docs/join.md shows which lines it needs."

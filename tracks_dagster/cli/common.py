@@ -95,18 +95,22 @@ def text_width() -> int:
 
 
 def print_table(
-    titles: Iterable[str], rows: Iterable[Sequence[str]], *, right: Collection[str] = ()
+    titles: Iterable[str],
+    rows: Iterable[Sequence[str]],
+    *,
+    right: Collection[str] = (),
+    whole: Collection[str] = (),
 ) -> None:
     """Print a table on stdout: as wide as COLUMNS or the terminal, else as any row needs.
 
-    right: titles of columns of numbers.
+    right: titles of columns of numbers. whole: of columns whose words are never broken.
     """
     from rich.table import Table  # what prints no table need not load it
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     for title in titles:
         align: Literal["left", "right"] = "right" if title in right else "left"
-        table.add_column(title, justify=align, overflow="fold")
+        table.add_column(title, justify=align, overflow="fold", no_wrap=title in whole)
     for row in rows:
         table.add_row(*row)
     is_given = sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdecimal()

@@ -682,7 +682,8 @@ def _find_run(given: Settings, run_id: str) -> RunState | None:
 
 def print_attempts(outcome: Json) -> None:
     """Print the attempts of an outcome (`review.effects.outcome`), a row each."""
-    print_table(_TITLES, map(_cells, outcome["attempts"]), right=_NUMBERS)
+    rows = map(_cells, outcome["attempts"])
+    print_table(_TITLES, rows, right=_NUMBERS, whole={"ended as"})
 
 
 def _cells(attempt: Json) -> tuple[str, ...]:

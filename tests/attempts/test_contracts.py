@@ -412,7 +412,7 @@ def test_a_run_keeps_at_least_what_the_policy_has(data: Story, tracks: Tracks) -
     words = refusal(tracks, text, replace(REQUEST, retention=RetentionRule(keep_last=2)))
     assert words == (
         "Refused by policy retention.keep_last: the run keeps 2, and 5 is the least. Raise keep_last "
-        "under retention: in its tracks.yaml."
+        "under retention: in its tracks.yaml, or give --keep-last."
     )
     kept = declare(tracks, REQUEST, policy=policy_of(text)).retention
     assert kept == RetentionRule(keep_last=5, delete_after_s=7 * 86_400.0)

@@ -274,11 +274,12 @@ def _too_little_kept(least: RetentionContract, rule: RetentionRule) -> Iterator[
         asked, at_least = getattr(rule, each.name), getattr(least, each.name)
         if asked < at_least:
             name = each.name.removesuffix("_s")
+            option = "" if name == "delete_after" else f", or give --{name.replace('_', '-')}"
             shown = [duration(v) if each.name.endswith("_s") else str(v) for v in (asked, at_least)]
             yield refused(
                 f"retention.{name}",
                 f"the run keeps {shown[0]}, and {shown[1]} is the least. Raise {name} under "
-                "retention: in its tracks.yaml.",
+                f"retention: in its tracks.yaml{option}.",
             )
 
 

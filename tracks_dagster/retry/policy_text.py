@@ -52,9 +52,9 @@ QUESTIONS: Mapping[str, Question] = {
     "expense": Question(
         text="How expensive is one run?",
         answers={
-            "minutes": ("of a device or two", ()),
+            "minutes": ("on a device or two", ()),
             "hours": (
-                "worth a sentence and a rehearsal before it starts",
+                "every run needs an intent, a full run tests, smoke and canary",
                 (
                     *_asks("stages", _REHEARSED, full="{needs: [tests, smoke, canary]}"),
                     *_asks(
@@ -65,7 +65,7 @@ QUESTIONS: Mapping[str, Question] = {
                 ),
             ),
             "days": (
-                "and somebody is called when it stops making progress",
+                "also conform, somebody on call, and alerts that reach somebody",
                 (
                     *_asks("stages", _REHEARSED, full="{needs: [tests, smoke, canary, conform]}"),
                     *_asks(
@@ -90,7 +90,7 @@ QUESTIONS: Mapping[str, Question] = {
     "interruptions": Question(
         text="What interrupts runs?",
         answers={
-            "rarely": ("a machine of one's own", ()),
+            "rarely": ("a machine of your own", ()),
             "preemption": (
                 "spot capacity, or a busy cluster",
                 _asks(
@@ -112,7 +112,7 @@ QUESTIONS: Mapping[str, Question] = {
     "sharing": Question(
         text="Who shares the devices?",
         answers={
-            "me": ("nobody", ()),
+            "me": ("only me", ()),
             "team": (
                 "one team",
                 _asks(
@@ -138,7 +138,7 @@ QUESTIONS: Mapping[str, Question] = {
     "proof": Question(
         text="What must be provable afterwards?",
         answers={
-            "nothing": ("what the records hold anyway", ()),
+            "nothing": ("only what every run records", ()),
             "results": (
                 "which code and data made a result",
                 (
@@ -155,7 +155,7 @@ QUESTIONS: Mapping[str, Question] = {
                 ),
             ),
             "everything": (
-                "also that it was no luck",
+                "also that it was not luck: other seeds",
                 (
                     *_asks(
                         "submission",
@@ -204,11 +204,11 @@ QUESTIONS: Mapping[str, Question] = {
         answers={
             "hour": ("as shipped: the newest 3 and the best stay, others go after an hour", ()),
             "week": (
-                "time to look at last week's run",
+                "others go after 7 days",
                 _asks("retention", "time to look at last week's run", delete_after="7d"),
             ),
             "months": (
-                "for an audit",
+                "for an audit: the newest 5 and the best 3 stay, others go after 90 days",
                 (
                     *_asks(
                         "retention",

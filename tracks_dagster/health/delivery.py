@@ -37,8 +37,8 @@ class Mail:
 class Channel:
     """One entry of the file: where messages go, and which. to: a secret, for a URL may hold a token.
 
-    rules: globs, one of which the rule of an alert has to match; teams: likewise of a run's team, any
-    and none where there are none here. severity: the least one. also: events beside alerts.
+    rules: globs, one of which the alert's rule has to match; teams: the same of the run's team, () for
+    every run. severity: the least one. also: events besides alerts.
     """
 
     name: str

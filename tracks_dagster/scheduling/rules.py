@@ -364,7 +364,7 @@ class _Planning:
         last = max(promised, default=0) if self._policy.moves else 0
         foreseen = self._foresee(queue, len(considered) if explains else last)
         soon = self._soon(queue) if last else queue.free
-        hopeless: dict[tuple[object, ...], int] = {}  # of one kind so many were missing, in vain
+        hopeless: dict[tuple[object, ...], int] = {}  # kind of demand → devices it lacked
         # Until one is late and has no room, or was promised nothing: who is behind it has to pass it.
         is_first = True
         for demand, its in zip(considered[:last], classes, strict=False):

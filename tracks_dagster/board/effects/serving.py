@@ -5,7 +5,7 @@ asked for anything for long, or when who started it is gone. So a home that nobo
 board.
 
 The board has no password: it is bound to 127.0.0.1. A web site that makes a name of its own resolve to
-127.0.0.1 would reach it all the same through somebody's browser (DNS rebinding), but its requests
+127.0.0.1 would still reach it through somebody's browser (DNS rebinding), but its requests
 carry that name in `Host`, and are refused here. Nothing is ever written: any method but GET and HEAD is
 refused too.
 """

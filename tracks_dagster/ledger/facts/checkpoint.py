@@ -79,7 +79,7 @@ NO_LENGTH: Absence[CheckpointState] = Absence(
 )
 OUR_ORDER: Absence[CheckpointState] = Absence(
     "our_order",
-    "the order of samples is a.sampler's, in which the cursor says it",
+    "the order of samples is a.sampler's: the cursor has it",
     lambda c: c.body.cursor is not None,
 )
 NO_STATE: Absence[CheckpointState] = Absence(

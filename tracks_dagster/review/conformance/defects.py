@@ -41,7 +41,7 @@ DEFECTS: Mapping[str, Defect] = {
         "random.seed(seed), numpy.random.seed(seed); torch.use_deterministic_algorithms(True).",
     ),
     "not_resumed": Defect(
-        what="starts again at its first step, with a checkpoint at hand",
+        what="starts again at its first step, although there is a checkpoint",
         cure="Load what a.folder() returns (TRACKS_RESUME_FOLDER of a command) before the first step.",
     ),
     "retrains_last_step": Defect(

@@ -94,7 +94,7 @@ class Child:
         self._code: int | None = None
 
     def __del__(self) -> None:
-        """Close what nobody can ask any more: a launcher may be let go while its gang trains on."""
+        """Close the socket: a launcher may be dropped while its gang trains."""
         self.close()
 
     def poll(self) -> int | None:

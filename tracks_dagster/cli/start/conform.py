@@ -152,8 +152,11 @@ def _ended_by_signals() -> Iterator[None]:
     A second one changes nothing. One that is ignored already, as below nohup, stays so.
     """
 
+    came: list[int] = []
+
     def end(number: int, frame: FrameType | None) -> None:
         signal.signal(number, signal.SIG_IGN)
+        came.append(number)
         raise SystemExit(128 + number)  # as shells have it
 
     ours = [each for each in ENDS if signal.getsignal(each) is signal.SIG_DFL]
@@ -164,6 +167,9 @@ def _ended_by_signals() -> Iterator[None]:
     finally:
         for number in ours:
             signal.signal(number, signal.SIG_DFL)
+        if came:
+            name = signal.Signals(came[0]).name
+            click.echo(f"Ended by {name}: what was tried so far is not recorded.", err=True)
 
 
 def _find(given: Settings, project: str | None) -> FoundCode:

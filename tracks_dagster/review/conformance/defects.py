@@ -58,13 +58,14 @@ DEFECTS: Mapping[str, Defect] = {
         cure='Save model.state_dict(), buffers too, and call model.load_state_dict(saved["model"]).',
     ),
     "optimizer_not_restored": Defect(
-        what="resumes with a new optimizer: its momentum is lost",
-        cure='Save optimizer.state_dict() and call optimizer.load_state_dict(saved["optimizer"]), or '
-        "a.register(optimizer=optimizer).",
+        what="resumes with another optimizer state (momentum) than its last step left",
+        cure="Save optimizer.state_dict() after its step and call "
+        'optimizer.load_state_dict(saved["optimizer"]), or a.register(optimizer=optimizer).',
     ),
     "scheduler_not_restored": Defect(
         what="resumes with a new schedule: the learning rate is that of another step",
-        cure='Save scheduler.state_dict() and call scheduler.load_state_dict(saved["scheduler"]), or '
+        cure="Save scheduler.state_dict(), call "
+        'scheduler.load_state_dict(saved["scheduler"]) and no step() of it before the first step, or '
         "a.register(scheduler=scheduler).",
     ),
     "rng_not_restored": Defect(
@@ -106,7 +107,8 @@ DEFECTS: Mapping[str, Defect] = {
     ),
     "nan_hidden": Defect(
         what="does not say that its loss is NaN",
-        cure="Report the loss as it is, a.report(step, loss=loss): no nan_to_num, no skipped step.",
+        cure="Report the loss as it is, a.report(step, loss=loss): no nan_to_num, no skipped step, no "
+        "except around it.",
     ),
     "sigterm_swallowed": Defect(
         what="does not end when it is asked to (SIGTERM)",

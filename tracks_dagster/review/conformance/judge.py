@@ -421,4 +421,5 @@ def unstable_contents(calm: TrialSeen, again: TrialSeen) -> frozenset[str]:
 def _short(text: str) -> str:
     """Return the last line of what a trainer said, bounded."""
     lines = [line for line in text.strip().splitlines() if line.strip()]
-    return one_line(lines[-1])[:WORDS_CHARACTERS_MAX] if lines else ""
+    line = one_line(lines[-1]) if lines else ""
+    return line if len(line) <= WORDS_CHARACTERS_MAX else f"{line[:WORDS_CHARACTERS_MAX]}…"

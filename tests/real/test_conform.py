@@ -17,6 +17,7 @@ from tracks_dagster.attempts.effects.local.project_code import read_project_code
 from tracks_dagster.data.effects.snapshots import make_snapshot
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.review.conformance.report import Conformance, Judged
+from tracks_dagster.review.effects import conforming
 from tracks_dagster.review.effects.conforming import STEPS_MAX, Plan, Trials, conform, request_of
 from tracks_dagster.settings import Settings
 from tracks_dagster.track.records import sha256_hex
@@ -152,6 +153,19 @@ def test_the_defect_is_named_and_nothing_else(
     )
     assert set(done.findings) == expected
     assert not done.is_green
+
+
+@pytest.mark.full
+def test_a_trainer_that_hangs_after_a_resume_is_named_long_before_the_time_limit(
+    tmp_path: Path, sockets: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(conforming, "HANG_S_MIN", 20.0)
+    project = write_project(tmp_path / "project", "folder.py", "hang")
+    done = certify(project, tmp_path / "home", sockets, steps_max=1)
+    (found,) = done.findings.values()
+    assert {each.name for each in found} == {"resume_fails"}
+    assert "it did not end within" in found[0].detail
+    assert done.left_out == ()
 
 
 @pytest.mark.parametrize(

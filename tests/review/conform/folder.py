@@ -1,6 +1,7 @@
 """A trainer that writes its own folders, with all that a resume needs but what the fault names."""
 
 import random
+import time
 from pathlib import Path
 
 import torch
@@ -14,6 +15,7 @@ from tracks_dagster.training import attempt
 from tracks_dagster.training.attempt import Attempt
 
 SAMPLES, BATCH = 52, 8
+HANG_S = 3600.0
 
 
 def batch_of(step: int) -> torch.Tensor:
@@ -51,6 +53,8 @@ def train(a: Attempt, fault: str) -> None:
             torch.set_rng_state(saved["rng"])
             random.setstate(saved["python"])
         done = saved["step"] - (fault == "again")
+        if fault == "hang":
+            time.sleep(HANG_S)
     elif fault == "ignored":
         a.folder()
     skipped = 2 if fault == "skipped" and done else 0

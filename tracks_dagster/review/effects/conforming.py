@@ -62,7 +62,7 @@ STEPS_MAX = 6  # at which a shape is interrupted: all that `interruptions` names
 RNG = "rng"  # the member with the random numbers, which ranks show as they use them
 NAMES_MAX = 5  # in a note
 SAVE_POLL_S = 0.002  # to see a save while it is under way
-HANG_TIMES, HANG_S_MIN = 10.0, 120.0  # of the first calm run: an attempt that takes longer hangs
+HANG_TIMES, HANG_S_MIN = 10.0, 120.0  # of a calm run: an attempt that takes longer hangs
 _OF_OURS = ("journal", "resume", "drill", "cache", "beats")  # in a gang's folder, written by ranks
 
 
@@ -176,9 +176,10 @@ class _Round:
             if not number:
                 self._attempt_s_max = max(HANG_S_MIN, HANG_TIMES * calm.seconds)
                 again = self._play(replace(calm.trial, kind=Kind.AGAIN))
-                self._unstable = (
-                    unstable_contents(calm, again) if again is not None else frozenset()
-                )
+                if again is not None:
+                    self._unstable = unstable_contents(calm, again)
+                    seconds = min(calm.seconds, again.seconds)  # the first one loads torch, too
+                    self._attempt_s_max = max(HANG_S_MIN, HANG_TIMES * seconds)
 
     def play_trials(self) -> None:
         """Run what follows from the calm runs; what there is no time for is left out."""

@@ -18,7 +18,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import blake3
 
@@ -64,8 +64,11 @@ class Hashes:
         `save` forgets the files that are neither asked for nor learned.
         """
         found = list(map(self._kept.get, files))  # there may be a million of them
-        pairs = zip(files, found, strict=True)
-        self._there.update((file, digests) for file, digests in pairs if digests is not None)
+        there = dict(zip(files, found, strict=True))
+        new = [file for file, digests in there.items() if digests is None]
+        for file in new:
+            del there[file]
+        self._there.update(cast(dict[SourceFile, tuple[str, ...]], there))
         return found
 
     def learn(self, file: SourceFile, digests: Sequence[str], *, is_ours: bool = False) -> None:

@@ -12,6 +12,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import multiprocessing, nn
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 from tracks_dagster.testing import Finding, check_same
@@ -47,7 +48,7 @@ class SummedTwice(nn.Module):
 
 
 def rank_main(rank: int, folder: str) -> None:
-    """Ask check_same of right shards and of wrong ones; leave the two answers in a file each."""
+    """Ask check_same of right shards and of wrong ones; leave each answer in a file."""
     dist.init_process_group(
         "gloo",
         init_method=f"file://{folder}/meeting",
@@ -58,12 +59,15 @@ def rank_main(rank: int, folder: str) -> None:
     try:
         torch.manual_seed(0)
         whole, x = TwoLayers(), torch.randn(3, 6)
+        mesh = init_device_mesh("cpu", (RANKS,))
         sharded = parallelize_module(
-            deepcopy(whole),
-            init_device_mesh("cpu", (RANKS,)),
-            {"first": ColwiseParallel(), "second": RowwiseParallel()},
+            deepcopy(whole), mesh, {"first": ColwiseParallel(), "second": RowwiseParallel()}
         )
-        for name, path in {"right": sharded, "wrong": SummedTwice(sharded)}.items():
+        fully_sharded = deepcopy(whole)
+        fully_shard(fully_sharded, mesh=mesh)
+        fully_sharded(x)  # without a backward pass, after which it holds the whole weights
+        paths = {"right": sharded, "fsdp": fully_sharded, "wrong": SummedTwice(sharded)}
+        for name, path in paths.items():
             try:
                 check_same(whole, path, x, names=("single", "parallel"))
                 words = ""
@@ -80,7 +84,8 @@ def test_a_shard_that_two_ranks_sum_twice_is_found_and_right_shards_are_equal(
 ) -> None:
     multiprocessing.spawn(rank_main, args=(str(tmp_path),), nprocs=RANKS)  # type: ignore[no-untyped-call]
     for rank in range(RANKS):
-        assert (tmp_path / f"right {rank}").read_text(encoding="utf-8") == ""
+        for right in ("right", "fsdp"):
+            assert (tmp_path / f"{right} {rank}").read_text(encoding="utf-8") == ""
         wrong = (tmp_path / f"wrong {rank}").read_text(encoding="utf-8")
         assert "1 of 5 tensors differ between single and parallel" in wrong
         assert "output (3, 5): parallel is 2 times single" in wrong

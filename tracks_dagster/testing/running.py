@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -46,6 +47,7 @@ def untouched(model: object) -> Iterator[None]:
     if not isinstance(model, nn.Module):
         yield
         return
+    _reshard(model)
     saved = [(each, each.detach().clone()) for _, each in state(model)]
     tables = [(module._buffers, dict(module._buffers)) for module in model.modules()]
     gradients = [(each, each.grad) for each in model.parameters()]
@@ -54,6 +56,7 @@ def untouched(model: object) -> Iterator[None]:
     try:
         yield
     finally:
+        _reshard(model)
         for table, before in tables:  # a forward pass may put a new tensor in a buffer's place
             table.update(
                 {name: each for name, each in before.items() if table.get(name) is not each}
@@ -63,6 +66,15 @@ def untouched(model: object) -> Iterator[None]:
                 _put_back(each, value)
         for parameter, gradient in gradients:
             parameter.grad = gradient
+
+
+def _reshard(model: nn.Module) -> None:
+    """Let FSDP hold its shards again: the whole weights, which it keeps after a forward pass, lose
+    their storage at the next backward pass."""
+    if fsdp := sys.modules.get("torch.distributed.fsdp"):  # else nothing is sharded so
+        for module in model.modules():
+            if isinstance(module, fsdp.FSDPModule):
+                module.reshard()
 
 
 def _put_back(tensor: torch.Tensor, value: torch.Tensor) -> None:

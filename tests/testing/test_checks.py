@@ -510,6 +510,7 @@ def test_a_finding_says_where_and_how_much(ask: Callable[[], None], words: str) 
     torch.manual_seed(0)
     finding = found(ask)
     assert words in finding
+    assert "Usual cause: " in finding
     assert len(finding.splitlines()) <= LINES_MAX
 
 

@@ -63,18 +63,19 @@ def check_shapes(
     with untouched(model), seeded(), torch.no_grad():
         output = run(model, inputs)
     problems = []
-    for path, value, words in _pairs(output, gives, "output", Finding):
+    for path, value, words in _pairs(output, gives, "output", _other_shape):
         if problem := _mismatch(value, words, known):
             problems.append(f"{path} {problem}")
     if problems:
-        raise Finding(
-            describe(
-                "The output has another shape than it should have:",
-                problems,
-                "a transpose or reshape over the wrong axes, a squeeze of a dimension that is 1, a "
-                "broadcast.",
-            )
-        )
+        raise _other_shape(*problems)
+
+
+def _other_shape(*problems: str) -> Finding:
+    cause = (
+        "a transpose or reshape over the wrong axes, a squeeze of a dimension that is 1, a broadcast, "
+        "an output that was added or renamed."
+    )
+    return Finding(describe("The output has another shape than it should have:", problems, cause))
 
 
 def _texts(words: Any) -> Iterator[str]:
@@ -86,7 +87,7 @@ def _texts(words: Any) -> Iterator[str]:
 
 
 def _pairs(
-    value: Any, words: Any, path: str, error: type[Exception]
+    value: Any, words: Any, path: str, error: Callable[[str], Exception]
 ) -> list[tuple[str, torch.Tensor, str]]:
     """Return each tensor with what it should look like; raises `error` where the two nest otherwise."""
     if words is None:

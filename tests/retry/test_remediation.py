@@ -98,6 +98,23 @@ def test_a_key_that_the_config_does_not_have_is_never_proposed() -> None:
     assert isinstance(saved(without), NothingToChange)
 
 
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ({"micro_batch": 1, "accumulation": 12}, "micro_batch cannot be halved any more"),
+        ({"batch": 24}, "no key of the config means micro_batch"),
+        (
+            {"micro_batch": 24},
+            "micro_batch = 24 is not halved: no key means accumulation, and the global batch stays",
+        ),
+    ],
+)
+def test_a_refusal_says_why_the_micro_batch_stays(config: dict[str, Any], words: str) -> None:
+    found = save_device_memory(Tried(config=config, compute=CLUSTER), (), {})
+    assert isinstance(found, NothingToChange)
+    assert found.why.startswith(words)
+
+
 def test_a_ring_of_larger_devices_ends() -> None:
     ring = {"a100-40": "b", "b": "a100-40"}
     first = tried(1, 12)

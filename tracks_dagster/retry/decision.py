@@ -336,8 +336,8 @@ def _gpu_oom(state: RunState, failed: AttemptState) -> Advice:
     if failed.opened.compute.launcher != LOCAL:
         return Advice("Ask for a device with more memory.", "--device-class CLASS")
     return Advice(
-        "Free memory on the device: the micro-batch cannot be smaller. A smaller model or context is "
-        "a run of its own."
+        "Free memory on the device. A smaller batch, model or context is a run of its own; where the "
+        "script reads keys that mean micro_batch and accumulation, retries make room by themselves."
     )
 
 

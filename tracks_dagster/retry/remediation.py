@@ -112,8 +112,8 @@ def save_device_memory(
         if current.identity not in ran_out:
             return Remedied(tried=current, changes=_merged(changes))
     return NothingToChange(
-        why="the micro-batch cannot be halved any more, and the config has no allocator setting "
-        "or activation checkpointing left to switch on, the cluster no larger device"
+        why=f"{_why_not_halved(current)}, and the config has no allocator setting or activation "
+        "checkpointing left to switch on, the cluster no larger device"
     )
 
 
@@ -310,6 +310,17 @@ def _smaller_micro_batch(tried: Tried) -> Remedied | None:
             _change(follows, accumulation, share // half, why),
         ),
     )
+
+
+def _why_not_halved(tried: Tried) -> str:
+    """Return why the micro-batch stays as it is, once `_smaller_micro_batch` has nothing."""
+    key = tried.key(MICRO_BATCH)
+    if key is None:
+        return "no key of the config means micro_batch"
+    if tried.key(ACCUMULATION) is None:
+        found = f"{key} = {tried.config[key]}"
+        return f"{found} is not halved: no key means accumulation, and the global batch stays"
+    return f"{key} cannot be halved any more"
 
 
 def _no_more_memory(compute: ComputeRequest, declared: ComputeRequest, growth_max: float) -> str:

@@ -85,7 +85,7 @@ def test_a_gpu_oom_with_nothing_left_to_change_is_refused_for_that() -> None:
     refusal = answer(history)
     assert isinstance(refusal, Refuse)
     assert refusal.limit == "remediation"
-    assert "micro-batch" in refusal.decision
+    assert "micro_batch cannot be halved any more" in refusal.decision
 
 
 def test_other_retries_keep_the_remedied_config() -> None:

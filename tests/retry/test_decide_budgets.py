@@ -14,6 +14,7 @@ from tracks_dagster.ledger.deciding import Wait
 from tracks_dagster.retry.decide import decide
 from tracks_dagster.retry.decision import Refuse, Retry
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
+from tracks_dagster.track.bodies import Program
 from tracks_dagster.track.records import Kind
 
 HOUR = 3600.0
@@ -90,6 +91,15 @@ def test_a_script_of_ones_own_is_given_anew() -> None:
     assert (
         'Then `tracks retry r-1 --why "…" --trainer FILE.py` resumes the run.' in refusal.what_to_do
     )
+
+
+def test_a_file_that_git_ignores_is_missing_in_the_copy_that_an_attempt_starts_in() -> None:
+    program = Program(entry=("train.py",), config_name=None, takes_any_key=False)
+    missing = {"rule": "known_cause/missing_file", "last_step": None}
+    refusal = answer(failed(begun(program=program), "config_error", **missing))
+    assert isinstance(refusal, Refuse)
+    assert "without what git ignores" in refusal.what_to_do
+    assert 'Then `tracks retry r-1 --why "…" --code` resumes the run.' in refusal.what_to_do
 
 
 # --- refunds ---------------------------------------------------------------------------------------

@@ -329,6 +329,17 @@ def _code_error(state: RunState, failed: AttemptState) -> Advice:
     return Advice("Correct the code.", "--code")
 
 
+def _config_error(state: RunState, failed: AttemptState) -> Advice:
+    is_missing = failed.ended is not None and failed.ended.rule.endswith("/missing_file")
+    if is_missing and program_of(state, failed) is not None:
+        return Advice(
+            "An attempt starts in a copy of the project's files, without what git ignores: freeze data "
+            "as a snapshot and read it from a.data(), or name it by an absolute path (docs/join.md).",
+            "--code",
+        )
+    return Advice("Correct the configuration.", "--set KEY=VALUE")
+
+
 def _gpu_oom(state: RunState, failed: AttemptState) -> Advice:
     smaller = _smaller_micro_batch(state, failed)
     if smaller is not None:
@@ -407,7 +418,7 @@ _ANYTHING = Advice("Read what the attempts have in common in `tracks explain {ru
 
 ADVICE: dict[TerminationReason, Advice | _Case] = {
     _R.CODE_ERROR: _code_error,
-    _R.CONFIG_ERROR: Advice("Correct the configuration.", "--set KEY=VALUE"),
+    _R.CONFIG_ERROR: _config_error,
     _R.DEPENDENCY_MISMATCH: Advice(
         "Install the library, or the version of it, that the run needs."
     ),

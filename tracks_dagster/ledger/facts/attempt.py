@@ -221,7 +221,7 @@ NOT_CLAIMED: Why = Absence(
 )
 NOT_LEASED: Why = Absence(
     "not_leased",
-    "no devices of this machine were given out to it",
+    "no devices of this machine were given out to it, or it ended before it had begun on them",
     lambda v: bool(v.attempt.claims) and v.attempt.claims[-1].body.held is None,
 )
 NOT_READ_AGAIN: Why = Absence(

@@ -9,6 +9,7 @@ import pytest
 
 from tests.cli.conftest import Call
 from tests.histories import History
+from tracks_dagster.cli.compare import diff
 from tracks_dagster.settings import Settings
 from tracks_dagster.track.bodies import PromotionRule
 from tracks_dagster.wiring import App, build
@@ -53,6 +54,15 @@ def test_each_run_shows_what_it_changed_and_what_came_of_it(app: App, call: Call
     assert lines[2][7:10] == ["3.25", "+0.25", "bad"]
     assert "r-3" not in shown.stdout
     assert "outside: of no experiment" in shown.stdout
+
+
+def test_of_a_large_experiment_it_says_that_only_the_newest_are_shown(
+    app: App, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(diff, "EXPERIMENT_RUNS_MAX", 1)
+    shown = call("diff", "--experiment", "rates").stdout
+    assert "rates: the newest 1 run. Baseline: r-0, named by r-1." in shown
+    assert "r-2" not in shown
 
 
 def test_it_is_the_same_as_json_with_the_money_where_there_are_prices(

@@ -138,7 +138,8 @@ def _experiment(
         )
         return
     count = sum(run.experiment == name for run in runs)
-    click.echo(f"{name}: {counted(count, 'run')}. Baseline: {baseline.run_id}, {why}.\n")
+    newest = "the newest " if count >= EXPERIMENT_RUNS_MAX else ""
+    click.echo(f"{name}: {newest}{counted(count, 'run')}. Baseline: {baseline.run_id}, {why}.\n")
     money = next(iter(costs.values())).currency if costs else ""
     titles = (
         "run",

@@ -11,9 +11,10 @@ from tests.reports import render_report
 from tests.stories import RUN_ID, Story
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.prices import Prices
+from tracks_dagster.review.curves import Curve, Metric, Point, Series
 from tracks_dagster.review.effects.explain.run import NO_CONTEXT, ExplainContext, load_run
 from tracks_dagster.review.effects.explain.stretches import STRETCHES_MAX
-from tracks_dagster.review.effects.report import EXPLAINED_MAX, render_loaded
+from tracks_dagster.review.effects.report import EXPLAINED_MAX, newest_words, render_loaded
 from tracks_dagster.track.track import log_key, run_track
 
 VOID = {"meta", "line", "circle", "polyline", "br"}
@@ -236,3 +237,15 @@ def test_pages_of_the_ui_can_be_followed_where_its_address_is_set(
     page = Page(render_report(tracks, RUN_ID, ExplainContext(ui_url="https://dagster.example.org")))
     assert "https://dagster.example.org/runs/dagster-2" in page.links
     assert all(link.startswith("https://dagster.example.org/") for link in page.links)
+
+
+def test_a_large_value_is_written_in_full_as_on_the_board() -> None:
+    def words(value: float) -> str:
+        metric = Metric(name="m", group="speed", kind="step", column="m", unit="samples/s")
+        points = (Point(step=3, x=3.0, value=value, at=0.0),)
+        series = Series(attempt_id=1, rank=None, is_kept=True, points=points, count=1)
+        return newest_words(Curve(metric=metric, series=(series,)))
+
+    assert words(35955.2) == "35\u202f955 samples/s after step 3"
+    assert words(2.65612) == "2.656 samples/s after step 3"
+    assert words(3e9) == "3e+09 samples/s after step 3"

@@ -258,14 +258,18 @@ def _panels(curves: Curves) -> Iterator[_Panel]:
             height=height,
         )
         if svg:
-            yield _Panel(name=curve.name, newest=_newest(curve), svg=svg)
+            yield _Panel(name=curve.name, newest=newest_words(curve), svg=svg)
 
 
-def _newest(curve: Curve) -> str:
+def newest_words(curve: Curve) -> str:
+    """Return the newest kept value of a curve and its step, in words."""
     last = curve.last
     if last is None:
         return "nothing kept"
-    return f"{last.value:.4g} {curve.unit}".rstrip() + f" after step {last.step}"
+    value = f"{last.value:.4g}"
+    if 1e4 <= abs(last.value) < 1e6:
+        value = f"{last.value:,.0f}".replace(",", "\u202f")  # thousands apart, as on the board
+    return f"{value} {curve.unit}".rstrip() + f" after step {last.step}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

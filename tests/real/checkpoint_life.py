@@ -31,7 +31,7 @@ from tracks_dagster.track.records import Draft, Kind, sha256_hex
 from tracks_dagster.track.states.checkpoints import object_prefix
 from tracks_dagster.track.states.run_state import RunState
 from tracks_dagster.training.attempt import Attempt
-from tracks_dagster.training.environment import AttemptPlace
+from tracks_dagster.training.environment import AttemptPlace, RankEnvironment
 from tracks_dagster.training.joining import Farewell
 from tracks_dagster.training.launch import place
 from tracks_dagster.training.ranks import Ranks
@@ -162,7 +162,10 @@ class Life:
             cache=self._work / "cache",
         )
         ranks = Ranks(rank=0, world_size=1, device=torch.device("cpu"))
-        launch = place(self.store, where, ranks, image=None, on_launch_id=lambda launch_id: None)
+        alone = RankEnvironment(
+            rank=0, world_size=1, local_rank=0, threads=1, image=None, attempt=where
+        )
+        launch = place(self.store, where, ranks, alone, on_launch_id=lambda launch_id: None)
         a = Attempt(launch, StopSignal(), Farewell())
         try:
             with a.saves_settled():

@@ -23,14 +23,9 @@ pytestmark = [pytest.mark.full, pytest.mark.timeout(2 * COMMAND_S_MAX)]
 TERM_S_MAX = 60.0
 
 
-@pytest.fixture(params=["embedded_home", "server_home"])
-def home(request: pytest.FixtureRequest) -> Home:
-    """A home on either storage."""
-    found: Home = request.getfixturevalue(request.param)
-    return found
-
-
-def test_two_daemons_open_every_retry_once(home: Home) -> None:
+@pytest.mark.parametrize("storage", ["embedded_home", "server_home"])
+def test_two_daemons_open_every_retry_once(storage: str, request: pytest.FixtureRequest) -> None:
+    home: Home = request.getfixturevalue(storage)
     with second_daemon(home):
         run = outcome(
             home.run("two-daemons", "--drill", "preempt@23,grace=0", "--drill", "gpu_oom@31")
@@ -45,8 +40,9 @@ def test_two_daemons_open_every_retry_once(home: Home) -> None:
 
 
 def test_a_killed_run_worker_is_replaced_and_its_gang_trains_on(
-    home: Home, monkeypatch: pytest.MonkeyPatch
+    embedded_home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    home = embedded_home  # which storage Dagster has changes nothing here
     command = home.run("orphaned", "--steps", "600", "--checkpoint-every", "200")
     wait_for(lambda: (line := home.line("orphaned")) is not None and bool(line.step))
     attempt = folded(home, "orphaned").attempts[0]

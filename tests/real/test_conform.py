@@ -6,6 +6,7 @@ one step, a good one at all.
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -107,6 +108,7 @@ def certify(
     project: Path, home: Path, sockets: Path, *, ranks: tuple[int, ...] = (1,), **plan: object
 ) -> Conformance:
     """Return what the trials of a project show."""
+    os.environ.pop("PYTEST_CURRENT_TEST", None)  # the warm parents fork for one environment
     settings = Settings.from_environment({"TRACKS_HOME": str(home), "TRACKS_SOCKETS": str(sockets)})
     app = build(settings)
     found = read_project_code(project, store_url=app.store.url, clean=app.redact)

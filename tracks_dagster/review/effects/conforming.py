@@ -57,7 +57,8 @@ from tracks_dagster.training.saves.manifest import read_manifest, read_tensors
 BY = "tracks conform"
 SAVES = 3  # in an undisturbed run: steps between two checkpoints are its steps over this
 GRACE_S = 120.0  # between SIGTERM and SIGKILL, to finish a step and save on a busy machine
-POLL_S = 0.01
+POLL_S = 0.01  # to see a folder while a command writes it
+GLANCE_S = 0.05  # from one look whether the gang lives to the next: it reads files and /proc
 STEPS_MAX = 6  # at which a shape is interrupted: all that `interruptions` names
 RNG = "rng"  # the member with the random numbers, which ranks show as they use them
 NAMES_MAX = 5  # in a note
@@ -395,18 +396,23 @@ class Trials:
     ) -> str:
         """Wait for the gang's end, or kill it amid a save. Return TOO_SLOW or HANG, or nothing."""
         kills_save = trial.kind is Kind.SAVE and ref.attempt_id == 1
-        hangs_at = self.monotonic() + limits.attempt_s
-        while gangs.glance(ref.run_id, ref.attempt_id).phase is GangPhase.ALIVE:
+        now = glance_at = self.monotonic()
+        hangs_at = now + limits.attempt_s
+        while True:
+            if now >= glance_at:
+                if gangs.glance(ref.run_id, ref.attempt_id).phase is not GangPhase.ALIVE:
+                    return ""
+                glance_at = now + GLANCE_S
             box.look()
             if kills_save and self._is_saving(ref, trial.step):
                 gangs.kill(ref.run_id, ref.attempt_id)
                 return ""
-            if self.monotonic() > limits.give_up_at:
+            if now > limits.give_up_at:
                 return TOO_SLOW
-            if self.monotonic() > hangs_at:
+            if now > hangs_at:
                 return HANG
             self.sleep(SAVE_POLL_S if kills_save else POLL_S)
-        return ""
+            now = self.monotonic()
 
     def _is_saving(self, ref: AttemptRef, step: int) -> bool:
         """Whether something of a checkpoint of that step, or a later one, lies in the store."""
@@ -500,6 +506,8 @@ class _Boxes:
 
     def look(self) -> None:
         """Compare what lies there with the last look; a file younger than its folder's name counts."""
+        if not self._root.is_dir():
+            return  # no command is its trainer
         for folder in self._root.glob("rank-*/checkpoints/step-*"):
             with suppress(OSError):  # committed and removed meanwhile
                 named_ns = folder.stat().st_ctime_ns

@@ -37,14 +37,25 @@ from tracks_dagster.reasons.hangs import Beat, Phase, StackDump, beat_file, deco
 from tracks_dagster.track.bodies import RankPlace
 from tracks_dagster.track.body_json import from_json, to_json
 from tracks_dagster.track.errors import GangError
-from tracks_dagster.track.names import CLOSED, ENV_CACHE, EXIT_STARTED_BEFORE, attempt_key
+from tracks_dagster.track.names import (
+    CLOSED,
+    ENV_CACHE,
+    ENV_OBSERVE,
+    EXIT_STARTED_BEFORE,
+    attempt_key,
+)
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import format_time
 from tracks_dagster.track.text.redact import Redact, redact
 
 PARENT = "tracks_dagster.training.gang_parent"
-# What every rank imports that joins: three seconds of processor.
-IMPORTED = ("torch", "tracks_dagster.training.attempt", "tracks_dagster.training.machine")
+# What every rank imports that joins, three seconds of processor, and what a gang's parent does.
+IMPORTED = (
+    *("torch", "tracks_dagster.training.attempt", "tracks_dagster.training.machine"),
+    *("tracks_dagster.attempts.ports", "tracks_dagster.training.projects.code"),
+)
+# And one that is looked at, by `observing`: each optimizer imports torch's compiler when it is made.
+OBSERVED = ("tracks_dagster.training.observing", "torch._dynamo")
 START_S_MAX = 60.0
 KILL_S_MAX = 20.0
 RECORD_S_MAX = 3.0  # after the ranks were killed: time for the parent to write down their ends
@@ -98,7 +109,8 @@ class LocalLauncher:
             start = warm.Start(
                 words=words, cwd=str(folder), environment=environment, leads_session=True
             )
-            warm.ensure(address, IMPORTED, environment)
+            imported = IMPORTED + (OBSERVED if ENV_OBSERVE in spec.environment else ())
+            warm.ensure(address, imported, environment)
             if (child := warm.ask(address, start, log)) is not None:
                 return child
         return subprocess.Popen(

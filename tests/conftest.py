@@ -67,7 +67,8 @@ SLOW = (
     "code_location/test_workspace",
 )
 
-# No test asserts on wall time: a busy machine is many times slower than an idle one.
+# No test asserts on wall time, for a busy machine is many times slower than an idle one; but
+# integration/test_devices, whose promise is how long a run waits for devices.
 # Where CI is set, hypothesis draws the same examples every time; elsewhere a failure prints its seed.
 settings.register_profile(
     "short", deadline=None, print_blob=True, max_examples=25, derandomize=bool(os.environ.get("CI"))

@@ -1,7 +1,7 @@
 """The short answer of `tracks explain`: why it ended, what follows, what to do, what it cost. Pure.
 
-One screen, whatever happened: at most `LINES_MAX` lines at any width. What a person must read is at
-the top and is shortened last; whatever is left out is in `sections`, which `--full` prints.
+One screen, whatever happened: at most `LINES_MAX` rows at any width from 60 on. What a person must read
+is at the top and is shortened last; whatever is left out is in `sections`, which `--full` prints.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from math import ceil
 
 from tracks_dagster.reasons.logs import newest_own_frame
 from tracks_dagster.review.effects.explain.end import FAILED_FIRST, NOT_KNOWN
@@ -55,7 +56,7 @@ _LONG_WORD = re.compile(r"[^\s`]{65,}")  # longer than a sha256: it would fill l
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """One part. least: to how many printed lines it may be shortened; 0: it may be left out.
+    """One part. least: to how many printed rows it may be shortened; 0: it may be left out.
 
     keeps_end: its first lines go when it is shortened, not its last.
     """
@@ -277,21 +278,23 @@ def _more(target: str) -> str:
 
 
 def _fitted(head: Iterable[str], parts: Iterable[_Part], more: str, width: int) -> str:
-    """Return the text, shortened from its last part up until it has at most LINES_MAX lines."""
+    """Return the text, shortened from its last part up until it fills at most LINES_MAX rows."""
     top = [line for each in head for line in wrapped(each, width).splitlines()]
     end = _printed(_Part("more", (more,)), width)
     shown = [(part, _printed(part, width)) for part in parts if part.lines]
     is_advice = [part.label == "what to do" for part, _ in shown]
-    over = len(top) + len(end) + sum(len(lines) for _, lines in shown) - LINES_MAX
+    over = _rows(top, width) + _rows(end, width) - LINES_MAX
+    over += sum(_rows(lines, width) for _, lines in shown)
     for is_last_resort in (False, True):
         for index in reversed(range(len(shown))):
             part, lines = shown[index]
             if over > 0 and is_advice[index] == is_last_resort:
-                kept = _cut(part, lines, max(part.least, len(lines) - over), width)
-                over -= len(lines) - len(kept)
+                rows = _rows(lines, width)
+                kept = _cut(part, lines, max(part.least, rows - over), width)
+                over -= rows - _rows(kept, width)
                 shown[index] = (part, kept)
     if over > 0:  # a record that breaks is described at any length
-        top = _cut(None, top, max(1, len(top) - over), width)
+        top = _cut(None, top, max(1, _rows(top, width) - over), width)
     return "\n".join([*top, *(line for _, lines in shown for line in lines), *end])
 
 
@@ -303,10 +306,20 @@ def _printed(part: _Part, width: int) -> list[str]:
     return [each for line in lines for each in wrapped(line, width).splitlines()]
 
 
-def _cut(part: _Part | None, lines: list[str], count: int, width: int) -> list[str]:
-    if count >= len(lines) or not count:
-        return lines[:count]
-    if part is not None and part.keeps_end:
+def _rows(lines: Iterable[str], width: int) -> int:
+    """Return how many rows of a terminal they fill: a command on one line may need more than one."""
+    return sum(max(1, ceil(len(line) / width)) for line in lines)
+
+
+def _cut(part: _Part | None, lines: list[str], rows: int, width: int) -> list[str]:
+    """Return the lines that fit in `rows`; at least one, unless `rows` is 0."""
+    if rows >= _rows(lines, width) or not rows:
+        return lines if rows else []
+    keeps_end = part is not None and part.keeps_end
+    count = 1
+    while _rows(lines[-count - 1 :] if keeps_end else lines[: count + 1], width) <= rows:
+        count += 1
+    if part is not None and keeps_end:
         first, *rest = lines[-count:]
         return [f"{label_column(part.label)}{first[len(label_column('')) :]}", *rest]
     kept = lines[:count]

@@ -214,7 +214,7 @@ def test_a_withdrawn_checkpoint_and_a_refusal_are_seen() -> None:
     history.decide_checkpoint(Kind.CHECKPOINT_QUARANTINED, history.state.checkpoints[0].ref)
     history.end("code_error", last_step=10).refuse()
     tail = fold_tail(history.records[1:])
-    assert tail.withdrawn == {history.state.checkpoints[0].ref.manifest_sha256}
+    assert tail.unusable == {history.state.checkpoints[0].ref.manifest_sha256}
     assert tail.refusal is not None
     assert tail.refusal_seq == history.state.head.seq
 

@@ -24,7 +24,7 @@ from tracks_dagster.training.saves import committing, saving
 from tracks_dagster.training.saves.committing import Outcome
 from tracks_dagster.training.saves.saving import Saver
 
-WITHDRAWN = Outcome(failed="A checkpoint whose chunks it names was quarantined.", withdrawn=True)
+ABANDONED = Outcome(failed="A checkpoint whose chunks it names was quarantined.", is_abandoned=True)
 NOT_TOLD = Outcome(failed="Rank 0 did not say.")
 
 
@@ -133,11 +133,15 @@ def test_an_alert_that_cannot_be_told_changes_no_outcome(
     assert committed_steps(run) == [2]
 
 
-@pytest.mark.parametrize(("own", "other"), [(WITHDRAWN, NOT_TOLD), (NOT_TOLD, WITHDRAWN)])
+@pytest.mark.parametrize(("own", "other"), [(ABANDONED, NOT_TOLD), (NOT_TOLD, ABANDONED)])
 def test_ranks_that_failed_differently_do_the_same_next(own: Outcome, other: Outcome) -> None:
     """One that tries again while another gives up would wait in a collective for ever."""
-    flags = [[float(bool(o.failed)), float(o.withdrawn), float(bool(o.ends))] for o in (own, other)]
-    told = [{"failed": o.failed, "withdrawn": o.withdrawn, "ends": o.ends} for o in (own, other)]
+    flags = [
+        [float(bool(o.failed)), float(o.is_abandoned), float(bool(o.ends))] for o in (own, other)
+    ]
+    told = [
+        {"failed": o.failed, "is_abandoned": o.is_abandoned, "ends": o.ends} for o in (own, other)
+    ]
     ranks = SimpleNamespace(
         world_size=2,
         sum=lambda values: [a + b for a, b in zip(*flags, strict=True)],

@@ -198,7 +198,7 @@ def loss(state: RunState | None, ref: CheckpointRef) -> Hold | None:
             "shows others."
         ),
         by=checkpoint.deletion.by if checkpoint is not None and checkpoint.deletion else "",
-        at=checkpoint.withdrawn_at if checkpoint is not None else None,
+        at=checkpoint.unusable_at if checkpoint is not None else None,
         track=run_track(ref.run_id),
         seq=(checkpoint.deleted_seq or checkpoint.quarantined_seq) if checkpoint else None,
     )

@@ -204,7 +204,7 @@ def _newest_commit(
         for c in state.checkpoints
         if c.ref.attempt_id == facts.attempt_id
         and micros(c.at) <= as_of_us
-        and not (usable_only and c.withdrawn_at is not None and micros(c.withdrawn_at) <= as_of_us)
+        and not (usable_only and c.unusable_at is not None and micros(c.unusable_at) <= as_of_us)
     ]
     return max(commits, key=lambda each: (each[0], each[1].steps_s), default=(0, _NONE))
 

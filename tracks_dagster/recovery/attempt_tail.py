@@ -36,7 +36,7 @@ class Tail:
     """What the newest records hold. head_seq: of the last of them.
 
     declared: only where the tail reaches back to the first record; attempt: None before there is one.
-    commits: of the tail, oldest first; withdrawn: manifests quarantined or deleted in it. stops: asked
+    commits: of the tail, oldest first; unusable: manifests quarantined or deleted in it. stops: asked
     for since the attempt was opened; refusal: of what would follow on it.
     """
 
@@ -44,7 +44,7 @@ class Tail:
     declared: RunDeclared | None = None
     attempt: AttemptState | None = None
     commits: tuple[CheckpointState, ...] = ()
-    withdrawn: frozenset[str] = frozenset()
+    unusable: frozenset[str] = frozenset()
     stops: tuple[StopRequested, ...] = ()
     refusal: RetryRefused | None = None
     refusal_seq: int | None = None
@@ -80,7 +80,7 @@ def _apply(tail: Tail, record: Record) -> Tail:
             return replace(tail, commits=(*tail.commits, commit))
         case Kind.CHECKPOINT_QUARANTINED | Kind.CHECKPOINT_DELETED:
             gone = body_of(CheckpointDecision, record).manifest_sha256
-            return replace(tail, withdrawn=tail.withdrawn | {gone})
+            return replace(tail, unusable=tail.unusable | {gone})
         case Kind.RUN_FINISHED:
             return replace(tail, finished=body_of(RunFinished, record), finished_seq=record.seq)
         case Kind.RETRY_REFUSED:

@@ -60,7 +60,8 @@ class TrainerTrack:
         self._read_opened(opened_seq)
 
     def append(self, draft: Draft, *, sources: frozenset[str] = frozenset()) -> Record | None:
-        """Append a fact; None when it was abandoned: a checkpoint in `sources` was withdrawn.
+        """Append a fact; None when it was abandoned: a checkpoint in `sources` is
+        quarantined or deleted.
 
         Idempotent for one draft. Raises Fenced when this launch has lost its authority.
         """

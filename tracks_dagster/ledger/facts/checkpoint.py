@@ -181,7 +181,7 @@ CHECKPOINT: tuple[Fact[CheckpointState], ...] = (
     Fact("quarantined_at", TIME, lambda c: c.quarantined_at, "first decided",
          absent=(NOT_QUARANTINED,)),
     Fact("deleted_at", TIME, lambda c: c.deleted_at, "first decided", absent=(NOT_DELETED,)),
-    Fact("withdrawn_us", INTEGER, lambda c: micros(c.withdrawn_at) if c.withdrawn_at else None,
+    Fact("withdrawn_us", INTEGER, lambda c: micros(c.unusable_at) if c.unusable_at else None,
          "first quarantined or deleted, in microseconds since 1970", absent=(RESUMABLE,)),
 )
 

@@ -44,7 +44,7 @@ from tracks_dagster.track.track import RUNS, check_chain, log_key, read_records,
 
 RUNS_MAX = 200
 ATTEMPTS_MAX = 3  # the newest ones: the newest attempt may have taken no step to measure a pace by
-COMMITS_MAX = 8  # the newest ones, should the newest of all have been withdrawn since
+COMMITS_MAX = 8  # the newest ones, should the newest of all be quarantined or deleted since
 _FSCK = "`tracks fsck` explains it"
 TAIL_MAX = 400  # records of one attempt that are read backwards; a longer one from its start
 ANSWERS_S_MAX = 5.0  # of a launcher that asks others, until it answers once for all its gangs
@@ -273,7 +273,7 @@ def _journal(
 
 def _newest_commit(tail: Tail | None, known: Sequence[Commit]) -> Commit | None:
     """Return the newest checkpoint that can be resumed from, by the ledger and what came after it."""
-    withdrawn = tail.withdrawn if tail is not None else frozenset()
+    unusable = tail.unusable if tail is not None else frozenset()
     own = [
         Commit(
             attempt_id=c.ref.attempt_id,
@@ -286,7 +286,7 @@ def _newest_commit(tail: Tail | None, known: Sequence[Commit]) -> Commit | None:
         )
         for c in (tail.commits if tail is not None else ())
     ]
-    usable = [c for c in (*known, *own) if c.manifest_sha256 not in withdrawn]
+    usable = [c for c in (*known, *own) if c.manifest_sha256 not in unusable]
     return max(usable, key=lambda c: (c.attempt_id, c.step, c.seq or 0), default=None)
 
 

@@ -169,7 +169,7 @@ class CheckpointState:
         return not self.quarantined and not self.deleted
 
     @property
-    def withdrawn_at(self) -> datetime | None:
+    def unusable_at(self) -> datetime | None:
         """When it was first quarantined or deleted; None while it is resumable."""
         return min(filter(None, (self.quarantined_at, self.deleted_at)), default=None)
 

@@ -44,12 +44,13 @@ ALERTS_WAITING_MAX = 100  # for a store that is down; of more the oldest are let
 class Outcome:
     """How a save ended, the same on every rank. All empty: it was committed.
 
-    failed: no commit, and training goes on; withdrawn: because a checkpoint whose chunks it names was.
+    failed: no commit, and training goes on. is_abandoned: because a checkpoint whose chunks it names
+    was quarantined or deleted.
     ends: name of an error of `track.errors`: training must not go on; failed says why.
     """
 
     failed: str = ""
-    withdrawn: bool = False
+    is_abandoned: bool = False
     ends: str = ""
 
 
@@ -271,7 +272,7 @@ class Committer:
         record = self._launch.append(self._draft(save, written, bytes_written), sources=sources)
         if record is None:
             text = "A checkpoint whose chunks it names was quarantined or deleted meanwhile."
-            return None, replace(self._failed(save, text), withdrawn=True)
+            return None, replace(self._failed(save, text), is_abandoned=True)
         self._send_alerts()
         return written, Outcome()
 

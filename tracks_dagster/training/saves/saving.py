@@ -40,7 +40,7 @@ from tracks_dagster.training.saves.storage_writer import (
 )
 
 LAST_TRIGGERS = frozenset({"sigterm", "final"})  # nothing comes after these
-LAST_TRIES_MAX = 2  # of the last save, when a checkpoint whose chunks it names was withdrawn
+LAST_TRIES_MAX = 2  # of the last save, when it is abandoned for another checkpoint's quarantine
 SAVE_S_MAX = PART_S_MAX + OUTCOME_S_MAX  # how long a save may take; its `slowest_s` more
 SETTLE_S_MIN = 60.0  # how long training waits for one that has taken that long already
 RANK_LOST_S_MAX = 3.0  # for one that has all its parts: the gang is ended five seconds after a rank
@@ -138,7 +138,7 @@ class Saver:
             return
         outcome = self.settle()
         for _ in range(LAST_TRIES_MAX - 1):
-            if outcome is not None and outcome.withdrawn:
+            if outcome is not None and outcome.is_abandoned:
                 self._begin(step, trigger, began, facts, spent)
                 outcome = self.settle()
         if outcome is not None and outcome.failed:
@@ -163,7 +163,7 @@ class Saver:
         save.thread.join(left_s)
         outcome = self._agreed(self._outcome or _unknown(save.thread, may_take_s))
         self._under_way, self._outcome = None, None
-        if outcome.withdrawn:
+        if outcome.is_abandoned:
             self._known.forget()
         if not outcome.failed:
             self.saved_step = save.step
@@ -184,7 +184,7 @@ class Saver:
         one short exchange; nobody leaves before it: rank 0 keeps the words.
         """
         ranks = self._launch.ranks
-        flags = (outcome.failed != "", outcome.withdrawn, outcome.ends != "")
+        flags = (outcome.failed != "", outcome.is_abandoned, outcome.ends != "")
         sums = ranks.sum([float(flag) for flag in flags])
         if all(each in (0.0, float(ranks.world_size)) for each in sums):
             return outcome

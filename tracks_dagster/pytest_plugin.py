@@ -210,7 +210,7 @@ class Certifying:
     def __init__(self, config: pytest.Config, counting: Counting, target: Target) -> None:
         scope, chooses_paths = selection(config, target.folder)
         self._counting, self._target, self._of_workers = counting, target, 0
-        self._chooses_paths, self._said, self._is_good = chooses_paths, "", False
+        self._chooses_paths, self._outcome, self._is_good = chooses_paths, "", False
         self._ran = Ran(scope=scope)
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
@@ -248,17 +248,17 @@ class Certifying:
         left_out = max(0, there - len(self._ran.outcomes))
         self._ran.left_out = left_out or int(self._chooses_paths)
         try:
-            self._said = self._record(exitstatus)
+            self._outcome = self._record(exitstatus)
         except TracksError as error:
             tests = "" if self._ran.failed else ", though no test failed"
-            self._said = f"Nothing was recorded{tests}: {error}"
+            self._outcome = f"Nothing was recorded{tests}: {error}"
             if exitstatus == pytest.ExitCode.OK:
                 session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Say what was recorded, or why nothing was."""
         terminalreporter.section("tracks", sep="-")
-        for line in wrap(self._said, WIDTH, break_long_words=False, break_on_hyphens=False):
+        for line in wrap(self._outcome, WIDTH, break_long_words=False, break_on_hyphens=False):
             terminalreporter.write_line(line, green=self._is_good, yellow=not self._is_good)
 
     def _record(self, exitstatus: int) -> str:

@@ -13,7 +13,7 @@ from sensors.watch_attempts import _see
 from tests.fakes import FakeObjectStore
 from tests.histories import BEGIN, History
 from tracks_dagster.attempts.effects.idle import read_days, see
-from tracks_dagster.attempts.idle import IdleDay, held_by_nobody, tallied
+from tracks_dagster.attempts.idle import IdleDay, idle_total, tallied
 from tracks_dagster.attempts.machine import DeviceHolder, Devices, Gpu
 from tracks_dagster.ledger.effects.projector import Projector
 from tracks_dagster.ledger.effects.tracks import Tracks
@@ -75,7 +75,7 @@ def test_idle_hours_stand_beside_the_account_in_money(
     for turn in range(0, 7201, 60):
         see(store, FOUND, LEASED, node="n", now=BEGIN + timedelta(seconds=turn))
     see(store, Devices(), (), node="without", now=BEGIN)
-    found = held_by_nobody(read_days(store, since=None, until=date(2030, 1, 1)), PRICES)
+    found = idle_total(read_days(store, since=None, until=date(2030, 1, 1)), PRICES)
     assert found is not None
     # Two hours of four devices; 0 and 2 are leased, 1 and 3 are in use by others.
     assert (found.devices, found.seen_hours, found.idle_hours) == (4, pytest.approx(8.0), 0.0)

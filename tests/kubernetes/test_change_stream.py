@@ -133,7 +133,7 @@ def test_a_refusal_is_told_at_once_and_is_over_with_the_next_answer(status: int)
 
 
 def test_a_failure_that_may_pass_is_told_when_it_lasts() -> None:
-    few = [failed(503)] * change_stream.FAILURES_TOLD
+    few = [failed(503)] * change_stream.FAILURES_REPORTED
     assert run(*few)[1].troubles == [""]
     assert run(*few, failed(503))[1].troubles == ["", "Cannot watch: 503"]
 

@@ -221,8 +221,8 @@ def test_a_withdrawn_checkpoint_and_a_refusal_are_seen() -> None:
 
 def test_a_stop_comes_before_a_drain_and_a_move_holds_nothing() -> None:
     history = History("r-1").declare().open().stop(mode="move")
-    assert fold_tail(history.records[1:]).held_by is None
+    assert fold_tail(history.records[1:]).asked_stop is None
     tail = fold_tail(history.stop(mode="drain").stop().records[1:])
-    assert tail.held_by is not None
-    assert tail.held_by.mode == "stop"
-    assert fold_tail(history.end("node_failure").open().records).held_by is None
+    assert tail.asked_stop is not None
+    assert tail.asked_stop.mode == "stop"
+    assert fold_tail(history.end("node_failure").open().records).asked_stop is None

@@ -93,7 +93,7 @@ class Nobody:
     unpriced_hours: float
 
 
-def held_by_nobody(days: Iterable[IdleDay], prices: Prices | None) -> Nobody | None:
+def idle_total(days: Iterable[IdleDay], prices: Prices | None) -> Nobody | None:
     """Sum up the days; None where no device was ever seen."""
     idle_s = seen_s = unpriced_s = 0.0
     cost: float | None = None

@@ -85,13 +85,13 @@ def _argparse(tree: ast.Module) -> ScriptConfig:
     for call in _calls(tree):
         if _name_of(call.func) != "add_argument":
             continue
-        said = {keyword.arg: keyword.value for keyword in call.keywords}
-        if _needs_a_value(call, said):
+        keywords = {keyword.arg: keyword.value for keyword in call.keywords}
+        if _needs_a_value(call, keywords):
             return ScriptConfig()
         flag = _flag(call)
         owner = call.func.value if isinstance(call.func, ast.Attribute) else None
         is_of_parser = isinstance(owner, ast.Name) and owner.id in names
-        value = _default(said) if is_of_parser and said.keys() <= _HARMLESS else None
+        value = _default(keywords) if is_of_parser and keywords.keys() <= _HARMLESS else None
         if flag is None or value is None:
             continue
         key = flag.replace("-", "_")
@@ -102,12 +102,12 @@ def _argparse(tree: ast.Module) -> ScriptConfig:
     return ScriptConfig(keys=keys, arguments=tuple(arguments))
 
 
-def _needs_a_value(call: ast.Call, said: Mapping[str | None, ast.expr]) -> bool:
+def _needs_a_value(call: ast.Call, keywords: Mapping[str | None, ast.expr]) -> bool:
     """Whether the script cannot be started without this argument, or nobody can tell."""
     first = _literal(call.args[0]) if call.args else None
     is_option = isinstance(first, str) and first.startswith("-")
-    is_required = "required" in said and _literal(said["required"]) is not False
-    return None in said or not is_option or is_required
+    is_required = "required" in keywords and _literal(keywords["required"]) is not False
+    return None in keywords or not is_option or is_required
 
 
 def _flag(call: ast.Call) -> str | None:
@@ -120,10 +120,10 @@ def _flag(call: ast.Call) -> str | None:
     return None
 
 
-def _default(said: Mapping[str | None, ast.expr]) -> Json:
+def _default(keywords: Mapping[str | None, ast.expr]) -> Json:
     """Return an argument's default in its own type; None where it is no plain value."""
-    value = _literal(said.get("default"))
-    kind = _name_of(said["type"]) if "type" in said else "str"
+    value = _literal(keywords.get("default"))
+    kind = _name_of(keywords["type"]) if "type" in keywords else "str"
     if kind == "float" and type(value) is int:
         value = float(value)
     if type(value) is not _KINDS.get(kind):

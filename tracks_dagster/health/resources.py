@@ -254,7 +254,7 @@ def _low_s(use: Sequence[Use], rank: int, below: int) -> float:
 
 def _idle(case: Case) -> Verdicts:
     """A device that the attempt holds, and no step on it for IDLE_S."""
-    since = _held_since(case.attempt)
+    since = _devices_since(case.attempt)
     if since is None:
         return {}
     last_at = max([since, *(step.at for step in case.tail.steps[-1:])])
@@ -268,10 +268,10 @@ def _idle(case: Case) -> Verdicts:
     )
 
 
-def _held_since(attempt: AttemptState) -> datetime | None:
+def _devices_since(attempt: AttemptState) -> datetime | None:
     """Return since when the attempt has held a device; None where it holds none, or only a CPU."""
     if attempt.held is not None:
-        return attempt.held_since
+        return attempt.claimed_at
     placed = attempt.placed
     if placed is None or all(place.device == CPU for place in placed.ranks):
         return None

@@ -293,8 +293,8 @@ def next_of_machine(alerts: Alerts, day: IdleDay, now: datetime) -> Alert | Aler
             return AlertCleared(
                 rule=ALERT_DEVICE_UNHELD, alert_seq=each.seq, why="It is held, used or gone."
             )
-    told = {name for each in standing for name in each.body.data.get("about", ())}
-    new = tuple(name for name in long if name not in told)
+    alerted = {name for each in standing for name in each.body.data.get("about", ())}
+    new = tuple(name for name in long if name not in alerted)
     if not new:
         return None
     longest = max(idle_s[name] for name in new)

@@ -53,7 +53,7 @@ _MOUNT_EVENTS = {
     "FailedCreatePodSandBox": CONFIG,
     "FailedCreatePodContainer": CONFIG,
 }
-_GOES_ON = frozenset({"Pulling", "Pulled", "Created", "Started"})
+_PROGRESS = frozenset({"Pulling", "Pulled", "Created", "Started"})
 
 _QUOTA = re.compile(r"exceeded quota|insufficient quota", re.IGNORECASE)
 # The same pod is refused again however often it is created.
@@ -176,7 +176,7 @@ def _mounting(events: Sequence[Mapping[str, Json]]) -> StartProblem | None:
     """Return the kubelet's newest problem with volumes and sandbox, unless it was solved since."""
     for each in reversed(events):
         word = text(each.get("reason"))
-        if word in _GOES_ON:
+        if word in _PROGRESS:
             return None
         if word in _MOUNT_EVENTS:
             return _problem(_MOUNT_EVENTS[word], word, text(each.get("message")))

@@ -52,7 +52,7 @@ class Tail:
     finished_seq: int | None = None
 
     @property
-    def held_by(self) -> StopRequested | None:
+    def asked_stop(self) -> StopRequested | None:
         """The stop, or else the drain, that a person asked for; what only moves a run, or meets a cap
         in money, holds nothing."""
         asked = [stop for stop in self.stops if stop.mode not in (MOVE, BUDGET)]

@@ -61,7 +61,7 @@ def cost_of(state: RunState, prices: Prices, now: datetime) -> Cost:
     """Return what all attempts cost by `now`."""
     amount = unpriced_s = 0.0
     for attempt in state.attempts:
-        seconds = _device_s(attempt, now, attempt.held_since or attempt.placed_at)
+        seconds = _device_s(attempt, now, attempt.claimed_at or attempt.placed_at)
         price = prices.of(accelerator_of(attempt), attempt.opened.compute.device_class)
         if price is None:
             unpriced_s += seconds

@@ -418,14 +418,14 @@ class _Teams:
 
     def __init__(self, half_life_s: float) -> None:
         self._rate = math.log(2) / half_life_s
-        self._held: defaultdict[str, float] = defaultdict(float)
+        self._devices: defaultdict[str, float] = defaultdict(float)
         self._had: dict[str, float] = {}
         self._at_s = 0.0
 
     def change(self, team: str, devices: float, now_s: float) -> None:
         """Count `devices` more, or fewer, for the team from now on."""
         self._decay(now_s)
-        self._held[team] += devices
+        self._devices[team] += devices
 
     def usage(self, now_s: float) -> Usage:
         """Return what each team has had."""
@@ -438,7 +438,7 @@ class _Teams:
             return
         stays = math.exp(-self._rate * (now_s - self._at_s))
         self._had = {
-            team: self._had.get(team, 0.0) * stays + held / self._rate * (1.0 - stays)
-            for team, held in self._held.items()
+            team: self._had.get(team, 0.0) * stays + devices / self._rate * (1.0 - stays)
+            for team, devices in self._devices.items()
         }
         self._at_s = now_s

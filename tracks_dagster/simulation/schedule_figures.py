@@ -139,14 +139,14 @@ def figures(choice: Choice, played: Played) -> Figures:
     ordered = sorted(by_class, key=lambda name: (-choice.policy.class_of(name).priority, name))
     groups = {ALL: played.served, **{name: by_class[name] for name in ordered}}
     capacity_s = played.capacity_s or 1.0
-    held_s, worked_s = _device_time(played.served)
+    leased_s, worked_s = _device_time(played.served)
     return Figures(
         policy=choice.name,
         is_yours=choice.is_yours,
         default_class=choice.policy.default_class,
         classes=tuple(_class(name, served, choice.policy) for name, served in groups.items()),
         working=worked_s / capacity_s,
-        starting=(held_s - worked_s) / capacity_s,
+        starting=(leased_s - worked_s) / capacity_s,
         waited_free=played.waited_free_s / capacity_s,
         fragmented=played.fragmented_s / capacity_s,
         moves=sum(stay.is_moved for each in played.served for stay in each.stays),
@@ -238,12 +238,12 @@ def _spread(seconds: Iterable[float]) -> Spread:
 
 def _device_time(served: Sequence[Served]) -> tuple[float, float]:
     """Return device seconds held, and of these with work."""
-    held_s = worked_s = 0.0
+    leased_s = worked_s = 0.0
     for each in served:
         for stay in each.stays:
-            held_s += each.submission.weight * (stay.freed_s - stay.began_s)
+            leased_s += each.submission.weight * (stay.freed_s - stay.began_s)
             worked_s += each.submission.weight * (stay.worked_s - stay.works_s)
-    return held_s, worked_s
+    return leased_s, worked_s
 
 
 def _lost_steps(played: Played) -> int:

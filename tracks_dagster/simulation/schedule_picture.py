@@ -192,7 +192,7 @@ def _areas(played: Played, figures: Figures, frame: _Frame, top: float) -> Itera
     most = max(1.0, float(sum(each.out is None for each in played.workload.devices)))
     floor = [0.0] * COLUMNS
     for row in figures.classes[1:]:
-        held = _columns(
+        used = _columns(
             (
                 (
                     stay.began_s - played.began_s,
@@ -205,7 +205,7 @@ def _areas(played: Played, figures: Figures, frame: _Frame, top: float) -> Itera
             ),
             frame,
         )
-        ceiling = [below + each for below, each in zip(floor, held, strict=True)]
+        ceiling = [below + each for below, each in zip(floor, used, strict=True)]
         points = _outline(floor, ceiling, frame, top + AREA, AREA / most)
         css = frame.colours[row.name]
         yield f'<polygon class="{css}" points="{points}"><title>{escape(row.name)}</title></polygon>'

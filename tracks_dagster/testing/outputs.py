@@ -297,15 +297,15 @@ def check_on_device(
     on_cpu: what is meant to be on the CPU, by its path, `inputs['lengths']`; what is computed from
     it alone, or from a `.cpu()`, is too. Single numbers may be anywhere.
     """
-    held = state(model)
+    own = state(model)
     check_paths("on_cpu", on_cpu, (path for path, _ in tensors(inputs, "inputs")))
     given = [(path, each) for path, each in tensors(inputs, "inputs") if path not in on_cpu]
-    if not held and not given:
+    if not own and not given:
         raise CannotCheck("Neither model nor inputs hold a tensor.")
-    device = (held or given)[0][1].device
+    device = (own or given)[0][1].device
     problems = [
         f"{name} {shape(each)} is on {each.device}"
-        for name, each in (*held, *given)
+        for name, each in (*own, *given)
         if each.device != device and each.dim()
     ]
     if not problems:
@@ -313,7 +313,7 @@ def check_on_device(
     if problems:
         raise Finding(
             describe(
-                f"Not on {device}, where {'the model' if held else 'the first input'} is:",
+                f"Not on {device}, where {'the model' if own else 'the first input'} is:",
                 problems,
                 "a part of the batch without .to(device), a tensor made in forward without device=, a "
                 "constant kept as an attribute where register_buffer moves it with the model, or "

@@ -90,7 +90,7 @@ def run(store: ObjectStore, pod: PodEnvironment, notice: Notice) -> int:
     failure = GangFailure(store, pod)
     Repeat("cannot see whether the gang failed", failure.look, every_s=ASK_EVERY_S)
     gang = PodGang(pod, ends, torchrun, notice, failure)
-    if not notice.is_heard:
+    if not notice.is_received:
         torchrun.start()
     gang.watch()
     if gang.has_failed:

@@ -241,8 +241,8 @@ def _gone_devices(
 ) -> tuple[Condition, ...]:
     """Return which of its devices the machine lost while the attempt had them; none where every rank
     did its work, or somebody asked for the end."""
-    held = attempt.held
-    if devices is None or held is None or held.pool != devices.here.pool:
+    lease = attempt.held
+    if devices is None or lease is None or lease.pool != devices.here.pool:
         return ()
     if state.stop_for(attempt) is not None or (
         report.ranks and all(end.exit_code == 0 for end in report.ranks)
@@ -255,9 +255,9 @@ def _gone_devices(
             message=f"{name} is not on this machine any more, by its driver",
             at=None,
             source="supervisor",
-            rank=held.devices.index(name),
+            rank=lease.devices.index(name),
         )
-        for name in devices.gone(held.devices)
+        for name in devices.gone(lease.devices)
     )
 
 

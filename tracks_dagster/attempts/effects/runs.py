@@ -265,10 +265,10 @@ def check_request(request: RunRequest) -> dict[str, Json]:
     Raises InvalidInput.
     """
     check_run_id(request.run_id)
-    said = {"expect": request.expect, "on_call": request.on_call}
+    texts = {"expect": request.expect, "on_call": request.on_call}
     words = {"intent": request.intent, "owner": request.owner, "team": request.team}
-    said["the reason to skip a gate"] = request.skip_why
-    check_words({**words, **{name: text for name, text in said.items() if text is not None}})
+    texts["the reason to skip a gate"] = request.skip_why
+    check_words({**words, **{name: text for name, text in texts.items() if text is not None}})
     check_skips(request)
     _check_experiment(request)
     if request.stage not in STAGES:

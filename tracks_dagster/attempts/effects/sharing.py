@@ -105,16 +105,16 @@ def lease_for(world: World, key: str, *, by: str, dagster_run_id: str) -> None:
 
 
 def devices_since(
-    pool: DevicePool | None, key: str, tag: str | None, held: HeldDevices | None = None
+    pool: DevicePool | None, key: str, tag: str | None, claimed: HeldDevices | None = None
 ) -> DevicePool | None:
     """Return the pool, read from the lease of `key` on where its seq is known.
 
-    tag: of the Dagster run that starts it, None of one that a person asked for; held: as the claim
+    tag: of the Dagster run that starts it, None of one that a person asked for; claimed: as the claim
     before it has them.
     """
     seq = int(tag) if tag is not None and tag.isdecimal() else None
-    if seq is None and held is not None:
-        seq = held.seq
+    if seq is None and claimed is not None:
+        seq = claimed.seq
     return pool if pool is None or seq is None else pool.since(seq, key)
 
 

@@ -144,7 +144,9 @@ class Supervisor:
             return None
         is_new = self._is_to_start(ref)
         lease = self._confirm(self.devices, ref) if is_new else self.devices.find(ref.key)
-        return None if lease is None or lease.confirmed_at is None else self.devices.held(lease)
+        return (
+            None if lease is None or lease.confirmed_at is None else self.devices.devices_of(lease)
+        )
 
     def _confirm(self, devices: DevicePool, ref: AttemptRef) -> Lease:
         """From here on no time ends the lease; raises NoDevices."""

@@ -66,13 +66,13 @@ def find_pinned(
         for c in state.checkpoints
         if c.ref.step == step and not c.deleted and attempt_id in (None, c.ref.attempt_id)
     ]
-    held = [c.ref for c in there if holder in c.pins]
-    if not held and there:
+    pinned = [c.ref for c in there if holder in c.pins]
+    if not pinned and there:
         raise InvalidInput(_not_pinned(state, there[-1], holder))
-    if not held:
+    if not pinned:
         steps = ", ".join(str(c.ref.step) for c in state.checkpoints if not c.deleted) or "none"
         raise UnknownRun(f"{state.run_id} has no checkpoint of step {step}; it has: {steps}.")
-    return max(held, key=lambda ref: ref.attempt_id)
+    return max(pinned, key=lambda ref: ref.attempt_id)
 
 
 def unpin(tracks: Tracks, ref: CheckpointRef, *, holder: str, by: str, why: str) -> Record:
@@ -183,10 +183,10 @@ def _committed(state: RunState | None, ref: CheckpointRef) -> CheckpointState:
 
 
 def _not_pinned(state: RunState | None, checkpoint: CheckpointState, holder: str) -> str:
-    held = ", ".join(pins_of(state, checkpoint)) if state is not None else ""
+    holders = ", ".join(pins_of(state, checkpoint)) if state is not None else ""
     return (
         f"{holder} does not hold step {checkpoint.ref.step} of {checkpoint.ref.run_id}; it is held "
-        f"by: {held or 'nobody'}. An eval lets go when it ends or is waived, an alias when it is "
+        f"by: {holders or 'nobody'}. An eval lets go when it ends or is waived, an alias when it is "
         "given to another checkpoint."
     )
 

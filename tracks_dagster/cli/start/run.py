@@ -353,7 +353,7 @@ def _with_defaults(
 ) -> dict[str, Any]:
     """Return the options with what the project's file says in place of those that nobody chose."""
     rule, cadence = project.retention, project.cadence
-    said = {
+    from_project = {
         "ranks": project.ranks,
         "workload_class": project.workload_class,
         "team": project.team or declared["team"],
@@ -362,13 +362,13 @@ def _with_defaults(
     }
     if cadence is not None and not {"checkpoint_every_steps", "checkpoint_every_s"} & set(chosen):
         steps = cadence.every_steps
-        said["checkpoint_every_steps"] = OFF if steps is None else str(steps)
-        said["checkpoint_every_s"] = cadence.every_s
+        from_project["checkpoint_every_steps"] = OFF if steps is None else str(steps)
+        from_project["checkpoint_every_s"] = cadence.every_s
     compute = dict(declared["compute"])
     if "device_class" not in chosen:
         compute["device_class"] = project.device_class
-    said = {name: value for name, value in said.items() if name not in chosen}
-    return {**declared, **said, "compute": compute}
+    from_project = {name: value for name, value in from_project.items() if name not in chosen}
+    return {**declared, **from_project, "compute": compute}
 
 
 def _request(

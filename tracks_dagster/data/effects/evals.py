@@ -199,16 +199,16 @@ def _run_alone(
     spec = _spec(tracks, state, opened.opened)
     ended = _stored_end(tracks, opened.opened, spec, None, dagster_run_id)
     if ended is None:
-        held = None
+        claimed = None
         if devices is not None:
             key = eval_attempt_key(run_id, eval_id, number)
             lease = devices.confirm(key, dagster_run_id or "")
             if lease is None:
                 raise no_devices(key)
-            held = devices.held(lease)
+            claimed = devices.devices_of(lease)
             spec = replace(spec, environment=devices.environment(lease))
         ended = _evaluated_end(tracks, evaluator, opened.opened, spec, dagster_run_id)
-        ended = replace(ended, held=held)
+        ended = replace(ended, held=claimed)
     return end_eval(tracks, run_id, ended)
 
 

@@ -49,8 +49,8 @@ def unmute(tracks: Tracks, rule: str, *, run_id: str | None, by: str, why: str) 
     )
 
     def chosen(state: MuteState | None) -> Draft | None:
-        held: tuple[Mute, ...] = state.in_force(now) if state is not None else ()
-        is_muted = any((m.body.rule, m.body.run_id) == (rule, run_id) for m in held)
+        in_force: tuple[Mute, ...] = state.in_force(now) if state is not None else ()
+        is_muted = any((m.body.rule, m.body.run_id) == (rule, run_id) for m in in_force)
         return draft if is_muted else None
 
     return tracks.decide_mutes(chosen)

@@ -26,7 +26,7 @@ SILENCE_S = 90.0
 SETTLED_S = 30.0  # a watch that lasted so long has shown everything up to its start
 QUICK_S = 1.0  # a watch that ends sooner is a server that is going down
 REFUSED = (401, 403, 404)  # a person has to change something
-FAILURES_TOLD = 5  # in a row: by then it is more than a restart
+FAILURES_REPORTED = 5  # in a row: by then it is more than a restart
 
 
 class LastingThread(threading.Thread):
@@ -183,7 +183,7 @@ class ChangeStream:
             if self._failures == 0:  # list at once; again and again it is trouble like any other
                 self._failures = 1
                 return
-        if error.status in REFUSED or self._failures >= FAILURES_TOLD:
+        if error.status in REFUSED or self._failures >= FAILURES_REPORTED:
             self._sink.troubled(self._wanted.resource, str(error))
         self._wait(error)
 

@@ -304,14 +304,14 @@ class _Progress:
 
     def __init__(self, store: ObjectStore) -> None:
         self._of = sum(1 for prefix in KINDS for _ in store.folders(prefix))
-        self._began_s = self._told_s = time.monotonic()
+        self._began_s = self._logged_s = time.monotonic()
 
     def tell(self, count: int) -> None:
         """Say that so many tracks are in, if nothing was said for a while."""
         now_s = time.monotonic()
-        if now_s - self._told_s < PROGRESS_S:
+        if now_s - self._logged_s < PROGRESS_S:
             return
-        self._told_s = now_s
+        self._logged_s = now_s
         left_s = (now_s - self._began_s) / count * max(self._of - count, 0)
         _log.warning(
             "Projecting the ledger anew: %d of %d tracks; about %d min left.",

@@ -182,7 +182,7 @@ NOTHING_ASKED: Why = Absence(
     "its manifest named no queue, priority, scheduler or topology, or an older version recorded none",
     lambda v: v.attempt.placed is not None and not v.attempt.placed.asked,
 )
-NOT_SAID: Why = Absence(
+NOT_WRITTEN: Why = Absence(
     "not_said",
     "what queued it writes no such thing on its pods, as Kueue before 0.17",
     lambda v: v.attempt.placed is not None and not v.attempt.placed.granted,
@@ -264,7 +264,7 @@ def _part(find: Callable[[AttemptView], Part | None]) -> Callable[[Callable[[Par
 
 _run = _part(lambda v: v.declared)
 _opened = _part(lambda v: v.attempt.opened)
-_held = _part(lambda v: v.attempt.held)
+_lease = _part(lambda v: v.attempt.held)
 _debit = _part(lambda v: v.attempt.opened.debit)
 _placed = _part(lambda v: v.attempt.placed)
 _restored = _part(lambda v: v.attempt.restored)
@@ -404,13 +404,13 @@ ATTEMPT: tuple[Fact[AttemptView], ...] = (
          diff="placement/nodes"),
     Fact("devices", Type.NAMES, _devices, "the device of each rank: `cpu` or the GPU's UUID",
          absent=(NEVER_PLACED,), instead="none", group="where", label="devices"),
-    Fact("leased_devices", Type.NAMES, _held(lambda h: list(h.devices)),
+    Fact("leased_devices", Type.NAMES, _lease(lambda h: list(h.devices)),
          "the devices of this machine that it was given, by name", absent=(NOT_CLAIMED, NOT_LEASED),
          group="where", ui="where/leased_devices"),
-    Fact("lease_seq", INTEGER, _held(lambda h: h.seq),
+    Fact("lease_seq", INTEGER, _lease(lambda h: h.seq),
          "the record of that in the pool's track", absent=(NOT_CLAIMED, NOT_LEASED),
          group="where", has_column=False),
-    Fact("lease_why", TEXT, _held(lambda h: h.why), "why these devices, and why then",
+    Fact("lease_why", TEXT, _lease(lambda h: h.why), "why these devices, and why then",
          absent=(NOT_CLAIMED, NOT_LEASED), group="where", ui="where/leased_because"),
     Fact("accelerator", TEXT, lambda v: accelerator_of(v.attempt), "the model of its devices",
          absent=(OPEN,), instead="what was placed, else asked for", group="cost",
@@ -431,7 +431,7 @@ ATTEMPT: tuple[Fact[AttemptView], ...] = (
          ui="where/asked_of_cluster"),
     Fact("granted_by_cluster", Type.MAPPING, _placed(lambda p: p.granted or None),
          "what its queue says that it gave: the cluster queue; its nodes are in `nodes`",
-         absent=(NO_CONTAINER, NEVER_PLACED, NOTHING_ASKED, NOT_SAID), group="where",
+         absent=(NO_CONTAINER, NEVER_PLACED, NOTHING_ASKED, NOT_WRITTEN), group="where",
          ui="where/granted_by_cluster"),
     # --- from where ---
     Fact("step", INTEGER, lambda v: v.attempt.resumed_step, "the step it started from, 0 afresh",

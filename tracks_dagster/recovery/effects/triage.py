@@ -185,7 +185,7 @@ def _judged(
 
 
 def _describe_stop(read: RunRead) -> str | None:
-    stop = read.held_by
+    stop = read.asked_stop
     return None if stop is None else f"{stop.by} asked for a {stop.mode} ({stop.why})"
 
 
@@ -215,7 +215,7 @@ def _between_attempts(read: RunRead) -> tuple[Verdict, str, int | None]:
     due = "what follows is due"
     retry = f'`tracks retry {read.run_id} --why "…"` continues it'
     if stop is not None:
-        is_over = read.held_by is not None and read.held_by.mode == "stop"
+        is_over = read.asked_stop is not None and read.asked_stop.mode == "stop"
         due = stop if is_over else f"{stop}; {retry}"
     elif attempt.reason in HAS_ALL_STEPS:
         due = "its evals, its promotion or its finish are due"

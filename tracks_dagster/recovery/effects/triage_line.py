@@ -122,7 +122,7 @@ def line_of(read: RunRead, judged: Judgement, report: GangReport | None) -> Line
         memory_bytes=memory_bytes,
         memory_how=memory_how,
         is_due=_is_due(read, judged.verdict, progress["steps_left"]),
-        held_by=read.held_by.mode if read.held_by is not None else None,
+        held_by=read.asked_stop.mode if read.asked_stop is not None else None,
         is_supervised=judged.is_supervised,
         signs=(
             *judged.signs,
@@ -197,13 +197,13 @@ def _standing(read: RunRead, verdict: Verdict) -> str:
         return _STANDINGS[verdict]
     if _reason(read) in HAS_ALL_STEPS:
         return "finishing"
-    is_stopped = read.held_by is not None or _reason(read) is TerminationReason.USER_CANCELLED
+    is_stopped = read.asked_stop is not None or _reason(read) is TerminationReason.USER_CANCELLED
     return "waiting" if is_stopped else "interrupted"
 
 
 def _is_due(read: RunRead, verdict: Verdict, left: int | None) -> bool:
     """Whether a restart is proposed: steps are left, nobody runs them, and no person holds it."""
-    if left == 0 or read.held_by is not None:
+    if left == 0 or read.asked_stop is not None:
         return False
     if verdict is Verdict.ENDED:
         return _reason(read) not in (*HAS_ALL_STEPS, TerminationReason.USER_CANCELLED)

@@ -182,9 +182,9 @@ class RunRead:
         return str(self.row["run_id"])
 
     @property
-    def held_by(self) -> StopRequested | None:
+    def asked_stop(self) -> StopRequested | None:
         """The stop or drain that a person asked for; nothing follows then by itself."""
-        return self.tail.held_by if self.tail is not None else None
+        return self.tail.asked_stop if self.tail is not None else None
 
 
 def find_runs(

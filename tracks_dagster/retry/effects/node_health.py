@@ -129,10 +129,10 @@ class NodeHealth:
         node = None if state.is_moved(attempt) else struck_node(attempt)
         if node is None:
             return None
-        held, device = attempt.held, attempt.ended.blamed_device
+        lease, device = attempt.held, attempt.ended.blamed_device
         here = None if self._devices is None else self._devices.here.pool
-        if held is not None and held.pool == here and device in held.devices:
-            return Blamed(attempt=attempt, pool=held.pool, node=node, device=device)
+        if lease is not None and lease.pool == here and device in lease.devices:
+            return Blamed(attempt=attempt, pool=lease.pool, node=node, device=device)
         return Blamed(attempt=attempt, pool=pool_of(attempt.opened.compute), node=node)
 
     def _pools(self, blamed: Blamed) -> Tracks:

@@ -22,8 +22,8 @@ def interruptions(calm: AttemptSeen) -> tuple[int, ...]:
     wanted = [commits[0] + 1, commits[0]] if commits else []
     wanted += [1, last - 1]
     wanted += [epoch, epoch + 1] if epoch is not None else []
-    told = [next((step for step in calm.steps if step >= each), last) for each in wanted]
-    return tuple(dict.fromkeys(step for step in told if step < last))
+    found = [next((step for step in calm.steps if step >= each), last) for each in wanted]
+    return tuple(dict.fromkeys(step for step in found if step < last))
 
 
 def epoch_of(calm: AttemptSeen) -> int | None:

@@ -21,7 +21,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from tracks_dagster.attempts.effects.idle import read_days
-from tracks_dagster.attempts.idle import Nobody, held_by_nobody
+from tracks_dagster.attempts.idle import Nobody, idle_total
 from tracks_dagster.data.effects.known_families import check_family
 from tracks_dagster.ledger.ledger_views import select_as_of, without_comments
 from tracks_dagster.ledger.ports import Ledger
@@ -202,7 +202,7 @@ def _nobody(
 ) -> Nobody | None:
     first = None if since is None else since.date()
     try:
-        return held_by_nobody(read_days(store, since=first, until=as_of.date()), prices)
+        return idle_total(read_days(store, since=first, until=as_of.date()), prices)
     except StoreError:  # the account itself is the ledger's
         return None
 

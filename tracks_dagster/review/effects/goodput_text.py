@@ -85,9 +85,9 @@ def _buckets(total: Group, currency: str | None) -> Iterator[str]:
     rows = [("where the time went", "device hours", "share", "wall hours")]
     wall_h = sum(total.seconds.values()) / 3600
     for bucket in BUCKETS:
-        held = total.device_hours.get(bucket)
-        share = "" if held is None or not total.total_hours else f"{held / total.total_hours:.1%}"
-        hours = "–" if held is None else _hours(held, total.total_hours)
+        taken = total.device_hours.get(bucket)
+        share = "" if taken is None or not total.total_hours else f"{taken / total.total_hours:.1%}"
+        hours = "–" if taken is None else _hours(taken, total.total_hours)
         rows.append(
             (BUCKET_LABELS[bucket], hours, share, _hours(total.seconds[bucket] / 3600, wall_h))
         )

@@ -171,7 +171,7 @@ class DevicePool:
         """Return the variables for what starts under the lease: it sees its devices and no others."""
         return device_environment(lease.body.devices, hides_gpus=self.hides_gpus)
 
-    def held(self, lease: Lease) -> HeldDevices:
+    def devices_of(self, lease: Lease) -> HeldDevices:
         """Return the lease as the track of its own run has it."""
         body = lease.body
         return HeldDevices(pool=self.here.pool, seq=lease.seq, devices=body.devices, why=body.why)

@@ -82,15 +82,15 @@ class AttemptState:
     @property
     def held(self) -> HeldDevices | None:
         """The devices of a machine that it was given, by the newest claim that says so."""
-        held = (claim.body.held for claim in reversed(self.claims))
-        return next((each for each in held if each is not None), None)
+        found = (claim.body.held for claim in reversed(self.claims))
+        return next((each for each in found if each is not None), None)
 
     @property
-    def held_since(self) -> datetime | None:
+    def claimed_at(self) -> datetime | None:
         """When these devices were first claimed for it; None: it was given none."""
-        held = self.held
-        since = (claim.at for claim in self.claims if claim.body.held == held)
-        return None if held is None else next(since)
+        devices = self.held
+        since = (claim.at for claim in self.claims if claim.body.held == devices)
+        return None if devices is None else next(since)
 
     @property
     def reason(self) -> TerminationReason | None:

@@ -41,11 +41,11 @@ class Notice:
     """Whether the pod was asked to end. A plain attribute: signal handlers may not wait for a lock."""
 
     def __init__(self) -> None:
-        self.is_heard = False
+        self.is_received = False
 
     def receive(self, *_: object) -> None:
         """Take in a signal."""
-        self.is_heard = True
+        self.is_received = True
 
 
 class Torchrun(threading.Thread):
@@ -140,7 +140,7 @@ class PodGang:
         self.ranks = rank_files.read_ranks(self._pod.work, self._pod.all_ranks)
         self._count_members()
         self._play_drill()
-        if self._notice.is_heard:
+        if self._notice.is_received:
             self._ask_to_end()
         self._follow_failure()
         if self.ranks != before and self._has_started:
@@ -224,7 +224,7 @@ class PodGang:
         self._ends.take(self.ranks, pids=self._pids, conditions=self._conditions)
         self._grace_s = grace_s
         if grace_s > 0:
-            self._notice.is_heard = True
+            self._notice.is_received = True
         else:
             for process in self._living().values():
                 _kill_group(process)
@@ -251,7 +251,7 @@ class PodGang:
         if rank.started_at is not None:
             code = -signal.SIGKILL if code is None or code > 0 else code  # ours, a moment ago
             return replace(rank, signal=-code, ended_at=now_text())
-        if self._notice.is_heard:
+        if self._notice.is_received:
             problem = "The pod was told to end before this rank was started."
             return replace(rank, exit_code=names.EXIT_DRAINED, ended_at=now_text(), problem=problem)
         problem = self._torchrun.problem or "torchrun never started this rank."

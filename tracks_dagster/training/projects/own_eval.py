@@ -37,7 +37,7 @@ from tracks_dagster.training.saves.handoff import write_checkpoint
 FUNCTION = "evaluate"
 ARTIFACTS_MAX = 32  # their names stand in a record of 16 KiB
 ARTIFACT_BYTES_MAX = 64 * 1024 * 1024  # of one eval
-TOLD = ("load", "infer", "score")  # the seconds that an eval may measure itself
+MEASURED = ("load", "infer", "score")  # the seconds that an eval may measure itself
 LINE_BYTES_MAX = 64 * 1024  # of a command's last line
 SHOWN_CHARACTERS = 200
 
@@ -235,9 +235,9 @@ def _count(value: object, what: str) -> int | None:
 
 
 def _seconds(value: object, what: str) -> dict[str, float]:
-    if not isinstance(value, Mapping) or not set(value) <= set(TOLD):
+    if not isinstance(value, Mapping) or not set(value) <= set(MEASURED):
         raise InvalidInput(
-            f"{what} named seconds {_shown(value)}; name some of: {', '.join(TOLD)}."
+            f"{what} named seconds {_shown(value)}; name some of: {', '.join(MEASURED)}."
         )
     return {name: _number(f"seconds of {name}", seconds, what) for name, seconds in value.items()}
 

@@ -62,8 +62,8 @@ class KnownChunks:
         known = ((self._committed, self._committed_as), (self._restored, self._restored_from))
         return frozenset(
             sha256
-            for held, sha256 in known
-            if any(held.get(chunk.blake3) == chunk for chunk in named)
+            for chunks, sha256 in known
+            if any(chunks.get(chunk.blake3) == chunk for chunk in named)
         )
 
 

@@ -276,12 +276,12 @@ def _entries(
         ranges = ranges_of(
             [(path, pieces) for (path, _), pieces in zip(files, layout.pieces, strict=True)]
         )
-        said: dict[str, list[str]] = {path: [] for path, _ in files}
+        by_path: dict[str, list[str]] = {path: [] for path, _ in files}
         for index in sorted(digests):
             for each, digest in zip(ranges[index], digests[index], strict=True):
-                said[each.path].append(digest)
+                by_path[each.path].append(digest)
         for (path, size), pieces in zip(files, layout.pieces, strict=True):
-            content = (size, said[path])
+            content = (size, by_path[path])
             if path in entries:
                 if contents[path] != content:
                     clashes.append(path)

@@ -279,10 +279,10 @@ def check_kind(manifest: Manifest, kind: str) -> None:
     """Raise CheckpointMismatch unless it is a checkpoint of that kind."""
     if manifest.kind == kind:
         return
-    held = {TENSORS: "the tensors that a script registered", FILES: "a folder of files"}
+    contents = {TENSORS: "the tensors that a script registered", FILES: "a folder of files"}
     raise CheckpointMismatch(
-        f"Step {manifest.step} of run {manifest.run_id} holds {held[manifest.kind]}, and what reads it "
-        f"wants {held[kind]}; use the script that wrote it, or export it."
+        f"Step {manifest.step} of run {manifest.run_id} holds {contents[manifest.kind]}, and what "
+        f"reads it wants {contents[kind]}; use the script that wrote it, or export it."
     )
 
 

@@ -42,9 +42,9 @@ class RankFigures:
         if self._world_size > RANKS_MAX:
             return []
         own = [*map(_median, columns), *(_number(device.get(key)) for key in _OF_DEVICE.values())]
-        told = [0.0] * (len(NAMES) * self._world_size)
-        told[self._rank :: self._world_size] = own
-        return told
+        figures = [0.0] * (len(NAMES) * self._world_size)
+        figures[self._rank :: self._world_size] = own
+        return figures
 
     def fields(self, sums: Sequence[float]) -> dict[str, Json]:
         """Return a `ranks` line's fields by what all ranks added; a figure of nobody is left out."""

@@ -189,9 +189,9 @@ def check_interpreter(python: str, *, store_url: str) -> str:
     except subprocess.TimeoutExpired as error:
         raise InvalidInput(f"{doing}: it did not answer within {CHECK_S_MAX:g} s.") from error
     if done.returncode != 0:
-        said = " ".join(done.stderr.strip().splitlines()[-LINES_MAX:])
+        output = " ".join(done.stderr.strip().splitlines()[-LINES_MAX:])
         raise InvalidInput(
-            f"{doing}: {said or f'it ended with {done.returncode}'}. Install {package} into that "
+            f"{doing}: {output or f'it ended with {done.returncode}'}. Install {package} into that "
             f"environment: {python} -m pip install {package}"
         )
     return str(Path(path).absolute())  # a link of a venv stays one

@@ -219,9 +219,9 @@ def what_to_do(
     """Say what a person should do now; first of all about a quarantine that would refuse a retry."""
     to_do, state = _to_do(run, attempt, broken), run.state
     asks_nothing = attempt is not state.last_attempt and state.refusal is None
-    is_held = start.hold is not None and start.hold.act is HoldAct.QUARANTINE
+    is_quarantined = start.hold is not None and start.hold.act is HoldAct.QUARANTINE
     if (
-        not (is_held and start.words)
+        not (is_quarantined and start.words)
         or broken is not None
         or asks_nothing
         or "tracks release" in to_do

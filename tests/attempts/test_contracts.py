@@ -121,7 +121,24 @@ def test_a_failure_that_may_not_be_retried_is_not(store: FakeObjectStore, tracks
     History().declare().open().place().end("hang", last_step=3).write_to(store)
     policy = policy_of("fault_tolerance: {reasons: {hang: {count: 0}}}")
     settled = settled_run(tracks, policy=policy)
-    assert (settled.what, "hang is not retried" in settled.why) == ("refused", True)
+    assert settled.what == "refused"
+    assert (
+        "hang is not retried: the same attempt would end the same (policy "
+        "fault_tolerance.reasons.hang). Decided"
+    ) in settled.why
+
+
+def test_a_limit_of_a_policy_file_is_named_and_a_shipped_one_is_not(
+    store: FakeObjectStore, tracks: Tracks
+) -> None:
+    History().declare().open().place().end("hang", last_step=3).write_to(store)
+    policy = policy_of("""
+        fault_tolerance:
+          limits: {fingerprint_limit: 0}
+          reasons: {code_error: {count: 0}, hang: {backoff: 1s}}
+    """)
+    why = settled_run(tracks, policy=policy).why
+    assert re.findall(r"\(policy ([^)]*)\)", why) == ["fault_tolerance.limits.fingerprint_limit"]
 
 
 # --- tracking and monitoring: what makes a run valid ----------------------------------------------

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.policies import policy_of
 from tests.queues import GIB, NOW_S, expected, nodes, planned, runs, started, wants, why
 from tracks_dagster.scheduling.model import CPU, Device, Usage
 from tracks_dagster.scheduling.policy import (
@@ -240,6 +241,14 @@ class TestCaps:
         assert why(found, "s5") == (
             "needs 2 devices; by the policy eve in class sweep may have 1 at once"
         )
+
+    def test_a_team_at_the_limit_of_its_sweeps_waits_by_the_rules_name(self) -> None:
+        policy = policy_of("tuning: {devices_per_team: 1}").scheduling
+        waiting = [wants(key, workload_class="sweep", team="vision") for key in ("s1", "s2")]
+        found = planned(waiting, [], nodes(4), policy=policy)
+        assert set(started(found)) == {"s1"}
+        words = "team vision in class sweep (tuning.devices_per_team) has 1 of 1; after s1, "
+        assert why(found, "s2").startswith(words)
 
     def test_teams_and_owners_have_allowances_over_all_classes(self) -> None:
         teams = {"vision": Allowance(devices=1, money_per_day=40.0)}

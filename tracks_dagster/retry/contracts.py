@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 
+from tracks_dagster.scheduling.policy import SWEEP
 from tracks_dagster.track.bodies import (
     DELETE_AFTER_S_MAX,
     KEEP_MAX,
@@ -36,7 +37,6 @@ from tracks_dagster.track.text.units import counted, duration, money
 
 NO_INTENT = "no intent was given"  # how the intent of a run ends whose owner said none
 NOBODY = frozenset({"", "unknown", "dagster"})  # owners and teams that nobody named
-SWEEP = "sweep"  # the class whose runs are trials
 ANY_CLASS = "any"
 OWNER = "owner"  # in a list of people: whoever declared the run
 

@@ -167,10 +167,16 @@ def _why_afresh(state: RunState) -> str:
 
 
 def format_limits(counted: Sequence[Limit], *, named: bool = False) -> str:
-    """Return the limits in words. named: each with the records that it counted."""
+    """Return the limits in words. named: each with the records that it counted, and the rules of the
+    policy file that set it."""
     return "; ".join(
-        f"{limit.words}{_records(limit.seqs)}" if named else limit.words for limit in counted
+        f"{limit.words}{_records(limit.seqs)}{_rules(limit.rules)}" if named else limit.words
+        for limit in counted
     )
+
+
+def _rules(rules: tuple[str, ...]) -> str:
+    return f" (policy {' and '.join(rules)})" if rules else ""
 
 
 def _records(seqs: tuple[int, ...]) -> str:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import pairwise
 
+from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.retry.policy import HOUR_S, RetryPolicy, RetryRule
 from tracks_dagster.track.bodies import AUTOMATIC, FIRST
 from tracks_dagster.track.reasons import TerminationReason
@@ -183,19 +184,34 @@ def _started(attempt: AttemptState) -> bool:
 
 
 DOUBLINGS_MAX = 30  # of a backoff: a second becomes 34 years
+# What the limit of a row rests on, and of the others: field of the policy → its key in a file.
+ROW_FIELDS = (
+    *("count", "count_before_first_step", "window_s", "window_steps", "time_s"),
+    *("refund", "refund_past_onset", "counts_as"),
+)
+LIMIT_KEYS: Mapping[str, Mapping[str, str]] = {
+    "fingerprint": {"fingerprint_limit": "fingerprint_limit"},
+    "never_started": {"never_started_limit": "never_started_limit"},
+    "device_hours": {
+        "device_hours_factor": "device_hours_factor",
+        "device_s_floor": "device_time_floor",
+    },
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limit:
     """One limit before the next retry.
 
-    name: as `retry_refused` names it; words: what is used of it; seqs: the records counted.
+    name: as `retry_refused` names it; words: what is used of it; seqs: the records counted; rules: what
+    a policy file changed of it, by the names there.
     """
 
     name: str
     is_exhausted: bool
     words: str
     seqs: tuple[int, ...]
+    rules: tuple[str, ...] = ()
 
 
 def limits(
@@ -212,6 +228,30 @@ def limits(
     trust: which checkpoints count as progress. now: by the clock of whoever decides; one that is
     before the newest record lets no debit leave its window.
     """
+    found = _limits(state, failed, rule, policy, now, trust)
+    return tuple(replace(each, rules=_changed_by_file(each.name, rule, policy)) for each in found)
+
+
+def _changed_by_file(limit: str, rule: RetryRule, policy: RetryPolicy) -> tuple[str, ...]:
+    shipped = DEFAULT_POLICY.rule(rule.reason)
+    if limit == "reason":
+        is_changed = any(getattr(rule, each) != getattr(shipped, each) for each in ROW_FIELDS)
+        return (f"fault_tolerance.reasons.{rule.reason}",) if is_changed else ()
+    return tuple(
+        f"fault_tolerance.limits.{key}"
+        for field, key in LIMIT_KEYS[limit].items()
+        if getattr(policy, field) != getattr(DEFAULT_POLICY, field)
+    )
+
+
+def _limits(
+    state: RunState,
+    failed: AttemptState,
+    rule: RetryRule,
+    policy: RetryPolicy,
+    now: datetime,
+    trust: Trust,
+) -> tuple[Limit, ...]:
     spent = spendings(state, policy)
     progress = Progress(state.checkpoints, trust)
     device_hours = _device_hours(state, policy)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from tracks_dagster.scheduling.model import Demand, Running, Usage
-from tracks_dagster.scheduling.policy import SchedulingPolicy
+from tracks_dagster.scheduling.policy import SWEEP, SchedulingPolicy
 
 Key = tuple[str, ...]  # who is limited, for which kind of device
 
@@ -88,10 +88,11 @@ class Caps:
         name = policy.class_name(demand.workload_class)
         its = policy.classes[name]
         team = f"team {demand.team}" if demand.team else "a team"
+        by = " (tuning.devices_per_team)" if name == SWEEP else ""  # the policy file's name of it
         for who, key, devices in (
             (f"class {name}", ("class", name), its.devices),
             (
-                f"{team} in class {name}",
+                f"{team} in class {name}{by}",
                 ("class", name, "team", demand.team),
                 its.devices_per_team,
             ),

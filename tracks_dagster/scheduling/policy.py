@@ -120,6 +120,7 @@ class Allowance:
 
 EVAL = "eval"  # the class of every eval
 SINGLE = "single"
+SWEEP = "sweep"  # the class whose runs are trials
 
 # As many as a team needs to begin with. Only evals and what is urgent make others move.
 SHIPPED_CLASSES: Mapping[str, WorkloadClass] = {
@@ -136,7 +137,7 @@ SHIPPED_CLASSES: Mapping[str, WorkloadClass] = {
     "distributed": WorkloadClass(
         priority=500, queue_s=DAY_S, recovery_s=15 * MINUTE_S, loss_s=30 * MINUTE_S, ranks_min=2
     ),
-    "sweep": WorkloadClass(
+    SWEEP: WorkloadClass(
         priority=200, queue_s=DAY_S, recovery_s=30 * MINUTE_S, loss_s=30 * MINUTE_S
     ),
     "deferred": WorkloadClass(

@@ -49,7 +49,6 @@ from tracks_dagster.ledger.effects.deciding import HasTracks
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.retry.contracts import (
-    SWEEP,
     Contracts,
     check_declaration,
     check_trials,
@@ -60,7 +59,7 @@ from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.retry.effects.due import runs_without_attempts
 from tracks_dagster.retry.effects.node_health import avoid_now
 from tracks_dagster.retry.policy import RetryPolicy
-from tracks_dagster.scheduling.policy import SchedulingPolicy
+from tracks_dagster.scheduling.policy import SWEEP, SchedulingPolicy
 from tracks_dagster.track import names
 from tracks_dagster.track.bodies import (
     Alert,

@@ -31,7 +31,6 @@ from tracks_dagster.retry.contracts import (
     FIELDS,
     PARAMETERS,
     STRICT,
-    SWEEP,
     Contracts,
 )
 from tracks_dagster.retry.effects.stages_file import ProfileName, StagesRow, read_stages
@@ -40,6 +39,7 @@ from tracks_dagster.retry.policy import NEED_A_RULE, Remedy, RetryPolicy
 from tracks_dagster.retry.stages import Profile
 from tracks_dagster.scheduling.policy import (
     NO_TIME_SLICES,
+    SWEEP,
     Allowance,
     Order,
     Placement,

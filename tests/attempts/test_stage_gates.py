@@ -14,6 +14,7 @@ from tests.bodies import ended, placed
 from tests.deciders import world_of
 from tests.examples import example
 from tests.fakes import FakeClock
+from tests.reports import render_report
 from tests.stories import Story, step_line
 from tracks_dagster.attempts.effects.local.code_archive import pack_folder
 from tracks_dagster.attempts.effects.runs import RunRequest, declare
@@ -32,6 +33,7 @@ from tracks_dagster.review.effects.daily import review_day
 from tracks_dagster.review.effects.explain.run import explain_run
 from tracks_dagster.review.effects.explain.summary import run_summary
 from tracks_dagster.review.effects.explain.text import run_text
+from tracks_dagster.review.effects.metadata import run_metadata
 from tracks_dagster.stores.journals import journal_prefix
 from tracks_dagster.track.bodies import (
     CheckpointCommitted,
@@ -345,7 +347,7 @@ def test_strict_asks_for_a_conformance_run_as_well(house: House) -> None:
     assert "conform" in house.declare().passed_gates
 
 
-def test_a_skipped_gate_stands_in_the_declaration_and_in_its_explanation(house: House) -> None:
+def test_a_skipped_gate_is_in_the_declaration_and_wherever_the_run_is_shown(house: House) -> None:
     house.certify()
     house.rehearse("smoke")
     declared = house.declare(skip_gates=("canary",), skip_why="A demo in an hour.")
@@ -357,6 +359,10 @@ def test_a_skipped_gate_stands_in_the_declaration_and_in_its_explanation(house: 
     assert "Declared without canary, by ann: A demo in an hour." in told
     short = run_summary(explain_run(house.tracks, "big"), width=80)
     assert "Declared without canary, by ann: A demo in an hour." in short
+    page = render_report(house.tracks, "big")
+    assert "<p>Declared without canary, by ann: A demo in an hour.</p>" in page
+    shown = run_metadata(declared)["skipped_gates"]
+    assert shown == "Declared without canary, by ann: A demo in an hour."
     day = review_day(house.ledger, date(2026, 1, 31), now=house.clock())
     [skips] = [each for each in day.matters if each.kind is MatterKind.GATE]
     assert skips.shown[0].what == "declared without canary, by ann: A demo in an hour."

@@ -15,6 +15,7 @@ from tracks_dagster.board.effects.app import Board
 from tracks_dagster.board.effects.serving import Guard
 from tracks_dagster.board.effects.sources import Sources
 from tracks_dagster.settings import Settings
+from tracks_dagster.track.bodies import SkippedGates
 from tracks_dagster.wiring import build
 
 LIVE, SECOND = "live-run", "second-run"
@@ -50,7 +51,8 @@ def make_home(folder: Path) -> Home:
     live = LiveRun(app.store, LIVE, now=now).write()
     second = LiveRun(app.store, SECOND, now=now, ranks=1, steps=150).write()
     begin = now - timedelta(minutes=30)
-    over = History(OVER, begin=begin).declare(intent="Be over.")
+    skipped = SkippedGates(gates=("canary",), by="ann", why="A demo in an hour.")
+    over = History(OVER, begin=begin).declare(intent="Be over.", skipped=skipped)
     over.open().supervise().place().restore().commit(40).end("completed", last_step=40).finish()
     over.write_to(app.store)
     refused = History(REFUSED, begin=begin).declare(intent="Be refused.", model_family="tabular")

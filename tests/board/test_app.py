@@ -60,6 +60,12 @@ def test_a_run_has_its_curves_with_ends_remedies_and_commits_on_the_axis(visitor
     assert "checkpoint of step 110" in page
 
 
+def test_a_run_that_skipped_a_gate_says_so(visitor: Visitor) -> None:
+    words = "Declared without canary, by ann: A demo in an hour."
+    assert words in text_of(visitor.get(f"/runs/{OVER}").text)
+    assert "Declared without" not in visitor.get(f"/runs/{LIVE}").text
+
+
 def test_a_part_of_the_curves_can_be_looked_at(visitor: Visitor) -> None:
     page = visitor.get(f"/runs/{LIVE}?steps=120-150").text
     assert {float(x) for x in re.findall(r'data-x1="([^"]*)"', page)} == {150.0}

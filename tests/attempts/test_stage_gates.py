@@ -14,6 +14,7 @@ from tests.bodies import ended, placed
 from tests.deciders import world_of
 from tests.examples import example
 from tests.fakes import FakeClock
+from tests.policies import policy_of
 from tests.reports import render_report
 from tests.stories import Story, step_line
 from tracks_dagster.attempts.effects.local.code_archive import pack_folder
@@ -366,6 +367,17 @@ def test_a_skipped_gate_is_in_the_declaration_and_wherever_the_run_is_shown(hous
     day = review_day(house.ledger, date(2026, 1, 31), now=house.clock())
     [skips] = [each for each in day.matters if each.kind is MatterKind.GATE]
     assert skips.shown[0].what == "declared without canary, by ann: A demo in an hour."
+
+
+def test_only_who_may_waive_skips_a_gate(house: House) -> None:
+    leads = "governance: {may_waive: [leads], teams: {leads: [grace]}}"
+    house.policy = replace(policy_of(leads), stages=STAGES)
+    skip = {"skip_gates": ("tests", "smoke", "canary"), "skip_why": "A demo in an hour."}
+    assert house.refused(owner="bob", **skip) == (
+        "Refused by policy governance.may_waive: tests, smoke, canary cannot be skipped: only leads "
+        "(grace) may. Names are taken as given: a record, not a log-in."
+    )
+    assert house.declare(owner="grace", **skip).skipped is not None
 
 
 @pytest.mark.parametrize(

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from tests.board.conftest import LIVE, OVER, REFUSED, SECOND, Home
+from tests.histories import History
 from tests.visitors import Visitor
+from tracks_dagster.attempts.effects.heartbeat import write_heartbeat, write_launches
+from tracks_dagster.attempts.launch import PendingLaunch
 from tracks_dagster.board.effects import sources
 from tracks_dagster.board.effects.app import Board
 from tracks_dagster.board.effects.serving import Guard
 from tracks_dagster.board.effects.sources import Sources
 from tracks_dagster.settings import Settings
+from tracks_dagster.track.names import LAUNCH_ATTEMPTS
+from tracks_dagster.wiring import build
 
 
 @pytest.fixture
@@ -47,6 +53,25 @@ def test_a_run_that_trains_shows_lights_progress_pace_time_left_and_money(visito
     assert "steps/s" in shown or "s/step" in shown
     assert "± " in shown  # of the time that is left
     assert "EUR" in shown
+
+
+def test_an_ordinary_wait_for_devices_is_in_the_queue_and_no_alarm(tmp_path: Path) -> None:
+    settings = Settings.from_environment({"TRACKS_HOME": str(tmp_path / "home")})
+    app = build(settings)
+    now = datetime.now(UTC)
+    History("queued", begin=now).declare().open().write_to(app.store)
+    app.projector.scan()
+    why = "0 of 2 devices free; after gpt-7/a02, about 14 min"
+    write_heartbeat(app.store, now, {})
+    waits = PendingLaunch(key="queued/a01", failed_count=0, why=why, waits=True)
+    write_launches(app.store, LAUNCH_ATTEMPTS, [waits])
+    visitor = Visitor(Guard(Board(Sources(settings)).app()))
+    page = visitor.get("/").text
+    row = page[page.index('id="run-queued"') :].partition("</tr>")[0]
+    assert re.findall(r'scope="rowgroup">([^<]*) <', page) == ["Waiting for devices"]
+    assert f"waiting: {why}" in text_of(row)
+    assert 'class="bad"' not in row
+    assert f"waiting: {why}" in text_of(visitor.get("/runs/queued").text)
 
 
 def test_a_run_has_its_curves_with_ends_remedies_and_commits_on_the_axis(visitor: Visitor) -> None:

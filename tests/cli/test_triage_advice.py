@@ -15,11 +15,11 @@ from tracks_dagster.attempts.effects.heartbeat import write_launches
 from tracks_dagster.attempts.launch import PendingLaunch
 from tracks_dagster.attempts.machine import MachineNow
 from tracks_dagster.attempts.ports import GangPhase, GangReport
-from tracks_dagster.cli.triage import print_steps
+from tracks_dagster.cli.triage import print_steps, print_triage
 from tracks_dagster.ledger.effects.database import open_ledger
 from tracks_dagster.ledger.effects.projector import Projector
 from tracks_dagster.reasons.evidence import RankEnd
-from tracks_dagster.recovery.effects.triage import GivenDevices, triage
+from tracks_dagster.recovery.effects.triage import GivenDevices, Triage, triage
 from tracks_dagster.track.bodies import AttemptSupervised, ComputeRequest
 from tracks_dagster.track.names import KUBERNETES
 from tracks_dagster.track.records import Kind, canonical_json, format_time
@@ -31,6 +31,10 @@ NOTHING = "There is nothing to do."
 SUPERVISOR = AttemptSupervised(
     dagster_run_id="dagster-1", host=NODE, pid=7, pid_started=1.5, boot_id="boot-2"
 )
+
+
+def show_steps(found: Triage) -> None:
+    print_steps(found, options="")
 
 
 @pytest.fixture
@@ -48,7 +52,10 @@ def advised(
     sources = sources_of(store, ledger, gangs, machine=machine)
 
     def told(
-        *histories: History, asked: GivenDevices = SLOTS, sensors: dict[str, bool] | None = None
+        *histories: History,
+        asked: GivenDevices = SLOTS,
+        sensors: dict[str, bool] | None = None,
+        shows: Callable[[Triage], None] = show_steps,
     ) -> str:
         for history in histories:
             history.write_to(store)
@@ -56,7 +63,7 @@ def advised(
         if sensors is not None:
             beat = {"at": format_time(MORNING), "sensors": sensors}
             store.put("daemon/heartbeat.json", canonical_json(beat))
-        print_steps(triage(sources, asked), options="")
+        shows(triage(sources, asked))
         return capsys.readouterr().out
 
     return told
@@ -97,6 +104,34 @@ def test_a_launch_that_does_not_come_is_something_to_do_beside_a_daemon_that_tic
     assert NOTHING not in told
     assert "See why opened/a01 is late: 4 launches failed: no answer in 300 s; see" in told
     assert "another/a01" not in told
+
+
+QUEUED = "0 of 2 devices free; after gpt-7/a02, about 14 min"
+
+
+def test_an_ordinary_wait_for_devices_is_not_late_and_is_in_the_order_in_its_own_words(
+    advised: Advised, store: FakeObjectStore
+) -> None:
+    waits = PendingLaunch(key="opened/a01", failed_count=0, why=QUEUED, waits=True)
+    an_eval = PendingLaunch(key="opened/quality@1/1", failed_count=0, why=QUEUED, waits=True)
+    write_launches(store, "launch_attempts", [waits])
+    write_launches(store, "run_evals", [an_eval])
+    opened = History("opened").declare().open()
+    told = advised(opened, sensors={"watch_attempts": True}, shows=print_triage)
+    assert f"1. opened: later ({QUEUED})" in told
+    assert f"opened/quality@1/1: {QUEUED}" in told
+    assert "now on" not in told
+    assert NOTHING in advised(opened, sensors={"watch_attempts": True})
+
+
+def test_a_queue_that_no_daemon_keeps_any_more_is_not_believed(
+    advised: Advised, store: FakeObjectStore
+) -> None:
+    waits = PendingLaunch(key="opened/a01", failed_count=0, why=QUEUED, waits=True)
+    write_launches(store, "launch_attempts", [waits])
+    told = advised(History("opened").declare().open(), shows=print_triage)
+    assert "1. opened: now on cpu:0" in told
+    assert QUEUED not in told
 
 
 def test_what_waits_for_a_person_is_nothing_that_a_daemon_goes_on_with(advised: Advised) -> None:

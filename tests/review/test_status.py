@@ -251,6 +251,12 @@ MET = "the code server did not answer in 300 s; see daemon.log in /home/dagster"
             f"waiting: 20 launches failed: {MET}; another one is asked for once a person has deleted "
             "these in Dagster's UI",
         ),
+        # in the queue of this machine's devices: the queue's own sentence
+        (
+            {"failed_count": 0, "why": "0 of 2 devices free; after gpt-7/a02", "waits": True},
+            0,
+            "waiting: 0 of 2 devices free; after gpt-7/a02",
+        ),
         # the code server that would tell more stands still: within a minute that shows
         (
             {"failed_count": 4, "why": MET},

@@ -140,7 +140,7 @@ def _row(row: Row, reading: RunReading | None) -> FleetRow:
         devices=str(reading.devices or formats.UNKNOWN),
         money=formats.money(reading.cost),
         now=_now(reading),
-        alert_colour="red" if reading.waits_for else colour,
+        alert_colour="red" if reading.waits_for and reading.queue is None else colour,
     )
 
 

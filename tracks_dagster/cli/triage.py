@@ -28,7 +28,7 @@ from tracks_dagster.scheduling.model import NEVER, Plan
 from tracks_dagster.settings import Settings
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.errors import InvalidInput
-from tracks_dagster.track.names import LOCAL, attempt_key, check_run_id
+from tracks_dagster.track.names import LOCAL, attempt_key, check_run_id, parse_eval_attempt_key
 from tracks_dagster.track.records import parse_time
 from tracks_dagster.track.text.safe_text import check_words
 from tracks_dagster.track.text.units import about, size_bytes
@@ -167,8 +167,18 @@ def print_triage(found: Triage) -> None:
                 ["", f"To start, in this order ({found.room}):", *_bounded(list(_plan(found.plan)))]
             )
         )
+    if evals := list(_waiting_evals(found)):
+        click.echo("\n".join(["", "Evals that wait for devices:", *_bounded(evals)]))
     for words in _unseen(found):
         click.echo(f"\n{words}")
+
+
+def _waiting_evals(found: Triage) -> Iterator[str]:
+    shown = {line.run_id for line in found.lines}
+    for key, words in found.daemon.queue.items():
+        named = parse_eval_attempt_key(key)
+        if named is not None and named[0] in shown:
+            yield f"  {key}: {words}"
 
 
 def _unseen(found: Triage) -> Iterator[str]:

@@ -32,7 +32,7 @@ from tracks_dagster.recovery.effects.triage_reading import (
     read_runs,
 )
 from tracks_dagster.recovery.triage import AttemptObservation, Judgement, Sign, Verdict, judge
-from tracks_dagster.scheduling.model import CPU, NEVER, Demand, Device, Plan, Running, Waits
+from tracks_dagster.scheduling.model import CPU, LATER, NEVER, Demand, Device, Plan, Running, Waits
 from tracks_dagster.scheduling.policy import SchedulingPolicy
 from tracks_dagster.scheduling.rules import plan
 from tracks_dagster.track.names import LOCAL, attempt_key
@@ -109,8 +109,8 @@ def triage(
     gangs = Gangs(sources.launcher_of, clean=sources.clean)
     reports = {read.run_id: _report(gangs, read) for read in runs}
     machine = sources.machine.look(pid for read in runs for pid in _pids(read))
-    heartbeat = read_heartbeat(sources.store)
-    daemon_at, now = heartbeat.at if heartbeat else None, sources.now()
+    heartbeat, now = read_heartbeat(sources.store), sources.now()
+    daemon_at, daemon = heartbeat.at if heartbeat else None, daemon_of(heartbeat, now)
     judged = {r.run_id: _judged(r, reports[r.run_id], machine, daemon_at, now) for r in runs}
     everyone = tuple(line_of(r, judged[r.run_id], reports[r.run_id][0]) for r in runs)
     devices, ranks = sources.machine.devices(), _ranks(runs, machine)
@@ -119,12 +119,13 @@ def triage(
     orphans = orphan_memory(devices, ranks, _alive(everyone))
     room = find_room(devices, asked, orphans)
     plan = propose(lines, room, devices, sources.scheduling, others)
+    plan = _as_queued(plan, lines, daemon)
     return Triage(
         at=format_time(now),
         node=machine.node,
         boot_id=machine.boot_id,
         booted_at=format_time(machine.booted_at) if machine.booted_at else None,
-        daemon=daemon_of(heartbeat, now),
+        daemon=daemon,
         lines=lines,
         room=room.words,
         plan=plan,
@@ -350,6 +351,25 @@ def propose(
     if any(device.kind == GPU for device in room.devices):
         return proposed
     return replace(proposed, waits=tuple(map(_with_hint, proposed.waits)))
+
+
+def _as_queued(plan: Plan, lines: Sequence[Line], daemon: Daemon) -> Plan:
+    """Replace what was planned for an attempt in the daemon's queue by what that queue says: it also
+    knows leases, quarantines and strangers."""
+    queue = {
+        line.run_id: daemon.queue[key]
+        for line in lines
+        if line.attempt_id is not None
+        and (key := attempt_key(line.run_id, line.attempt_id)) in daemon.queue
+    }
+    waits = tuple(
+        Waits(key=key, starts=LATER, why=queue[key]) for key in plan.order if key in queue
+    )
+    return replace(
+        plan,
+        starts=tuple(each for each in plan.starts if each.key not in queue),
+        waits=(*waits, *(each for each in plan.waits if each.key not in queue)),
+    )
 
 
 def _with_hint(waits: Waits) -> Waits:

@@ -54,25 +54,29 @@ ANSWERS_S_MAX = 5.0  # of a launcher that asks others, until it answers once for
 class Daemon:
     """What the daemon does by itself, by its last heartbeat.
 
-    at: when it ticked last, None where none ever did; ticks: whether that was just now. late: what
-    became of launches that do not come, by the key of an attempt, or of an attempt at an eval.
+    at: when it ticked last, None where none ever did; ticks: whether that was just now. By the key of
+    an attempt, or of an attempt at an eval: late: what became of launches that do not come; queue: what
+    waits for devices of this machine, in the queue's own words, while a daemon keeps that queue.
     """
 
     at: str | None
     ticks: bool
     late: Mapping[str, str] = field(default_factory=dict)
+    queue: Mapping[str, str] = field(default_factory=dict)
 
 
 def daemon_of(heartbeat: Heartbeat | None, now: datetime) -> Daemon:
     """Return the daemon as its last heartbeat shows it."""
     if heartbeat is None:
         return Daemon(at=None, ticks=False)
+    ticks = (now - heartbeat.at).total_seconds() <= DAEMON_AGE_S_MAX
+    asked = [each for each in heartbeat.launches if not each.waits]
+    waits = [each for each in heartbeat.launches if each.waits and ticks]
     return Daemon(
         at=format_time(heartbeat.at),
-        ticks=(now - heartbeat.at).total_seconds() <= DAEMON_AGE_S_MAX,
-        late={
-            each.key: words for each in heartbeat.launches if (words := describe_launch(each, now))
-        },
+        ticks=ticks,
+        late={each.key: words for each in asked if (words := describe_launch(each, now))},
+        queue={each.key: each.why for each in waits},
     )
 
 

@@ -302,6 +302,12 @@ class TestMoves:
         again = planned([wants("u", workload_class="urgent")], moving, nodes(2))
         assert (again.moves, expected(again)) == ((), {"u": 30.0})
 
+    def test_a_run_without_a_checkpoint_that_moves_is_told_with_when_it_began(self) -> None:
+        busy = runs("s", "n0/0", workload_class="sweep", began_s=NOW_S - 960.0)
+        busy = replace(busy, unsaved_ranks_s=960.0)
+        [move] = planned([wants("u", workload_class="urgent")], [busy], nodes(1)).moves
+        assert "it began 16 min ago and has saved nothing" in move.why
+
     @pytest.mark.parametrize(
         ("change", "moves"),
         [

@@ -51,7 +51,7 @@ def makes_room(keys: Sequence[str], in_s: float) -> str:
 
 def move(running: Running, demand: Demand, class_name: str, now_s: float) -> str:
     """Return why a run makes room, and what that costs it."""
-    saved = "it began a moment ago"
+    saved = f"it began {about(now_s - running.began_s)} ago and has saved nothing"
     if running.committed_s is not None:
         saved = f"it saved {about(now_s - running.committed_s)} ago"
     lost = f"about {running.unsaved_ranks_s:.0f} rank seconds are at stake"

@@ -20,7 +20,7 @@ from tracks_dagster.track.errors import InvalidInput
 GIB = 1024 * MIB
 
 
-def gpu(uuid: str, used_bytes: int = 300 * MIB) -> Gpu:
+def gpu(uuid: str, used_bytes: int | None = 300 * MIB) -> Gpu:
     return Gpu(uuid=uuid, name="H100", total_bytes=80 * GIB, used_bytes=used_bytes)
 
 
@@ -90,6 +90,31 @@ def test_a_strangers_device_is_not_given_and_told_with_pid_and_owner() -> None:
     # in a container nobody may be named
     unnamed = given_out(Devices(gpus=(gpu("GPU-aaa", used_bytes=9 * GIB),)))
     assert "9.0 GiB of it is held in nobody's name" in (unnamed.devices[0].out or "")
+
+
+ADAS = DeviceHolder(pid=4711, process="python", uuid="GPU-aaa", used_bytes=None, owner="ada")
+XORG = DeviceHolder(pid=12, process="Xorg", uuid="GPU-aaa", used_bytes=200 * MIB)
+OURS_TO_TELL = "pid 4711 (python) of ada is on it"
+
+
+@pytest.mark.parametrize(
+    ("used_bytes", "holders", "words"),
+    [
+        (70 * GIB, (ADAS,), f"{OURS_TO_TELL}, of which 70.0 GiB are in use, given to nobody here"),
+        (70 * GIB, (XORG, ADAS), f"{OURS_TO_TELL}, of which 70.0 GiB are in use"),
+        (1 * GIB, (XORG, ADAS), None),  # 824 MiB are left that may be hers
+        (1 * GIB, (ADAS,), OURS_TO_TELL),
+        (None, (ADAS,), f"{OURS_TO_TELL}, and how much it holds is not known"),
+        (None, (XORG,), None),
+    ],
+)
+def test_a_stranger_whose_memory_the_driver_does_not_tell_may_hold_all_that_is_in_use(
+    used_bytes: int | None, holders: tuple[DeviceHolder, ...], words: str | None
+) -> None:
+    found = given_out(Devices(gpus=(gpu("GPU-aaa", used_bytes=used_bytes),), holders=holders))
+    [device] = found.devices
+    assert (device.out is None) is (words is None)
+    assert (words or "") in (device.out or "")
 
 
 @pytest.mark.parametrize(

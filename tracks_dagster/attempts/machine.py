@@ -248,8 +248,24 @@ def _stranger(gpu: Gpu, holders: Iterable[DeviceHolder]) -> str | None:
         largest = max(large, key=lambda each: each.used_bytes or 0)
         size = describe_size(largest.used_bytes)
         return f"{_process(largest)} holds {size} of it, given to nobody here"
+    unknown = next((each for each in on_it if each.used_bytes is None), None)
+    if unknown is not None:
+        return _unknown_stranger(gpu, unknown, sum(each.used_bytes or 0 for each in on_it))
     unnamed = _unnamed(gpu, holders)
     return f"{describe_size(unnamed.used_bytes)} of it is held {unnamed.words}" if unnamed else None
+
+
+def _unknown_stranger(gpu: Gpu, holder: DeviceHolder, known_bytes: int) -> str | None:
+    """Say that a process whose memory the driver does not tell may hold what nobody else does.
+
+    known_bytes: of the others. None where that is too little to matter.
+    """
+    given, own = "given to nobody here", f"{_process(holder)} is on it"
+    if gpu.used_bytes is None:
+        return f"{own}, and how much it holds is not known; {given}"
+    if gpu.used_bytes - known_bytes < UNNAMED_BYTES_MIN:
+        return None
+    return f"{own}, of which {describe_size(gpu.used_bytes)} are in use, {given}"
 
 
 def _process(holder: DeviceHolder) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
 from pathlib import Path
 
@@ -14,8 +15,10 @@ from tests.six_variants import DONE, FAMILY, QUEUED, write_variants
 from tracks_dagster.cli import main
 from tracks_dagster.recovery.triage import BAD_VERDICTS, CLOSABLE, Verdict
 from tracks_dagster.settings import Settings
+from tracks_dagster.track.bodies import ComputeRequest
 from tracks_dagster.wiring import App, build
 
+SLOTS = max(16, os.cpu_count() or 1)
 PLANNED = ("triage", "--family", FAMILY, "--devices", "1", "--device-memory", "24GiB")
 
 
@@ -43,15 +46,27 @@ def test_the_table_tells_progress_and_metrics_apart(variants: App, call: Call) -
 
 def test_the_order_of_the_restart_is_told_with_times(variants: App, call: Call) -> None:
     text = call(*PLANNED).stdout
-    order = text.split("To start, in this order (1 device of 24 GiB as given, and 12 CPU slots):")[
-        1
-    ]
+    order = text.split(
+        f"To start, in this order (1 device of 24 GiB as given, and {SLOTS} CPU slots):"
+    )[1]
     lines = [line.strip() for line in order.strip().splitlines()[:4]]
     assert [line.split(":")[0] for line in lines] == ["1. v2-2", "2. v2-3", "3. v2-5", "4. v2-6"]
     assert "now" in lines[0]
     assert "now" in lines[1]
     assert "in about 40 min" in lines[2]
     assert "after v2-5" in lines[3]
+
+
+def test_the_plan_has_the_devices_that_the_daemon_gives_out(
+    variants: App, monkeypatch: pytest.MonkeyPatch, call: Call
+) -> None:
+    monkeypatch.setenv("TRACKS_DEVICES", "2")
+    for run_id in ("on-cpu-1", "on-cpu-2", "on-cpu-3"):
+        History(run_id).declare(compute=ComputeRequest()).write_to(variants.store)
+    variants.projector.scan()
+    text = call("triage", "on-cpu-1", "on-cpu-2", "on-cpu-3").stdout
+    assert "To start, in this order (2 slots by TRACKS_DEVICES):" in text
+    assert text.count(": now on ") == 2
 
 
 def test_the_last_lines_say_what_to_do_first_and_what_a_daemon_would_do(

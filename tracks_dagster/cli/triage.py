@@ -5,6 +5,7 @@ On a terminal: one table, below it what each of its cells rests on, then what to
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -13,12 +14,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tracks_dagster.attempts.machine import describe_size
+from tracks_dagster.attempts.machine import CPU_SLOTS, DevicesGiven, describe_size
 from tracks_dagster.attempts.pace import Span, format_span
 from tracks_dagster.cli import BAD_NEWS
 from tracks_dagster.cli.common import as_json, by_option, open_app, print_json, print_table
 from tracks_dagster.cli.terminal import RECORDED
-from tracks_dagster.home.dagster_home import ATTEMPTS_MAX
 from tracks_dagster.reading import open_triage
 from tracks_dagster.recovery.effects.triage import GivenDevices, Triage, triage
 from tracks_dagster.recovery.effects.triage_line import Line
@@ -87,8 +87,9 @@ def triage_command(
     check_words({"why": why, "by": by})
     if run_ids and family is not None:
         raise InvalidInput("Name runs or a --family, not both.")
-    asked = GivenDevices(devices=devices, memory_bytes=_memory(device_memory), slots=ATTEMPTS_MAX)
-    sources = open_triage(Settings.from_environment())
+    settings = Settings.from_environment()
+    asked = _given(settings.devices, devices, _memory(device_memory))
+    sources = open_triage(settings)
     names = tuple(check_run_id(run_id) for run_id in run_ids)
     found = triage(sources, asked, run_ids=names, family=family)
     acts = _apply(found, by=by, why=why) if applies else ()
@@ -129,6 +130,16 @@ def _options(
     given = {"--family": family, "--devices": devices, "--device-memory": device_memory}
     named = [word for name, value in given.items() if value is not None for word in (name, value)]
     return shlex.join([str(word) for word in (*run_ids, *named)])
+
+
+def _given(machine: DevicesGiven, devices: int | None, memory_bytes: int | None) -> GivenDevices:
+    """Return what to plan for: what a person gives here, else the devices that the daemon gives out."""
+    return GivenDevices(
+        devices=devices,
+        memory_bytes=memory_bytes,
+        slots=machine.slots or machine.pretended or max(CPU_SLOTS, os.cpu_count() or 1),
+        hides_gpus=machine.hides_gpus,
+    )
 
 
 def _memory(text: str | None) -> int | None:

@@ -264,11 +264,15 @@ def _alive(lines: Sequence[Line]) -> frozenset[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GivenDevices:
-    """The accelerators that a person gave. slots: ranks at once on CPUs."""
+    """The accelerators that a person gave. slots: ranks at once on CPUs.
+
+    hides_gpus: whether TRACKS_DEVICES gives these slots and nothing else.
+    """
 
     devices: int | None = None
     memory_bytes: int | None = None
     slots: int
+    hides_gpus: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -299,6 +303,8 @@ def find_room(found: Devices, asked: GivenDevices, orphans: Sequence[OrphanMemor
     words = f"{asked.slots} CPU slots"
     if asked.devices is not None:
         words = f"{_format(asked.devices, asked.memory_bytes, 'as given')}, and {words}"
+    elif asked.hides_gpus:
+        words = f"{asked.slots} slots by TRACKS_DEVICES"
     elif gpus:
         words = f"{_format(len(gpus), gpus[0].memory_bytes, 'by nvidia-smi')}, and {words}"
     elif found.problem:
@@ -313,6 +319,8 @@ def _gpus(found: Devices, asked: GivenDevices, orphans: Sequence[OrphanMemory]) 
     if asked.devices is not None:
         names = [f"device {number}" for number in range(1, asked.devices + 1)]
         return [Device(name=name, kind=GPU, memory_bytes=memory) for name in names]
+    if asked.hides_gpus:
+        return []
     used: Counter[str] = Counter()
     for each in orphans:
         if each.attempt is None:  # an orphaned attempt has its place in the plan

@@ -74,7 +74,9 @@ def run_evals(
 def _run_request(request: EvalRequest, *, priority: int) -> RunRequest:
     tags = {names.TAG_TRAINING_RUN: request.run_id, names.TAG_EVAL: request.attempt_key}
     tags[names.TAG_PRIORITY] = str(priority)
-    if request.lease_seq is not None:
+    if request.lease_seq is None:
+        tags[names.TAG_NO_LEASE] = "true"
+    else:
         tags[names.TAG_LEASE] = str(request.lease_seq)
     return RunRequest(run_key=request.run_key, partition_key=request.eval_key, tags=tags)
 

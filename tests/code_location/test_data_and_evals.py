@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from dagster import (
@@ -22,7 +23,7 @@ from dagster import (
 from assets.evals import evals
 from assets.snapshots import CHECK, aws_docs, flights
 from sensors.run_evals import run_evals
-from tests.bodies import EVAL_RESULT
+from tests.bodies import EVAL_RESULT, declared
 from tests.fakes import FakeEvaluator, FakeOrchestrator
 from tests.histories import History
 from tracks_dagster.data.effects.snapshots import find_snapshot
@@ -58,8 +59,8 @@ def make(app: App, instance: DagsterInstance, source: Path) -> ExecuteInProcessR
     )
 
 
-def trained(app: App) -> CheckpointRef:
-    history = History().declare().open().place().restore().commit(40)
+def trained(app: App, **fields: Any) -> CheckpointRef:
+    history = History().declare(**fields).open().place().restore().commit(40)
     history.end("completed", last_step=40).write_to(app.store)
     app.tracks.project(history.name)
     return history.state.resumable[-1]
@@ -154,10 +155,21 @@ def test_the_sensor_requests_the_eval_with_the_tracks_run_key(
     (request,) = result.run_requests or []
     assert (request.run_key, request.partition_key) == (f"{EVAL}/1", EVAL)
     assert (request.tags[names.TAG_EVAL], request.tags[names.TAG_LEASE]) == (f"{EVAL}/1", "0")
+    assert names.TAG_NO_LEASE not in request.tags
     assert request.tags[names.TAG_PRIORITY] == "900"
     assert request.tags[names.TAG_TRAINING_RUN] == "r-1"
     (added,) = result.dynamic_partitions_requests or []
     assert (added.partitions_def_name, list(added.partition_keys)) == ("evals", [EVAL])
+
+
+def test_an_eval_that_holds_no_device_is_limited_by_dagsters_queue(
+    app: App, instance: DagsterInstance
+) -> None:
+    [suite] = declared().evals
+    trained(app, evals=(replace(suite, needs_device=False),))
+    (request,) = tick(app, instance, FakeOrchestrator()).run_requests or []
+    assert names.TAG_LEASE not in request.tags
+    assert request.tags[names.TAG_NO_LEASE] == "true"
 
 
 def test_a_sensor_with_nothing_to_do_says_so(app: App, instance: DagsterInstance) -> None:

@@ -18,6 +18,7 @@ import yaml
 
 from tracks_dagster.attempts.effects.local import reaper
 from tracks_dagster.attempts.effects.local.processes import Process
+from tracks_dagster.attempts.machine import CPU_SLOTS
 from tracks_dagster.home import dagster_home
 from tracks_dagster.home.dagster_home import (
     DagsterHome,
@@ -28,6 +29,7 @@ from tracks_dagster.home.dagster_home import (
     sockets_of,
     write_config,
 )
+from tracks_dagster.track import names
 from tracks_dagster.track.errors import OrchestratorError
 
 SLEEPS = "import subprocess, sys, time\n"
@@ -109,6 +111,7 @@ def test_a_daemon_ends_by_sigterm_where_a_shell_has_sigint_ignored(home: Dagster
 USES = """
 import sys
 from pathlib import Path
+from tracks_dagster.attempts.machine import CPU_SLOTS
 from tracks_dagster.home import dagster_home
 from tracks_dagster.home.dagster_home import DagsterHome
 dagster_home.DAEMON, dagster_home.WEBSERVER = "played_daemon", "played_webserver"
@@ -285,6 +288,17 @@ def test_the_config_switches_off_what_calls_home_and_what_would_retry(tmp_path: 
     assert config["nux"] == {"enabled": False}
     assert config["run_retries"] == {"enabled": False}
     assert "storage" not in config
+
+
+def test_what_has_its_devices_never_waits_in_dagsters_queue() -> None:
+    """There a lease would be given on. What has none is limited there alone."""
+    coordinator = yaml.safe_load(local_config(on_postgres=False))["run_coordinator"]["config"]
+    limits = {each["key"]: each["limit"] for each in coordinator["tag_concurrency_limits"]}
+    assert set(limits) == {names.TAG_ATTEMPT, names.TAG_NO_LEASE}
+    devices = 8 * CPU_SLOTS
+    assert coordinator["max_concurrent_runs"] > limits[names.TAG_ATTEMPT] + devices
+    assert limits[names.TAG_ATTEMPT] > devices
+    assert limits[names.TAG_NO_LEASE] < CPU_SLOTS
 
 
 def test_what_is_started_here_waits_longer_for_a_code_server_unless_it_is_told_how_long(

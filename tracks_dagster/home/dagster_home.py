@@ -39,14 +39,16 @@ from tracks_dagster.attempts.effects.local.processes import (
 from tracks_dagster.attempts.effects.local.reaper import wait_for_lock
 from tracks_dagster.home.home_folder import PRIVATE
 from tracks_dagster.track.errors import LedgerError, OrchestratorError
-from tracks_dagster.track.names import ENV_SOCKETS, TAG_ATTEMPT, TAG_EVAL
+from tracks_dagster.track.names import ENV_SOCKETS, TAG_ATTEMPT, TAG_NO_LEASE
 
 CONFIG_FILE = "dagster.yaml"
 SCHEMA = "dagster"  # of Dagster's tables, apart from the ledger's in the same database
 POSTGRES_VARIABLE = "TRACKS_DAGSTER_POSTGRES_URL"  # the file names it, so it holds no password
-RUNS_MAX = 16  # at once, of all kinds, on one machine
-ATTEMPTS_MAX = 12  # of these, so that evals and snapshots always find a place
-EVALS_MAX = 3  # of these, so that many evals of commits hold no attempt up
+# What has devices never waits here: its lease would be given on. So these are above the number of
+# devices of a machine, a slot for each CPU of a large one included.
+RUNS_MAX = 400  # at once, of all kinds, on one machine
+ATTEMPTS_MAX = 256  # of these, so that evals and snapshots always find a place
+EVALS_MAX = 3  # that hold no device, so that many evals of commits leave CPUs to the gangs
 # Generous: at a load of 60 on two cores a run worker needs more than Dagster's 60 s for its imports,
 # and a time-out only starts the same work again.
 CODE_SERVER_S_MAX = 300  # until a code server answers: its own start, a sensor's tick, a launch
@@ -88,7 +90,7 @@ run_coordinator:
     tag_concurrency_limits:
       - key: {TAG_ATTEMPT}
         limit: {ATTEMPTS_MAX}
-      - key: {TAG_EVAL}
+      - key: {TAG_NO_LEASE}
         limit: {EVALS_MAX}
 run_launcher:
   module: resources.run_launcher

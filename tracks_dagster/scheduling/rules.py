@@ -274,11 +274,13 @@ class _Planning:
             self._start(demand, queue, self._put(demand, queue), how)
             return True
         before = first.free.available(first.demand)
+        spare = max(0, before - first.needed) + queue.free.useless(first.demand)
         rooms = queue.free.rooms(demand)
-        spare = max(0, before - first.needed) + queue.free.useless(first.demand) + rooms
-        if demand.count > spare:
+        if demand.count > spare + rooms:
             return False
-        for shared_only in (False, True):
+        # No empty one can be spared; but with a single rank the first one may share what is taken.
+        only_shared = demand.count > spare and first.demand.count > 1
+        for shared_only in (True,) if only_shared else (False, True):
             if shared_only and rooms < demand.count:
                 break
             names = self._put(demand, queue, shared_only=shared_only)

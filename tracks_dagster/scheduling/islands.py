@@ -14,47 +14,51 @@ of 5 the second and one device of the first (6 pairs inside), not the first and 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
+from functools import lru_cache
+from itertools import chain
 
-from tracks_dagster.scheduling.model import Device
+Islands = tuple[str, ...]  # of one device, that of the fastest link first
 
 
+@lru_cache(maxsize=1024)  # the nodes of a pool are alike, and so are their free devices
 def best_linked(
-    free: Sequence[Device], count: int, near: Collection[str] = frozenset()
-) -> list[Device]:
-    """Return `count` devices of `free`, those that are alike by their islands in its order.
+    free: tuple[Islands, ...], count: int, near: frozenset[str] = frozenset()
+) -> tuple[int, ...]:
+    """Return the places in `free` of `count` devices; those that are alike by islands in its order.
 
     near: islands to be close to. Looked at is one choice around each of the free devices: the one
     itself, then what is closest to it. So it is not always the best one where islands cross.
     """
-    kinds: dict[tuple[str, ...], Device] = {}
-    for device in free:
-        kinds.setdefault(device.islands, device)
+    kinds: dict[Islands, int] = {}
+    for place, islands in enumerate(free):
+        kinds.setdefault(islands, place)
     if len(kinds) == 1:
-        return list(free[:count])
-    sizes = Counter(island for device in free for island in device.islands)
+        return tuple(range(count))
+    sizes = Counter(chain.from_iterable(free))
     if count == 1:
-        return [max(kinds.values(), key=lambda one: [(i in near, -sizes[i]) for i in one.islands])]
-    around = (_closest(free, each, sizes)[:count] for each in kinds.values())
-    return max(around, key=lambda chosen: _score(chosen, sizes, near))
+        single = max(kinds, key=lambda islands: [(i in near, -sizes[i]) for i in islands])
+        return (kinds[single],)
+    around = (_closest(free, each, sizes)[:count] for each in kinds)
+    return max(around, key=lambda places: _score([free[at] for at in places], sizes, near))
 
 
-def _closest(free: Sequence[Device], center: Device, sizes: Counter[str]) -> list[Device]:
-    """Return the free devices, those closest to `center` first, then those of large islands."""
+def _closest(free: Sequence[Islands], center: Islands, sizes: Counter[str]) -> tuple[int, ...]:
+    """Return the places in `free`, those closest to `center` first, then those of large islands."""
 
-    def distance(device: Device) -> list[tuple[bool, int]]:
-        pairs = zip(device.islands, center.islands, strict=False)
+    def distance(place: int) -> list[tuple[bool, int]]:
+        pairs = zip(free[place], center, strict=False)
         return [(mine != its, -sizes[mine]) for mine, its in pairs]
 
-    return sorted(free, key=distance)
+    return tuple(sorted(range(len(free)), key=distance))
 
 
 def _score(
-    chosen: Sequence[Device], sizes: Counter[str], near: Collection[str]
+    chosen: Sequence[Islands], sizes: Counter[str], near: frozenset[str]
 ) -> list[tuple[int, int, int]]:
     """Return by link: devices that are near, pairs inside an island, and what is free around them."""
     scores = []
-    for islands in zip(*(device.islands for device in chosen), strict=False):
+    for islands in zip(*chosen, strict=False):
         counts = Counter(islands)
         close = sum(n for island, n in counts.items() if island in near)
         inside = sum(n * (n - 1) // 2 for n in counts.values())

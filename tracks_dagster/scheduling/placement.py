@@ -6,17 +6,17 @@ one bucket, so a choice looks at a few buckets and not at ten thousand devices.
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, groupby, islice
+from itertools import chain, islice
 from operator import attrgetter
 from typing import NamedTuple
 
 from tracks_dagster.scheduling.islands import best_linked
 from tracks_dagster.scheduling.model import Demand, Device, Running
 from tracks_dagster.scheduling.policy import Placement
+from tracks_dagster.scheduling.rooms import Rooms
 
 Spot = tuple[int | None, str]  # memory of each device, and node: what is alike on one machine
 Shape = tuple[int, int]  # of a spot: devices that are free, of how many
@@ -68,6 +68,7 @@ SCORES: Mapping[Placement, Callable[[View], Score]] = {
     Placement.GROUP: score_near,
     Placement.LOCALITY: score_near,
 }
+_spot = attrgetter("memory_bytes", "node")  # of a device: its Spot
 _BY_RANK = frozenset({Placement.SPREAD, Placement.BALANCED})  # a new choice for each rank
 
 
@@ -82,41 +83,37 @@ class FreeDevices:
         self, devices: Iterable[Device], running: Iterable[Running] = (), *, shares: bool
     ) -> None:
         self.devices = {device.name: device for device in devices}
-        self._shares = shares
         runs = list(running)
         held = Counter(chain.from_iterable(each.devices for each in runs))
-        for gone in held.keys() - self.devices.keys():  # from its machine
+        for gone in [name for name in held if name not in self.devices]:  # from its machine
             del held[gone]
         self._holders = dict(held)  # how many hold each device
-        self._left = self._left_of(runs) if shares else {}  # memory, of what can be shared
-        self._free: dict[
-            Spot, dict[str, None]
-        ] = {}  # never changed but replaced: copies share them
-        self._sizes: Counter[Spot] = Counter()
+        self._shares = shares
+        self._rooms = Rooms(self._left_of(runs) if shares else {})
+        self._sizes = Counter(map(_spot, self.devices.values()))
         self._out: Counter[int | None] = Counter()  # devices that are out, by memory
-        for spot, group in groupby(self.devices.values(), key=attrgetter("memory_bytes", "node")):
-            there = list(group)
-            usable = [device.name for device in there if device.out is None]
-            self._sizes[spot] += len(there)
-            if len(usable) < len(there):
-                self._out[spot[0]] += len(there) - len(usable)
-            new = [name for name in usable if name not in self._holders]
-            self._free.setdefault(spot, {}).update(dict.fromkeys(new))
-        self._rooms = sorted((left, name) for name, left in self._left.items())
+        free: dict[Spot, dict[str, None]] = {spot: {} for spot in self._sizes}
+        for device in self.devices.values():
+            if device.out is not None:
+                self._out[device.memory_bytes] += 1
+            elif device.name not in self._holders:
+                free[_spot(device)][device.name] = None
         self._spots: dict[str, list[Spot]] = {}  # of each node
         self._totals: Counter[int | None] = Counter()  # devices by memory
-        self._free_counts: dict[int | None, int] = {}  # empty devices by memory, and in all
-        self._free_count = 0
-        self._large: dict[tuple[int | None, bool], int] = {}  # what `large_enough` has answered
-        self._buckets: dict[int | None, dict[Shape, dict[Spot, None]]] = {}
-        for spot, free in self._free.items():
-            size = self._sizes[spot]
+        for spot, size in self._sizes.items():
             self._spots.setdefault(spot[1], []).append(spot)
             self._totals[spot[0]] += size
-            self._free_counts[spot[0]] = self._free_counts.get(spot[0], 0) + len(free)
-            self._free_count += len(free)
-            buckets = self._buckets.setdefault(spot[0], {})
-            buckets.setdefault((len(free), size), {})[spot] = None
+        self._large: dict[tuple[int | None, bool], int] = {}  # what `large_enough` has answered
+        # never changed but replaced: copies share them
+        self._free: dict[Spot, dict[str, None]] = {spot: {} for spot in free}
+        self._free_counts = dict.fromkeys(self._totals, 0)  # empty devices by memory, and in all
+        self._free_count = 0
+        self._buckets: dict[int | None, dict[Shape, dict[Spot, None]]] = {
+            memory: {} for memory in self._totals
+        }  # spots with something free
+        for spot, names in free.items():
+            if names:
+                self._set_free(spot, names)
 
     def _left_of(self, running: Iterable[Running]) -> dict[str, int]:
         """Return the memory that is left of the devices of which all needs are known."""
@@ -129,22 +126,21 @@ class FreeDevices:
                 continue
             for name in each.devices:
                 needs[name] = needs.get(name, 0) + need
-        left = {}
-        for name, need in needs.items():
-            device = self.devices.get(name)
-            if device is None or device.memory_bytes is None or device.out is not None:
-                continue
-            if name not in unknown:
-                left[name] = device.memory_bytes - need
-        return left
+        return {
+            name: device.memory_bytes - need
+            for name, need in needs.items()
+            if name not in unknown
+            and (device := self.devices.get(name)) is not None
+            and device.memory_bytes is not None
+            and device.out is None
+        }
 
     def copy(self) -> FreeDevices:
         """Return the same devices, to be taken and given back apart from these."""
         made = FreeDevices.__new__(FreeDevices)
         made.devices, made._sizes, made._spots = self.devices, self._sizes, self._spots
         made._shares, made._totals, made._out = self._shares, self._totals, self._out
-        made._holders, made._left = self._holders.copy(), self._left.copy()
-        made._rooms = self._rooms.copy()
+        made._holders, made._rooms = self._holders.copy(), self._rooms.copy()
         made._free = self._free.copy()
         made._free_counts, made._free_count = self._free_counts.copy(), self._free_count
         made._large = self._large
@@ -167,7 +163,7 @@ class FreeDevices:
         need = demand.memory_bytes
         if need is None or demand.count > 1:
             return 0
-        return len(self._rooms) - bisect_left(self._rooms, (need, ""))
+        return self._rooms.count(need)
 
     def useless(self, demand: Demand) -> int:
         """Return how many empty devices are too small for a demand."""
@@ -176,7 +172,8 @@ class FreeDevices:
     def _empty(self, need: int | None) -> int:
         if need is None:
             return self._free_count
-        return sum(n for memory, n in self._free_counts.items() if memory is None or memory >= need)
+        counts = self._free_counts.items()
+        return sum([n for memory, n in counts if memory is None or memory >= need])
 
     def large_enough(self, need: int | None, *, with_out: bool = False) -> int:
         """Return how many devices there are of which one could ever hold that need."""
@@ -229,7 +226,7 @@ class FreeDevices:
 
         shared_only: leave the empty ones.
         """
-        need, chosen = demand.memory_bytes, _Chosen(count=demand.count, near=near or NOWHERE)
+        need, chosen = demand.memory_bytes, _Chosen(left=demand.count, near=near or NOWHERE)
         if placement in (Placement.GROUP, Placement.LOCALITY):
             chosen.is_near = self._near_holds(demand, chosen.near)
         if not shared_only:
@@ -246,50 +243,47 @@ class FreeDevices:
                 continue
             if name not in self._holders:
                 device = self.devices[name]
-                self._take_empty((device.memory_bytes, device.node), [name], need)
+                self._take_empty(_spot(device), [name], need)
             else:
                 self._share(name, need)
 
     def give_back(self, names: Sequence[str], need: int | None) -> None:
         """Undo a `take`, or the holding of what ran. A name that is no device is left out."""
-        before: dict[Spot, int] = {}
+        freed: dict[Spot, list[str]] = {}
         for name in names:
             holders = self._holders.get(name)
             if holders is None:
                 continue
-            left = self._left.pop(name, None)
-            if left is not None:
-                del self._rooms[bisect_left(self._rooms, (left, name))]
+            left = self._rooms.remove(name)
             if holders > 1:
                 self._holders[name] = holders - 1
                 if left is not None and need is not None:
-                    self._add_room(name, left + need)
+                    self._rooms.add(name, left + need)
                 continue
             del self._holders[name]
             device = self.devices[name]
             if device.out is None:
-                spot = (device.memory_bytes, device.node)
-                before.setdefault(spot, len(self._free[spot]))
-                self._free[spot] = {**self._free[spot], name: None}
-        for spot, count in before.items():
-            self._moved(spot, count)
+                freed.setdefault(_spot(device), []).append(name)
+        for spot, new in freed.items():
+            self._set_free(spot, {**self._free[spot], **dict.fromkeys(new)})
 
-    def nodes_of(self, names: Iterable[str]) -> Counter[str]:
-        """Return how many of these devices each node has."""
-        return Counter(self.devices[name].node for name in names if name in self.devices)
+    def nodes_of(self, names: Iterable[str]) -> list[str]:
+        """Return the nodes of these devices, each once."""
+        nodes = [self.devices[name].node for name in names if name in self.devices]
+        return list(dict.fromkeys(nodes))
 
     def in_use(self, node: str) -> tuple[int, int]:
         """Return how many devices of a node are not free, and how many it has."""
         spots = self._spots[node]
-        size = sum(self._sizes[spot] for spot in spots)
-        return size - sum(len(self._free[spot]) for spot in spots), size
+        size = sum([self._sizes[spot] for spot in spots])
+        return size - sum([len(self._free[spot]) for spot in spots]), size
 
     def _near_holds(self, demand: Demand, near: Near) -> bool:
         """Whether what is near holds the whole gang: half a gang beside its data helps nobody."""
         need = demand.memory_bytes
         empty = sum(len(self._free[spot]) for spot in self._near_spots(need, near))
         return empty >= demand.count or (
-            self.rooms(demand) > 0 and any(True for _ in self._near_rooms(need, near))
+            self.rooms(demand) > 0 and any(True for _ in self._near_rooms(need or 0, near))
         )
 
     def _near_spots(self, need: int | None, near: Near) -> Iterator[Spot]:
@@ -298,10 +292,11 @@ class FreeDevices:
                 if need is None or spot[0] is None or spot[0] >= need:
                     yield spot
 
-    def _near_rooms(self, need: int | None, near: Near) -> Iterator[str]:
-        for _, name in self._rooms[bisect_left(self._rooms, (need or 0, "")) :]:
-            if self.devices[name].node in near.nodes:
-                yield name
+    def _near_rooms(self, need: int, near: Near) -> Iterator[str]:
+        if near.nodes:
+            for name in self._rooms.fitting(need):
+                if self.devices[name].node in near.nodes:
+                    yield name
 
     def _put_on_empty(self, need: int | None, chosen: _Chosen, placement: Placement) -> None:
         score = SCORES[placement]
@@ -326,92 +321,74 @@ class FreeDevices:
 
     def _views(self, need: int | None, chosen: _Chosen) -> Iterator[tuple[View, list[Spot]]]:
         """Yield the spots that have something free, those that are alike together."""
+        left, own = chosen.left, chosen.own
         apart = dict.fromkeys(self._near_spots(need, chosen.near)) if chosen.is_near else {}
         for spot in apart:
             if free := len(self._free[spot]):
-                yield self._view(spot, free, chosen, is_near=True), [spot]
-        groups: dict[tuple[int, int, int, int | None], list[Spot]] = {}
-        for spot, own in chosen.own.items():
+                yield View(free, self._sizes[spot], left, own.get(spot, 0), True, spot[0]), [spot]
+        groups: dict[View, list[Spot]] = {}
+        for spot, count in own.items():
             free = len(self._free[spot])
             if free and spot not in apart:
-                groups.setdefault((own, free, self._sizes[spot], spot[0]), []).append(spot)
-        for (_, free, _, _), spots in groups.items():
-            yield self._view(spots[0], free, chosen, is_near=False), spots
-        apart.update(dict.fromkeys(chosen.own))
+                view = View(free, self._sizes[spot], left, count, False, spot[0])
+                groups.setdefault(view, []).append(spot)
+        yield from groups.items()
+        apart.update(dict.fromkeys(own))
         for memory, buckets in self._buckets.items():
             if need is not None and memory is not None and memory < need:
                 continue
-            for (free, _), bucket in buckets.items():
-                if free:
-                    new = (spot for spot in bucket if spot not in apart)
-                    if spots := list(islice(new, chosen.left)):
-                        yield self._view(spots[0], free, chosen, is_near=False), spots
-
-    def _view(self, spot: Spot, free: int, chosen: _Chosen, *, is_near: bool) -> View:
-        return View(
-            free=free,
-            size=self._sizes[spot],
-            left=chosen.left,
-            own=chosen.own.get(spot, 0),
-            is_near=is_near,
-            memory_bytes=spot[0],
-        )
+            for (free, size), bucket in buckets.items():
+                new = (spot for spot in bucket if spot not in apart) if apart else bucket
+                if spots := list(islice(new, left)):
+                    yield View(free, size, left, 0, False, memory), spots
 
     def _names_on(self, spot: Spot, count: int, near: Near) -> list[str]:
         """Return free devices of a spot, those with the best links among them."""
-        free = self._free[spot]
+        free = list(self._free[spot])
         if count == len(free):
-            return list(free)
-        devices = [self.devices[name] for name in free]
-        return [device.name for device in best_linked(devices, count, near.islands)]
+            return free
+        islands = tuple([self.devices[name].islands for name in free])
+        return [free[place] for place in best_linked(islands, count, near.islands)]
 
     def _put_on_shared(self, need: int | None, chosen: _Chosen) -> None:
-        """Share devices: near ones, then those in which the least memory stays free."""
+        """Share a device: one that is near, else the one in which the least memory stays free."""
         assert need is not None, "an unknown need shares nothing"
-        begin, end = bisect_left(self._rooms, (need, "")), None
-        if not chosen.near.nodes:
-            end = begin + chosen.count  # the gang's own devices may be among them
-        fit = [name for _, name in self._rooms[begin:end]]
-        fit.sort(key=lambda name: self.devices[name].node not in chosen.near.nodes)
-        taken = set(chosen.names)
-        for name in [name for name in fit if name not in taken][: chosen.left]:
+        fit = chain(self._near_rooms(need, chosen.near), self._rooms.fitting(need))
+        for name in islice(fit, 1):
             self._share(name, need)
             chosen.names.append(name)
+            chosen.left -= 1
 
     def _take_empty(self, spot: Spot, names: Sequence[str], need: int | None) -> None:
         free = self._free[spot].copy()
-        before = len(free)
         for name in names:
             free.pop(name, None)
             self._holders[name] = 1
-            if self._shares and need is not None and spot[0] is not None:
-                self._add_room(name, spot[0] - need)
-        self._free[spot] = free
-        self._moved(spot, before)
+        if self._shares and need is not None and spot[0] is not None:
+            for name in names:
+                self._rooms.add(name, spot[0] - need)
+        self._set_free(spot, free)
 
     def _share(self, name: str, need: int | None) -> None:
         self._holders[name] += 1
-        left = self._left.pop(name, None)
-        if left is not None:
-            del self._rooms[bisect_left(self._rooms, (left, name))]
-            if need is not None:
-                self._add_room(name, left - need)
+        left = self._rooms.remove(name)
+        if left is not None and need is not None:
+            self._rooms.add(name, left - need)
 
-    def _add_room(self, name: str, left: int) -> None:
-        self._left[name] = left
-        insort(self._rooms, (left, name))
-
-    def _moved(self, spot: Spot, before: int) -> None:
-        """Move a spot to the bucket of what is free on it now."""
-        now, size = len(self._free[spot]), self._sizes[spot]
-        self._free_counts[spot[0]] += now - before
+    def _set_free(self, spot: Spot, free: dict[str, None]) -> None:
+        """Replace what is free of a spot, and move it to the bucket of as many."""
+        memory, before, now = spot[0], len(self._free[spot]), len(free)
+        buckets, size = self._buckets[memory], self._sizes[spot]
+        if before:
+            old = buckets[before, size]
+            del old[spot]
+            if not old:
+                del buckets[before, size]
+        if now:
+            buckets.setdefault((now, size), {})[spot] = None
+        self._free[spot] = free
+        self._free_counts[memory] += now - before
         self._free_count += now - before
-        buckets = self._buckets[spot[0]]
-        old = buckets[before, size]
-        del old[spot]
-        if not old:
-            del buckets[before, size]
-        buckets.setdefault((now, size), {})[spot] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -428,18 +405,16 @@ NOWHERE = Near()
 
 @dataclass(slots=True, kw_only=True)
 class _Chosen:
-    """What a gang has so far, in one call of `put`. is_near: what is near holds all of it."""
+    """What a gang has so far, in one call of `put`. left: ranks that still want a device; is_near:
+    what is near holds the whole gang."""
 
-    count: int
+    left: int
     near: Near
     is_near: bool = False
     names: list[str] = field(default_factory=list)
-    own: Counter[Spot] = field(default_factory=Counter)
-
-    @property
-    def left(self) -> int:
-        return self.count - len(self.names)
+    own: dict[Spot, int] = field(default_factory=dict)
 
     def add(self, spot: Spot, names: Sequence[str]) -> None:
         self.names += names
-        self.own[spot] += len(names)
+        self.left -= len(names)
+        self.own[spot] = self.own.get(spot, 0) + len(names)

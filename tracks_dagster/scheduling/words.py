@@ -100,7 +100,7 @@ def where(free: FreeDevices, names: Sequence[str], placement: Placement, near: N
     elif len(free.nodes) == 1:
         return ""
     if len(nodes) > 1:
-        return f"; {placement}: {beside}on {len(nodes)} nodes, {listed(list(nodes))}"
+        return f"; {placement}: {beside}on {len(nodes)} nodes, {listed(nodes)}"
     [node] = nodes
     used, size = free.in_use(node)
     return f"; {placement}: {beside}on {node}, of whose {size} {used} are now in use"

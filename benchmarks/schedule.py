@@ -20,11 +20,6 @@ ROUNDS = 9
 GIB = 2**30
 SEED = 17
 
-AT_MOST = {"decision_ms": 50.0, "decision_by_memory_ms": 50.0, "decision_with_caps_ms": 50.0}
-WHY = dict.fromkeys(
-    AT_MOST, "every device, run and demand is looked at once; a slower or a busy machine"
-)
-
 TEAMS = [f"team-{number}" for number in range(20)]
 POLICIES: Mapping[str, SchedulingPolicy] = {
     "decision_ms": SchedulingPolicy(order=Order.FAIR),
@@ -35,6 +30,10 @@ POLICIES: Mapping[str, SchedulingPolicy] = {
     "decision_spread_ms": SchedulingPolicy(placement=Placement.SPREAD),
     "decision_of_an_empty_pool_ms": SchedulingPolicy(),
 }
+AT_MOST = dict.fromkeys(POLICIES, 50.0)
+WHY = dict.fromkeys(
+    POLICIES, "every device, run and demand is looked at once; a slower or a busy machine"
+)
 
 
 def run() -> dict[str, float]:

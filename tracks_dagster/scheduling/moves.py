@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Iterator
+from itertools import groupby
 from operator import itemgetter
 
 from tracks_dagster.scheduling.model import Demand, Running
@@ -90,14 +91,14 @@ class Movable:
     def _lower(self, demand: Demand, missing: int, *, is_last: bool) -> Iterator[Running]:
         mine = self._policy.class_of(demand.workload_class).priority
 
-        def ranked(kind: _Kind) -> Iterator[tuple[bool, int, float, str, Running]]:
-            rests, priority, count = kind
+        def ranked(kind: _Kind) -> Iterator[tuple[float, str, Running]]:
+            rests, _, count = kind
             helping = max(1, min(count, missing))
             for cost, key, each in self._alike[kind]:
                 if key not in self._moved and not (rests and key in demand.near):
-                    yield rests, priority, cost / helping, key, each
+                    yield cost / helping, key, each
 
-        lower = (
-            ranked(kind) for kind in self._alike if kind[1] < mine and (is_last or not kind[0])
-        )
-        return (each for *_, each in heapq.merge(*lower, key=itemgetter(0, 1, 2, 3)))
+        lower = [k for k in sorted(self._alike) if k[1] < mine and (is_last or not k[0])]
+        for _, kinds in groupby(lower, key=itemgetter(0, 1)):
+            for _, _, each in heapq.merge(*map(ranked, kinds), key=itemgetter(0, 1)):
+                yield each

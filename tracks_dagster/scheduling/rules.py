@@ -22,7 +22,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 
 from tracks_dagster.scheduling import words
 from tracks_dagster.scheduling.caps import Cap, Caps, Key
@@ -144,8 +144,8 @@ def _queues(
     devices: Iterable[Device], running: Sequence[Running], policy: SchedulingPolicy, now_s: float
 ) -> dict[str, _Queue]:
     by_kind: dict[str, list[Device]] = {}
-    for device in devices:
-        by_kind.setdefault(device.kind, []).append(device)
+    for kind, group in groupby(devices, key=attrgetter("kind")):
+        by_kind.setdefault(kind, []).extend(group)
     runs: dict[str, list[Running]] = {kind: [] for kind in by_kind}
     for each in running:
         if each.demand.kind in runs:
@@ -163,8 +163,12 @@ def _queues(
 
 
 def _end_s(running: Running, now_s: float) -> float:
-    left_s = math.inf if running.left_s is None else max(0.0, running.left_s)
-    return now_s + (min(left_s, MOVE_S) if running.is_moving else left_s)
+    left_s = running.left_s
+    if running.is_moving:
+        left_s = MOVE_S if left_s is None else min(left_s, MOVE_S)
+    if left_s is None:
+        return math.inf
+    return now_s + left_s if left_s > 0.0 else now_s
 
 
 @dataclass(slots=True, kw_only=True)
@@ -261,7 +265,7 @@ class _Planning:
     def _passes(self, demand: Demand, queue: _Queue, first: Reserved) -> bool:
         need = demand.memory_bytes
         name = self._policy.class_name(demand.workload_class)
-        if demand.count <= dict(self._kept_for(first.demand, queue)).get(name, 0):
+        if self._keep and demand.count <= dict(self._kept_for(first.demand, queue)).get(name, 0):
             names = self._put(demand, queue)
             first.free.take(names, need)
             first.needed -= demand.count  # what was kept is in use as meant
@@ -327,7 +331,8 @@ class _Planning:
 
     def _ends(self, queue: _Queue) -> list[End]:
         """Return when those that run free their devices, the first one first."""
-        ends = [(_end_s(each, self._now_s), n, each) for n, each in enumerate(queue.running)]
+        now_s = self._now_s
+        ends = [(_end_s(each, now_s), n, each) for n, each in enumerate(queue.running)]
         return sorted(ends, key=itemgetter(0))
 
     def _foresee(self, queue: _Queue, count: int) -> dict[str, _Foreseen]:
@@ -436,12 +441,12 @@ class _Planning:
 
     def _needed(self, demand: Demand, queue: _Queue) -> int:
         """Return how many devices must be free: its own, and those kept for higher classes."""
+        if not self._keep:
+            return demand.count
         return demand.count + sum(left for _, left in self._kept_for(demand, queue))
 
     def _kept_for(self, demand: Demand, queue: _Queue) -> list[tuple[str, int]]:
         """Return (class, devices) that are to stay free when it has started."""
-        if not self._keep:
-            return []
         mine = self._policy.class_of(demand.workload_class)
         return [
             (name, each.reserved - queue.held[name])
@@ -467,8 +472,7 @@ class _Planning:
     def _held_back(self, demand: Demand, queue: _Queue) -> str | None:
         """Return what it waits for that is no end of another: devices that are out, or money."""
         usable = queue.free.large_enough(demand.memory_bytes)
-        kept = sum(n for _, n in self._kept_for(demand, queue))
-        if usable < demand.count + kept:
+        if usable < self._needed(demand, queue):
             out = [each for each in queue.free.devices.values() if each.out is not None]
             return words.out(demand, usable, out)
         return self._caps.spent(demand)

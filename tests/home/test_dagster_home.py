@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy
 import yaml
+from dagster._core.storage.tags import BACKFILL_ID_TAG
 
 from tracks_dagster.attempts.effects.local import reaper
 from tracks_dagster.attempts.effects.local.processes import Process
@@ -294,11 +295,11 @@ def test_what_has_its_devices_never_waits_in_dagsters_queue() -> None:
     """There a lease would be given on. What has none is limited there alone."""
     coordinator = yaml.safe_load(local_config(on_postgres=False))["run_coordinator"]["config"]
     limits = {each["key"]: each["limit"] for each in coordinator["tag_concurrency_limits"]}
-    assert set(limits) == {names.TAG_ATTEMPT, names.TAG_NO_LEASE}
+    assert set(limits) == {names.TAG_ATTEMPT, names.TAG_NO_LEASE, BACKFILL_ID_TAG}
     devices = 8 * CPU_SLOTS
     assert coordinator["max_concurrent_runs"] > limits[names.TAG_ATTEMPT] + devices
     assert limits[names.TAG_ATTEMPT] > devices
-    assert limits[names.TAG_NO_LEASE] < CPU_SLOTS
+    assert max(limits[names.TAG_NO_LEASE], limits[BACKFILL_ID_TAG]) < CPU_SLOTS
 
 
 def test_what_is_started_here_waits_longer_for_a_code_server_unless_it_is_told_how_long(

@@ -49,6 +49,7 @@ POSTGRES_VARIABLE = "TRACKS_DAGSTER_POSTGRES_URL"  # the file names it, so it ho
 RUNS_MAX = 400  # at once, of all kinds, on one machine
 ATTEMPTS_MAX = 256  # of these, so that evals and snapshots always find a place
 EVALS_MAX = 3  # that hold no device, so that many evals of commits leave CPUs to the gangs
+BACKFILL_RUNS_MAX = 8  # of all backfills: somebody may ask for hundreds of snapshots in one click
 # Generous: at a load of 60 on two cores a run worker needs more than Dagster's 60 s for its imports,
 # and a time-out only starts the same work again.
 CODE_SERVER_S_MAX = 300  # until a code server answers: its own start, a sensor's tick, a launch
@@ -92,6 +93,8 @@ run_coordinator:
         limit: {ATTEMPTS_MAX}
       - key: {TAG_NO_LEASE}
         limit: {EVALS_MAX}
+      - key: dagster/backfill
+        limit: {BACKFILL_RUNS_MAX}
 run_launcher:
   module: resources.run_launcher
   class: ProcessRunLauncher

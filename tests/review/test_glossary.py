@@ -12,6 +12,7 @@ import pytest
 
 from tests.reference import GLOSSARY_PAGE, glossary_page
 from tracks_dagster.health.messages import Event
+from tracks_dagster.health.rules import RULES
 from tracks_dagster.ledger.facts.tables import FACTS
 from tracks_dagster.retry.contracts import FIELDS, PARAMETERS, Contracts
 from tracks_dagster.review.effects.explain.glossary import FIELD, GLOSSARY, TOPICS
@@ -39,9 +40,38 @@ _EVERYDAY = """
     size smallest so speed up started takes that the then to until value wait was what which why
     worked wrong
 """
+# What makes the sentences of messages and alerts; beside these, every function that makes an `Alert`.
+SENTENCES = (
+    *(f"health/{name}.py" for name in ("rules", "messages", "healthy", "improving", "resources")),
+    *(f"retry/{name}.py" for name in ("avoidance", "decision", "limits", "pauses")),
+    *("health/advice.py", "track/states/lifecycle.py"),
+)
 _TITLES = re.compile(r"titles|_[A-Z_]*TITLES")
 EVERYDAY = frozenset(_EVERYDAY.split())
-KNOWN = sorted((word.lower().replace("-", " ") for word in GLOSSARY), key=len, reverse=True)
+# What else a sentence is made of: no word of the field.
+_PLAIN = """
+    about above absolute accepts afresh again all allows alone another any ask asked avoided back be
+    became been before begin below best better beyond can cannot case checkout common configuration
+    continue continues copy correct credential data day decide decides decision declare declared
+    does due else ends evaluated exists failed failure failures fall falls fastest fewer finish flat
+    for free freeze get git give gone grant has have held hour hours how if ignores install instead
+    interrupts into its itself keeps known later latest least left lets library limit limited limits
+    living long longer look losses low lower machine make many max mean midnight min missed misses
+    more much name names needs never new no nobody none not nothing number old once one only open or
+    others out own part passed past path pause permission person ran read reads recent renew rest
+    restoring room row same says script see settings shows silence silent since slow smaller space
+    spent stands start starting starts stays still stop stored temporary than their them themselves
+    there they this took training underused unheld unread update use used usual utc version very
+    waited waits went where whether whole whose with within without worth would writes wrote yet
+"""
+PLAIN = EVERYDAY | frozenset(_PLAIN.split())
+
+
+def _spelled(text: str) -> str:
+    return re.sub(r"[,?_-]", " ", re.sub(r"ie[sd]\b", "y", text.lower()))
+
+
+KNOWN = sorted(map(_spelled, GLOSSARY), key=len, reverse=True)
 HEADING = re.compile(r"<(?:th|h[1-4]|dt|legend|summary)[^>]*>([^<{]+)</")
 
 
@@ -69,6 +99,49 @@ def _texts(node: ast.AST | None) -> Iterator[str]:
             yield each.value
 
 
+def sentences() -> Iterator[str]:
+    """Yield the names of alerts and the sentences of messages, "…" for each value that is filled in."""
+    yield from (rule.replace("_", " ") for rule in RULES)
+    for path in sorted(PACKAGE.rglob("*.py")):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        if path.relative_to(PACKAGE).as_posix() in SENTENCES:
+            yield from _sentences(tree)
+        else:
+            yield from (text for each in _alerting(tree) for text in _sentences(each))
+
+
+def _alerting(tree: ast.AST) -> Iterator[ast.AST]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef) and any(
+            isinstance(each, ast.Call) and ast.unparse(each.func) == "Alert"
+            for each in ast.walk(node)
+        ):
+            yield node
+
+
+def _sentences(node: ast.AST) -> Iterator[str]:
+    """Yield each text below a node, none of its docstrings; a filled-in one has "…" for its values."""
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+        return
+    if isinstance(node, ast.JoinedStr):
+        yield "".join(str(p.value) if isinstance(p, ast.Constant) else "…" for p in node.values)
+        values = (each.value for each in node.values if isinstance(each, ast.FormattedValue))
+        yield from (text for value in values for text in _sentences(value))
+        return
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        yield node.value
+    for child in ast.iter_child_nodes(node):
+        yield from _sentences(child)
+
+
+def words_of(sentence: str) -> str:
+    """Return what people read of it: no command, no key, no value, no number."""
+    said = re.sub(r"`[^`]*`|\(policy …\)|{\w*}|…Z|--[\w-]+|'s\b", " ", sentence)
+    is_sentence = " " in said.strip() and not said.startswith("tracks ")
+    words = (each.strip("…'().,;:×") for each in said.split()) if is_sentence else ()
+    return " ".join(each for each in words if re.fullmatch(r"[A-Za-z–-]+", each))
+
+
 def labels() -> Iterator[str]:
     """Yield what a fact is called in Dagster, what a message is about, and the policy's sections."""
     yield from (fact.label for facts in FACTS.values() for fact in facts if fact.label)
@@ -76,12 +149,12 @@ def labels() -> Iterator[str]:
     yield from (section.name for section in fields(Contracts))
 
 
-def unknown_words(text: str) -> str:
+def unknown_words(text: str, everyday: frozenset[str] = EVERYDAY) -> str:
     """Return the words of a text that are neither of the glossary nor of every day."""
-    left = re.sub(r"[,?_-]", " ", text.lower().replace("ies", "y"))
+    left = _spelled(text)
     for term in KNOWN:
-        left = re.sub(rf"\b{re.escape(term)}(?:s|d|ed)?\b", " ", left)
-    return " ".join(each for each in left.split() if each not in EVERYDAY)
+        left = re.sub(rf"\b{re.escape(term)}(?:s|d|\w?ed|nce)?\b", " ", left)
+    return " ".join(each for each in left.split() if each not in everyday)
 
 
 def test_the_page_is_written_from_the_glossary() -> None:
@@ -132,6 +205,11 @@ def test_what_a_policy_may_ask_for_is_in_it_by_the_fields_words() -> None:
 @pytest.mark.parametrize("text", sorted({*titles(), *labels()}))
 def test_every_word_of_a_title_or_a_label_is_of_the_glossary_or_of_every_day(text: str) -> None:
     assert unknown_words(text) == "", "explain it in glossary.py, or it is a word of every day"
+
+
+@pytest.mark.parametrize("text", sorted({words_of(each) for each in sentences()} - {""}))
+def test_every_word_of_a_message_is_of_the_glossary_or_of_every_day(text: str) -> None:
+    assert unknown_words(text, PLAIN) == "", "explain it in glossary.py, or it is a plain word"
 
 
 def test_a_word_that_nobody_explained_is_found_beside_one_that_is() -> None:

@@ -7,16 +7,20 @@ a rank leaves, with the image that their manifest names.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
-from tests.attempts.test_stage_gates import FALLING, POLICY, train
+from tests.attempts.test_stage_gates import FALLING, FLAT, POLICY, train
 from tests.examples import EXAMPLES
 from tests.fakes import FakeOrchestrator
+from tests.histories import DatasetHistory
 from tests.kubernetes.double.furniture import NAMESPACE
 from tests.kubernetes.double.kube_double import KubeDouble, kube_double
 from tests.kubernetes.double.launching import running
@@ -36,7 +40,13 @@ from tracks_dagster.track.records import canonical_json, format_time, sha256_hex
 from tracks_dagster.track.states.lifecycle import RunLifecycle, run_status
 from tracks_dagster.wiring import build, gang_check
 
-TRACKS_YAML = "name: mine\nentry: train.py\nconfig: {max_iters: 400}\nkeys: {steps: max_iters}\n"
+TRACKS_YAML = """
+name: mine
+entry: train.py
+dataset: rows
+config: {max_iters: 400, lr: 0.1}
+keys: {steps: max_iters}
+"""
 
 
 class Site:
@@ -56,6 +66,8 @@ class Site:
         )
         self.app = build(settings)
         self.launcher = self.app.launcher_of(KUBERNETES)
+        self.rows = DatasetHistory("rows").declare().commit("d" * 64)
+        self.rows.write_to(self.app.store)
 
     def write_cluster(self, image: str, store: str) -> None:
         """Describe the cluster, with that image of its gangs."""
@@ -68,8 +80,8 @@ class Site:
         }
         self.file.write_text(yaml.safe_dump(cluster))
 
-    def declare(self, stage: str) -> RunDeclared:
-        """Declare a run of the folder as it is now, called as its stage."""
+    def declare(self, stage: str, **changes: Any) -> RunDeclared:
+        """Declare a run of the folder as it is now, called as its stage; changes: of the request."""
         url = self.app.store.url
         found = read_project_code(
             self.folder, store_url=url, clean=self.app.redact, launcher=KUBERNETES
@@ -82,6 +94,7 @@ class Site:
             launcher=KUBERNETES,
             **found.fields,
         )
+        request = replace(request, **changes)
         return declare(
             self.app.tracks,
             request,
@@ -91,9 +104,9 @@ class Site:
             foresee=self.app.foresee,
         )
 
-    def refused(self) -> str:
+    def refused(self, **changes: Any) -> str:
         with pytest.raises(InvalidInput) as caught:
-            self.declare("full")
+            self.declare("full", **changes)
         return str(caught.value)
 
     def certify(self) -> None:
@@ -112,10 +125,10 @@ class Site:
             where="ci",
         )
 
-    def run(self, stage: str) -> str:
+    def run(self, stage: str, losses: Sequence[float] = FALLING, **changes: Any) -> str:
         """Declare a run, and let its gang train to its end; return the run's state."""
-        run_id = self.declare(stage).run_id
-        steps = iter([lambda: self._train(run_id)])
+        run_id = self.declare(stage, **changes).run_id
+        steps = iter([lambda: self._train(run_id, losses)])
         supervisor = Supervisor(
             tracks=self.app.tracks,
             gangs=self.launcher,
@@ -131,20 +144,20 @@ class Site:
         settle(self.app.world(POLICY), Retries(name="tests", reasons=None), run_id)
         return run_status(self.app.tracks.run(run_id)).state
 
-    def _train(self, run_id: str) -> None:
+    def _train(self, run_id: str, losses: Sequence[float]) -> None:
         """Be the gang's only rank: train, save, leave a last word and end with 0."""
         [pod] = running(self.kube, run_id, count=1)
         [container] = self.kube.pod(pod)["spec"]["containers"]
         environ: Mapping[str, str] = {e["name"]: e.get("value", "") for e in container["env"]}
         found = {"python": "3.12.1", "image": environ[ENV_IMAGE]}
-        train(self.app.tracks, run_id, FALLING, found=found)
+        train(self.app.tracks, run_id, losses, found=found)
         word = LastWord(
             rank=0,
             reason="completed",
             exception=None,
             message="",
             traceback_tail="",
-            step=len(FALLING),
+            step=len(losses),
             at=format_time(self.app.tracks.now()),
         )
         key = f"runs/{run_id}/attempts/1/launch-1/exit/rank-0.json"
@@ -161,7 +174,9 @@ def site(tmp_path: Path) -> Iterator[Site]:
         found.launcher.close()  # type: ignore[attr-defined]
 
 
-def test_a_full_run_on_pods_follows_its_tests_smoke_and_canary_on_pods(site: Site) -> None:
+def test_a_full_run_on_pods_follows_its_tests_smoke_and_canary_on_pods(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
     command = f"tracks smoke --project {site.folder} --on kubernetes"
     refusal = site.refused()
     assert "tests: none of this code" in refusal
@@ -181,9 +196,23 @@ def test_a_full_run_on_pods_follows_its_tests_smoke_and_canary_on_pods(site: Sit
     assert "tests: none of this code" in changed
     assert "from the nearest, canary-1: code " in changed
     (site.folder / "model.py").unlink()
+    assert "lr 0.1 → 0.5" in site.refused(config={"lr": 0.5})
+    with monkeypatch.context() as a_week_later:
+        now = site.app.tracks.now() + timedelta(days=7, seconds=1)
+        a_week_later.setattr(site.app.tracks, "now", lambda: now)
+        assert site.refused().count("7.0 d old, and 7 d count") == 3
 
     assert site.run("full") == RunLifecycle.SUCCEEDED
     passed = site.app.tracks.run("full-1").declared.passed_gates
     assert (passed["smoke"], passed["canary"]) == ("smoke-1", "canary-1")
     assert canary.declared.gate_key == site.app.tracks.run("full-1").declared.gate_key
     assert site.kube.requests["create", "jobs.batch"] == 3
+
+    site.rows.commit("f" * 64).write_to(site.app.store)
+    assert "snapshot dddddddddddd → ffffffffffff" in site.refused(run_id="full-2")
+
+
+def test_a_canary_on_pods_whose_loss_stays_flat_does_not_count(site: Site) -> None:
+    site.certify()
+    assert site.run("canary", FLAT) == RunLifecycle.SUCCEEDED
+    assert "canary-1, did not pass: the median loss of the last quarter of 40" in site.refused()

@@ -108,7 +108,7 @@ FIELD: Mapping[str, str] = {
     "owner": "the person who answers for a run",
     "on call": "whom to call when a run needs a person",
     "kitchen sink": "a small model on all of the data, to find what is wrong with the data",
-    "smoke": "a stage: minutes, a few steps on few rows, to see that everything is wired up",
+    "smoke": "a stage: minutes, a few steps on few samples, to see that everything is wired up",
     "canary": "a stage: real data and config within strict limits, whose loss must fall",
     "full": "a stage: the run that is meant, once the others have passed",
     "gate": "what must have passed before a run of a stage may start",

@@ -17,6 +17,7 @@ from tests.training.sharded_trainer import Task
 from tracks_dagster.training.saves.manifest import Manifest, read_tensors
 
 SCRIPT = Path(sharded_trainer.__file__)
+BATCH = 24  # over all ranks: 1 to 4 share it in micro-batches of 2
 STEPS = 4  # of the first attempt; the second goes on to twice as many
 ADAM = ("step", "exp_avg", "exp_avg_sq")
 TRAINED = ("lift.weight", "lift.bias", "head.weight", "head.bias")
@@ -24,7 +25,14 @@ TRAINED = ("lift.weight", "lift.bias", "head.weight", "head.bias")
 
 def start(folder: Path, *, ranks: int, is_sharded: bool, every_steps: int = STEPS) -> TrainingRun:
     """Declare a run and train its first steps."""
-    run = TrainingRun(folder, ranks=ranks, steps=2 * STEPS, every_steps=every_steps, script=SCRIPT)
+    run = TrainingRun(
+        folder,
+        ranks=ranks,
+        steps=2 * STEPS,
+        every_steps=every_steps,
+        script=SCRIPT,
+        global_batch=BATCH,
+    )
     go_on(run, until=STEPS, ranks=ranks, is_sharded=is_sharded)
     return run
 
@@ -81,8 +89,8 @@ def bytes_by_shard(manifest: Manifest) -> list[int]:
 
 @pytest.mark.full
 @pytest.mark.parametrize("is_sharded", [True, False], ids=["FSDP2", "DDP"])
-@pytest.mark.parametrize("before", [1, 2, 3])
-@pytest.mark.parametrize("after", [1, 2, 3])
+@pytest.mark.parametrize("before", [1, 2, 3, 4])
+@pytest.mark.parametrize("after", [1, 2, 3, 4])
 def test_what_any_number_of_ranks_saved_any_other_restores(
     tmp_path: Path, is_sharded: bool, before: int, after: int
 ) -> None:
@@ -116,7 +124,9 @@ def test_a_checkpoint_of_fsdp2_is_restored_by_ddp(tmp_path: Path) -> None:
 def test_a_sharded_model_resumes_to_the_bit_on_as_many_ranks(tmp_path: Path) -> None:
     run = start(tmp_path / "resumed", ranks=2, is_sharded=True)
     go_on(run, until=2 * STEPS, ranks=2, is_sharded=True)
-    calm = TrainingRun(tmp_path / "calm", ranks=2, steps=2 * STEPS, script=SCRIPT)
+    calm = TrainingRun(
+        tmp_path / "calm", ranks=2, steps=2 * STEPS, script=SCRIPT, global_batch=BATCH
+    )
     go_on(calm, until=2 * STEPS, ranks=2, is_sharded=True)
     assert_equal(held(run, "ended", 2), held(calm, "ended", 1))
     losses = {step: line["loss"] for step, line in calm.steps(1).items()}

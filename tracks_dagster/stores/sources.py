@@ -11,7 +11,8 @@ import os
 import stat
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from operator import itemgetter
+from itertools import islice, repeat
+from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -25,6 +26,8 @@ NAMED_MAX = 5  # files in an error message
 DEPTH_MAX = 100  # folders in folders
 READ_BY_ALL = stat.S_IRUSR | stat.S_IRGRP | stat.S_IROTH
 KIND_AND_READERS = stat.S_IFMT(0o777777) | READ_BY_ALL
+SIZE = attrgetter("st_size")
+STAMP = attrgetter("st_mtime_ns", "st_ctime_ns", "st_ino")
 PLAIN = stat.S_IFREG | READ_BY_ALL  # what needs no second look: one would cost a call of the system
 
 
@@ -118,23 +121,9 @@ class FolderSource:
         """Return all files in the order of their paths."""
         problems: list[str] = []
         found: list[SourceFile] = []
-        for path, entry in self._entries(problems):
-            try:
-                status = entry.stat(follow_symlinks=False)
-                if status.st_mode & KIND_AND_READERS != PLAIN or not path.isascii():
-                    status = entry.stat()
-                    if problem := self._problem(path, entry, status.st_mode):
-                        problems.append(problem)
-                        continue
-            except OSError as error:
-                problems.append(f"{path} cannot be read ({error.strerror})")
-                continue
-            found.append(SourceFile(path, status.st_size, stamp_of(status)))
-            if len(found) > FILES_MAX:
-                raise InvalidInput(
-                    f"{self._root} holds more than {FILES_MAX} files; pack them into shards (tar, "
-                    "parquet) and freeze those."
-                )
+        for below, entries in self._folders(problems):
+            found += self._files_of(below, entries, problems)
+            self._check_count(len(found))
         if problems:
             raise InvalidInput(
                 f"Cannot freeze {self._root}: {named(problems, '; ')}. Nothing was written."
@@ -161,7 +150,7 @@ class FolderSource:
 
     def changes(self, files: Sequence[SourceFile], taken: Iterable[SourceFile]) -> list[str]:
         """Look at names, and at the states of `taken` alone: each state is a call of the system."""
-        names = {path for path, _ in self._entries([])}
+        names = {below + entry.name for below, entries in self._folders([]) for entry in entries}
         came_or_went = names.symmetric_difference(map(itemgetter(0), files))
         return sorted(came_or_went.union(f.path for f in taken if not self._is_as_listed(f)))
 
@@ -172,24 +161,69 @@ class FolderSource:
             return False
         return (status.st_size, stamp_of(status)) == (file.size_bytes, file.stamp)
 
-    def _entries(self, problems: list[str]) -> Iterator[tuple[str, os.DirEntry[str]]]:
-        """Yield what is no folder, with its path below this one."""
+    def _folders(self, problems: list[str]) -> Iterator[tuple[str, list[os.DirEntry[str]]]]:
+        """Yield what is no folder, by folder, with the folder's path below this one."""
         folders = [("", 0)]
         while folders:
             below, depth = folders.pop()
             try:
-                with os.scandir(self._prefix + below) as listed:
-                    for entry in listed:
-                        if self._only is not None and entry.name != self._only:
-                            continue
-                        if not entry.is_dir(follow_symlinks=False):
-                            yield below + entry.name, entry
-                        elif depth < DEPTH_MAX:
-                            folders.append((f"{below}{entry.name}/", depth + 1))
-                        else:
-                            problems.append(f"{entry.path} lies more than {DEPTH_MAX} folders deep")
+                # By its descriptor: the system finds a file sooner by its name in an open folder.
+                descriptor = os.open(self._prefix + below, os.O_RDONLY | os.O_DIRECTORY)
             except OSError as error:
                 problems.append(f"{self._prefix}{below} cannot be listed ({error.strerror})")
+                continue
+            try:
+                with os.scandir(descriptor) as listed:
+                    wanted = (e for e in listed if e.name == self._only) if self._only else listed
+                    entries = list(islice(wanted, FILES_MAX + 1))
+                self._check_count(len(entries))
+                inner = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+                if inner:
+                    entries = [e for e in entries if not e.is_dir(follow_symlinks=False)]
+                if inner and depth == DEPTH_MAX:
+                    path = f"{self._prefix}{below}{inner[0]}"
+                    problems.append(f"{path} lies more than {DEPTH_MAX} folders deep")
+                else:
+                    folders += [(f"{below}{name}/", depth + 1) for name in inner]
+                yield below, entries
+            except OSError as error:
+                problems.append(f"{self._prefix}{below} cannot be listed ({error.strerror})")
+            finally:
+                os.close(descriptor)
+
+    def _check_count(self, count: int) -> None:
+        if count > FILES_MAX:
+            raise InvalidInput(
+                f"{self._root} holds more than {FILES_MAX} files; pack them into shards (tar, "
+                "parquet) and freeze those."
+            )
+
+    def _files_of(
+        self, below: str, entries: list[os.DirEntry[str]], problems: list[str]
+    ) -> list[SourceFile]:
+        """Return the files of one folder. There may be a million: little is done for each by itself."""
+        try:
+            statuses = list(map(os.DirEntry.stat, entries))  # of what a link leads to
+        except OSError:
+            entries = [entry for entry in entries if self._is_there(below, entry, problems)]
+            statuses = list(map(os.DirEntry.stat, entries))  # an entry holds what it found
+        paths = [below + entry.name for entry in entries]
+        for path, entry, status in zip(paths, entries, statuses, strict=True):
+            mode = status.st_mode
+            if mode & KIND_AND_READERS == PLAIN and path.isascii() and not entry.is_symlink():
+                continue
+            if problem := self._problem(path, entry, mode):
+                problems.append(problem)
+        columns = zip(paths, map(SIZE, statuses), map(STAMP, statuses), strict=True)
+        return list(map(tuple.__new__, repeat(SourceFile), columns))
+
+    def _is_there(self, below: str, entry: os.DirEntry[str], problems: list[str]) -> bool:
+        try:
+            entry.stat()
+        except OSError as error:
+            problems.append(f"{below}{entry.name} cannot be read ({error.strerror})")
+            return False
+        return True
 
     def _problem(self, path: str, entry: os.DirEntry[str], mode: int) -> str | None:
         """Return why this cannot be frozen, None where it can. mode: of what a link leads to."""
@@ -198,14 +232,14 @@ class FolderSource:
         except UnicodeEncodeError:
             return f"the name {path!r} is no UTF-8; rename it"
         if entry.is_symlink():
-            target = Path(entry.path).resolve()
+            target = (self._root / path).resolve()
             if not target.is_relative_to(self._root):
                 return f"{path} is a link out of the folder, to {target}; copy what it means (`cp -rL`)"
         if stat.S_ISDIR(mode):
             return f"{path} is a link to a folder; copy what it means (`cp -rL`)"
         if not stat.S_ISREG(mode):
             return f"{path} is no file but a pipe, socket or device; remove it"
-        if not os.access(entry.path, os.R_OK):
+        if not os.access(self._prefix + path, os.R_OK):
             return f"{path} cannot be read (permission denied)"
         return None
 
@@ -251,7 +285,8 @@ class S3Source:
 
 def stamp_of(status: os.stat_result) -> tuple[int, int, int]:
     """Return what changes with a file's bytes; ctime is nobody's to set."""
-    return status.st_mtime_ns, status.st_ctime_ns, status.st_ino
+    stamp: tuple[int, int, int] = STAMP(status)
+    return stamp
 
 
 def changed(place: str, paths: Sequence[str]) -> InvalidInput:

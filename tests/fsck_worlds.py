@@ -33,10 +33,11 @@ from tracks_dagster.track.records import Draft, Kind, format_time, seal, sha256_
 from tracks_dagster.track.states.dataset_state import checks_key, manifest_key
 from tracks_dagster.track.states.evals import artifact_key, result_key
 from tracks_dagster.track.states.files_manifest import (
-    FilesManifest,
     FrozenFile,
     Part,
+    encode_files,
     files_shard_key,
+    join_files,
     shard_name,
 )
 from tracks_dagster.track.track import (
@@ -155,7 +156,7 @@ def _own_files(store: FakeObjectStore) -> DatasetHistory:
         FrozenFile(path, (Part(*places[path], len(data), digests[path]),))
         for path, data in contents.items()
     )
-    manifest = FilesManifest(dataset=OWN, in_place=None, files=files).to_bytes()
+    manifest = join_files(OWN, None, [encode_files(files)]).data
     store.put(files_shard_key(OWN, alone), b"large")
     store.put(files_shard_key(OWN, pack), b"ab")
     store.put(manifest_key(OWN, sha256_hex(manifest)), manifest)

@@ -14,14 +14,22 @@ import pytest
 from tests.fakes import FakeObjectStore, Fault
 from tracks_dagster.data.effects import freezing
 from tracks_dagster.data.effects.freezing import freeze, list_files
-from tracks_dagster.stores.hashes import Hashes
+from tracks_dagster.stores.hashes import Hashes, Run
 from tracks_dagster.stores.local_files import local_files
 from tracks_dagster.stores.sources import FolderSource, SourceFile, open_source
 from tracks_dagster.track.bodies import SnapshotRef
 from tracks_dagster.track.errors import DataRejected, InvalidInput, StoreUnavailable
+from tracks_dagster.track.records import canonical_json, sha256_hex
 from tracks_dagster.track.states import files_manifest
 from tracks_dagster.track.states.dataset_state import manifest_key
-from tracks_dagster.track.states.files_manifest import parse_files_manifest, shard_name
+from tracks_dagster.track.states.files_manifest import (
+    FrozenFile,
+    Part,
+    encode_files,
+    join_files,
+    parse_files_manifest,
+    shard_name,
+)
 
 SEED = 11
 
@@ -38,8 +46,8 @@ def freeze_place(
     source = open_source(place)
     hashes = Hashes(cache, source.url)
     frozen = freeze(source, list_files(source), store, "mine", in_place=in_place, hashes=hashes)
-    data = frozen.manifest.to_bytes()
-    ref = SnapshotRef(dataset="mine", snapshot_id=files_manifest.sha256_hex(data))
+    data = frozen.manifest.data
+    ref = SnapshotRef(dataset="mine", snapshot_id=sha256_hex(data))
     store.put(manifest_key("mine", ref.snapshot_id), data)
     return ref, frozen
 
@@ -62,6 +70,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return root
 
 
+def named_by(frozen: freezing.Frozen) -> files_manifest.FilesManifest:
+    return parse_files_manifest(frozen.manifest.data)
+
+
 def contents(folder: Path) -> dict[str, bytes]:
     return {
         path.relative_to(folder).as_posix(): path.read_bytes()
@@ -74,9 +86,10 @@ def test_what_was_frozen_is_what_a_rank_gets_read_only_and_once(
     store: FakeObjectStore, folder: Path, tmp_path: Path
 ) -> None:
     ref, frozen = freeze_folder(store, folder)
-    assert parse_files_manifest(frozen.manifest.to_bytes()) == frozen.manifest
-    assert frozen.written_bytes == frozen.manifest.total_bytes
-    assert 4 + 1 <= len(frozen.manifest.shards) < 30  # packs, not 900 objects
+    manifest = named_by(frozen)
+    assert frozen.written_bytes == frozen.manifest.total_bytes == manifest.total_bytes
+    assert frozen.manifest.shard_count == len(manifest.shards)
+    assert 4 + 1 <= len(manifest.shards) < 30  # packs, not 900 objects
     got = local_files(store, ref, tmp_path / "cache")
     assert contents(got) == contents(folder)
     assert (got / "empty").stat().st_mode & 0o222 == 0
@@ -94,17 +107,81 @@ def test_one_changed_file_writes_one_pack_anew_and_the_same_files_give_the_same_
     (folder / "d3" / "0010.txt").write_text("changed")
     other, second = freeze_folder(store, folder)
     assert other != ref
-    new = second.manifest.shards.keys() - first.manifest.shards.keys()
+    new = named_by(second).shards.keys() - named_by(first).shards.keys()
     assert len(new) == 1
     elsewhere, _ = freeze_folder(FakeObjectStore(), folder)
     assert elsewhere == other  # the same in a home that never saw the first
+
+
+def test_a_manifest_is_joined_to_the_bytes_that_canonical_json_has() -> None:
+    one, two = "1" * 64, "2" * 64
+    files = [
+        FrozenFile('ä "\\u0000\n', (Part(two, 0, 3, "a"), Part(one, 0, 4, "b"))),
+        FrozenFile("empty", ()),
+        FrozenFile("z", (Part(two, 3, 5, "c"),)),
+    ]
+    logical = [[f.path, [[p.size_bytes, p.blake3] for p in f.parts]] for f in files]
+    numbers = {two: 0, one: 1}
+    rows = [[f.path, [[numbers[p.shard], *p[1:]] for p in f.parts]] for f in files]
+    value = {
+        "format": 2,
+        "kind": "files",
+        "dataset": "mine",
+        "in_place": None,
+        "shards": [two, one],
+        "files": rows,
+        "logical_sha256": sha256_hex(canonical_json(logical)),
+        "total_bytes": 12,
+    }
+    joined = [encode_files([file]) for file in files]
+    assert join_files("mine", None, [encode_files(files)]).data == canonical_json(value)
+    assert join_files("mine", None, joined).data == canonical_json(value)
+    there = [FrozenFile("z", (Part("", 0, 5, "c"),))]
+    value |= {"in_place": '/"files":[', "shards": [], "files": [["z", [[-1, 0, 5, "c"]]]]}
+    value |= {"logical_sha256": sha256_hex(b'[["z",[[5,"c"]]]]'), "total_bytes": 5}
+    assert join_files("mine", '/"files":[', [encode_files(there)]).data == canonical_json(value)
+
+
+def test_whatever_changed_the_manifest_is_that_of_a_first_freezing(
+    store: FakeObjectStore, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tracks_dagster.stores.hashes.GRAIN_S", -3600.0)  # files are seconds old
+    monkeypatch.setattr(files_manifest, "PACK_BYTES_MAX", 4000)
+    taken: list[bool] = []
+    take_pack = freezing._Freezing.take_pack
+
+    def counted(self: freezing._Freezing, run: Run) -> bool:
+        taken.append(take_pack(self, run))
+        return taken[-1]
+
+    monkeypatch.setattr(freezing._Freezing, "take_pack", counted)
+    draw = random.Random(SEED)
+    for number in range(12):
+        for _ in range(draw.randrange(4)):
+            paths = sorted(path for path in folder.rglob("*") if path.is_file())
+            path = draw.choice(paths)
+            what = draw.choice(("change", "remove", "rename", "add", "empty"))
+            if what == "remove":
+                path.unlink()
+            elif what == "rename":
+                path.rename(path.with_name(f"{draw.random()}"))
+            elif what == "add":
+                path.with_name(f"{draw.random()}").write_bytes(draw.randbytes(300))
+            else:
+                path.write_bytes(b"" if what == "empty" else draw.randbytes(200))
+        if number % 4 == 3:  # the store lost what is known
+            store.delete(draw.choice([key for key in store.objects if "/shards/" in key]))
+        ref, _ = freeze_folder(store, folder, tmp_path / "hashes")
+        assert ref == freeze_folder(FakeObjectStore(), folder)[0]
+    assert sum(taken) > 100  # packs, as a whole
+    assert contents(local_files(store, ref, tmp_path / "cache")) == contents(folder)
 
 
 def test_a_shard_that_the_store_lost_is_written_again(
     store: FakeObjectStore, folder: Path, tmp_path: Path
 ) -> None:
     ref, frozen = freeze_folder(store, folder)
-    lost = next(iter(frozen.manifest.shards))
+    lost = next(iter(named_by(frozen).shards))
     store.delete(files_manifest.files_shard_key("mine", lost))
     with pytest.raises(DataRejected, match="is missing"):
         local_files(store, ref, tmp_path / "cache")
@@ -165,7 +242,7 @@ def test_what_a_killed_fetch_left_is_removed_by_the_next(
 
 def test_a_wrong_shard_is_refused(store: FakeObjectStore, folder: Path, tmp_path: Path) -> None:
     ref, frozen = freeze_folder(store, folder)
-    key = files_manifest.files_shard_key("mine", frozen.manifest.files[5].parts[0].shard)
+    key = files_manifest.files_shard_key("mine", named_by(frozen).files[5].parts[0].shard)
     data = bytearray(store.get(key) or b"")
     data[-1] ^= 1
     store.put(key, bytes(data))
@@ -189,9 +266,9 @@ def test_unchanged_files_are_not_read_again(
 
     monkeypatch.setattr(FolderSource, "read", counted)
     _, second = freeze_folder(store, folder, tmp_path / "hashes")
-    [new] = second.manifest.shards.keys() - first.manifest.shards.keys()
+    [new] = named_by(second).shards.keys() - named_by(first).shards.keys()
     assert sorted(read) == sorted(
-        file.path for file in second.manifest.files for part in file.parts if part.shard == new
+        file.path for file in named_by(second).files for part in file.parts if part.shard == new
     )
 
 
@@ -202,8 +279,24 @@ def test_a_hint_that_is_wrong_costs_time_only(
     right, _ = freeze_folder(FakeObjectStore(), folder, tmp_path / "hashes")
     source = open_source(str(folder))
     hashes, files = Hashes(tmp_path / "hashes", source.url), source.files()
-    assert None not in hashes.known(files)
-    hashes.learn(next(f for f in files if f.path == "d3/0010.txt"), ["0" * 64])
+    assert not any(run.unknown() for run in hashes.runs(files))
+    hashes.learn({next(f for f in files if f.path == "d3/0010.txt"): ("0" * 64,)})
+    hashes.save()
+    ref, _ = freeze_folder(store, folder, tmp_path / "hashes")
+    assert ref == right
+
+
+def test_a_pack_that_is_not_what_it_was_hashed_to_costs_time_only(
+    store: FakeObjectStore, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tracks_dagster.stores.hashes.GRAIN_S", -3600.0)
+    right, _ = freeze_folder(FakeObjectStore(), folder, tmp_path / "hashes")
+    source = open_source(str(folder))
+    hashes = Hashes(tmp_path / "hashes", source.url)
+    pack = next(run for run in hashes.runs(source.files()) if run.kept)
+    wrong = [FrozenFile(f.path, (Part("0", 0, f.size_bytes, "0" * 64),)) for f in pack.files]
+    digests = {file: each.digests for file, each in zip(pack.files, wrong, strict=True)}
+    hashes.learn(digests, pack=encode_files(wrong))
     hashes.save()
     ref, _ = freeze_folder(store, folder, tmp_path / "hashes")
     assert ref == right
@@ -219,7 +312,8 @@ def test_hints_that_the_disk_spoiled_are_not_believed(
     for spoiled in (b"", written[:-1], written[:-1] + b"\0", b"{}", written[:64]):
         hints.write_bytes(spoiled)
         source = open_source(str(folder))
-        assert set(Hashes(tmp_path / "hashes", source.url).known(source.files())) == {None}
+        [run] = Hashes(tmp_path / "hashes", source.url).runs(source.files())
+        assert run.unknown() == source.files()
 
 
 def change(path: Path) -> None:
@@ -313,7 +407,7 @@ def test_a_store_that_fails_anywhere_leaves_nothing_that_the_next_freezing_minds
     folder: Path, tmp_path: Path, method: str
 ) -> None:
     right, whole = freeze_folder(FakeObjectStore(), folder)
-    for number in range(1, len(whole.manifest.shards) + 1, 3):
+    for number in range(1, len(named_by(whole).shards) + 1, 3):
         store = FakeObjectStore()
         store.fail(method, number, Fault.FAILS)
         with pytest.raises(StoreUnavailable):
@@ -335,7 +429,7 @@ def test_files_in_a_bucket_are_frozen_as_files_of_a_folder_are(
     client.put_object(Bucket=bucket, Key=f"{prefix}/folder/", Body=b"")
     source = open_source(place)
     ref, frozen = freeze_place(store, place)
-    assert [file.path for file in frozen.manifest.files] == sorted(names)
+    assert [file.path for file in named_by(frozen).files] == sorted(names)
     got = contents(local_files(store, ref, tmp_path / "cache"))
     assert got == {name: (folder / name).read_bytes() for name in names}
     files = list_files(source)

@@ -30,7 +30,7 @@ def freeze_for(run: TrainingRun, folder: Path, *, in_place: bool) -> None:
     source = open_source(str(folder))
     hashes = Hashes(None, source.url)
     frozen = freeze(source, list_files(source), run.store, "mine", in_place=in_place, hashes=hashes)
-    data = frozen.manifest.to_bytes()
+    data = frozen.manifest.data
     snapshot = SnapshotRef(dataset="mine", snapshot_id=sha256_hex(data))
     run.store.put(manifest_key("mine", snapshot.snapshot_id), data)
     run.declared = replace(run.declared, snapshot=snapshot)

@@ -18,7 +18,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import Any, NamedTuple, TypeVar
 
 import blake3
 
@@ -27,6 +27,11 @@ from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.records import sha256_hex
 from tracks_dagster.track.states.files_manifest import (
     CHUNK_BYTES,
+    FILES_FORMAT,
+    PACK_BYTES_MAX,
+    PACK_ENDS_AT,
+    SMALL_BYTES,
+    EncodedFiles,
     FilesManifest,
     FrozenFile,
     Part,
@@ -36,8 +41,12 @@ GRAIN_S = 2.0  # of the coarsest clock of a file system that people use (FAT)
 THREADS_MAX = 8  # more only compete for one disk
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 DIGEST_CHARS = 64
+MARSHAL = 2  # a version without references: the same values are the same bytes
 BATCH_FILES_MAX = 64  # small files that one thread takes at once
 BATCH_BYTES_MAX = 4 * 1024 * 1024
+
+Digests = tuple[str, ...]  # of a file's parts
+Known = Digests | None  # None for what has to be read
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -48,6 +57,34 @@ def digest(data: bytes | bytearray | memoryview) -> str:
     return blake3.blake3(data).hexdigest()
 
 
+class Kept(NamedTuple):
+    """Files that were hashed, and their digests: bytes of marshal, which are compared and written as
+    one, and seldom looked into."""
+
+    first: str  # the path of the first one
+    file_count: int
+    listing: bytes
+    digests: bytes  # of the parts of each
+    pack: EncodedFiles | None  # where they lie behind one another in the source and fill a pack
+
+
+class Run(NamedTuple):
+    """Files behind one another in a source: a whole pack that is known, or any."""
+
+    files: Sequence[SourceFile]
+    digests: Sequence[Known]  # empty for a pack
+    kept: Kept | None = None
+
+    def each(self) -> Iterator[tuple[SourceFile, Known]]:
+        """Yield every file with its digests."""
+        digests = self.digests if self.kept is None else marshal.loads(self.kept.digests)
+        return zip(self.files, digests, strict=True)
+
+    def unknown(self) -> list[SourceFile]:
+        """Return what has to be read."""
+        return [] if self.kept else [f for f, known in self.each() if known is None]
+
+
 class Hashes:
     """Digests of the parts of one source's files, kept in `folder`; None keeps none."""
 
@@ -56,26 +93,51 @@ class Hashes:
         self._place = place
         self._began_at = time.time()
         self._kept = _read(self._path, place)
-        self._there: dict[SourceFile, tuple[str, ...]] = {}
+        self._there: list[Kept] = []
 
-    def known(self, files: Sequence[SourceFile]) -> list[tuple[str, ...] | None]:
-        """Return the digests of the parts of each; None for what has to be read.
+    def runs(self, files: Sequence[SourceFile]) -> list[Run]:
+        """Return `files` in runs, with what is known of them. Of a pack all files are compared at once:
+        there may be a million of them."""
+        packs = {kept.first: kept for kept in self._kept if kept.pack is not None}
+        same: list[tuple[int, Kept]] = []
+        at = 0
+        while at < len(files):
+            kept = packs.get(files[at].path)
+            if kept is not None and _listing(files[at : at + kept.file_count]) == kept.listing:
+                same.append((at, packs.pop(kept.first)))
+                at += kept.file_count
+            else:
+                at += 1
+        others = [*packs.values(), *(kept for kept in self._kept if kept.pack is None)]
+        known = {file: digests for kept in others for file, digests in _unpacked(kept)}
+        runs: list[Run] = []
+        done = 0
+        for at, kept in same:
+            runs.append(_run(files[done:at], known))
+            done = at + kept.file_count
+            runs.append(Run(files[at:done], (), kept))
+        runs.append(_run(files[done:], known))
+        return [run for run in runs if run.files]
 
-        `save` forgets the files that are neither asked for nor learned.
-        """
-        found = list(map(self._kept.get, files))  # there may be a million of them
-        there = dict(zip(files, found, strict=True))
-        new = [file for file, digests in there.items() if digests is None]
-        for file in new:
-            del there[file]
-        self._there.update(cast(dict[SourceFile, tuple[str, ...]], there))
-        return found
+    def learn(
+        self,
+        digests: dict[SourceFile, Digests],
+        *,
+        pack: EncodedFiles | None = None,
+        are_trusted: bool = False,
+    ) -> None:
+        """Remember files that were read whole. are_trusted: nobody else can have written to them, or
+        they were known."""
+        old = {f: each for f, each in digests.items() if are_trusted or self._is_old(f)}
+        if self._path is not None and old:
+            listing, values = _listing(old), marshal.dumps([*old.values()], MARSHAL)
+            is_whole = len(old) == len(digests)
+            first = next(iter(old)).path
+            self._there.append(Kept(first, len(old), listing, values, pack if is_whole else None))
 
-    def learn(self, file: SourceFile, digests: Sequence[str], *, is_ours: bool = False) -> None:
-        """Remember a file that was read whole. is_ours: nobody else can have written to it."""
-        self._there.pop(file, None)
-        if self._path is not None and (is_ours or self._is_old(file)):
-            self._there[file] = tuple(digests)
+    def keep(self, kept: Kept) -> None:
+        """Go on remembering a pack of `runs`; what is neither kept nor learned is forgotten."""
+        self._there.append(kept)
 
     def _is_old(self, file: SourceFile) -> bool:
         before_ns = (self._began_at - GRAIN_S) * 1e9
@@ -83,7 +145,7 @@ class Hashes:
 
     def forget(self) -> None:
         """Trust nothing that was remembered."""
-        self._kept, self._there = {}, {}
+        self._kept, self._there = [], []
 
     def save(self) -> None:
         """Keep what was learned; a disk that takes it not costs the next one its time only."""
@@ -99,6 +161,10 @@ class Hashes:
                 partial.rename(self._path)
             finally:
                 partial.unlink(missing_ok=True)
+
+
+def _run(files: Sequence[SourceFile], known: dict[SourceFile, Digests]) -> Run:
+    return Run(files, list(map(known.get, files)))
 
 
 def find_changed(
@@ -117,9 +183,10 @@ def find_changed(
     wrong = {f.path for f in manifest.files if _differs_at_sight(f, there.get(f.path))}
     wrong |= there.keys() - {f.path for f in manifest.files}
     rest = [(f, there[f.path]) for f in manifest.files if f.path not in wrong]
-    known = hashes.known([file for _, file in rest])
+    runs = hashes.runs([file for _, file in rest])
+    known = dict(each for run in runs for each in run.each())
     # A hint that says otherwise proves nothing, so such a file is read.
-    unknown = [each for each, hint in zip(rest, known, strict=True) if hint != _digests(each[0])]
+    unknown = [each for each in rest if known[each[1]] != each[0].digests]
 
     buffers = Buffers()
 
@@ -135,9 +202,10 @@ def find_changed(
                 if not is_same:
                     wrong.add(each.file.path)
                 progress(each.part.size_bytes)
-    for frozen, file in unknown:
-        if frozen.path not in wrong:
-            hashes.learn(file, _digests(frozen))
+    right = {file: frozen.digests for frozen, file in unknown if frozen.path not in wrong}
+    hints = {f: hint for f, hint in known.items() if hint is not None and f not in right}
+    hashes.learn(hints, are_trusted=True)
+    hashes.learn(right)
     hashes.save()
     return sorted(wrong)
 
@@ -208,35 +276,43 @@ def _is_same(source: Source, each: _Check, buffer: memoryview) -> bool:
     return digest(buffer) == each.part.blake3
 
 
-def _digests(frozen: FrozenFile) -> tuple[str, ...]:
-    return tuple(part.blake3 for part in frozen.parts)
-
-
-def _identity(place: str) -> tuple[str, str, int]:
+def _identity(place: str) -> tuple[str | int, ...]:
     """Return what must be the same for a hint to count."""
     boot_id = secrets.token_hex(8)  # unknown: as after a reboot
     with suppress(OSError):
         boot_id = BOOT_ID.read_text().strip()
-    return place, boot_id, CHUNK_BYTES
+    rules = CHUNK_BYTES, SMALL_BYTES, PACK_BYTES_MAX, PACK_ENDS_AT, FILES_FORMAT
+    return place, boot_id, *rules
 
 
-def _packed(place: str, files: dict[SourceFile, tuple[str, ...]]) -> bytes:
+def _listing(files: Iterable[SourceFile]) -> bytes:
+    return marshal.dumps(list(map(tuple, files)), MARSHAL)
+
+
+def _unpacked(kept: Kept) -> Iterator[tuple[SourceFile, Digests]]:
+    """Yield the files, as plain tuples, which are found as `SourceFile` is, with their digests."""
+    return zip(marshal.loads(kept.listing), marshal.loads(kept.digests), strict=True)
+
+
+def _packed(place: str, there: Sequence[Kept]) -> bytes:
     """Return what `_read` reads. marshal, which takes plain tuples, costs a fifth of JSON; it does not
     survive bytes that are not its own, so they are hashed."""
-    plain = {tuple(file): digests for file, digests in files.items()}
+    plain: list[Any] = [(*kept[:-1], kept.pack and tuple(kept.pack)) for kept in there]
     data = marshal.dumps((_identity(place), plain))
     return digest(data).encode() + data
 
 
-def _read(path: Path | None, place: str) -> dict[SourceFile, tuple[str, ...]]:
-    """Return the digests by file; a tuple of a file's values finds it as well."""
+def _read(path: Path | None, place: str) -> list[Kept]:
     if path is None:
-        return {}
+        return []
     try:
-        data = path.read_bytes()
-        if digest(data[DIGEST_CHARS:]) != data[:DIGEST_CHARS].decode():
-            return {}
-        identity, files = marshal.loads(data[DIGEST_CHARS:])
+        data = memoryview(path.read_bytes())
+        if digest(data[DIGEST_CHARS:]) != str(data[:DIGEST_CHARS], "ascii"):
+            return []
+        identity, there = marshal.loads(data[DIGEST_CHARS:])
+        if identity != _identity(place):
+            return []
+        plain = [Kept(*kept) for kept in there]
+        return [kept._replace(pack=kept.pack and EncodedFiles(*kept.pack)) for kept in plain]
     except (OSError, ValueError, EOFError, TypeError):  # of a Python with another marshal
-        return {}
-    return files if identity == _identity(place) else {}
+        return []

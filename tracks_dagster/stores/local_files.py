@@ -128,8 +128,7 @@ def _learn(folder: Path, manifest: FilesManifest, cache: Path) -> None:
     source = FolderSource(folder)
     hashes = Hashes(cache / HASHES, source.url)
     there = {file.path: file for file in source.files()}
-    for file in manifest.files:
-        hashes.learn(there[file.path], [part.blake3 for part in file.parts], is_ours=True)
+    hashes.learn({there[file.path]: file.digests for file in manifest.files}, are_trusted=True)
     hashes.save()
 
 

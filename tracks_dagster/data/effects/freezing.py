@@ -2,7 +2,8 @@
 
 Nothing here records anything: shards without a record are objects that nobody names. A shard that the
 store holds already is not written again, so an unchanged file costs no bytes, and a freezing that was
-killed goes on where it was. What a manifest of files is: `track.states.files_manifest`.
+killed goes on where it was. A pack whose files are all as they were is taken as a whole: its part of
+the manifest is kept beside its hashes. What a manifest of files is: `track.states.files_manifest`.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from typing import NamedTuple
 from tracks_dagster.stores.hashes import (
     BATCH_BYTES_MAX,
     Hashes,
+    Known,
+    Run,
     digest,
     in_batches,
     in_order,
@@ -30,18 +33,20 @@ from tracks_dagster.track.errors import InvalidInput, TracksError
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.states.files_manifest import (
     SMALL_BYTES,
-    FilesManifest,
+    EncodedFiles,
+    EncodedManifest,
     FrozenFile,
     Part,
     cut,
+    encode_files,
     ends_pack,
     files_shard_key,
+    join_files,
     part_count,
     shard_name,
 )
 
 Progress = Callable[[int], object]  # bytes that were dealt with since the last call
-Known = tuple[str, ...] | None  # the digests of a file's parts, as `Hashes.known` has them
 
 GB = 1e9
 
@@ -54,7 +59,7 @@ class _WrongHint(TracksError):
 class Frozen:
     """Files that are in the store, or known by their hashes in place. written_bytes: what was new."""
 
-    manifest: FilesManifest
+    manifest: EncodedManifest
     written_bytes: int
 
 
@@ -108,33 +113,29 @@ def freeze(
 
     Raises InvalidInput when there is no room, or where a file came, went, or changed after it was read.
     """
-    known = hashes.known(files)
+    runs = hashes.runs(files)
     if not in_place:
-        _check_room(store, files, known)
+        _check_room(store, runs)
     try:
-        frozen = _freeze(source, files, known, store, dataset, in_place, progress)
+        frozen = _freeze(source, runs, None if in_place else store, dataset, hashes, progress)
     except _WrongHint:
         hashes.forget()
-        known = [None] * len(files)
-        frozen = _freeze(source, files, known, store, dataset, in_place, progress)
+        runs = hashes.runs(files)
+        frozen = _freeze(source, runs, None if in_place else store, dataset, hashes, progress)
     # What was not read is in the store as it was listed, whatever became of it since; not so in place.
-    taken = (f for f, digests in zip(files, known, strict=True) if in_place or digests is None)
+    taken = files if in_place else [file for run in runs for file in run.unknown()]
     if paths := source.changes(files, taken):
         raise changed(source.url, paths)
-    for file, kept, digests in zip(files, frozen.manifest.files, known, strict=True):
-        if digests is None:
-            hashes.learn(file, [part.blake3 for part in kept.parts])
     hashes.save()
     return frozen
 
 
-def _check_room(store: ObjectStore, files: Sequence[SourceFile], known: Sequence[Known]) -> None:
+def _check_room(store: ObjectStore, runs: Sequence[Run]) -> None:
     """Raise InvalidInput when the files that are new here cannot fit on the store's disk."""
     folder = Path(store.url)
     if not folder.is_dir():
         return  # a bucket has no end
-    new = (file for file, digests in zip(files, known, strict=True) if digests is None)
-    need = sum(file.size_bytes for file in new)
+    need = sum(file.size_bytes for run in runs for file in run.unknown())
     free = shutil.disk_usage(folder).free
     if need > free:
         raise InvalidInput(
@@ -147,38 +148,43 @@ def _check_room(store: ObjectStore, files: Sequence[SourceFile], known: Sequence
 
 def _freeze(
     source: Source,
-    files: Sequence[SourceFile],
-    known: Sequence[Known],
-    store: ObjectStore,
+    runs: Sequence[Run],
+    store: ObjectStore | None,
     dataset: str,
-    in_place: bool,
+    hashes: Hashes,
     progress: Progress,
 ) -> Frozen:
     with ThreadPoolExecutor(thread_count()) as pool:
-        work = _Freezing(source, None if in_place else store, dataset, pool)
-        is_for_thread = [work.is_for_thread(*each) for each in zip(files, known, strict=True)]
+        work = _Freezing(source, store, dataset, hashes, pool)
         for_threads = (
             piece
-            for file, digests, is_read in zip(files, known, is_for_thread, strict=True)
-            if is_read
+            for run in runs
+            if run.kept is None
+            for file, digests in run.each()
+            if work.is_for_thread(file, digests)
             for piece in _pieces(file, digests)
         )
         batches = in_batches(for_threads, lambda piece: piece.size_bytes)
         read = chain.from_iterable(in_order(pool, work.read, batches))
         done = 0
         try:
-            for file, digests, is_read in zip(files, known, is_for_thread, strict=True):
-                if is_read or digests is None:
-                    for _ in range(part_count(file.size_bytes)):
-                        work.take(next(read))
-                else:
-                    work.take_known(file, digests)
-                done += file.size_bytes
-                if done >= BATCH_BYTES_MAX:
-                    progress(done)
-                    done = 0
+            for run in runs:
+                if work.take_pack(run):
+                    progress(sum(file.size_bytes for file in run.files))
+                    continue
+                for file, digests in run.each():
+                    work.begin(file)
+                    if digests is None or work.is_for_thread(file, digests):
+                        for _ in range(part_count(file.size_bytes)):
+                            work.take(next(read))
+                    else:
+                        work.take_known(file, digests)
+                    done += file.size_bytes
+                    if done >= BATCH_BYTES_MAX:
+                        progress(done)
+                        done = 0
             progress(done)
-            return work.finish(files, source.url if in_place else None)
+            return work.finish()
         finally:
             pool.shutdown(cancel_futures=True)
 
@@ -199,19 +205,23 @@ class _Freezing:
         source: Source,
         store: ObjectStore | None,
         dataset: str,
+        hashes: Hashes,
         pool: ThreadPoolExecutor,
     ) -> None:
         self._source = source
         self._store = store
         self._dataset = dataset
+        self._hashes = hashes
         self._pool = pool
         self._buffers = Buffers()
-        self._parts: dict[str, list[Part]] = {}
+        self._files: dict[SourceFile, list[Part]] = {}  # since the last pack
         self._pack: list[_Piece] = []
         self._pack_bytes = 0
         self._writes: list[Future[None]] = []
         self._known_packs: list[list[_Piece]] = []  # of which nothing waits in memory
+        self._kept_packs: list[tuple[Run, EncodedFiles]] = []
         self._written: list[int] = []  # appended to by threads, which a list allows
+        self._encoded: list[EncodedFiles] = []  # all files that were taken, in their order
 
     def is_for_thread(self, file: SourceFile, digests: Known) -> bool:
         """Whether its parts go through `read`: they are not known, or the store may lack their shards.
@@ -224,13 +234,28 @@ class _Freezing:
         """Hash parts; a large file's is stored at once, so that its bytes are held no longer."""
         return [self._read(piece) for piece in batch]
 
+    def take_pack(self, run: Run) -> bool:
+        """Take in a pack that is known as a whole; False where its files have to be taken in by
+        themselves, since a changed file before them is in one pack with them."""
+        if run.kept is None or run.kept.pack is None or self._store is None or self._pack:
+            return False
+        self._end_files()
+        self._kept_packs.append((run, run.kept.pack))
+        self._hashes.keep(run.kept)
+        self._encoded.append(run.kept.pack)
+        return True
+
+    def begin(self, file: SourceFile) -> None:
+        """Begin with the next file, whose parts are taken in next."""
+        self._files[file] = []
+
     def take(self, piece: _Piece) -> None:
         """Take in the next part, in the order of the files."""
         if self._store is None or piece.file.size_bytes >= SMALL_BYTES:
             shard = "" if self._store is None else shard_name([piece.digest])
             offset = piece.offset if self._store is None else 0
             part = Part(shard, offset, piece.size_bytes, piece.digest)
-            self._parts.setdefault(piece.file.path, []).append(part)
+            self._files[piece.file].append(part)
             return
         self._take_packed(piece)
 
@@ -241,27 +266,42 @@ class _Freezing:
                 self._take_packed(_Piece(file, 0, file.size_bytes, each))
             return
         parts = zip(cut(file.size_bytes), digests, strict=True)
-        self._parts[file.path] = [Part("", at, size, each) for (at, size), each in parts]
+        self._files[file] = [Part("", at, size, each) for (at, size), each in parts]
 
     def _take_packed(self, piece: _Piece) -> None:
         self._pack.append(piece)
         self._pack_bytes += piece.size_bytes
         if ends_pack(piece.digest, self._pack_bytes):
             self._end_pack()
+            self._end_files(has_ended=True)
 
-    def finish(self, files: Sequence[SourceFile], in_place: str | None) -> Frozen:
+    def finish(self) -> Frozen:
         """Wait until everything is stored, and return the manifest."""
         self._end_pack()
+        self._end_files()
         if (store := self._store) is not None:
             # Only now: a thread that asks the store for each would wait for its turn to run, five
             # milliseconds a call, as long as this one is busy.
-            known = self._known_packs
+            known, kept = self._known_packs, self._kept_packs
             self._writes += [self._pool.submit(self._write, store, pack) for pack in known]
+            self._writes += [self._pool.submit(self._write_kept, store, *each) for each in kept]
         while self._writes:
             self._wait()
-        frozen = tuple(FrozenFile(f.path, tuple(self._parts.get(f.path, ()))) for f in files)
-        manifest = FilesManifest(dataset=self._dataset, in_place=in_place, files=frozen)
+        in_place = self._source.url if self._store is None else None
+        manifest = join_files(self._dataset, in_place, self._encoded)
         return Frozen(manifest=manifest, written_bytes=sum(self._written))
+
+    def _end_files(self, *, has_ended: bool = False) -> None:
+        """Encode and remember the files since the last pack. has_ended: they end with one."""
+        files, self._files = self._files, {}
+        if not files:
+            return
+        frozen = [FrozenFile(file.path, tuple(parts)) for file, parts in files.items()]
+        encoded = encode_files(frozen)
+        self._encoded.append(encoded)
+        digests = {file: each.digests for file, each in zip(files, frozen, strict=True)}
+        is_pack = has_ended and all(file.size_bytes < SMALL_BYTES for file in files)
+        self._hashes.learn(digests, pack=encoded if is_pack else None)
 
     def _read(self, piece: _Piece) -> _Piece:
         is_packed = self._store is not None and piece.file.size_bytes < SMALL_BYTES
@@ -286,7 +326,7 @@ class _Freezing:
             return
         name, offset = shard_name([piece.digest for piece in pack]), 0
         for file, _, size_bytes, blake3, _ in pack:
-            self._parts[file.path] = [Part(name, offset, size_bytes, blake3)]
+            self._files[file] = [Part(name, offset, size_bytes, blake3)]
             offset += size_bytes
         if all(piece.data is None for piece in pack):
             self._known_packs.append(pack)
@@ -299,16 +339,24 @@ class _Freezing:
         self._writes.pop(0).result()
 
     def _write(self, store: ObjectStore, pieces: Sequence[_Piece]) -> None:
-        """Store the shard of these parts unless it is there.
-
-        Reading nothing of an object gives its size, and makes sure that its name is durable.
-        """
-        key = files_shard_key(self._dataset, shard_name([piece.digest for piece in pieces]))
+        """Store the shard of these parts unless it is there."""
+        name = shard_name([piece.digest for piece in pieces])
         size_bytes = sum(piece.size_bytes for piece in pieces)
-        if store.read_into(key, memoryview(bytearray())) == size_bytes:
-            return
-        store.put(key, self._joined(pieces, size_bytes))
-        self._written.append(size_bytes)
+        if not self._is_stored(store, name, size_bytes):
+            key = files_shard_key(self._dataset, name)
+            store.put(key, self._joined(pieces, size_bytes))
+            self._written.append(size_bytes)
+
+    def _write_kept(self, store: ObjectStore, run: Run, pack: EncodedFiles) -> None:
+        [name] = pack.shards
+        if not self._is_stored(store, name, pack.total_bytes):
+            each = ((file, digests) for file, digests in run.each() if digests)
+            self._write(store, [piece for known in each for piece in _pieces(*known)])
+
+    def _is_stored(self, store: ObjectStore, name: str, size_bytes: int) -> bool:
+        """Reading nothing of an object gives its size, and makes sure that its name is durable."""
+        key = files_shard_key(self._dataset, name)
+        return store.read_into(key, memoryview(bytearray())) == size_bytes
 
     def _joined(self, pieces: Sequence[_Piece], size_bytes: int) -> memoryview:
         """Return the bytes of these parts behind one another, until this thread's next call."""

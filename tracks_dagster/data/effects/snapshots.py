@@ -89,7 +89,7 @@ def add_files(
     frozen = freeze(
         source, files, tracks.store, dataset, in_place=in_place, hashes=hashes, progress=progress
     )
-    data = frozen.manifest.to_bytes()
+    data = frozen.manifest.data
     ref = SnapshotRef(dataset=dataset, snapshot_id=snapshot_id(data))
     tracks.store.put(manifest_key(dataset, ref.snapshot_id), data)
     if checks is not None and not is_local:
@@ -167,12 +167,12 @@ def _files_body(
         manifest_key=manifest_key(ref.dataset, ref.snapshot_id),
         row_count=None,
         total_bytes=manifest.total_bytes,
-        shard_count=len(manifest.shards),
+        shard_count=manifest.shard_count,
         logical_sha256=manifest.logical_sha256,
         source=source,
         checks=passed,
         dagster_run_id=dagster_run_id,
-        file_count=len(manifest.files),
+        file_count=manifest.file_count,
         in_place=manifest.in_place,
         checks_sha256=None if checks is None else checks.sha256,
     )

@@ -10,7 +10,7 @@ and `stores.local_files` reads it.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import PurePosixPath
@@ -26,6 +26,8 @@ SMALL_BYTES = 1024 * 1024  # a smaller file goes into a pack
 PACK_BYTES_MAX = 16 * 1024 * 1024
 PACK_ENDS_AT = "00"  # a pack ends after a file whose digest begins so: one in 256
 FILES_MAX = 1_000_000  # of one snapshot: its manifest is read whole
+
+_as_json = json.JSONEncoder(ensure_ascii=False).encode  # as canonical_json has a string
 
 
 class Part(NamedTuple):
@@ -50,6 +52,11 @@ class FrozenFile(NamedTuple):
     def size_bytes(self) -> int:
         """Its size."""
         return sum(part.size_bytes for part in self.parts)
+
+    @property
+    def digests(self) -> tuple[str, ...]:
+        """The blake3 of its parts."""
+        return tuple(part.blake3 for part in self.parts)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,33 +83,93 @@ class FilesManifest:
                     found.setdefault(part.shard, {})[part.offset] = part
         return {name: tuple(at[o] for o in sorted(at)) for name, at in found.items()}
 
-    @cached_property
-    def logical_sha256(self) -> str:
-        """Of paths and bytes alone: the same for a copy and for the files in place."""
-        return sha256_hex(
-            canonical_json(
-                [(f.path, [(p.size_bytes, p.blake3) for p in f.parts]) for f in self.files]
-            )
-        )
 
-    def to_bytes(self) -> bytes:
-        """Return the manifest as it is stored; its sha256 is the snapshot's id."""
-        numbers = {name: number for number, name in enumerate(self.shards)}
-        return canonical_json(
-            {
-                "format": FILES_FORMAT,
-                "kind": FILES,
-                "dataset": self.dataset,
-                "in_place": self.in_place,
-                "shards": list(numbers),
-                "files": [
-                    (file.path, [(numbers.get(shard, -1), *rest) for shard, *rest in file.parts])
-                    for file in self.files
-                ],
-                "logical_sha256": self.logical_sha256,
-                "total_bytes": self.total_bytes,
-            }
-        )
+class EncodedFiles(NamedTuple):
+    """Consecutive files as a manifest has them: bytes that are joined with those of other files.
+
+    Kept beside a pack's hashes, they save what is most of the work of adding the same files again.
+    """
+
+    file_count: int
+    total_bytes: int
+    shards: tuple[str, ...]  # in the order of the files
+    text: bytes  # the index in `shards` lies between two NULs, which JSON never has
+    logical: bytes  # paths and hashes alone
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncodedManifest:
+    """A manifest as it is stored. logical_sha256: of paths and bytes alone, the same for a copy and for
+    the files in place."""
+
+    data: bytes  # their sha256 is the snapshot's id
+    in_place: str | None
+    file_count: int
+    shard_count: int
+    total_bytes: int
+    logical_sha256: str
+
+
+def encode_files(files: Iterable[FrozenFile]) -> EncodedFiles:
+    """Return `files` as `join_files` takes them."""
+    shards: dict[str, str] = {"": "-1"}  # in place
+    texts, logicals, total_bytes = [], [], 0
+    for path, parts in files:
+        name = _as_json(path)
+        found, bytes_alone = [], []
+        for shard, offset, size_bytes, blake3 in parts:
+            number = shards.setdefault(shard, f"\0{len(shards) - 1}\0")
+            found.append(f'[{number},{offset},{size_bytes},"{blake3}"]')
+            bytes_alone.append(f'[{size_bytes},"{blake3}"]')
+            total_bytes += size_bytes
+        texts.append(f"[{name},[{','.join(found)}]]")
+        logicals.append(f"[{name},[{','.join(bytes_alone)}]]")
+    return EncodedFiles(
+        file_count=len(texts),
+        total_bytes=total_bytes,
+        shards=tuple(shards)[1:],
+        text=",".join(texts).encode(),
+        logical=",".join(logicals).encode(),
+    )
+
+
+def join_files(
+    dataset: str, in_place: str | None, encoded: Sequence[EncodedFiles]
+) -> EncodedManifest:
+    """Return the manifest of files that were encoded in turn, none of them without a file."""
+    numbers: dict[str, int] = {}
+    texts = []
+    for files in encoded:
+        here = {
+            b"%d" % index: b"%d" % numbers.setdefault(shard, len(numbers))
+            for index, shard in enumerate(files.shards)
+        }
+        pieces = files.text.split(b"\0")
+        pieces[1::2] = [here[index] for index in pieces[1::2]]
+        texts.append(b"".join(pieces))
+    logical_sha256 = sha256_hex(b"[%b]" % b",".join(files.logical for files in encoded))
+    total_bytes = sum(files.total_bytes for files in encoded)
+    around = canonical_json(
+        {
+            "format": FILES_FORMAT,
+            "kind": FILES,
+            "dataset": dataset,
+            "in_place": in_place,
+            "shards": list(numbers),
+            "files": [],
+            "logical_sha256": logical_sha256,
+            "total_bytes": total_bytes,
+        }
+    )
+    before, begin, after = around.partition(b'"files":[')  # in a string its quotes are escaped
+    return EncodedManifest(
+        data=b"".join((before, begin, b",".join(texts), after)),
+        in_place=in_place,
+        file_count=sum(files.file_count for files in encoded),
+        shard_count=len(numbers),
+        total_bytes=total_bytes,
+        logical_sha256=logical_sha256,
+    )
 
 
 def is_files_manifest(data: bytes) -> bool:

@@ -34,7 +34,7 @@ from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.retry.effects.due import open_work
 from tracks_dagster.settings import Settings
 from tracks_dagster.track.errors import TracksError
-from tracks_dagster.wiring import build
+from tracks_dagster.wiring import home_ledger
 
 POLL_S = 0.25  # from one look at the ledger, or at queued runs, to the next
 POLL_IDLE_S = 1.0  # while no run and no eval is open
@@ -127,7 +127,7 @@ class PacedSensorDaemon(SensorDaemon):
             return
         try:
             if self._ledger is None:
-                self._ledger = build(Settings.from_environment()).ledger
+                self._ledger = home_ledger(Settings.from_environment())
             began = time.monotonic()
             self._pace = self._pace.next(_work(open_work(self._ledger)), time.time())
             took_s = time.monotonic() - began

@@ -20,7 +20,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from itertools import chain
 
-import numpy as np
 from blake3 import blake3
 
 from tracks_dagster.track.errors import CheckpointCorrupt, CheckpointMismatch
@@ -372,6 +371,8 @@ def _whole(entry: TensorEntry, shards: list[bytes]) -> bytes:
     """Return a tensor's bytes, put together from its shards'."""
     if len(shards) == 1:
         return shards[0]
+    import numpy as np  # 10 MB, which who only reads manifests never needs
+
     item_bytes = sum(len(data) for data in shards) // max(1, math.prod(entry.shape))
     whole = np.empty((*entry.shape, item_bytes), dtype=np.uint8)
     for shard, data in zip(entry.shards, shards, strict=True):

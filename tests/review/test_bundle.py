@@ -167,5 +167,5 @@ def test_a_folder_that_is_there_is_left_alone(
         bundle(tmp_path / "bundle")
     added = tmp_path / "weights.pt"
     added.write_text("")
-    with pytest.raises(InvalidInput, match=r"the bundle has a weights.pt of its own"):
+    with pytest.raises(InvalidInput, match=r"another file of the bundle is called weights.pt"):
         bundle(tmp_path / "other", added=(added,))

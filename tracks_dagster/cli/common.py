@@ -177,6 +177,18 @@ def deciding_options(command: Command) -> Command:
     return why_option(by_option(as_json(command)))
 
 
+def added_option(command: Command) -> Command:
+    """Add `--add`, the files of a person's own that go into a bundle."""
+    return click.option(
+        "--add",
+        "added",
+        metavar="FILE",
+        multiple=True,
+        type=click.Path(path_type=Path, exists=True, dir_okay=False),
+        help="Put a file of yours into the bundle, a tokenizer for example.",
+    )(command)
+
+
 def attempt_option(command: Command) -> Command:
     """Add `--attempt`, which of several attempts committed the step of a RUN@STEP."""
     return click.option(

@@ -9,6 +9,7 @@ import click
 from tracks_dagster.attempts.effects.heartbeat import describe_age, read_heartbeat
 from tracks_dagster.cli import BAD_NEWS
 from tracks_dagster.cli.common import (
+    added_option,
     as_json,
     attempt_option,
     by_option,
@@ -22,7 +23,7 @@ from tracks_dagster.cli.common import (
 from tracks_dagster.data.effects.evals import RequestedEval, ask_for_evals, waive
 from tracks_dagster.data.effects.promotion import promote
 from tracks_dagster.data.project import ALIAS
-from tracks_dagster.review.effects.bundle import check_free, describe_bundle, write_bundle
+from tracks_dagster.review.effects.bundle import check_bundle, describe_bundle, write_bundle
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.names import check_run_id
@@ -114,6 +115,7 @@ def waive_command(run_id: str, suite: str, why: str, by: str, as_json: bool) -> 
     type=click.Path(path_type=Path),
     help="Make this folder of it too, to hand over (`tracks checkpoints export --bundle`).",
 )
+@added_option
 @deciding_options
 @click.pass_context
 def promote_command(
@@ -121,18 +123,21 @@ def promote_command(
     target: str,
     alias: str,
     bundle: Path | None,
+    added: tuple[Path, ...],
     why: str,
     by: str,
     as_json: bool,
 ) -> None:
     """Promote the final checkpoint of RUN, or the newest one of STEP."""
     check_words({"alias": alias, "why": why, "by": by})
+    if added and bundle is None:
+        raise InvalidInput("--add puts a file into a bundle: name its folder by --bundle DIR.")
     run_id, step = parse_run_and_step(target)
     app = open_app()
     tracks = app.tracks
     ref = _find_checkpoint(tracks.run(run_id), step)
     if bundle is not None:
-        check_free(bundle)
+        check_bundle(bundle, added)
     decided = promote(app, ref, alias=alias, by=by, why=why)
     verb = "Promoted" if decided.promoted else "Did not promote"
     sentence = f"{verb} step {ref.step} of {run_id} to {alias}: {decided.why}"
@@ -140,7 +145,7 @@ def promote_command(
     if bundle is not None and decided.promoted:
         state = tracks.run(run_id)
         checkpoint = find_at(state, ref.step, attempt_id=ref.attempt_id)
-        made = write_bundle(tracks, app.ledger, state, checkpoint, bundle)
+        made = write_bundle(tracks, app.ledger, state, checkpoint, bundle, added=added)
         sentence, answer = (
             f"{sentence} {describe_bundle(made)}",
             {**answer, "bundle": to_json(made)},

@@ -12,6 +12,7 @@ from tracks_dagster.checkpoints.retention import judge
 from tracks_dagster.cli import BAD_NEWS
 from tracks_dagster.cli.common import (
     WholeGroup,
+    added_option,
     as_json,
     attempt_option,
     deciding_options,
@@ -231,14 +232,7 @@ def _print_pin(
     type=click.Path(path_type=Path),
     help="Make this folder instead: weights, config, code, evals and lineage.",
 )
-@click.option(
-    "--add",
-    "added",
-    metavar="FILE",
-    multiple=True,
-    type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="Put a file of yours into the bundle, a tokenizer for example.",
-)
+@added_option
 @attempt_option
 @click.option("--force", is_flag=True, help="Replace a file that is there; a folder never is.")
 @as_json

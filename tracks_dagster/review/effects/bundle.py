@@ -38,9 +38,14 @@ from tracks_dagster.track.states.evals import artifact_key, result_key
 from tracks_dagster.track.states.run_state import CheckpointState, EvalState, RunState, trainer_of
 from tracks_dagster.track.track import packages_key
 from tracks_dagster.training.projects.code import CODE, lay_out
-from tracks_dagster.training.saves.handoff import write_checkpoint, write_json
+from tracks_dagster.training.saves import handoff
 
 SUMS = "SHA256SUMS"
+PACKAGES, EVALS, ARTIFACTS, LINEAGE = "packages.txt", "evals.json", "evals", "lineage.json"
+OWN_NAMES = {
+    *(handoff.WEIGHTS, handoff.OWN_FILES, handoff.CONFIG, handoff.CHECKPOINT, CODE),
+    *(PACKAGES, EVALS, ARTIFACTS, LINEAGE, SUMS),
+}
 BACKSLASH = "\\"
 
 
@@ -69,7 +74,7 @@ def write_bundle(
     added: files of a person's own, put beside. Raises InvalidInput for a folder that is there or cannot
     be written, CheckpointCorrupt, CheckpointMismatch.
     """
-    check_free(folder)
+    check_bundle(folder, added)
     scratch = folder.with_name(f".{folder.name}.{uuid.uuid4().hex}.partial")
     try:
         digest, missing = _fill(tracks, ledger, state, checkpoint, scratch, added)
@@ -106,8 +111,8 @@ def describe_bundle(made: Bundle) -> str:
     )
 
 
-def check_free(folder: Path) -> None:
-    """Raise InvalidInput unless `folder` can be made."""
+def check_bundle(folder: Path, added: Sequence[Path]) -> None:
+    """Raise InvalidInput unless `folder` can be made, and each of `added` has a name for itself."""
     try:
         is_free = not folder.exists() and folder.absolute().parent.is_dir()
     except OSError as error:  # a name that is too long, a folder that may not be read
@@ -116,6 +121,14 @@ def check_free(folder: Path) -> None:
         raise InvalidInput(
             f"Cannot make {folder}: name a folder that is not there yet, in one that is."
         )
+    taken = set(OWN_NAMES)
+    for path in added:
+        if path.name in taken:
+            raise InvalidInput(
+                f"Cannot add {path}: another file of the bundle is called {path.name}; give yours "
+                "another name."
+            )
+        taken.add(path.name)
 
 
 def _fill(
@@ -130,7 +143,7 @@ def _fill(
     store, ref = tracks.store, checkpoint.ref
     attempt = state.attempt(ref.attempt_id)
     config = state.declared.config if attempt is None else attempt.opened.config
-    digest = write_checkpoint(store, ref, folder, config=config)
+    digest = handoff.write_checkpoint(store, ref, folder, config=config)
     missing: list[str] = []
     trainer = state.declared.trainer if attempt is None else trainer_of(state, attempt)
     if trainer != TRAINER_FAMILY:
@@ -142,15 +155,13 @@ def _fill(
         key = packages_key(state.run_id, placed.packages_sha256)
         packages = _read(store, key, placed.packages_sha256, missing)
         if packages is not None:
-            (folder / "packages.txt").write_bytes(packages)
+            (folder / PACKAGES).write_bytes(packages)
     done = [each for each in state.evals if each.opened.checkpoint == ref]
-    write_json(folder / "evals.json", [nested(EVAL, eval_view(state, each)) for each in done])
+    handoff.write_json(folder / EVALS, [nested(EVAL, eval_view(state, each)) for each in done])
     for each in done:
-        _write_artifacts(store, state.run_id, each, folder / "evals", missing)
-    write_json(folder / "lineage.json", _lineage(tracks, ledger, state, checkpoint))
+        _write_artifacts(store, state.run_id, each, folder / ARTIFACTS, missing)
+    handoff.write_json(folder / LINEAGE, _lineage(tracks, ledger, state, checkpoint))
     for path in added:
-        if (folder / path.name).exists():
-            raise InvalidInput(f"{path} cannot be added: the bundle has a {path.name} of its own.")
         shutil.copyfile(path, folder / path.name)
     return digest, tuple(missing)
 

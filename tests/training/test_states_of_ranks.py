@@ -83,4 +83,5 @@ def test_a_state_of_all_ranks_that_differs_ends_the_attempt_by_name(tmp_path: Pa
     assert set(run.train().exit_codes) == {1}
     assert run.state.checkpoints == ()
     words = {word.message for word in run.last_words(1)}
+    assert words
     assert all("The level of rank 1 is not that of rank 0" in word for word in words), words

@@ -22,6 +22,7 @@ from tracks_dagster.track.bodies import (
     ComputeRequest,
     DevicesLeased,
     LeaseConfirmed,
+    LeaseReleased,
     NodeQuarantined,
     NodeReleased,
     NodeStruck,
@@ -109,6 +110,11 @@ class PoolHistory(Grown):
         """`lease_confirmed`."""
         body = LeaseConfirmed(pool=self.pool, lease_seq=lease_seq, dagster_run_id=dagster_run_id)
         return self.add(Kind.LEASE_CONFIRMED, body)
+
+    def free(self, lease_seq: int) -> Self:
+        """`lease_released`."""
+        body = LeaseReleased(pool=self.pool, lease_seq=lease_seq, by="ann", why="its home is gone")
+        return self.add(Kind.LEASE_RELEASED, body)
 
     def alert(self) -> Self:
         """`alert`."""

@@ -271,6 +271,7 @@ def open_devices(settings: Settings, tracks: Tracks, *, to_read: bool = False) -
         gone=partial(find_gone, given),
         work=str(settings.work),
         is_gone=_is_gone,
+        lives=_lives,
         hides_gpus=given.hides_gpus,
     )
 
@@ -281,6 +282,12 @@ def _is_gone(leased: DevicesLeased) -> bool:
 
     is_eval = names.parse_eval_attempt_key(leased.key) is not None
     return bool(leased.work) and not is_eval and is_gone(Path(leased.work), leased.key)
+
+
+def _lives(leased: DevicesLeased) -> bool:
+    from tracks_dagster.attempts.effects.local.launcher import lives
+
+    return bool(leased.work) and lives(Path(leased.work), leased.key)
 
 
 def project_nothing(track: str) -> None:

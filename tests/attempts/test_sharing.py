@@ -42,6 +42,7 @@ from tracks_dagster.scheduling.leases import LEASE_S_MAX, Found, Here, Holder
 from tracks_dagster.scheduling.model import Demand, Device, Plan, Running, Start
 from tracks_dagster.stores.journals import journal_prefix
 from tracks_dagster.track.bodies import SCHEDULER, ComputeRequest, MemoryPeak
+from tracks_dagster.track.errors import InvalidInput, StoreUnavailable
 from tracks_dagster.track.records import canonical_json, format_time
 from tracks_dagster.track.track import log_key, pool_track
 
@@ -249,6 +250,79 @@ def test_what_cannot_be_read_stays_leased_in_words(
     assert found.leased == frozenset()
     (words,) = found.problems
     assert "pretended:0 stay leased to r-7/a01" in words
+
+
+@pytest.fixture
+def lost(
+    tracks: Tracks, ledger: Ledger, clock: FakeClock, new_uid: SequentialUids
+) -> tuple[World, list[str]]:
+    """A machine whose one device was given to a run of another home, and is wanted by one of ours; and
+    the URLs of the stores that are away: none yet."""
+    url, away = "memory://theirs", list[str]()
+    theirs = Tracks(FakeObjectStore(url), now=clock, new_uid=new_uid, project=lambda _: None)
+
+    def runs(asked: str) -> Tracks:
+        if asked in away:
+            raise StoreUnavailable(f"There is no store at {asked}.")
+        return theirs if asked == url else tracks
+
+    ours = pool_of(tracks, 1, runs=runs)
+    opened(theirs, "r-7")
+    stranger = replace(ours, store=url)
+    given(stranger, "r-7/a01", "pretended:0")
+    stranger.confirm("r-7/a01", "dagster-7")
+    opened(tracks, "r-1")
+    return world_of(tracks, ledger, devices=ours), away
+
+
+def test_a_person_gives_back_what_is_leased_to_a_run_that_nobody_can_read(
+    lost: tuple[World, list[str]],
+) -> None:
+    world, away = lost
+    pool = world.devices
+    assert pool is not None
+    away.append("memory://theirs")
+    (words,) = shared(world).problems
+    assert 'tracks pool free local/box r-7/a01 --why "…"' in words
+    record = pool.release("r-7/a01", by="ann", why="that home was removed")
+    assert record is not None
+    assert (record.body["lease_seq"], record.body["by"]) == (0, "ann")
+    assert pool.confirm("r-7/a01", "dagster-7") is None  # whoever comes for it still starts nothing
+    assert shared(world).leased == {"r-1/a01"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_away", "words"),
+    [
+        ({}, False, "its track in memory://theirs can be read, and says that it is open"),
+        ({"lives": lambda body: True}, True, "its gang lives on this machine"),
+        (
+            {
+                "look": lambda leased: Found(
+                    devices=(Device(name="pretended:0", out="pid 4711 (python) of ada holds it"),)
+                )
+            },
+            True,
+            "pid 4711 (python) of ada holds it",
+        ),
+        ({"look": lambda leased: Found(problem="no answer")}, True, "no answer"),
+        ({"here": replace(HERE, machine_id="m-2")}, True, "is used by two machines"),
+    ],
+)
+def test_nothing_is_given_back_on_which_something_may_run(
+    lost: tuple[World, list[str]], changes: dict[str, Any], is_away: bool, words: str
+) -> None:
+    world, away = lost
+    assert world.devices is not None
+    pool = replace(world.devices, **changes)
+    if is_away:
+        away.append("memory://theirs")
+    with pytest.raises(InvalidInput) as refused:
+        pool.release("r-7/a01", by="ann", why="it looks free")
+    assert words in str(refused.value)
+    with pytest.raises(InvalidInput, match="r-8/a01 has no devices; those that have: r-7/a01"):
+        pool.release("r-8/a01", by="ann", why="a typing error")
+    assert held(pool) == {"r-7/a01": ("pretended:0",)}
 
 
 @pytest.mark.parametrize(

@@ -146,6 +146,28 @@ def test_the_devices_of_this_machine_are_shown_with_who_has_them(
     assert "r-1/a01" in call("pool", "devices").stdout
 
 
+def test_devices_of_a_home_that_is_gone_are_given_back_by_a_person(
+    app: App, call: Call, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRACKS_DEVICES", "2")
+    assert app.devices is not None
+    pool, gone = app.devices.here.pool, str(home.parent / "gone" / "store")
+    history = PoolHistory(pool, begin=app.now()).lease("r-1/a01", "pretended:1", store=gone)
+    history.confirm(0).write_to(app.store)
+    assert f"tracks pool free {pool} r-1/a01" in call("pool", "devices").stderr
+    for arguments, words in (
+        ((pool, "r-2/a01"), "r-2/a01 has no devices; those that have: r-1/a01"),
+        (("local/other", "r-1/a01"), f"which is {pool}"),
+    ):
+        refused = call("pool", "free", *arguments, "--why", "x")
+        assert refused.exit_code == 2
+        assert words in refused.stderr
+    told = call("pool", "free", pool, "r-1/a01", "--why", "its home was removed")
+    assert "The devices of r-1/a01 may be given out: record 2." in told.stdout
+    shown = json.loads(call("pool", "devices", "--json").stdout)
+    assert [each["held_by"] for each in shown["devices"]] == [[], []]
+
+
 def test_a_device_of_this_machine_is_taken_out_alone_and_shown_with_the_reason(
     app: App, call: Call, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

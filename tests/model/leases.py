@@ -7,6 +7,9 @@ effect on the very log that it was made on or not at all (`tests/model/explorer.
 appends themselves), so one that waits adds nothing to one that is made when it takes effect. Which job
 comes first is left open: what holds here holds under every policy.
 
+Where persons act, they may give a lease back once nothing of its job lives, no worker either. Elsewhere
+nobody does: nothing may wait for that.
+
 A job is an attempt, whose gang outlives its workers, or an eval, which one worker at a time is at. A
 worker goes through its phases:
 
@@ -32,7 +35,7 @@ from tests.bodies import BEGIN
 from tests.histories import History
 from tracks_dagster.scheduling.leases import LEASE_S_MAX, Here, Holder, lease_body, why_over
 from tracks_dagster.scheduling.model import Demand, Start
-from tracks_dagster.track.bodies import DevicesLeased, LeaseConfirmed
+from tracks_dagster.track.bodies import DevicesLeased, LeaseConfirmed, LeaseReleased
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.errors import InvalidDecision
 from tracks_dagster.track.records import Draft, Kind, Record
@@ -97,7 +100,8 @@ class World(NamedTuple):
 class Rules:
     """The product's rules; a mutant replaces one. bars: a close keeps later starts out; ends_left: what
     a lost eval left is ended before its end is recorded; confirms: a start needs a confirmation;
-    by_device: a gang gets one device after the other, and keeps those that it has."""
+    by_device: a gang gets one device after the other, and keeps those that it has; looks: a person
+    gives a lease back only where no worker of its job lives."""
 
     why_over: Callable[[Holder, Here, object], str | None] = why_over  # type: ignore[assignment]
     check: Callable[[PoolState | None, str, Draft], Draft] = pool_state.check
@@ -105,6 +109,7 @@ class Rules:
     ends_left: bool = True
     confirms: bool = True
     by_device: bool = False
+    looks: bool = True
 
 
 @dataclass(slots=True, kw_only=True)
@@ -119,12 +124,13 @@ class Report:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
     """One search. devices: how many there are; workers: of one job at once. stale: devices are given to
-    attempts too that had their gang meanwhile."""
+    attempts too that had their gang meanwhile. persons: whether they give leases back."""
 
     jobs: tuple[Job, ...]
     devices: int = 2
     workers: int = 2
     stale: bool = False
+    persons: bool = False
     rules: Rules = Rules()
 
     def run(self, until: str | None = None) -> Report:
@@ -187,6 +193,8 @@ class Model:
 
     def _steps(self, world: World) -> Iterator[World]:
         yield from self._leases(world)
+        if self.persons:
+            yield from self._releases(world)
         for index in range(len(self.jobs)):
             yield from self._asks(world, index)
             if world.alive[index]:  # it ends by itself, or is killed
@@ -306,6 +314,18 @@ class Model:
             for index, job in enumerate(self.jobs):
                 if self._is_to_start(world, index):
                     yield from self._given(world, state, job, free, holding, over)
+
+    def _releases(self, world: World) -> Iterator[World]:
+        """A person gives back what is leased to a job of which nothing lives."""
+        state = _state_of(world.leases)
+        for lease in state.leases if state is not None else ():
+            index = next(i for i, job in enumerate(self.jobs) if job.key == lease.body.key)
+            has_workers = any(worker.job == index for worker in world.workers)
+            if world.alive[index] or (has_workers and self.rules.looks):
+                continue
+            body = LeaseReleased(pool=HERE.pool, lease_seq=lease.seq, by="ann", why="it is gone")
+            draft = Draft(uid="u", kind=Kind.LEASE_RELEASED, body=to_json(body))
+            yield world._replace(leases=self._appended(state, draft))
 
     def _is_to_start(self, world: World, index: int) -> bool:
         """Whether a daemon may lease to the job: as far as it knows, nothing of it has started."""

@@ -18,6 +18,7 @@ EVAL = Job(key="r-5/heldout-loss@40/1", count=1, is_eval=True)
 WORLDS = {
     "two runs on one device": Model(jobs=(ONE, OTHER), devices=1),
     "an eval beside a run": Model(jobs=(ONE, EVAL), devices=1),
+    "a person gives back what a run had": Model(jobs=(ONE, OTHER), devices=1, persons=True),
 }
 FULL_WORLDS = {
     "two gangs of two": Model(jobs=(PAIR, OTHER_PAIR), devices=2),
@@ -75,6 +76,11 @@ FAULTS = {
     "a start after the attempt was closed": (
         WORLDS["two runs on one device"],
         Rules(bars=False),
+        "something is on a device that the record gives to nobody, or to another",
+    ),
+    "a lease given back while a worker lives": (
+        WORLDS["a person gives back what a run had"],
+        Rules(looks=False),
         "something is on a device that the record gives to nobody, or to another",
     ),
     "the end of an eval whose processes live": (

@@ -146,6 +146,16 @@ def test_only_a_lease_that_stands_is_confirmed() -> None:
             pool_state.check(state, POOL, confirmed.drafts[1])
 
 
+def test_what_a_person_gave_back_is_free_and_nothing_is_confirmed_or_given_back_again() -> None:
+    history = PoolHistory().lease("r-1/a01", "GPU-1").confirm(0).lease("r-2/a01", "GPU-2").free(0)
+    assert [lease.body.key for lease in history.state.leases] == ["r-2/a01"]
+    wanted = PoolHistory().lease("r-3/a01", "GPU-1")
+    assert pool_state.check(history.state, POOL, wanted.drafts[0])
+    for late in (history.drafts[1], history.drafts[3]):
+        with pytest.raises(InvalidDecision, match="there is no lease 0"):
+            pool_state.check(history.state, POOL, late)
+
+
 @given(steps=STEPS)
 def test_folding_a_prefix_and_going_on_gives_what_folding_at_once_gives(
     steps: list[tuple[str, str]],

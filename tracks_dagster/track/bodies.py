@@ -933,6 +933,20 @@ class LeaseConfirmed:
     dagster_run_id: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseReleased:
+    """`lease_released`: a person says that nothing of what has the lease runs, or ever will: nobody
+    else can tell, as its run's track cannot be read. Whoever comes for the lease later starts nothing.
+
+    lease_seq: of its `devices_leased`.
+    """
+
+    pool: str
+    lease_seq: int
+    by: str
+    why: str
+
+
 # --- the track of quarantines ---------------------------------------------------------------------
 
 

@@ -95,9 +95,7 @@ TAG_ENDING = "tracks/ending"  # failure, interruption or as_meant, as `reasons.e
 TAG_LAUNCH = "tracks/launch"  # what the launch of a Dagster run met, in words
 TAG_NO_DEVICES = "tracks/no_devices"  # it started nothing: its devices were given to somebody else
 TAG_LEASE = "tracks/lease"  # the seq of the lease of its devices, in the track of their pool
-TAG_NO_LEASE = (
-    "tracks/no_lease"  # of an eval: it holds no device, so nothing else limits how many run
-)
+TAG_NO_LEASE = "tracks/no_lease"  # of an eval that holds no device: nothing else limits how many
 TAG_WORKER_REASON = "tracks/run_worker_reason"  # why the Dagster run's own worker ended
 # Dagster's own: it shows runs that name a root as its group.
 TAG_PARENT_RUN = "dagster/parent_run_id"

@@ -64,6 +64,7 @@ class Kind(StrEnum):
     NODE_RELEASED = "node_released"
     DEVICES_LEASED = "devices_leased"
     LEASE_CONFIRMED = "lease_confirmed"
+    LEASE_RELEASED = "lease_released"
 
     SOURCE_QUARANTINED = "source_quarantined"
     SOURCE_RELEASED = "source_released"

@@ -156,6 +156,25 @@ def release(pool: str, node: str, why: str, by: str, as_json: bool) -> None:
     print_recorded(f"Node {node} of pool {pool} may be used", facts, record, as_json=as_json)
 
 
+@pool_command.command("free")
+@click.argument("pool")
+@click.argument("key", metavar="RUN/ATTEMPT")
+@deciding_options
+def free(pool: str, key: str, why: str, by: str, as_json: bool) -> None:
+    """Give back the devices of RUN/ATTEMPT, a run of a home that is gone or that nobody here can read.
+
+    Only where nothing of it runs any more, which is your word: --why says how you know. Refused where
+    its track can be read, or where it is seen to live, or a process is on its devices.
+    """
+    app = open_app()
+    if (own := _own_pool(app, pool)) is None:
+        here = "none" if app.devices is None else app.devices.here.pool
+        raise InvalidInput(f"{pool} is not the pool of this machine's devices, which is {here}.")
+    record = own.release(key, by=by, why=why)
+    facts = {"pool": pool, "key": key}
+    print_recorded(f"The devices of {key} may be given out", facts, record, as_json=as_json)
+
+
 def _own_pool(app: App, pool: str) -> DevicePool | None:
     """Return the devices of this machine where `pool` is theirs."""
     return app.devices if app.devices is not None and app.devices.here.pool == pool else None

@@ -15,6 +15,7 @@ from datetime import datetime
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.scheduling.leases import (
     LEASE_S_MAX,
+    NAMED_MAX,
     Found,
     Here,
     Holder,
@@ -38,10 +39,17 @@ from tracks_dagster.scheduling.model import (
     Start,
     Waits,
 )
-from tracks_dagster.track.bodies import DevicesLeased, HeldDevices, LeaseConfirmed
-from tracks_dagster.track.errors import InvalidDecision, NoDevices, TrackBroken, TracksError
-from tracks_dagster.track.records import Draft, Kind, format_time
+from tracks_dagster.track.bodies import DevicesLeased, HeldDevices, LeaseConfirmed, LeaseReleased
+from tracks_dagster.track.errors import (
+    InvalidDecision,
+    InvalidInput,
+    NoDevices,
+    TrackBroken,
+    TracksError,
+)
+from tracks_dagster.track.records import Draft, Kind, Record, format_time
 from tracks_dagster.track.states.pool_state import Lease, NodeState, PoolState
+from tracks_dagster.track.text.safe_text import check_words
 
 LEASES_MAX = 200  # of one tick; the next one continues
 
@@ -101,7 +109,8 @@ class DeviceLine:
 class DevicePool:
     """One machine's devices. tracks: of the store that has the pool's track; runs: the tracks of the
     store at a URL, this home's or another's; store: the URL of this home's, whose runs are leased to;
-    work: the folder of its gangs. is_gone: whether nothing of the gang that has a lease lives any more.
+    work: the folder of its gangs. is_gone: whether nothing of the gang that has a lease lives any more;
+    lives: whether it is known to live. Both are False where nobody can tell.
 
     look: which devices there are, and which of those that nobody leased a stranger holds; bounded.
     gone: which of these devices are not on the machine any more, as far as anybody can tell; bounded.
@@ -117,6 +126,7 @@ class DevicePool:
     work: str = ""
     gone: Callable[[Sequence[str]], tuple[str, ...]] = lambda names: ()
     is_gone: Callable[[DevicesLeased], bool] = lambda body: False
+    lives: Callable[[DevicesLeased], bool] = lambda body: False
     hides_gpus: bool = False
     first: int = 0
 
@@ -166,6 +176,55 @@ class DevicePool:
         self.tracks.decide_pool(self.here.pool, choose, first=self.first)
         lease = self.find(key)
         return lease if lease is not None and lease.confirmed_by == dagster_run_id else None
+
+    def release(self, key: str, *, by: str, why: str) -> Record | None:
+        """Give back, in a person's name, the devices of `key`, whose run's track cannot be read.
+
+        None where its lease is over already. Raises InvalidInput where it has none, or where anything
+        else can tell when it ends, or something may run on its devices; and TracksError.
+        """
+        check_words({"why": why, "by": by})
+        state, now = self.tracks.find_pool(self.here.pool), self.tracks.now()
+        holding = {each.lease.body.key: each for each in self._holding(state, now)}
+        holder = holding.get(key)
+        if holder is None:
+            if state is not None and state.lease_of(key) is not None:
+                return None
+            named = ", ".join(list(holding)[:NAMED_MAX]) or "none"
+            raise InvalidInput(f"{key} has no devices; those that have: {named}.")
+        lease = holder.lease
+        if (problem := self._why_not_released(holder, state, list(holding.values()))) is not None:
+            listed = ", ".join(lease.body.devices)
+            raise InvalidInput(f"{listed} stay leased to {key}: {problem}.")
+        body = LeaseReleased(pool=self.here.pool, lease_seq=lease.seq, by=by, why=why)
+        draft = self.tracks.draft(Kind.LEASE_RELEASED, body)
+
+        def choose(state: PoolState | None) -> Draft | None:
+            there = None if state is None else state.lease_of(key)
+            return draft if there is not None and there.seq == lease.seq else None
+
+        return self.tracks.decide_pool(self.here.pool, choose)
+
+    def _why_not_released(
+        self, holder: Holder, state: PoolState | None, holding: Sequence[Holder]
+    ) -> str | None:
+        """Return why a person's word is not enough, or not needed, to give a lease back."""
+        body = holder.lease.body
+        if (two := two_machines([holder.lease], self.here)) is not None:
+            return two
+        if holder.unread is None:
+            return (
+                f"its track in {body.store} can be read, and says that it is open: the end that "
+                f"`tracks up` or `tracks stop {body.run_id}` of its home records frees them"
+            )
+        if holder.lease.confirmed_at is None:
+            return f"nobody came for them yet, so they are given on in at most {LEASE_S_MAX:g} s"
+        if self.lives(body):
+            return f"its gang lives on this machine, in {body.work}: end it first"
+        others = frozenset(n for h in holding if h is not holder for n in h.lease.body.devices)
+        found = self.look(others)
+        busy = [each.out for each in found.devices if each.name in body.devices and each.out]
+        return next(iter(busy), None) or found.problem
 
     def environment(self, lease: Lease) -> dict[str, str]:
         """Return the variables for what starts under the lease: it sees its devices and no others."""
@@ -399,5 +458,6 @@ def _describe_unread(holder: Holder) -> str:
     body = holder.lease.body
     return (
         f"{', '.join(body.devices)} stay leased to {body.key}: its track in {body.store} cannot be "
-        f"read: {holder.unread}"
+        f"read: {holder.unread} Where nothing of it runs any more, give them back: `tracks pool free "
+        f'{body.pool} {body.key} --why "…"`'
     )

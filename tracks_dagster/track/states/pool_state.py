@@ -2,7 +2,8 @@
 fold over its track.
 
 A quarantine ends by the clock, without a record: the caller gives the time. A lease ends with what it
-was given for, as other tracks say (`scheduling.leases`); here it counts until a later one frees it.
+was given for, as other tracks say (`scheduling.leases`); here it counts until a later one frees it, or
+a person gives it back.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from datetime import datetime
 from tracks_dagster.track.bodies import (
     DevicesLeased,
     LeaseConfirmed,
+    LeaseReleased,
     NodeQuarantined,
     NodeReleased,
     NodeStruck,
@@ -105,7 +107,8 @@ class PoolState:
     """A pool's nodes, the one named first first. `head` is the last record folded.
 
     devices: those that a record strikes, quarantines or releases alone, likewise; their nodes are not
-    among `nodes` for that. leases: those that no later one has freed, in the order of the track.
+    among `nodes` for that. leases: those that no later one has freed and nobody gave back, in the
+    order of the track.
     alerts: about its devices; one is open until its `alert_cleared`.
     """
 
@@ -185,6 +188,11 @@ def apply(state: PoolState | None, record: Record) -> PoolState:
             state = _of(state, record, confirmed.pool)
             leases = (_confirmed(lease, record, confirmed) for lease in state.leases)
             return replace(state, leases=tuple(leases))
+        case Kind.LEASE_RELEASED:
+            freed = body_of(LeaseReleased, record)
+            state = _of(state, record, freed.pool)
+            kept = (lease for lease in state.leases if lease.seq != freed.lease_seq)
+            return replace(state, leases=tuple(kept))
         case Kind.NOTE if state is not None:
             return replace(state, head=record)
         case Kind.ALERT if state is not None:
@@ -208,7 +216,7 @@ def check(state: PoolState | None, pool: str, draft: Draft) -> Draft:
     if draft.kind is Kind.DEVICES_LEASED:
         leases = state.leases if state is not None else ()
         problem = _objection_to_lease(leases, from_json(DevicesLeased, draft.body))
-    elif draft.kind is Kind.LEASE_CONFIRMED:
+    elif draft.kind in (Kind.LEASE_CONFIRMED, Kind.LEASE_RELEASED):
         seq = draft.body.get("lease_seq")
         is_there = state is not None and any(lease.seq == seq for lease in state.leases)
         problem = None if is_there else f"there is no lease {seq}"
@@ -224,6 +232,7 @@ _NAME_POOL = frozenset(
         Kind.NODE_RELEASED,
         Kind.DEVICES_LEASED,
         Kind.LEASE_CONFIRMED,
+        Kind.LEASE_RELEASED,
     }
 )
 

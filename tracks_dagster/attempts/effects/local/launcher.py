@@ -331,6 +331,15 @@ def is_gone(work: Path, key: str) -> bool:
         return False
 
 
+def lives(work: Path, key: str) -> bool:
+    """Whether that attempt's gang is known to live; as of `is_gone`."""
+    try:
+        parent = read_process(work / key / "gang.pid")
+        return parent is not None and bool(parent.lives or parent.group)
+    except (OSError, ValueError, KeyError):
+        return False
+
+
 def _phase_without_gang(folder: Path) -> GangPhase:
     """Return the phase of an attempt that has had no gang: none comes after a close."""
     return GangPhase.GONE if (folder / CLOSED).exists() else GangPhase.NEVER_STARTED

@@ -67,6 +67,16 @@ def test_bad_input_leaves_an_empty_home_untouched(name: str, call: Call, home: P
     assert not home.exists()
 
 
+def test_more_ranks_than_this_machine_has_devices_leave_an_empty_home_untouched(
+    call: Call, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRACKS_DEVICES", "2")
+    refused = call(*RUN, "--ranks", "3")
+    assert refused.exit_code == 2
+    assert "3 ranks take 3 devices at once, and this machine has 2" in refused.stderr
+    assert not home.exists()
+
+
 @pytest.mark.parametrize(
     "arguments",
     [

@@ -94,6 +94,7 @@ def _table(table: str, facts: Sequence[Fact[Any]]) -> Iterator[str]:
     heads += [f"`explain --json`{explained}"] if explained is not None else []
     heads += ["in Dagster's UI"] if is_in_ui else []
     heads += ["`diff`"] if is_compared else []
+    heads += ["since"]
     yield f"\n### {table}\n"
     yield f"| {' | '.join(heads)} |"
     yield f"|{'---|' * len(heads)}"
@@ -104,6 +105,7 @@ def _table(table: str, facts: Sequence[Fact[Any]]) -> Iterator[str]:
         cells += [f"`{each.json_path}`"] if explained is not None else []
         cells += [f"`{each.ui}`" if each.ui else ""] if is_in_ui else []
         cells += [f"`{each.diff}`" if each.diff else ""] if is_compared else []
+        cells += [str(each.since)]
         yield f"| {' | '.join(cells)} |"
     why = {absence.name: absence.sentence for each in facts for absence in each.absent}
     if why:

@@ -14,8 +14,11 @@ from hypothesis import strategies as st
 from tests.random_histories import random_dataset, random_run
 from tests.reference import PAGE, with_reference
 from tracks_dagster.ledger import track_states
-from tracks_dagster.ledger.facts.fact import Fact
+from tracks_dagster.ledger.effects.database.schema import PROJECTION
+from tracks_dagster.ledger.facts.fact import COUNTED_FROM, Fact
 from tracks_dagster.ledger.facts.tables import FACTS
+
+FACTS_OF_THE_FIRST = 331  # with what is older
 
 
 @given(seed=st.integers(min_value=0, max_value=2**32))
@@ -43,6 +46,13 @@ def test_no_two_facts_share_a_column_a_key_or_a_name_in_the_ui() -> None:
             [each.label for each in facts if each.label],
         ):
             assert [name for name, count in Counter(names).items() if count > 1] == []
+
+
+def test_a_fact_says_since_which_projection_it_is_there() -> None:
+    since = Counter(each.since for facts in FACTS.values() for each in facts)
+    # A new fact names the PROJECTION of its release; it is none of those that are as old as counting.
+    assert since[COUNTED_FROM] == FACTS_OF_THE_FIRST
+    assert COUNTED_FROM <= min(since) <= max(since) <= PROJECTION
 
 
 def test_the_reference_of_columns_is_that_of_the_facts() -> None:

@@ -17,6 +17,10 @@ from typing import Any, Generic, TypeVar
 from tracks_dagster.ledger.ports import Row
 from tracks_dagster.track.records import Json, canonical_json, format_time
 
+COUNTED_FROM = (
+    9  # the first PROJECTION (ledger/effects/database/schema.py); migrations counted to 8
+)
+
 # What facts are known of: a view of an attempt, for example.
 Subject = TypeVar("Subject", contravariant=True)
 
@@ -64,6 +68,7 @@ class Fact(Generic[Subject]):
     ui: its name in Dagster's UI, `group/name`; empty where the UI does not show it.
     diff: its name in `tracks diff`, `part/name`; empty where that does not compare it.
     label: its name as a field of the receipt, whose completeness is judged; empty for what is not.
+    since: the PROJECTION in which it first was; COUNTED_FROM also for what is older.
     """
 
     name: str
@@ -81,6 +86,7 @@ class Fact(Generic[Subject]):
     ui: str = ""
     diff: str = ""
     label: str = ""
+    since: int = COUNTED_FROM
 
     @property
     def column(self) -> str:

@@ -133,7 +133,7 @@ RUN_TIME: tuple[Fact[TimedRun], ...] = (
     Fact("model_family", TEXT, lambda v: v.declared.model_family, "of the run"),
     Fact("team", TEXT, lambda v: v.declared.team, "of the run"),
     Fact("workload_class", TEXT, lambda v: v.declared.workload_class, "of the run, as declared",
-         absent=(NO_CLASS,)),
+         absent=(NO_CLASS,), since=10),
     Fact("declared_us", INTEGER, lambda v: v.time.declared_us, "recorded"),
     Fact("finished_us", INTEGER, lambda v: v.time.finished_us, "recorded", absent=(NOT_FINISHED,)),
     Fact("told_us", INTEGER, lambda v: v.time.told_us, "its newest moment"),

@@ -48,7 +48,7 @@ from tracks_dagster.ledger.effects.following import ProcessCursors, follow
 from tracks_dagster.reasons.endings import Ending, ending_check
 from tracks_dagster.review.effects.explain.run import ExplainContext
 from tracks_dagster.review.effects.metadata import Show, attempt_metadata, ending_tags, runs_address
-from tracks_dagster.review.effects.report import write_report
+from tracks_dagster.review.effects.pages.report import write_report
 from tracks_dagster.settings import find_board_url, find_ui_url, usable_prices
 from tracks_dagster.track import names
 from tracks_dagster.track.errors import InvalidInput, NoDevices, TracksError

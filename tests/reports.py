@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.review.effects.explain.run import NO_CONTEXT, ExplainContext, load_run
-from tracks_dagster.review.effects.report import render_loaded
+from tracks_dagster.review.effects.pages.report import render_loaded
 
 
 def render_report(tracks: Tracks, run_id: str, context: ExplainContext = NO_CONTEXT) -> str:

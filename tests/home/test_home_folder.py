@@ -12,7 +12,7 @@ from tests.stories import RUN_ID, Story
 from tracks_dagster.cli.start import up
 from tracks_dagster.home.home_folder import how_open, prepare_home
 from tracks_dagster.ledger.effects.tracks import Tracks
-from tracks_dagster.review.effects.report import write_report
+from tracks_dagster.review.effects.pages.report import write_report
 from tracks_dagster.settings import Settings
 from tracks_dagster.stores.local import LocalStore, make_root
 from tracks_dagster.track.text.private_files import file_mode

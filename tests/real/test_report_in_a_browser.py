@@ -13,7 +13,7 @@ from playwright.sync_api import Browser, sync_playwright
 from tests.fakes import FakeClock, FakeObjectStore, SequentialUids
 from tests.stories import RUN_ID, Story
 from tracks_dagster.ledger.effects.tracks import Tracks
-from tracks_dagster.review.effects.report import write_report
+from tracks_dagster.review.effects.pages.report import write_report
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 START_MS_MAX = 120_000

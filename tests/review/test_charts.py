@@ -22,7 +22,7 @@ from tracks_dagster.review.curves import (
     Series,
     smoothed,
 )
-from tracks_dagster.review.effects.charts import (
+from tracks_dagster.review.effects.pages.charts import (
     MARKS_MAX,
     Look,
     compare_panel,

@@ -14,7 +14,7 @@ from tracks_dagster.ledger.prices import Prices
 from tracks_dagster.review.curves import Curve, Metric, Point, Series
 from tracks_dagster.review.effects.explain.run import NO_CONTEXT, ExplainContext, load_run
 from tracks_dagster.review.effects.explain.stretches import STRETCHES_MAX
-from tracks_dagster.review.effects.report import EXPLAINED_MAX, newest_words, render_loaded
+from tracks_dagster.review.effects.pages.report import EXPLAINED_MAX, newest_words, render_loaded
 from tracks_dagster.track.track import log_key, run_track
 
 VOID = {"meta", "line", "circle", "polyline", "br"}

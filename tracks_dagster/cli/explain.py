@@ -263,7 +263,7 @@ def _print_report(
     html: str,
     context: ExplainContext,
 ) -> Break | None:
-    from tracks_dagster.review.effects.report import write_report  # for this option alone
+    from tracks_dagster.review.effects.pages.report import write_report  # for this option alone
 
     file = settings.reports / f"{run_id}.html" if html == IN_THE_HOME else Path(html)
     written = write_report(tracks, run_id, file, context, attempt_id=attempt_id)
@@ -282,7 +282,7 @@ def _print_report(
 @as_json
 def report_command(run_id: str, out: Path | None, as_json: bool) -> None:
     """Write the report of RUN, one file without a network, and print its path."""
-    from tracks_dagster.review.effects.report import write_report
+    from tracks_dagster.review.effects.pages.report import write_report
 
     settings = Settings.from_environment()
     tracks = open_tracks_to_read(settings)
@@ -294,7 +294,7 @@ def report_command(run_id: str, out: Path | None, as_json: bool) -> None:
 
 def write_report_now(app: App, run_id: str) -> Path:
     """Write the report of a run as it is now; return its path."""
-    from tracks_dagster.review.effects.report import write_report
+    from tracks_dagster.review.effects.pages.report import write_report
 
     rules, wrong_rules = app.usable_rules()
     prices, wrong_prices = usable_prices(app.settings)

@@ -53,7 +53,7 @@ from tracks_dagster.board.run_page import Beside, Key, Link, hot_ranks, run_page
 from tracks_dagster.health.rules import RULES
 from tracks_dagster.review.curves import STEP, Curves, curves_json
 from tracks_dagster.review.effects.explain.run import attempt_address, load_run
-from tracks_dagster.review.effects.report import render_loaded
+from tracks_dagster.review.effects.pages.report import render_loaded
 from tracks_dagster.review.experiments import baseline_of
 from tracks_dagster.track.errors import (
     InvalidInput,

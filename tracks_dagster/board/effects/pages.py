@@ -18,8 +18,8 @@ from tracks_dagster.board import formats
 from tracks_dagster.board.comparison import ColouredRun
 from tracks_dagster.board.run_page import Panel
 from tracks_dagster.review.curves import TRAINING, Curve, Curves, Metric, axis_range
-from tracks_dagster.review.effects import report
-from tracks_dagster.review.effects.charts import Look, compare_panel, curve_panel
+from tracks_dagster.review.effects.pages import report
+from tracks_dagster.review.effects.pages.charts import Look, compare_panel, curve_panel
 from tracks_dagster.track.journal_lines import LOSS, STEPS
 from tracks_dagster.track.text.safe_text import visible
 

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from tracks_dagster.board import formats
 from tracks_dagster.board.run_page import Choice, Link
 from tracks_dagster.review.curves import AXES, STEP
-from tracks_dagster.review.effects.charts import Look
+from tracks_dagster.review.effects.pages.charts import Look
 from tracks_dagster.track.errors import InvalidInput
 
 LOG_RANKS_MAX = 16  # as links

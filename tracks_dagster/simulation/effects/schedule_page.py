@@ -14,7 +14,7 @@ from tracks_dagster.track.text.safe_text import visible
 
 SVG, HTML = ".svg", ".html"
 TEMPLATE = "schedule.html"
-STYLES = Path(__file__).parents[2] / "review" / "effects"  # one look for all pages
+STYLES = Path(__file__).parents[2] / "review" / "effects" / "pages"  # one look for all pages
 
 
 def check_picture(path: Path) -> None:

@@ -23,7 +23,6 @@ from tracks_dagster.health.lights import Lights
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.time_buckets import BUCKETS, RunTime
 from tracks_dagster.review.curves import Curve, Curves
-from tracks_dagster.review.effects.charts import HEIGHT, WIDTH, colour, curve_panel
 from tracks_dagster.review.effects.curves.reading import read_curves
 from tracks_dagster.review.effects.explain.explanation import RunExplanation
 from tracks_dagster.review.effects.explain.glossary import BUCKET_WORDS, bucket_label, used_words
@@ -44,9 +43,10 @@ from tracks_dagster.review.effects.explain.sections import (
 )
 from tracks_dagster.review.effects.explain.stretches import STRETCHES_MAX, members
 from tracks_dagster.review.effects.explain.text import broken_lines, end_word
-from tracks_dagster.review.effects.lineage_picture import lineage_picture
 from tracks_dagster.review.effects.narrate import sentence
-from tracks_dagster.review.effects.time_strip import lanes, name_of
+from tracks_dagster.review.effects.pages.charts import HEIGHT, WIDTH, colour, curve_panel
+from tracks_dagster.review.effects.pages.lineage_picture import lineage_picture
+from tracks_dagster.review.effects.pages.time_strip import lanes, name_of
 from tracks_dagster.track.bodies import SnapshotRef
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.journal_lines import LOSS

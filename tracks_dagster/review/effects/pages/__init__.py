@@ -1,0 +1,1 @@
+"""What a browser shows of runs: the report, its pictures and the look of all pages."""

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from tracks_dagster.scheduling.model import Demand, Device, Running
 from tracks_dagster.scheduling.policy import Allowance, Order, Placement, SchedulingPolicy
-from tracks_dagster.scheduling.rules import plan
+from tracks_dagster.scheduling.rules import PlanContext, plan
 
 NODES, DEVICES_A_NODE = 1250, 8
 WAITING = 1000
@@ -53,7 +53,7 @@ def _decision_ms(policy: SchedulingPolicy, *, busy: float, is_measured: bool) ->
     took_s = []
     for _ in range(ROUNDS):
         began_s = time.process_time()
-        plan(waiting, running, devices, policy=policy, now_s=0.0)
+        plan(waiting, running, devices, PlanContext(policy=policy, now_s=0.0))
         took_s.append(time.process_time() - began_s)
     return min(took_s) * 1000
 

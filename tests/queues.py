@@ -9,7 +9,7 @@ from typing import Any
 from tracks_dagster.scheduling.model import NEVER, Demand, Device, Plan, Running
 from tracks_dagster.scheduling.order import NO_USAGE
 from tracks_dagster.scheduling.policy import SchedulingPolicy
-from tracks_dagster.scheduling.rules import plan
+from tracks_dagster.scheduling.rules import PlanContext, plan
 
 GIB = 2**30
 NOW_S = 1000.0
@@ -46,7 +46,8 @@ def planned(
     """Return the plan for them. policy: what differs from the shipped one; `usage` too."""
     usage = policy.pop("usage", NO_USAGE)
     given = policy.pop("policy", None) or SchedulingPolicy(**policy)
-    return plan(waiting, running, devices, policy=given, now_s=now_s, usage=usage)
+    context = PlanContext(policy=given, now_s=now_s, usage=usage)
+    return plan(waiting, running, devices, context)
 
 
 def started(found: Plan) -> dict[str, tuple[str, ...]]:
@@ -111,8 +112,9 @@ def play(
             for each in running.values()
         ]
         asked = (list(waiting.values()), there, devices)
-        found = plan(*asked, policy=policy, now_s=now_s)
-        silent = plan(*asked, policy=policy, now_s=now_s, explains=False)
+        context = PlanContext(policy=policy, now_s=now_s)
+        found = plan(*asked, context)
+        silent = plan(*asked, context, explains=False)
         assert (silent.starts, silent.moves) == (found.starts, found.moves)
         for start in found.starts:
             demand = waiting.pop(start.key)

@@ -53,7 +53,7 @@ def test_the_baseline_is_chosen_else_promoted_else_the_oldest(
 
 def rows(*runs: ExperimentRun, baseline: ExperimentRun = FIRST) -> dict[str, tuple[object, ...]]:
     """Return changes, difference and verdict of each run."""
-    view = experiment_view("gpt", runs, baseline, "", panels=(), keys=(), choices=())
+    view = experiment_view("gpt", runs, baseline, "")
     return {row.run_id: (row.changes, row.difference, row.verdict) for row in view.rows}
 
 
@@ -90,7 +90,7 @@ def test_of_many_changes_the_first_are_shown_and_the_others_counted() -> None:
 
 def test_a_baseline_from_elsewhere_says_so() -> None:
     mine = replace(SECOND, experiment="wider", baseline="first")
-    view = experiment_view("wider", (FIRST, mine), FIRST, "", panels=(), keys=(), choices=())
+    view = experiment_view("wider", (FIRST, mine), FIRST, "")
     assert [row.about for row in view.rows] == ["ann, outside: of no experiment", "ann, candidate"]
-    of_family = experiment_view("gpt", (FIRST, mine), FIRST, "", panels=(), keys=(), choices=())
+    of_family = experiment_view("gpt", (FIRST, mine), FIRST, "")
     assert [row.about for row in of_family.rows] == ["ann", "ann, candidate"]

@@ -33,7 +33,14 @@ from typing import NamedTuple
 
 from tests.bodies import BEGIN
 from tests.histories import History
-from tracks_dagster.scheduling.leases import LEASE_S_MAX, Here, Holder, lease_body, why_over
+from tracks_dagster.scheduling.leases import (
+    LEASE_S_MAX,
+    GivenBy,
+    Here,
+    Holder,
+    lease_body,
+    why_over,
+)
 from tracks_dagster.scheduling.model import Demand, Start
 from tracks_dagster.track.bodies import DevicesLeased, LeaseConfirmed, LeaseReleased
 from tracks_dagster.track.body_json import to_json
@@ -43,6 +50,7 @@ from tracks_dagster.track.states import pool_state
 from tracks_dagster.track.states.pool_state import Lease, PoolState
 
 HERE = Here(node="box", boot_id="boot", machine_id="machine")
+NOBODY = GivenBy(store="", work="", by="")
 
 
 class Phase(IntEnum):
@@ -355,7 +363,7 @@ class Model:
             for devices in combinations(free, size):
                 start = Start(key=job.key, devices=devices, why="")
                 demand = Demand(key=job.key, count=size)
-                body = lease_body(start, demand, HERE, store="", work="", by="", freed=over)
+                body = lease_body(start, demand, HERE, NOBODY, over)
                 draft = Draft(uid="u", kind=Kind.DEVICES_LEASED, body=to_json(body))
                 after = self._appended(state, draft)
                 if self.rules.by_device:  # what it has got it keeps

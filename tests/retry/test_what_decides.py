@@ -18,12 +18,15 @@ ROOMS = (
     "reasons",
     "holds",
     "retry",
+    "scheduling",
     "checkpoints",
     "data",
     "attempts",
     "kubernetes",
     "recovery",
+    "health",
     "review",
+    "board",
 )
 
 

@@ -197,25 +197,17 @@ class ExperimentView:
     why: str
     metric: str
     rows: tuple[ExperimentRow, ...]
-    panels: tuple[Panel, ...]
-    keys: tuple[Key, ...]
-    choices: tuple[Choice, ...]
+    panels: tuple[Panel, ...] = ()
+    keys: tuple[Key, ...] = ()
+    choices: tuple[Choice, ...] = ()
     zoom: Link | None = None
     banners: tuple[str, ...] = ()
 
 
 def experiment_view(
-    family: str,
-    runs: Sequence[ExperimentRun],
-    baseline: ExperimentRun,
-    why: str,
-    *,
-    panels: Sequence[Panel],
-    keys: Sequence[Key],
-    choices: Sequence[Choice],
-    banners: Sequence[str] = (),
+    family: str, runs: Sequence[ExperimentRun], baseline: ExperimentRun, why: str
 ) -> ExperimentView:
-    """Return the page: the baseline first, then the others, newest first."""
+    """Return the page without its curves: the baseline first, then the others, newest first."""
     others = [run for run in reversed(runs) if run.run_id != baseline.run_id]
     return ExperimentView(
         family=family,
@@ -227,10 +219,6 @@ def experiment_view(
             _experiment_row(run, baseline, outside(run, family, runs))
             for run in (baseline, *others)
         ),
-        panels=tuple(panels),
-        keys=tuple(keys),
-        choices=tuple(choices),
-        banners=tuple(banners),
     )
 
 

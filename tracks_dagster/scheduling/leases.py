@@ -192,15 +192,17 @@ def check_demand(count: int, found: Found) -> None:
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GivenBy:
+    """Who gives a lease. store: the URL of its runs; work: the folder of its gangs; by: its name."""
+
+    store: str
+    work: str
+    by: str
+
+
 def lease_body(
-    start: Start,
-    demand: Demand,
-    here: Here,
-    *,
-    store: str,
-    work: str,
-    by: str,
-    freed: Sequence[Lease],
+    start: Start, demand: Demand, here: Here, given: GivenBy, freed: Sequence[Lease]
 ) -> DevicesLeased:
     """Return what the record of a lease says. freed: leases that are over."""
     return DevicesLeased(
@@ -208,15 +210,15 @@ def lease_body(
         key=start.key,
         run_id=start.key.partition("/")[0],
         devices=start.devices,
-        store=store,
+        store=given.store,
         why=start.why,
-        by=by,
+        by=given.by,
         memory_bytes=demand.memory_bytes,
         freed=tuple(lease.seq for lease in freed),
         workload_class=demand.workload_class,
         team=demand.team,
         owner=demand.owner,
-        work=work,
+        work=given.work,
         boot_id=here.boot_id,
         machine_id=here.machine_id,
     )

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from tracks_dagster.scheduling.model import NEVER, Demand, Device
 from tracks_dagster.scheduling.policy import SchedulingPolicy
-from tracks_dagster.scheduling.rules import plan
+from tracks_dagster.scheduling.rules import PlanContext, plan
 from tracks_dagster.track.text.units import counted, duration
 
 
@@ -49,7 +49,7 @@ def _never(
 
 def _refusal(policy: SchedulingPolicy, asked: Demand, pool: Sequence[Device]) -> str | None:
     alike = [Device(name=device.name, node=device.node) for device in pool]
-    waits = plan([asked], [], alike, policy=policy, now_s=0.0).wait(asked.key)
+    waits = plan([asked], [], alike, PlanContext(policy=policy, now_s=0.0)).wait(asked.key)
     return waits.why if waits is not None and waits.starts == NEVER else None
 
 

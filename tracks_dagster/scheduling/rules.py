@@ -88,14 +88,21 @@ def reserve(
     return Reserved(demand=demand, needed=needed, at_s=math.inf, free=later, after=unknown, rest=[])
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanContext:
+    """By which policy a plan is made, when, and what was used of late."""
+
+    policy: SchedulingPolicy
+    now_s: float
+    usage: Usage = NO_USAGE
+
+
 def plan(
     waiting: Iterable[Demand],
     running: Iterable[Running],
     devices: Iterable[Device],
+    context: PlanContext,
     *,
-    policy: SchedulingPolicy,
-    now_s: float,
-    usage: Usage = NO_USAGE,
     explains: bool = True,
 ) -> Plan:
     """Return what follows now: who starts on which devices, who makes room, and why others wait.
@@ -104,6 +111,7 @@ def plan(
     moves follow sooner. The same arguments give the same plan. How long that takes: docs/scheduling.md.
     """
     runs = tuple(running)
+    policy, now_s, usage = context.policy, context.now_s, context.usage
     ordered = order(waiting, runs, policy=policy, now_s=now_s, usage=usage)
     planning = _Planning(runs, devices, policy, now_s, usage)
     for demand in ordered:

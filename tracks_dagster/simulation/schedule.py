@@ -60,9 +60,7 @@ def play_under(policy: SchedulingPolicy, workload: Workload, overheads: Overhead
     ) -> Plan:
         return rules.plan(
             *(waiting, running, devices),
-            policy=policy,
-            now_s=now_s,
-            usage=usage,
+            rules.PlanContext(policy=policy, now_s=now_s, usage=usage),
             explains=not running,  # its sentences are read only of what nothing can start
         )
 

@@ -30,7 +30,7 @@ from tracks_dagster.scheduling.leases import Holder
 from tracks_dagster.scheduling.model import LATER, Demand, Move, Running, Waits
 from tracks_dagster.scheduling.policy import EVAL
 from tracks_dagster.scheduling.recurrence import expected_s, left_s
-from tracks_dagster.scheduling.rules import plan
+from tracks_dagster.scheduling.rules import PlanContext, plan
 from tracks_dagster.stores.journals import StepLine, read_tail
 from tracks_dagster.track.bodies import (
     MOVE,
@@ -77,7 +77,8 @@ def share_devices(world: World, attempts: Sequence[OpenAttempt], *, by: str) -> 
     policy = world.policy.scheduling
     try:
         usage = read_usage(world.ledger, policy, now=now, prices=world.prices)
-        decide = partial(plan, policy=policy, now_s=now.timestamp(), usage=usage)
+        context = PlanContext(policy=policy, now_s=now.timestamp(), usage=usage)
+        decide = partial(plan, context=context)
         shared = pool.share(waiting, decide, partial(describe_running, pool, past, now), by=by)
     except TracksError as error:
         why = f"nobody can tell who has the devices of this machine: {error}"

@@ -19,7 +19,7 @@ nothing changed.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import wraps
 from urllib.parse import quote, urlencode
 
@@ -269,14 +269,11 @@ class Board:
             state = self._sources.run(run.run_id).state
             coloured = ColouredRun(run_id=run.run_id, colour=f"a{len(drawn)}")
             drawn.append((coloured, self._curves(state, by)[0]))
-        view = experiment_view(
-            name,
-            runs,
-            baseline,
-            why,
-            panels=pages.compared_panels(drawn, queries.look(request)),
-            keys=[Key(colour=run.colour, text=run.run_id) for run, _ in drawn],
-            choices=queries.choices(request, by),
+        view = replace(
+            experiment_view(name, runs, baseline, why),
+            panels=tuple(pages.compared_panels(drawn, queries.look(request))),
+            keys=tuple(Key(colour=run.colour, text=run.run_id) for run, _ in drawn),
+            choices=tuple(queries.choices(request, by)),
         )
         return self._page(request, "experiment.html", view, name)
 

@@ -34,7 +34,7 @@ from tracks_dagster.recovery.effects.triage_reading import (
 from tracks_dagster.recovery.triage import AttemptObservation, Judgement, Sign, Verdict, judge
 from tracks_dagster.scheduling.model import CPU, LATER, NEVER, Demand, Device, Plan, Running, Waits
 from tracks_dagster.scheduling.policy import SchedulingPolicy
-from tracks_dagster.scheduling.rules import plan
+from tracks_dagster.scheduling.rules import PlanContext, plan
 from tracks_dagster.track.names import LOCAL, attempt_key
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.reasons import TerminationReason
@@ -353,8 +353,7 @@ def propose(
         [_demand(line, order, room) for order, line in enumerate(mine) if line.is_due],
         _running([line for line in (*mine, *theirs) if _has_devices(line)], room, found),
         room.devices,
-        policy=policy,
-        now_s=float(len(mine)),
+        PlanContext(policy=policy, now_s=float(len(mine))),
     )
     if any(device.kind == GPU for device in room.devices):
         return proposed

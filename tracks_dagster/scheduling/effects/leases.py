@@ -17,6 +17,7 @@ from tracks_dagster.scheduling.leases import (
     LEASE_S_MAX,
     NAMED_MAX,
     Found,
+    GivenBy,
     Here,
     Holder,
     all_lost,
@@ -351,15 +352,8 @@ class _Turn:
             return None
         start, pool = self._starts[0], self.pool
         demand = next(each for each in self.waiting if each.key == start.key)
-        body = lease_body(
-            start,
-            demand,
-            pool.here,
-            store=pool.store,
-            work=pool.work,
-            by=self.by,
-            freed=self._freed,
-        )
+        given = GivenBy(store=pool.store, work=pool.work, by=self.by)
+        body = lease_body(start, demand, pool.here, given, self._freed)
         return pool.tracks.draft(Kind.DEVICES_LEASED, body)
 
     def made(self, seq: int) -> None:

@@ -24,12 +24,6 @@ KEPT = {
     "tracks_dagster.simulation.served.idle_held_s": "the same, before it is a figure",
     "tracks_dagster.recovery.effects.triage_line.held_by": "a key of `tracks triage --json`",
     "tracks_dagster.scheduling.effects.leases.held_by": "a key of `tracks pool --json`",
-    # Not stored: they wait for the change of the queue's rules that is under way.
-    "tracks_dagster.scheduling.caps.held": "devices taken of a limit",
-    "tracks_dagster.scheduling.caps._held": "the same",
-    "tracks_dagster.scheduling.placement.held": "devices in use",
-    "tracks_dagster.scheduling.rules.held": "devices in use, of a class",
-    "tracks_dagster.scheduling.rules._held_back": "what a demand waits for",
 }
 
 

@@ -196,8 +196,9 @@ def open_tracks(settings: Settings) -> Tracks:
 
 
 def home_ledger(settings: Settings) -> Ledger:
-    """Return the ledger alone, for what only asks it: two thirds of what `build` loads. Makes and raises
-    the same."""
+    """Return the ledger alone, for what only asks it: two thirds of what `build` loads. It makes and
+    raises the same.
+    """
     return _open_store_and_ledger(settings, when_outdated=partial(_project_anew, settings))[1]
 
 

@@ -26,7 +26,7 @@ class Caps:
 
     def __init__(self, policy: SchedulingPolicy, running: Iterable[Running], usage: Usage) -> None:
         self._policy, self._usage = policy, usage
-        self._held: Counter[Key] = Counter()
+        self._taken: Counter[Key] = Counter()
         self._found: dict[tuple[str, str, str, str], tuple[Cap, ...]] = {}
         self._are_any = bool(policy.teams or policy.owners) or any(
             (each.devices, each.devices_per_team, each.devices_per_owner, each.money_per_day)
@@ -41,7 +41,7 @@ class Caps:
         """Count the devices of one that starts."""
         if self._are_any:
             for cap in self.caps_of(demand):
-                self._held[cap.key] += demand.count
+                self._taken[cap.key] += demand.count
 
     def never(self, demand: Demand) -> str | None:
         """Return which limit it can never meet, or None."""
@@ -60,7 +60,7 @@ class Caps:
         if not self._are_any:
             return None
         caps = self.caps_of(demand)
-        return next((c for c in caps if self._held[c.key] + demand.count > c.devices), None)
+        return next((c for c in caps if self._taken[c.key] + demand.count > c.devices), None)
 
     def spent(self, demand: Demand) -> str | None:
         """Return whose money for today is spent, in words, or None."""
@@ -71,9 +71,9 @@ class Caps:
                 return f"{who} has spent {spent:.2f} of its {limit:.2f} for today (UTC)"
         return None
 
-    def held(self, cap: Cap) -> int:
+    def taken(self, cap: Cap) -> int:
         """Return how many devices are taken of a limit."""
-        return self._held[cap.key]
+        return self._taken[cap.key]
 
     def caps_of(self, demand: Demand) -> tuple[Cap, ...]:
         """Return the limits in devices that a demand counts against."""

@@ -84,10 +84,10 @@ class FreeDevices:
     ) -> None:
         self.devices = {device.name: device for device in devices}
         runs = list(running)
-        held = Counter(chain.from_iterable(each.devices for each in runs))
-        for gone in [name for name in held if name not in self.devices]:  # from its machine
-            del held[gone]
-        self._holders = dict(held)  # how many hold each device
+        uses = Counter(chain.from_iterable(each.devices for each in runs))
+        for gone in [name for name in uses if name not in self.devices]:  # from its machine
+            del uses[gone]
+        self._holders = dict(uses)  # how many hold each device
         self._shares = shares
         self._rooms = Rooms(self._left_of(runs) if shares else {})
         self._sizes = Counter(map(_spot, self.devices.values()))
@@ -202,10 +202,10 @@ class FreeDevices:
     def near_runs(self, running: Iterable[Running]) -> Near:
         """Return where these run."""
         near = tuple(running)
-        held = [self.devices[name] for r in near for name in r.devices if name in self.devices]
+        theirs = [self.devices[name] for r in near for name in r.devices if name in self.devices]
         return Near(
-            nodes=tuple(dict.fromkeys(device.node for device in held)),
-            islands=frozenset(island for device in held for island in device.islands),
+            nodes=tuple(dict.fromkeys(device.node for device in theirs)),
+            islands=frozenset(island for device in theirs for island in device.islands),
             keys=tuple(each.demand.key for each in near),
         )
 

@@ -136,7 +136,7 @@ class _Queue:
     free: FreeDevices
     running: list[Running]  # with those that start in this plan, behind the others
     there_count: int  # of the others
-    held: Counter[str]  # devices of each class
+    in_use: Counter[str]  # devices of each class
     reserved: Reserved | None = None
     is_closed: bool = False  # nobody passes the first one
     blocked: list[Demand] = field(default_factory=list)
@@ -164,7 +164,7 @@ def _queues(
             free=FreeDevices(known, runs[kind], shares=shares),
             running=runs[kind],
             there_count=len(runs[kind]),
-            held=Counter(),
+            in_use=Counter(),
         )
         for kind, known in by_kind.items()
     }
@@ -208,7 +208,7 @@ class _Planning:
         if self._keep:
             for each in running:
                 if (queue := self.queues.get(each.demand.kind)) is not None:
-                    queue.held[policy.class_name(each.demand.workload_class)] += len(each.devices)
+                    queue.in_use[policy.class_name(each.demand.workload_class)] += len(each.devices)
 
     def decide(self, demand: Demand) -> None:
         """Start one, or keep it waiting. What is held back by itself alone holds nobody up."""
@@ -217,7 +217,7 @@ class _Planning:
             self._wait(demand, NEVER, words.no_devices(demand))
         elif (problem := self._never(demand, queue)) is not None:
             self._wait(demand, NEVER, problem)
-        elif (problem := self._held_back(demand, queue)) is not None:
+        elif (problem := self._own_wait(demand, queue)) is not None:
             self._wait(demand, LATER, problem)
         elif (cap := self._caps.full(demand)) is not None:
             queue.capped.append((demand, cap))
@@ -326,7 +326,7 @@ class _Planning:
     def _start(self, demand: Demand, queue: _Queue, names: tuple[str, ...], how: str) -> End:
         self._caps.add(demand)
         if self._keep:
-            queue.held[self._policy.class_name(demand.workload_class)] += demand.count
+            queue.in_use[self._policy.class_name(demand.workload_class)] += demand.count
         near = self._near(demand, queue)
         beside = queue.free.is_shared(names)
         where = words.where(queue.free, names, self._policy.placement, near)
@@ -457,9 +457,9 @@ class _Planning:
         """Return (class, devices) that are to stay free when it has started."""
         mine = self._policy.class_of(demand.workload_class)
         return [
-            (name, each.reserved - queue.held[name])
+            (name, each.reserved - queue.in_use[name])
             for name, each in self._keep
-            if each.priority > mine.priority and each.reserved > queue.held[name]
+            if each.priority > mine.priority and each.reserved > queue.in_use[name]
         ]
 
     def _never(self, demand: Demand, queue: _Queue) -> str | None:
@@ -477,7 +477,7 @@ class _Planning:
                 return words.kept_for_ever(demand, there, kept)
         return None
 
-    def _held_back(self, demand: Demand, queue: _Queue) -> str | None:
+    def _own_wait(self, demand: Demand, queue: _Queue) -> str | None:
         """Return what it waits for that is no end of another: devices that are out, or money."""
         usable = queue.free.large_enough(demand.memory_bytes)
         if usable < self._needed(demand, queue):
@@ -490,7 +490,7 @@ class _Planning:
         if queue.cap_ends is None:
             queue.cap_ends = self._cap_ends(queue)
         holders = queue.cap_ends.get(cap.key, [])
-        over = self._caps.held(cap) + demand.count - cap.devices
+        over = self._caps.taken(cap) + demand.count - cap.devices
         enough = bisect_left(holders, over, key=itemgetter(0))
         if enough < len(holders):
             _, end_s, key = holders[enough]
@@ -498,7 +498,7 @@ class _Planning:
         else:
             found = _Foreseen(at_s=math.inf, after=tuple(key for _, _, key in holders))
         after = words.after(found.after, found.at_s - self._now_s, "")
-        why = f"{cap.who} has {self._caps.held(cap)} of {cap.devices}; {after}"
+        why = f"{cap.who} has {self._caps.taken(cap)} of {cap.devices}; {after}"
         self._wait(demand, LATER, why, found)
 
     def _cap_ends(self, queue: _Queue) -> dict[Key, list[tuple[int, float, str]]]:

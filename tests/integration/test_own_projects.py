@@ -209,7 +209,7 @@ def test_a_project_is_measured_while_it_trains_and_promoted_by_its_own_rule(
 
 CHAIN = """\
 name: chain
-entry: ./train.sh {steps} 0.3 0 {batch}
+entry: ./train.sh {steps} 0.5 0 {batch}
 ranks: 2
 config: {steps: 24, batch: 4, accumulation: 1}
 keys: {micro_batch: batch}
@@ -233,8 +233,9 @@ def test_a_shell_script_is_preempted_killed_and_out_of_memory_and_ends_with_ever
     shutil.copy(ROOT / "tests" / "training" / "command_trainer.sh", folder / "train.sh")
     for name in ("train.sh", "score.sh"):
         (folder / name).chmod(0o755)
-    # The script waits for nobody: long before step 22, in which its memory does not suffice.
-    drills = ("--drill", "preempt@7", "--drill", "sigkill@9")
+    # The script waits for nobody: each drill has seconds until the next, and until step 22, in which
+    # its memory does not suffice.
+    drills = ("--drill", "preempt@3", "--drill", "sigkill@13")
     run = ("run", "--project", str(folder), "--run-id", "chain", *drills, "--json")
     found = outcome(embedded_home.start(*run))
     assert found["state"] == "succeeded"

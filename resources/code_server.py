@@ -15,6 +15,7 @@ import threading
 from importlib import import_module
 from pathlib import Path
 
+from resources.plain_imports import import_plain
 from resources.run_process import DEFINITIONS, IMPORTED
 from tracks_dagster.attempts.effects.local import warm
 from tracks_dagster.home.dagster_home import LOCATION
@@ -25,6 +26,7 @@ STDIN = 0
 def main(address: Path, warm_address: Path) -> None:
     """Serve until the daemon is gone or SIGTERM comes; a child of the twin is a run worker."""
     given = dict(os.environ)
+    import_plain()
     is_usable = imported()
     gc.collect()
     gc.freeze()  # what is imported stays shared between the two, untouched by either's collections

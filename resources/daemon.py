@@ -10,6 +10,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
+from resources.plain_imports import import_plain
 from tracks_dagster.data.effects.project_file import FILE
 from tracks_dagster.data.effects.projects import FOLDER, SHIPPED
 from tracks_dagster.home.code_server import CodeServer, Stamps
@@ -26,6 +27,7 @@ def main(arguments: Sequence[str]) -> None:
     try:
         server.start()
         # Only now: it takes as long as the code server's own imports.
+        import_plain()
         from resources.paced_sensors import run_daemons
 
         server.wait()

@@ -112,7 +112,7 @@ storage:
       env: {POSTGRES_VARIABLE}
 """
 DAEMON = "resources.daemon"
-WEBSERVER = "dagster_webserver"
+WEBSERVER = "resources.webserver"
 ADDRESS = "127.0.0.1"
 WORKSPACE = "workspace.yaml"  # in the home: where the daemon's code server is found
 LOCATION = "tracks_dagster"  # as the root's workspace.yaml calls it, too

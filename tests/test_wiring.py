@@ -89,8 +89,9 @@ def test_an_application_is_built_on_an_empty_home_and_again_on_the_same(tmp_path
 @pytest.mark.parametrize(
     ("opens", "heavy"),
     [
-        ("build", ("dagster", "torch", "duckdb")),
+        ("build", ("dagster", "torch", "duckdb", "numpy")),
         ("open_tracks", ("dagster", "torch", "duckdb", "numpy", "rich", "yaml")),
+        ("home_ledger", ("dagster", "numpy", "tracks_dagster.ledger.effects.tracks")),
     ],
 )
 def test_opening_loads_nothing_heavy_that_it_does_not_need(

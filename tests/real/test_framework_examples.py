@@ -5,7 +5,6 @@ In `--full` only, which installs the frameworks: importing one of them takes sec
 
 from __future__ import annotations
 
-import re
 import shutil
 from importlib.util import find_spec
 from pathlib import Path
@@ -85,10 +84,8 @@ def losses(app: App, state: RunState) -> list[dict[int, float]]:
 
 
 @of_frameworks(*MODULES)
-def test_six_lines_join_it_and_three_cuts_change_no_loss(app: App, name: str) -> None:
+def test_three_cuts_change_no_loss(app: App, name: str) -> None:
     folder, sizes = EXAMPLES / name, SIZES.get(name)
-    script = (folder / "train.py").read_text()
-    assert 0 < len(re.findall(r"  # \+$", script, re.MULTILINE)) <= 6
     calm = train(app, folder, "calm")
     drills = ["preempt@7", "sigkill@12", *(["gpu_oom@14"] if sizes else [])]
     cut = train(app, folder, "cut", *(f"--drill={drill}" for drill in drills))

@@ -1,0 +1,34 @@
+"""Examples of frameworks join in six lines, counted against the scripts as they were before.
+
+Of accelerate's example one line stands for two loops, so that their body is indented less: more lines.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.examples import EXAMPLES
+from tests.real.nanogpt import changed_lines
+
+MARK = "  # +"
+UNJOINED = Path(__file__).parent / "unjoined"  # scripts that run as they stand, without us
+NAMES = ("huggingface", "lightning", "distributed-checkpoint")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_six_changed_lines_join_a_framework(name: str) -> None:
+    before = lines_of(UNJOINED / f"{name}.py")
+    after = lines_of(EXAMPLES / "frameworks" / name / "train.py")
+    assert not any("tracks_dagster" in line or line.endswith(MARK) for line in before)
+    marked = [line.removesuffix(MARK) for line in after if line.endswith(MARK)]
+    plain = [line.removesuffix(MARK) for line in after]
+    assert [line for line in plain if line not in before] == marked
+    assert 0 < changed_lines("\n".join(before), "\n".join(plain)) <= 6
+
+
+def lines_of(script: Path) -> list[str]:
+    """Return a script's lines, without its docstring and empty ones."""
+    _, _, code = script.read_text().split('"""', 2)
+    return [line for line in code.splitlines() if line.strip()]

@@ -1,0 +1,41 @@
+"""A small autoencoder in a loop that saves with torch's distributed checkpoints, as torchtitan does."""
+
+from typing import Any
+
+import torch
+from checkpoint_manager import CheckpointManager
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+
+config = {"steps": 16, "lr": 0.01, "seed": 3, "batch_size": 4}
+torch.manual_seed(config["seed"])
+data = torch.randn(42, 4)
+model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Dropout(0.2), torch.nn.Linear(8, 4))
+optimizer = torch.optim.AdamW(model.parameters(), lr=config["lr"])
+
+
+class AppState:
+    def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        self.model = model
+        self.optimizer = optimizer
+
+    def state_dict(self) -> dict[str, Any]:
+        weights, moments = get_state_dict(self.model, self.optimizer)
+        return {"model": weights, "optimizer": moments}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        set_state_dict(
+            self.model,
+            self.optimizer,
+            model_state_dict=state["model"],
+            optim_state_dict=state["optimizer"],
+        )
+
+
+checkpoints = CheckpointManager({"app": AppState(model, optimizer)})
+for step in range(checkpoints.load() + 1, config["steps"] + 1):
+    features = data[torch.randint(len(data), (config["batch_size"],))]
+    loss = (model(features) - features).square().mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    checkpoints.save(step, last_step=step == config["steps"])

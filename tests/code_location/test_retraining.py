@@ -313,10 +313,14 @@ def test_the_launchpad_opens_with_nothing_that_would_overrule_a_file_and_with_no
     assert "hunter2" not in repr(schema)
 
 
-def test_the_code_location_loads_a_homes_projects_with_their_switches_on(
+def test_the_code_location_loads_a_homes_projects_with_their_switches_on_and_no_network(
     app: App, folder: Path
 ) -> None:
     script = (
+        "import socket\n"
+        "def refuse(*_):\n"
+        "    raise AssertionError('the network is read at load')\n"
+        "socket.socket.connect = socket.socket.connect_ex = socket.getaddrinfo = refuse\n"
         "from tracks_dagster.definitions import defs\n"
         "found = defs.get_repository_def()\n"
         "each = found.get_schedule_def('retrain_my_model')\n"
@@ -326,7 +330,7 @@ def test_the_code_location_loads_a_homes_projects_with_their_switches_on(
     done = subprocess.run(
         [sys.executable, "-c", script],
         cwd=ROOT,
-        env=os.environ | {"TRACKS_HOME": str(app.settings.home)},
+        env=os.environ | {"TRACKS_HOME": str(app.settings.home), "TRACKS_STORE": "s3://far/away"},
         capture_output=True,
         text=True,
         check=True,

@@ -26,6 +26,7 @@ from tracks_dagster.training.saves.folders import fetch_folder
 pytestmark = [pytest.mark.full, pytest.mark.timeout(2 * COMMAND_S_MAX)]
 
 ROOT = Path(__file__).resolve().parents[2]
+BOTH_BEGIN_S_MAX = 120
 
 
 def test_two_projects_with_modules_of_one_name_and_interpreters_of_their_own_at_once(
@@ -44,6 +45,9 @@ def test_two_projects_with_modules_of_one_name_and_interpreters_of_their_own_at_
         outcomes[name] = outcome(command)
     weights = {found["final"]["weights_sha256"] for found in outcomes.values()}
     assert len(weights) == 2
+    left, right = (embedded_home.app.tracks.run(name).attempts[0] for name in commands)
+    assert None not in (left.placed_at, left.ended_at, right.placed_at, right.ended_at)
+    assert max(left.placed_at, right.placed_at) < min(left.ended_at, right.ended_at)
     for name in commands:
         state = embedded_home.app.tracks.run(name)
         python = str(tmp_path / name / ".venv" / "bin" / "python")
@@ -59,18 +63,26 @@ def test_two_projects_with_modules_of_one_name_and_interpreters_of_their_own_at_
 
 
 def write_linear(folder: Path, name: str) -> None:
-    """Write a project that trains one layer, begun by a `model.py` of its own."""
+    """Write a project that trains one layer, begun by a `model.py` of its own, once both have begun."""
     folder.mkdir(parents=True)
+    begun = folder.parent / "begun"
+    begun.mkdir(exist_ok=True)
     (folder / "tracks.yaml").write_text(
         f"name: {name}\nentry: train.py\npython: .venv/bin/python\nconfig: {{steps: 3}}\n"
     )
     (folder / ".gitignore").write_text(".venv\n")
     (folder / "model.py").write_text(f"WIDTH = {len(name)}\n")
     (folder / "train.py").write_text(
-        "import torch\n"
+        "import pathlib, time, torch\n"
         "from tracks_dagster.training import attempt\n"
         "import model\n"
         "with attempt.join() as a:\n"
+        f"    begun = pathlib.Path({str(begun)!r})\n"
+        f"    (begun / {name!r}).touch()\n"
+        f"    until = time.monotonic() + {BOTH_BEGIN_S_MAX}\n"
+        "    while len(list(begun.iterdir())) < 2:\n"
+        "        assert time.monotonic() < until, 'the other project does not begin'\n"
+        "        time.sleep(0.05)\n"
         "    torch.manual_seed(0)\n"
         "    layer = torch.nn.Linear(model.WIDTH, 1)\n"
         "    optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)\n"

@@ -17,7 +17,7 @@ attempt.ATTEMPT += (
     Fact(
         "fan_speed", Type.REAL, lambda view: 0.75 if view.attempt.ended else None, "of its fans",
         absent=(attempt.OPEN,), group="where", ui="where/fan_speed", diff="placement/fan_speed",
-        label="fan speed",
+        label="fan speed", since=11,
     ),
 )
 
@@ -67,5 +67,5 @@ def test_a_planted_fact_is_in_sql_json_ui_diff_receipt_and_docs(ledger_url: str)
     assert (absent["is_recorded"], absent["absence"]) == (False, "open")
     assert found["docs"] == [
         "| `fan_speed` | real | of its fans | open | `where.fan_speed` | `where/fan_speed` "
-        "| `placement/fan_speed` |"
+        "| `placement/fan_speed` | 11 |"
     ]

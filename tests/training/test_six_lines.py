@@ -19,7 +19,7 @@ NAMES = ("huggingface", "lightning", "distributed-checkpoint")
 
 @pytest.mark.parametrize("name", NAMES)
 def test_six_changed_lines_join_a_framework(name: str) -> None:
-    before = lines_of(UNJOINED / f"{name}.py")
+    before = lines_of(UNJOINED / name / "train.py")
     after = lines_of(EXAMPLES / "frameworks" / name / "train.py")
     assert not any("tracks_dagster" in line or line.endswith(MARK) for line in before)
     marked = [line.removesuffix(MARK) for line in after if line.endswith(MARK)]

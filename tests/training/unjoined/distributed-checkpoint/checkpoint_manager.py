@@ -1,4 +1,4 @@
-"""What `distributed-checkpoint.py` saves with: torchtitan's class of that name, made short."""
+"""What `train.py` saves with: torchtitan's class of that name, made short."""
 
 from pathlib import Path
 from typing import Any

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from importlib.util import find_spec
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from torch.utils.data import DataLoader
 
 from tests.fakes import FakeObjectStore
 from tests.training.gangs import TrainingRun
-from tracks_dagster.track.errors import InvalidInput, NonFinite
+from tracks_dagster.track.errors import InvalidInput, NonFinite, TrainingError
 from tracks_dagster.track.records import Json
 from tracks_dagster.training.attempt import Attempt
 
@@ -148,6 +149,71 @@ def test_a_nan_ends_the_attempt_and_nothing_of_its_step_is_saved(
         train(a, tmp_path / "out")
     assert ended.value.onset_step == NAN_STEP
     assert [each.ref.step for each in run.state.checkpoints] == [2]  # one was due after NAN_STEP
+
+
+@installed("accelerate")
+@pytest.mark.parametrize("by_epochs", [True, False])
+@pytest.mark.parametrize(("batches", "resumed_step"), [(27, 8), (21, 6)])  # 6 steps an epoch
+def test_accelerate_resumes_to_the_bit_in_an_epoch_and_between_two(
+    tmp_path: Path, by_epochs: bool, batches: int, resumed_step: int
+) -> None:
+    losses = {}
+    for name, cut in (("calm", None), ("cut", batches)):
+        sizes = {"global_batch": 6, "micro_batch": 2}
+        run = TrainingRun(tmp_path / name, steps=12, every_steps=2, **sizes)
+        for limit in (None,) if cut is None else (cut, None):
+            with run.joined() as a:
+                train_two_epochs(a, by_epochs=by_epochs, batches=limit)
+        losses[name] = {
+            step: line["loss"] for step, line in run.steps(len(run.state.attempts)).items()
+        }
+        assert run.final().step == 12
+    assert list(losses["calm"]) == list(range(1, 13))
+    assert losses["cut"] == {step: losses["calm"][step] for step in range(resumed_step + 1, 13)}
+
+
+@installed("accelerate")
+def test_accelerate_goes_on_after_no_epoch_that_was_left_early(run: TrainingRun) -> None:
+    with pytest.raises(TrainingError, match="epoch 0 ended before"), run.joined() as a:
+        leave_an_epoch_early(a)
+
+
+def leave_an_epoch_early(a: Attempt) -> None:
+    from accelerate import Accelerator
+
+    from tracks_dagster.training.adapters.accelerate import follow_epochs
+
+    rows: Any = list(torch.randn(36, 2))
+    accelerator = Accelerator(gradient_accumulation_steps=3, cpu=True)
+    data = accelerator.prepare(DataLoader(rows, batch_size=2))
+    for _, batches in follow_epochs(a, accelerator, data, epochs=2):
+        next(batches)
+
+
+def train_two_epochs(a: Attempt, *, by_epochs: bool, batches: int | None) -> None:
+    """Train to the end, or as if killed in the step of that many batches."""
+    from accelerate import Accelerator
+
+    from tracks_dagster.training.adapters import accelerate as adapter
+
+    torch.manual_seed(3)
+    model: Any = nn.Sequential(nn.Linear(2, 4), nn.Dropout(0.2), nn.Linear(4, 1))
+    rows: Any = list(torch.randn(36, 2))
+    optimizer: Any = torch.optim.AdamW(model.parameters(), lr=0.01)
+    accelerator = Accelerator(gradient_accumulation_steps=3, cpu=True)
+    model, optimizer, data = accelerator.prepare(
+        model, optimizer, DataLoader(rows, batch_size=2, shuffle=True)
+    )
+    if by_epochs:
+        epochs = adapter.follow_epochs(a, accelerator, data, epochs=2)
+        given = (batch for _, left in epochs for batch in left)
+    else:
+        given = adapter.follow(a, accelerator, data, until=12)
+    for x in islice(given, batches):
+        with accelerator.accumulate(model):
+            accelerator.backward(model(x).square().mean())
+            optimizer.step()
+            optimizer.zero_grad()
 
 
 @installed("transformers")

@@ -1,7 +1,4 @@
-"""Examples of frameworks join in six lines, counted against the scripts as they were before.
-
-Of accelerate's example one line stands for two loops, so that their body is indented less: more lines.
-"""
+"""The examples of frameworks join in six lines, counted against the scripts as they were before."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ from tests.real.nanogpt import changed_lines
 
 MARK = "  # +"
 UNJOINED = Path(__file__).parent / "unjoined"  # scripts that run as they stand, without us
-NAMES = ("huggingface", "lightning", "distributed-checkpoint")
+NAMES = sorted(path.name for path in (EXAMPLES / "frameworks").iterdir())
 
 
 @pytest.mark.parametrize("name", NAMES)

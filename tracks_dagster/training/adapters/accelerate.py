@@ -1,11 +1,14 @@
 """A loop over accelerate in an attempt: `save_state` folders, when the attempt wants them.
 
     model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
-    for batch in follow(a, accelerator, loader, until=1000):
-        with accelerator.accumulate(model):
-            accelerator.backward(model(**batch).loss)
-            optimizer.step()
-            optimizer.zero_grad()
+    for epoch, batches in follow_epochs(a, accelerator, loader, epochs=3):
+        for batch in batches:
+            with accelerator.accumulate(model):
+                accelerator.backward(model(**batch).loss)
+                optimizer.step()
+                optimizer.zero_grad()
+
+or, by steps, in one loop: `for batch in follow(a, accelerator, loader, until=1000):`.
 
 Written against accelerate 1.15.
 """
@@ -13,7 +16,7 @@ Written against accelerate 1.15.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -41,6 +44,23 @@ def follow(a: Attempt, accelerator: Accelerator, loader: Any, *, until: int) -> 
     its last steps would be in no checkpoint. Raises CheckpointMismatch where other ranks
     saved the folder.
     """
+    return _begin(a, accelerator, loader).until(until)
+
+
+def follow_epochs(
+    a: Attempt, accelerator: Accelerator, loader: Any, *, epochs: int
+) -> Iterator[tuple[int, Iterator[Any]]]:
+    """Restore as `follow` does, then yield the number of each epoch that is left, and its batches.
+
+    Of the epoch that the checkpoint is in, those batches that are left. After a resume from an epoch's
+    last step what the script does at its end is not done again. Go through all batches: raises
+    TrainingError after an inner loop that is left early, but for the last epoch's.
+    """
+    return _begin(a, accelerator, loader).epochs(epochs)
+
+
+def _begin(a: Attempt, accelerator: Accelerator, loader: Any) -> _Following:
+    """Restore what the attempt resumes from."""
     a.check_roles(accumulation=accelerator.gradient_accumulation_steps)
     for model in accelerator._models:
         a.arm(model)
@@ -51,7 +71,7 @@ def follow(a: Attempt, accelerator: Accelerator, loader: Any, *, until: int) -> 
         following.restore(found)
     schedulers = [each.scheduler for each in accelerator._schedulers]
     a.follow_rate(accelerator._optimizers, schedulers)
-    return following.batches(until)
+    return following
 
 
 @dataclass(kw_only=True)
@@ -89,24 +109,36 @@ class _Following:
         self._accelerator.load_state(str(folder))
         self._is_resumed = True
 
-    def batches(self, until: int) -> Iterator[Any]:
-        """Yield batches as `follow` does."""
+    def until(self, step: int) -> Iterator[Any]:
+        """Yield batches to the end of `step`."""
+        while self._place.step < step:
+            yield from self._batches(lambda: self._place.step + 1 == step)
+
+    def epochs(self, count: int) -> Iterator[tuple[int, Iterator[Any]]]:
+        """Yield the epochs that are left."""
+        for epoch in range(self._place.passes, count):
+            is_last_epoch = epoch + 1 == count
+            yield epoch, self._batches(self._is_at_end if is_last_epoch else lambda: False)
+            if not is_last_epoch and self._place.passes == epoch:
+                raise TrainingError(f"The loop over epoch {epoch} ended before its last batch.")
+
+    def _is_at_end(self) -> bool:
+        """Tell whether the loader gave the last batch of its pass."""
+        return bool(self._accelerator.gradient_state.end_of_dataloader)
+
+    def _batches(self, is_last: Callable[[], bool]) -> Iterator[Any]:
+        """Yield the batches that are left of a pass; none after the step that `is_last`."""
         place = self._place
-        while place.step < until:
-            used = place.batches
-            for batch in self._pass():
-                yield batch
-                place.batches += 1
-                if self._accelerator.sync_gradients:
-                    self._end(is_last=place.step + 1 == until)
-                if place.step == until:
-                    return
-            if place.batches in (0, used):
-                raise TrainingError(
-                    f"The loader gave no batch for step {place.step + 1} of {until}."
-                )
-            place.passes += 1
-            place.batches = 0
+        used = place.batches
+        for batch in self._pass():
+            yield batch
+            place.batches += 1
+            if self._accelerator.sync_gradients and self._end(is_last=is_last()):
+                return
+        if place.batches in (0, used):
+            raise TrainingError(f"The loader gave no batch for step {place.step + 1}.")
+        place.passes += 1
+        place.batches = 0
 
     def _pass(self) -> Iterator[Any]:
         """Begin a pass over the loader, or go on in the one that was saved."""
@@ -137,8 +169,8 @@ class _Following:
         self._losses.append(loss.detach())
         self._backward(loss, **kwargs)
 
-    def _end(self, *, is_last: bool) -> None:
-        """End a step; save where the attempt wants it."""
+    def _end(self, *, is_last: bool) -> bool:
+        """End a step; save where the attempt wants it. Returns `is_last`."""
         place = self._place
         place.step += 1
         if not self._losses:
@@ -151,6 +183,7 @@ class _Following:
         self._attempt.report(place.step, loss=loss, **self._norms.take())
         if self._attempt.ends(place.step, last=is_last).save:
             self._save()
+        return is_last
 
     def _save(self) -> None:
         place = self._place

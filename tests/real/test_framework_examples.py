@@ -42,6 +42,11 @@ BY_CHANCE = {
         "shuffle=True, collate_fn=lambda rows: [torch.stack([row[0] + torch.rand(2) for row in rows]),"
         " torch.stack([row[1] for row in rows])])",
     ),
+    "accelerate": (
+        "shuffle=True)",
+        "shuffle=True, collate_fn=lambda rows: [torch.stack([row[0] + torch.rand(4) for row in rows]),"
+        " torch.stack([row[1] for row in rows])])",
+    ),
 }
 pytestmark = [pytest.mark.full, pytest.mark.timeout(1800)]
 

@@ -28,6 +28,7 @@ SIZES = {
     "huggingface": {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2},
     "lightning": {"batch_size": 2, "accumulate_grad_batches": 2},
     "accelerate": {"batch_size": 2, "accumulation": 2},
+    "distributed-checkpoint": {"batch_size": 2, "accumulation": 2},
 }
 RATES = {"huggingface": "learning_rate", "lightning": "lr", "accelerate": "lr"}
 # The collators of the examples, and others that make samples by chance.
@@ -90,18 +91,18 @@ def losses(app: App, state: RunState) -> list[dict[int, float]]:
 
 @of_frameworks(*MODULES)
 def test_three_cuts_change_no_loss(app: App, name: str) -> None:
-    folder, sizes = EXAMPLES / name, SIZES.get(name)
+    folder, sizes = EXAMPLES / name, SIZES[name]
     calm = train(app, folder, "calm")
-    drills = ["preempt@7", "sigkill@12", *(["gpu_oom@14"] if sizes else [])]
+    drills = ("preempt@7", "sigkill@12", "gpu_oom@14")
     cut = train(app, folder, "cut", *(f"--drill={drill}" for drill in drills))
-    ends = ["preempted", "unknown", *(["gpu_oom"] if sizes else []), "completed"]
+    ends = ["preempted", "unknown", "gpu_oom", "completed"]
     assert (reasons(calm), reasons(cut)) == (["completed"], ends)
     (undisturbed,) = losses(app, calm)
     assert list(undisturbed) == list(STEPS)
     for line in (each for attempt in curves(app, cut) for each in attempt.values()):
         assert 0.0 < (line.own_s or 0.0) < line.step_s  # by the hooks that `follow` placed
     *before, last = losses(app, cut)
-    for attempt in before if sizes else [*before, last]:
+    for attempt in before:
         assert attempt == {step: undisturbed[step] for step in attempt}
     # The preempted one trained a step past its checkpoint; the one after it died two past its own.
     for attempt_id, resumed_step, compared in ((2, 7, 1), (3, 10, 2)):
@@ -109,13 +110,12 @@ def test_three_cuts_change_no_loss(app: App, name: str) -> None:
         assert (resumed["resumed_from_step"], resumed["inexact"] != []) == (resumed_step, True)
         continuity = resumed["continuity"]
         assert (continuity["agree"], continuity["steps_compared"]) == (True, compared)
-    if sizes:
-        tried = explained("cut/a04")["tried"]
-        assert {each["key"]: each["after"] for each in tried["changes"]} == sizes
-        assert sizes.items() <= tried["config"].items()
-        # The same samples of each step, in halves: by GPT-2's dropout alone they differ.
-        allowed = 0.05 if name == "huggingface" else 1e-5
-        assert last == pytest.approx({step: undisturbed[step] for step in last}, abs=allowed)
+    tried = explained("cut/a04")["tried"]
+    assert {each["key"]: each["after"] for each in tried["changes"]} == sizes
+    assert sizes.items() <= tried["config"].items()
+    # The same samples of each step, in halves: by GPT-2's dropout alone they differ.
+    allowed = 0.05 if name == "huggingface" else 1e-5
+    assert last == pytest.approx({step: undisturbed[step] for step in last}, abs=allowed)
 
 
 @of_frameworks(*RATES)

@@ -30,7 +30,7 @@ WIDE: dict[str, Json] = {
     "global_batch": 8,
 }
 TREES: dict[str, Json] = {"hidden": 256, "layers": 3, "micro_batch": 32, "global_batch": 64}
-FOLDERS: dict[str, Json] = {"seed": 7, "lr": 0.01, "batch_size": 16, "steps": 5}
+FOLDERS: dict[str, Json] = {"seed": 7, "lr": 0.01, "batch_size": 16, "accumulation": 1, "steps": 5}
 BY_FOLDER = EXAMPLES / "frameworks" / "distributed-checkpoint" / "train.py"
 STARTER = Path(starter.__file__)
 SCALED = Path(__file__).with_name("scaled_trainer.py")

@@ -39,9 +39,12 @@ class AppState:
 
 checkpoints = follow(a, {"app": AppState(model, optimizer)})  # +
 for step in range(checkpoints.load() + 1, config["steps"] + 1):
-    features = data[torch.randint(len(data), (config["batch_size"],))]
-    loss = (model(features) - features).square().mean()
-    loss.backward()
+    samples = data[torch.randint(len(data), (config["batch_size"] * config["accumulation"],))]
+    loss = torch.zeros(())
+    for features in samples.split(config["batch_size"]):
+        part = (model(features) - features).square().mean() / config["accumulation"]
+        part.backward()
+        loss += part.detach()
     optimizer.step()
     optimizer.zero_grad()
     checkpoints.save(step, loss=loss, last_step=step == config["steps"])  # +

@@ -6,7 +6,7 @@ import torch
 from checkpoint_manager import CheckpointManager
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
-config = {"steps": 16, "lr": 0.01, "seed": 3, "batch_size": 4}
+config = {"steps": 16, "lr": 0.01, "seed": 3, "batch_size": 4, "accumulation": 1}
 torch.manual_seed(config["seed"])
 data = torch.randn(42, 4)
 model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Dropout(0.2), torch.nn.Linear(8, 4))
@@ -33,9 +33,12 @@ class AppState:
 
 checkpoints = CheckpointManager({"app": AppState(model, optimizer)})
 for step in range(checkpoints.load() + 1, config["steps"] + 1):
-    features = data[torch.randint(len(data), (config["batch_size"],))]
-    loss = (model(features) - features).square().mean()
-    loss.backward()
+    samples = data[torch.randint(len(data), (config["batch_size"] * config["accumulation"],))]
+    loss = torch.zeros(())
+    for features in samples.split(config["batch_size"]):
+        part = (model(features) - features).square().mean() / config["accumulation"]
+        part.backward()
+        loss += part.detach()
     optimizer.step()
     optimizer.zero_grad()
     checkpoints.save(step, last_step=step == config["steps"])

@@ -24,7 +24,7 @@ from tracks_dagster.review.conformance.seen import (
     TrialSeen,
     read_rank,
 )
-from tracks_dagster.review.conformance.trials import interruptions, trials_of
+from tracks_dagster.review.conformance.trials import hangs, interruptions, trials_of
 
 STEPS = range(1, 13)
 RESUMED = 4
@@ -527,3 +527,18 @@ def test_a_run_that_was_over_before_it_was_killed_was_not_tried(
     kind: Kind, attempts: tuple[AttemptSeen, ...], expected: bool
 ) -> None:
     assert trial(*attempts, of=Trial(kind=kind, step=5)).was_missed is expected
+
+
+@pytest.mark.parametrize(
+    ("took_s", "load", "expected"),
+    [
+        (119.0, 0.1, False),
+        (121.0, 0.1, True),
+        (121.0, 5.0, False),  # five processes for each core: 600 s
+        (601.0, 5.0, True),
+    ],
+)
+def test_an_attempt_hangs_later_where_others_use_the_machine(
+    took_s: float, load: float, expected: bool
+) -> None:
+    assert hangs(took_s, limit_s=120.0, load=load) is expected

@@ -63,3 +63,11 @@ def _amid_saves(calm: Mapping[tuple[int, int | None], AttemptSeen]) -> Iterator[
         step = next((each for each in seen.commits if each < seen.last_step), None)
         if step is not None:
             yield Trial(kind=Kind.SAVE, step=step, ranks=ranks, workers=workers)
+
+
+def hangs(took_s: float, *, limit_s: float, load: float) -> bool:
+    """Whether an attempt that has not ended by now hangs.
+
+    limit_s: on a machine that has a core for each process; load: how many share one on this machine.
+    """
+    return took_s > limit_s * max(1.0, load)

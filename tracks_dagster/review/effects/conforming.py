@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -39,7 +40,7 @@ from tracks_dagster.review.conformance.seen import (
     read_rank,
     saved_contents,
 )
-from tracks_dagster.review.conformance.trials import epoch_of, interruptions, trials_of
+from tracks_dagster.review.conformance.trials import epoch_of, hangs, interruptions, trials_of
 from tracks_dagster.stores.journals import read_steps
 from tracks_dagster.track import names
 from tracks_dagster.track.bodies import MANUAL, AttemptOpened
@@ -63,7 +64,7 @@ STEPS_MAX = 6  # at which a shape is interrupted: all that `interruptions` names
 RNG = "rng"  # the member with the random numbers, which ranks show as they use them
 NAMES_MAX = 5  # in a note
 SAVE_POLL_S = 0.002  # to see a save while it is under way
-HANG_TIMES, HANG_S_MIN = 10.0, 120.0  # of a calm run: an attempt that takes longer hangs
+HANG_TIMES, HANG_S_MIN = 10.0, 120.0  # of a calm run: an attempt that takes longer `hangs`
 _OF_OURS = ("journal", "resume", "drill", "cache", "beats")  # in a gang's folder, written by ranks
 
 
@@ -277,11 +278,16 @@ class _Round:
         return seen
 
 
+def load_per_core() -> float:
+    """Return how many processes of this machine wanted a core, for each that it has, in a minute."""
+    return os.getloadavg()[0] / (os.cpu_count() or 1)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trials:
     """What the trials of one project work with. home: theirs alone, with its store in it.
 
-    request: the run, without a fault; grace_s: as GRACE_S.
+    request: the run, without a fault; load: as `load_per_core`; grace_s: as GRACE_S.
     """
 
     world: World
@@ -289,13 +295,14 @@ class Trials:
     request: RunRequest
     monotonic: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
+    load: Callable[[], float] = load_per_core
     grace_s: float = GRACE_S
 
     def run(
         self, trial: Trial, number: int, *, give_up_at: float, attempt_s_max: float
     ) -> TrialSeen:
         """Run a trial to its end; its processes are killed at give_up_at, on the monotonic clock, and
-        once an attempt has taken attempt_s_max, beside the grace of SIGTERM.
+        once an attempt has taken attempt_s_max, beside the grace of SIGTERM, times the load.
 
         Raises InvalidInput where the run cannot be declared so, GangError where it cannot be started.
         """
@@ -396,8 +403,7 @@ class Trials:
     ) -> str:
         """Wait for the gang's end, or kill it amid a save. Return TOO_SLOW or HANG, or nothing."""
         kills_save = trial.kind is Kind.SAVE and ref.attempt_id == 1
-        now = glance_at = self.monotonic()
-        hangs_at = now + limits.attempt_s
+        began = now = glance_at = self.monotonic()
         while True:
             if now >= glance_at:
                 if gangs.glance(ref.run_id, ref.attempt_id).phase is not GangPhase.ALIVE:
@@ -409,7 +415,7 @@ class Trials:
                 return ""
             if now > limits.give_up_at:
                 return TOO_SLOW
-            if now > hangs_at:
+            if hangs(now - began, limit_s=limits.attempt_s, load=self.load()):
                 return HANG
             self.sleep(SAVE_POLL_S if kills_save else POLL_S)
             now = self.monotonic()

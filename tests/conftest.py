@@ -73,7 +73,7 @@ SLOW = (
 settings.register_profile(
     "short", deadline=None, print_blob=True, max_examples=25, derandomize=bool(os.environ.get("CI"))
 )
-settings.register_profile("full", deadline=None, print_blob=True, max_examples=200)
+settings.register_profile("full", deadline=None, print_blob=True, max_examples=100)
 
 
 def pytest_configure(config: pytest.Config) -> None:

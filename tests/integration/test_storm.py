@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 STORM_S_MAX = 2400.0  # signals and recovery together, on a machine that is many times slower
 # With a fresh seed every time. On S3 and Postgres every start and every answer takes longer.
-SIGNALS = {"folder": 50, "s3": 25}
+SIGNALS = {"folder": 30, "s3": 15}
 CALM_S = 2.0  # between signals, on average
 # How long a stopped process stays so: shortly, or so long that it is given up and wakes as a zombie.
 STOPPED_S = ((0.5, 15.0), (0.5, 15.0), (0.5, 15.0), (75.0, 120.0))

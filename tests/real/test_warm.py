@@ -161,6 +161,24 @@ def test_what_would_not_be_the_same_is_refused(
     assert ask(address, replace(start, cwd=str(tmp_path / "other")), tmp_path / "out") is not None
 
 
+def test_one_that_has_woken_the_driver_of_a_gpu_is_not_forked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "script.py").write_text(TELLS)
+    given = dict(os.environ)
+    start = warm.Start(words=["script.py"], cwd=str(tmp_path), environment=given)
+    monkeypatch.setattr(warm, "_DEVICES", (str(tmp_path / "nvidia"),))
+    with (tmp_path / "nvidia0").open("w"):
+        assert warm._refusal(start, given) == "it holds a device"
+    assert warm._refusal(start, given) != "it holds a device"
+
+
+def test_whoever_needs_one_finds_the_one_that_listens(address: Path, start: warm.Start) -> None:
+    before = list(warm._started)
+    assert warm.ensure(address, ["library"], start.environment)
+    assert warm._started == before
+
+
 def test_after_a_change_of_what_is_imported_it_forks_no_more_and_the_next_one_has_it(
     address: Path, start: warm.Start, tmp_path: Path
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 
@@ -41,6 +42,15 @@ def test_a_clean_branch(checkout: Path) -> None:
 def test_a_dirty_tree(checkout: Path) -> None:
     (checkout / "file").write_text("two")
     assert read_code_version(checkout).dirty is True
+
+
+def test_to_read_it_writes_nothing(checkout: Path) -> None:
+    """One that is killed amid a write leaves a lock, which stops every git of the user's."""
+    os.utime(checkout / "file", (1, 1))  # git would note that in its index
+    index = checkout / ".git" / "index"
+    before = index.stat().st_mtime_ns, index.stat().st_ino
+    assert read_code_version(checkout).dirty is False
+    assert (index.stat().st_mtime_ns, index.stat().st_ino) == before
 
 
 def test_a_detached_head_has_a_commit_and_no_branch(checkout: Path) -> None:

@@ -132,7 +132,10 @@ def git(
     folder: Path, index: Path | None, *arguments: str, given: bytes | None = None
 ) -> bytes | None:
     """Return what git prints, or None when it fails or does not answer in time."""
-    environment = {**os.environ, **({} if index is None else {"GIT_INDEX_FILE": str(index)})}
+    # Without locks: one that is killed here would leave its own in the user's checkout.
+    environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}
+    if index is not None:
+        environment["GIT_INDEX_FILE"] = str(index)
     try:
         done = subprocess.run(
             ["git", "-C", str(folder), *arguments],

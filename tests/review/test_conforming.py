@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from tests.examples import example
+from tracks_dagster.attempts.ports import FoundCode
 from tracks_dagster.review.conformance.report import Conformance
 from tracks_dagster.review.conformance.seen import (
     INTERRUPTS,
@@ -16,7 +18,8 @@ from tracks_dagster.review.conformance.seen import (
     Trial,
     TrialSeen,
 )
-from tracks_dagster.review.effects.conforming import HANG_S_MIN, Plan, conform
+from tracks_dagster.review.effects.conforming import HANG_S_MIN, Plan, conform, request_of
+from tracks_dagster.track.bodies import CodeVersion
 
 STEPS = 12
 RUN_S = 3.0
@@ -85,6 +88,23 @@ def certify(trials: Trials, **plan: Any) -> Conformance:
         code_sha256="ab" * 32,
         progress=lambda *_: None,
     )
+
+
+def test_a_trial_has_no_eval_and_ends_on_sigterm_without_a_step_more() -> None:
+    project = replace(example("gpt"), replay_steps=1)
+    assert project.evals
+    found = FoundCode(
+        project=project,
+        archive=b"a tar",
+        folder="/examples/gpt",
+        code=CodeVersion(git_commit=None, branch=None, dirty=None, package_version="0"),
+        code_diff=None,
+    )
+    request = request_of(found, {}, steps=STEPS, owner="tests")
+    assert request.project is not None
+    assert request.project.evals == ()
+    assert request.project.replay_steps == 0
+    assert request.config["steps"] == STEPS
 
 
 def test_an_attempt_that_takes_far_longer_than_an_undisturbed_one_is_bounded() -> None:

@@ -97,8 +97,9 @@ class Plan:
 def request_of(
     found: FoundCode, config: Mapping[str, Json], *, steps: int, owner: str
 ) -> RunRequest:
-    """Return the run that trials repeat: no evals, so many steps where a key of the config has them."""
-    project = replace(found.project, evals=(), promotion=None)
+    """Return the run that trials repeat: no evals, so many steps where a key of the config has them,
+    and after a SIGTERM none that is replayed, which could be the last: each step is compared anyway."""
+    project = replace(found.project, evals=(), promotion=None, replay_steps=0)
     keys = {name: key.default for name, key in project.keys.items()}
     key = key_of({**keys, **config}, project.roles, STEPS)
     return RunRequest(

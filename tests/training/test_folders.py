@@ -330,6 +330,19 @@ def test_a_wish_holds_until_a_folder_is_committed_and_gaps_count(
         assert a.ends(5).trigger is None
 
 
+def test_a_folder_that_comes_late_knows_no_loss_of_a_later_step(
+    run: TrainingRun, tmp_path: Path
+) -> None:
+    with run.joined() as a:
+        a.folder()
+        for step in (1, 2, 3):
+            a.ends(step)
+            a.report(step, loss=1.0 / step)
+        a.commit_folder(2, write(tmp_path / "f", {"file": b"x"}))
+    kept = run.manifest_of(run.final()).members["progress"].values
+    assert kept["recent"] == [[1, 1.0], [2, 0.5]]
+
+
 def test_a_script_that_trains_nothing_did_not_complete(run: TrainingRun, tmp_path: Path) -> None:
     with run.joined() as a:
         a.folder()

@@ -93,10 +93,11 @@ def test_progress_goes_on_as_if_it_had_not_been_stored(
         whole.take(step, {"loss": float(step), "score": score})
     for step, score in enumerate(before, start=1):
         first.take(step, {"loss": float(step), "score": score})
-    second.restore(json.loads(json.dumps(first.to_json())))
+    second.restore(json.loads(json.dumps(first.to_json(len(before)))))
     for step, score in enumerate(after, start=len(before) + 1):
         second.take(step, {"loss": float(step), "score": score})
-    assert second.to_json() == whole.to_json()
+    last = len(before + after)
+    assert second.to_json(last) == whole.to_json(last)
 
 
 def test_only_the_newest_losses_are_kept() -> None:
@@ -109,7 +110,7 @@ def test_only_the_newest_losses_are_kept() -> None:
 def test_the_best_of_another_metric_does_not_count() -> None:
     progress, other = TrainingProgress("loss", "min"), TrainingProgress("score", "max")
     progress.take(1, {"loss": 0.5})
-    other.restore(progress.to_json())
+    other.restore(progress.to_json(1))
     assert other.best is None
 
 

@@ -281,7 +281,7 @@ class FolderSteps:
                 step,
                 trigger,
                 data=self._feed.position(step),
-                progress=self._log.progress,
+                progress=self._log.progress(step),
                 metrics=self._log.metrics if step >= self._reported else {},
                 spent=spent,
             )

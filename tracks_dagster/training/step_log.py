@@ -72,10 +72,9 @@ class StepLog:
         """The best value so far of the metric that the run's retention names; rank 0's counts."""
         return self._progress.best
 
-    @property
-    def progress(self) -> dict[str, Json]:
-        """How training has gone so far, for a checkpoint."""
-        return self._progress.to_json()
+    def progress(self, step: int) -> dict[str, Json]:
+        """Return how training has gone so far, for the checkpoint of that step."""
+        return self._progress.to_json(step)
 
     def restore(self, progress: Mapping[str, Json]) -> None:
         """Take up where `progress` was asked."""
@@ -417,13 +416,13 @@ class TrainingProgress:
         if math.isfinite(value) and (self.best is None or self._is_better(value, self.best.value)):
             self.best = Best(value=value, step=step)
 
-    def to_json(self) -> dict[str, Json]:
-        """Return all of it, for a checkpoint."""
+    def to_json(self, step: int) -> dict[str, Json]:
+        """Return all of it, for the checkpoint of that step: without losses of later ones."""
         return {
             "metric": self.metric,
             "direction": self.direction,
             "best": asdict(self.best) if self.best else None,
-            "recent": [list(each) for each in self._recent],
+            "recent": [list(each) for each in self._recent if each[0] <= step],
         }
 
     def restore(self, stored: Mapping[str, Json]) -> None:

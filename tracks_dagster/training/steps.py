@@ -164,7 +164,7 @@ class Steps:
                 self._done,
                 trigger,
                 data=self._feed.position(self._done),
-                progress=self._log.progress,
+                progress=self._log.progress(self._done),
                 metrics=self._log.metrics,
                 spent=spent,
             )

@@ -216,6 +216,6 @@ def test_the_examples_of_frameworks_pass(
     if find_spec(module) is None:
         pytest.skip(f"{module} is not installed; `./run test --full` installs it")
     project = ROOT / "examples" / "frameworks" / name
-    done = certify(project, tmp_path / "home", sockets, steps_max=2)
+    done = certify(project, tmp_path / "home", sockets)
     assert done.findings == {}
     assert done.is_green, (done.left_out, done.notes)

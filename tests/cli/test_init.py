@@ -88,6 +88,20 @@ def test_it_says_what_a_script_of_ones_own_still_needs(folder: Path, call: Call)
     assert "does not join" not in call("init").stdout
 
 
+def test_a_trainer_that_speaks_by_files_saves_by_itself(folder: Path, call: Call) -> None:
+    (folder / "train.sh").write_text('mv "$half" "$TRACKS_CHECKPOINTS/step-$1"\n')
+    (folder / "train.sh").chmod(0o755)
+    entry = ("--entry", "./train.sh {steps}", "--set", "steps=12")
+    call("init", *entry)
+    assert "\ncheckpoint: folder\n" in (folder / "tracks.yaml").read_text()
+    assert read_project(folder).by_files
+    (folder / "tracks.yaml").unlink()
+    (folder / "train.py").write_text("folder = os.environ['TRACKS_CHECKPOINTS']\n")
+    said = call("init").stdout
+    assert read_project(folder).by_files
+    assert "does not join" not in said
+
+
 def test_on_a_terminal_it_asks_and_takes_what_is_offered(
     folder: Path, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

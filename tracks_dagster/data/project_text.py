@@ -76,7 +76,8 @@ KEYS: Mapping[str, _Key] = {
     "checkpoint": _Key(
         comment=(
             "When a checkpoint is saved; the first of both counts. With replay: 1 a planned stop",
-            "trains a step past it, so that the resume can be compared.",
+            "trains a step past it, so that the resume can be compared. A trainer that publishes",
+            "folders by itself (docs/checkpoints.md) has: checkpoint: folder.",
         ),
         example={"every_steps": 100, "every": "10min"},
     ),

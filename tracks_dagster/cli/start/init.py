@@ -16,11 +16,12 @@ from click.core import ParameterSource
 
 from tracks_dagster.cli.common import as_json, parse_settings, print_answer
 from tracks_dagster.cli.start.init_policy import write_policy
-from tracks_dagster.data.effects.project_file import FILE, parse_project, slug
+from tracks_dagster.data.effects.project_file import FILE, FOLDER, parse_project, slug
 from tracks_dagster.data.project import Project, parse_entry, script_of
 from tracks_dagster.data.project_text import render_project
 from tracks_dagster.data.script_config import ScriptConfig, read_script_config
 from tracks_dagster.retry.policy_text import QUESTIONS
+from tracks_dagster.track import names
 from tracks_dagster.track.effects.settings_file import parse_settings as parse_file
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.records import Json
@@ -161,9 +162,10 @@ def _write_project(given: _Given, *, is_asking: bool, as_json: bool) -> None:
         )
     is_starter = given.entry is None and _has_no_code(folder)
     words = _entry(folder, given.entry, is_starter=is_starter, is_asking=is_asking)
+    publishes = not is_starter and _publishes(folder, words)
     if is_asking:
-        given = _with_replies(given)
-    values = _values(given, words, is_starter=is_starter)
+        given = _with_replies(given, publishes=publishes)
+    values = _values(given, words, is_starter=is_starter, publishes=publishes)
     project = _write(folder, render_project(values), is_starter=is_starter)
     written = [FILE, *([SCRIPT] if is_starter else [])]
     facts = {"folder": str(folder.absolute()), "written": written, **values}
@@ -183,23 +185,26 @@ def _check_free(folder: Path) -> None:
         raise InvalidInput(f"{folder} is no folder; name the one of your project.")
 
 
-def _with_replies(given: _Given) -> _Given:
-    """Return it with what a person at the terminal answers."""
+def _with_replies(given: _Given, *, publishes: bool) -> _Given:
+    """Return it with what a person at the terminal answers. publishes: as `_publishes`."""
     dataset = given.dataset or _ask("Dataset that runs get a snapshot of (none: empty)", "") or None
     ranks = given.ranks or click.prompt("Ranks, one device each", 1, type=int, err=True)
-    every_steps = given.every_steps or click.prompt(
-        "Save every so many steps", EVERY_STEPS, type=int, err=True
-    )
+    every_steps = given.every_steps
+    if every_steps is None and not publishes:
+        every_steps = click.prompt("Save every so many steps", EVERY_STEPS, type=int, err=True)
     return replace(given, dataset=dataset, ranks=ranks, every_steps=every_steps)
 
 
-def _values(given: _Given, words: tuple[str, ...], *, is_starter: bool) -> dict[str, Json]:
-    """Return the file's values; words: of the entry."""
+def _values(
+    given: _Given, words: tuple[str, ...], *, is_starter: bool, publishes: bool
+) -> dict[str, Json]:
+    """Return the file's values; words: of the entry; publishes: as `_publishes`."""
     found = _script_config(given.folder, words, is_starter=is_starter)
     settings = parse_settings(given.settings)
     if given.config is not None and settings:
         raise InvalidInput("--config and --set both give the config's keys; give one of them.")
     is_own = given.config is not None  # a config file of one's own
+    has_cadence = given.every_steps is not None or given.every_s is not None
     return {
         "version": 1,
         "name": given.name or _default_name(given.folder),
@@ -209,11 +214,18 @@ def _values(given: _Given, words: tuple[str, ...], *, is_starter: bool) -> dict[
         "dataset": given.dataset,
         "ranks": 1 if given.ranks is None else given.ranks,
         "device": given.device or "cpu",
-        "checkpoint": _cadence(given.every_steps, given.every_s),
+        "checkpoint": FOLDER
+        if publishes and not has_cadence
+        else _cadence(given.every_steps, given.every_s),
         "evals": {"quality": SCRIPT} if is_starter else None,
         "promotion": STARTER_PROMOTION if is_starter else None,
         "python": given.python,
     }
+
+
+def _publishes(folder: Path, words: tuple[str, ...]) -> bool:
+    """Whether a file of the entry names the variable of a trainer that publishes its checkpoints."""
+    return any(names.ENV_CHECKPOINTS in _source(folder / each) for each in words)
 
 
 def _as_text(words: tuple[str, ...]) -> str:
@@ -367,5 +379,7 @@ def _missing(folder: Path, project: Project) -> Iterator[str]:
         if project.keys and role not in project.roles:
             yield f"No key means {role}, so {why}: name yours in {FILE}, keys: {{{role}: KEY}}."
     script = script_of(project.entry)
-    if script is not None and script.suffix == ".py" and PACKAGE not in _source(folder / script):
+    if project.by_files or script is None or script.suffix != ".py":
+        return
+    if PACKAGE not in _source(folder / script):
         yield f"{script} does not join an attempt yet: docs/join.md shows which lines it needs."

@@ -90,7 +90,7 @@ def reserve(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanContext:
-    """By which policy a plan is made, when, and what was used of late."""
+    """The policy of a plan, the time it is made at, and what was used recently."""
 
     policy: SchedulingPolicy
     now_s: float

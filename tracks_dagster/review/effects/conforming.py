@@ -303,18 +303,18 @@ class Trials:
         self, trial: Trial, number: int, *, give_up_at: float, attempt_s_max: float
     ) -> TrialSeen:
         """Run a trial to its end; its processes are killed at give_up_at, on the monotonic clock, and
-        once an attempt has taken attempt_s_max, beside the grace of SIGTERM, times the load.
+        once an attempt has taken attempt_s_max, the one that gets SIGTERM beside its grace, times the
+        load.
 
         Raises InvalidInput where the run cannot be declared so, GangError where it cannot be started.
         """
         began = self.monotonic()
         run_id = f"conform-{number:03d}"
         declare(self.world.tracks, self._request(trial, run_id))
-        limits = _Limits(
-            give_up_at=give_up_at,
-            attempt_s=attempt_s_max + (self.grace_s if trial.kind is Kind.SIGTERM else 0.0),
-        )
-        seen = [self._attempt(trial, run_id, 1, limits)]
+        limits = _Limits(give_up_at=give_up_at, attempt_s=attempt_s_max)
+        grace_s = self.grace_s if trial.kind is Kind.SIGTERM else 0.0
+        first = replace(limits, attempt_s=attempt_s_max + grace_s)
+        seen = [self._attempt(trial, run_id, 1, first)]
         if trial.kind in INTERRUPTS and seen[0].reason not in (COMPLETED, TOO_SLOW):
             self._open_next(run_id)
             seen.append(self._attempt(trial, run_id, 2, limits))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import functools
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -77,7 +78,13 @@ settings.register_profile("full", deadline=None, print_blob=True, max_examples=1
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Draw few examples, and in `./run test --full` many fresh ones."""
+    """Draw few examples, and in `./run test --full` many fresh ones; let SIGINT end the tests.
+
+    Started in the background of a script a process ignores SIGINT. Dagster gives SIGTERM what SIGINT
+    has, so that once a test has used Dagster nothing that tests start would end by SIGTERM.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     settings.load_profile("short" if "not full" in config.option.markexpr else "full")
 
 

@@ -81,18 +81,6 @@ def launcher(
     warm._started.clear()
 
 
-@pytest.fixture
-def sigterm_ends() -> Iterator[None]:
-    """As in a parent's own process: ranks inherit no ignored SIGTERM.
-
-    Started in the background of a script, a process ignores SIGINT, and Dagster, where a test has used
-    it in this process, then lets SIGTERM be ignored as well.
-    """
-    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    yield
-    signal.signal(signal.SIGTERM, before)
-
-
 def test_every_exit_code_and_signal_of_the_ranks_is_seen(launcher: LocalLauncher) -> None:
     script = """
 import os, signal
@@ -363,7 +351,6 @@ def test_ranks_that_end_while_they_are_asked_to_drain_are_no_error(
     assert asked == [signal.SIGTERM]
 
 
-@pytest.mark.usefixtures("sigterm_ends")
 def test_a_parent_told_to_end_before_its_ranks_began_lets_none_train_on(tmp_path: Path) -> None:
     laid_out(tmp_path, SAVES_ON_SIGTERM)
     gang = gang_parent.Gang(tmp_path, spec(SAVES_ON_SIGTERM, ranks=2))
@@ -374,7 +361,6 @@ def test_a_parent_told_to_end_before_its_ranks_began_lets_none_train_on(tmp_path
     assert [rank["signal"] for rank in written["ranks"]] != [signal.SIGKILL, signal.SIGKILL]
 
 
-@pytest.mark.usefixtures("sigterm_ends")
 def test_a_start_that_takes_longer_than_the_grace_leaves_the_ranks_all_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,6 +14,7 @@ import sys
 import threading
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from resources.plain_imports import import_plain
 from resources.run_process import DEFINITIONS, IMPORTED
@@ -59,9 +60,37 @@ def serve(address: Path) -> None:
     """Be Dagster's code server at that address."""
     from dagster._cli.api import api_cli
 
+    keep_instance()
     options = ["--socket", str(address), "-m", DEFINITIONS, "--location-name", LOCATION]
     options += ["--lazy-load-user-code", "--use-python-environment-entry-point"]
     api_cli(["grpc", *options, "--log-level", "warning"], standalone_mode=False)
+
+
+def keep_instance() -> None:
+    """Let every tick have the instance of the first one, as the daemon's threads share theirs.
+
+    Dagster opens one for each tick, and reads all migrations of its storage for it: that was three
+    quarters of the tick. An instance of another home is opened and closed as ever.
+    """
+    from dagster import DagsterInstance
+
+    open_instance, dispose = DagsterInstance.from_ref, DagsterInstance.dispose
+    lock = threading.Lock()
+    kept: list[DagsterInstance] = []
+
+    def from_ref(ref: Any) -> DagsterInstance:
+        with lock:
+            if not kept:
+                kept.append(open_instance(ref))
+        return kept[0] if kept[0].get_ref() == ref else open_instance(ref)
+
+    def dispose_others(instance: DagsterInstance) -> None:
+        if instance not in kept:
+            dispose(instance)
+
+    patched: Any = DagsterInstance  # both are replaced for this process
+    patched.from_ref = staticmethod(from_ref)
+    patched.dispose = dispose_others
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -123,3 +124,31 @@ def test_it_ends_with_the_process_that_started_it(folder: Path) -> None:
     os.spawnv(os.P_WAIT, sys.executable, [sys.executable, "-c", starts])
     [pid] = pids(folder)
     wait_for(lambda: find_process(pid) is None)
+
+
+SHARES = """
+import sys
+from dagster import DagsterInstance
+from dagster._core.instance.ref import InstanceRef
+from resources.code_server import keep_instance
+keep_instance()
+mine, other = (InstanceRef.from_dir(folder) for folder in sys.argv[1:])
+with DagsterInstance.from_ref(mine) as first:
+    pass
+with DagsterInstance.from_ref(mine) as again:
+    assert again is first
+with DagsterInstance.from_ref(other) as strange:
+    assert strange is not first
+    strange.add_dynamic_partitions("there", ["a"])
+assert not again.get_dynamic_partitions("there")
+"""
+
+
+def test_ticks_share_one_instance_of_dagster_and_another_homes_is_its_own(tmp_path: Path) -> None:
+    folders = [tmp_path / "mine", tmp_path / "other"]
+    for folder in folders:
+        folder.mkdir()
+    done = subprocess.run(
+        [sys.executable, "-c", SHARES, *map(str, folders)], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr

@@ -120,7 +120,7 @@ class ProcessRunLauncher(RunLauncher, ConfigurableClass):
             )
             return False
         self._instance.report_run_canceling(run)
-        process = _process_of(self._instance, run)
+        process = find_run_process(self._instance, run)
         if process is not None:
             with suppress(ProcessLookupError):
                 os.kill(process.pid, signal.SIGTERM)
@@ -135,12 +135,12 @@ class ProcessRunLauncher(RunLauncher, ConfigurableClass):
         """Look whether the run's process lives."""
         if runs_in_own_process(self._instance, run):
             return health_in_own_process(self._instance, run)
-        if _process_of(self._instance, run) is not None:
+        if find_run_process(self._instance, run) is not None:
             return CheckRunHealthResult(WorkerStatus.RUNNING)
         return CheckRunHealthResult(WorkerStatus.NOT_FOUND, "Its process is gone.")
 
 
-def _process_of(instance: DagsterInstance, run: DagsterRun) -> Process | None:
+def find_run_process(instance: DagsterInstance, run: DagsterRun) -> Process | None:
     """Return the living process that the run recorded as its own; None where none lives."""
     events = instance.get_records_for_run(
         run.run_id, of_type=DagsterEventType.ENGINE_EVENT, limit=EVENTS_MAX, ascending=False

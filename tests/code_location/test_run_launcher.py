@@ -160,7 +160,7 @@ def test_a_run_is_a_process_whose_death_is_recorded_at_once_and_which_a_person_c
     killed, cancelled = (launch(instance, launcher, "sleeps") for _ in range(2))
     for run in (killed, cancelled):
         wait_for(instance, run, DagsterRunStatus.STARTED)
-    process = run_launcher._process_of(instance, killed)
+    process = run_launcher.find_run_process(instance, killed)
     assert process is not None
     os.kill(process.pid, signal.SIGKILL)
     assert launcher.terminate(cancelled.run_id)

@@ -14,7 +14,6 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import islice, pairwise
@@ -22,7 +21,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from dagster import DagsterInstance, DagsterRunStatus, RunsFilter
 
+from resources.run_launcher import find_run_process
 from tests.integration.homes import COMMAND_S_MAX, Home, embedded, outcome, wait_for
 from tests.integration.test_storm import POLICY as NEVER_REFUSES
 from tracks_dagster.wiring import open_dagster_home
@@ -79,12 +80,13 @@ def test_two_devices_are_shared_by_all_and_held_by_one_at_a_time(tmp_path: Path)
         commands[PAIR] = started(home, folder, PAIR, "--class", "distributed", "--ranks", "2")
         wait_for(lambda: all(home.line(run_id) is not None for run_id in commands))
         killed = kill_ten(home, rng)
-        wait_for(lambda: any(held_by_sweeps(home)) and has_committed(home))
+        wait_for(lambda: len(held_by_sweeps(home)) == DEVICES and has_committed(home))
         commands[URGENT] = started(home, folder, URGENT, "--class", "urgent", "--ranks", "2")
         for run_id, command in commands.items():
             assert outcome(command)["state"] == "succeeded", run_id
     print(f"killed: {killed}")
     assert len(killed) == KILLS
+    assert len(set(killed)) > 1, "only one kind of process was killed"
 
     store = tmp_path / "home" / "store"
     runs = {run_id: read_track(store / "runs" / run_id) for run_id in commands}
@@ -148,7 +150,7 @@ def kill_ten(home: Home, rng: random.Random) -> list[str]:
 
 
 def kill_one(home: Home, rng: random.Random) -> str | None:
-    """Kill the daemon, a supervisor or an eval's worker; the commands bring a daemon back.
+    """Kill the daemon, or the worker of an attempt or an eval; the commands bring a daemon back.
 
     Return None where there was nothing to kill, or it ended by itself.
     """
@@ -165,20 +167,19 @@ def kill_one(home: Home, rng: random.Random) -> str | None:
 
 
 def processes(home: Home) -> Iterator[tuple[int, str]]:
-    """Every process that decides or supervises for this home; no gang, and no command of a person."""
-    mine = str(home.settings.home).encode()
-    daemon = open_dagster_home(home.settings).find_daemon()
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit() or int(entry.name) == os.getpid():
-            continue
-        with suppress(OSError):
-            command = (entry / "cmdline").read_bytes()
-            if mine not in (entry / "environ").read_bytes() + command:
-                continue
-            if b"execute_run" in command or b"training.evaluate" in command:
-                yield int(entry.name), "worker"
-            elif daemon is not None and int(entry.name) == daemon.pid:
-                yield int(entry.name), "daemon"
+    """Every process that decides or supervises for this home; no gang, and no command of a person.
+
+    A run worker is forked and keeps the code server's command line: only its run says which it is.
+    """
+    dagster_home = open_dagster_home(home.settings)
+    daemon = dagster_home.find_daemon()
+    if daemon is not None:
+        yield daemon.pid, "daemon"
+    with DagsterInstance.from_config(dagster_home.environment["DAGSTER_HOME"]) as instance:
+        for run in instance.get_runs(filters=RunsFilter(statuses=[DagsterRunStatus.STARTED])):
+            process = find_run_process(instance, run)
+            if process is not None:
+                yield process.pid, run.job_name
 
 
 def held_by_sweeps(home: Home) -> list[str]:

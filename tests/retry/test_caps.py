@@ -61,6 +61,36 @@ def test_an_open_attempt_with_leased_devices_costs_from_its_claim_on() -> None:
     assert cost_of(history.state, PRICES, minute).amount == pytest.approx(1.12)
 
 
+def test_a_cap_that_an_attempt_reached_is_reached_after_its_end() -> None:
+    """Its record counts from its placement on; it had its devices a minute before."""
+    held = HeldDevices(pool="local/box", seq=4, devices=("GPU-0", "GPU-1"), why="free")
+    history = run(max_cost=1.5).open().supervise(held=held)
+    claimed_at = history.records[-1].at
+    history.at += timedelta(seconds=60)
+    history.place()
+    placed_at = history.state.attempts[-1].placed_at
+    assert placed_at is not None
+    late = claimed_at + timedelta(seconds=250)
+    assert over_run_cap(history.state, PRICES, late) is not None
+    trained_s = (late - placed_at).total_seconds()
+    history.stop(BUDGET).end("budget_exhausted", device_seconds=2 * trained_s)
+    assert over_run_cap(history.state, PRICES, late) is not None
+
+
+def test_one_that_ended_before_its_placement_costs_from_its_claim_to_its_end() -> None:
+    held = HeldDevices(pool="local/box", seq=4, devices=("GPU-0", "GPU-1"), why="free")
+    history = run().open().supervise(held=held)
+    history.at += timedelta(seconds=60)
+    history.end("preempted", device_seconds=0.0)
+    ended_at = history.state.attempts[-1].ended_at
+    claimed_at = history.state.attempts[-1].claimed_at
+    assert ended_at is not None
+    assert claimed_at is not None
+    cost = 1.0 + 2 * (ended_at - claimed_at).total_seconds() / 1000
+    assert cost_of(history.state, PRICES, history.at).amount == pytest.approx(cost)
+    assert cost > 1.1
+
+
 def test_the_time_of_a_stage_counts_from_the_placement_on_as_the_record_of_the_end_does() -> None:
     held = HeldDevices(pool="local/box", seq=4, devices=("GPU-0", "GPU-1"), why="free")
     history = History().declare(max_device_s=300.0, stage="smoke").open().supervise(held=held)

@@ -58,10 +58,13 @@ class Cost:
 
 
 def cost_of(state: RunState, prices: Prices, now: datetime) -> Cost:
-    """Return what all attempts cost by `now`."""
+    """Return what all attempts cost by `now`, each from when it was given its devices.
+
+    The record of an end counts from the placement on, so that what was before it is added.
+    """
     amount = unpriced_s = 0.0
     for attempt in state.attempts:
-        seconds = _device_s(attempt, now, attempt.claimed_at or attempt.placed_at)
+        seconds = _waited_s(attempt, now) + _device_s(attempt, now, attempt.placed_at)
         price = prices.of(accelerator_of(attempt), attempt.opened.compute.device_class)
         if price is None:
             unpriced_s += seconds
@@ -149,6 +152,14 @@ def _day_caps(
     if owner is not None:
         of_owner = spent(usage.money_by_owner, declared.owner)
         yield f"owner {declared.owner}", owner.money_per_day, of_owner
+
+
+def _waited_s(attempt: AttemptState, now: datetime) -> float:
+    """Return the device seconds from its claim of devices until it was placed on them."""
+    until = attempt.placed_at or attempt.ended_at or now
+    if attempt.claimed_at is None:
+        return 0.0
+    return _ranks(attempt) * max(0.0, (min(until, now) - attempt.claimed_at).total_seconds())
 
 
 def _device_s(attempt: AttemptState, now: datetime, began_at: datetime | None) -> float:

@@ -174,7 +174,7 @@ def _supervise(
     it.
     """
     run_id, attempt_id = parse_attempt_key(context.partition_key)
-    ref = AttemptRef(run_id=run_id, attempt_id=attempt_id)
+    ref = AttemptRef(run_id, attempt_id)
     _, attempt = find_attempt(app.tracks, ref)
     launcher = attempt.opened.compute.launcher
     devices = None

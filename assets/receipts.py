@@ -56,7 +56,7 @@ def receipts(
     """Read the receipt of one attempt that ended."""
     try:
         run_id, attempt_id = parse_attempt_key(context.partition_key)
-        _, attempt = find_attempt(app.tracks, AttemptRef(run_id=run_id, attempt_id=attempt_id))
+        _, attempt = find_attempt(app.tracks, AttemptRef(run_id, attempt_id))
     except InvalidInput as error:
         raise Failure(str(error), allow_retries=False) from error
     if attempt.reason is None:

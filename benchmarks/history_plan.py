@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from random import Random
 
 from benchmarks.history_ends import draw_end
+from tracks_dagster.track.names import AttemptRef
 from tracks_dagster.track.records import sha256_hex
 from tracks_dagster.track.states.checkpoints import CheckpointRef, object_prefix
 
@@ -169,7 +170,7 @@ def launch_id(index: int, attempt_id: int) -> str:
 
 def checkpoint_ref(run_id: str, index: int, attempt_id: int, step: int) -> CheckpointRef:
     """Return the reference of the checkpoint that an attempt committed at `step`."""
-    prefix = object_prefix(run_id, attempt_id, launch_id(index, attempt_id), step)
+    prefix = object_prefix(AttemptRef(run_id, attempt_id), launch_id(index, attempt_id), step)
     return CheckpointRef(run_id, attempt_id, step, prefix, sha256_hex(prefix.encode()))
 
 

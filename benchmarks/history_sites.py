@@ -45,6 +45,7 @@ from tracks_dagster.ledger.effects.projector import Projector
 from tracks_dagster.ledger.ports import Cursor, Ledger, Row
 from tracks_dagster.stores import open_store
 from tracks_dagster.stores.journals import journal_prefix
+from tracks_dagster.track.names import AttemptRef
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Json, canonical_json, format_time, sha256_hex
 from tracks_dagster.track.track import log_key
@@ -202,7 +203,7 @@ def _write(path: Path, data: bytes) -> None:
 def _journal(run: RunPlan, attempt: AttemptPlan) -> tuple[str, bytes]:
     """Return the one segment of an attempt's journal: its last steps, and a heartbeat."""
     prefix = journal_prefix(
-        run.run_id, attempt.attempt_id, launch_id(run.index, attempt.attempt_id), 0
+        AttemptRef(run.run_id, attempt.attempt_id), launch_id(run.index, attempt.attempt_id), 0
     )
     heartbeat = {"kind": "heartbeat", "t": at(run, attempt.ended_s), "step": attempt.last_step}
     lines = [*_steps(run, attempt), heartbeat]

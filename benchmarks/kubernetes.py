@@ -29,6 +29,7 @@ from benchmarks.kubernetes_meter import Passed
 from tests.kubernetes.double.kube_double import kube_double
 from tracks_dagster.kubernetes.effects.change_stream import WATCH_S_MAX, WATCH_S_MIN
 from tracks_dagster.kubernetes.effects.launcher import KubernetesLauncher
+from tracks_dagster.track.names import AttemptRef
 
 Figures = dict[str, float]
 MIB = 1024 * 1024
@@ -180,7 +181,7 @@ def _sensors(world: World, launcher: KubernetesLauncher, gangs: list[Gang]) -> F
     """Return what one tick of a sensor, and one sweep, ask for all gangs."""
     before = world.door.passed()
     for gang in gangs:
-        launcher.glance(gang.run_id, 1)
+        launcher.glance(AttemptRef(gang.run_id, 1))
     glanced = world.door.passed().since(before)
     before = world.door.passed()
     standing = launcher.standing()

@@ -31,7 +31,7 @@ from tracks_dagster.kubernetes.settings import ClusterSettings
 from tracks_dagster.reasons.hangs import Beat, Phase
 from tracks_dagster.stores import open_store
 from tracks_dagster.track.bodies import ComputeRequest
-from tracks_dagster.track.names import KUBERNETES
+from tracks_dagster.track.names import KUBERNETES, AttemptRef
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.text.redact import redact
 from tracks_dagster.wiring import utc_now
@@ -130,16 +130,18 @@ class World:
                 index=index,
                 ranks=tuple(Beat(rank=r, phase=Phase.EVALUATING, step=1, count=1) for r in ranks),
             )
-            self.store.put(beat_key(gang.run_id, 1, pod["metadata"]["uid"]), encode_beat(beat))
+            self.store.put(
+                beat_key(AttemptRef(gang.run_id, 1), pod["metadata"]["uid"]), encode_beat(beat)
+            )
 
     def running(self, gang: Gang) -> list[Any]:
         """Return the pods of a gang that run."""
-        pods, _ = self.kube.objects.all("pods", ("job-name", job_name(gang.run_id, 1)))
+        pods, _ = self.kube.objects.all("pods", ("job-name", job_name(AttemptRef(gang.run_id, 1))))
         return [pod for pod in pods if pod["status"].get("phase") == "Running"]
 
     def left(self, gangs: Sequence[Gang]) -> int:
         """Return how many objects of these gangs the API server still has."""
-        names = [job_name(gang.run_id, 1) for gang in gangs]
+        names = [job_name(AttemptRef(gang.run_id, 1)) for gang in gangs]
         objects = self.kube.objects
         count = sum(len(objects.all("pods", ("job-name", name))[0]) for name in names)
         for resource in ("jobs.batch", "services"):

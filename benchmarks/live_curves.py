@@ -24,6 +24,7 @@ from tracks_dagster.settings import Settings
 from tracks_dagster.stores import open_store
 from tracks_dagster.stores.journal_columns import FORMAT, ColumnsWriter
 from tracks_dagster.stores.journals import journal_prefix
+from tracks_dagster.track.names import AttemptRef
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import format_time
 from tracks_dagster.training.journal import SEGMENT_BYTES_MAX
@@ -173,7 +174,7 @@ def _make(store: ObjectStore, steps: int) -> None:
 def _ship(store: ObjectStore, history: History, lines: Iterator[bytes]) -> None:
     """Store a journal in segments, as `training.journal` does."""
     number = len(history.state.attempts)
-    prefix = journal_prefix(RUN_ID, number, history.launch_id, 0)
+    prefix = journal_prefix(AttemptRef(RUN_ID, number), history.launch_id, 0)
     columns = ColumnsWriter(store, journal=prefix)
     offset, some = 0, bytearray()
 

@@ -35,6 +35,7 @@ from tracks_dagster.holds.effects.stops import request_stop
 from tracks_dagster.settings import Settings
 from tracks_dagster.stores.journals import last_step, read_steps
 from tracks_dagster.track import names
+from tracks_dagster.track.names import AttemptRef
 from tracks_dagster.track.records import Json, parse_time
 from tracks_dagster.track.states.run_state import AttemptState
 from tracks_dagster.wiring import App, build, open_dagster_home
@@ -93,7 +94,7 @@ def _round(app: App, code: FoundCode, run_id: str) -> dict[str, float]:
     finally:  # also of one that SIGTERM ends: the folder of the gang is removed next
         request_stop(app.tracks, run_id, by="bench", why="It was measured.", mode="stop")
         newest = app.tracks.run(run_id).attempts[-1].attempt_id
-        app.launcher_of(names.LOCAL).kill(run_id, newest)
+        app.launcher_of(names.LOCAL).kill(AttemptRef(run_id, newest))
         _wait(run_id, "its end", lambda: _is_over(app, run_id) or None)
 
 
@@ -102,7 +103,7 @@ def _trained(app: App, run_id: str) -> AttemptState | None:
     attempt = app.tracks.run(run_id).attempts[0]
     if attempt.placed is None:
         return None
-    newest = last_step(app.store, run_id, 1, attempt.placed.launch_id)
+    newest = last_step(app.store, AttemptRef(run_id, 1), attempt.placed.launch_id)
     return attempt if newest is not None and newest.step >= KILL_FROM_STEP else None
 
 
@@ -123,7 +124,7 @@ def _back(app: App, run_id: str) -> AttemptState | None:
     second = app.tracks.run(run_id).attempt(2)
     if second is None or second.placed is None or second.restored_at is None:
         return None
-    steps = last_step(app.store, run_id, 2, second.placed.launch_id)
+    steps = last_step(app.store, AttemptRef(run_id, 2), second.placed.launch_id)
     return second if steps is not None else None
 
 
@@ -132,7 +133,7 @@ def _parts(app: App, run_id: str, killed_at: datetime, second: AttemptState) -> 
     assert first.ended is not None
     assert first.ended.finished_at is not None
     assert second.placed is not None
-    steps = read_steps(app.store, run_id, 2, second.placed.launch_id)
+    steps = read_steps(app.store, AttemptRef(run_id, 2), second.placed.launch_id)
     times = [
         killed_at,
         parse_time(first.ended.finished_at),

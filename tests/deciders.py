@@ -110,7 +110,7 @@ def closed(
     **fields: Any,
 ) -> AttemptState:
     """Close an attempt by what its gang's report says."""
-    ref = AttemptRef(run_id=run_id, attempt_id=attempt_id)
+    ref = AttemptRef(run_id, attempt_id)
     return close_attempt(world_of(tracks, **fields), gangs, ref, by=by, problem=problem)
 
 

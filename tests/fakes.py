@@ -18,6 +18,7 @@ from tracks_dagster.reasons.evidence import RankEnd
 from tracks_dagster.reasons.hangs import StackDump
 from tracks_dagster.track.bodies import RankPlace
 from tracks_dagster.track.errors import GangError, GangUnreachable, OutcomeUnknown, StoreUnavailable
+from tracks_dagster.track.names import AttemptRef
 from tracks_dagster.track.ports import LEFTOVER_AGE_S, ObjectStore, check_key
 from tracks_dagster.track.records import Json
 
@@ -270,32 +271,34 @@ class FakeGangs:
         self.reports[key] = GangReport(phase=GangPhase.ALIVE, ranks=ranks, where=self.node)
         return True
 
-    def glance(self, run_id: str, attempt_id: int) -> GangReport:
-        return self.observe(run_id, attempt_id)
+    def glance(self, ref: AttemptRef) -> GangReport:
+        return self.observe(ref)
 
-    def observe(self, run_id: str, attempt_id: int) -> GangReport:
+    def observe(self, ref: AttemptRef) -> GangReport:
         never = GangReport(phase=GangPhase.NEVER_STARTED, where=self.node)
-        return self.reports.get((run_id, attempt_id), never)
+        return self.reports.get((ref.run_id, ref.attempt_id), never)
 
-    def drain(self, run_id: str, attempt_id: int, *, grace_s: float) -> None:
-        self.calls.append(("drain", run_id, attempt_id))
+    def drain(self, ref: AttemptRef, *, grace_s: float) -> None:
+        self.calls.append(("drain", ref.run_id, ref.attempt_id))
 
-    def ask_to_save(self, run_id: str, attempt_id: int, place: RankPlace) -> bool:
+    def ask_to_save(self, ref: AttemptRef, place: RankPlace) -> bool:
         self.asked_to_save.append(place)
         return self.listens
 
-    def dump_stacks(self, run_id: str, attempt_id: int) -> tuple[StackDump, ...]:
-        self.calls.append(("dump_stacks", run_id, attempt_id))
+    def dump_stacks(self, ref: AttemptRef) -> tuple[StackDump, ...]:
+        self.calls.append(("dump_stacks", ref.run_id, ref.attempt_id))
         return self.dumps
 
-    def kill(self, run_id: str, attempt_id: int) -> None:
-        self.calls.append(("kill", run_id, attempt_id))
-        report = self.reports.get((run_id, attempt_id))
+    def kill(self, ref: AttemptRef) -> None:
+        self.calls.append(("kill", ref.run_id, ref.attempt_id))
+        report = self.reports.get((ref.run_id, ref.attempt_id))
         if report is not None and report.phase is GangPhase.ALIVE:
-            self.end(run_id, attempt_id, *(RankEnd(rank=r.rank, signal=9) for r in report.ranks))
+            self.end(
+                ref.run_id, ref.attempt_id, *(RankEnd(rank=r.rank, signal=9) for r in report.ranks)
+            )
 
-    def ship(self, run_id: str, attempt_id: int, store: ObjectStore) -> None:
-        self.calls.append(("ship", run_id, attempt_id))
+    def ship(self, ref: AttemptRef, store: ObjectStore) -> None:
+        self.calls.append(("ship", ref.run_id, ref.attempt_id))
 
     def end(self, run_id: str, attempt_id: int, *ends: RankEnd) -> None:
         """Let the gang be gone, its ranks ended as `ends` say; what had ended before stays."""

@@ -28,6 +28,7 @@ from tracks_dagster.track.bodies import (
     SourceDecision,
 )
 from tracks_dagster.track.body_json import to_json
+from tracks_dagster.track.names import AttemptRef
 from tracks_dagster.track.placement import places_key
 from tracks_dagster.track.records import Draft, Kind, format_time, seal, sha256_hex
 from tracks_dagster.track.states.dataset_state import checks_key, manifest_key
@@ -121,7 +122,7 @@ def make_world(story: Story, store: FakeObjectStore, ledger_file: Path) -> World
     store.put(code_diff_key(LARGE, sha256_hex(DIFF)), DIFF)
     large = History(LARGE).declare(code=code, **data).open()
     large.place(places_sha256=sha256_hex(PLACES))
-    store.put(places_key(LARGE, 1, "launch-1", sha256_hex(PLACES)), PLACES)
+    store.put(places_key(AttemptRef(LARGE, 1), "launch-1", sha256_hex(PLACES)), PLACES)
     store.put(packages_key(LARGE, sha256_hex(PACKAGES)), PACKAGES)
     pool = PoolHistory().strike("node-1")
     for each in (history, branch, large, pool, _own_files(store)):

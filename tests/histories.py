@@ -38,6 +38,7 @@ from tracks_dagster.track.bodies import (
     StopRequested,
 )
 from tracks_dagster.track.body_json import to_json
+from tracks_dagster.track.names import AttemptRef
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Draft, Kind, Record, format_time, parse, seal, sha256_hex
 from tracks_dagster.track.states import dataset_state, run_fold
@@ -143,7 +144,7 @@ class History(Grown):
 
     def commit(self, step: int, **changes: Any) -> Self:
         """`checkpoint_committed` of `step` by the newest attempt's launch."""
-        prefix = object_prefix(self.run_id, self._newest, self.launch_id, step)
+        prefix = object_prefix(AttemptRef(self.run_id, self._newest), self.launch_id, step)
         fields: dict[str, Any] = {
             "launch_id": self.launch_id,
             "ref": CheckpointRef(

@@ -16,6 +16,7 @@ from tests.bodies import CONFIG
 from tests.histories import History
 from tracks_dagster.stores.journals import journal_prefix
 from tracks_dagster.track.bodies import ComputeRequest, ConfigChange, RankPlace
+from tracks_dagster.track.names import AttemptRef
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Json, format_time
 
@@ -95,7 +96,7 @@ class LiveRun:
         for step in steps:
             for line in self._lines(step, slow=slow):
                 self._bytes += json.dumps(line).encode() + b"\n"
-        prefix = journal_prefix(self.run_id, number, self.history.launch_id, 0)
+        prefix = journal_prefix(AttemptRef(self.run_id, number), self.history.launch_id, 0)
         self.store.put(f"{prefix}{0:012d}.jsonl", self._bytes)
 
     def _lines(self, step: int, *, slow: bool) -> Iterable[dict[str, Json]]:

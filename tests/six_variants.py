@@ -24,6 +24,7 @@ from tracks_dagster.recovery.effects.triage import Sources
 from tracks_dagster.scheduling.policy import SchedulingPolicy
 from tracks_dagster.stores.journals import journal_prefix
 from tracks_dagster.track.bodies import CodeVersion, ComputeRequest
+from tracks_dagster.track.names import AttemptRef
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Json, format_time
 
@@ -127,7 +128,7 @@ def _interrupted(store: ObjectStore, run_id: str, node: str) -> History:
     for step in range(last - JOURNAL_STEPS + 1, last + 1):
         at += timedelta(seconds=random.gauss(step_s, 0.05 * step_s))  # steps are not all alike
         lines.append(_line(step, at, accuracy))
-    prefix = journal_prefix(run_id, 1, history.launch_id, 0)
+    prefix = journal_prefix(AttemptRef(run_id, 1), history.launch_id, 0)
     store.put(f"{prefix}{0:012d}.jsonl", b"".join(json.dumps(x).encode() + b"\n" for x in lines))
     history.at = at
     history.commit(last, epoch=epoch, metrics={"accuracy": accuracy})

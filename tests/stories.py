@@ -26,6 +26,7 @@ from tracks_dagster.track.bodies import (
     TimeSpent,
 )
 from tracks_dagster.track.body_json import to_json
+from tracks_dagster.track.names import AttemptRef
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Json, canonical_json, format_time, sha256_hex
 from tracks_dagster.track.states.checkpoints import CheckpointRef, manifest_key, object_prefix
@@ -114,7 +115,7 @@ class Story:
         number = len(self.history.state.attempts)
         lines = [step_line(step, at=format_time(self.history.at)) for step in steps]
         data = b"".join(json.dumps(line).encode() + b"\n" for line in lines)
-        prefix = journal_prefix(self.run_id, number, self.history.launch_id, 0)
+        prefix = journal_prefix(AttemptRef(self.run_id, number), self.history.launch_id, 0)
         self.store.put(f"{prefix}{0:012d}.jsonl", data)
 
     def commit(self, step: int) -> None:
@@ -184,7 +185,7 @@ def store_checkpoint(
     store: ObjectStore, run_id: str, number: int, launch_id: str, step: int
 ) -> CheckpointRef:
     """Store the chunk and the manifest of a checkpoint of one small tensor; commit nothing."""
-    prefix = object_prefix(run_id, number, launch_id, step)
+    prefix = object_prefix(AttemptRef(run_id, number), launch_id, step)
     weights = hashlib.sha256(str(step).encode()).digest()
     chunk = Chunk(
         key=f"{prefix}chunks/{blake3(weights).hexdigest()}",

@@ -21,6 +21,7 @@ from tracks_dagster.reasons.hangs import Beat, Phase
 from tracks_dagster.track.bodies import RankPlace, TimeSpent
 from tracks_dagster.track.body_json import from_json
 from tracks_dagster.track.errors import UnknownRun
+from tracks_dagster.track.names import AttemptRef
 from tracks_dagster.track.placement import compacted, places_key
 from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.records import Kind, canonical_json, format_time, sha256_hex
@@ -217,11 +218,11 @@ class PlacesLate(FakeGangs):
         self._history: History | None = history
         self._store = store
 
-    def observe(self, run_id: str, attempt_id: int) -> GangReport:
+    def observe(self, ref: AttemptRef) -> GangReport:
         if self._history is not None:
             self._history.place().write_to(self._store)
             self._history = None
-        return super().observe(run_id, attempt_id)
+        return super().observe(ref)
 
 
 @pytest.fixture
@@ -307,8 +308,8 @@ def test_a_large_gang_s_places_are_read_from_their_object() -> None:
     store = FakeObjectStore()
     body, data = compacted(placed("launch", world_size=200, ranks=PLACES))
     assert data is not None
-    store.put(places_key("r", 1, "launch", str(body.places_sha256)), data)
-    assert read_places(store, "r", 1, body) == PLACES
+    store.put(places_key(AttemptRef("r", 1), "launch", str(body.places_sha256)), data)
+    assert read_places(store, AttemptRef("r", 1), body) == PLACES
 
 
 @pytest.mark.parametrize("found", [None, b"[]", b"{"])
@@ -316,11 +317,11 @@ def test_places_that_are_lost_or_broken_leave_what_the_record_holds(found: bytes
     store = FakeObjectStore()
     body, _ = compacted(placed("launch", world_size=200, ranks=PLACES))
     if found is not None:
-        store.put(places_key("r", 1, "launch", str(body.places_sha256)), found)
-    assert read_places(store, "r", 1, body) == PLACES[:1]
+        store.put(places_key(AttemptRef("r", 1), "launch", str(body.places_sha256)), found)
+    assert read_places(store, AttemptRef("r", 1), body) == PLACES[:1]
 
 
 def test_a_small_gang_s_places_stand_in_its_record_and_an_unplaced_one_has_none() -> None:
     small = placed("launch", world_size=2, ranks=PLACES[:2])
-    assert read_places(FakeObjectStore(), "r", 1, small) == PLACES[:2]
-    assert read_places(FakeObjectStore(), "r", 1, None) == ()
+    assert read_places(FakeObjectStore(), AttemptRef("r", 1), small) == PLACES[:2]
+    assert read_places(FakeObjectStore(), AttemptRef("r", 1), None) == ()

@@ -19,6 +19,7 @@ from tracks_dagster.reasons.hangs import Beat, Phase, StackDump
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.track.bodies import Drill
 from tracks_dagster.track.errors import GangError
+from tracks_dagster.track.names import AttemptRef
 from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.records import Kind, sha256_hex
 from tracks_dagster.track.states.run_state import AttemptState
@@ -151,7 +152,7 @@ def test_a_launcher_that_cannot_dump_keeps_nobody_from_ending_the_gang(
     tracks: Tracks, store: FakeObjectStore, history: History, clock: FakeClock
 ) -> None:
     class CannotDump(FakeGangs):
-        def dump_stacks(self, run_id: str, attempt_id: int) -> tuple[StackDump, ...]:
+        def dump_stacks(self, ref: AttemptRef) -> tuple[StackDump, ...]:
             raise GangError("the node does not answer")
 
     gangs = CannotDump()
@@ -169,12 +170,12 @@ def test_a_gang_that_goes_on_or_ends_while_its_stacks_are_taken_is_not_ended_for
     tracks: Tracks, store: FakeObjectStore, history: History, clock: FakeClock, ends: bool
 ) -> None:
     class WakesUp(FakeGangs):
-        def dump_stacks(self, run_id: str, attempt_id: int) -> tuple[StackDump, ...]:
+        def dump_stacks(self, ref: AttemptRef) -> tuple[StackDump, ...]:
             if ends:
                 self.end("r-1", 1, *BOTH_ENDED)
             else:
                 self.reports["r-1", 1] = alive(*(replace(beat, count=99) for beat in STUCK))
-            return super().dump_stacks(run_id, attempt_id)
+            return super().dump_stacks(ref)
 
     def end(number: int) -> None:
         if number == 100:

@@ -20,6 +20,7 @@ from tracks_dagster.attempts.ports import GangPhase, GangReport
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.track.bodies import Program
 from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.track.names import AttemptRef
 from tracks_dagster.track.states.run_state import RunState
 
 
@@ -75,7 +76,7 @@ def test_a_save_that_was_under_way_before_is_no_answer(
     triggers: tuple[str, ...], step: int | None
 ) -> None:
     history = running()
-    asked = SaveRequest(run_id="r-1", attempt_id=1, seq=history.state.head.seq)
+    asked = SaveRequest(ref=AttemptRef("r-1", 1), seq=history.state.head.seq)
     for index, trigger in enumerate(triggers):
         history.commit(21 + index, trigger=trigger)
     found = saved_since(history.state, asked)

@@ -11,6 +11,7 @@ from tracks_dagster.attempts import pod_files
 from tracks_dagster.attempts.pod_files import SAVE, Ask, PodBeat, PodEnd, SaveAnswer
 from tracks_dagster.reasons.evidence import Condition, RankEnd
 from tracks_dagster.reasons.hangs import Beat, Phase, StackDump
+from tracks_dagster.track.names import AttemptRef
 
 BEAT = PodBeat(
     pod="gang-0-abcde",
@@ -66,8 +67,13 @@ def test_what_is_not_there_or_cannot_be_read_is_nothing(
 
 
 def test_the_keys_of_a_gang_lie_below_its_attempt() -> None:
-    assert pod_files.beat_key("r", 2, "u") == "runs/r/attempts/2/gang/u/beat.json"
-    assert pod_files.end_key("r", 2, "u") == "runs/r/attempts/2/gang/u/end.json"
-    assert pod_files.ask_key("r", 2) == "runs/r/attempts/2/gang/ask.json"
-    assert pod_files.stacks_key("r", 2, "u", "a") == "runs/r/attempts/2/gang/u/stacks-a.json"
-    assert pod_files.save_key("r", 2, "u", "a") == "runs/r/attempts/2/gang/u/save-a.json"
+    assert pod_files.beat_key(AttemptRef("r", 2), "u") == "runs/r/attempts/2/gang/u/beat.json"
+    assert pod_files.end_key(AttemptRef("r", 2), "u") == "runs/r/attempts/2/gang/u/end.json"
+    assert pod_files.ask_key(AttemptRef("r", 2)) == "runs/r/attempts/2/gang/ask.json"
+    assert (
+        pod_files.stacks_key(AttemptRef("r", 2), "u", "a")
+        == "runs/r/attempts/2/gang/u/stacks-a.json"
+    )
+    assert (
+        pod_files.save_key(AttemptRef("r", 2), "u", "a") == "runs/r/attempts/2/gang/u/save-a.json"
+    )

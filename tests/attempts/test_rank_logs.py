@@ -12,6 +12,7 @@ from tests.fakes import FakeObjectStore
 from tracks_dagster.attempts.effects.local import logs
 from tracks_dagster.attempts.effects.local.launcher import LocalLauncher
 from tracks_dagster.attempts.effects.local.logs import clean_logs
+from tracks_dagster.track.names import AttemptRef
 from tracks_dagster.track.text.redact import redact, secrets_of
 
 SECRET = "wJalrXUtnFEMI7MDENGbPxRfiCYEXAMPLEKEY"
@@ -25,7 +26,7 @@ def test_the_logs_of_a_gang_that_is_gone_are_shipped_without_its_secrets(tmp_pat
     for name, text in zip(("rank-0.log", "rank-1.log", "gang.log"), texts, strict=True):
         (folder / name).write_text(text)
     for _ in range(2):  # an attempt that could not be closed is closed again
-        LocalLauncher(tmp_path, clean=CLEAN).ship("r", 1, FakeObjectStore())
+        LocalLauncher(tmp_path, clean=CLEAN).ship(AttemptRef("r", 1), FakeObjectStore())
         assert [path.name for path in sorted(folder.iterdir())] == [
             "gang.log",
             "rank-0.log",

@@ -43,6 +43,7 @@ from tracks_dagster.scheduling.model import Demand, Device, Plan, Running, Start
 from tracks_dagster.stores.journals import journal_prefix
 from tracks_dagster.track.bodies import SCHEDULER, ComputeRequest, MemoryPeak
 from tracks_dagster.track.errors import InvalidInput, StoreUnavailable
+from tracks_dagster.track.names import AttemptRef
 from tracks_dagster.track.records import canonical_json, format_time
 from tracks_dagster.track.track import log_key, pool_track
 
@@ -500,7 +501,7 @@ def test_a_gang_is_expected_to_end_by_its_pace_since_its_newest_step(
         | {"loss": 1.0, "metrics": {}, "step_s": 1.9, "data_s": 0.1}
         for step in range(1, steps + 1)
     ]
-    key = f"{journal_prefix('r-1', 1, history.launch_id, 0)}{0:012d}.jsonl"
+    key = f"{journal_prefix(AttemptRef('r-1', 1), history.launch_id, 0)}{0:012d}.jsonl"
     tracks.store.put(key, b"".join(canonical_json(line) + b"\n" for line in lines))
     now = history.at + timedelta(seconds=2 * steps + since_s)
     [line] = pool.view(partial(describe_running, pool, PastTimes(ledger), now))[0][:1]

@@ -44,6 +44,7 @@ from tracks_dagster.track.bodies import (
     SkippedGates,
 )
 from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.track.names import AttemptRef
 from tracks_dagster.track.records import Json, Kind, format_time, sha256_hex
 from tracks_dagster.track.states.checkpoints import CheckpointRef, object_prefix
 
@@ -84,11 +85,11 @@ def train(
     """
     here = placed("launch-1", world_size=1, environment=found, image=found.get("image"))
     add(tracks, run_id, Kind.ATTEMPT_PLACED, here)
-    prefix = object_prefix(run_id, 1, "launch-1", len(losses))
+    prefix = object_prefix(AttemptRef(run_id, 1), "launch-1", len(losses))
     ref = CheckpointRef(run_id, 1, len(losses), prefix, sha256_hex(prefix.encode()))
     at = format_time(tracks.now())
     lines = [{**step_line(n, at=at), "loss": loss} for n, loss in enumerate(losses, start=1)]
-    journal = journal_prefix(run_id, 1, "launch-1", 0)
+    journal = journal_prefix(AttemptRef(run_id, 1), "launch-1", 0)
     data = b"".join(json.dumps(line).encode() + b"\n" for line in lines)
     tracks.store.put(f"{journal}{0:012d}.jsonl", data)
     committed = CheckpointCommitted(

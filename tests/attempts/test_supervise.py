@@ -313,7 +313,7 @@ def test_a_start_that_waits_for_an_answer_starts_nothing_for_an_attempt_that_was
 
     def closed() -> None:
         supervised = supervisor(tracks, gangs, Days(clock))
-        supervised._close(AttemptRef(run_id="r-1", attempt_id=1))
+        supervised._close(AttemptRef("r-1", 1))
 
     attempt = supervisor(tracks, gangs, Days(clock, closed)).supervise("r-1", 1)
     assert attempt is not None

@@ -24,6 +24,7 @@ from tracks_dagster.track.bodies import (
 )
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.errors import CheckpointCorrupt, Fenced
+from tracks_dagster.track.names import AttemptRef
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Draft, Kind, canonical_json, sha256_hex
 from tracks_dagster.track.states.checkpoints import CheckpointRef, manifest_key, object_prefix
@@ -217,7 +218,7 @@ class Trainer:
             self._known[key.rpartition("/")[2]] = (key, ref.manifest_sha256)
 
     def _prefix(self) -> str:
-        return object_prefix(RUN_ID, self.attempt_id, self.launch_id, self.step)
+        return object_prefix(AttemptRef(RUN_ID, self.attempt_id), self.launch_id, self.step)
 
     def _append(self, kind: Kind, body: object) -> None:
         self._track.append(self._draft(kind, body))

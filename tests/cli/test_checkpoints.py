@@ -14,6 +14,7 @@ from tests.stories import RUN_ID, Story
 from tracks_dagster.checkpoints.effects.verification import Verified
 from tracks_dagster.cli.data import checkpoint_upkeep
 from tracks_dagster.settings import Settings
+from tracks_dagster.track.names import AttemptRef
 from tracks_dagster.track.records import sha256_hex
 from tracks_dagster.track.states.checkpoints import CheckpointRef, manifest_key, object_prefix
 from tracks_dagster.track.track import log_key
@@ -137,7 +138,7 @@ def bad_runs(long_story: Story, home: Path) -> list[str]:
     assert foreign is not None
     data = foreign.replace(b'"format":2', b'"format":99')
     history = History("z-foreign").declare().open().place().restore()
-    prefix = object_prefix("z-foreign", 1, history.launch_id, 20)
+    prefix = object_prefix(AttemptRef("z-foreign", 1), history.launch_id, 20)
     ref = CheckpointRef("z-foreign", 1, 20, prefix, sha256_hex(data))
     long_story.store.put(manifest_key(ref), data)
     history.commit(20, ref=ref).write_to(long_story.store)

@@ -19,7 +19,7 @@ from tracks_dagster.cli.start.driving import continue_hint, drive
 from tracks_dagster.cli.start.follow import Followed, Interrupts, LineView, RunFollower
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.track.errors import InvalidInput, StoreUnavailable
-from tracks_dagster.track.names import LAUNCH_ATTEMPTS
+from tracks_dagster.track.names import LAUNCH_ATTEMPTS, AttemptRef
 from tracks_dagster.track.records import Kind
 
 
@@ -151,8 +151,8 @@ def test_a_second_ctrl_c_is_not_caught_here() -> None:
 def test_two_ctrl_c_at_once_are_recorded_before_the_gang_is_killed(scene: Scene) -> None:
     last_at_kill: list[Kind] = []
 
-    def kill(run_id: str, attempt_id: int) -> None:
-        last_at_kill.append(scene.tracks.records(f"runs/{run_id}")[-1].kind)
+    def kill(ref: AttemptRef) -> None:
+        last_at_kill.append(scene.tracks.records(f"runs/{ref.run_id}")[-1].kind)
 
     def both() -> None:
         raise KeyboardInterrupt

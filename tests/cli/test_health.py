@@ -14,6 +14,7 @@ from tests.stories import step_line
 from tracks_dagster.settings import Settings
 from tracks_dagster.stores.journals import journal_prefix
 from tracks_dagster.track.bodies import Alert, CheckpointCadence
+from tracks_dagster.track.names import AttemptRef
 from tracks_dagster.track.records import Kind, format_time
 from tracks_dagster.wiring import App, build
 
@@ -32,7 +33,7 @@ def trains(app: App, run_id: str = "r-1", *, flat: bool = False) -> History:
     if flat:
         lines = [{**line, "loss": 2.0} for line in lines]
     data = "".join(f"{json.dumps(line)}\n" for line in lines).encode()
-    prefix = journal_prefix(run_id, 1, history.launch_id, 0)
+    prefix = journal_prefix(AttemptRef(run_id, 1), history.launch_id, 0)
     app.store.put(f"{prefix}{0:012d}.jsonl", data)
     app.projector.scan()
     return history

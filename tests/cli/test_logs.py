@@ -15,6 +15,7 @@ from tracks_dagster.attempts.pod_files import PodEnd, end_key
 from tracks_dagster.cli import logs as logs_command
 from tracks_dagster.reasons.evidence import RankEnd
 from tracks_dagster.track.body_json import to_json
+from tracks_dagster.track.names import AttemptRef
 from tracks_dagster.track.records import canonical_json
 from tracks_dagster.track.text.redact import redact
 
@@ -138,7 +139,7 @@ def test_following_ends_with_the_attempt(
 def test_a_pod_that_ended_is_read_before_its_attempt_ends(running: Story, call: Call) -> None:
     end = RankEnd(rank=1, exit_code=1, log_tail="out of memory\n")
     pod = PodEnd(pod="p", node="n", boot_id="b", index=0, ranks=(end,))
-    running.store.put(end_key("gpt-open", 1, "uid"), canonical_json(to_json(pod)))
+    running.store.put(end_key(AttemptRef("gpt-open", 1), "uid"), canonical_json(to_json(pod)))
     assert call("logs", "gpt-open").stdout == "out of memory\n"
 
 

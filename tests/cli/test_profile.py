@@ -15,6 +15,7 @@ from tests.stories import Story
 from tracks_dagster.settings import Settings
 from tracks_dagster.stores.journals import journal_prefix
 from tracks_dagster.track.bodies import ComputeRequest, MemoryPeak
+from tracks_dagster.track.names import AttemptRef
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Json, format_time
 from tracks_dagster.wiring import build
@@ -35,7 +36,7 @@ def trained(store: ObjectStore, run_id: str, *, ranks: int, step_s: float, **con
         line = {"kind": "step", "t": format_time(at), "step": step, "loss": 1.0, "spent": spent}
         exchange = {} if ranks == 1 else {"exchange_s": 0.05 * step_s}
         lines.append(json.dumps({**line, **exchange, "step_s": 0.9 * step_s}).encode() + b"\n")
-    key = f"{journal_prefix(run_id, 1, run.launch_id, 0)}{0:012d}.jsonl"
+    key = f"{journal_prefix(AttemptRef(run_id, 1), run.launch_id, 0)}{0:012d}.jsonl"
     store.put(key, b"".join(lines))
     memory = MemoryPeak(device_bytes=5 * GIB, reserved_bytes=6 * GIB, total_bytes=15 * GIB)
     run.commit(20).end(last_step=21, memory=memory).write_to(store)

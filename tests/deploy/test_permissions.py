@@ -18,6 +18,7 @@ from tracks_dagster.kubernetes.effects.cluster_file import read_cluster
 from tracks_dagster.kubernetes.needs import QUOTAS, permissions
 from tracks_dagster.kubernetes.settings import JOB_SET, ClusterSettings
 from tracks_dagster.track.effects.settings_file import open_settings
+from tracks_dagster.track.names import AttemptRef
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 OBJECTS: list[dict[str, Any]] = list(
@@ -63,11 +64,11 @@ def test_a_gang_is_started_watched_drained_and_ended_by_what_the_supervisor_may(
         assert launcher.start(spec())
         running(kube)
         seen(launcher, lambda report: bool(report.ranks), "the gang is observed")
-        launcher.drain("r-1", 1, grace_s=5.0)
+        launcher.drain(AttemptRef("r-1", 1), grace_s=5.0)
         seen(launcher, is_gone, "the gang is drained")
         assert launcher.start(spec("r-2"))
         running(kube, "r-2")
-        launcher.kill("r-2", 1)
+        launcher.kill(AttemptRef("r-2", 1))
         assert pods_of(kube, "r-2") == []
     assert refused == set()
     assert {("create", "jobs.batch"), ("deletecollection", "pods")} <= {*kube.requests}

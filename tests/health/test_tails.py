@@ -18,6 +18,7 @@ from tracks_dagster.health.effects import tails
 from tracks_dagster.health.effects.tails import LOSSES_MAX, STEPS_MAX, Tails
 from tracks_dagster.health.tail import NO_TAIL, Tail
 from tracks_dagster.stores.journals import journal_prefix
+from tracks_dagster.track.names import AttemptRef
 from tracks_dagster.track.records import format_time
 
 BEGIN = datetime(2026, 1, 31, 2, 0, tzinfo=UTC)
@@ -29,7 +30,9 @@ class Journal:
     def __init__(self, store: FakeObjectStore, history: History, segment_bytes: int) -> None:
         self.store = store
         attempt = history.state.attempts[-1]
-        self.prefix = journal_prefix(history.run_id, attempt.attempt_id, history.launch_id, 0)
+        self.prefix = journal_prefix(
+            AttemptRef(history.run_id, attempt.attempt_id), history.launch_id, 0
+        )
         self._segment_bytes = segment_bytes
         self._start = 0
         self._data = b""

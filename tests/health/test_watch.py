@@ -26,6 +26,7 @@ from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.stores.journals import journal_prefix
 from tracks_dagster.track.bodies import CheckpointCadence, TimeSpent
 from tracks_dagster.track.errors import InvalidInput, UnknownRun
+from tracks_dagster.track.names import AttemptRef
 from tracks_dagster.track.records import Kind, format_time
 
 RANKS = 8
@@ -42,7 +43,7 @@ class Gang:
         self.at = self.history.at
         self._lines: list[str] = []
         self._step = 0
-        self._prefix = journal_prefix(run_id, 1, self.history.launch_id, 0)
+        self._prefix = journal_prefix(AttemptRef(run_id, 1), self.history.launch_id, 0)
 
     def train(self, steps: int, *, factor: float = 1.0) -> None:
         """Run so many steps, rank 5 with `factor` times the compute of the others; ship them."""
@@ -215,7 +216,7 @@ def test_a_look_back_reads_the_end_of_a_long_journal_alone(
     gang: Gang, tracks: Tracks, store: FakeObjectStore
 ) -> None:
     gang.train(5)
-    prefix = journal_prefix("r-1", 1, gang.history.launch_id, 0)
+    prefix = journal_prefix(AttemptRef("r-1", 1), gang.history.launch_id, 0)
     line = store.objects[f"{prefix}{0:012d}.jsonl"]
     for segment in range(50):
         store.put(f"{prefix}{segment * len(line):012d}.jsonl", line)

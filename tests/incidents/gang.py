@@ -12,6 +12,7 @@ from typing import Any
 from tests.fakes import FakeGangs
 from tracks_dagster.reasons.evidence import Condition, LastWord, RankEnd
 from tracks_dagster.track.bodies import AttemptPlaced, CheckpointCommitted, RankPlace
+from tracks_dagster.track.names import AttemptRef
 from tracks_dagster.track.records import Json, canonical_json, format_time, sha256_hex
 from tracks_dagster.track.states.checkpoints import CheckpointRef
 
@@ -24,7 +25,7 @@ SAMPLES_PER_STEP = 48
 class GoneGangs(FakeGangs):
     """Gangs that are gone before they are closed: to kill them adds nothing to how they ended."""
 
-    def kill(self, run_id: str, attempt_id: int) -> None:
+    def kill(self, ref: AttemptRef) -> None:
         """Do nothing, as a launcher that finds nobody."""
 
 

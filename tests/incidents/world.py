@@ -51,7 +51,7 @@ from tracks_dagster.track.bodies import (
     SnapshotRef,
 )
 from tracks_dagster.track.body_json import to_json
-from tracks_dagster.track.names import attempt_key
+from tracks_dagster.track.names import AttemptRef, attempt_key
 from tracks_dagster.track.records import Json, Kind, canonical_json, format_time, sha256_hex
 from tracks_dagster.track.states.run_state import AttemptState, RunState
 from tracks_dagster.training.saves.manifest import StoredCheckpoints
@@ -118,7 +118,7 @@ class World:
             lines.append({**line, "cursor_to": SAMPLES_PER_STEP * step, "spent": spent})
             if step % every == 0:
                 self._commit(step)
-        prefix = journal_prefix(self.run_id, self.attempt.attempt_id, self.launch_id, 0)
+        prefix = journal_prefix(AttemptRef(self.run_id, self.attempt.attempt_id), self.launch_id, 0)
         data = b"".join(json.dumps(line).encode() + b"\n" for line in lines)
         self.store.put(f"{prefix}{0:012d}.jsonl", data)
         return self

@@ -26,6 +26,7 @@ from tracks_dagster.kubernetes.effects.gang_files import (
 from tracks_dagster.reasons.hangs import StackDump
 from tracks_dagster.track.bodies import RankPlace
 from tracks_dagster.track.errors import GangError
+from tracks_dagster.track.names import AttemptRef
 
 
 @pytest.fixture
@@ -68,7 +69,7 @@ class Pods(FakeObjectStore):
         if isinstance(ask, Ask):
             if ask.what in self._answers:
                 where, answer = self._answers[ask.what]
-                super().put(where("r-1", 1, self.uid, ask.uid), answer)
+                super().put(where(AttemptRef("r-1", 1), self.uid, ask.uid), answer)
             self._is_asked = True
 
     def get(self, key: str) -> bytes | None:
@@ -85,16 +86,16 @@ class Pods(FakeObjectStore):
 def test_a_save_is_asked_for_through_the_store_where_the_pod_runs_and_its_word_counts(
     kube: KubeDouble, clock: Clock, answer: SaveAnswer, expected: bool
 ) -> None:
-    key = pod_files.ask_key("r-1", 1)
+    key = pod_files.ask_key(AttemptRef("r-1", 1))
     store = Pods(clock, {pod_files.SAVE: (pod_files.save_key, pod_files.encode_save(answer))})
     with launcher_on(kube, store, clock) as launcher:
-        assert not launcher.ask_to_save("r-1", 1, place("p"))
+        assert not launcher.ask_to_save(AttemptRef("r-1", 1), place("p"))
         launcher.start(spec())
         names = running(kube)
         store.uid = uid_of(kube, names[0])
-        assert not launcher.ask_to_save("r-1", 1, place("a-pod-of-before"))
+        assert not launcher.ask_to_save(AttemptRef("r-1", 1), place("a-pod-of-before"))
         assert store.get(key) is None
-        assert launcher.ask_to_save("r-1", 1, place(names[0])) is expected
+        assert launcher.ask_to_save(AttemptRef("r-1", 1), place(names[0])) is expected
 
 
 def test_a_pod_that_says_nothing_to_a_save_is_told_of_and_not_taken_for_a_yes_or_a_no(
@@ -104,7 +105,7 @@ def test_a_pod_that_says_nothing_to_a_save_is_told_of_and_not_taken_for_a_yes_or
         launcher.start(spec())
         names = running(kube)
         with pytest.raises(GangError, match=f"pod {names[0]} did not answer.*may still do so"):
-            launcher.ask_to_save("r-1", 1, place(names[0]))
+            launcher.ask_to_save(AttemptRef("r-1", 1), place(names[0]))
 
 
 def test_stacks_come_from_the_pods_that_answer_and_the_others_are_told_of(
@@ -117,8 +118,8 @@ def test_stacks_come_from_the_pods_that_answer_and_the_others_are_told_of(
         launcher.start(spec())
         names = running(kube)
         store.uid = uid_of(kube, names[0])
-        until(lambda: launcher.observe("r-1", 1).beats, "both pods are seen running")
-        found = launcher.dump_stacks("r-1", 1)
+        until(lambda: launcher.observe(AttemptRef("r-1", 1)).beats, "both pods are seen running")
+        found = launcher.dump_stacks(AttemptRef("r-1", 1))
     assert [(dump.rank, dump.text) for dump in found[:2]] == [(0, "File a"), (1, "File b")]
     assert [dump.rank for dump in found[2:]] == [2, 3]
     assert all(f"its pod {names[1]} did not answer" in dump.problem for dump in found[2:])

@@ -11,6 +11,7 @@ from tracks_dagster.kubernetes.effects.kube_requests import Object
 from tracks_dagster.kubernetes.effects.lifecycle import KILL_S_MAX, Ending
 from tracks_dagster.kubernetes.pod_lives import OVERDUE_S
 from tracks_dagster.track.errors import GangError
+from tracks_dagster.track.names import AttemptRef
 
 ASKED_BEFORE_S = 60.0  # a drain with 120 s of grace was begun so long ago
 READY, SILENT = {"type": "Ready", "status": "True"}, {"type": "Ready", "status": "Unknown"}
@@ -34,20 +35,20 @@ class FakeApi:
         self._leaves_at: str | None = None
         self.calls: list[str] = []
 
-    def pods(self, run_id: str, attempt_id: int) -> list[Object]:
+    def pods(self, ref: AttemptRef) -> list[Object]:
         self.calls.append("pods")
         meta: Object = {"name": "p-0", "uid": "u"}
         if self._leaves_at is not None:
             meta["deletionTimestamp"] = self._leaves_at
         return [{"metadata": meta, "spec": {"nodeName": "n1"}, "status": {"phase": "Running"}}]
 
-    def delete_pods(self, run_id: str, attempt_id: int, *, grace_s: int) -> None:
+    def delete_pods(self, ref: AttemptRef, *, grace_s: int) -> None:
         self.calls.append("delete_pods")
         if self._obeys and self._leaves_at is None:
             until = self._clock() + timedelta(seconds=grace_s)
             self._leaves_at = until.strftime("%Y-%m-%dT%H:%M:%SZ")
 
-    def job_of_anybody(self, run_id: str, attempt_id: int, kind: str) -> Object | None:
+    def job_of_anybody(self, ref: AttemptRef, kind: str) -> Object | None:
         return {"metadata": {"uid": "job-uid"}}
 
     def delete_job(self, name: str, kind: str, *, uid: str, doing: str) -> None:
@@ -77,14 +78,14 @@ def test_the_job_goes_first_so_that_it_makes_no_pods_in_place_of_the_ended_ones(
     clock: FakeClock,
 ) -> None:
     api = FakeApi(clock, obeys=True)
-    ending(clock, api).kill("r-1", 1, "Job")
+    ending(clock, api).kill(AttemptRef("r-1", 1), "Job")
     assert api.calls[0] == "delete_job"
     assert api.calls[-1] == "delete_service"
 
 
 def test_a_pod_that_does_not_go_is_given_up_when_its_time_is_long_up(clock: FakeClock) -> None:
     api, began = FakeApi(clock, obeys=True), clock.at
-    told = ending(clock, api).kill("r-1", 1, "Job")["p-0"]
+    told = ending(clock, api).kill(AttemptRef("r-1", 1), "Job")["p-0"]
     assert told.reason == "DeletionOverdue"
     assert OVERDUE_S < (clock.at - began).total_seconds() < KILL_S_MAX
 
@@ -92,7 +93,7 @@ def test_a_pod_that_does_not_go_is_given_up_when_its_time_is_long_up(clock: Fake
 def test_a_pod_of_a_node_that_does_not_answer_is_given_up_sooner(clock: FakeClock) -> None:
     api = FakeApi(clock, obeys=True, node={"status": {"conditions": [SILENT]}})
     began = clock.at
-    told = ending(clock, api).kill("r-1", 1, "Job")["p-0"]
+    told = ending(clock, api).kill(AttemptRef("r-1", 1), "Job")["p-0"]
     assert told.reason == "NodeLost"
     assert (clock.at - began).total_seconds() < 10
     assert api.calls.count("node") == 1
@@ -100,7 +101,7 @@ def test_a_pod_of_a_node_that_does_not_answer_is_given_up_sooner(clock: FakeCloc
 
 def test_a_node_that_answers_is_asked_about_once(clock: FakeClock) -> None:
     api = FakeApi(clock, obeys=True, node={"status": {"conditions": [READY]}})
-    told = ending(clock, api).kill("r-1", 1, "Job")["p-0"]
+    told = ending(clock, api).kill(AttemptRef("r-1", 1), "Job")["p-0"]
     assert told.reason == "DeletionOverdue"
     assert api.calls.count("node") == 1
 
@@ -108,7 +109,7 @@ def test_a_node_that_answers_is_asked_about_once(clock: FakeClock) -> None:
 def test_pods_that_nobody_may_end_are_named_in_bounded_time(clock: FakeClock) -> None:
     api, began = FakeApi(clock, obeys=False), clock.at
     with pytest.raises(GangError, match=r"gang of r-1/a01: p-0 on n1 still live 40 s after"):
-        ending(clock, api).kill("r-1", 1, "Job")
+        ending(clock, api).kill(AttemptRef("r-1", 1), "Job")
     assert (clock.at - began).total_seconds() < KILL_S_MAX + 5
 
 
@@ -125,11 +126,11 @@ class DrainedApi(FakeApi):
         self._killed_at: datetime | None = None
         self._end(grace_s=120)
 
-    def pods(self, run_id: str, attempt_id: int) -> list[Object]:
+    def pods(self, ref: AttemptRef) -> list[Object]:
         is_gone = self._killed_at and self._clock() - self._killed_at >= timedelta(seconds=2)
-        return [] if is_gone else super().pods(run_id, attempt_id)
+        return [] if is_gone else super().pods(ref)
 
-    def delete_pods(self, run_id: str, attempt_id: int, *, grace_s: int) -> None:
+    def delete_pods(self, ref: AttemptRef, *, grace_s: int) -> None:
         self._killed_at = self._killed_at or self._clock()
         self._end(grace_s)
 
@@ -150,13 +151,13 @@ def test_a_pod_whose_grace_is_cut_short_late_is_seen_gone_whatever_the_clocks_sa
         sleep=clock.advance,
         seconds=lambda: clock.at.timestamp(),
     )
-    assert here.kill("r-1", 1, "Job") == {}
+    assert here.kill(AttemptRef("r-1", 1), "Job") == {}
     assert 2 <= (clock.at - began).total_seconds() < 5
 
 
 def test_what_another_home_made_is_not_ended(clock: FakeClock) -> None:
     api = FakeApi(clock, obeys=True)
     api.home = FakeHome(is_ours=False)
-    api.pods = lambda run_id, attempt_id: []  # type: ignore[method-assign]
-    assert ending(clock, api).kill("r-1", 1, "Job") == {}
+    api.pods = lambda ref: []  # type: ignore[method-assign]
+    assert ending(clock, api).kill(AttemptRef("r-1", 1), "Job") == {}
     assert api.calls == []

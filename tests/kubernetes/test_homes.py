@@ -15,10 +15,11 @@ from tests.kubernetes.double.launching import launcher_on, pods_of, running, see
 from tracks_dagster.attempts.ports import GangPhase, GangSpec
 from tracks_dagster.kubernetes.job_names import job_name
 from tracks_dagster.track.errors import GangError
+from tracks_dagster.track.names import AttemptRef
 from tracks_dagster.track.records import canonical_json
 
 JOB, PODS, SERVICES = "jobs.batch", "pods", "services"
-NAME = job_name("r-1", 1)
+NAME = job_name(AttemptRef("r-1", 1))
 
 
 @pytest.fixture
@@ -53,15 +54,15 @@ def test_a_gang_of_another_home_is_neither_adopted_nor_ended_nor_swept(
         first.start(spec())
         names = running(kube)
         seen(first, lambda report: bool(report.beats), "both pods are seen running")
-        assert second.glance("r-1", 1).phase is GangPhase.NEVER_STARTED
-        assert second.observe("r-1", 1).phase is GangPhase.NEVER_STARTED
+        assert second.glance(AttemptRef("r-1", 1)).phase is GangPhase.NEVER_STARTED
+        assert second.observe(AttemptRef("r-1", 1)).phase is GangPhase.NEVER_STARTED
         with pytest.raises(GangError, match=r"another store.*Two homes share this namespace"):
             second.start(at(theirs.url))
-        second.drain("r-1", 1, grace_s=5.0)
-        second.kill("r-1", 1)
-        assert second.observe("r-1", 1).phase is GangPhase.NEVER_STARTED
+        second.drain(AttemptRef("r-1", 1), grace_s=5.0)
+        second.kill(AttemptRef("r-1", 1))
+        assert second.observe(AttemptRef("r-1", 1)).phase is GangPhase.NEVER_STARTED
         assert list(second.standing()) == []
-        assert first.observe("r-1", 1).phase is GangPhase.ALIVE
+        assert first.observe(AttemptRef("r-1", 1)).phase is GangPhase.ALIVE
     assert pods_of(kube) == names
     assert [len(kube.objects.all(each)[0]) for each in (JOB, SERVICES)] == [1, 1]
     assert not any("deletionTimestamp" in pod["metadata"] for pod in kube.objects.all(PODS)[0])
@@ -74,9 +75,9 @@ def test_pods_that_outlive_a_job_of_another_home_are_left_to_it(kube: KubeDouble
         library.BatchV1Api(kube.client()).delete_namespaced_job(
             NAME, NAMESPACE, propagation_policy="Orphan"
         )
-        assert second.observe("r-1", 1).phase is GangPhase.NEVER_STARTED
-        second.kill("r-1", 1)
-        assert first.observe("r-1", 1).phase is GangPhase.ALIVE
+        assert second.observe(AttemptRef("r-1", 1)).phase is GangPhase.NEVER_STARTED
+        second.kill(AttemptRef("r-1", 1))
+        assert first.observe(AttemptRef("r-1", 1)).phase is GangPhase.ALIVE
     assert not any("deletionTimestamp" in pod["metadata"] for pod in kube.objects.all(PODS)[0])
 
 
@@ -85,10 +86,10 @@ def test_a_gang_is_ours_however_its_store_is_called_where_this_runs(kube: KubeDo
     with launcher_on(kube, on_pods) as first, launcher_on(kube, here) as second:
         first.start(at(on_pods.url))
         running(kube)
-        assert second.glance("r-1", 1).phase is GangPhase.ALIVE
+        assert second.glance(AttemptRef("r-1", 1)).phase is GangPhase.ALIVE
         job, service = second.standing()
         assert (job.store_url, service.kind) == (here.url, "Service")
-        second.kill("r-1", 1)
+        second.kill(AttemptRef("r-1", 1))
     assert kube.objects.all(JOB)[0] == []
 
 
@@ -110,7 +111,7 @@ def test_what_was_made_anew_since_it_was_listed_is_not_swept(kube: KubeDouble) -
     with launcher_on(kube, store) as launcher:
         launcher.start(spec())
         job, service = launcher.standing()
-        launcher.kill("r-1", 1)
+        launcher.kill(AttemptRef("r-1", 1))
         store.objects = {k: v for k, v in store.objects.items() if k == "format.json"}
     with launcher_on(kube, store) as again:
         assert again.start(spec())

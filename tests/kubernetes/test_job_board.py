@@ -11,6 +11,7 @@ from tracks_dagster.kubernetes.effects.gang_api import GangApi
 from tracks_dagster.kubernetes.effects.gang_job import BOARD_S, JobBoard, JobState
 from tracks_dagster.kubernetes.effects.kube_requests import Object
 from tracks_dagster.track.errors import GangError
+from tracks_dagster.track.names import AttemptRef
 
 
 class FakeApi:
@@ -36,7 +37,7 @@ def test_of_many_gangs_only_one_waits_for_a_server_out_of_reach(clock: FakeClock
     board = board_on(clock, api)
     for number in range(20):
         with pytest.raises(GangError, match="out of reach"):
-            board.look(f"r-{number}", 1)
+            board.look(AttemptRef(f"r-{number}", 1))
     assert api.lists == 1
     assert (clock.at - began).total_seconds() == 40.0
 
@@ -46,11 +47,11 @@ def test_a_server_that_is_back_is_asked_again(clock: FakeClock, is_forgotten: bo
     api = FakeApi(clock)
     board = board_on(clock, api)
     with pytest.raises(GangError):
-        board.look("r-1", 1)
+        board.look(AttemptRef("r-1", 1))
     api.is_down = False
     if is_forgotten:
         board.forget()
     else:
         clock.advance(BOARD_S + 1)
-    assert board.look("r-1", 1) is JobState.ABSENT
+    assert board.look(AttemptRef("r-1", 1)) is JobState.ABSENT
     assert api.lists == 2

@@ -19,7 +19,7 @@ from tracks_dagster.kubernetes.job_names import (
 )
 from tracks_dagster.kubernetes.settings import JOB, JOB_KINDS, JOB_SET
 from tracks_dagster.track.errors import InvalidInput
-from tracks_dagster.track.names import RUN_ID_PATTERN
+from tracks_dagster.track.names import RUN_ID_PATTERN, AttemptRef
 
 DNS_1035 = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")  # what a Service's name has to be
 LABEL_VALUE = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
@@ -32,7 +32,7 @@ attempt_ids = st.integers(1, ATTEMPT_ID_MAX)
 def test_every_name_that_is_made_of_a_jobs_fits_into_a_label_of_dns(
     run_id: str, attempt_id: int
 ) -> None:
-    name = job_name(run_id, attempt_id)
+    name = job_name(AttemptRef(run_id, attempt_id))
     assert DNS_1035.fullmatch(name)
     assert len(name) <= JOB_NAME_MAX
     for kind in JOB_KINDS:
@@ -43,11 +43,14 @@ def test_every_name_that_is_made_of_a_jobs_fits_into_a_label_of_dns(
 
 @given(first=st.tuples(run_ids, attempt_ids), second=st.tuples(run_ids, attempt_ids))
 def test_two_attempts_never_share_a_name(first: tuple[str, int], second: tuple[str, int]) -> None:
-    assert (job_name(*first) == job_name(*second)) == (first == second)
+    one, other = job_name(AttemptRef(*first)), job_name(AttemptRef(*second))
+    assert (one == other) == (first == second)
 
 
 def test_runs_that_differ_only_where_the_name_is_cut_have_names_of_their_own() -> None:
-    names = {job_name("x" * 39 + last, 1) for last in "abc-"} | {job_name("x" * 39, 1)}
+    names = {job_name(AttemptRef("x" * 39 + last, 1)) for last in "abc-"} | {
+        job_name(AttemptRef("x" * 39, 1))
+    }
     assert len(names) == 5
 
 
@@ -63,13 +66,13 @@ def test_runs_that_differ_only_where_the_name_is_cut_have_names_of_their_own() -
     ],
 )
 def test_a_name_tells_its_run_and_attempt(run_id: str, attempt_id: int, readable: str) -> None:
-    name = job_name(run_id, attempt_id)
+    name = job_name(AttemptRef(run_id, attempt_id))
     assert re.fullmatch(re.escape(readable) + "[0-9a-f]{10}", name)
 
 
 def test_a_name_stays_what_it_was() -> None:
     """Another one would start a second gang beside a living first."""
-    assert job_name("gpt-7", 2) == "tracks-gpt-7-a02-17e3c436cf"
+    assert job_name(AttemptRef("gpt-7", 2)) == "tracks-gpt-7-a02-17e3c436cf"
 
 
 def test_a_pod_is_called_after_its_job_and_index() -> None:
@@ -84,7 +87,7 @@ def test_every_run_has_a_label_of_its_own(run_id: str, other: str) -> None:
 
 
 def test_a_run_is_labelled_by_its_id_wherever_a_label_can_hold_it() -> None:
-    assert gang_labels("gpt-7", 12) == {
+    assert gang_labels(AttemptRef("gpt-7", 12)) == {
         "app.kubernetes.io/managed-by": "tracks-dagster",
         "tracks/training-run-id": "gpt-7",
         "tracks/attempt-id": "12",
@@ -104,4 +107,4 @@ def test_a_run_is_labelled_by_its_id_wherever_a_label_can_hold_it() -> None:
 )
 def test_what_names_no_attempt_is_refused(run_id: str, attempt_id: int, words: str) -> None:
     with pytest.raises(InvalidInput, match=words):
-        job_name(run_id, attempt_id)
+        job_name(AttemptRef(run_id, attempt_id))

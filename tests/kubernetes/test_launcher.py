@@ -31,9 +31,10 @@ from tracks_dagster.kubernetes.effects.launcher import DRAIN_AGAIN_S
 from tracks_dagster.kubernetes.job_names import job_name
 from tracks_dagster.kubernetes.manifests import gang_objects
 from tracks_dagster.track.errors import GangError
+from tracks_dagster.track.names import AttemptRef
 
 JOB, PODS, SERVICES = "jobs.batch", "pods", "services"
-NAME = job_name("r-1", 1)
+NAME = job_name(AttemptRef("r-1", 1))
 
 
 @pytest.fixture
@@ -73,10 +74,10 @@ def test_a_gang_whose_starter_died_before_it_remembered_is_adopted_and_remembere
         launcher.start(spec())
         store.objects.clear()
     with launcher_on(kube, store) as adopter:
-        report = adopter.observe("r-1", 1)
+        report = adopter.observe(AttemptRef("r-1", 1))
         assert report.phase is GangPhase.ALIVE
         assert [rank.rank for rank in report.ranks] == [0, 1, 2, 3]
-        adopter.kill("r-1", 1)
+        adopter.kill(AttemptRef("r-1", 1))
         assert not adopter.start(spec())
 
 
@@ -85,10 +86,10 @@ def test_an_attempt_never_has_a_second_gang_after_the_first_was_killed(
 ) -> None:
     with launcher_on(kube, store) as launcher, launcher_on(kube, store) as other:
         launcher.start(spec())
-        launcher.kill("r-1", 1)
+        launcher.kill(AttemptRef("r-1", 1))
         assert not launcher.start(spec())
         assert not other.start(spec())
-        assert other.glance("r-1", 1).phase is GangPhase.GONE
+        assert other.glance(AttemptRef("r-1", 1)).phase is GangPhase.GONE
     assert kube.objects.all(JOB)[0] == []
 
 
@@ -98,7 +99,7 @@ def test_a_reply_that_was_lost_starts_no_second_gang(
     wrong = Misbehaviour(verb="create", resource=JOB, count=1, lose_reply=True)
     with launcher_on(kube, store) as launcher, kube.misbehaving(wrong):
         launcher.start(spec())
-        assert launcher.observe("r-1", 1).phase is GangPhase.ALIVE
+        assert launcher.observe(AttemptRef("r-1", 1)).phase is GangPhase.ALIVE
     assert len(kube.objects.all(JOB)[0]) == 1
 
 
@@ -178,11 +179,11 @@ def test_fifty_gangs_are_glanced_at_with_one_list(
             launcher.start(spec(f"r-{number}", ranks=1, ranks_per_node=1))
         clock.freeze()
         before = asked(kube)
-        phases = {launcher.glance(f"r-{number}", 1).phase for number in range(50)}
+        phases = {launcher.glance(AttemptRef(f"r-{number}", 1)).phase for number in range(50)}
         assert phases == {GangPhase.ALIVE}
         assert asked(kube) - before == {("list", JOB): 1}
         clock.advance(BOARD_S + 1)
-        assert launcher.glance("r-7", 1).sees_all_nodes
+        assert launcher.glance(AttemptRef("r-7", 1)).sees_all_nodes
         assert asked(kube) - before == {("list", JOB): 2}
 
 
@@ -191,14 +192,14 @@ def test_a_gang_that_never_was_costs_the_store_one_look_and_the_server_none(
 ) -> None:
     with launcher_on(kube, store, clock) as launcher:
         clock.freeze()
-        launcher.glance("r-9", 1)
+        launcher.glance(AttemptRef("r-9", 1))
         before, reads = asked(kube), len(store.calls)
         for _ in range(5):
-            assert launcher.glance("r-1", 1).phase is GangPhase.NEVER_STARTED
+            assert launcher.glance(AttemptRef("r-1", 1)).phase is GangPhase.NEVER_STARTED
         assert len(store.calls) - reads == 1
         assert asked(kube) == before
         clock.advance(NEVER_S + BOARD_S)
-        assert launcher.glance("r-1", 1).phase is GangPhase.NEVER_STARTED
+        assert launcher.glance(AttemptRef("r-1", 1)).phase is GangPhase.NEVER_STARTED
         assert len(store.calls) - reads == 2
 
 
@@ -206,9 +207,9 @@ def test_a_gang_that_another_process_has_just_started_is_not_taken_for_gone(
     kube: KubeDouble, store: FakeObjectStore
 ) -> None:
     with launcher_on(kube, store) as launcher, launcher_on(kube, store) as starter:
-        launcher.glance("r-9", 1)  # its list is from before the start
+        launcher.glance(AttemptRef("r-9", 1))  # its list is from before the start
         starter.start(spec())
-        assert launcher.glance("r-1", 1).phase is GangPhase.ALIVE
+        assert launcher.glance(AttemptRef("r-1", 1)).phase is GangPhase.ALIVE
 
 
 def test_pods_that_outlive_their_job_keep_the_gang_alive(
@@ -220,10 +221,10 @@ def test_pods_that_outlive_their_job_keep_the_gang_alive(
         library.BatchV1Api(kube.client()).delete_namespaced_job(
             NAME, NAMESPACE, propagation_policy="Orphan"
         )
-        assert late.glance("r-1", 1).phase is GangPhase.ALIVE
-        assert late.observe("r-1", 1).phase is GangPhase.ALIVE
-        late.kill("r-1", 1)
-        assert late.glance("r-1", 1).phase is GangPhase.GONE
+        assert late.glance(AttemptRef("r-1", 1)).phase is GangPhase.ALIVE
+        assert late.observe(AttemptRef("r-1", 1)).phase is GangPhase.ALIVE
+        late.kill(AttemptRef("r-1", 1))
+        assert late.glance(AttemptRef("r-1", 1)).phase is GangPhase.GONE
     assert pods_of(kube) == []
 
 
@@ -239,14 +240,14 @@ def test_a_drain_deletes_the_pods_once_however_often_it_is_asked_for(
         seen(launcher, lambda report: bool(report.beats), "both pods are seen running")
         before = asked(kube)
         for _ in range(5):
-            launcher.drain("r-1", 1, grace_s=30.0)
+            launcher.drain(AttemptRef("r-1", 1), grace_s=30.0)
         assert (asked(kube) - before)["deletecollection", PODS] == 1
         assert (asked(kube) - before)["list", PODS] == 1
         report = seen(launcher, is_gone, "the drained gang is gone")
         assert all(rank.has_ended for rank in report.ranks)
         assert len(kube.objects.all(JOB)[0]) == 1  # it stays, as a mark that the attempt had a gang
         clock.advance(DRAIN_AGAIN_S + 1)
-        launcher.drain("r-1", 1, grace_s=30.0)
+        launcher.drain(AttemptRef("r-1", 1), grace_s=30.0)
 
 
 def test_a_shorter_grace_is_asked_for_at_once(kube: KubeDouble, store: FakeObjectStore) -> None:
@@ -254,9 +255,9 @@ def test_a_shorter_grace_is_asked_for_at_once(kube: KubeDouble, store: FakeObjec
         launcher.start(spec())
         running(kube)
         before = asked(kube)
-        launcher.drain("r-1", 1, grace_s=30.0)
-        launcher.drain("r-1", 1, grace_s=5.0)
-        launcher.drain("r-1", 1, grace_s=5.0)
+        launcher.drain(AttemptRef("r-1", 1), grace_s=30.0)
+        launcher.drain(AttemptRef("r-1", 1), grace_s=5.0)
+        launcher.drain(AttemptRef("r-1", 1), grace_s=5.0)
         assert (asked(kube) - before)["list", PODS] == 2
 
 
@@ -265,8 +266,8 @@ def test_a_gang_that_has_no_pods_yet_is_drained_by_deleting_its_job(
 ) -> None:
     with launcher_on(kube, store) as launcher:
         launcher.start(spec(queue="team"))
-        launcher.drain("r-1", 1, grace_s=30.0)
-        assert launcher.observe("r-1", 1).phase is GangPhase.GONE
+        launcher.drain(AttemptRef("r-1", 1), grace_s=30.0)
+        assert launcher.observe(AttemptRef("r-1", 1)).phase is GangPhase.GONE
     assert kube.objects.all(JOB)[0] == []
 
 
@@ -276,9 +277,9 @@ def test_a_kill_leaves_neither_job_nor_pods_nor_service(
     with launcher_on(kube, store) as launcher:
         launcher.start(spec())
         seen(launcher, lambda report: bool(report.beats), "both pods are seen running")
-        launcher.kill("r-1", 1)
-        launcher.kill("r-1", 1)
-        report = launcher.observe("r-1", 1)
+        launcher.kill(AttemptRef("r-1", 1))
+        launcher.kill(AttemptRef("r-1", 1))
+        report = launcher.observe(AttemptRef("r-1", 1))
     assert report.phase is GangPhase.GONE
     assert [rank.exit_code for rank in report.ranks] == [143] * 4
     assert [len(kube.objects.all(each)[0]) for each in (JOB, PODS, SERVICES)] == [0, 0, 0]
@@ -293,8 +294,8 @@ def test_a_kill_reads_first_what_ended_while_nobody_watched(
     kube.finish(names[1], 7)
     until(lambda: kube.pod(names[1])["status"]["phase"] == "Failed", "rank 2's pod has ended")
     with launcher_on(kube, store) as late:
-        late.kill("r-1", 1)
-        ends = late.observe("r-1", 1).ranks
+        late.kill(AttemptRef("r-1", 1))
+        ends = late.observe(AttemptRef("r-1", 1)).ranks
     assert [rank.exit_code for rank in ends[2:]] == [7, 7]
 
 
@@ -302,8 +303,8 @@ def test_killing_a_gang_that_never_was_does_nothing(
     kube: KubeDouble, store: FakeObjectStore
 ) -> None:
     with launcher_on(kube, store) as launcher:
-        launcher.kill("r-1", 1)
-        assert launcher.observe("r-1", 1).phase is GangPhase.NEVER_STARTED
+        launcher.kill(AttemptRef("r-1", 1))
+        assert launcher.observe(AttemptRef("r-1", 1)).phase is GangPhase.NEVER_STARTED
         assert launcher.start(spec())
 
 
@@ -313,11 +314,11 @@ def test_a_pod_on_a_lost_node_is_unreachable_and_keeps_nobody_waiting(
     with launcher_on(kube, store, clock) as launcher:
         launcher.start(spec())
         names = running(kube)
-        launcher.observe("r-1", 1)
+        launcher.observe(AttemptRef("r-1", 1))
         node = kube.pod(names[0])["spec"]["nodeName"]
         kube.lose_node(node)
-        launcher.kill("r-1", 1)  # an error after KILL_S_MAX
-        report = launcher.observe("r-1", 1)
+        launcher.kill(AttemptRef("r-1", 1))  # an error after KILL_S_MAX
+        report = launcher.observe(AttemptRef("r-1", 1))
         zombie = kube.pod(names[0])
     assert zombie["status"]["phase"] == "Running"
     assert report.phase is GangPhase.GONE
@@ -336,8 +337,8 @@ def test_a_killed_pod_whose_silent_node_was_not_yet_given_up_is_unreachable_too(
         seen(launcher, lambda report: bool(report.beats), "both pods are seen running")
         node = kube.pod(names[0])["spec"]["nodeName"]
         cut_off(kube, node)
-        launcher.kill("r-1", 1)
-        report = launcher.observe("r-1", 1)
+        launcher.kill(AttemptRef("r-1", 1))
+        report = launcher.observe(AttemptRef("r-1", 1))
     assert report.phase is GangPhase.GONE
     told = [c for c in report.conditions if c.type == "PodUnreachable"]
     assert [c.reason for c in told] == ["NodeLost"]
@@ -360,7 +361,7 @@ def test_a_gang_all_of_whose_pods_are_on_a_lost_node_is_over(
     with launcher_on(kube, store, clock) as launcher:
         launcher.start(spec(ranks=1, ranks_per_node=1))
         (name,) = running(kube, count=1)
-        launcher.observe("r-1", 1)
+        launcher.observe(AttemptRef("r-1", 1))
         kube.lose_node(kube.pod(name)["spec"]["nodeName"])
         report = seen(launcher, lambda r: is_over(r, clock.now()), "the zombie's gang is over")
     assert is_gone(report)
@@ -375,5 +376,5 @@ def test_who_may_not_end_pods_is_told_so_and_the_gang_stays(
         running(kube)
         kube.deny("delete", JOB)
         with pytest.raises(GangError, match=r"Cannot end r-1/a01.*delete.*jobs"):
-            launcher.kill("r-1", 1)
-        assert launcher.glance("r-1", 1).phase is GangPhase.ALIVE
+            launcher.kill(AttemptRef("r-1", 1))
+        assert launcher.glance(AttemptRef("r-1", 1)).phase is GangPhase.ALIVE

@@ -46,7 +46,7 @@ from tracks_dagster.reasons.classify import classify
 from tracks_dagster.reasons.evidence import CANNOT_START, Evidence, RankEnd
 from tracks_dagster.reasons.hangs import Beat, Phase
 from tracks_dagster.track.errors import GangError, StoreUnavailable
-from tracks_dagster.track.names import ENV_ASKED, ENV_CLUSTER_QUEUE
+from tracks_dagster.track.names import ENV_ASKED, ENV_CLUSTER_QUEUE, AttemptRef
 from tracks_dagster.track.records import Json
 
 Key = Callable[[str, int, str, str], str]
@@ -75,7 +75,9 @@ def put_beat(
         for rank in (2 * index, 2 * index + 1)
     )
     beat = PodBeat(pod=pod, node="node1", boot_id=BOOT, index=index, ranks=ranks, at=at)
-    store.put(pod_files.beat_key("r-1", 1, uid_of(kube, pod)), pod_files.encode_beat(beat))
+    store.put(
+        pod_files.beat_key(AttemptRef("r-1", 1), uid_of(kube, pod)), pod_files.encode_beat(beat)
+    )
 
 
 def put_end(store: FakeObjectStore, uid: str, index: int, *ranks: RankEnd) -> None:
@@ -88,7 +90,7 @@ def put_end(store: FakeObjectStore, uid: str, index: int, *ranks: RankEnd) -> No
         cgroup={"memory.events.oom_kill": index},
         kernel_lines=(f"line of pod {index}",),
     )
-    store.put(pod_files.end_key("r-1", 1, uid), pod_files.encode_end(end))
+    store.put(pod_files.end_key(AttemptRef("r-1", 1), uid), pod_files.encode_end(end))
 
 
 def beat_reads(store: FakeObjectStore) -> int:
@@ -129,7 +131,7 @@ def test_every_rank_of_a_gang_whose_pods_run_stands_at_its_start_until_it_says_m
         assert [beat.phase for beat in report.beats] == [Phase.STARTING] * 4
         put_beat(store, kube, names[1], 1, step=7)
         clock.advance(BEAT_READ_S)
-        report = launcher.observe("r-1", 1)
+        report = launcher.observe(AttemptRef("r-1", 1))
     assert [beat.step for beat in report.beats] == [0, 0, 7, 7]
     assert report.boot_ids == {"node1": BOOT}
     assert report.started_at is not None
@@ -143,13 +145,13 @@ def test_beats_are_read_once_in_five_seconds_and_the_server_is_asked_nothing(
         running(kube)
         seen(launcher, lambda r: len(r.beats) == 4, "all ranks have a beat")
         clock.freeze()
-        launcher.observe("r-1", 1)
+        launcher.observe(AttemptRef("r-1", 1))
         before, count = asked(kube), beat_reads(store)
         for _ in range(20):
-            launcher.observe("r-1", 1)
+            launcher.observe(AttemptRef("r-1", 1))
         assert beat_reads(store) == count
         clock.advance(BEAT_READ_S)
-        launcher.observe("r-1", 1)
+        launcher.observe(AttemptRef("r-1", 1))
         more = asked(kube) - before
     assert beat_reads(store) - count == 2  # one a pod
     assert more[JOBS_READ] == 0
@@ -180,7 +182,7 @@ def test_ranks_whose_pod_does_not_reach_the_store_are_not_taken_for_standing_sti
             clock.advance(seconds)
             put_beat(store, kube, names[0], 0, step=7, at=f"{at} of the first")
             put_beat(store, kube, names[1], 1, step=7, at="once")
-            return len(launcher.observe("r-1", 1).beats)
+            return len(launcher.observe(AttemptRef("r-1", 1)).beats)
 
         assert beats_after(BEAT_READ_S, at="1") == 4
         assert beats_after(FRESH_S, at="2") == 4  # a rank that hangs in a pod that is there
@@ -227,9 +229,9 @@ def test_the_watch_ends_with_the_gang_and_another_process_reads_the_same_end(
             kube.finish(name, 0)
         report = seen(launcher, is_gone, "the gang is gone")
         until(lambda: not pod_watches() or None, "no watch is left")
-        launcher.kill("r-1", 1)
+        launcher.kill(AttemptRef("r-1", 1))
     with launcher_on(kube, store) as other:
-        again = other.observe("r-1", 1)
+        again = other.observe(AttemptRef("r-1", 1))
     assert again.phase is GangPhase.GONE
     assert [rank.exit_code for rank in again.ranks] == [0] * 4
     assert again.ranks == report.ranks
@@ -241,13 +243,13 @@ def test_a_gang_that_nobody_looks_at_any_more_is_watched_no_more_until_the_next_
     with launcher_on(kube, store, clock) as launcher:
         launcher.start(spec())
         running(kube)
-        launcher.observe("r-1", 1)
+        launcher.observe(AttemptRef("r-1", 1))
         of_one = len(pod_watches())
         assert of_one > 0
         clock.advance(IDLE_S + 1)
         launcher.start(spec("r-2"))
         until(lambda: not pod_watches() or None, "no watch is left")
-        assert launcher.observe("r-1", 1).phase is GangPhase.ALIVE
+        assert launcher.observe(AttemptRef("r-1", 1)).phase is GangPhase.ALIVE
         assert len(pod_watches()) == of_one
 
 
@@ -309,8 +311,8 @@ def test_a_gang_that_was_killed_is_gone_though_the_watch_has_not_seen_its_job_go
                 take(watch, resource, change, item)
 
         monkeypatch.setattr(PodWatch, "changed", late)
-        launcher.kill("r-1", 1)
-        report = launcher.observe("r-1", 1)
+        launcher.kill(AttemptRef("r-1", 1))
+        report = launcher.observe(AttemptRef("r-1", 1))
     assert report.phase is GangPhase.GONE
     assert all(rank.has_ended for rank in report.ranks)
 
@@ -327,10 +329,10 @@ def test_a_pod_that_saves_is_waited_for_though_this_machines_clock_is_far_ahead(
         seen(launcher, lambda r: bool(r.beats), "its pod is seen running")
         node = kube.pod(name)["spec"]["nodeName"]
         kube._cluster.ask(lambda: kube._cluster.kubelet.lost.add(node))  # it stays, as if it saved
-        launcher.drain("r-1", 1, grace_s=60.0)
-        watched = launcher._gang("r-1", 1)
+        launcher.drain(AttemptRef("r-1", 1), grace_s=60.0)
+        watched = launcher._gang(AttemptRef("r-1", 1))
         until(lambda: watched._seen().pods[0].leaves_at, "its deletion is seen")
-        assert launcher.observe("r-1", 1).phase is GangPhase.ALIVE
+        assert launcher.observe(AttemptRef("r-1", 1)).phase is GangPhase.ALIVE
         clock.advance(120.0 + OVERDUE_S + 1)
         report = seen(launcher, is_gone, "the pod that stays is given up")
     assert "DeletionOverdue" in {condition.reason for condition in report.conditions}
@@ -347,7 +349,7 @@ def test_a_gang_that_began_long_ago_is_adopted_and_never_taken_for_one_that_cann
         running(kube)
     clock.advance(24 * 3600)
     with launcher_on(kube, store, clock) as adopter:
-        report = adopter.observe("r-1", 1)  # before the watch has seen the pods
+        report = adopter.observe(AttemptRef("r-1", 1))  # before the watch has seen the pods
         assert not is_over(report, clock.now())
         report = seen(adopter, lambda r: bool(r.beats), "both pods are seen running")
     assert not is_over(report, clock.now())
@@ -365,8 +367,8 @@ def test_a_gang_that_no_node_can_take_is_given_up_with_the_schedulers_words(
         (words,) = told_of_start(report)
         assert words.startswith("Unschedulable: Pod ")
         assert "got no node within 900 s: 0/2 nodes are available" in words
-        launcher.kill("r-1", 1)
-        closed = launcher.observe("r-1", 1)
+        launcher.kill(AttemptRef("r-1", 1))
+        closed = launcher.observe(AttemptRef("r-1", 1))
     assert told_of_start(closed) == [words]
     assert judge(closed) == "scheduling_timeout"
 
@@ -404,7 +406,7 @@ def test_a_gang_that_a_quota_gives_only_a_part_of_its_pods_gives_that_part_back_
     with launcher_on(kube, store, clock) as launcher:
         launcher.start(spec())
         seen(launcher, lambda r: bool(r.conditions), "the Job's controller has spoken")
-        assert not is_over(launcher.observe("r-1", 1), clock.now())
+        assert not is_over(launcher.observe(AttemptRef("r-1", 1)), clock.now())
         clock.advance(301)
         report = seen(launcher, lambda r: is_over(r, clock.now()), "the gang is given up")
     (words,) = told_of_start(report)
@@ -418,7 +420,7 @@ def test_a_gang_that_its_queue_holds_back_waits_for_ever(
 ) -> None:
     with launcher_on(kube, store, clock) as launcher:
         launcher.start(spec(queue="team"))
-        launcher.observe("r-1", 1)
+        launcher.observe(AttemptRef("r-1", 1))
         clock.advance(7 * 24 * 3600)
         report = seen(launcher, lambda r: bool(r.conditions), "the Job is seen suspended")
     assert report.phase is GangPhase.ALIVE
@@ -436,7 +438,7 @@ def test_a_class_is_queued_admitted_and_told_to_its_pods_by_the_cluster(
     )
     with launcher_on(kube, store, queue="training", classes={"urgent": urgent}) as launcher:
         launcher.start(replace(spec(), workload_class="urgent"))
-        name = job_name("r-1", 1)
+        name = job_name(AttemptRef("r-1", 1))
 
         def workload() -> Json:
             return next(iter(kube.objects.all("workloads.kueue.x-k8s.io")[0]), None)

@@ -14,12 +14,13 @@ from tests.kubernetes.double.launching import is_gone, launcher_on, pods_of, run
 from tracks_dagster.attempts.ports import GangPhase
 from tracks_dagster.kubernetes.effects.launcher import KubernetesLauncher
 from tracks_dagster.track.errors import GangError
+from tracks_dagster.track.names import AttemptRef
 
 ACTS: dict[str, Callable[[KubernetesLauncher], object]] = {
-    "glance": lambda launcher: launcher.glance("r-1", 1),
-    "observe": lambda launcher: launcher.observe("r-1", 1),
-    "drain": lambda launcher: launcher.drain("r-1", 1, grace_s=5.0),
-    "kill": lambda launcher: launcher.kill("r-1", 1),
+    "glance": lambda launcher: launcher.glance(AttemptRef("r-1", 1)),
+    "observe": lambda launcher: launcher.observe(AttemptRef("r-1", 1)),
+    "drain": lambda launcher: launcher.drain(AttemptRef("r-1", 1), grace_s=5.0),
+    "kill": lambda launcher: launcher.kill(AttemptRef("r-1", 1)),
     "start": lambda launcher: launcher.start(spec()),
 }
 
@@ -64,7 +65,7 @@ def test_a_gang_that_is_not_found_on_another_cluster_is_told_and_not_taken_for_g
     ):
         ACTS[act](lost)
     with launcher_on(kube, store) as launcher:
-        assert launcher.glance("r-1", 1).phase is GangPhase.ALIVE
+        assert launcher.glance(AttemptRef("r-1", 1)).phase is GangPhase.ALIVE
 
 
 def test_a_gang_that_was_seen_to_end_is_gone_whatever_the_server_is_called(
@@ -78,9 +79,9 @@ def test_a_gang_that_was_seen_to_end_is_gone_whatever_the_server_is_called(
             kube.finish(name, 0)
         seen(launcher, is_gone, "the gang is gone")
     with launcher_on(other, store) as late:
-        assert late.glance("r-1", 1).phase is GangPhase.GONE
-        late.kill("r-1", 1)
-        assert [rank.exit_code for rank in late.observe("r-1", 1).ranks] == [0] * 4
+        assert late.glance(AttemptRef("r-1", 1)).phase is GangPhase.GONE
+        late.kill(AttemptRef("r-1", 1))
+        assert [rank.exit_code for rank in late.observe(AttemptRef("r-1", 1)).ranks] == [0] * 4
 
 
 def test_a_gang_whose_job_a_person_deleted_unseen_is_closed_once_they_say_so(
@@ -91,9 +92,9 @@ def test_a_gang_whose_job_a_person_deleted_unseen_is_closed_once_they_say_so(
         running(kube)
     with launcher_on(other, store) as late:
         with pytest.raises(GangError, match=r"delete (runs/r-1/\S+) from the store") as told:
-            late.observe("r-1", 1)
+            late.observe(AttemptRef("r-1", 1))
         key = str(told.value).split("delete ")[1].split(" from")[0]
         del store.objects[key]
         store.objects["runs/r-1/attempts/1/gang/u/beat.json"] = b"{}"  # as every pod that ran left
-        late.kill("r-1", 1)
-        until(lambda: is_gone(late.observe("r-1", 1)), "the gang counts as gone")
+        late.kill(AttemptRef("r-1", 1))
+        until(lambda: is_gone(late.observe(AttemptRef("r-1", 1))), "the gang counts as gone")

@@ -21,6 +21,7 @@ from tracks_dagster.ledger.effects.database.sql_ledger import SqlLedger
 from tracks_dagster.ledger.effects.projector import Projector
 from tracks_dagster.recovery.effects.triage import GivenDevices, triage
 from tracks_dagster.recovery.effects.triage_line import Line
+from tracks_dagster.track.names import AttemptRef
 
 
 @pytest.fixture
@@ -62,7 +63,7 @@ def test_a_gang_on_a_cluster_is_judged_by_its_job_and_nothing_is_written(
                 10,
             )  # no daemon ever ticked
             assert store.objects == before
-        starter.kill("r-1", 1)
+        starter.kill(AttemptRef("r-1", 1))
         clock.advance(2 * BOARD_S)
         with launcher_on(kube, store, clock) as launcher:
             before = dict(store.objects)

@@ -22,6 +22,7 @@ from tracks_dagster.track.bodies import (
     SnapshotRef,
 )
 from tracks_dagster.track.body_json import to_json
+from tracks_dagster.track.names import AttemptRef
 from tracks_dagster.track.records import Draft, Kind, Record, sha256_hex
 from tracks_dagster.track.states.checkpoints import CheckpointRef, object_prefix
 
@@ -102,7 +103,7 @@ def committed(
             run_id=RUN_ID,
             attempt_id=attempt_id,
             step=step,
-            object_prefix=object_prefix(RUN_ID, attempt_id, launch, step),
+            object_prefix=object_prefix(AttemptRef(RUN_ID, attempt_id), launch, step),
             manifest_sha256=manifest,
         ),
         cursor=0,

@@ -19,6 +19,7 @@ from tests.model.recording import Made, Named, Op, Opened, Synced, Told, Trace
 from tracks_dagster.stores import open_store
 from tracks_dagster.stores.local import PARTIAL_FOLDER
 from tracks_dagster.track.errors import TrackBroken
+from tracks_dagster.track.names import AttemptRef
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Draft, Json, Kind, Record, sha256_hex
 from tracks_dagster.track.states.checkpoints import CheckpointRef, manifest_key, object_prefix
@@ -251,7 +252,7 @@ def _keys(body: Mapping[str, Json], name: str) -> list[str]:
 
 
 def _prefix(step: int) -> str:
-    return object_prefix(RUN_ID, 1, "0" * 32, step)
+    return object_prefix(AttemptRef(RUN_ID, 1), "0" * 32, step)
 
 
 def _of_record(op: Op) -> bool:

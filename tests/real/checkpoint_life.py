@@ -27,6 +27,7 @@ from tracks_dagster.track.bodies import (
     ComputeRequest,
     RetentionRule,
 )
+from tracks_dagster.track.names import AttemptRef
 from tracks_dagster.track.records import Draft, Kind, sha256_hex
 from tracks_dagster.track.states.checkpoints import object_prefix
 from tracks_dagster.track.states.run_state import RunState
@@ -83,7 +84,7 @@ class Life:
         self._train(self._open(), until=4)
         launch = self._state.attempts[0].placed
         assert launch is not None
-        prefix = object_prefix(RUN_ID, 1, launch.launch_id, 6)
+        prefix = object_prefix(AttemptRef(RUN_ID, 1), launch.launch_id, 6)
         self.store.put(f"{prefix}chunks/never-committed", b"half a save")
         self._end()
         self._open()

@@ -19,6 +19,7 @@ from tracks_dagster.ledger.effects.deciding import WAITING, settle
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.settings import Settings
 from tracks_dagster.stores.journals import StepLine, read_steps
+from tracks_dagster.track.names import AttemptRef
 from tracks_dagster.track.records import Json
 from tracks_dagster.track.states.run_state import RunState
 from tracks_dagster.wiring import App, build
@@ -81,6 +82,6 @@ def curves(app: App, state: RunState) -> list[dict[int, StepLine]]:
     for attempt in state.attempts:
         assert attempt.placed is not None
         launch_id = attempt.placed.launch_id
-        lines = read_steps(app.store, state.run_id, attempt.attempt_id, launch_id)
+        lines = read_steps(app.store, AttemptRef(state.run_id, attempt.attempt_id), launch_id)
         found.append({line.step: line for line in lines})
     return found

@@ -18,6 +18,7 @@ from tracks_dagster.attempts.ports import GangPhase
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.stores import open_store
+from tracks_dagster.track.names import AttemptRef
 from tracks_dagster.track.records import Kind
 from tracks_dagster.wiring import new_uid, utc_now
 
@@ -62,14 +63,14 @@ def test_a_gang_outlives_a_killed_supervisor_and_is_adopted_with_its_exit_code(
         os.kill(first.pid, signal.SIGKILL)
 
     second = make_supervisor(tmp_path, "second")
-    assert second.gangs.observe("r-1", 1).phase is GangPhase.ALIVE
+    assert second.gangs.observe(AttemptRef("r-1", 1)).phase is GangPhase.ALIVE
     (folder / "go").touch()
     attempt = second.supervise("r-1", 1)
 
     assert attempt is not None
     assert [claim.body.dagster_run_id for claim in attempt.claims] == ["first", "second"]
     assert started_count(folder) == 2  # two ranks, once each
-    assert [rank.exit_code for rank in second.gangs.observe("r-1", 1).ranks] == [0, 0]
+    assert [rank.exit_code for rank in second.gangs.observe(AttemptRef("r-1", 1)).ranks] == [0, 0]
     kinds = [record.kind for record in second.tracks.records("runs/r-1")]
     assert kinds.count(Kind.ATTEMPT_ENDED) == 1
 

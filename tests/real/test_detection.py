@@ -25,6 +25,7 @@ from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.stores import open_store
 from tracks_dagster.track.bodies import AttemptEnded
 from tracks_dagster.track.body_json import from_json
+from tracks_dagster.track.names import AttemptRef
 from tracks_dagster.track.records import parse_time
 from tracks_dagster.track.states.run_state import AttemptState
 from tracks_dagster.training.drills import why_no_memory_cgroup
@@ -127,7 +128,7 @@ def supervise(
         return attempt
 
     yield run
-    gangs.kill("r-1", 1)
+    gangs.kill(AttemptRef("r-1", 1))
 
 
 def ended(attempt: AttemptState) -> AttemptEnded:

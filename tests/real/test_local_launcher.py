@@ -35,6 +35,7 @@ from tracks_dagster.reasons.evidence import LOG_TAIL_BYTES_MAX
 from tracks_dagster.track import names
 from tracks_dagster.track.bodies import ComputeRequest, RankPlace
 from tracks_dagster.track.errors import GangError
+from tracks_dagster.track.names import AttemptRef
 from tracks_dagster.track.records import parse_time
 from tracks_dagster.training import gang_parent
 from tracks_dagster.training.projects.code import CODE, lay_out
@@ -71,7 +72,7 @@ def launcher(
     launcher = LocalLauncher(tmp_path, warm_address=address)
     yield launcher
     for folder in tmp_path.glob("*/a*"):
-        launcher.kill(folder.parent.name, int(folder.name.removeprefix("a")))
+        launcher.kill(AttemptRef(folder.parent.name, int(folder.name.removeprefix("a"))))
     for child in launcher._children:  # whose exit code was not there yet
         if isinstance(child, warm.Child):
             child.close()
@@ -148,13 +149,15 @@ time.sleep(600)
         device="cpu",
         accelerator="cpu",
     )
-    assert not launcher.ask_to_save("r", 1, replace(place, pid_started=place.pid_started - 1))
-    assert not launcher.ask_to_save("r", 1, replace(place, boot_id="another"))
-    assert launcher.ask_to_save("r", 1, place) is listens
+    assert not launcher.ask_to_save(
+        AttemptRef("r", 1), replace(place, pid_started=place.pid_started - 1)
+    )
+    assert not launcher.ask_to_save(AttemptRef("r", 1), replace(place, boot_id="another"))
+    assert launcher.ask_to_save(AttemptRef("r", 1), place) is listens
     if listens:
         wait_for(lambda: "asked" in (tmp_path / "r" / "a01" / "rank-0.log").read_text())
-    assert launcher.observe("r", 1).phase is GangPhase.ALIVE
-    assert not launcher.observe("r", 1).ranks[0].has_ended
+    assert launcher.observe(AttemptRef("r", 1)).phase is GangPhase.ALIVE
+    assert not launcher.observe(AttemptRef("r", 1)).ranks[0].has_ended
 
 
 @pytest.mark.parametrize(
@@ -216,8 +219,8 @@ def test_of_two_parents_at_once_only_one_starts_ranks(
 def test_a_drain_lets_every_rank_save(launcher: LocalLauncher, tmp_path: Path) -> None:
     launcher.start(spec(SAVES_ON_SIGTERM, ranks=2))
     until_ready(tmp_path, ranks=2)
-    launcher.drain("r", 1, grace_s=30)
-    launcher.drain("r", 1, grace_s=30)
+    launcher.drain(AttemptRef("r", 1), grace_s=30)
+    launcher.drain(AttemptRef("r", 1), grace_s=30)
     report = until(launcher, gone)
     assert [r.exit_code for r in report.ranks] == [75, 75]
     assert "saved" in report.ranks[1].log_tail
@@ -228,7 +231,7 @@ def test_what_does_not_drain_within_its_grace_is_killed(
 ) -> None:
     launcher.start(spec(IGNORES_SIGTERM))
     until_ready(tmp_path)
-    launcher.drain("r", 1, grace_s=0.2)
+    launcher.drain(AttemptRef("r", 1), grace_s=0.2)
     assert until(launcher, gone).ranks[0].signal == signal.SIGKILL
 
 
@@ -278,8 +281,8 @@ def test_a_killed_parent_leaves_its_ranks_alive_to_be_observed_drained_and_kille
     assert parent is not None
     os.kill(parent.pid, signal.SIGKILL)
     wait_for(lambda: not parent.lives)
-    assert launcher.observe("r", 1).phase is GangPhase.ALIVE
-    launcher.drain("r", 1, grace_s=30)
+    assert launcher.observe(AttemptRef("r", 1)).phase is GangPhase.ALIVE
+    launcher.drain(AttemptRef("r", 1), grace_s=30)
     report = until(launcher, gone)
     assert [r.has_ended for r in report.ranks] == [False, False]  # nobody could see the codes
     assert "saved" in report.ranks[0].log_tail
@@ -296,13 +299,13 @@ def test_a_rank_that_went_with_the_parent_ends_the_gang_though_another_lives(
     assert parent is not None
     first, _ = json.loads((folder / "gang.pid").read_text())["ranks"]
     os.kill(parent.pid, signal.SIGKILL)
-    assert not any(end.ended_at for end in launcher.observe("r", 1).ranks)
+    assert not any(end.ended_at for end in launcher.observe(AttemptRef("r", 1)).ranks)
     os.kill(first["pid"], signal.SIGKILL)
     report = until(launcher, lambda seen: seen.ranks[0].ended_at is not None)
     assert report.phase is GangPhase.ALIVE
     assert (report.ranks[0].exit_code, report.ranks[0].signal) == (None, None)
     assert report.ranks[1].ended_at is None
-    again = launcher.observe("r", 1)
+    again = launcher.observe(AttemptRef("r", 1))
     assert again.ranks[0].ended_at == report.ranks[0].ended_at
     assert not is_over(again, parse_time(str(report.ranks[0].ended_at)))
     assert is_over(again, parse_time(str(report.ranks[0].ended_at)) + timedelta(seconds=61))
@@ -323,11 +326,11 @@ time.sleep(600)
     log = tmp_path / "r" / "a01" / "rank-0.log"
     worker = find_process(int(log.read_text().splitlines()[0]))
     assert worker is not None
-    launcher.kill("r", 1)
-    assert launcher.observe("r", 1).phase is GangPhase.GONE
-    assert launcher.observe("r", 1).ranks[0].signal == signal.SIGKILL
+    launcher.kill(AttemptRef("r", 1))
+    assert launcher.observe(AttemptRef("r", 1)).phase is GangPhase.GONE
+    assert launcher.observe(AttemptRef("r", 1)).ranks[0].signal == signal.SIGKILL
     assert not worker.lives
-    launcher.kill("r", 1)  # and once more, with nothing left
+    launcher.kill(AttemptRef("r", 1))  # and once more, with nothing left
 
 
 def test_ranks_that_end_while_they_are_asked_to_drain_are_no_error(
@@ -347,7 +350,7 @@ def test_ranks_that_end_while_they_are_asked_to_drain_are_no_error(
 
     with monkeypatch.context() as patched:
         patched.setattr(local_launcher.os, "kill", already_gone)
-        launcher.drain("r", 1, grace_s=1)
+        launcher.drain(AttemptRef("r", 1), grace_s=1)
     assert asked == [signal.SIGTERM]
 
 
@@ -467,23 +470,23 @@ def test_two_projects_with_modules_of_one_name_run_at_once_each_by_its_interpret
         assert launcher.start(started)
     said = {"mine": "mine None noted", "theirs": "theirs another noted"}
     for name in commands:
-        wait_for(lambda name=name: gone(launcher.observe(name, 1)))  # type: ignore[misc]
+        wait_for(lambda name=name: gone(launcher.observe(AttemptRef(name, 1))))  # type: ignore[misc]
         log = (tmp_path / name / "a01" / "rank-0.log").read_text()
         assert log.strip() == said[name]
 
 
 def test_nothing_is_known_of_a_gang_that_was_never_started(launcher: LocalLauncher) -> None:
-    assert launcher.observe("r", 1).phase is GangPhase.NEVER_STARTED
-    launcher.drain("r", 1, grace_s=1)
-    launcher.kill("r", 1)
+    assert launcher.observe(AttemptRef("r", 1)).phase is GangPhase.NEVER_STARTED
+    launcher.drain(AttemptRef("r", 1), grace_s=1)
+    launcher.kill(AttemptRef("r", 1))
 
 
 def test_after_a_close_without_a_gang_none_is_started_any_more(launcher: LocalLauncher) -> None:
     """A supervisor that was held up for long: its devices may be another one's by now."""
-    launcher.kill("r", 1)
+    launcher.kill(AttemptRef("r", 1))
     assert launcher.start(spec("print('late')")) is False
-    assert launcher.glance("r", 1).phase is GangPhase.GONE
-    assert launcher.observe("r", 1).phase is GangPhase.GONE
+    assert launcher.glance(AttemptRef("r", 1)).phase is GangPhase.GONE
+    assert launcher.observe(AttemptRef("r", 1)).phase is GangPhase.GONE
 
 
 def test_a_kill_waits_for_a_parent_that_has_not_said_yet_who_it_is(
@@ -495,7 +498,7 @@ def test_a_kill_waits_for_a_parent_that_has_not_said_yet_who_it_is(
         patch.setattr(local_launcher, "KILL_S_MAX", 0.2)
         fcntl.flock(lock, fcntl.LOCK_EX)
         with pytest.raises(GangError, match="holds its lock and has not said who it is"):
-            launcher.kill("r", 1)
+            launcher.kill(AttemptRef("r", 1))
     assert launcher.start(spec("print('on time')"))
 
 
@@ -506,9 +509,9 @@ def test_whether_a_gang_is_gone_is_known_to_whoever_has_its_homes_folder(
     assert launcher.start(spec(SAVES_ON_SIGTERM))
     until_ready(tmp_path)
     assert not is_gone(tmp_path, "r/a01")
-    launcher.kill("r", 1)
+    launcher.kill(AttemptRef("r", 1))
     assert is_gone(tmp_path, "r/a01")
-    launcher.kill("r", 2)
+    launcher.kill(AttemptRef("r", 2))
     assert is_gone(tmp_path, "r/a02")  # closed without one
     assert not is_gone(tmp_path / "nowhere", "r/a01")
 
@@ -530,10 +533,10 @@ def test_a_pid_given_to_another_process_is_not_the_gang(
     until(launcher, gone)
     mine = this_process()
     write_process(folder / "gang.pid", replace(mine, started=mine.started - 1), started_at="")
-    assert launcher.observe("r", 1).phase is GangPhase.GONE
+    assert launcher.observe(AttemptRef("r", 1)).phase is GangPhase.GONE
     write_process(folder / "gang.pid", replace(mine, boot_id="another boot"), started_at="")
-    assert launcher.observe("r", 1).phase is GangPhase.GONE
-    launcher.kill("r", 1)  # signals nobody: we still live
+    assert launcher.observe(AttemptRef("r", 1)).phase is GangPhase.GONE
+    launcher.kill(AttemptRef("r", 1))  # signals nobody: we still live
 
 
 def test_shipping_uploads_the_whole_lines_beyond_what_the_rank_shipped_itself(
@@ -545,7 +548,7 @@ def test_shipping_uploads_the_whole_lines_beyond_what_the_rank_shipped_itself(
     prefix = "runs/r/attempts/1/launch-1/journal/rank-0/"
     store.put(f"{prefix}{0:012d}.jsonl", b'{"step":1}\n')
     for _ in range(2):
-        launcher.ship("r", 1, store)
+        launcher.ship(AttemptRef("r", 1), store)
         assert store.objects == {
             f"{prefix}{0:012d}.jsonl": b'{"step":1}\n',
             f"{prefix}{11:012d}.jsonl": b'{"step":2}\n{"step":3}\n',
@@ -587,8 +590,8 @@ def gone(report: GangReport) -> bool:
 
 
 def until(launcher: LocalLauncher, holds: Callable[[GangReport], bool]) -> GangReport:
-    wait_for(lambda: holds(launcher.observe("r", 1)))
-    return launcher.observe("r", 1)
+    wait_for(lambda: holds(launcher.observe(AttemptRef("r", 1))))
+    return launcher.observe(AttemptRef("r", 1))
 
 
 def until_ready(work: Path, *, ranks: int = 1) -> None:

@@ -16,6 +16,7 @@ from tracks_dagster.attempts.effects.supervise import Supervisor
 from tracks_dagster.data.effects.snapshots import Added, add_files
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.settings import Settings
+from tracks_dagster.track.names import AttemptRef
 from tracks_dagster.track.states.run_state import AttemptState
 from tracks_dagster.wiring import App, build
 
@@ -50,7 +51,7 @@ def gangs(app: App) -> Iterator[LocalLauncher]:
     launcher = LocalLauncher(app.settings.work)
     yield launcher
     for folder in app.settings.work.glob("*/a*"):
-        launcher.kill(folder.parent.name, 1)
+        launcher.kill(AttemptRef(folder.parent.name, 1))
 
 
 def add(app: App, folder: Path, *, in_place: bool) -> Added:

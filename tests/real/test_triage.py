@@ -20,7 +20,7 @@ from tracks_dagster.attempts.ports import SCRIPT, GangPhase, GangSpec, RankComma
 from tracks_dagster.cli import main
 from tracks_dagster.settings import Settings
 from tracks_dagster.track.bodies import AttemptSupervised, ComputeRequest, RankPlace
-from tracks_dagster.track.names import attempt_key
+from tracks_dagster.track.names import AttemptRef, attempt_key
 from tracks_dagster.track.records import Json, Kind
 from tracks_dagster.wiring import App, build
 
@@ -98,12 +98,12 @@ class Gangs:
         for pid in self.pids(run_id):
             if find_process(pid) is not None:
                 os.kill(pid, signal.SIGKILL)
-        wait_for(lambda: self.launcher.glance(run_id, 1).phase is GangPhase.GONE)
+        wait_for(lambda: self.launcher.glance(AttemptRef(run_id, 1)).phase is GangPhase.GONE)
 
     def let_end(self, run_id: str) -> None:
         """Let the gang end by itself, and wait until it has."""
         (self._folder(run_id) / "go").touch()
-        wait_for(lambda: self.launcher.glance(run_id, 1).phase is GangPhase.GONE)
+        wait_for(lambda: self.launcher.glance(AttemptRef(run_id, 1)).phase is GangPhase.GONE)
 
     def _folder(self, run_id: str) -> Path:
         return self.app.settings.work / attempt_key(run_id, 1)
@@ -119,7 +119,7 @@ def gangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gangs]:
     yield found
     monkeypatch.undo()  # or a boot that is pretended hides what lives
     for run_id in found.started:
-        found.launcher.kill(run_id, 1)
+        found.launcher.kill(AttemptRef(run_id, 1))
 
 
 def triaged() -> dict[str, Json]:

@@ -27,6 +27,7 @@ from tracks_dagster.track.append import Authority
 from tracks_dagster.track.bodies import AttemptOpened, AttemptRestored, CheckpointCommitted
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.errors import Fenced
+from tracks_dagster.track.names import AttemptRef
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Draft, Kind, Record, canonical_json, sha256_hex
 from tracks_dagster.track.states import run_fold
@@ -109,7 +110,7 @@ class Writer:
         return manifest["chunks"][-1:], frozenset({self.resume.manifest_sha256})
 
     def _store_checkpoint(self, step: int, known: list[str]) -> tuple[CheckpointRef, list[str]]:
-        prefix = object_prefix(self.run_id, self.attempt_id, self.launch_id, step)
+        prefix = object_prefix(AttemptRef(self.run_id, self.attempt_id), self.launch_id, step)
         chunks = list(known)
         for number in range(CHUNKS):
             data = f"{prefix} {number}".encode()

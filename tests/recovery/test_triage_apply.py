@@ -18,6 +18,7 @@ from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.recovery.effects.triage import GivenDevices, Sources, triage
 from tracks_dagster.recovery.effects.triage_apply import Act, Acting, apply
 from tracks_dagster.track.errors import GangError
+from tracks_dagster.track.names import AttemptRef
 from tracks_dagster.track.states.checkpoints import CheckpointRef
 
 ONE_DEVICE = GivenDevices(devices=1, memory_bytes=24 * 2**30, slots=12)
@@ -174,10 +175,10 @@ def test_a_gang_that_cannot_be_ended_is_told_and_keeps_nobody_else_waiting(
     sources: Sources, acting: Acting, gangs: FakeGangs
 ) -> None:
     class Stubborn(FakeGangs):
-        def kill(self, run_id: str, attempt_id: int) -> None:
-            if run_id == "v2-2":
+        def kill(self, ref: AttemptRef) -> None:
+            if ref.run_id == "v2-2":
                 raise GangError("processes [7] still live 20 s after SIGKILL")
-            super().kill(run_id, attempt_id)
+            super().kill(ref)
 
     write_variants(sources.store, gangs)
     project(sources)

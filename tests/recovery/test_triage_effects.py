@@ -31,6 +31,7 @@ from tracks_dagster.recovery.effects.triage import GivenDevices, Sources, Triage
 from tracks_dagster.recovery.effects.triage_reading import read_sql
 from tracks_dagster.scheduling.model import Plan
 from tracks_dagster.track.errors import GangError, UnknownRun
+from tracks_dagster.track.names import AttemptRef
 from tracks_dagster.track.records import canonical_json, format_time
 
 GIB = 2**30
@@ -181,9 +182,9 @@ def test_of_a_cluster_that_does_not_answer_every_attempt_has_its_own_words_and_p
     store: FakeObjectStore, ledger: SqlLedger, sources: Sources
 ) -> None:
     class Lost(FakeGangs):
-        def glance(self, run_id: str, attempt_id: int) -> GangReport:
-            self.calls.append(("glance", run_id, attempt_id))
-            raise GangError(f"Cannot look at {run_id}: the API server cannot be reached.")
+        def glance(self, ref: AttemptRef) -> GangReport:
+            self.calls.append(("glance", ref.run_id, ref.attempt_id))
+            raise GangError(f"Cannot look at {ref.run_id}: the API server cannot be reached.")
 
     gangs = Lost()
     on_cluster = [History(run_id).declare() for run_id in ("r-1", "r-2")]
@@ -208,8 +209,8 @@ def test_a_cluster_that_hangs_is_asked_for_a_bounded_time_in_all(
     hangs = threading.Event()
 
     class Hanging(FakeGangs):
-        def glance(self, run_id: str, attempt_id: int) -> GangReport:
-            self.calls.append(("glance", run_id, attempt_id))
+        def glance(self, ref: AttemptRef) -> GangReport:
+            self.calls.append(("glance", ref.run_id, ref.attempt_id))
             hangs.wait(60)
             raise GangError("too late")
 

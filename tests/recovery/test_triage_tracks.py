@@ -19,12 +19,13 @@ from tracks_dagster.ledger.effects.projector import Projector
 from tracks_dagster.recovery.attempt_tail import fold_tail
 from tracks_dagster.recovery.effects.triage import GivenDevices, Sources, triage
 from tracks_dagster.stores.journals import journal_prefix
+from tracks_dagster.track.names import AttemptRef
 from tracks_dagster.track.records import Kind, canonical_json
 from tracks_dagster.track.track import log_key
 
 ONE_DEVICE = GivenDevices(devices=1, memory_bytes=24 * 2**30, slots=12)
 SLOTS = GivenDevices(slots=12)
-PREFIX = journal_prefix("v2-2", 1, "launch-1", 0)
+PREFIX = journal_prefix(AttemptRef("v2-2", 1), "launch-1", 0)
 
 
 def project(store: FakeObjectStore, ledger: SqlLedger, *histories: History) -> None:

@@ -11,10 +11,11 @@ from tracks_dagster.ledger.deciding import Wait
 from tracks_dagster.retry.decide import decide
 from tracks_dagster.retry.decision import Refuse, Retry
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
+from tracks_dagster.track.names import AttemptRef
 from tracks_dagster.track.records import Kind
 from tracks_dagster.track.states.checkpoints import CheckpointRef, object_prefix
 
-SOURCE = CheckpointRef("r-0", 2, 20, object_prefix("r-0", 2, "launch-2", 20), "5" * 64)
+SOURCE = CheckpointRef("r-0", 2, 20, object_prefix(AttemptRef("r-0", 2), "launch-2", 20), "5" * 64)
 
 
 def branch() -> History:

@@ -17,11 +17,12 @@ from tracks_dagster.retry.decide import decide
 from tracks_dagster.retry.decision import Finish, Refuse, Retry
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.track.bodies import ComputeRequest
+from tracks_dagster.track.names import AttemptRef
 from tracks_dagster.track.records import Kind
 from tracks_dagster.track.states.checkpoints import CheckpointRef, object_prefix
 
 CONFIG = {"steps": 400, "seed": 7, "micro_batch": 4, "accumulation": 6, "lr": 0.08}
-SOURCE = CheckpointRef("r-0", 2, 20, object_prefix("r-0", 2, "launch-2", 20), "5" * 64)
+SOURCE = CheckpointRef("r-0", 2, 20, object_prefix(AttemptRef("r-0", 2), "launch-2", 20), "5" * 64)
 
 
 def saved(*steps: int, **declared: Any) -> History:

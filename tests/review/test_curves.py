@@ -28,6 +28,7 @@ from tracks_dagster.stores.journal_columns import ColumnsWriter
 from tracks_dagster.stores.journals import journal_prefix
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.journal_lines import METRICS_MAX
+from tracks_dagster.track.names import AttemptRef
 from tracks_dagster.track.records import Json, format_time
 
 T0 = BEGIN.timestamp()
@@ -44,7 +45,7 @@ def ship(
 ) -> None:
     """Store the newest attempt's journal, in segments of about that many bytes if any."""
     number = len(run.state.attempts)
-    prefix = journal_prefix(run.run_id, number, run.launch_id, rank)
+    prefix = journal_prefix(AttemptRef(run.run_id, number), run.launch_id, rank)
     at = 0
     while at < len(data):
         end = len(data) if not size else data.find(b"\n", at + size) + 1 or len(data)
@@ -299,7 +300,7 @@ def test_a_journal_that_was_cut_or_is_damaged_shows_the_lines_that_are_whole(
         {"kind": "device", "t": "yesterday", "step": 1, "power_w": 1.0},
         {"kind": "ranks", "t": STEP["t"], "step": 5, "step_s": ["fast"]},
     ]
-    prefix = journal_prefix("r-1", 1, run.launch_id, 0)
+    prefix = journal_prefix(AttemptRef("r-1", 1), run.launch_id, 0)
     first = b"".join(whole[:3]) + encoded(wrong) + b'[]\n"x"\n\xff\n' + whole[3][:-9]
     store.put(f"{prefix}{0:012d}.jsonl", first)
     second = whole[3][-9:] + whole[4] + whole[5][:20]  # goes on with the line, and tears another

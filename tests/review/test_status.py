@@ -24,7 +24,7 @@ from tracks_dagster.stores.journals import read_tail
 from tracks_dagster.track import names
 from tracks_dagster.track.bodies import Alert, PromotionRule
 from tracks_dagster.track.errors import UnknownRun
-from tracks_dagster.track.names import attempt_key
+from tracks_dagster.track.names import AttemptRef, attempt_key
 from tracks_dagster.track.records import Kind, canonical_json, format_time
 from tracks_dagster.track.track import log_key
 
@@ -171,7 +171,7 @@ def test_of_an_attempt_that_fell_silent_it_is_said_since_when_and_what_tells_mor
     story.write_tracks()
     tracks.project(story.history.name)
     launch_id = story.history.state.attempts[0].placed.launch_id  # type: ignore[union-attr]
-    heard = read_tail(tracks.store, RUN_ID, 1, launch_id, steps_max=1).last_line_at
+    heard = read_tail(tracks.store, AttemptRef(RUN_ID, 1), launch_id, steps_max=1).last_line_at
     assert heard is not None
     clock.at = heard + timedelta(seconds=SILENT_S_MIN - 1)
     assert line(tracks, ledger).silence is None

@@ -13,6 +13,7 @@ from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.review.effects.status import read_status
 from tracks_dagster.stores.journals import journal_prefix
+from tracks_dagster.track.names import AttemptRef
 from tracks_dagster.track.records import canonical_json, format_time
 from tracks_dagster.track.track import log_key
 
@@ -31,7 +32,7 @@ def write_journals(history: History, store: FakeObjectStore) -> None:
             "cursor_to": 72,
             "indices_sha256": "0" * 64,
         }
-        prefix = journal_prefix(history.run_id, attempt.attempt_id, launch_id, 0)
+        prefix = journal_prefix(AttemptRef(history.run_id, attempt.attempt_id), launch_id, 0)
         store.put(f"{prefix}{0:012d}.jsonl", canonical_json(step) + b"\n")
 
 

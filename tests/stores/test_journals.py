@@ -21,8 +21,9 @@ from tracks_dagster.stores.journals import (
     read_tail,
 )
 from tracks_dagster.track.bodies import MemoryPeak
+from tracks_dagster.track.names import AttemptRef
 
-PREFIX = journal_prefix("r-1", 1, "l1", 0)
+PREFIX = journal_prefix(AttemptRef("r-1", 1), "l1", 0)
 
 
 def line(step: int, loss: float = 1.0) -> bytes:
@@ -55,7 +56,7 @@ def ship(store: FakeObjectStore, offset: int, data: bytes) -> int:
 
 
 def steps(store: FakeObjectStore) -> list[int]:
-    return [s.step for s in read_steps(store, "r-1", 1, "l1")]
+    return [s.step for s in read_steps(store, AttemptRef("r-1", 1), "l1")]
 
 
 def test_segments_are_read_in_the_order_of_their_offsets(store: FakeObjectStore) -> None:
@@ -63,7 +64,7 @@ def test_segments_are_read_in_the_order_of_their_offsets(store: FakeObjectStore)
     offset = ship(store, offset, HEARTBEAT + line(3))
     ship(store, offset, line(4))
     assert steps(store) == [1, 2, 3, 4]
-    assert read_steps(store, "r-1", 1, "l1")[3].cursor_to == 96
+    assert read_steps(store, AttemptRef("r-1", 1), "l1")[3].cursor_to == 96
 
 
 def test_a_line_over_two_segments_is_one_line(store: FakeObjectStore) -> None:
@@ -93,20 +94,20 @@ def test_a_segment_shipped_again_with_more_adds_what_is_new(store: FakeObjectSto
 
 def test_a_launch_without_a_journal_ran_no_step(store: FakeObjectStore) -> None:
     assert steps(store) == []
-    assert last_step(store, "r-1", 1, "l1") is None
+    assert last_step(store, AttemptRef("r-1", 1), "l1") is None
 
 
 def test_the_newest_step_is_found_behind_heartbeats(store: FakeObjectStore) -> None:
     offset = ship(store, 0, line(1) + line(2))
     ship(store, offset, HEARTBEAT)
-    newest = last_step(store, "r-1", 1, "l1")
+    newest = last_step(store, AttemptRef("r-1", 1), "l1")
     assert newest is not None
     assert newest.step == 2
 
 
 def test_losses_come_back_to_the_bit(store: FakeObjectStore) -> None:
     ship(store, 0, line(1, loss=0.1 + 0.2))
-    assert read_steps(store, "r-1", 1, "l1")[0].loss == 0.30000000000000004
+    assert read_steps(store, AttemptRef("r-1", 1), "l1")[0].loss == 0.30000000000000004
 
 
 def test_the_memory_of_the_newest_heartbeat_is_found_before_the_last_steps(
@@ -196,12 +197,14 @@ def test_a_tail_has_the_other_lines_between_its_steps_and_behind_them(
 
     offset = ship(store, 0, other("device", 0) + line(1) + other("device", 1) + line(2))
     ship(store, offset, other("ranks", 2) + line(3) + other("evaluated", 3) + other("device", 3))
-    tail = read_tail(store, "r-1", 1, "l1", steps_max=2)
+    tail = read_tail(store, AttemptRef("r-1", 1), "l1", steps_max=2)
     assert [each.step for each in tail.steps] == [2, 3]
     assert [each.step for each in tail.ranks] == [2]
     assert [each.step for each in tail.evaluated] == [3]
     assert [each.step for each in tail.devices] == [3]
-    assert [each.step for each in read_tail(store, "r-1", 1, "l1", steps_max=9).devices] == [
+    assert [
+        each.step for each in read_tail(store, AttemptRef("r-1", 1), "l1", steps_max=9).devices
+    ] == [
         0,
         1,
         3,

@@ -19,6 +19,7 @@ from tracks_dagster.attempts.effects.local.code_archive import pack_folder
 from tracks_dagster.attempts.pod_files import PodEnd
 from tracks_dagster.attempts.ports import SCRIPT
 from tracks_dagster.track import names
+from tracks_dagster.track.names import AttemptRef
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.track import code_key
 
@@ -45,7 +46,7 @@ class Pod:
     @property
     def end(self) -> PodEnd:
         """What it left of its ranks' ends."""
-        end = pod_files.decode_end(self.store.get(pod_files.end_key("r", 1, self.uid)))
+        end = pod_files.decode_end(self.store.get(pod_files.end_key(AttemptRef("r", 1), self.uid)))
         assert end is not None, self.log
         return end
 

@@ -30,7 +30,7 @@ from tracks_dagster.track.errors import (
     NonFinite,
     TrainingError,
 )
-from tracks_dagster.track.names import EXIT_DRAINED
+from tracks_dagster.track.names import EXIT_DRAINED, AttemptRef
 from tracks_dagster.track.records import Kind, canonical_json
 from tracks_dagster.training.last_word import Drained
 from tracks_dagster.training.saves import folder_files
@@ -506,5 +506,7 @@ def test_a_step_without_a_loss_is_written_down_too(run: TrainingRun, tmp_path: P
         3: None,
     }
     (launch_id,) = {r.body["launch_id"] for r in run.records(Kind.ATTEMPT_PLACED)}
-    assert read_journal_end(run.store, journal_prefix("r", 1, launch_id, 0)).last_step == 3
-    assert [line.step for line in read_steps(run.store, "r", 1, launch_id)] == [2]
+    assert (
+        read_journal_end(run.store, journal_prefix(AttemptRef("r", 1), launch_id, 0)).last_step == 3
+    )
+    assert [line.step for line in read_steps(run.store, AttemptRef("r", 1), launch_id)] == [2]

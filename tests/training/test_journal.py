@@ -23,6 +23,7 @@ from tracks_dagster.stores.journal_columns import (
     stretch_of,
 )
 from tracks_dagster.track.errors import StoreError, StoreUnavailable
+from tracks_dagster.track.names import AttemptRef
 from tracks_dagster.training import journal as journal_module
 from tracks_dagster.training.journal import Journal
 
@@ -262,7 +263,7 @@ def test_what_a_killed_rank_did_not_ship_its_launcher_does(
     journal.ship()
     journal.write_step(1, {})
     journal.close(ship=False)
-    LocalLauncher(tmp_path).ship("r", 1, store)
+    LocalLauncher(tmp_path).ship(AttemptRef("r", 1), store)
     assert b"".join(store.objects[key] for key in sorted(store.objects)) == path.read_bytes()
 
 

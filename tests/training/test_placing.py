@@ -11,6 +11,7 @@ import torch
 from tests.training.gangs import TrainingRun
 from tracks_dagster.attempts.effects.evidence import read_places
 from tracks_dagster.track import placement
+from tracks_dagster.track.names import AttemptRef
 from tracks_dagster.training.environment import describe_place, read_environment
 from tracks_dagster.training.launch import place
 from tracks_dagster.training.ranks import Ranks
@@ -51,4 +52,4 @@ def test_places_that_a_record_has_no_room_for_lie_in_an_object_of_the_attempt(
     assert placed.pod_nodes == ("node-7",)
     assert placed.places_sha256 is not None
     here = describe_place(0, torch.device("cpu"), node="node-7")
-    assert read_places(run.store, "r", attempt_id, placed) == (here,)
+    assert read_places(run.store, AttemptRef("r", attempt_id), placed) == (here,)

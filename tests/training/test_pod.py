@@ -14,7 +14,7 @@ from tests.training.pods import PodStarter, until
 from tracks_dagster.attempts import pod_files
 from tracks_dagster.attempts.pod_files import SAVE, STACKS, Ask
 from tracks_dagster.stores import open_store
-from tracks_dagster.track.names import EXIT_DRAINED
+from tracks_dagster.track.names import EXIT_DRAINED, AttemptRef
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Kind
 from tracks_dagster.training.pods.rank_files import read_ranks
@@ -100,7 +100,7 @@ def test_sigterm_lets_every_rank_of_a_pod_save_and_drain(
     assert [(r.exit_code, r.signal) for r in pod.end.ranks] == [(EXIT_DRAINED, None)] * 2
     assert run.records(Kind.CHECKPOINT_COMMITTED)[-1].body["trigger"] == "sigterm"
     assert {word.reason for word in run.last_words(1)} == {"drained"}
-    beat = pod_files.decode_beat(store.get(pod_files.beat_key("r", 1, pod.uid)))
+    beat = pod_files.decode_beat(store.get(pod_files.beat_key(AttemptRef("r", 1), pod.uid)))
     assert beat is not None
     assert [rank.rank for rank in beat.ranks] == [0, 1]
 
@@ -146,15 +146,17 @@ def test_a_gang_is_asked_for_its_stacks_and_to_save_and_answers_each_wish_once(
 ) -> None:
     pod = pods.start(ranks=2, script=WAITS)
     until(lambda: all((pod.work / f"ready-{rank}").exists() for rank in (0, 1)), pod)
-    store.put(pod_files.ask_key("r", 1), pod_files.encode_ask(Ask(uid="a1", what=STACKS)))
-    stacks = pod_files.stacks_key("r", 1, pod.uid, "a1")
+    store.put(
+        pod_files.ask_key(AttemptRef("r", 1)), pod_files.encode_ask(Ask(uid="a1", what=STACKS))
+    )
+    stacks = pod_files.stacks_key(AttemptRef("r", 1), pod.uid, "a1")
     until(lambda: store.get(stacks) is not None, pod)
     dumps = pod_files.decode_stacks(store.get(stacks))
     assert dumps is not None
     assert [(dump.rank, dump.problem) for dump in dumps] == [(0, ""), (1, "")]
     assert all("stand_here" in dump.text for dump in dumps)
-    store.put(pod_files.ask_key("r", 1), pod_files.encode_ask(Ask(uid="a2", what=SAVE)))
-    answer = pod_files.save_key("r", 1, pod.uid, "a2")
+    store.put(pod_files.ask_key(AttemptRef("r", 1)), pod_files.encode_ask(Ask(uid="a2", what=SAVE)))
+    answer = pod_files.save_key(AttemptRef("r", 1), pod.uid, "a2")
     until(lambda: store.get(answer) is not None, pod)
     until((pod.work / "asked-0").exists, pod)
     assert not (pod.work / "asked-1").exists()  # one rank's wish is enough
@@ -172,13 +174,13 @@ def test_a_pod_that_ends_before_its_second_beat_has_left_its_first(
     # A rank alone in its gang is started as by `python train.py`, though torchrun starts it.
     pod = pods.start(script="import os; assert 'RANK' not in os.environ")
     assert pod.wait() == 0, pod.log
-    beat = pod_files.decode_beat(store.get(pod_files.beat_key("r", 1, pod.uid)))
+    beat = pod_files.decode_beat(store.get(pod_files.beat_key(AttemptRef("r", 1), pod.uid)))
     assert beat is not None
     assert [rank.rank for rank in beat.ranks] == [0]
 
 
 def test_a_store_that_takes_no_beats_ends_no_training(pods: PodStarter, tmp_path: Path) -> None:
-    beat = tmp_path / "store" / pod_files.beat_key("r", 1, "uid-0")
+    beat = tmp_path / "store" / pod_files.beat_key(AttemptRef("r", 1), "uid-0")
     beat.mkdir(parents=True)  # nothing can be put there
     pod = pods.start(script="pass")
     assert pod.wait() == 0, pod.log

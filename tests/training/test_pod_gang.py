@@ -15,7 +15,7 @@ from tracks_dagster.attempts import pod_files
 from tracks_dagster.attempts.pod_files import STACKS, Ask, PodEnd
 from tracks_dagster.attempts.ports import RankCommand
 from tracks_dagster.track.errors import StoreUnavailable
-from tracks_dagster.track.names import EXIT_DRAINED, EXIT_FENCED
+from tracks_dagster.track.names import EXIT_DRAINED, EXIT_FENCED, AttemptRef
 from tracks_dagster.track.text.redact import redact
 from tracks_dagster.training.pods import gang as pod_gang
 from tracks_dagster.training.pods.environment import PodEnvironment
@@ -50,7 +50,7 @@ def told(work: Path, *, ranks: int = 2, index: int = 0, pods: int = 1) -> PodEnv
 
 def end_of(store: FakeObjectStore) -> PodEnd:
     """Return what the pod left."""
-    end = pod_files.decode_end(store.get(pod_files.end_key("r", 1, "uid")))
+    end = pod_files.decode_end(store.get(pod_files.end_key(AttemptRef("r", 1), "uid")))
     assert end is not None
     return end
 
@@ -133,7 +133,7 @@ def test_a_beat_that_the_store_did_not_take_is_put_at_the_next_look(tmp_path: Pa
     with pytest.raises(StoreUnavailable):
         beats.put()
     beats.put()
-    beat = pod_files.decode_beat(store.get(pod_files.beat_key("r", 1, "uid")))
+    beat = pod_files.decode_beat(store.get(pod_files.beat_key(AttemptRef("r", 1), "uid")))
     assert beat is not None
     assert [(rank.rank, rank.phase.name) for rank in beat.ranks] == [
         (0, "STARTING"),
@@ -146,7 +146,7 @@ def test_an_unchanged_beat_is_put_now_and_then_so_that_silence_says_something(
 ) -> None:
     store = FakeObjectStore()
     beats = Beats(store, told(tmp_path))
-    key = pod_files.beat_key("r", 1, "uid")
+    key = pod_files.beat_key(AttemptRef("r", 1), "uid")
     beats.put()
     first = store.get(key)
     beats.put()
@@ -165,14 +165,19 @@ def test_an_answer_that_the_store_did_not_take_is_put_again_without_asking_the_r
         "tracks_dagster.training.pods.reports.dump_stacks", lambda *_, **__: dumped.append(1) or ()
     )
     asks = Asks(store, pod, clean=redact)
-    store.put(pod_files.ask_key("r", 1), pod_files.encode_ask(Ask(uid="a", what=STACKS)))
+    store.put(
+        pod_files.ask_key(AttemptRef("r", 1)), pod_files.encode_ask(Ask(uid="a", what=STACKS))
+    )
     store.fail("put", 1, Fault.FAILS)
     with pytest.raises(StoreUnavailable):
         asks.look()
     asks.look()
     asks.look()
     assert dumped == [1]
-    assert pod_files.decode_stacks(store.get(pod_files.stacks_key("r", 1, "uid", "a"))) == ()
+    assert (
+        pod_files.decode_stacks(store.get(pod_files.stacks_key(AttemptRef("r", 1), "uid", "a")))
+        == ()
+    )
 
 
 def test_what_a_pod_does_again_and_again_goes_on_after_an_error_that_nobody_foresaw() -> None:

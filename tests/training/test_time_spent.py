@@ -12,6 +12,7 @@ from tests.training.loops import train_linear
 from tracks_dagster.attempts.effects.evidence import read_journal_end
 from tracks_dagster.stores.journals import journal_prefix, read_steps
 from tracks_dagster.track.bodies import TimeSpent
+from tracks_dagster.track.names import AttemptRef
 
 
 @pytest.fixture
@@ -28,7 +29,7 @@ def test_commits_and_the_journal_tell_the_same_time(
         a.finish()
     attempt = run.state.attempts[0]
     assert attempt.placed is not None
-    launch = (run.state.run_id, 1, attempt.placed.launch_id)
+    launch = (AttemptRef(run.state.run_id, 1), attempt.placed.launch_id)
     steps = {line.step: line for line in read_steps(store, *launch)}
     assert run.state.checkpoints
     for commit in run.state.checkpoints:

@@ -50,7 +50,7 @@ class OpenAttempt:
     @property
     def ref(self) -> AttemptRef:
         """Which attempt it is."""
-        return AttemptRef(run_id=self.run_id, attempt_id=self.attempt.attempt_id)
+        return AttemptRef(self.run_id, self.attempt.attempt_id)
 
     @property
     def key(self) -> str:

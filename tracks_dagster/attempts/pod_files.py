@@ -25,6 +25,7 @@ from tracks_dagster.reasons.evidence import Condition, RankEnd
 from tracks_dagster.reasons.hangs import Beat, Phase, StackDump
 from tracks_dagster.track.body_json import from_json, to_json
 from tracks_dagster.track.errors import TrackBroken
+from tracks_dagster.track.names import AttemptRef
 from tracks_dagster.track.records import Json, canonical_json
 
 BEAT_EVERY_S = 5.0
@@ -84,39 +85,39 @@ class SaveAnswer:
     problem: str = ""
 
 
-def gang_prefix(run_id: str, attempt_id: int) -> str:
+def gang_prefix(ref: AttemptRef) -> str:
     """Return what all keys of a gang begin with; what follows up to "/" is a pod's uid."""
-    return f"runs/{run_id}/attempts/{attempt_id}/gang/"
+    return f"{ref.folder}gang/"
 
 
-def beat_key(run_id: str, attempt_id: int, pod_uid: str) -> str:
+def beat_key(ref: AttemptRef, pod_uid: str) -> str:
     """Return the key of a pod's beats."""
-    return f"{gang_prefix(run_id, attempt_id)}{pod_uid}/beat.json"
+    return f"{gang_prefix(ref)}{pod_uid}/beat.json"
 
 
-def end_key(run_id: str, attempt_id: int, pod_uid: str) -> str:
+def end_key(ref: AttemptRef, pod_uid: str) -> str:
     """Return the key of a pod's end."""
-    return f"{gang_prefix(run_id, attempt_id)}{pod_uid}/end.json"
+    return f"{gang_prefix(ref)}{pod_uid}/end.json"
 
 
-def ask_key(run_id: str, attempt_id: int) -> str:
+def ask_key(ref: AttemptRef) -> str:
     """Return the key of a gang's newest wish."""
-    return f"{gang_prefix(run_id, attempt_id)}ask.json"
+    return f"{gang_prefix(ref)}ask.json"
 
 
-def failed_key(run_id: str, attempt_id: int) -> str:
+def failed_key(ref: AttemptRef) -> str:
     """Return the key of the object whose presence means that the gang has failed."""
-    return f"{gang_prefix(run_id, attempt_id)}failed.json"
+    return f"{gang_prefix(ref)}failed.json"
 
 
-def stacks_key(run_id: str, attempt_id: int, pod_uid: str, ask_uid: str) -> str:
+def stacks_key(ref: AttemptRef, pod_uid: str, ask_uid: str) -> str:
     """Return the key of a pod's answer to STACKS."""
-    return f"{gang_prefix(run_id, attempt_id)}{pod_uid}/stacks-{ask_uid}.json"
+    return f"{gang_prefix(ref)}{pod_uid}/stacks-{ask_uid}.json"
 
 
-def save_key(run_id: str, attempt_id: int, pod_uid: str, ask_uid: str) -> str:
+def save_key(ref: AttemptRef, pod_uid: str, ask_uid: str) -> str:
     """Return the key of the answer to SAVE, from the pod of rank 0."""
-    return f"{gang_prefix(run_id, attempt_id)}{pod_uid}/save-{ask_uid}.json"
+    return f"{gang_prefix(ref)}{pod_uid}/save-{ask_uid}.json"
 
 
 def encode_beat(beat: PodBeat) -> bytes:

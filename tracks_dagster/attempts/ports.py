@@ -13,6 +13,7 @@ from tracks_dagster.data.project import Project
 from tracks_dagster.reasons.evidence import Condition, RankEnd
 from tracks_dagster.reasons.hangs import Beat, StackDump
 from tracks_dagster.track.bodies import CodeVersion, ComputeRequest, RankPlace
+from tracks_dagster.track.names import AttemptRef
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Json
 
@@ -88,6 +89,11 @@ class GangSpec:
     workload_class: str | None = None
 
     @property
+    def ref(self) -> AttemptRef:
+        """Whose gang it is."""
+        return AttemptRef(self.run_id, self.attempt_id)
+
+    @property
     def ranks(self) -> int:
         """How many processes there are."""
         return self.compute.ranks
@@ -125,13 +131,13 @@ ForeseeEnvironment = Callable[[str, str | None], Mapping[str, Json]]
 class RankSignals(Protocol):
     """What can be asked of the ranks of a living gang; ends none. May raise GangError."""
 
-    def ask_to_save(self, run_id: str, attempt_id: int, place: RankPlace) -> bool:
+    def ask_to_save(self, ref: AttemptRef, place: RankPlace) -> bool:
         """Ask a rank to save at the end of its running step, without waiting for that; bounded. False
         when that very process does not live where it could be asked, or does not listen: then it was
         sent nothing."""
         ...
 
-    def dump_stacks(self, run_id: str, attempt_id: int) -> tuple[StackDump, ...]:
+    def dump_stacks(self, ref: AttemptRef) -> tuple[StackDump, ...]:
         """Let every rank that lives write down where it stands; bounded, and ends none of them."""
         ...
 
@@ -146,26 +152,26 @@ class GangLauncher(RankSignals, Protocol):
         """Start the gang; False when one of this attempt was started before (adopt it)."""
         ...
 
-    def glance(self, run_id: str, attempt_id: int) -> GangReport:
+    def glance(self, ref: AttemptRef) -> GangReport:
         """Return the phase and where it was looked for, up to seconds old. Cheap for any number of
         gangs, one after the other: every tick of a sensor asks for each open attempt."""
         ...
 
-    def observe(self, run_id: str, attempt_id: int) -> GangReport:
+    def observe(self, ref: AttemptRef) -> GangReport:
         """Return all that is known now, and from now on keep what happens to the gang, as long as
         this process lives. Cheap from the second call on: called every second or so."""
         ...
 
-    def drain(self, run_id: str, attempt_id: int, *, grace_s: float) -> None:
+    def drain(self, ref: AttemptRef, *, grace_s: float) -> None:
         """Ask every rank to save and end (SIGTERM); what lives after `grace_s` is killed. Returns
         at once; idempotent."""
         ...
 
-    def kill(self, run_id: str, attempt_id: int) -> None:
+    def kill(self, ref: AttemptRef) -> None:
         """End every process of the gang now and return when they are seen gone (bounded)."""
         ...
 
-    def ship(self, run_id: str, attempt_id: int, store: ObjectStore) -> None:
+    def ship(self, ref: AttemptRef, store: ObjectStore) -> None:
         """Bring what a gone gang left on its machine (the journals' tails) into the store.
 
         What stays on the machine and may hold secrets (what its ranks printed) is cleaned.

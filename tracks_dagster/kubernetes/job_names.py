@@ -14,7 +14,7 @@ from tracks_dagster.track.names import (
     LABEL_ATTEMPT,
     LABEL_RUN,
     MANAGED_BY,
-    attempt_key,
+    AttemptRef,
     check_run_id,
 )
 from tracks_dagster.track.records import sha256_hex
@@ -31,20 +31,20 @@ HASH_DIGITS = 10  # 40 bits, beside the readable part
 _PREFIX = "tracks"  # a Service's name begins with a letter, a run's id need not
 
 
-def job_name(run_id: str, attempt_id: int) -> str:
+def job_name(ref: AttemptRef) -> str:
     """Return the name of an attempt's Job (or JobSet), and of its Service.
 
     A label of DNS of at most 44 characters, starting with a letter: ("gpt-7", 2) →
     "tracks-gpt-7-a02-<10 hex digits of the pair's sha256>". The readable part has "-" for "." and
     may be cut, the hash is of the exact pair. Raises InvalidInput for what names no attempt.
     """
-    check_run_id(run_id)
-    if not 1 <= attempt_id <= ATTEMPT_ID_MAX:
-        raise InvalidInput(f"{attempt_id} numbers no attempt: use 1 to {ATTEMPT_ID_MAX}.")
-    attempt = f"a{attempt_id:02d}"
-    digest = sha256_hex(attempt_key(run_id, attempt_id).encode())[:HASH_DIGITS]
+    check_run_id(ref.run_id)
+    if not 1 <= ref.attempt_id <= ATTEMPT_ID_MAX:
+        raise InvalidInput(f"{ref.attempt_id} numbers no attempt: use 1 to {ATTEMPT_ID_MAX}.")
+    attempt = f"a{ref.attempt_id:02d}"
+    digest = sha256_hex(ref.key.encode())[:HASH_DIGITS]
     room = JOB_NAME_MAX - len(f"{_PREFIX}--{attempt}-{digest}")
-    readable = run_id.replace(".", "-")[:room].strip("-")
+    readable = ref.run_id.replace(".", "-")[:room].strip("-")
     return "-".join(part for part in (_PREFIX, readable, attempt, digest) if part)
 
 
@@ -67,10 +67,10 @@ def run_label(run_id: str) -> str:
     return run_id if fits else f"R{run_id}R"
 
 
-def gang_labels(run_id: str, attempt_id: int) -> dict[str, str]:
+def gang_labels(ref: AttemptRef) -> dict[str, str]:
     """Return the labels of everything that belongs to one attempt, its pods included."""
     return {
         LABEL_APP: MANAGED_BY,
-        LABEL_RUN: run_label(run_id),
-        LABEL_ATTEMPT: str(attempt_id),
+        LABEL_RUN: run_label(ref.run_id),
+        LABEL_ATTEMPT: str(ref.attempt_id),
     }

@@ -13,7 +13,6 @@ from tracks_dagster.kubernetes.pod_template import MASTER_PORT, pod_template, re
 from tracks_dagster.kubernetes.queueing import Marks, is_queued_by_kueue, marks_of
 from tracks_dagster.kubernetes.settings import JOB, JOB_SET, ClusterSettings
 from tracks_dagster.track.errors import InvalidInput
-from tracks_dagster.track.names import attempt_key
 from tracks_dagster.track.records import Json
 
 JOB_SET_API = "jobset.x-k8s.io/v1alpha2"
@@ -29,7 +28,7 @@ def gang_objects(spec: GangSpec, cluster: ClusterSettings) -> list[dict[str, Jso
     wanted = demand(spec.compute, cluster, problems, workload_class=spec.workload_class)
     parts = read_parts(spec, cluster, problems)
     if problems:
-        key = attempt_key(spec.run_id, spec.attempt_id)
+        key = spec.ref.key
         count = "1 error" if len(problems) == 1 else f"{len(problems)} errors"
         title = f"Cannot start {key} on Kubernetes; what was asked for has {count}:"
         raise InvalidInput("\n".join([title, *(f"  {problem}" for problem in problems)]))
@@ -55,7 +54,7 @@ def _service(spec: GangSpec, cluster: ClusterSettings) -> dict[str, Json]:
         "spec": {
             "clusterIP": "None",
             "publishNotReadyAddresses": True,
-            "selector": gang_labels(spec.run_id, spec.attempt_id),
+            "selector": gang_labels(spec.ref),
             "ports": [{"name": "rendezvous", "port": MASTER_PORT, "protocol": "TCP"}],
         },
     }
@@ -108,14 +107,14 @@ def _job_set(
 
 
 def _metadata(spec: GangSpec, cluster: ClusterSettings, marks: Marks) -> dict[str, Json]:
-    name = job_name(spec.run_id, spec.attempt_id)
+    name = job_name(spec.ref)
     return {"name": name, "namespace": cluster.namespace, **_marks(spec, marks)}
 
 
 def _marks(spec: GangSpec, marks: Marks) -> dict[str, Json]:
-    key = attempt_key(spec.run_id, spec.attempt_id)
+    key = spec.ref.key
     return {
-        "labels": {**marks.labels, **gang_labels(spec.run_id, spec.attempt_id)},
+        "labels": {**marks.labels, **gang_labels(spec.ref)},
         "annotations": {**marks.annotations, ANNOTATION_ATTEMPT: key},
     }
 

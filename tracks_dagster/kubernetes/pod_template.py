@@ -34,7 +34,6 @@ from tracks_dagster.kubernetes.template_rules import (
 )
 from tracks_dagster.track import names
 from tracks_dagster.track.body_json import to_json
-from tracks_dagster.track.names import attempt_key
 from tracks_dagster.track.records import Json
 
 # What every pod of ours is denied: as much as any image can do without.
@@ -99,9 +98,9 @@ def pod_template(
     spec: GangSpec, cluster: ClusterSettings, wanted: Demand, parts: TemplateParts
 ) -> Json:
     """Return the PodTemplateSpec of a gang, of parts that `read_parts` found no fault with."""
-    labels = gang_labels(spec.run_id, spec.attempt_id)
+    labels = gang_labels(spec.ref)
     marks = marks_of(wanted)
-    own_annotations = {ANNOTATION_ATTEMPT: attempt_key(spec.run_id, spec.attempt_id)}
+    own_annotations = {ANNOTATION_ATTEMPT: spec.ref.key}
     return {
         "metadata": {
             "labels": merged(parts.labels, {**marks.pod_labels, **labels}),
@@ -115,7 +114,7 @@ def _pod(spec: GangSpec, cluster: ClusterSettings, wanted: Demand, parts: Templa
     below = merged(_pod_defaults(parts.spec), parts.spec)
     own: dict[str, Json] = {
         "restartPolicy": "Never",
-        "subdomain": job_name(spec.run_id, spec.attempt_id),
+        "subdomain": job_name(spec.ref),
         "terminationGracePeriodSeconds": cluster.termination_grace_s,
         "containers": [_trainer(spec, cluster, wanted, parts), *deepcopy(list(parts.others))],
         "volumes": by_key("name", parts.volumes, cluster.volumes, _volumes(cluster)),
@@ -137,7 +136,7 @@ def _pod(spec: GangSpec, cluster: ClusterSettings, wanted: Demand, parts: Templa
             below.get("affinity") or {},
             excluded_nodes=spec.compute.excluded_nodes,
             topology_key=wanted.topology_key if wanted.topology_rule == AFFINITY else None,
-            labels=gang_labels(spec.run_id, spec.attempt_id),
+            labels=gang_labels(spec.ref),
         ),
     }
     return merged(below, own | {field: value for field, value in joined.items() if value})
@@ -255,7 +254,7 @@ def environment(
 
 def master_host(spec: GangSpec, job_kind: str) -> str:
     """Return the name of the first pod in the cluster's DNS, as pods of its namespace find it."""
-    name = job_name(spec.run_id, spec.attempt_id)
+    name = job_name(spec.ref)
     return f"{pod_host(name, 0, job_kind)}.{name}"
 
 

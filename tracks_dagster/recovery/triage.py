@@ -18,7 +18,7 @@ from tracks_dagster.attempts.ports import GangPhase, GangReport
 from tracks_dagster.reasons.evidence import RankEnd
 from tracks_dagster.reasons.hangs import Phase
 from tracks_dagster.track.bodies import RankPlace
-from tracks_dagster.track.names import EXIT_DRAINED, LOCAL, attempt_key
+from tracks_dagster.track.names import EXIT_DRAINED, LOCAL, AttemptRef, attempt_key
 from tracks_dagster.track.placement import nodes_of
 from tracks_dagster.track.records import Json, format_time
 from tracks_dagster.track.states.run_state import AttemptState
@@ -303,7 +303,8 @@ def heartbeat_signs(seen: AttemptObservation, now: datetime) -> tuple[Sign, ...]
     attempt = seen.attempt
     if attempt.placed is None:
         return ()
-    source = f"runs/{seen.run_id}/attempts/{attempt.attempt_id}/{attempt.placed.launch_id}/journal"
+    ref = AttemptRef(seen.run_id, attempt.attempt_id)
+    source = f"{ref.folder}{attempt.placed.launch_id}/journal"
     if seen.heartbeat_at is None:
         return (Sign(cell="verdict", words="it never shipped a line", source=source),)
     age_s = (now - seen.heartbeat_at).total_seconds()

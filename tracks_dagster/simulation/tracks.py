@@ -28,7 +28,7 @@ from tracks_dagster.track.bodies import (
     SnapshotRef,
 )
 from tracks_dagster.track.body_json import to_json
-from tracks_dagster.track.names import check_run_id
+from tracks_dagster.track.names import AttemptRef, check_run_id
 from tracks_dagster.track.records import Json, Kind, Record, format_time, sha256_hex
 from tracks_dagster.track.roles import Roles
 from tracks_dagster.track.states.checkpoints import CheckpointRef, object_prefix
@@ -176,7 +176,7 @@ class SimulatedRun:
                 run_id=self._job.run_id,
                 attempt_id=number,
                 step=step,
-                object_prefix=object_prefix(self._job.run_id, number, launch_id, step),
+                object_prefix=object_prefix(AttemptRef(self._job.run_id, number), launch_id, step),
                 manifest_sha256=f"{number}-{step}",
             ),
             cursor=step,

@@ -17,6 +17,7 @@ from typing import Any
 from tracks_dagster.track.bodies import MemoryPeak, TimeSpent
 from tracks_dagster.track.body_json import from_json
 from tracks_dagster.track.errors import TrackBroken
+from tracks_dagster.track.names import AttemptRef
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Json, parse_time
 
@@ -112,29 +113,27 @@ class EvaluatedLine:
     metrics: Mapping[str, float] = field(default_factory=dict)
 
 
-def journal_prefix(run_id: str, attempt_id: int, launch_id: str, rank: int) -> str:
+def journal_prefix(ref: AttemptRef, launch_id: str, rank: int) -> str:
     """Return the prefix of the segments of one rank's journal."""
-    return f"runs/{run_id}/attempts/{attempt_id}/{launch_id}/journal/rank-{rank}/"
+    return f"{ref.folder}{launch_id}/journal/rank-{rank}/"
 
 
-def read_steps(store: ObjectStore, run_id: str, attempt_id: int, launch_id: str) -> list[StepLine]:
+def read_steps(store: ObjectStore, ref: AttemptRef, launch_id: str) -> list[StepLine]:
     """Return the steps that a launch ran and shipped, in order; a step twice: the later line."""
-    lines = read_lines(store, journal_prefix(run_id, attempt_id, launch_id, 0))
+    lines = read_lines(store, journal_prefix(ref, launch_id, 0))
     steps = {step.step: step for step in _steps(lines)}
     return [steps[step] for step in sorted(steps)]
 
 
-def last_step(store: ObjectStore, run_id: str, attempt_id: int, launch_id: str) -> StepLine | None:
+def last_step(store: ObjectStore, ref: AttemptRef, launch_id: str) -> StepLine | None:
     """Return the newest step that was shipped, reading only the newest segments."""
-    tail = read_tail(store, run_id, attempt_id, launch_id, steps_max=1)
+    tail = read_tail(store, ref, launch_id, steps_max=1)
     return tail.steps[-1] if tail.steps else None
 
 
-def newest_steps(
-    store: ObjectStore, run_id: str, attempt_id: int, launch_id: str
-) -> list[StepLine]:
+def newest_steps(store: ObjectStore, ref: AttemptRef, launch_id: str) -> list[StepLine]:
     """Return the steps of the newest segments only, in order: enough to tell how long one takes."""
-    prefix = journal_prefix(run_id, attempt_id, launch_id, 0)
+    prefix = journal_prefix(ref, launch_id, 0)
     newest = sorted(store.list(prefix))[-SEGMENTS_READ_MAX:]
     lines = (line for key in newest for line in parse_lines(store.get(key) or b""))
     return list(_steps(lines))
@@ -155,7 +154,7 @@ class JournalTail:
 
 
 def read_tail(
-    store: ObjectStore, run_id: str, attempt_id: int, launch_id: str, *, steps_max: int
+    store: ObjectStore, ref: AttemptRef, launch_id: str, *, steps_max: int
 ) -> JournalTail:
     """Return the newest `steps_max` steps of a launch, parsing no more lines than that takes.
 
@@ -164,7 +163,7 @@ def read_tail(
     steps: list[StepLine] = []
     others: dict[type, list[Any]] = {RanksLine: [], DeviceLine: [], EvaluatedLine: []}
     last_line_at: datetime | None = None
-    prefix = journal_prefix(run_id, attempt_id, launch_id, 0)
+    prefix = journal_prefix(ref, launch_id, 0)
     for key in sorted(store.list(prefix), reverse=True)[:SEGMENTS_READ_MAX]:
         for line in _lines_backwards(store.get(key) or b""):
             last_line_at = last_line_at or line_time(line)

@@ -192,7 +192,7 @@ EXIT_DRAINED = 75  # SIGTERM was obeyed: the step was finished and saved (EX_TEM
 EXIT_FENCED = 76  # the launch gave way to a newer one
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class AttemptRef:
     """One attempt of one run, passed whole."""
 
@@ -203,6 +203,11 @@ class AttemptRef:
     def key(self) -> str:
         """Its partition key."""
         return attempt_key(self.run_id, self.attempt_id)
+
+    @property
+    def folder(self) -> str:
+        """What the keys of its objects in the store begin with."""
+        return f"runs/{self.run_id}/attempts/{self.attempt_id}/"
 
 
 def attempt_key(run_id: str, attempt_id: int) -> str:

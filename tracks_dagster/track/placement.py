@@ -15,6 +15,7 @@ from itertools import groupby
 from tracks_dagster.track.bodies import AttemptPlaced, ComputeRequest, RankPlace
 from tracks_dagster.track.body_json import from_json, to_json
 from tracks_dagster.track.errors import TrackBroken
+from tracks_dagster.track.names import AttemptRef
 from tracks_dagster.track.records import canonical_json, sha256_hex
 
 PLACES_BYTES_MAX = 12 * 1024  # in the record, of the 16 KiB that it may have
@@ -50,9 +51,9 @@ def node_of(placed: AttemptPlaced, rank: int) -> str | None:
     return next((place.node for place in placed.ranks if place.rank == rank), None)
 
 
-def places_key(run_id: str, attempt_id: int, launch_id: str, sha256: str) -> str:
+def places_key(ref: AttemptRef, launch_id: str, sha256: str) -> str:
     """Return where the places of a large gang lie."""
-    return f"runs/{run_id}/attempts/{attempt_id}/{launch_id}/places/{sha256}.json"
+    return f"{ref.folder}{launch_id}/places/{sha256}.json"
 
 
 def decode_places(data: bytes, sha256: str) -> tuple[RankPlace, ...]:

@@ -31,7 +31,7 @@ from tracks_dagster.track.bodies import (
 )
 from tracks_dagster.track.body_json import from_json, to_json
 from tracks_dagster.track.errors import StoreError, TrackBroken
-from tracks_dagster.track.names import ALONE
+from tracks_dagster.track.names import ALONE, AttemptRef
 from tracks_dagster.track.placement import nodes_of
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.reasons import TerminationReason
@@ -201,7 +201,7 @@ def _last_words(store: ObjectStore, attempt: AttemptState) -> list[LastWord]:
         return []
     found = []
     for rank in range(attempt.placed.world_size):
-        key = last_word_key(RUN_ID, attempt.attempt_id, attempt.placed.launch_id, rank)
+        key = last_word_key(AttemptRef(RUN_ID, attempt.attempt_id), attempt.placed.launch_id, rank)
         with suppress(ValueError, TrackBroken):
             found.append(from_json(LastWord, json.loads(store.get(key) or b"null")))
     return found

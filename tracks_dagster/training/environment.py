@@ -21,6 +21,7 @@ from tracks_dagster.attempts.effects.local.processes import this_process
 from tracks_dagster.track import names
 from tracks_dagster.track.bodies import RankPlace
 from tracks_dagster.track.errors import SettingsError
+from tracks_dagster.track.names import AttemptRef
 from tracks_dagster.track.records import Json, canonical_json, sha256_hex
 from tracks_dagster.track.text.redact import secrets_of
 from tracks_dagster.training.software import THREADS_DEFAULT, TRACKS, platform_name
@@ -42,6 +43,11 @@ class AttemptPlace:
     opened_seq: int
     work: Path
     cache: Path
+
+    @property
+    def ref(self) -> AttemptRef:
+        """The attempt."""
+        return AttemptRef(self.run_id, self.attempt_id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,7 @@ from tracks_dagster.reasons.evidence import LastWord
 from tracks_dagster.reasons.hangs import Phase
 from tracks_dagster.stores import open_store
 from tracks_dagster.track.errors import Fenced
+from tracks_dagster.track.names import AttemptRef
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.records import Json, format_time
@@ -104,9 +105,9 @@ class Farewell:
             return
         run_id, attempt_id = self._place.run_id, self._place.attempt_id
         if self._launch_id is None:
-            key = early_last_word_key(run_id, attempt_id, uuid.uuid4().hex)
+            key = early_last_word_key(AttemptRef(run_id, attempt_id), uuid.uuid4().hex)
         else:
-            key = last_word_key(run_id, attempt_id, self._launch_id, self.rank)
+            key = last_word_key(AttemptRef(run_id, attempt_id), self._launch_id, self.rank)
         leave(self._store, key, word)
 
 

@@ -32,7 +32,7 @@ from tracks_dagster.track.errors import (
     RankLost,
     StoreError,
 )
-from tracks_dagster.track.names import EXIT_DRAINED
+from tracks_dagster.track.names import EXIT_DRAINED, AttemptRef
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.records import canonical_json, format_time
@@ -159,11 +159,11 @@ def leave(store: ObjectStore, key: str, word: LastWord) -> None:
     thread.join(LEAVE_S_MAX)
 
 
-def last_word_key(run_id: str, attempt_id: int, launch_id: str, rank: int) -> str:
+def last_word_key(ref: AttemptRef, launch_id: str, rank: int) -> str:
     """Return where a rank that knows its launch leaves its last word."""
-    return f"runs/{run_id}/attempts/{attempt_id}/{launch_id}/exit/rank-{rank}.json"
+    return f"{ref.folder}{launch_id}/exit/rank-{rank}.json"
 
 
-def early_last_word_key(run_id: str, attempt_id: int, uid: str) -> str:
+def early_last_word_key(ref: AttemptRef, uid: str) -> str:
     """Return where a rank leaves it that ends before its launch has an id."""
-    return f"runs/{run_id}/attempts/{attempt_id}/early/{uid}/exit.json"
+    return f"{ref.folder}early/{uid}/exit.json"

@@ -182,7 +182,7 @@ def _stored_places(store: ObjectStore, where: AttemptPlace, placed: AttemptPlace
     body, places = compacted(placed)
     if places is not None and body.places_sha256 is not None:
         sha256 = body.places_sha256
-        store.put(places_key(where.run_id, where.attempt_id, placed.launch_id, sha256), places)
+        store.put(places_key(where.ref, placed.launch_id, sha256), places)
     return body
 
 
@@ -210,7 +210,7 @@ def _journal(
     watch = DeviceWatch(
         computes_on or ranks.device, where.work, computes=computes_on is None, clean=clean
     )
-    prefix = journal_prefix(where.run_id, where.attempt_id, launch_id, ranks.rank)
+    prefix = journal_prefix(where.ref, launch_id, ranks.rank)
     return Journal(
         where.work / "journal" / launch_id / f"rank-{ranks.rank}.jsonl",
         store,

@@ -98,8 +98,7 @@ def run(store: ObjectStore, pod: PodEnvironment, notice: Notice) -> int:
     if not ends.settle(END_PUT_S_MAX):
         print("the store has not taken how the ranks ended", file=sys.stderr, flush=True)
     if gang.exit_code != names.EXIT_FENCED:  # a fenced launch writes nothing more
-        prefix = f"runs/{pod.run_id}/attempts/{pod.attempt_id}/"
-        ship = partial(ship_journals, store, pod.work, prefix=prefix)
+        ship = partial(ship_journals, store, pod.work, prefix=pod.ref.folder)
         _within(SHIP_S_MAX, "journals stay unshipped", ship)
     return gang.exit_code
 

@@ -19,6 +19,7 @@ from tracks_dagster.kubernetes.effects.launcher import KubernetesLauncher
 from tracks_dagster.kubernetes.job_names import job_name
 from tracks_dagster.kubernetes.settings import ClusterSettings
 from tracks_dagster.track.bodies import ComputeRequest
+from tracks_dagster.track.names import AttemptRef
 from tracks_dagster.track.text.redact import redact
 
 NODES, RANKS_PER_NODE = 2, 2
@@ -84,7 +85,7 @@ def launcher_on(
 def pods_of(kube: KubeDouble, run_id: str = "r-1", attempt_id: int = 1) -> list[str]:
     """Return the names of a gang's pods that are there, by index."""
     found, _ = kube.objects.all("pods")
-    name = job_name(run_id, attempt_id)
+    name = job_name(AttemptRef(run_id, attempt_id))
     return [n for pod in found if (n := pod["metadata"]["name"]).startswith(f"{name}-")]
 
 
@@ -112,7 +113,7 @@ def seen(
     """Observe until a report is as wanted; return it."""
 
     def look() -> GangReport | None:
-        report = launcher.observe(run_id, 1)
+        report = launcher.observe(AttemptRef(run_id, 1))
         return report if wanted(report) else None
 
     return until(look, what)

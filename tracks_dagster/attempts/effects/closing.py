@@ -108,9 +108,9 @@ def close_attempt(
         state, attempt = find_attempt(tracks, ref)
         if not attempt.is_open:
             return attempt
-        gangs.kill(ref.run_id, ref.attempt_id)
-        gangs.ship(ref.run_id, ref.attempt_id, tracks.store)
-        report = gangs.observe(ref.run_id, ref.attempt_id)
+        gangs.kill(ref)
+        gangs.ship(ref, tracks.store)
+        report = gangs.observe(ref)
         claim = attempt.claims[-1].body.dagster_run_id if attempt.claims else None
         run = closing.orchestrator.find(claim) if claim else None
         gone = _gone_devices(closing.devices, state, attempt, report)
@@ -290,8 +290,8 @@ def _span(attempt: AttemptState, evidence: Evidence) -> tuple[str | None, str | 
 def _store_evidence(tracks: Tracks, evidence: Evidence) -> tuple[str, str]:
     data = canonical_json(to_json(evidence))
     sha256 = sha256_hex(data)
-    prefix = f"runs/{evidence.run_id}/attempts/{evidence.attempt_id}"
-    key = f"{prefix}/evidence/{sha256}.json"
+    ref = AttemptRef(evidence.run_id, evidence.attempt_id)
+    key = f"{ref.folder}evidence/{sha256}.json"
     tracks.store.put(key, data)
     return key, sha256
 

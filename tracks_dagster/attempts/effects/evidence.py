@@ -26,6 +26,7 @@ from tracks_dagster.stores.journals import (
 from tracks_dagster.track.bodies import AttemptPlaced, MemoryPeak, RankPlace, TimeSpent
 from tracks_dagster.track.body_json import from_json, to_json
 from tracks_dagster.track.errors import TrackBroken
+from tracks_dagster.track.names import AttemptRef
 from tracks_dagster.track.placement import decode_places, places_key
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Json, sha256_hex
@@ -90,7 +91,7 @@ def gather(
     """
     store, clean = tracks.store, tracks.clean
     launch_ids, words = _launches_and_last_words(store, state, attempt)
-    journals = [journal_prefix(state.run_id, attempt.attempt_id, id_, 0) for id_ in launch_ids]
+    journals = [journal_prefix(state.ref(attempt), id_, 0) for id_ in launch_ids]
     ends = [read_journal_end(store, journal) for journal in journals]
     journal = max(ends, key=lambda end: end.last_step or 0, default=JournalEnd())
     journal = replace(journal, memory=_memory_of_ranks(store, state, attempt, journal.memory))
@@ -154,9 +155,9 @@ def _memory_of_ranks(
     """Return the most that a rank took, figure by figure; first: of rank 0."""
     found = [first]
     if attempt.placed is not None:
-        launch = (state.run_id, attempt.attempt_id, attempt.placed.launch_id)
+        ref, launch_id = state.ref(attempt), attempt.placed.launch_id
         for rank in range(1, min(attempt.placed.world_size, RANKS_READ_MAX)):
-            found.append(read_journal_end(store, journal_prefix(*launch, rank)).memory)
+            found.append(read_journal_end(store, journal_prefix(ref, launch_id, rank)).memory)
     known = [to_json(each) for each in found if each is not None]
     most = {
         name: max((each[name] for each in known if each[name] is not None), default=None)
@@ -169,7 +170,7 @@ def _launches_and_last_words(
     store: ObjectStore, state: RunState, attempt: AttemptState
 ) -> tuple[list[str], dict[int, LastWord]]:
     """Return the ids of the launches that count, and each rank's last word in them."""
-    prefix = f"runs/{state.run_id}/attempts/{attempt.attempt_id}/"
+    prefix = state.ref(attempt).folder
     if attempt.placed is not None:
         launch_id = attempt.placed.launch_id
         return [launch_id], _last_words(store, store.list(f"{prefix}{launch_id}/exit/"))
@@ -219,7 +220,7 @@ def _changed_boots(
     store: ObjectStore, run_id: str, attempt: AttemptState, report: GangReport
 ) -> dict[str, str]:
     """Return the boot ids of the nodes that were booted again since the attempt was placed."""
-    places = read_places(store, run_id, attempt.attempt_id, attempt.placed)
+    places = read_places(store, AttemptRef(run_id, attempt.attempt_id), attempt.placed)
     before = {place.node: place.boot_id for place in places}
     now = report.boot_ids
     return {node: now[node] for node in before if node in now and now[node] != before[node]}
@@ -263,14 +264,15 @@ def read_log_tails(store: ObjectStore, run_id: str, attempt: AttemptState) -> Ma
     have ended: what runs there is in the store only then. Ranks that left nothing are missing.
     """
     evidence, _ = read_evidence(store, attempt)
-    ends = evidence.ranks if evidence is not None else _pod_ends(store, run_id, attempt.attempt_id)
+    ref = AttemptRef(run_id, attempt.attempt_id)
+    ends = evidence.ranks if evidence is not None else _pod_ends(store, ref)
     texts = {end.rank: end.log_tail or _traceback(end) for end in ends}
     return {rank: text for rank, text in sorted(texts.items()) if text}
 
 
-def _pod_ends(store: ObjectStore, run_id: str, attempt_id: int) -> list[RankEnd]:
-    pods = store.folders(gang_prefix(run_id, attempt_id))
-    ends = [decode_end(store.get(end_key(run_id, attempt_id, uid))) for uid in pods]
+def _pod_ends(store: ObjectStore, ref: AttemptRef) -> list[RankEnd]:
+    pods = store.folders(gang_prefix(ref))
+    ends = [decode_end(store.get(end_key(ref, uid))) for uid in pods]
     return [rank for end in ends if end is not None for rank in end.ranks]
 
 
@@ -291,7 +293,7 @@ def read_evidence(store: ObjectStore, attempt: AttemptState) -> tuple[Evidence |
 
 
 def read_places(
-    store: ObjectStore, run_id: str, attempt_id: int, placed: AttemptPlaced | None
+    store: ObjectStore, ref: AttemptRef, placed: AttemptPlaced | None
 ) -> tuple[RankPlace, ...]:
     """Return the place of each rank; what the record holds where the object is lost."""
     if placed is None:
@@ -299,7 +301,7 @@ def read_places(
     sha256 = placed.places_sha256
     if sha256 is None:
         return placed.ranks
-    data = store.get(places_key(run_id, attempt_id, placed.launch_id, sha256))
+    data = store.get(places_key(ref, placed.launch_id, sha256))
     try:
         return placed.ranks if data is None else decode_places(data, sha256)
     except TrackBroken:

@@ -14,7 +14,7 @@ from tracks_dagster.attempts.ports import GangReport, LauncherOf
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.track.bodies import RankPlace
 from tracks_dagster.track.errors import InvalidInput
-from tracks_dagster.track.names import attempt_key
+from tracks_dagster.track.names import AttemptRef
 from tracks_dagster.track.states.lifecycle import run_status
 from tracks_dagster.track.states.run_state import (
     AttemptState,
@@ -31,8 +31,7 @@ SETTLED = ("demand", "sigterm", "final")  # triggers of a save that holds every 
 class SaveRequest:
     """A gang that was asked. seq: the last record of the run's track before it was."""
 
-    run_id: str
-    attempt_id: int
+    ref: AttemptRef
     seq: int
 
 
@@ -45,25 +44,25 @@ def ask_to_save(tracks: Tracks, launcher_of: LauncherOf, run_id: str) -> SaveReq
     attempt = state.open_attempt
     if attempt is None:
         raise InvalidInput(f"{run_id} has no attempt that runs: {run_status(state).why}")
-    key = attempt_key(run_id, attempt.attempt_id)
+    ref = AttemptRef(run_id, attempt.attempt_id)
     if attempt.placed is None or attempt.restored is None:
         raise InvalidInput(
-            f"{key} has not begun to train yet, so there is nothing to save; `tracks status {run_id}` "
-            "shows when it has."
+            f"{ref.key} has not begun to train yet, so there is nothing to save; `tracks status "
+            f"{run_id}` shows when it has."
         )
     program = program_of(state, attempt)
     if program is not None and program.by_files:
         raise InvalidInput(
-            f"{key} was not asked: its trainer publishes folders when it likes (checkpoint: folder in "
-            "its tracks.yaml), and knows no other request than SIGTERM: `tracks drain` ends it with a "
-            "checkpoint."
+            f"{ref.key} was not asked: its trainer publishes folders when it likes (checkpoint: folder "
+            "in its tracks.yaml), and knows no other request than SIGTERM: `tracks drain` ends it with "
+            "a checkpoint."
         )
     gangs = launcher_of(attempt.opened.compute.launcher)
     place = attempt.placed.ranks[0]  # one rank's wish is enough
-    if not gangs.ask_to_save(run_id, attempt.attempt_id, place):
-        here = gangs.observe(run_id, attempt.attempt_id)
-        raise InvalidInput(f"{key} was not asked: {_unreachable(place, here, run_id)}")
-    return SaveRequest(run_id=run_id, attempt_id=attempt.attempt_id, seq=state.head.seq)
+    if not gangs.ask_to_save(ref, place):
+        here = gangs.observe(ref)
+        raise InvalidInput(f"{ref.key} was not asked: {_unreachable(place, here, run_id)}")
+    return SaveRequest(ref=ref, seq=state.head.seq)
 
 
 def wait_for_save(
@@ -77,9 +76,9 @@ def wait_for_save(
     ends."""
     give_up_at = time.monotonic() + wait_s
     while True:
-        state = tracks.run(asked.run_id)
+        state = tracks.run(asked.ref.run_id)
         found = saved_since(state, asked)
-        if found is not None or not _is_open(state.attempt(asked.attempt_id)):
+        if found is not None or not _is_open(state.attempt(asked.ref.attempt_id)):
             return found
         if time.monotonic() >= give_up_at:
             return None
@@ -93,23 +92,25 @@ def saved_since(state: RunState, asked: SaveRequest) -> CheckpointState | None:
     second is not, whatever its trigger: a save on demand that falls on the interval is called by that.
     """
     new = [
-        c for c in state.checkpoints if c.seq > asked.seq and c.ref.attempt_id == asked.attempt_id
+        c
+        for c in state.checkpoints
+        if c.seq > asked.seq and c.ref.attempt_id == asked.ref.attempt_id
     ]
     return next((c for index, c in enumerate(new) if index > 0 or c.body.trigger in SETTLED), None)
 
 
 def why_not_saved(state: RunState, asked: SaveRequest) -> str:
     """Describe a save that did not come."""
-    key = attempt_key(asked.run_id, asked.attempt_id)
+    key = asked.ref.key
     alerts = [a.body.text for a in state.alerts if a.seq > asked.seq]
     if alerts:
         return f"No checkpoint of {key} came: {alerts[-1]}"
-    attempt = state.attempt(asked.attempt_id)
+    attempt = state.attempt(asked.ref.attempt_id)
     if attempt is not None and attempt.ended is not None:
         return f"No checkpoint of {key} came: it ended ({attempt.reason})."
     return (
         f"No checkpoint of {key} came yet. It is saved at the end of the running step; `tracks "
-        f"checkpoints list {asked.run_id}` shows it then."
+        f"checkpoints list {asked.ref.run_id}` shows it then."
     )
 
 

@@ -280,8 +280,7 @@ def _pace(
         return None, None
     tail = read_tail(
         tracks.store,
-        state.run_id,
-        attempt.attempt_id,
+        state.ref(attempt),
         attempt.placed.launch_id,
         steps_max=STEPS_MAX + 1,
     )

@@ -107,7 +107,7 @@ def _trend(state: RunState, store: ObjectStore, rule: StageRule) -> LossTrend:
         line.loss
         for attempt, account in zip(state.attempts, accounts, strict=True)
         if attempt.placed is not None
-        for line in read_steps(store, state.run_id, attempt.attempt_id, attempt.placed.launch_id)
+        for line in read_steps(store, state.ref(attempt), attempt.placed.launch_id)
         if account.resume < line.step <= account.end
     ]
     return judge_loss(losses, by=rule.loss_falls_by, p_max=rule.trend_p_max)

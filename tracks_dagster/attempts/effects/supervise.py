@@ -96,7 +96,7 @@ class Supervisor:
         UnknownRun, InvalidInput when the attempt has ended already, and NoDevices, with nothing
         started, when its devices were given to somebody else.
         """
-        ref = AttemptRef(run_id=run_id, attempt_id=attempt_id)
+        ref = AttemptRef(run_id, attempt_id)
         problem = self._start_or_adopt(ref, self._claim(ref))
         if problem is None:
             return self._watch(ref)
@@ -160,7 +160,7 @@ class Supervisor:
         state, attempt = find_attempt(self.tracks, ref)
         if not attempt.is_open or attempt.placed is not None or state.stop_for(attempt) is not None:
             return False
-        return self.gangs.glance(ref.run_id, ref.attempt_id).phase is GangPhase.NEVER_STARTED
+        return self.gangs.glance(ref).phase is GangPhase.NEVER_STARTED
 
     def _start_or_adopt(self, ref: AttemptRef, attempt: AttemptState) -> EndProblem | None:
         """See to it that the gang lives; return why it cannot any more, or None."""
@@ -184,7 +184,7 @@ class Supervisor:
 
     def _start_or_adopt_once(self, ref: AttemptRef, attempt: AttemptState) -> EndProblem | None:
         """Raises GangUnreachable where another try may succeed."""
-        phase = self.gangs.observe(ref.run_id, ref.attempt_id).phase
+        phase = self.gangs.observe(ref).phase
         if phase is not GangPhase.NEVER_STARTED:
             return None  # alive: adopted; gone: closed by the first look at it
         if attempt.placed is not None:
@@ -260,7 +260,7 @@ class Supervisor:
                 return attempt
             if not self._has_claim(attempt):
                 return None
-            report = self.gangs.observe(ref.run_id, ref.attempt_id)
+            report = self.gangs.observe(ref)
             if is_over(report, self.tracks.now()):
                 return self._close(ref)
             self._play_own_death(state, report)
@@ -272,22 +272,22 @@ class Supervisor:
                     return self._end_hung(ref, found)
             if state.stop_for(attempt) is not None:
                 drained_at = self.monotonic() if drained_at is None else drained_at
-                self.gangs.drain(ref.run_id, ref.attempt_id, grace_s=self.drain_grace_s)
+                self.gangs.drain(ref, grace_s=self.drain_grace_s)
                 if self.monotonic() - drained_at > self.drain_grace_s + DRAIN_KILL_S:
                     return self._close(ref)
             self.sleep(POLL_S)
 
     def _has_moved(self, ref: AttemptRef, hang: Hang) -> bool:
         """Whether a rank has moved, or ended by itself, while the stacks were taken."""
-        report = self.gangs.observe(ref.run_id, ref.attempt_id)
+        report = self.gangs.observe(ref)
         return tuple(judged_beats(report)) != hang.beats
 
     def _end_hung(self, ref: AttemptRef, found: Condition) -> AttemptState | None:
         """End all ranks, whose stacks are kept: SIGTERM, a moment, SIGKILL."""
-        self.gangs.drain(ref.run_id, ref.attempt_id, grace_s=HANG_GRACE_S)
+        self.gangs.drain(ref, grace_s=HANG_GRACE_S)
         give_up_at = self.monotonic() + HANG_GRACE_S
         while self.monotonic() < give_up_at:
-            if self.gangs.observe(ref.run_id, ref.attempt_id).phase is not GangPhase.ALIVE:
+            if self.gangs.observe(ref).phase is not GangPhase.ALIVE:
                 break
             self.sleep(POLL_S)
         _, attempt = find_attempt(self.tracks, ref)
@@ -376,7 +376,7 @@ def keep_hang(tracks: Tracks, gangs: GangLauncher, ref: AttemptRef, hang: Hang) 
     keeps nobody from ending the gang.
     """
     try:
-        dumps = gangs.dump_stacks(ref.run_id, ref.attempt_id)
+        dumps = gangs.dump_stacks(ref)
     except GangError as error:
         dumps = tuple(StackDump(rank=b.rank, text="", problem=str(error)) for b in hang.beats)
     kept = [
@@ -397,7 +397,7 @@ def keep_hang(tracks: Tracks, gangs: GangLauncher, ref: AttemptRef, hang: Hang) 
 
 def _store_stacks(tracks: Tracks, ref: AttemptRef, text: str) -> str:
     data = text.encode()
-    key = f"runs/{ref.run_id}/attempts/{ref.attempt_id}/evidence/{sha256_hex(data)}.txt"
+    key = f"{ref.folder}evidence/{sha256_hex(data)}.txt"
     tracks.store.put(key, data)
     return key
 
@@ -408,7 +408,7 @@ def steps_done(tracks: Tracks, state: RunState) -> int:
     if attempt is None or attempt.placed is None:
         return 0
     launch_id = attempt.placed.launch_id
-    line = last_step(tracks.store, state.run_id, attempt.attempt_id, launch_id)
+    line = last_step(tracks.store, state.ref(attempt), launch_id)
     return line.step if line is not None else 0
 
 

@@ -170,7 +170,7 @@ def give_verdict(
     attempt that has not ended or a reason that none can end for.
     """
     given = _valid(reason)
-    find_attempt(tracks, AttemptRef(run_id=run_id, attempt_id=attempt_id))
+    find_attempt(tracks, AttemptRef(run_id, attempt_id))
 
     def choose(state: RunState | None) -> Draft | None:
         attempt = state.attempt(attempt_id) if state is not None else None

@@ -19,7 +19,7 @@ from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.retry.effects.due import runs_with_open_attempts
 from tracks_dagster.track import names
 from tracks_dagster.track.errors import TracksError
-from tracks_dagster.track.names import attempt_key
+from tracks_dagster.track.names import AttemptRef
 from tracks_dagster.track.states.run_state import AttemptState
 from tracks_dagster.track.track import run_track
 
@@ -75,11 +75,12 @@ def _look(world: World, run_id: str) -> OpenAttempt | None:
     if attempt is None:
         return None
     gangs = world.launcher_of(attempt.opened.compute.launcher)
+    ref = AttemptRef(run_id, attempt.attempt_id)
     found = OpenAttempt(
         run_id=run_id,
         attempt=attempt,
-        runs=orchestrator.runs_of_attempt(attempt_key(run_id, attempt.attempt_id)),
-        gang=gangs.glance(run_id, attempt.attempt_id),
+        runs=orchestrator.runs_of_attempt(ref.key),
+        gang=gangs.glance(ref),
         workload_class=state.declared.workload_class,
     )
     if not needs_supervisor(found):

@@ -83,7 +83,7 @@ def _step_time(store: ObjectStore, state: RunState) -> StepTime | None:
     placed = [attempt for attempt in state.attempts if attempt.placed is not None]
     for attempt in reversed(placed[-JOURNALS_MAX:]):
         assert attempt.placed is not None
-        lines = newest_steps(store, state.run_id, attempt.attempt_id, attempt.placed.launch_id)
+        lines = newest_steps(store, state.ref(attempt), attempt.placed.launch_id)
         durations = [line.step_s + line.data_s for line in lines]
         if durations and median(durations) > 0.0:
             return StepTime(

@@ -15,6 +15,7 @@ from tracks_dagster.checkpoints.retention import ChunkSizes, Deletion, still_ask
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.track.bodies import CheckpointDecision
 from tracks_dagster.track.errors import CheckpointCorrupt
+from tracks_dagster.track.names import AttemptRef
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Draft, Kind, canonical_json, sha256_hex
 from tracks_dagster.track.states.checkpoints import manifest_key
@@ -163,7 +164,7 @@ def leftover_keys(store: ObjectStore, state: RunState) -> list[str]:
     found: list[str] = []
     ended = [a.attempt_id for a in state.attempts if not a.is_open][-ATTEMPTS_MAX:]
     for attempt_id in ended:
-        for prefix in _step_prefixes(store, f"runs/{state.run_id}/attempts/{attempt_id}/"):
+        for prefix in _step_prefixes(store, AttemptRef(state.run_id, attempt_id).folder):
             if prefix in kept:
                 continue
             for key in store.list(prefix):

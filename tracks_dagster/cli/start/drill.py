@@ -39,6 +39,7 @@ from tracks_dagster.review.effects.drill_score import DrillRow, alerted_at, has_
 from tracks_dagster.review.effects.receipts import read_receipts
 from tracks_dagster.settings import Settings
 from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.track.names import AttemptRef
 from tracks_dagster.track.states.lifecycle import RunLifecycle, run_status
 from tracks_dagster.track.states.run_state import RunState
 from tracks_dagster.wiring import App, build, open_dagster_home
@@ -214,9 +215,8 @@ class UnderWay:
         """Kill what still lives of it, after a drill was given up or the command interrupted."""
         attempt = self._app.tracks.run(self._run_id).open_attempt
         if attempt is not None:
-            self._app.launcher_of(attempt.opened.compute.launcher).kill(
-                self._run_id, attempt.attempt_id
-            )
+            ref = AttemptRef(self._run_id, attempt.attempt_id)
+            self._app.launcher_of(attempt.opened.compute.launcher).kill(ref)
 
     def row(self) -> DrillRow:
         """Return its score, as far as it came."""

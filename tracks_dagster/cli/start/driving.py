@@ -25,6 +25,7 @@ from tracks_dagster.cli.start.follow import (
 )
 from tracks_dagster.home.dagster_home import DagsterHome
 from tracks_dagster.track.errors import InvalidInput, TracksError
+from tracks_dagster.track.names import AttemptRef
 from tracks_dagster.track.states.lifecycle import RunLifecycle, run_status
 from tracks_dagster.track.states.run_state import RunState
 from tracks_dagster.wiring import App
@@ -132,7 +133,8 @@ def _end_at_once(app: App, run_id: str, follower: RunFollower, view: View) -> Fo
     try:
         attempt = app.tracks.run(run_id).open_attempt
         if attempt is not None:
-            app.launcher_of(attempt.opened.compute.launcher).kill(run_id, attempt.attempt_id)
+            ref = AttemptRef(run_id, attempt.attempt_id)
+            app.launcher_of(attempt.opened.compute.launcher).kill(ref)
     except TracksError as error:
         view.event(f"The gang was not ended, and trains on: {error}")
     return Followed(state=RunLifecycle.WAITING.value, is_drained=True, waited_for=None)

@@ -32,6 +32,7 @@ from tracks_dagster.track.errors import (
     StoreUnavailable,
     TracksError,
 )
+from tracks_dagster.track.names import AttemptRef
 from tracks_dagster.track.records import Record
 from tracks_dagster.track.roles import STEPS, value_of
 from tracks_dagster.track.states.evals import promotion_is_settled
@@ -186,7 +187,9 @@ class RunFollower:
         if attempt is None or attempt.placed is None:
             return
         line = last_step(
-            self._tracks.store, self._run_id, attempt.attempt_id, attempt.placed.launch_id
+            self._tracks.store,
+            AttemptRef(self._run_id, attempt.attempt_id),
+            attempt.placed.launch_id,
         )
         if line is None or (attempt.attempt_id, line.step) == self._newest:
             return

@@ -60,7 +60,7 @@ class Tails:
         if attempt is None or attempt.placed is None:
             return NO_TAIL
         launch_id = attempt.placed.launch_id
-        prefix = journal_prefix(state.run_id, attempt.attempt_id, launch_id, 0)
+        prefix = journal_prefix(state.ref(attempt), launch_id, 0)
         with self._lock:
             journal = self._journals.pop(prefix, None)
             if journal is None:

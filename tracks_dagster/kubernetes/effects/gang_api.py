@@ -13,7 +13,7 @@ from tracks_dagster.kubernetes.effects.kube_requests import KubeRequests, Object
 from tracks_dagster.kubernetes.job_names import ANNOTATION_ATTEMPT, gang_labels, job_name
 from tracks_dagster.kubernetes.settings import JOB, JOB_SET
 from tracks_dagster.reasons.kube_json import mapping, mappings, text
-from tracks_dagster.track.names import LABEL_APP, MANAGED_BY, attempt_key
+from tracks_dagster.track.names import LABEL_APP, MANAGED_BY, AttemptRef
 from tracks_dagster.track.records import Json
 
 EVENTS_MAX = 50  # of one object; the API server forgets them within an hour
@@ -58,15 +58,15 @@ class GangApi:
         body = {"metadata": {"ownerReferences": [owner]}}
         self._requests.ask("PATCH", path, doing=doing, body=body, none_at={HTTPStatus.NOT_FOUND})
 
-    def job(self, run_id: str, attempt_id: int, kind: str) -> Object | None:
+    def job(self, ref: AttemptRef, kind: str) -> Object | None:
         """Return the gang's Job (or JobSet); None when there is none, or it is another home's."""
-        found = self.job_of_anybody(run_id, attempt_id, kind)
+        found = self.job_of_anybody(ref, kind)
         return found if found is not None and self.home.owns(found) else None
 
-    def job_of_anybody(self, run_id: str, attempt_id: int, kind: str) -> Object | None:
+    def job_of_anybody(self, ref: AttemptRef, kind: str) -> Object | None:
         """Return what has the name of the gang's Job (or JobSet), whosever it is."""
-        path = f"{self._jobs(kind)}/{job_name(run_id, attempt_id)}"
-        return self._requests.get(path, doing=f"look at {attempt_key(run_id, attempt_id)}")
+        path = f"{self._jobs(kind)}/{job_name(ref)}"
+        return self._requests.get(path, doing=f"look at {ref.key}")
 
     def jobs(self) -> list[Object]:
         """Return every Job of ours, those of JobSets too."""
@@ -88,12 +88,12 @@ class GangApi:
         path = f"{self._core('services')}/{name}"
         self._requests.ask("DELETE", path, doing=doing, body=body, none_at=_NOT_IT)
 
-    def pods(self, run_id: str, attempt_id: int) -> list[Object]:
+    def pods(self, ref: AttemptRef) -> list[Object]:
         """Return the pods of a gang that are there."""
-        doing = f"list the pods of {attempt_key(run_id, attempt_id)}"
-        return self._own(self._core("pods"), _of(run_id, attempt_id), doing)
+        doing = f"list the pods of {ref.key}"
+        return self._own(self._core("pods"), _of(ref), doing)
 
-    def delete_pods(self, run_id: str, attempt_id: int, *, grace_s: int) -> None:
+    def delete_pods(self, ref: AttemptRef, *, grace_s: int) -> None:
         """Let the kubelets end all pods of a gang: SIGTERM, and SIGKILL `grace_s` (1 or more) later.
 
         One request. A pod that is ending keeps its earlier end. 0 would only make the
@@ -103,8 +103,8 @@ class GangApi:
         self._requests.ask(
             "DELETE",
             self._core("pods"),
-            _of(run_id, attempt_id),
-            doing=f"end the pods of {attempt_key(run_id, attempt_id)}",
+            _of(ref),
+            doing=f"end the pods of {ref.key}",
             body=body,
         )
 
@@ -128,9 +128,9 @@ class GangApi:
         return _PATHS[kind].format(self._place)
 
 
-def is_of(job: Object, run_id: str, attempt_id: int) -> bool:
+def is_of(job: Object, ref: AttemptRef) -> bool:
     """Whether an object is marked as exactly this attempt's."""
-    return attempt_of(job) == attempt_key(run_id, attempt_id)
+    return attempt_of(job) == ref.key
 
 
 def attempt_of(found: Object) -> str:
@@ -153,8 +153,8 @@ def gang_name(job: Object) -> tuple[str, str, str]:
     return JOB, text(meta.get("name")), uid_of(job)
 
 
-def _of(run_id: str, attempt_id: int) -> list[tuple[str, str]]:
-    labels = gang_labels(run_id, attempt_id)
+def _of(ref: AttemptRef) -> list[tuple[str, str]]:
+    labels = gang_labels(ref)
     return [("labelSelector", ",".join(f"{key}={value}" for key, value in labels.items()))]
 
 

@@ -39,6 +39,7 @@ from tracks_dagster.attempts.pod_files import (
 from tracks_dagster.reasons.hangs import StackDump
 from tracks_dagster.track.body_json import from_json, to_json
 from tracks_dagster.track.errors import StoreError, TrackBroken
+from tracks_dagster.track.names import AttemptRef
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import canonical_json
 from tracks_dagster.track.text.redact import Redact
@@ -81,13 +82,12 @@ class GangFiles:
     def __init__(
         self,
         store: ObjectStore,
-        run_id: str,
-        attempt_id: int,
+        ref: AttemptRef,
         *,
         seconds: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store, self._seconds = store, seconds
-        self._run_id, self._attempt_id = run_id, attempt_id
+        self.ref = ref
         self._lock = threading.Lock()
         self._beats: dict[str, PodBeat] = {}
         self._newest_beat: dict[
@@ -97,14 +97,9 @@ class GangFiles:
         self._read_at_s = -math.inf
 
     @property
-    def prefix(self) -> str:
-        """The folder of the whole attempt."""
-        return f"runs/{self._run_id}/attempts/{self._attempt_id}"
-
-    @property
     def started_key(self) -> str:
         """Where the start left its mark."""
-        return gang_prefix(self._run_id, self._attempt_id) + _STARTED
+        return gang_prefix(self.ref) + _STARTED
 
     def started(self) -> Started | None:
         """Return what the start left; None where there was none, or nobody lived to write it."""
@@ -120,11 +115,11 @@ class GangFiles:
 
     def any_evidence(self) -> bool:
         """Whether anything of a gang was ever written; one request, for what is in no cache."""
-        return not {"gang", "pods"}.isdisjoint(self._store.folders(f"{self.prefix}/"))
+        return not {"gang", "pods"}.isdisjoint(self._store.folders(self.ref.folder))
 
     def pods(self) -> set[str]:
         """Return the uids of the pods that wrote anything."""
-        return set(self._store.folders(gang_prefix(self._run_id, self._attempt_id)))
+        return set(self._store.folders(gang_prefix(self.ref)))
 
     def read(self, living: Iterable[str], ending: Iterable[str], *, at_once: bool = False) -> None:
         """Read the beats of the living pods and the ends of the others, where that is due.
@@ -136,9 +131,9 @@ class GangFiles:
             if not at_once and now_s - self._read_at_s < BEAT_READ_S:
                 return
             self._read_at_s = now_s
-            beats = {uid: beat_key(self._run_id, self._attempt_id, uid) for uid in living}
+            beats = {uid: beat_key(self.ref, uid) for uid in living}
             unread = [uid for uid in ending if not _is_whole(self._ends.get(uid))]
-            ends = {uid: end_key(self._run_id, self._attempt_id, uid) for uid in unread}
+            ends = {uid: end_key(self.ref, uid) for uid in unread}
             found = _read_all(self._store, {*beats.values(), *ends.values()})
             for uid, key in beats.items():
                 if (beat := decode_beat(found.get(key))) is not None:
@@ -196,8 +191,7 @@ def _read_all(store: ObjectStore, keys: Collection[str]) -> dict[str, bytes | No
 
 def ask_to_save(
     store: ObjectStore,
-    run_id: str,
-    attempt_id: int,
+    ref: AttemptRef,
     pod_uid: str,
     *,
     sleep: Callable[[float], None] = time.sleep,
@@ -206,8 +200,8 @@ def ask_to_save(
     """Ask for a save, and return the answer of the pod of rank 0; None when there was none
     within SAVE_S_MAX: it may still find the wish."""
     ask = Ask(uid=uuid.uuid4().hex, what=SAVE)
-    store.put(ask_key(run_id, attempt_id), encode_ask(ask))
-    answer_at = save_key(run_id, attempt_id, pod_uid, ask.uid)
+    store.put(ask_key(ref), encode_ask(ask))
+    answer_at = save_key(ref, pod_uid, ask.uid)
     give_up_at = seconds() + SAVE_S_MAX
     while (answer := decode_save(store.get(answer_at))) is None and seconds() < give_up_at:
         sleep(POLL_S)
@@ -216,8 +210,7 @@ def ask_to_save(
 
 def ask_for_stacks(
     store: ObjectStore,
-    run_id: str,
-    attempt_id: int,
+    ref: AttemptRef,
     pods: Mapping[str, tuple[int, str]],
     ranks_per_node: int,
     *,
@@ -230,12 +223,12 @@ def ask_for_stacks(
     pods: those that live, uid → (index, name).
     """
     ask = Ask(uid=uuid.uuid4().hex, what=STACKS)
-    store.put(ask_key(run_id, attempt_id), encode_ask(ask))
+    store.put(ask_key(ref), encode_ask(ask))
     answers: dict[str, tuple[StackDump, ...]] = {}
     give_up_at = seconds() + STACKS_S_MAX
     while True:
         for uid in pods.keys() - answers.keys():
-            dumps = decode_stacks(store.get(stacks_key(run_id, attempt_id, uid, ask.uid)))
+            dumps = decode_stacks(store.get(stacks_key(ref, uid, ask.uid)))
             if dumps is not None:
                 answers[uid] = dumps
         if len(answers) == len(pods) or seconds() >= give_up_at:

@@ -24,7 +24,7 @@ from tracks_dagster.kubernetes.sightings import JobStory
 from tracks_dagster.reasons.kube_json import mapping, mappings
 from tracks_dagster.track import names
 from tracks_dagster.track.errors import GangError
-from tracks_dagster.track.names import attempt_key
+from tracks_dagster.track.names import AttemptRef
 from tracks_dagster.track.ports import Clock, ObjectStore
 from tracks_dagster.track.records import Json, format_time
 
@@ -66,7 +66,7 @@ class JobBoard:
         self._read_at_s: float | None = None
         self._failure: tuple[GangError, float] | None = None  # and when it was met
 
-    def look(self, run_id: str, attempt_id: int) -> JobState:
+    def look(self, ref: AttemptRef) -> JobState:
         """Return the state of the gang's Job, at most `BOARD_S` old.
 
         Raises GangError; so long after it the same one at once: of many gangs only one waits for a
@@ -75,7 +75,7 @@ class JobBoard:
         with self._lock:
             if self._read_at_s is None or self._seconds() - self._read_at_s > BOARD_S:
                 self._read()
-            return self._states.get(attempt_key(run_id, attempt_id), JobState.ABSENT)
+            return self._states.get(ref.key, JobState.ABSENT)
 
     def forget(self) -> None:
         """List again at the next look: this process has just started or ended a gang."""
@@ -111,15 +111,14 @@ class GangJob:
         files: GangFiles,
         store: ObjectStore,
         place: Place,
-        run_id: str,
-        attempt_id: int,
+        ref: AttemptRef,
         *,
         configured: str,
         now: Clock,
         seconds: Callable[[], float],
     ) -> None:
         self._api, self._files, self._store, self._place = api, files, store, place
-        self._run_id, self._attempt_id, self._configured = run_id, attempt_id, configured
+        self._ref, self._configured = ref, configured
         self._now, self._seconds = now, seconds
         self._started: Started | None = None
         self._known: tuple[JobState, float] | None = None  # and when it was asked for
@@ -129,7 +128,7 @@ class GangJob:
         """What the start left; None where there was none, or nobody has marked it yet."""
         if self._started is None:
             started = self._files.started()
-            self._place.check(attempt_key(self._run_id, self._attempt_id), started)
+            self._place.check(self._ref.key, started)
             self._started = started
         return self._started
 
@@ -185,9 +184,9 @@ class GangJob:
         self._known = None
 
     def _found(self, *, is_ended: bool) -> Object | None:
-        job = self._api.job(self._run_id, self._attempt_id, self.kind)
+        job = self._api.job(self._ref, self.kind)
         if job is None and not is_ended:
-            key = attempt_key(self._run_id, self._attempt_id)
+            key = self._ref.key
             self._place.check_absent(key, self.started, self._files, self._store)
         return job
 
@@ -216,53 +215,53 @@ class Glances:
         self._where = f"namespace {cluster.namespace}"
         self._board = JobBoard(api, seconds=seconds)
         self._lock = threading.Lock()
-        self._known: OrderedDict[tuple[str, int], tuple[GangPhase, float]] = OrderedDict()
+        self._known: OrderedDict[AttemptRef, tuple[GangPhase, float]] = OrderedDict()
 
-    def look(self, run_id: str, attempt_id: int) -> GangReport:
+    def look(self, ref: AttemptRef) -> GangReport:
         """Return the phase, up to seconds old."""
-        match self._board.look(run_id, attempt_id):
+        match self._board.look(ref):
             case JobState.STANDING:
                 phase = GangPhase.ALIVE
             case JobState.FINISHED:
                 phase = GangPhase.GONE
             case JobState.ABSENT:
-                phase = self._without_job(run_id, attempt_id)
+                phase = self._without_job(ref)
         return GangReport(phase=phase, where=self._where, sees_all_nodes=True)
 
-    def forget(self, run_id: str, attempt_id: int) -> None:
+    def forget(self, ref: AttemptRef) -> None:
         """Look again: this process has just started or ended that gang."""
         self._board.forget()
         with self._lock:
-            self._known.pop((run_id, attempt_id), None)
+            self._known.pop(ref, None)
 
-    def _without_job(self, run_id: str, attempt_id: int) -> GangPhase:
-        key, now_s = (run_id, attempt_id), self._seconds()
+    def _without_job(self, ref: AttemptRef) -> GangPhase:
+        now_s = self._seconds()
         with self._lock:
-            phase, asked_at_s = self._known.get(key, (GangPhase.ALIVE, 0.0))
+            phase, asked_at_s = self._known.get(ref, (GangPhase.ALIVE, 0.0))
         if phase is GangPhase.GONE:
             return phase
         if phase is GangPhase.NEVER_STARTED and now_s - asked_at_s < NEVER_S:
             return phase
-        phase = self._ask(run_id, attempt_id)
+        phase = self._ask(ref)
         with self._lock:
-            self._known[key] = (phase, now_s)
+            self._known[ref] = (phase, now_s)
             while len(self._known) > KNOWN_MAX:
                 self._known.popitem(last=False)
         return phase
 
-    def _ask(self, run_id: str, attempt_id: int) -> GangPhase:
+    def _ask(self, ref: AttemptRef) -> GangPhase:
         """Return GONE only for what was started, and then has neither a Job nor a pod that lives."""
-        files = GangFiles(self._store, run_id, attempt_id)
+        files = GangFiles(self._store, ref)
         if not files.any_evidence():
             return GangPhase.NEVER_STARTED
-        key, started = attempt_key(run_id, attempt_id), files.started()
+        key, started = ref.key, files.started()
         self._place.check(key, started)
         kind = self._cluster.job_kind if started is None else started.kind
-        state = state_of(self._api.job(run_id, attempt_id, kind))
+        state = state_of(self._api.job(ref, kind))
         if state is JobState.STANDING:
             return GangPhase.ALIVE
         grace_s = self._cluster.termination_grace_s
-        lives = [life_of(pod, grace_s) for pod in self._api.pods(run_id, attempt_id)]
+        lives = [life_of(pod, grace_s) for pod in self._api.pods(ref)]
         left = [pod for pod in lives if not pod.is_over]
         if not lives and state is JobState.ABSENT:
             self._place.check_absent(key, started, files, self._store)

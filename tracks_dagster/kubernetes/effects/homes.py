@@ -135,7 +135,7 @@ class Place:
 
 def _ended(files: GangFiles, store: ObjectStore) -> bool:
     """Whether anybody saw a part of the gang end, or a pod stored it."""
-    seen = read_evidence(store, files.prefix)
+    seen = read_evidence(store, files.ref.folder)
     if any(pod.is_over for pod in seen.pods) or any(job.gone_at for job in seen.jobs):
         return True
     uids = files.pods()

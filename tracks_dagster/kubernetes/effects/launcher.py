@@ -45,7 +45,7 @@ from tracks_dagster.kubernetes.upkeep import StandingGang
 from tracks_dagster.reasons.hangs import StackDump
 from tracks_dagster.track.bodies import RankPlace
 from tracks_dagster.track.errors import GangError, GangUnreachable, StoreError, StoreUnavailable
-from tracks_dagster.track.names import attempt_key
+from tracks_dagster.track.names import AttemptRef
 from tracks_dagster.track.ports import Clock, ObjectStore
 from tracks_dagster.track.text.redact import Redact
 
@@ -99,67 +99,65 @@ class KubernetesLauncher:
         self._ending = Ending(api, now=now, sleep=sleep, seconds=seconds)
         self._lock = threading.Lock()  # of the tables; nothing is asked under it
         # With when it was looked at last; the one looked at longest ago comes first.
-        self._gangs: OrderedDict[tuple[str, int], tuple[WatchedGang, float]] = OrderedDict()
-        self._drained: dict[
-            tuple[str, int], tuple[float, float]
-        ] = {}  # grace, and when it was asked
+        self._gangs: OrderedDict[AttemptRef, tuple[WatchedGang, float]] = OrderedDict()
+        self._drained: dict[AttemptRef, tuple[float, float]] = {}  # grace, and when it was asked
 
     def start(self, spec: GangSpec) -> bool:
         """Create the Service and the Job. A Job of that name adopts only when it is marked as this
         attempt's, of this store."""
-        gang = self._gang(spec.run_id, spec.attempt_id)
-        with _Translated(f"start {attempt_key(spec.run_id, spec.attempt_id)}"):
+        gang = self._gang(spec.ref)
+        with _Translated(f"start {spec.ref.key}"):
             if gang.started is not None:
                 return False
             is_new = start_gang(self._tools, gang, spec)
-            self._glances.forget(spec.run_id, spec.attempt_id)
+            self._glances.forget(spec.ref)
             return is_new
 
-    def glance(self, run_id: str, attempt_id: int) -> GangReport:
+    def glance(self, ref: AttemptRef) -> GangReport:
         """Answer from the last list of Jobs; of a gang without one, whether the store knows it."""
-        with _Translated(f"look at {attempt_key(run_id, attempt_id)}"):
-            return self._glances.look(run_id, attempt_id)
+        with _Translated(f"look at {ref.key}"):
+            return self._glances.look(ref)
 
-    def observe(self, run_id: str, attempt_id: int) -> GangReport:
+    def observe(self, ref: AttemptRef) -> GangReport:
         """Report what the watch saw and the pods stored; the first call starts the watch."""
-        with _Translated(f"observe {attempt_key(run_id, attempt_id)}"):
-            return self._gang(run_id, attempt_id).report()
+        with _Translated(f"observe {ref.key}"):
+            return self._gang(ref).report()
 
-    def drain(self, run_id: str, attempt_id: int, *, grace_s: float) -> None:
+    def drain(self, ref: AttemptRef, *, grace_s: float) -> None:
         """Delete the pods with that grace; their Job then fails, and stays as a mark until `kill`."""
-        key, now_s = (run_id, attempt_id), self._tools.seconds()
+        now_s = self._tools.seconds()
         with self._lock:
-            before_s, asked_at_s = self._drained.get(key, (float("inf"), 0.0))
+            before_s, asked_at_s = self._drained.get(ref, (float("inf"), 0.0))
             if grace_s >= before_s and now_s - asked_at_s < DRAIN_AGAIN_S:
                 return
-            self._drained[key] = (grace_s, now_s)
-        with _Translated(f"drain {attempt_key(run_id, attempt_id)}"):
-            gang = self._gang(run_id, attempt_id)
+            self._drained[ref] = (grace_s, now_s)
+        with _Translated(f"drain {ref.key}"):
+            gang = self._gang(ref)
             gang.check_place()
-            self._ending.drain(run_id, attempt_id, gang.kind, grace_s=grace_s)
+            self._ending.drain(ref, gang.kind, grace_s=grace_s)
 
-    def kill(self, run_id: str, attempt_id: int) -> None:
+    def kill(self, ref: AttemptRef) -> None:
         """Delete the Job and its pods, once their files were read, and see the pods gone. A pod
         whose node is lost counts as unreachable, and is in the reports."""
-        with _Translated(f"end {attempt_key(run_id, attempt_id)}"):
-            gang = self._gang(run_id, attempt_id)
+        with _Translated(f"end {ref.key}"):
+            gang = self._gang(ref)
             gang.check_place()
             gang.catch_up()
-            gang.ended(self._ending.kill(run_id, attempt_id, gang.kind))
+            gang.ended(self._ending.kill(ref, gang.kind))
             gang.settle()
-        self._glances.forget(run_id, attempt_id)
+        self._glances.forget(ref)
         with self._lock:
-            self._drained.pop((run_id, attempt_id), None)
+            self._drained.pop(ref, None)
 
-    def ship(self, run_id: str, attempt_id: int, store: ObjectStore) -> None:
+    def ship(self, ref: AttemptRef, store: ObjectStore) -> None:
         """Do nothing: the pods ship their own journals, and nobody can read what they did not."""
 
-    def ask_to_save(self, run_id: str, attempt_id: int, place: RankPlace) -> bool:
+    def ask_to_save(self, ref: AttemptRef, place: RankPlace) -> bool:
         """Leave the wish in the store, if the rank's pod runs, and wait for the pod's word: it looks
         every few seconds, and asks the rank only if that listens. No answer is an error: the rank
         may still be asked."""
-        with _Translated(f"ask {attempt_key(run_id, attempt_id)} to save"):
-            gang = self._gang(run_id, attempt_id)
+        with _Translated(f"ask {ref.key} to save"):
+            gang = self._gang(ref)
             if gang.report().phase is not GangPhase.ALIVE:
                 return False
             gang.catch_up()
@@ -167,26 +165,23 @@ class KubernetesLauncher:
             if uid is None:
                 return False
             tools = self._tools
-            answer = ask_to_save(
-                tools.store, run_id, attempt_id, uid, sleep=tools.sleep, seconds=tools.seconds
-            )
+            answer = ask_to_save(tools.store, ref, uid, sleep=tools.sleep, seconds=tools.seconds)
             if answer is None:
                 raise GangError(
-                    f"Cannot tell whether {attempt_key(run_id, attempt_id)} was asked to save: pod "
+                    f"Cannot tell whether {ref.key} was asked to save: pod "
                     f"{place.pod} did not answer through the store within {SAVE_S_MAX:g} s, and may "
-                    f"still do so; `tracks checkpoints list {run_id}` shows what was committed."
+                    f"still do so; `tracks checkpoints list {ref.run_id}` shows what was committed."
                 )
             return answer.is_asked
 
-    def dump_stacks(self, run_id: str, attempt_id: int) -> tuple[StackDump, ...]:
+    def dump_stacks(self, ref: AttemptRef) -> tuple[StackDump, ...]:
         """Ask every pod that runs through the store, and wait a few seconds for the answers."""
-        with _Translated(f"dump the stacks of {attempt_key(run_id, attempt_id)}"):
-            gang = self._gang(run_id, attempt_id)
+        with _Translated(f"dump the stacks of {ref.key}"):
+            gang = self._gang(ref)
             gang.catch_up()
             found = ask_for_stacks(
                 self._tools.store,
-                run_id,
-                attempt_id,
+                ref,
                 gang.living(),
                 1 if gang.started is None else gang.started.ranks_per_node,
                 clean=self._tools.clean,
@@ -222,15 +217,15 @@ class KubernetesLauncher:
         for gang in gangs:
             gang.close()
 
-    def _gang(self, run_id: str, attempt_id: int) -> WatchedGang:
+    def _gang(self, ref: AttemptRef) -> WatchedGang:
         """Return the gang, and let those go that nobody looks at any more: another process may have
         closed their attempts."""
-        key, now_s = (run_id, attempt_id), self._tools.seconds()
+        now_s = self._tools.seconds()
         idle = []
         with self._lock:
-            gang, _ = self._gangs.pop(key, (None, 0.0))
-            gang = gang or WatchedGang(self._tools, run_id, attempt_id)
-            self._gangs[key] = (gang, now_s)
+            gang, _ = self._gangs.pop(ref, (None, 0.0))
+            gang = gang or WatchedGang(self._tools, ref)
+            self._gangs[ref] = (gang, now_s)
             for each, (left, looked_s) in list(self._gangs.items()):
                 if now_s - looked_s <= IDLE_S and len(self._gangs) <= GANGS_MAX:
                     break

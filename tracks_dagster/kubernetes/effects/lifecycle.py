@@ -25,7 +25,7 @@ from tracks_dagster.kubernetes.pod_lives import OVERDUE_S, PodLife, is_lost, lif
 from tracks_dagster.reasons.evidence import Condition
 from tracks_dagster.reasons.kube_json import mapping, text
 from tracks_dagster.track.errors import GangError, GangUnreachable, InvalidInput
-from tracks_dagster.track.names import ENV_STORE, attempt_key
+from tracks_dagster.track.names import ENV_STORE, AttemptRef
 from tracks_dagster.track.ports import Clock
 
 CREATE_TRIES_MAX = 5  # a quota that many write, or a Job that is deleted while it is looked at
@@ -42,7 +42,7 @@ def start_gang(tools: Tools, gang: WatchedGang, spec: GangSpec) -> bool:
 
     Raises GangError naming everything that is wrong with the request, or whose Job it is.
     """
-    doing = f"start {attempt_key(spec.run_id, spec.attempt_id)}"
+    doing = f"start {spec.ref.key}"
     try:
         service, job = gang_objects(spec, tools.cluster)
     except InvalidInput as error:
@@ -52,7 +52,7 @@ def start_gang(tools: Tools, gang: WatchedGang, spec: GangSpec) -> bool:
     for _ in range(CREATE_TRIES_MAX):
         created = tools.api.create_job(job, doing=doing)
         kind = text(job["kind"])
-        found = created or tools.api.job_of_anybody(spec.run_id, spec.attempt_id, kind)
+        found = created or tools.api.job_of_anybody(spec.ref, kind)
         if found is not None:
             _check_owner(found, spec, tools, doing)
             # What was read from a list lacks its own kind; what was made has it.
@@ -70,7 +70,7 @@ def _check_owner(job: Object, spec: GangSpec, tools: Tools, doing: str) -> None:
     """Raise GangError when the Job of that name is not this attempt's, of this store."""
     name = mapping(job.get("metadata")).get("name")
     place = f"{job.get('kind') or 'Job'} {name} in namespace {tools.cluster.namespace}"
-    if not is_of(job, spec.run_id, spec.attempt_id):
+    if not is_of(job, spec.ref):
         whose = attempt_of(job) or "something that is not ours"
         raise GangError(
             f"Cannot {doing}: {place} is there already, and it is of {whose}. Delete it if nobody "
@@ -100,56 +100,56 @@ class Ending:
     ) -> None:
         self._api, self._now, self._sleep, self._seconds = api, now, sleep, seconds
 
-    def drain(self, run_id: str, attempt_id: int, kind: str, *, grace_s: float) -> None:
+    def drain(self, ref: AttemptRef, kind: str, *, grace_s: float) -> None:
         """Ask the pods to end within `grace_s`; delete a Job without pods: it has nothing to save."""
-        if self._api.pods(run_id, attempt_id):
-            self._api.delete_pods(run_id, attempt_id, grace_s=max(1, math.ceil(grace_s)))
+        if self._api.pods(ref):
+            self._api.delete_pods(ref, grace_s=max(1, math.ceil(grace_s)))
             return
-        self._delete_job(run_id, attempt_id, kind, f"drain {attempt_key(run_id, attempt_id)}")
+        self._delete_job(ref, kind, f"drain {ref.key}")
 
-    def kill(self, run_id: str, attempt_id: int, kind: str) -> dict[str, Condition]:
+    def kill(self, ref: AttemptRef, kind: str) -> dict[str, Condition]:
         """End the gang now, and return when no pod of it lives: pod → why, of those that are
         unreachable. Raises GangError naming the pods that live after KILL_S_MAX."""
-        doing = f"end {attempt_key(run_id, attempt_id)}"
+        doing = f"end {ref.key}"
         # First: a Job makes no more pods then.
-        is_ours = self._delete_job(run_id, attempt_id, kind, doing)
-        left = self._end_pods(run_id, attempt_id)
+        is_ours = self._delete_job(ref, kind, doing)
+        left = self._end_pods(ref)
         if is_ours:
-            self._api.delete_service(job_name(run_id, attempt_id), doing=doing)
+            self._api.delete_service(job_name(ref), doing=doing)
         return left
 
-    def _delete_job(self, run_id: str, attempt_id: int, kind: str, doing: str) -> bool:
+    def _delete_job(self, ref: AttemptRef, kind: str, doing: str) -> bool:
         """Delete the Job, if it is there; False when another home's has its name."""
-        found = self._api.job_of_anybody(run_id, attempt_id, kind)
+        found = self._api.job_of_anybody(ref, kind)
         if found is None:
             return True
         if not self._api.home.owns(found):
             return False
-        name = job_name(run_id, attempt_id)
+        name = job_name(ref)
         self._api.delete_job(name, kind, uid=uid_of(found), doing=doing)
         return True
 
-    def _end_pods(self, run_id: str, attempt_id: int) -> dict[str, Condition]:
+    def _end_pods(self, ref: AttemptRef) -> dict[str, Condition]:
         began_s = self._seconds()
         deleted_s: float | None = None
         lost: dict[str, bool] = {}
         while True:
-            living = self._living(run_id, attempt_id)
+            living = self._living(ref)
             waited_s = self._seconds() - began_s
             left = self._left(living, lost, is_overdue=waited_s > OVERDUE_S + KILL_GRACE_S)
             if len(left) == len(living):
                 return left
             if waited_s > KILL_S_MAX:
-                raise GangError(_still_alive(run_id, attempt_id, living))
+                raise GangError(_still_alive(ref, living))
             if deleted_s is None or self._seconds() - deleted_s > DELETE_AGAIN_S:
                 deleted_s = self._seconds()
-                self._api.delete_pods(run_id, attempt_id, grace_s=KILL_GRACE_S)
+                self._api.delete_pods(ref, grace_s=KILL_GRACE_S)
             elif waited_s > DELETE_AGAIN_S:
                 self._ask_nodes(living, lost)
             self._sleep(POLL_S)
 
-    def _living(self, run_id: str, attempt_id: int) -> list[PodLife]:
-        lives = map(life_of, self._api.pods(run_id, attempt_id))
+    def _living(self, ref: AttemptRef) -> list[PodLife]:
+        lives = map(life_of, self._api.pods(ref))
         return [pod for pod in lives if not pod.is_over]
 
     def _left(
@@ -181,11 +181,11 @@ class Ending:
                 lost[node] = False
 
 
-def _still_alive(run_id: str, attempt_id: int, pods: Sequence[PodLife]) -> str:
+def _still_alive(ref: AttemptRef, pods: Sequence[PodLife]) -> str:
     named = ", ".join(f"{pod.name} on {pod.node or 'no node'}" for pod in pods[:8])
     more = f" and {len(pods) - 8} more" if len(pods) > 8 else ""
     return (
-        f"Cannot end the gang of {attempt_key(run_id, attempt_id)}: {named}{more} still live "
+        f"Cannot end the gang of {ref.key}: {named}{more} still live "
         f"{KILL_S_MAX:g} s after their deletion was asked for. The attempt stays open; `kubectl get "
         "pods` shows why."
     )

@@ -21,7 +21,7 @@ from tracks_dagster.kubernetes.job_names import job_name
 from tracks_dagster.kubernetes.upkeep import SERVICE, StandingGang, taints_instead
 from tracks_dagster.reasons.kube_json import mapping, mappings, text, time_text
 from tracks_dagster.track.errors import InvalidInput
-from tracks_dagster.track.names import parse_attempt_key
+from tracks_dagster.track.names import AttemptRef, parse_attempt_key
 from tracks_dagster.track.records import parse_time, sha256_hex
 
 CHANGES_MAX = 100  # of one call; the next one continues
@@ -62,13 +62,13 @@ def _read(
     """Yield the object, if it says whose it is and when it was made, and is called as it should."""
     made_at = _made_at(found)
     try:
-        run_id, attempt_id = parse_attempt_key(attempt_of(found))
+        ref = AttemptRef(*parse_attempt_key(attempt_of(found)))
     except InvalidInput:
         return
-    if made_at is not None and name == job_name(run_id, attempt_id):
+    if made_at is not None and name == job_name(ref):
         yield StandingGang(
-            run_id=run_id,
-            attempt_id=attempt_id,
+            run_id=ref.run_id,
+            attempt_id=ref.attempt_id,
             kind=kind,
             name=name,
             uid=uid,

@@ -29,7 +29,7 @@ from tracks_dagster.kubernetes.sightings import GangSeen, PodStory
 from tracks_dagster.kubernetes.start_budget import StartBudget, cannot_start
 from tracks_dagster.reasons.evidence import CANNOT_START, Condition
 from tracks_dagster.track.errors import GangError, StoreError
-from tracks_dagster.track.names import attempt_key
+from tracks_dagster.track.names import AttemptRef
 from tracks_dagster.track.ports import Clock, ObjectStore
 from tracks_dagster.track.text.redact import Redact
 
@@ -72,16 +72,15 @@ class Tools:
 class WatchedGang:
     """Safe for several threads."""
 
-    def __init__(self, tools: Tools, run_id: str, attempt_id: int) -> None:
-        self._tools, self._run_id, self._attempt_id = tools, run_id, attempt_id
-        self._files = GangFiles(tools.store, run_id, attempt_id, seconds=tools.seconds)
+    def __init__(self, tools: Tools, ref: AttemptRef) -> None:
+        self._tools, self._ref = tools, ref
+        self._files = GangFiles(tools.store, ref, seconds=tools.seconds)
         self._job = GangJob(
             tools.api,
             self._files,
             tools.store,
             tools.place,
-            run_id,
-            attempt_id,
+            ref,
             configured=tools.cluster.job_kind,
             now=tools.now,
             seconds=tools.seconds,
@@ -135,7 +134,7 @@ class WatchedGang:
     def catch_up(self) -> None:
         """Watch, and return when the watch has read what there is: what is ended next is then not
         lost. Bounded by twice CAUGHT_UP_S_MAX."""
-        if self._tools.api.pods(self._run_id, self._attempt_id):
+        if self._tools.api.pods(self._ref):
             self._begin_watch().wait_until_listed(CAUGHT_UP_S_MAX)
             self._wait_until(lambda seen: all(map(_is_read, seen.pods)))
 
@@ -194,13 +193,13 @@ class WatchedGang:
         with self._lock:
             if self._watch is not None:
                 return self._watch
-            labels = gang_labels(self._run_id, self._attempt_id)
+            labels = gang_labels(self._ref)
             self._watch = PodWatch(
                 self._tools.client,
                 namespace=self._tools.cluster.namespace,
                 selector=",".join(f"{key}={value}" for key, value in labels.items()),
                 store=self._tools.store,
-                prefix=self._files.prefix,
+                prefix=self._ref.folder,
                 now=self._tools.now,
                 clean=self._tools.clean,
             )
@@ -262,7 +261,7 @@ class WatchedGang:
 
     def _gone(self) -> GangReport:
         """Stop watching, and report what every watcher and every pod left."""
-        key = attempt_key(self._run_id, self._attempt_id)
+        key = self._ref.key
         self._wait_until(lambda seen: all(map(_is_read, seen.pods)))
         if self._watch is not None and not self._watch.flush(STORED_S_MAX):
             raise GangError(
@@ -272,7 +271,7 @@ class WatchedGang:
         self.close()
         self._is_over = True
         try:
-            seen = read_evidence(self._tools.store, self._files.prefix)
+            seen = read_evidence(self._tools.store, self._ref.folder)
             uids = {pod.uid for pod in seen.pods} | self._files.pods()
         except StoreError as error:
             raise GangError(f"Cannot read the evidence of {key}: {error}") from error

@@ -12,6 +12,7 @@ from tracks_dagster.stores.hashes import digest
 from tracks_dagster.stores.journals import journal_prefix
 from tracks_dagster.track.bodies import SnapshotCommitted
 from tracks_dagster.track.errors import CheckpointError, DataRejected
+from tracks_dagster.track.names import AttemptRef
 from tracks_dagster.track.placement import places_key
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Json, sha256_hex
@@ -119,7 +120,7 @@ def check_places(
         placed = attempt.placed
         if placed is None or placed.places_sha256 is None:
             continue
-        key = places_key(state.run_id, attempt.attempt_id, placed.launch_id, placed.places_sha256)
+        key = places_key(state.ref(attempt), placed.launch_id, placed.places_sha256)
         problem = None if is_absent(key) else _problem(store.get(key), placed.places_sha256)
         if problem is not None:
             yield Finding(
@@ -236,7 +237,7 @@ def check_journals(store: ObjectStore, state: RunState) -> Iterator[Finding]:
         if attempt.placed is None or attempt.ended is None:
             continue
         launch_id = attempt.placed.launch_id
-        prefix = f"runs/{state.run_id}/attempts/{attempt.attempt_id}/{launch_id}/journal/"
+        prefix = f"{state.ref(attempt).folder}{launch_id}/journal/"
         for rank in store.folders(prefix):
             yield from _check_segments(store, f"{prefix}{rank}/")
         yield from _check_end(store, state.run_id, attempt, prefix)
@@ -281,7 +282,7 @@ def _check_end(
     recorded = attempt.ended.last_step
     if recorded is None:
         return
-    journal = journal_prefix(run_id, attempt.attempt_id, attempt.placed.launch_id, 0)
+    journal = journal_prefix(AttemptRef(run_id, attempt.attempt_id), attempt.placed.launch_id, 0)
     found = read_journal_end(store, journal).last_step
     if found is None or found < recorded:
         yield Finding(

@@ -35,7 +35,7 @@ from tracks_dagster.recovery.triage import AttemptObservation, Judgement, Sign, 
 from tracks_dagster.scheduling.model import CPU, LATER, NEVER, Demand, Device, Plan, Running, Waits
 from tracks_dagster.scheduling.policy import SchedulingPolicy
 from tracks_dagster.scheduling.rules import PlanContext, plan
-from tracks_dagster.track.names import LOCAL, attempt_key
+from tracks_dagster.track.names import LOCAL, AttemptRef, attempt_key
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.records import format_time
@@ -145,7 +145,8 @@ def _report(gangs: Gangs, read: RunRead) -> tuple[GangReport | None, str | None]
     attempt = _open_attempt(read)
     if attempt is None:
         return None, None
-    return gangs.look(attempt.opened.compute.launcher, read.run_id, attempt.attempt_id)
+    ref = AttemptRef(read.run_id, attempt.attempt_id)
+    return gangs.look(attempt.opened.compute.launcher, ref)
 
 
 def _pids(read: RunRead) -> list[int]:

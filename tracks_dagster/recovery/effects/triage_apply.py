@@ -78,7 +78,7 @@ def _close(line: Line, acting: Acting) -> list[Act]:
     message = f"{acting.by} closed it by `tracks triage --apply` ({acting.why}): {line.why}"
     try:
         gangs = world.launcher_of(line.launcher)
-        ref = AttemptRef(run_id=line.run_id, attempt_id=line.attempt_id)
+        ref = AttemptRef(line.run_id, line.attempt_id)
         problem = EndProblem(message=message)
         ended = close_attempt(world, gangs, ref, by=acting.by, problem=problem)
     except TracksError as error:

@@ -18,6 +18,7 @@ from tracks_dagster.recovery.effects.triage_reading import Commit, RunRead
 from tracks_dagster.recovery.triage import Judgement, Sign, Verdict
 from tracks_dagster.stores.journals import journal_prefix
 from tracks_dagster.track.bodies import ComputeRequest
+from tracks_dagster.track.names import AttemptRef
 from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.records import Json, format_time, parse_time
 from tracks_dagster.track.roles import STEPS, value_of
@@ -324,7 +325,7 @@ def _journal_prefix(read: RunRead) -> str | None:
     """Return the prefix of the journal that has the newest step."""
     if read.paced is None or read.paced_launch is None:
         return None
-    return journal_prefix(read.run_id, read.paced, read.paced_launch, 0)
+    return journal_prefix(AttemptRef(read.run_id, read.paced), read.paced_launch, 0)
 
 
 def _commit_signs(run_id: str, commit: Commit) -> tuple[Sign, Sign]:

@@ -34,7 +34,7 @@ from tracks_dagster.track.errors import (
     TracksError,
     UnknownRun,
 )
-from tracks_dagster.track.names import LOCAL
+from tracks_dagster.track.names import LOCAL, AttemptRef
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Json, Kind, Record, format_time, parse
 from tracks_dagster.track.states.lifecycle import RunLifecycle
@@ -96,20 +96,18 @@ class Gangs:
         self._spent_s: dict[str, float] = {}  # on errors, by launcher
         self._errors: dict[str, str] = {}  # the last one, by launcher
 
-    def look(
-        self, launcher: str, run_id: str, attempt_id: int
-    ) -> tuple[GangReport | None, str | None]:
+    def look(self, launcher: str, ref: AttemptRef) -> tuple[GangReport | None, str | None]:
         """Return the report on a gang, and None; or None, and why."""
         if launcher in self._lost:
             return None, self._lost[launcher]
         if launcher in self._answered:
-            return self._ask(launcher, run_id, attempt_id)
+            return self._ask(launcher, ref)
         answer: list[tuple[GangReport | None, str | None]] = []
         began_s, left_s = time.monotonic(), ANSWERS_S_MAX - self._spent_s.get(launcher, 0.0)
         if left_s <= 0:
             return None, self._give_up(launcher)
         thread = threading.Thread(
-            target=lambda: answer.append(self._ask(launcher, run_id, attempt_id)), daemon=True
+            target=lambda: answer.append(self._ask(launcher, ref)), daemon=True
         )
         thread.start()
         thread.join(left_s)
@@ -134,14 +132,12 @@ class Gangs:
         self._lost[launcher] = why
         return why
 
-    def _ask(
-        self, launcher: str, run_id: str, attempt_id: int
-    ) -> tuple[GangReport | None, str | None]:
+    def _ask(self, launcher: str, ref: AttemptRef) -> tuple[GangReport | None, str | None]:
         try:
             gangs = self._launcher_of(launcher)
             if launcher == LOCAL:
-                return gangs.observe(run_id, attempt_id), None
-            return gangs.glance(run_id, attempt_id), None
+                return gangs.observe(ref), None
+            return gangs.glance(ref), None
         except (GangError, SettingsError, TracksError) as error:
             return None, self._clean(str(error))
 
@@ -267,7 +263,7 @@ def _journal(
     """Return the newest journal with a step in it, whose it is, and the newest line of the last."""
     heartbeat_at: datetime | None = None
     for number, (attempt_id, launch_id) in enumerate(reversed(launches)):
-        found = read_tail(store, run_id, attempt_id, launch_id, steps_max=STEPS_MAX + 1)
+        found = read_tail(store, AttemptRef(run_id, attempt_id), launch_id, steps_max=STEPS_MAX + 1)
         if number == 0:
             heartbeat_at = found.last_line_at
         if found.steps:

@@ -46,7 +46,7 @@ from tracks_dagster.track import names
 from tracks_dagster.track.bodies import MANUAL, AttemptOpened
 from tracks_dagster.track.body_json import from_json
 from tracks_dagster.track.errors import CheckpointCorrupt, InvalidInput, StoreError
-from tracks_dagster.track.names import ALERT_SAVE_FAILED, LOCAL, AttemptRef, attempt_key
+from tracks_dagster.track.names import ALERT_SAVE_FAILED, LOCAL, AttemptRef
 from tracks_dagster.track.records import Draft, Json, canonical_json, sha256_hex
 from tracks_dagster.track.records import Kind as RecordKind
 from tracks_dagster.track.roles import LOADER_WORKERS, STEPS, key_of
@@ -314,10 +314,10 @@ class Trials:
         limits = _Limits(give_up_at=give_up_at, attempt_s=attempt_s_max)
         grace_s = self.grace_s if trial.kind is Kind.SIGTERM else 0.0
         first = replace(limits, attempt_s=attempt_s_max + grace_s)
-        seen = [self._attempt(trial, run_id, 1, first)]
+        seen = [self._attempt(trial, AttemptRef(run_id, 1), first)]
         if trial.kind in INTERRUPTS and seen[0].reason not in (COMPLETED, TOO_SLOW):
             self._open_next(run_id)
-            seen.append(self._attempt(trial, run_id, 2, limits))
+            seen.append(self._attempt(trial, AttemptRef(run_id, 2), limits))
         state = self.world.tracks.run(run_id)
         contents: dict[str, str] = {}
         if seen[-1].is_complete:
@@ -366,14 +366,13 @@ class Trials:
 
         tracks.decide_run(run_id, choose)
 
-    def _attempt(self, trial: Trial, run_id: str, attempt_id: int, limits: _Limits) -> AttemptSeen:
+    def _attempt(self, trial: Trial, ref: AttemptRef, limits: _Limits) -> AttemptSeen:
         """Run one attempt to its end, and read what became of it."""
-        world, ref = self.world, AttemptRef(run_id=run_id, attempt_id=attempt_id)
-        gangs = world.launcher_of(LOCAL)
-        work = self.home / "work" / attempt_key(run_id, attempt_id)
+        world, gangs = self.world, self.world.launcher_of(LOCAL)
+        work = self.home / "work" / ref.key
         state, attempt = find_attempt(world.tracks, ref)
         spec = gang_spec(world.tracks, state, attempt, world.policy.scheduling)
-        asked = self._asked(trial, work, is_first=attempt_id == 1)
+        asked = self._asked(trial, work, is_first=ref.attempt_id == 1)
         spec = replace(spec, environment={**spec.environment, names.ENV_OBSERVE: json.dumps(asked)})
         box = _Boxes(work)
         try:
@@ -381,7 +380,7 @@ class Trials:
             late = self._wait(trial, gangs, ref, box, limits)
             close_attempt(world, gangs, ref, by=BY)
         except BaseException:  # Ctrl-C: nobody else would end it
-            gangs.kill(run_id, attempt_id)
+            gangs.kill(ref)
             raise
         seen = self._read(ref, work, half_written=box.half_written)
         if late == HANG:
@@ -407,12 +406,12 @@ class Trials:
         began = now = glance_at = self.monotonic()
         while True:
             if now >= glance_at:
-                if gangs.glance(ref.run_id, ref.attempt_id).phase is not GangPhase.ALIVE:
+                if gangs.glance(ref).phase is not GangPhase.ALIVE:
                     return ""
                 glance_at = now + GLANCE_S
             box.look()
             if kills_save and self._is_saving(ref, trial.step):
-                gangs.kill(ref.run_id, ref.attempt_id)
+                gangs.kill(ref)
                 return ""
             if now > limits.give_up_at:
                 return TOO_SLOW
@@ -423,7 +422,7 @@ class Trials:
 
     def _is_saving(self, ref: AttemptRef, step: int) -> bool:
         """Whether something of a checkpoint of that step, or a later one, lies in the store."""
-        folder = self.home / "store" / "runs" / ref.run_id / "attempts" / str(ref.attempt_id)
+        folder = self.home / "store" / ref.folder
         found = (each.name.removeprefix("step-") for each in folder.glob("*/step-*"))
         return any(each.isdecimal() and int(each) >= step for each in found)
 
@@ -432,7 +431,7 @@ class Trials:
         state, attempt = find_attempt(tracks, ref)
         evidence = self._evidence(attempt)
         launch_id = attempt.placed.launch_id if attempt.placed else None
-        lines = read_steps(tracks.store, ref.run_id, ref.attempt_id, launch_id) if launch_id else []
+        lines = read_steps(tracks.store, ref, launch_id) if launch_id else []
         commits = [c.body.ref for c in state.checkpoints]
         return AttemptSeen(
             resumed=attempt.restored.step if attempt.restored else 0,

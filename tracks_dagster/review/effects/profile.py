@@ -54,7 +54,7 @@ def _lines(tracks: Tracks, state: RunState, attempt: AttemptState) -> list[StepL
     """Return the newest steps in a row, without the launch's first: it compiles, and warms caches."""
     assert attempt.placed is not None
     launch_id = attempt.placed.launch_id
-    lines = newest_steps(tracks.store, state.run_id, attempt.attempt_id, launch_id)
+    lines = newest_steps(tracks.store, state.ref(attempt), launch_id)
     lines = [line for line in lines if line.step > attempt.resumed_step + 1]
     breaks = [at for at, (a, b) in enumerate(pairwise(lines), 1) if b.step != a.step + 1]
     return lines[breaks[-1] :] if breaks else lines

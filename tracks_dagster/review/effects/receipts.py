@@ -12,7 +12,7 @@ from tracks_dagster.attempts.continuity import AttemptLosses, Continuity, contin
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.facts.attempt import AttemptView, attempt_views
 from tracks_dagster.stores.journals import StepLine, read_steps
-from tracks_dagster.track.names import ALERT_SAVE_FAILED
+from tracks_dagster.track.names import ALERT_SAVE_FAILED, AttemptRef
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Json
 from tracks_dagster.track.states.accounting import StepAccount
@@ -125,7 +125,9 @@ def _failed_saves(state: RunState, attempt_id: int) -> tuple[str, ...]:
 def _steps(store: ObjectStore, run_id: str, attempt: AttemptState) -> tuple[StepLine, ...]:
     if attempt.placed is None:
         return ()
-    return tuple(read_steps(store, run_id, attempt.attempt_id, attempt.placed.launch_id))
+    return tuple(
+        read_steps(store, AttemptRef(run_id, attempt.attempt_id), attempt.placed.launch_id)
+    )
 
 
 def _losses(state: RunState, attempt: AttemptState, steps: tuple[StepLine, ...]) -> AttemptLosses:

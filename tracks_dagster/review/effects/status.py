@@ -30,6 +30,7 @@ from tracks_dagster.track.errors import TrackBroken, UnknownRun
 from tracks_dagster.track.names import (
     ALERT_POOL_STORM,
     TRAINER_SCRIPT,
+    AttemptRef,
     attempt_key,
     eval_attempt_key,
 )
@@ -57,7 +58,9 @@ def journal_end(store: ObjectStore, row: Mapping[str, Json]) -> JournalTail:
     """Return the newest step that the newest launch shipped, and when its newest line was written."""
     if row["launch_id"] is None:
         return JournalTail()
-    return read_tail(store, row["run_id"], row["attempt_count"], row["launch_id"], steps_max=1)
+    return read_tail(
+        store, AttemptRef(row["run_id"], row["attempt_count"]), row["launch_id"], steps_max=1
+    )
 
 
 def has_a_gang(row: Mapping[str, Json]) -> bool:
@@ -280,4 +283,4 @@ def _tail(store: ObjectStore, state: RunState, attempt: AttemptState) -> Journal
     if attempt.placed is None:
         return JournalTail()
     launch_id = attempt.placed.launch_id
-    return read_tail(store, state.run_id, attempt.attempt_id, launch_id, steps_max=1)
+    return read_tail(store, state.ref(attempt), launch_id, steps_max=1)

@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 
 from tracks_dagster.track.errors import InvalidInput, NoCheckpoint
-from tracks_dagster.track.names import RUN_ID
+from tracks_dagster.track.names import RUN_ID, AttemptRef
 
 _AT = re.compile(rf"(?P<run_id>{RUN_ID})@(?P<step>[0-9]{{1,18}})")
 
@@ -45,9 +45,9 @@ def resume_target(checkpoints: list[CheckpointRef]) -> CheckpointRef:
     return max(checkpoints, key=lambda checkpoint: (checkpoint.attempt_id, checkpoint.step))
 
 
-def object_prefix(run_id: str, attempt_id: int, launch_id: str, step: int) -> str:
+def object_prefix(ref: AttemptRef, launch_id: str, step: int) -> str:
     """Return the prefix under which one launch writes its checkpoint of one step."""
-    return f"runs/{run_id}/attempts/{attempt_id}/{launch_id}/step-{step}/"
+    return f"{ref.folder}{launch_id}/step-{step}/"
 
 
 def parse_at(text: str) -> tuple[str, int]:

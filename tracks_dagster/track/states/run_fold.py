@@ -36,6 +36,7 @@ from tracks_dagster.track.bodies import (
 )
 from tracks_dagster.track.body_json import body_of
 from tracks_dagster.track.errors import InvalidDecision, RecordNewer, TrackBroken
+from tracks_dagster.track.names import AttemptRef
 from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.records import Draft, Json, Kind, Record
 from tracks_dagster.track.states import alerts
@@ -59,7 +60,7 @@ def objection_to_ref(run_id: str, attempt_id: int, launch_id: Json, ref: Json) -
     """Say why a commit may not name `ref`: it may only name what its own launch wrote."""
     if not isinstance(ref, Mapping):
         return None  # reading the body raises for what is missing
-    expected = object_prefix(run_id, attempt_id, str(launch_id), ref.get("step", 0))
+    expected = object_prefix(AttemptRef(run_id, attempt_id), str(launch_id), ref.get("step", 0))
     named = (ref.get("run_id"), ref.get("attempt_id"), ref.get("object_prefix"))
     if named == (run_id, attempt_id, expected):
         return None

@@ -36,7 +36,7 @@ from tracks_dagster.track.bodies import (
     StopRequested,
 )
 from tracks_dagster.track.errors import UnknownRun
-from tracks_dagster.track.names import TRAINER_FAMILY, attempt_key
+from tracks_dagster.track.names import TRAINER_FAMILY, AttemptRef, attempt_key
 from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.records import Record
 from tracks_dagster.track.states.alerts import Alerts, open_alerts
@@ -280,6 +280,10 @@ class RunState:
         if 1 <= attempt_id <= len(self.attempts):
             return self.attempts[attempt_id - 1]
         return None
+
+    def ref(self, attempt: AttemptState) -> AttemptRef:
+        """Return an attempt of this run as what names it."""
+        return AttemptRef(self.run_id, attempt.attempt_id)
 
     def checkpoint(self, manifest_sha256: str) -> CheckpointState | None:
         """Return the committed checkpoint with that manifest, or None."""

@@ -11,6 +11,7 @@ from tracks_dagster.attempts.ports import RankCommand
 from tracks_dagster.track import names
 from tracks_dagster.track.body_json import from_json
 from tracks_dagster.track.errors import InvalidInput, SettingsError, TrackBroken
+from tracks_dagster.track.names import AttemptRef
 from tracks_dagster.track.text.redact import secrets_of
 
 PORT_MAX = 65535
@@ -41,6 +42,11 @@ class PodEnvironment:
     command: RankCommand
     code_key: str | None
     secrets: tuple[str, ...] = field(default=(), repr=False)
+
+    @property
+    def ref(self) -> AttemptRef:
+        """Whose gang it is of."""
+        return AttemptRef(self.run_id, self.attempt_id)
 
     @property
     def first_rank(self) -> int:

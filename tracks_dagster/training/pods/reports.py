@@ -61,7 +61,7 @@ class Beats:
     def __init__(self, store: ObjectStore, pod: PodEnvironment) -> None:
         self._store = store
         self._pod = pod
-        self._key = pod_files.beat_key(pod.run_id, pod.attempt_id, pod.pod_uid)
+        self._key = pod_files.beat_key(pod.ref, pod.pod_uid)
         self._stored: tuple[PodBeat, float] | None = None  # and when, by a steady clock
 
     def put(self) -> None:
@@ -99,7 +99,7 @@ class Ends:
         self._store = store
         self._pod = pod
         self._clean = clean
-        self._key = pod_files.end_key(pod.run_id, pod.attempt_id, pod.pod_uid)
+        self._key = pod_files.end_key(pod.ref, pod.pod_uid)
         self._machine = MachineWatch(pod.work)
         self._known: dict[int, RankEnd] = {}
         self._newest = b""
@@ -200,11 +200,11 @@ class Asks:
 
     @property
     def _key(self) -> str:
-        return pod_files.ask_key(self._pod.run_id, self._pod.attempt_id)
+        return pod_files.ask_key(self._pod.ref)
 
     def _obey(self, ask: Ask) -> tuple[str, bytes] | None:
         """Do what is asked; return the answer and where it belongs, None where others answer."""
-        where = (self._pod.run_id, self._pod.attempt_id, self._pod.pod_uid, ask.uid)
+        where = (self._pod.ref, self._pod.pod_uid, ask.uid)
         if ask.what == pod_files.STACKS:
             ranks = read_ranks(self._pod.work, self._pod.all_ranks)
             processes = {r.rank: r.process for r in ranks.values() if r.process is not None}
@@ -242,7 +242,7 @@ class GangFailure:
         self.is_seen = False
         self._store = store
         self._pod = pod
-        self._key = pod_files.failed_key(pod.run_id, pod.attempt_id)
+        self._key = pod_files.failed_key(pod.ref)
 
     def report(self) -> None:
         """Let the others know. Raises StoreError; idempotent."""

@@ -10,6 +10,7 @@ from typing import Generic, TypeVar
 from tracks_dagster.track.bodies import CheckpointDecision
 from tracks_dagster.track.body_json import from_json, to_json
 from tracks_dagster.track.errors import CheckpointCorrupt, CheckpointMismatch, TrackBroken
+from tracks_dagster.track.names import AttemptRef
 from tracks_dagster.track.records import Draft, Json, Kind, Record
 from tracks_dagster.track.states import run_fold
 from tracks_dagster.track.states.checkpoints import CheckpointRef
@@ -78,7 +79,7 @@ def _choose(launch: Launch, asked: CheckpointRef) -> Json:
 
 def _check_run(launch: Launch, asked: CheckpointRef) -> None:
     """Refuse another run's checkpoint, unless this run is declared as a branch of it."""
-    own = f"runs/{asked.run_id}/attempts/{asked.attempt_id}/"
+    own = AttemptRef(asked.run_id, asked.attempt_id).folder
     if not asked.object_prefix.startswith(own):
         raise CheckpointMismatch(
             f"The checkpoint of step {asked.step} is said to be of {asked.run_id}, attempt "

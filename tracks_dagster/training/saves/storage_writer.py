@@ -24,6 +24,7 @@ from torch.distributed.tensor import DTensor
 from torch.futures import Future
 
 from tracks_dagster.track.errors import NonFinite, TrainingError
+from tracks_dagster.track.names import AttemptRef
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Json, sha256_hex
 from tracks_dagster.track.states.checkpoints import CheckpointRef, manifest_key, object_prefix
@@ -306,7 +307,7 @@ class Moment:
     @property
     def prefix(self) -> str:
         """Where the checkpoint's objects lie."""
-        return object_prefix(self.run_id, self.attempt_id, self.launch_id, self.step)
+        return object_prefix(AttemptRef(self.run_id, self.attempt_id), self.launch_id, self.step)
 
     def manifest(
         self, chunks: Iterable[Chunk], members: Mapping[str, Member], *, is_named: bool

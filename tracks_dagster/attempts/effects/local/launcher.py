@@ -42,7 +42,7 @@ from tracks_dagster.track.names import (
     ENV_CACHE,
     ENV_OBSERVE,
     EXIT_STARTED_BEFORE,
-    attempt_key,
+    AttemptRef,
 )
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import format_time
@@ -80,8 +80,8 @@ class LocalLauncher:
 
     def start(self, spec: GangSpec) -> bool:
         """Start the gang and return when its parent has written itself down."""
-        folder = self._folder(spec.run_id, spec.attempt_id)
-        with _translated("start", spec.run_id, spec.attempt_id):
+        folder = self._folder(spec.ref)
+        with _translated("start", spec.ref):
             folder.mkdir(parents=True, exist_ok=True)
             if (folder / "gang.pid").exists():
                 return False
@@ -123,11 +123,11 @@ class LocalLauncher:
             start_new_session=True,
         )
 
-    def glance(self, run_id: str, attempt_id: int) -> GangReport:
+    def glance(self, ref: AttemptRef) -> GangReport:
         """Look whether anything of the gang lives; what its ranks wrote is not read."""
         self._collect()
-        with _translated("look at", run_id, attempt_id):
-            folder = self._folder(run_id, attempt_id)
+        with _translated("look at", ref):
+            folder = self._folder(ref)
             parent = read_process(folder / "gang.pid")
             if parent is None:
                 return GangReport(phase=_phase_without_gang(folder), where=platform.node())
@@ -135,11 +135,11 @@ class LocalLauncher:
             phase = GangPhase.ALIVE if lives else GangPhase.GONE
             return GangReport(phase=phase, where=platform.node())
 
-    def observe(self, run_id: str, attempt_id: int) -> GangReport:
+    def observe(self, ref: AttemptRef) -> GangReport:
         """Read what the parent wrote, and look whether anything of the gang lives."""
         self._collect()
-        folder = self._folder(run_id, attempt_id)
-        with _translated("observe", run_id, attempt_id):
+        folder = self._folder(ref)
+        with _translated("observe", ref):
             written = read_json(folder / "gang.pid")
             parent = read_process(folder / "gang.pid")
             if written is None or parent is None:
@@ -168,10 +168,10 @@ class LocalLauncher:
                 kernel_lines=tuple(ended.get("kernel_lines", ())),
             )
 
-    def drain(self, run_id: str, attempt_id: int, *, grace_s: float) -> None:
+    def drain(self, ref: AttemptRef, *, grace_s: float) -> None:
         """Ask the parent; without one, ask the ranks, and the caller's `kill` is the grace's end."""
-        folder = self._folder(run_id, attempt_id)
-        with _translated("drain", run_id, attempt_id):
+        folder = self._folder(ref)
+        with _translated("drain", ref):
             parent = read_process(folder / "gang.pid")
             if parent is None:
                 return
@@ -182,7 +182,7 @@ class LocalLauncher:
                 if rank.lives:
                     _signal(rank.pid, signal.SIGTERM)
 
-    def ask_to_save(self, run_id: str, attempt_id: int, place: RankPlace) -> bool:
+    def ask_to_save(self, ref: AttemptRef, place: RankPlace) -> bool:
         """Send SIGUSR1, which ends a process that does not catch it, to one that does."""
         rank = Process(pid=place.pid, started=place.pid_started, boot_id=place.boot_id)
         try:
@@ -195,20 +195,20 @@ class LocalLauncher:
             raise GangError(f"Cannot ask process {place.pid} to save: {error}.") from error
         return True
 
-    def dump_stacks(self, run_id: str, attempt_id: int) -> tuple[StackDump, ...]:
+    def dump_stacks(self, ref: AttemptRef) -> tuple[StackDump, ...]:
         """Signal every living rank that can dump, and read what it wrote."""
-        folder = self._folder(run_id, attempt_id)
-        with _translated("dump the stacks of", run_id, attempt_id):
+        folder = self._folder(ref)
+        with _translated("dump the stacks of", ref):
             return dump_stacks(folder, _rank_processes(folder), clean=self._clean)
 
-    def kill(self, run_id: str, attempt_id: int) -> None:
+    def kill(self, ref: AttemptRef) -> None:
         """Kill the whole process group, the parent last so that it can write down the ends.
 
         Where there is none yet, none is started any more: a supervisor that was held up must not start
         a gang whose devices may be another one's by then.
         """
-        with _translated("kill", run_id, attempt_id):
-            parent = self._last_parent(self._folder(run_id, attempt_id))
+        with _translated("kill", ref):
+            parent = self._last_parent(self._folder(ref))
             if parent is None:
                 return
             began = time.monotonic()
@@ -216,7 +216,7 @@ class LocalLauncher:
                 waited = time.monotonic() - began
                 if waited > KILL_S_MAX:
                     raise GangError(
-                        f"Cannot end the gang of {attempt_key(run_id, attempt_id)}: processes "
+                        f"Cannot end the gang of {ref.key}: processes "
                         f"{members} still live {KILL_S_MAX:g} s after SIGKILL (a device or file "
                         "system that does not answer?). The attempt stays open."
                     )
@@ -227,12 +227,12 @@ class LocalLauncher:
                 time.sleep(POLL_S)
             self._collect()
 
-    def ship(self, run_id: str, attempt_id: int, store: ObjectStore) -> None:
+    def ship(self, ref: AttemptRef, store: ObjectStore) -> None:
         """Upload what journals hold beyond their shipped segments, and clean the logs of the ranks."""
-        folder = self._folder(run_id, attempt_id)
+        folder = self._folder(ref)
         clean_logs(folder, self._clean)
-        with _translated("ship the journals of", run_id, attempt_id):
-            ship_journals(store, folder, prefix=f"runs/{run_id}/attempts/{attempt_id}/")
+        with _translated("ship the journals of", ref):
+            ship_journals(store, folder, prefix=ref.folder)
 
     def _last_parent(self, folder: Path) -> Process | None:
         """Return the gang's parent; None where there is none and, from now on, never will be."""
@@ -260,8 +260,8 @@ class LocalLauncher:
         """Let the parents that we started and that have ended go from the system's table."""
         self._children = [child for child in self._children if child.poll() is None]
 
-    def _folder(self, run_id: str, attempt_id: int) -> Path:
-        return self._work / attempt_key(run_id, attempt_id)
+    def _folder(self, ref: AttemptRef) -> Path:
+        return self._work / ref.key
 
     def _wait_for_parent(self, folder: Path, child: subprocess.Popen[bytes] | warm.Child) -> bool:
         """Return True once `child` is the gang's parent, False when another was before it."""
@@ -356,13 +356,11 @@ def living_gangs(work: Path) -> list[tuple[str, Process]]:
 
 
 @contextmanager
-def _translated(verb: str, run_id: str, attempt_id: int) -> Iterator[None]:
+def _translated(verb: str, ref: AttemptRef) -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError, KeyError) as error:
-        raise GangError(
-            f"Cannot {verb} the gang of {attempt_key(run_id, attempt_id)}: {error}."
-        ) from error
+        raise GangError(f"Cannot {verb} the gang of {ref.key}: {error}.") from error
 
 
 def _rank_processes(folder: Path) -> dict[int, Process]:

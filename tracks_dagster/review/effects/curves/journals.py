@@ -75,7 +75,7 @@ class Journals:
         key = (attempt.attempt_id, rank)
         if key not in self._read:
             launch_id = attempt.placed.launch_id
-            prefix = journal_prefix(self.state.run_id, attempt.attempt_id, launch_id, rank)
+            prefix = journal_prefix(self.state.ref(attempt), launch_id, rank)
             store, is_over = self._tracks.store, self._is_over(attempt)
             self._read[key] = read_blocks(store, prefix, self._cache, is_over=is_over)
         return self._read[key]

@@ -22,7 +22,7 @@ from tracks_dagster.review.effects.narrate import sentence
 from tracks_dagster.review.effects.receipts import RunReceipts
 from tracks_dagster.track.body_json import from_json
 from tracks_dagster.track.errors import TrackBroken
-from tracks_dagster.track.names import attempt_key
+from tracks_dagster.track.names import AttemptRef, attempt_key
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.reasons import ReasonFamily, TerminationReason
 from tracks_dagster.track.records import Record, format_time
@@ -160,7 +160,8 @@ def late_messages(store: ObjectStore, run_id: str, attempt: AttemptState) -> Ite
     """Yield the messages of ranks (zombies) after the attempt's end had been recorded."""
     if attempt.placed is None or attempt.ended_at is None:
         return
-    prefix = f"runs/{run_id}/attempts/{attempt.attempt_id}/{attempt.placed.launch_id}/exit/"
+    ref = AttemptRef(run_id, attempt.attempt_id)
+    prefix = f"{ref.folder}{attempt.placed.launch_id}/exit/"
     ended_at = f"{attempt.ended_at:%Y-%m-%dT%H:%M:%S.%fZ}"
     words = (_read_word(store, key) for key in store.list(prefix))
     late = sorted((w for w in words if w and w.at > ended_at), key=lambda word: word.at)

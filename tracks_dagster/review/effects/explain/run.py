@@ -68,6 +68,7 @@ from tracks_dagster.track.names import (
     ALERT_SAVE_FAILED,
     ATTEMPT_PARTITIONS,
     RECEIPTS,
+    AttemptRef,
     attempt_key,
 )
 from tracks_dagster.track.placement import nodes_of
@@ -143,7 +144,7 @@ def _spent(store: ObjectStore, state: RunState) -> Mapping[int, tuple[int, TimeS
     if attempt is None or attempt.placed is None:
         return {}
     launch_id = attempt.placed.launch_id
-    end = read_journal_end(store, journal_prefix(state.run_id, attempt.attempt_id, launch_id, 0))
+    end = read_journal_end(store, journal_prefix(state.ref(attempt), launch_id, 0))
     if end.spent is None or end.last_step is None:
         return {}
     return {attempt.attempt_id: (end.last_step, end.spent)}
@@ -241,7 +242,7 @@ def _explain(
     state, attempt = run.state, receipt.attempt
     evidence, evidence_problem = read_evidence(store, attempt)
     late = tuple(late_messages(store, state.run_id, attempt))
-    places = read_places(store, state.run_id, attempt.attempt_id, attempt.placed)
+    places = read_places(store, state.ref(attempt), attempt.placed)
     start = _start(holds, state)
     return AttemptExplanation(
         key=attempt_key(state.run_id, attempt.attempt_id),
@@ -311,7 +312,9 @@ def _last_line_at(store: ObjectStore, loaded: LoadedRun, attempt: AttemptState) 
     if not attempt.is_open or attempt.placed is None:
         return None
     run_id, launch_id = loaded.run.state.run_id, attempt.placed.launch_id
-    return read_tail(store, run_id, attempt.attempt_id, launch_id, steps_max=1).last_line_at
+    return read_tail(
+        store, AttemptRef(run_id, attempt.attempt_id), launch_id, steps_max=1
+    ).last_line_at
 
 
 def _start(holds: Holds, state: RunState) -> CleanStart:

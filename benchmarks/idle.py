@@ -72,6 +72,10 @@ def run() -> dict[str, float]:
         found: dict[str, float] = {}
         for name, each in (("idle", home), ("idle_bare_daemon", bare)):
             used_s = after[each].cpu_s - before[each].cpu_s
+            if used_s < 0.0:
+                raise RuntimeError(
+                    f"{name}: a process ended whose seconds no other one has taken over"
+                )
             found |= {
                 f"{name}_percent_of_a_core": 100.0 * used_s / IDLE_S,
                 f"{name}_pss_mb": after[each].pss_mb,

@@ -31,10 +31,14 @@ def main(address: Path, warm_address: Path) -> None:
     is_usable = imported()
     gc.collect()
     gc.freeze()  # what is imported stays shared between the two, untouched by either's collections
-    if is_usable and os.fork() == 0:
-        twin = warm.WarmParent(warm_address, given, lives_with=STDIN)
-        warm.run_children(twin.serve)
-        return
+    if is_usable:
+        child = os.fork()
+        if child == 0:
+            twin = warm.WarmParent(warm_address, given, lives_with=STDIN)
+            warm.run_children(twin.serve)
+            return
+        # Once it has ended nothing is left of it.
+        threading.Thread(target=os.waitpid, args=(child, 0), name="twin", daemon=True).start()
     threading.Thread(target=end_with_daemon, name="ends with the daemon", daemon=True).start()
     serve(address)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import functools
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -68,6 +69,9 @@ SLOW = (
     "code_location/test_workspace",
 )
 
+# `./run test --full` sets it and prints it; without it every case of a test runs.
+DRAW_SEED = "TRACKS_DRAW_SEED"
+
 # No test asserts on wall time, for a busy machine is many times slower than an idle one; but
 # integration/test_devices, whose promise is how long a run waits for devices.
 # Where CI is set, hypothesis draws the same examples every time; elsewhere a failure prints its seed.
@@ -102,6 +106,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         )
 
     items.sort(key=place)
+    if seed := os.environ.get(DRAW_SEED):
+        leave_out_what_was_not_drawn(items, seed)
+
+
+def leave_out_what_was_not_drawn(items: list[pytest.Item], seed: str) -> None:
+    """Keep as many cases of a test that is `drawn` as it says; by the seed alone, so in each worker
+    the same ones."""
+    drawn: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("drawn") and item.get_closest_marker("full"):
+            drawn.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for test, cases in drawn.items():
+        count = cases[0].get_closest_marker("drawn").args[0]
+        assert 0 < count < len(cases), f"{test} has {len(cases)} cases, and draws {count}"
+        for case in random.Random(f"{seed} {test}").sample(cases, len(cases) - count):
+            items.remove(case)
 
 
 @pytest.fixture

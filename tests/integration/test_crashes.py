@@ -23,6 +23,7 @@ pytestmark = [pytest.mark.full, pytest.mark.timeout(2 * COMMAND_S_MAX)]
 TERM_S_MAX = 60.0
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("storage", ["embedded_home", "server_home"])
 def test_two_daemons_open_every_retry_once(storage: str, request: pytest.FixtureRequest) -> None:
     home: Home = request.getfixturevalue(storage)

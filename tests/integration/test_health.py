@@ -23,6 +23,7 @@ def home(tmp_path: Path) -> Home:
     return embedded(tmp_path)
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize(
     ("drill", "rule", "words"),
     [

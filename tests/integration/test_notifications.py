@@ -58,6 +58,7 @@ def test_a_daemon_that_is_killed_between_record_and_message_sends_it_when_it_is_
     assert len(times) == 1
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("is_killed", [False, True], ids=["daemon lives", "daemon is killed"])
 def test_under_tracks_up_a_slow_rank_reaches_a_person_with_links_to_both_pages(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_killed: bool

@@ -73,6 +73,7 @@ def test_an_oom_waits_for_its_sensor_and_then_goes_on_with_the_same_samples(
     assert changes == {"micro_batch": (4, 2), "accumulation": (3, 6)}  # 2 ranks × 4 × 3 = 24
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize(
     ("home", "ranks"),
     [("embedded_home", "1"), ("embedded_home", "2"), ("server_home", "3")],

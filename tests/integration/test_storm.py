@@ -96,6 +96,7 @@ def stormy(
     return Home({**home.variables, "TRACKS_POLICY": str(policy)}), raw, SIGNALS[request.param]
 
 
+@pytest.mark.drawn(1)
 def test_a_storm_of_signals_loses_nothing_but_time(
     stormy: tuple[Home, RawStore, int],
 ) -> None:

@@ -65,6 +65,7 @@ def test_every_property_holds_in_every_interleaving(name: str) -> None:
 
 
 @pytest.mark.full
+@pytest.mark.drawn(4)
 @pytest.mark.timeout(1200)  # seconds each on an idle core
 @pytest.mark.parametrize("name", FULL_WORLDS)
 def test_every_property_holds_in_larger_worlds(name: str) -> None:

@@ -137,6 +137,7 @@ def show(judged: Judged, number: int, planned: int) -> None:
         print(judged.seen.last.words[-500:])
 
 
+@pytest.mark.drawn(7)
 @pytest.mark.parametrize(
     ("name", "fault", "ranks", "expected"),
     [
@@ -174,6 +175,7 @@ def test_a_trainer_that_hangs_after_a_resume_is_named_long_before_the_time_limit
     assert done.left_out == ()
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize(
     ("name", "ranks", "workers", "steps_max"),
     [

@@ -207,7 +207,9 @@ def test_a_trainer_that_keeps_everything_passes(
     assert done.findings == {}
     assert done.is_green, (done.left_out, done.notes)
     interrupted = [each.seen for each in done.trials if len(each.seen.attempts) > 1]
-    assert len(interrupted) >= 2 * steps_max
+    # A folder's script and a shell's tell of no loader, so of no end of an epoch: two points less.
+    points = steps_max if name == "plain.py" else min(steps_max, 4)
+    assert len(interrupted) >= 2 * points
     assert max(seen.last.resumed for seen in interrupted) >= 4
     assert {each.last.last_step for each in interrupted} == {STEPS}
 

@@ -13,7 +13,7 @@ import sys
 
 DEFINITIONS = "tracks_dagster.definitions"
 # What it imports before it does anything: two seconds of processor.
-IMPORTED = (DEFINITIONS, "dagster._cli.api", "dagster._core.storage.runs.sqlite", "sqlalchemy")
+IMPORTED = (DEFINITIONS, "dagster._cli.api", "resources.sqlite_storage")
 
 
 def main(arguments: str) -> None:

@@ -283,7 +283,7 @@ def test_programs_do_not_meet_where_others_could_be_met(
 
 
 def test_the_config_switches_off_what_calls_home_and_what_would_retry(tmp_path: Path) -> None:
-    write_config(tmp_path, local_config(on_postgres=False))
+    write_config(tmp_path, local_config(tmp_path, on_postgres=False))
     config = yaml.safe_load((tmp_path / "dagster.yaml").read_text())
     assert config["telemetry"] == {"enabled": False}
     assert config["nux"] == {"enabled": False}
@@ -291,9 +291,10 @@ def test_the_config_switches_off_what_calls_home_and_what_would_retry(tmp_path: 
     assert "storage" not in config
 
 
-def test_what_has_its_devices_never_waits_in_dagsters_queue() -> None:
+def test_what_has_its_devices_never_waits_in_dagsters_queue(tmp_path: Path) -> None:
     """There a lease would be given on. What has none is limited there alone."""
-    coordinator = yaml.safe_load(local_config(on_postgres=False))["run_coordinator"]["config"]
+    config = yaml.safe_load(local_config(tmp_path, on_postgres=False))
+    coordinator = config["run_coordinator"]["config"]
     limits = {each["key"]: each["limit"] for each in coordinator["tag_concurrency_limits"]}
     assert set(limits) == {names.TAG_ATTEMPT, names.TAG_NO_LEASE, BACKFILL_ID_TAG}
     devices = 8 * CPU_SLOTS
@@ -307,7 +308,7 @@ def test_what_is_started_here_waits_longer_for_a_code_server_unless_it_is_told_h
 ) -> None:
     variable = "DAGSTER_GRPC_TIMEOUT_SECONDS"
     monkeypatch.delenv(variable, raising=False)
-    config = yaml.safe_load(local_config(on_postgres=False))
+    config = yaml.safe_load(local_config(tmp_path, on_postgres=False))
     assert another(tmp_path).environment[variable] == "300"
     assert config["code_servers"]["local_startup_timeout"] == 300
     # a launch that is not answered in time is not given up at that moment
@@ -320,7 +321,7 @@ def test_on_postgres_the_password_is_not_in_the_file(tmp_path: Path) -> None:
     home = DagsterHome(
         tmp_path, root=tmp_path, environment={}, postgres_url="postgresql+psycopg2://u:hunter22@h/d"
     )
-    write_config(tmp_path, local_config(on_postgres=True))
+    write_config(tmp_path, local_config(tmp_path, on_postgres=True))
     text = (tmp_path / "dagster.yaml").read_text()
     assert "hunter22" not in text
     variable = yaml.safe_load(text)["storage"]["postgres"]["postgres_url"]["env"]
@@ -396,4 +397,4 @@ def test_who_names_no_config_takes_that_of_the_daemon_that_lives(
         another(tmp_path).prepare()
         assert path.read_text() == "telemetry: {enabled: false}\n"
     another(tmp_path).prepare()
-    assert path.read_text() == local_config(on_postgres=False)
+    assert path.read_text() == local_config(path.parent, on_postgres=False)

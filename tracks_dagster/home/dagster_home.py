@@ -125,9 +125,27 @@ TMPDIR_CHARACTERS_MAX = 60
 LOG_CHARACTERS_MAX = 300  # of the last line of a log
 
 
-def local_config(*, on_postgres: bool) -> str:
-    """Return the `dagster.yaml` of an instance whose runs are processes of this machine."""
-    return instance_config(_ON_THIS_MACHINE, on_postgres=on_postgres)
+def local_config(folder: Path, *, on_postgres: bool) -> str:
+    """Return the `dagster.yaml` of an instance whose runs are processes of this machine.
+
+    folder: in which it lies, with Dagster's databases where they are files.
+    """
+    runs = _ON_THIS_MACHINE if on_postgres else _ON_THIS_MACHINE + _sqlite(folder)
+    return instance_config(runs, on_postgres=on_postgres)
+
+
+def _sqlite(folder: Path) -> str:
+    """Return its part on storage in SQLite: in Dagster's own places, by classes of ours."""
+    places = {
+        "run_storage": ("KeptRuns", folder / "history"),
+        "event_log_storage": ("KeptEvents", folder / "history" / "runs"),
+        "schedule_storage": ("KeptSchedules", folder / "schedules"),
+    }
+    return "".join(
+        f"{name}:\n  module: resources.sqlite_storage\n  class: {kept}\n"
+        f"  config: {{base_dir: {json.dumps(str(place))}}}\n"
+        for name, (kept, place) in places.items()
+    )
 
 
 def instance_config(runs: str, *, on_postgres: bool) -> str:
@@ -267,7 +285,9 @@ class DagsterHome:
         """Write `dagster.yaml`, but not under a daemon that lives and was started with another one."""
         if self._config is None and self.find_daemon() is not None:
             return
-        text = self._config or local_config(on_postgres=self._postgres_url is not None)
+        text = self._config or local_config(
+            self._folder, on_postgres=self._postgres_url is not None
+        )
         path = self._folder / CONFIG_FILE
         differs = path.exists() and path.read_text(encoding="utf-8") != text
         if differs and (daemon := self.find_daemon()) is not None:

@@ -49,6 +49,9 @@ from tracks_dagster.track.states.files_manifest import (
 Progress = Callable[[int], object]  # bytes that were dealt with since the last call
 
 GB = 1e9
+# Packs on their way to the disk at once, each 16 MB twice. They have threads of their own: they wait
+# for fsync, and in the same ones nothing would be hashed meanwhile.
+WRITERS = 8
 
 
 class _WrongHint(TracksError):
@@ -154,8 +157,8 @@ def _freeze(
     hashes: Hashes,
     progress: Progress,
 ) -> Frozen:
-    with ThreadPoolExecutor(thread_count()) as pool:
-        work = _Freezing(source, store, dataset, hashes, pool)
+    with ThreadPoolExecutor(thread_count()) as pool, ThreadPoolExecutor(WRITERS) as writers:
+        work = _Freezing(source, store, dataset, hashes, writers)
         for_threads = (
             piece
             for run in runs
@@ -187,6 +190,7 @@ def _freeze(
             return work.finish()
         finally:
             pool.shutdown(cancel_futures=True)
+            writers.shutdown(cancel_futures=True)
 
 
 def _pieces(file: SourceFile, digests: Known) -> Iterator[_Piece]:
@@ -206,13 +210,13 @@ class _Freezing:
         store: ObjectStore | None,
         dataset: str,
         hashes: Hashes,
-        pool: ThreadPoolExecutor,
+        writers: ThreadPoolExecutor,
     ) -> None:
         self._source = source
         self._store = store
         self._dataset = dataset
         self._hashes = hashes
-        self._pool = pool
+        self._writers = writers
         self._buffers = Buffers()
         self._files: dict[SourceFile, list[Part]] = {}  # since the last pack
         self._pack: list[_Piece] = []
@@ -283,8 +287,8 @@ class _Freezing:
             # Only now: a thread that asks the store for each would wait for its turn to run, five
             # milliseconds a call, as long as this one is busy.
             known, kept = self._known_packs, self._kept_packs
-            self._writes += [self._pool.submit(self._write, store, pack) for pack in known]
-            self._writes += [self._pool.submit(self._write_kept, store, *each) for each in kept]
+            self._writes += [self._writers.submit(self._write, store, pack) for pack in known]
+            self._writes += [self._writers.submit(self._write_kept, store, *each) for each in kept]
         while self._writes:
             self._wait()
         in_place = self._source.url if self._store is None else None
@@ -331,9 +335,9 @@ class _Freezing:
         if all(piece.data is None for piece in pack):
             self._known_packs.append(pack)
             return
-        if len(self._writes) > thread_count():
+        if len(self._writes) > WRITERS:
             self._wait()
-        self._writes.append(self._pool.submit(self._write, self._store, pack))
+        self._writes.append(self._writers.submit(self._write, self._store, pack))
 
     def _wait(self) -> None:
         self._writes.pop(0).result()

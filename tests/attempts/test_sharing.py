@@ -574,6 +574,38 @@ def test_an_eval_is_expected_to_take_as_long_as_those_with_a_result_took(
     )
 
 
+def test_a_run_has_a_commit_once_it_saved_or_when_it_resumed_from_one(
+    tracks: Tracks, ledger: Ledger, clock: FakeClock
+) -> None:
+    """By it the queue decides who may make room."""
+    history = History("r-1").declare(evals=(), promotion=None).open().place().restore()
+    fresh = committed_of(tracks, ledger, clock, history)
+    history.commit(5)
+    saved = committed_of(tracks, ledger, clock, history)
+    assert (fresh, saved) == (None, history.state.checkpoints[-1].at.timestamp())
+    history.end("preempted", last_step=5).open().place().restore()
+    assert committed_of(tracks, ledger, clock, history) == clock().timestamp()
+
+
+def committed_of(
+    tracks: Tracks, ledger: Ledger, clock: FakeClock, history: History
+) -> float | None:
+    """Return when the newest attempt has its commit since, by what the run's track has now."""
+    written(tracks, history)
+    pool = pool_of(tracks)
+    key = f"r-1/a{len(history.state.attempts):02d}"
+    assert given(pool, key, "pretended:0")
+    pool.confirm(key, "dagster-1")
+    state = pool.tracks.find_pool(HERE.pool)
+    assert state is not None
+    lease = next(each for each in state.leases if each.body.key == key)
+    running = Running(
+        demand=Demand(key=key, count=1), devices=("pretended:0",), began_s=clock().timestamp()
+    )
+    holder = Holder(lease=lease, state=tracks.run("r-1"))
+    return describe_running(pool, PastTimes(ledger), clock(), holder, running).committed_s
+
+
 def test_who_has_which_device_is_shown_and_a_strangers_with_his_pid(
     tracks: Tracks, ledger: Ledger
 ) -> None:

@@ -302,11 +302,12 @@ class TestMoves:
         again = planned([wants("u", workload_class="urgent")], moving, nodes(2))
         assert (again.moves, expected(again)) == ((), {"u": 30.0})
 
-    def test_a_run_without_a_checkpoint_that_moves_is_told_with_when_it_began(self) -> None:
-        busy = runs("s", "n0/0", workload_class="sweep", began_s=NOW_S - 960.0)
+    def test_a_move_says_when_the_run_resumed_where_it_has_not_saved_since(self) -> None:
+        began_s = NOW_S - 960.0
+        busy = runs("s", "n0/0", workload_class="sweep", began_s=began_s, committed_s=began_s)
         busy = replace(busy, unsaved_ranks_s=960.0)
         [move] = planned([wants("u", workload_class="urgent")], [busy], nodes(1)).moves
-        assert "it began 16 min ago and has saved nothing" in move.why
+        assert "it resumed 16 min ago" in move.why
 
     @pytest.mark.parametrize(
         ("change", "moves"),
@@ -316,9 +317,8 @@ class TestMoves:
             ({"workload_class": "eval"}, 0),  # evals never make room
             ({"committed_s": NOW_S - 1801, "began_s": NOW_S - 9000}, 0),  # a sweep may lose 30 min
             ({"committed_s": NOW_S - 1800, "began_s": NOW_S - 9000}, 1),
-            ({"committed_s": None, "began_s": NOW_S - 1801}, 0),
-            ({"committed_s": None, "began_s": NOW_S - 1800}, 1),
-            ({"committed_s": NOW_S - 9000, "began_s": NOW_S - 60}, 1),  # it resumed from that one
+            ({"committed_s": None, "began_s": NOW_S - 1}, 0),  # nothing to come back to
+            ({"committed_s": NOW_S - 60, "began_s": NOW_S - 60}, 1),  # it resumed
             ({"is_interrupted": True, "began_s": NOW_S - 1}, 1),  # urgent is late at once
             ({"left_s": 29.0}, 0),  # a move would take as long
         ],
@@ -348,6 +348,7 @@ class TestMoves:
             workload_class="sweep",
             is_interrupted=True,
             began_s=NOW_S - rested_s,
+            committed_s=NOW_S - rested_s,
         )
         late = [wants("e", workload_class="eval", since_s=NOW_S - waited_s)]
         assert len(planned(late, [resting], ONE).moves) == moves

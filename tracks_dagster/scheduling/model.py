@@ -67,8 +67,9 @@ class Running:
     """A demand that has its devices.
 
     began_s: since when. left_s: until it frees them, None where nobody knows. committed_s: when its
-    newest checkpoint was committed, None where there is none; unsaved_ranks_s: what a move now would
-    lose, ranks times seconds. is_moving: it was asked to save and make room.
+    newest checkpoint was committed, or when it began where it resumes from that one, None where there
+    is none; unsaved_ranks_s: what a move now would lose, ranks times seconds. is_moving: it was asked
+    to save and make room.
     """
 
     demand: Demand

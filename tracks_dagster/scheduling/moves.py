@@ -21,13 +21,11 @@ _Kind = tuple[bool, int, int]  # whether it rests, its priority, its devices
 
 
 def may_move(running: Running, its: WorkloadClass, now_s: float) -> bool:
-    """Whether a run may be asked to make room: what it did since its newest commit, or since it began
-    where that is later, is little. A commit by a clock that is ahead is a young one."""
-    if running.is_moving or its.loss_s is None:
+    """Whether a run may be asked to make room: it has a commit, and did little since then. A commit by
+    a clock that is ahead is a young one."""
+    if running.is_moving or its.loss_s is None or running.committed_s is None:
         return False
-    if running.committed_s is not None and now_s - running.committed_s <= its.loss_s:
-        return True
-    return now_s - running.began_s <= its.loss_s
+    return now_s - running.committed_s <= its.loss_s
 
 
 def is_resting(running: Running, rest_s: float, now_s: float) -> bool:

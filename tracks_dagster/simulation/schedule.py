@@ -296,7 +296,7 @@ class _Play:
         What saves is a training: once it steps, its end is known by its pace.
         """
         now_s, demand, every_s = self._now_s, entry.demand, entry.submission.saves_every_s
-        left, committed_s, unsaved_s = entry.freed_s, entry.committed_s, 0.0
+        left, committed_s, unsaved_s = entry.freed_s, self._resumed_from(entry), 0.0
         if left is not None:
             left -= now_s
         elif every_s is None or now_s <= entry.works_s:
@@ -321,8 +321,13 @@ class _Play:
         worked_s = max(0.0, self._now_s - entry.works_s)
         saves = 0 if every_s is None else int(worked_s / every_s)
         if every_s is None or not saves:
-            return entry.committed_s, worked_s
+            return self._resumed_from(entry), worked_s
         return entry.works_s + saves * every_s, worked_s - saves * every_s
+
+    @staticmethod
+    def _resumed_from(entry: _Entry) -> float | None:
+        """When it began, where it resumes from a checkpoint of before."""
+        return None if entry.committed_s is None else entry.began_s
 
     def _start(self, start: Start) -> None:
         demand = self._waiting.get(start.key)

@@ -235,6 +235,9 @@ def describe_running(
     own = [c for c in state.checkpoints if c.ref.attempt_id == attempt.attempt_id]
     saved_at = own[-1].at if own else attempt.restored_at
     unsaved_s = 0.0 if saved_at is None else max(0.0, (now - saved_at).total_seconds())
+    committed_s = own[-1].at.timestamp() if own else None
+    if committed_s is None and attempt.opened.resume is not None:
+        committed_s = running.began_s
     ranks = attempt.opened.compute.ranks
     left = _left_s(pool.runs(store), state, attempt, now)
     if left is None and store == pool.store:
@@ -243,7 +246,7 @@ def describe_running(
         running,
         demand=replace(running.demand, is_interrupted=attempt.attempt_id > 1),
         left_s=left,
-        committed_s=own[-1].at.timestamp() if own else None,
+        committed_s=committed_s,
         unsaved_ranks_s=unsaved_s * ranks,
         is_moving=state.stop_for(attempt) is not None,
     )

@@ -67,11 +67,6 @@ class KeptSchedules(SqliteScheduleStorage):
             self._built.add(migration_name)
         return migration_name in self._built
 
-    def has_instigators_table(self) -> bool:
-        """Whether there is a table of sensors and schedules."""
-        with self.connect() as connection:
-            return self._has_instigators_table(connection)
-
     def _has_instigators_table(self, conn: Connection) -> bool:
         if "instigators" not in self._built and super()._has_instigators_table(conn):
             self._built.add("instigators")

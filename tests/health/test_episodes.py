@@ -198,8 +198,9 @@ def test_a_clearing_of_what_is_not_open_changes_nothing(run: Watched) -> None:
     assert run.open_rules == ["validation_flat"]
 
 
-def test_an_alert_of_an_older_version_has_its_rules_severity() -> None:
+def test_an_alert_of_another_version_has_its_rules_severity() -> None:
     assert severity_of(Alert(rule=names.ALERT_NO_NODE_LEFT, text="")) == "red"
+    assert severity_of(Alert(rule=names.ALERT_NO_NODE_LEFT, text="", severity="purple")) == "red"
     assert severity_of(Alert(rule="of a newer version", text="")) == "yellow"
 
 

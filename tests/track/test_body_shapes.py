@@ -42,6 +42,7 @@ UNFIT: dict[str, list[Json]] = {
     "name": [5, [], {}, True],
     "sizes": ["12", {"1": 2}, 3],
     "counts": ["a", [1], 1],
+    "value": [float("inf"), [float("nan")], {"seed": float("-inf")}],  # no JSON, and in no database
 }
 
 
@@ -50,7 +51,7 @@ UNFIT: dict[str, list[Json]] = {
 )
 def test_a_value_of_another_kind_is_named(name: str, value: Json) -> None:
     assert from_json(Body, FITS).sizes == (1, 2)
-    assert from_json(Body, {**FITS, "value": value}).value == value
+    assert name == "value" or from_json(Body, {**FITS, "value": value}).value == value
     with pytest.raises(TrackBroken, match=f"A body is no Body: its {name} is "):
         from_json(Body, {**FITS, name: value})
 

@@ -226,7 +226,7 @@ def _of_alert(record: Record, *, run_id: str | None) -> Message | None:
     return replace(
         _event(record, Event.ALERT, alert.text, _command(alert, run_id)),
         rule=alert.rule,
-        severity=_severity(alert),
+        severity=rules.severity_of(alert),
         numbers=_numbers(alert.data),
         runbook=rules.RULES[alert.rule].runbook if alert.rule in rules.RULES else "",
         advice=str(alert.data.get(DATA_KEY, "")),
@@ -242,7 +242,7 @@ def _of_cleared(state: RunState, record: Record) -> Message | None:
     return replace(
         _event(record, Event.CLEARED, words, _command(begun.body, state.run_id)),
         rule=cleared.rule,
-        severity=_severity(begun.body),
+        severity=rules.severity_of(begun.body),
     )
 
 
@@ -281,12 +281,6 @@ def _event(record: Record, event: Event, sentence: str, command: str) -> Message
         command=command,
         attempt_id=record.attempt_id,
     )
-
-
-def _severity(alert: Alert) -> str:
-    """Return how bad it is; yellow where neither record nor rule says it."""
-    found = rules.severity_of(alert)
-    return found if found in SEVERITIES else YELLOW
 
 
 def _command(alert: Alert, run_id: str | None) -> str:

@@ -147,9 +147,12 @@ RULES: Mapping[str, Rule] = {rule.name: rule for rule in _RULES}
 
 
 def severity_of(alert: Alert) -> str:
-    """Return how grave an alert is: as it says, else by its rule; yellow for a rule unknown here."""
+    """Return how grave an alert is, yellow or red: as it says, else by its rule; yellow for a rule
+    unknown here."""
+    if alert.severity in (Colour.YELLOW, Colour.RED):
+        return alert.severity
     rule = RULES.get(alert.rule)
-    return alert.severity or (rule.severity if rule is not None else Colour.YELLOW).value
+    return (rule.severity if rule is not None else Colour.YELLOW).value
 
 
 def runbook_of(rule: str) -> str | None:

@@ -52,7 +52,9 @@ def makes_room(keys: Sequence[str], in_s: float) -> str:
 def move(running: Running, demand: Demand, class_name: str, now_s: float) -> str:
     """Return why a run makes room, and what that costs it."""
     since_s = running.began_s if running.committed_s is None else running.committed_s
-    saved = f"it {'resumed' if since_s == running.began_s else 'saved'} {about(now_s - since_s)} ago"
+    saved = (
+        f"it {'resumed' if since_s == running.began_s else 'saved'} {about(now_s - since_s)} ago"
+    )
     lost = f"about {running.unsaved_ranks_s:.0f} rank seconds are at stake"
     return f"{demand.key} of class {class_name} needs {needs(demand)}; {saved}, {lost}"
 

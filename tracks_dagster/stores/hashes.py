@@ -229,7 +229,7 @@ def in_order(pool: ThreadPoolExecutor, call: Callable[[T], U], items: Iterable[T
 
 
 def thread_count() -> int:
-    """Return how many threads hash and write: two a core, since each waits for the disk as well."""
+    """Return how many threads read and hash: two a core, since each waits for the disk as well."""
     return min(THREADS_MAX, 2 * len(os.sched_getaffinity(0)))
 
 

@@ -101,7 +101,7 @@ def _reader(annotation: Any) -> Callable[[Json], Any]:
         return lambda value: {key: read_item(item) for key, item in _fit(dict, value).items()}
     if dataclasses.is_dataclass(annotation):
         return _dataclass_reader(typing.cast(type, annotation))
-    return _SCALARS.get(annotation, lambda value: value)
+    return _SCALARS.get(annotation, _json)
 
 
 def _dataclass_reader(kind: type) -> Callable[[Json], Any]:
@@ -165,6 +165,16 @@ def _finite(value: Json) -> float:
     if value.__class__ not in (int, float) or not math.isfinite(value):
         raise _Unfit(value)
     return typing.cast(float, value)
+
+
+def _json(value: Json) -> Json:
+    """Return any value of JSON, which has no infinite number."""
+    if value.__class__ is float:
+        return _finite(value)
+    if value.__class__ in (list, dict):
+        for each in value.values() if isinstance(value, dict) else value:
+            _json(each)
+    return value
 
 
 _SCALARS: Mapping[Any, Callable[[Json], Any]] = {

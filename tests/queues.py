@@ -65,7 +65,7 @@ def expected(found: Plan) -> dict[str, float | None]:
     return {each.key: each.in_s for each in found.waits}
 
 
-_OF_RUNNING = {"began_s", "committed_s", "unsaved_ranks_s", "is_moving"}
+_OF_RUNNING = {"began_s", "committed_s", "unsaved_ranks_s", "saves_when_asked", "is_moving"}
 
 
 @dataclass(slots=True)
@@ -85,16 +85,20 @@ def play(
     policy: SchedulingPolicy,
     *,
     longer: float = 1.0,
+    asks_twice: bool = True,
 ) -> Played:
     """Play a queue to its end. longer: than its `work_s` each runs; 1: the estimates are true.
+    asks_twice: each plan without its words too, which starts and moves the same.
 
-    Checks at each moment that nobody has half a gang, and no device has more than fits. Raises
-    AssertionError where it comes to a stand before all have started that can.
+    Nothing saves before it is asked; then it has in a second. Checks at each moment that nobody has
+    half a gang, and no device has more than fits. Raises AssertionError where it comes to a stand
+    before all have started that can.
     """
     played, now_s = Played(), 0.0
     coming = sorted(arrivals, key=lambda each: each.since_s)
     waiting: dict[str, Demand] = {}
     running: dict[str, Running] = {}  # left_s: of them, from their beginning on
+    saved: set[str] = set()
 
     def end_s(each: Running) -> float:
         return each.began_s + (each.left_s or 0.0)
@@ -107,15 +111,17 @@ def play(
             replace(
                 each,
                 left_s=max(0.0, each.began_s + (each.left_s or 0.0) / longer - now_s),
-                committed_s=now_s,
+                committed_s=now_s if each.demand.key in saved else None,
+                saves_when_asked=True,
             )
             for each in running.values()
         ]
-        asked = (list(waiting.values()), there, devices)
+        given = (list(waiting.values()), there, devices)
         context = PlanContext(policy=policy, now_s=now_s)
-        found = plan(*asked, context)
-        silent = plan(*asked, context, explains=False)
-        assert (silent.starts, silent.moves) == (found.starts, found.moves)
+        found = plan(*given, context)
+        if asks_twice:
+            silent = plan(*given, context, explains=False)
+            assert (silent.starts, silent.moves) == (found.starts, found.moves)
         for start in found.starts:
             demand = waiting.pop(start.key)
             assert len(set(start.devices)) == demand.count, "a gang is whole or not there"
@@ -127,7 +133,13 @@ def play(
                 left_s=(demand.work_s or 0.0) * longer,
             )
         _check(running.values(), devices)
+        asked = {move.key for move in found.moves if move.saves_first}
+        assert saved.isdisjoint(asked)
+        assert saved.issuperset({move.key for move in found.moves} - asked)
+        saved |= asked
         for move in found.moves:
+            if move.saves_first:
+                continue
             left = running[move.key]
             played.moves += 1
             work_s = (end_s(left) - now_s - 1.0) / longer
@@ -144,6 +156,7 @@ def play(
             played.promised.setdefault(first, now_s + in_s)
         events = [end_s(each) for each in running.values()]
         events += [each.since_s for each in coming[:1]]
+        events += [now_s + 1.0] if asked else []
         assert events or not waiting, f"nothing happens any more, and {list(waiting)} wait"
         if events:
             now_s = max(now_s, min(events))

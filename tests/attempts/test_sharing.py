@@ -453,6 +453,37 @@ def test_an_urgent_run_gets_devices_by_moving_one_that_saved_lately(
     assert state.is_moved(attempt)
 
 
+def test_a_run_that_has_not_saved_is_asked_for_a_checkpoint_and_then_to_make_room(
+    tracks: Tracks, ledger: Ledger, clock: FakeClock
+) -> None:
+    sweep, gangs, pool = opened(tracks, "r-1"), FakeGangs(), pool_of(tracks, 1)
+    scheduling = replace(DEFAULT_POLICY.scheduling, default_class="sweep")
+    policy = replace(DEFAULT_POLICY, scheduling=scheduling)
+    world = world_of(tracks, ledger, devices=pool, policy=policy, launcher_of=lambda _: gangs)
+    clock.at = BEGIN + timedelta(minutes=30)
+    assert shared(world).leased == {"r-1/a01"}
+    pool.confirm("r-1/a01", "dagster-1")
+    written(tracks, sweep.supervise().place())
+    opened(tracks, "r-2")
+    scheduling = replace(scheduling, default_class="urgent")
+    urgent = replace(world, policy=replace(policy, scheduling=scheduling))
+    shared(urgent)
+    assert gangs.asked_to_save == []  # it has nothing to save yet
+    written(tracks, sweep.restore())
+    gangs.listens = False
+    assert "could not be asked to save, to make room for r-2/a01" in shared(urgent).problems[0]
+    gangs.listens, gangs.asked_to_save = True, []
+    for seconds, asked in ((0, 1), (29, 1), (1, 2)):  # again only after half a minute
+        clock.at += timedelta(seconds=seconds)
+        assert shared(urgent).problems == ()
+        assert len(gangs.asked_to_save) == asked
+    assert tracks.run("r-1").stops == ()
+    written(tracks, sweep.commit(3, trigger="demand"))
+    shared(urgent)
+    assert [each.body.mode for each in tracks.run("r-1").stops] == ["move"]
+    assert len(gangs.asked_to_save) == 2
+
+
 def test_a_device_is_shared_only_by_what_was_measured_and_fits_with_a_margin(
     tracks: Tracks, ledger: Ledger
 ) -> None:

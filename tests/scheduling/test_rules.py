@@ -332,6 +332,44 @@ class TestMoves:
         assert len(found.moves) == moves
 
     @pytest.mark.parametrize(
+        ("change", "asked"),
+        [
+            ({}, [("busy", True)]),
+            ({"committed_s": NOW_S - 1801, "began_s": NOW_S - 9000}, [("busy", True)]),
+            ({"committed_s": NOW_S - 1800, "began_s": NOW_S - 9000}, [("busy", False)]),
+            ({"workload_class": "interactive"}, []),  # it stays, whatever it has saved
+            ({"is_moving": True}, []),
+            ({"saves_when_asked": False}, []),  # it does not train yet, or knows SIGTERM alone
+        ],
+    )
+    def test_who_has_no_young_commit_is_asked_for_one_first(
+        self, change: dict[str, object], asked: list[tuple[str, bool]]
+    ) -> None:
+        fields = {"workload_class": "sweep", "saves_when_asked": True, **change}
+        urgent = [wants("u", workload_class="urgent")]
+        found = planned(urgent, [runs("busy", "gpu", **fields)], ONE)
+        assert [(each.key, each.saves_first) for each in found.moves] == asked
+        if fields.get("committed_s") is None and asked:
+            assert "it has not saved yet" in found.moves[0].why
+
+    def test_a_class_that_may_lose_next_to_nothing_is_not_asked_in_vain(self) -> None:
+        sweep = replace(SHIPPED_CLASSES["sweep"], loss_s=5.0)
+        busy = [runs("busy", "gpu", workload_class="sweep", saves_when_asked=True)]
+        urgent, classes = [wants("u", workload_class="urgent")], {**SHIPPED_CLASSES, "sweep": sweep}
+        assert planned(urgent, busy, ONE, classes=classes).moves == ()
+
+    def test_nobody_moves_before_all_that_have_to_have_saved(self) -> None:
+        unsaved = runs("new", "n0/2", workload_class="sweep", saves_when_asked=True)
+        one, two = ([wants("u", count, workload_class="urgent")] for count in (1, 3))
+        found = planned(one, [*self.BUSY, unsaved], nodes(3))
+        assert [(each.key, each.saves_first) for each in found.moves] == [("sweep-2", False)]
+        found = planned(two, [*self.BUSY, unsaved], nodes(3))
+        assert [(each.key, each.saves_first) for each in found.moves] == [("new", True)]
+        saved = replace(unsaved, committed_s=NOW_S)
+        found = planned(two, [*self.BUSY, saved], nodes(3))
+        assert {each.key for each in found.moves} == {"new", "sweep-1", "sweep-2"}
+
+    @pytest.mark.parametrize(
         ("rested_s", "waited_s", "moves"),
         [
             (599.0, 0.0, 0),  # an eval is promised a start within 60 s, and a move takes 30 to 40 s

@@ -131,6 +131,37 @@ def test_what_is_moved_saves_and_waits_again_and_loses_nothing() -> None:
     assert long.recoveries_s == (740.0 - 510.0,)
 
 
+def test_a_checkpoint_that_was_asked_for_is_committed_when_it_is_saved_and_ends_nothing() -> None:
+    seen: dict[float, Running] = {}
+    asked = replace(Move(key="long", for_key="eval", why="it has not saved"), saves_first=True)
+
+    def rules(
+        waiting: Sequence[Demand],
+        running: Sequence[Running],
+        devices: Sequence[Device],
+        usage: Usage,
+        now_s: float,
+    ) -> Plan:
+        seen.update((now_s, each) for each in running if each.demand.key == "long")
+        found = in_line(waiting, running, devices, usage, now_s)
+        return replace(found, moves=(asked,) if 100.0 <= now_s <= 105.0 else ())
+
+    found = played(
+        submitted("long", 0.0, 2, 1000.0, saves_every_s=300.0, estimate_s=1000.0),
+        submitted("eval", 50.0, 2, 10.0),
+        submitted("first", 100.0, 2, 10.0),
+        submitted("again", 105.0, 2, 10.0),
+        submitted("later", 365.0, 2, 10.0),
+        rules=rules,
+    )
+    # it works from 60 s on, is asked at 100 s, has saved at 110 s; its own next save is at 360 s
+    assert (seen[50.0].saves_when_asked, seen[100.0].saves_when_asked) == (False, True)
+    assert seen[105.0].committed_s is None
+    assert (seen[110.0].committed_s, seen[110.0].unsaved_ranks_s) == (110.0, 2 * 10.0)
+    assert seen[365.0].committed_s == 360.0
+    assert len(found.served[0].stays) == 1
+
+
 @pytest.mark.parametrize(
     ("given", "overheads", "lost_s"),
     [

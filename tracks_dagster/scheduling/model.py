@@ -68,8 +68,8 @@ class Running:
 
     began_s: since when. left_s: until it frees them, None where nobody knows. committed_s: when its
     newest checkpoint was committed, or when it began where it resumes from that one, None where there
-    is none; unsaved_ranks_s: what a move now would lose, ranks times seconds. is_moving: it was asked
-    to save and make room.
+    is none; unsaved_ranks_s: what a move now would lose, ranks times seconds. saves_when_asked: it
+    trains, and a request for a checkpoint reaches it. is_moving: it was asked to save and make room.
     """
 
     demand: Demand
@@ -78,6 +78,7 @@ class Running:
     left_s: float | None = None
     committed_s: float | None = None
     unsaved_ranks_s: float = 0.0
+    saves_when_asked: bool = False
     is_moving: bool = False
 
 
@@ -92,11 +93,15 @@ class Start:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Move:
-    """Ask this running one to save, end and come back by itself. for_key: who gets its devices."""
+    """Ask this running one to save, end and come back by itself. for_key: who gets its devices.
+
+    saves_first: ask it for a checkpoint only; a later plan asks for the rest, once that is committed.
+    """
 
     key: str
     for_key: str
     why: str
+    saves_first: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

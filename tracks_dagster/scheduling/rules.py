@@ -38,7 +38,7 @@ from tracks_dagster.scheduling.model import (
     Usage,
     Waits,
 )
-from tracks_dagster.scheduling.moves import MOVE_S, SLACK_S, Movable
+from tracks_dagster.scheduling.moves import MOVE_S, SLACK_S, Movable, may_move
 from tracks_dagster.scheduling.order import NO_USAGE, is_overdue, order, waited_s
 from tracks_dagster.scheduling.placement import NOWHERE, FreeDevices, Near
 from tracks_dagster.scheduling.policy import Placement, SchedulingPolicy, Sharing
@@ -403,20 +403,29 @@ class _Planning:
     def _make_room_for(
         self, demand: Demand, queue: _Queue, soon: FreeDevices, needed: int
     ) -> tuple[str, ...]:
-        """Let others move for a demand, if that is enough; their devices are free in `soon` then."""
+        """Let others move for a demand, if that is enough; their devices are free in `soon` then.
+
+        Where some of them have to save first, those are asked for that and nobody moves yet.
+        """
         if queue.movable is None:
             there = queue.running[: queue.there_count]
             queue.movable = Movable(there, self._policy, self._now_s)
         name = self._policy.class_name(demand.workload_class)
         is_last = self._is_last_moment(demand)
         chosen = queue.movable.victims(demand, soon, needed=needed, is_last=is_last)
-        for each in chosen:
-            why = words.move(each, demand, name, self._now_s)
-            self.moves.append(Move(key=each.demand.key, for_key=demand.key, why=why))
+        unsaved = [each for each in chosen if not self._may_move(each)]
+        for each in unsaved or chosen:
+            key, why = each.demand.key, words.move(each, demand, name, self._now_s)
+            move = Move(key=key, for_key=demand.key, why=why, saves_first=bool(unsaved))
+            self.moves.append(move)
         keys = tuple(each.demand.key for each in chosen)
         if keys:
             queue.room[demand.key] = keys
         return keys
+
+    def _may_move(self, running: Running) -> bool:
+        its = self._policy.class_of(running.demand.workload_class)
+        return may_move(running, its, self._now_s)
 
     def _soon(self, queue: _Queue) -> FreeDevices:
         """Return what is free once those that move already have ended."""

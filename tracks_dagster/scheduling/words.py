@@ -51,10 +51,10 @@ def makes_room(keys: Sequence[str], in_s: float) -> str:
 
 def move(running: Running, demand: Demand, class_name: str, now_s: float) -> str:
     """Return why a run makes room, and what that costs it."""
-    since_s = running.began_s if running.committed_s is None else running.committed_s
-    saved = (
-        f"it {'resumed' if since_s == running.began_s else 'saved'} {about(now_s - since_s)} ago"
-    )
+    saved = "it has not saved yet"
+    if running.committed_s is not None:
+        did = "resumed" if running.committed_s == running.began_s else "saved"
+        saved = f"it {did} {about(now_s - running.committed_s)} ago"
     lost = f"about {running.unsaved_ranks_s:.0f} rank seconds are at stake"
     return f"{demand.key} of class {class_name} needs {needs(demand)}; {saved}, {lost}"
 

@@ -45,7 +45,7 @@ STALLED_LOOKS_MAX = 24  # once nothing is to come any more; the last is 32 years
 
 STALLED = "nothing that is still to come lets it start"
 
-_WORKED, _FREED = "worked", "freed"
+_WORKED, _SAVED, _FREED = "worked", "saved", "freed"
 
 
 def play_under(policy: SchedulingPolicy, workload: Workload, overheads: Overheads) -> Played:
@@ -107,6 +107,7 @@ class _Entry:
     works_s: float = 0.0
     worked_s: float = 0.0
     lost_s: float = 0.0
+    asked_s: float | None = None  # when it was asked for a checkpoint
     freed_s: float | None = None  # known once it saves or tears down
     is_moved: bool = False
 
@@ -221,8 +222,10 @@ class _Play:
         return self._overheads.bring_up_s + work_s + self._overheads.tear_down_s
 
     def _happen(self, what: str, key: str) -> bool:
-        """Take in an event; return whether devices got free."""
+        """Take in an event; return whether devices got free, or may get free by it."""
         entry = self._running.get(key)
+        if what == _SAVED:
+            return entry is not None and entry.freed_s is None
         if what == _WORKED:
             # A move may have come first: its own events end the stay.
             if entry is None or entry.freed_s is not None or entry.worked_s > self._now_s:
@@ -312,17 +315,27 @@ class _Play:
             left_s=left,
             committed_s=committed_s,
             unsaved_ranks_s=unsaved_s * demand.count if unsaved_s > 0 else 0.0,
+            saves_when_asked=every_s is not None and now_s > entry.works_s,
             is_moving=entry.freed_s is not None,
         )
 
     def _saved(self, entry: _Entry) -> tuple[float | None, float]:
-        """When the newest checkpoint was committed, and the work since then or since the start."""
+        """When the newest checkpoint was committed, and the work that is not in it."""
         every_s = entry.submission.saves_every_s
         worked_s = max(0.0, self._now_s - entry.works_s)
-        saves = 0 if every_s is None else int(worked_s / every_s)
-        if every_s is None or not saves:
-            return self._resumed_from(entry), worked_s
-        return entry.works_s + saves * every_s, worked_s - saves * every_s
+        committed_s, unsaved_s = self._resumed_from(entry), worked_s
+        if every_s is not None and (saves := int(worked_s / every_s)):
+            committed_s, unsaved_s = entry.works_s + saves * every_s, worked_s - saves * every_s
+        asked_s = entry.asked_s
+        if asked_s is not None and not self._is_saving(entry) and self._now_s - asked_s < unsaved_s:
+            committed_s, unsaved_s = asked_s + self._overheads.save_s, self._now_s - asked_s
+        return committed_s, unsaved_s
+
+    def _is_saving(self, entry: _Entry) -> bool:
+        """Whether the checkpoint that it was asked for is on its way."""
+        if entry.asked_s is None:
+            return False
+        return self._now_s < entry.asked_s + self._overheads.save_s
 
     @staticmethod
     def _resumed_from(entry: _Entry) -> float | None:
@@ -340,6 +353,7 @@ class _Play:
         entry.works_s = self._now_s + self._overheads.bring_up_s
         entry.worked_s = entry.works_s + entry.submission.work_s - entry.kept_s
         entry.lost_s, entry.freed_s, entry.is_moved = 0.0, None, False
+        entry.asked_s = None
         self._running[start.key] = entry
         self._teams.change(demand.team, entry.submission.weight, self._now_s)
         self._later(entry.worked_s, _WORKED, start.key)
@@ -350,6 +364,9 @@ class _Play:
             raise FaultyPlan(f"{move.key} was moved, and does not run.")
         if entry.freed_s is not None:
             return  # it is on its way
+        if move.saves_first:
+            self._ask_to_save(entry)
+            return
         over, submission = self._overheads, entry.submission
         committed_s, unsaved_s = self._saved(entry)
         worked_s = max(0.0, self._now_s - entry.works_s)
@@ -366,6 +383,12 @@ class _Play:
         entry.is_moved = True
         entry.freed_s = entry.worked_s + over.tear_down_s
         self._later(entry.freed_s, _FREED, move.key)
+
+    def _ask_to_save(self, entry: _Entry) -> None:
+        """Let it save while it works on, unless it does already."""
+        if not self._is_saving(entry):
+            entry.asked_s = self._now_s
+            self._later(self._now_s + self._overheads.save_s, _SAVED, entry.demand.key)
 
     # --- the accounts ---
 

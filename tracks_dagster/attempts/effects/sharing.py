@@ -12,6 +12,7 @@ from dataclasses import replace
 from datetime import datetime
 from functools import partial
 
+from tracks_dagster.attempts.effects.on_demand import ask_to_save
 from tracks_dagster.attempts.effects.watch import survey
 from tracks_dagster.attempts.effects.world import World
 from tracks_dagster.attempts.launch import (
@@ -51,13 +52,19 @@ from tracks_dagster.track.names import (
 from tracks_dagster.track.records import Draft, Kind, parse_time
 from tracks_dagster.track.roles import STEPS, value_of
 from tracks_dagster.track.states.evals import is_completed, needs_device
-from tracks_dagster.track.states.run_state import AttemptState, EvalState, RunState
+from tracks_dagster.track.states.run_state import (
+    AttemptState,
+    EvalState,
+    RunState,
+    program_of,
+)
 
 # What is kept of a device beside the most that was measured: fragments differ from run to run, and
 # CUDA's own context, which no allocator counts, takes 0.3 to 0.6 GiB.
 MEMORY_FACTOR = 1.1
 CONTEXT_BYTES = 2**30
 ATTEMPTS_READ_MAX = 5  # newest ones whose journals are read for a pace
+SAVE_AGAIN_S = 30.0  # from one request for a checkpoint to the next, while none was committed
 
 
 def share_devices(world: World, attempts: Sequence[OpenAttempt], *, by: str) -> Shared | None:
@@ -87,7 +94,10 @@ def share_devices(world: World, attempts: Sequence[OpenAttempt], *, by: str) -> 
             waits=tuple(Waits(key=each.key, starts=LATER, why=why) for each in waiting),
             problems=(why,),
         )
-    asked = [_ask_to_move(pool, move) for move in shared.moves]
+    asked = [
+        _ask_to_save(world, pool, move) if move.saves_first else _ask_to_move(pool, move)
+        for move in shared.moves
+    ]
     return replace(shared, problems=(*shared.problems, *filter(None, asked)))
 
 
@@ -238,7 +248,7 @@ def describe_running(
     committed_s = own[-1].at.timestamp() if own else None
     if committed_s is None and attempt.opened.resume is not None:
         committed_s = running.began_s
-    ranks = attempt.opened.compute.ranks
+    ranks, program = attempt.opened.compute.ranks, program_of(state, attempt)
     left = _left_s(pool.runs(store), state, attempt, now)
     if left is None and store == pool.store:
         left = left_s(past.expected_s(state.declared), elapsed_s)
@@ -248,6 +258,7 @@ def describe_running(
         left_s=left,
         committed_s=committed_s,
         unsaved_ranks_s=unsaved_s * ranks,
+        saves_when_asked=attempt.restored is not None and not (program and program.by_files),
         is_moving=state.stop_for(attempt) is not None,
     )
 
@@ -314,4 +325,25 @@ def _ask_to_move(pool: DevicePool, move: Move) -> str | None:
         tracks.decide_run(run_id, choose)
     except TracksError as error:
         return f"{move.key} could not be asked to make room for {move.for_key}: {error}"
+    return None
+
+
+def _ask_to_save(world: World, pool: DevicePool, move: Move) -> str | None:
+    """Ask a run for the checkpoint without which it may not make room; return why that cannot be done.
+
+    Its commit is the record. Not asked again before SAVE_AGAIN_S: a save may take many ticks.
+    """
+    lease, now = pool.find(move.key), world.tracks.now()
+    asked_at = pool.asked_to_save.get(move.key)
+    if lease is None or (asked_at and 0.0 <= (now - asked_at).total_seconds() < SAVE_AGAIN_S):
+        return None
+    run_id, attempt_id = parse_attempt_key(move.key)
+    tracks = pool.runs(lease.body.store)
+    try:
+        attempt = tracks.run(run_id).open_attempt
+        if attempt is not None and attempt.attempt_id == attempt_id:
+            ask_to_save(tracks, world.launcher_of, run_id)
+    except TracksError as error:
+        return f"{move.key} could not be asked to save, to make room for {move.for_key}: {error}"
+    pool.asked_to_save[move.key] = now
     return None

@@ -117,6 +117,7 @@ class DevicePool:
     gone: which of these devices are not on the machine any more, as far as anybody can tell; bounded.
     hides_gpus: whether what is leased must see no accelerator, though there may be some.
     first: the seq of the lease from which on `find` and `confirm` read the track, as `since` says.
+    asked_to_save: when this process asked whom for a checkpoint.
     """
 
     here: Here
@@ -130,6 +131,7 @@ class DevicePool:
     lives: Callable[[DevicesLeased], bool] = lambda body: False
     hides_gpus: bool = False
     first: int = 0
+    asked_to_save: dict[str, datetime] = field(default_factory=dict, compare=False)
 
     def since(self, seq: int, key: str) -> DevicePool:
         """Return the same pool, for a process that starts what has the lease of that seq.

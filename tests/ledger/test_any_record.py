@@ -151,6 +151,7 @@ def test_a_forged_record_is_named_and_stops_nothing_else_on_postgres(
 
 
 @pytest.mark.full
+@pytest.mark.drawn(1)
 @pytest.mark.timeout(1800)  # a minute each of an idle core
 @pytest.mark.parametrize("part", range(4))
 def test_thousands_of_forged_records_stop_nothing_else(

@@ -45,7 +45,7 @@ def test_no_device_has_two_and_all_can_end_in_every_interleaving(name: str) -> N
 
 
 @pytest.mark.full
-@pytest.mark.drawn(2)
+@pytest.mark.drawn(1)
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("name", FULL_WORLDS)
 def test_the_same_holds_in_larger_worlds(name: str) -> None:

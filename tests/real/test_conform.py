@@ -137,7 +137,7 @@ def show(judged: Judged, number: int, planned: int) -> None:
         print(judged.seen.last.words[-500:])
 
 
-@pytest.mark.drawn(7)
+@pytest.mark.drawn(5)
 @pytest.mark.parametrize(
     ("name", "fault", "ranks", "expected"),
     [

@@ -21,8 +21,9 @@ from tests.real.planted_faults import PLANTED
 
 SEED = int(os.environ.get("TRACKS_KILL_SEED", "1"))  # chooses the sample of the default suite
 ON_DISK, ON_S3 = 8, 2  # points of the default suite
-FULL_MIN = 1_000
-FULL_ON_S3 = 80  # a life on S3 costs five on a disk; a fresh seed draws others every time
+PARTS = 3  # of the points on a disk, of which the long proofs draw one
+FULL_MIN = 300  # kills of one part: the parts make a thousand
+FULL_ON_S3 = 30  # a life on S3 costs five on a disk; a fresh seed draws others every time
 FULL_SEED = int(os.environ.get("TRACKS_KILL_SEED") or random.SystemRandom().randrange(2**32))
 # A life may make fewer calls than the one that was counted, most of all on a busy machine, where its
 # threads meet otherwise: then nobody is killed, and another point is drawn. So many are, per kill.
@@ -46,9 +47,16 @@ def points(calls: Sequence[str]) -> list[Point]:
 
 
 def kill_everywhere(
-    folder: Path, *, s3: bool, asked: frozenset[str], sample: int | None = None, seed: int = SEED
+    folder: Path,
+    *,
+    s3: bool,
+    asked: frozenset[str],
+    sample: int | None = None,
+    seed: int = SEED,
+    part: int | None = None,
 ) -> int:
-    """Kill at every point, or at so many drawn by the seed; return how many lives were killed."""
+    """Kill at every point, at each that is of this part, or at so many drawn by the seed; return how
+    many lives were killed."""
     killed = drawn = 0
     with killed_lives(folder, s3=s3) as lives:
         whole = lives.kill(0, BEFORE)
@@ -59,6 +67,8 @@ def kill_everywhere(
         if sample is not None:
             random.Random(seed).shuffle(chosen)
             chosen = chosen[: DRAWS_MAX * sample]
+        elif part is not None:
+            chosen = chosen[part::PARTS]
         for at, moment in chosen:
             if killed == sample:
                 break
@@ -88,10 +98,14 @@ def test_a_kill_around_any_request_to_s3_leaves_the_checkpoint_before_or_the_new
 
 
 @pytest.mark.full
+@pytest.mark.drawn(1)
 @pytest.mark.timeout(3600)
 @pytest.mark.usefixtures("s3_url")
-def test_a_thousand_kills_leave_the_checkpoint_before_or_the_new_one(tmp_path: Path) -> None:
-    on_disk = kill_everywhere(tmp_path / "disk", s3=False, asked=ASKED_OF_A_DISK)
+@pytest.mark.parametrize("part", range(PARTS))
+def test_a_thousand_kills_leave_the_checkpoint_before_or_the_new_one(
+    tmp_path: Path, part: int
+) -> None:
+    on_disk = kill_everywhere(tmp_path / "disk", s3=False, asked=ASKED_OF_A_DISK, part=part)
     on_s3 = kill_everywhere(
         tmp_path / "s3", s3=True, asked=ASKED_OF_S3, sample=FULL_ON_S3, seed=FULL_SEED
     )

@@ -60,6 +60,7 @@ def test_a_run_killed_three_times_ends_as_if_it_never_was(
 
 
 @pytest.mark.full
+@pytest.mark.drawn(20)
 @pytest.mark.parametrize("first", FIRST_KILLS)
 def test_killed_at_every_step_nothing_changes(calm: CalmRuns, tmp_path: Path, first: int) -> None:
     ranks = 1 + (FULL_SEED + first) % 3  # a fresh seed: another number of ranks at every step

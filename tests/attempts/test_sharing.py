@@ -36,6 +36,7 @@ from tracks_dagster.attempts.ports import GangPhase, GangReport
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
+from tracks_dagster.retry.policy import RetryPolicy
 from tracks_dagster.scheduling.effects.leases import DevicePool, Shared
 from tracks_dagster.scheduling.effects.recurrence import PastTimes
 from tracks_dagster.scheduling.leases import LEASE_S_MAX, Found, Here, Holder
@@ -424,23 +425,34 @@ def test_an_eval_that_needs_no_device_waits_for_none_and_moves_nobody(
     assert tracks.run("r-2").stops == ()
 
 
-def test_an_urgent_run_gets_devices_by_moving_one_that_saved_lately(
-    tracks: Tracks, ledger: Ledger, clock: FakeClock
-) -> None:
+def placed_before_an_urgent_one(
+    tracks: Tracks, ledger: Ledger, clock: FakeClock, gangs: FakeGangs
+) -> tuple[History, World]:
+    """Let a sweep have the only device, then an urgent run wait for it; return the sweep, and the
+    world in which a new run is urgent."""
     clock.at = BEGIN + timedelta(minutes=30)
-    sweep = opened(tracks, "r-1")
-    pool = pool_of(tracks, 1)
-    scheduling = replace(DEFAULT_POLICY.scheduling, default_class="sweep")
+    sweep, pool = opened(tracks, "r-1"), pool_of(tracks, 1)
     world = world_of(
-        tracks, ledger, devices=pool, policy=replace(DEFAULT_POLICY, scheduling=scheduling)
+        *(tracks, ledger), devices=pool, policy=default_class("sweep"), launcher_of=lambda _: gangs
     )
     assert shared(world).leased == {"r-1/a01"}
     pool.confirm("r-1/a01", "dagster-1")
-    written(tracks, sweep.supervise().place().restore().commit(10))
-    clock.at = sweep.at + timedelta(seconds=5)
+    written(tracks, sweep.supervise().place())
     opened(tracks, "r-2")
-    scheduling = replace(scheduling, default_class="urgent")
-    urgent = replace(world, policy=replace(DEFAULT_POLICY, scheduling=scheduling))
+    return sweep, replace(world, policy=default_class("urgent"))
+
+
+def default_class(name: str) -> RetryPolicy:
+    scheduling = replace(DEFAULT_POLICY.scheduling, default_class=name)
+    return replace(DEFAULT_POLICY, scheduling=scheduling)
+
+
+def test_an_urgent_run_gets_devices_by_moving_one_that_saved_lately(
+    tracks: Tracks, ledger: Ledger, clock: FakeClock
+) -> None:
+    sweep, urgent = placed_before_an_urgent_one(tracks, ledger, clock, FakeGangs())
+    written(tracks, sweep.restore().commit(10))
+    clock.at = sweep.at + timedelta(seconds=5)
     for _ in range(2):  # asked once, however many ticks see it
         found = shared(urgent)
     assert found.leased == frozenset()
@@ -456,32 +468,37 @@ def test_an_urgent_run_gets_devices_by_moving_one_that_saved_lately(
 def test_a_run_that_has_not_saved_is_asked_for_a_checkpoint_and_then_to_make_room(
     tracks: Tracks, ledger: Ledger, clock: FakeClock
 ) -> None:
-    sweep, gangs, pool = opened(tracks, "r-1"), FakeGangs(), pool_of(tracks, 1)
-    scheduling = replace(DEFAULT_POLICY.scheduling, default_class="sweep")
-    policy = replace(DEFAULT_POLICY, scheduling=scheduling)
-    world = world_of(tracks, ledger, devices=pool, policy=policy, launcher_of=lambda _: gangs)
-    clock.at = BEGIN + timedelta(minutes=30)
-    assert shared(world).leased == {"r-1/a01"}
-    pool.confirm("r-1/a01", "dagster-1")
-    written(tracks, sweep.supervise().place())
-    opened(tracks, "r-2")
-    scheduling = replace(scheduling, default_class="urgent")
-    urgent = replace(world, policy=replace(policy, scheduling=scheduling))
+    gangs = FakeGangs()
+    sweep, urgent = placed_before_an_urgent_one(tracks, ledger, clock, gangs)
     shared(urgent)
     assert gangs.asked_to_save == []  # it has nothing to save yet
     written(tracks, sweep.restore())
-    gangs.listens = False
-    assert "could not be asked to save, to make room for r-2/a01" in shared(urgent).problems[0]
-    gangs.listens, gangs.asked_to_save = True, []
-    for seconds, asked in ((0, 1), (29, 1), (1, 2)):  # again only after half a minute
-        clock.at += timedelta(seconds=seconds)
-        assert shared(urgent).problems == ()
+    began = clock.at
+    # Asked once; after a minute without a commit others may be asked instead, after ten it again.
+    for at_s, asked, is_room in ((0, 1, True), (59, 1, True), (60, 1, False), (600, 2, True)):
+        clock.at = began + timedelta(seconds=at_s)
+        found = shared(urgent)
+        assert found.problems == ()
         assert len(gangs.asked_to_save) == asked
+        assert ("r-1/a01 saves and makes room" in found.waits[0].why) == is_room
     assert tracks.run("r-1").stops == ()
+    sweep.at = clock.at
     written(tracks, sweep.commit(3, trigger="demand"))
+    clock.at = sweep.at + timedelta(seconds=1)
     shared(urgent)
     assert [each.body.mode for each in tracks.run("r-1").stops] == ["move"]
     assert len(gangs.asked_to_save) == 2
+
+
+def test_a_run_that_cannot_be_asked_for_a_checkpoint_is_named(
+    tracks: Tracks, ledger: Ledger, clock: FakeClock
+) -> None:
+    gangs = FakeGangs()
+    gangs.listens = False
+    sweep, urgent = placed_before_an_urgent_one(tracks, ledger, clock, gangs)
+    written(tracks, sweep.restore())
+    [problem] = shared(urgent).problems
+    assert problem.startswith("r-1/a01 could not be asked to save, to make room for r-2/a01: ")
 
 
 def test_a_device_is_shared_only_by_what_was_measured_and_fits_with_a_margin(

@@ -64,7 +64,8 @@ from tracks_dagster.track.states.run_state import (
 MEMORY_FACTOR = 1.1
 CONTEXT_BYTES = 2**30
 ATTEMPTS_READ_MAX = 5  # newest ones whose journals are read for a pace
-SAVE_AGAIN_S = 30.0  # from one request for a checkpoint to the next, while none was committed
+SAVE_S_MAX = 60.0  # from a request for a checkpoint to its commit; then others are asked instead
+SAVE_AGAIN_S = 600.0  # until one that did not answer is asked again
 
 
 def share_devices(world: World, attempts: Sequence[OpenAttempt], *, by: str) -> Shared | None:
@@ -248,7 +249,7 @@ def describe_running(
     committed_s = own[-1].at.timestamp() if own else None
     if committed_s is None and attempt.opened.resume is not None:
         committed_s = running.began_s
-    ranks, program = attempt.opened.compute.ranks, program_of(state, attempt)
+    ranks = attempt.opened.compute.ranks
     left = _left_s(pool.runs(store), state, attempt, now)
     if left is None and store == pool.store:
         left = left_s(past.expected_s(state.declared), elapsed_s)
@@ -258,7 +259,7 @@ def describe_running(
         left_s=left,
         committed_s=committed_s,
         unsaved_ranks_s=unsaved_s * ranks,
-        saves_when_asked=attempt.restored is not None and not (program and program.by_files),
+        saves_when_asked=_saves_when_asked(pool, state, attempt, now),
         is_moving=state.stop_for(attempt) is not None,
     )
 
@@ -329,21 +330,43 @@ def _ask_to_move(pool: DevicePool, move: Move) -> str | None:
 
 
 def _ask_to_save(world: World, pool: DevicePool, move: Move) -> str | None:
-    """Ask a run for the checkpoint without which it may not make room; return why that cannot be done.
-
-    Its commit is the record. Not asked again before SAVE_AGAIN_S: a save may take many ticks.
+    """Ask a run for the checkpoint without which it may not make room, once: a save may take many
+    ticks. Its commit is the record. Return why it could not be asked, in words.
     """
     lease, now = pool.find(move.key), world.tracks.now()
-    asked_at = pool.asked_to_save.get(move.key)
-    if lease is None or (asked_at and 0.0 <= (now - asked_at).total_seconds() < SAVE_AGAIN_S):
+    if lease is None:
         return None
     run_id, attempt_id = parse_attempt_key(move.key)
     tracks = pool.runs(lease.body.store)
     try:
-        attempt = tracks.run(run_id).open_attempt
-        if attempt is not None and attempt.attempt_id == attempt_id:
+        state = tracks.run(run_id)
+        attempt = state.open_attempt
+        if attempt is None or attempt.attempt_id != attempt_id:
+            return None
+        asked_s = _asked_s(pool, state, attempt, now)
+        if asked_s is None or asked_s >= SAVE_AGAIN_S:
+            pool.asked_to_save[move.key] = now
             ask_to_save(tracks, world.launcher_of, run_id)
     except TracksError as error:
         return f"{move.key} could not be asked to save, to make room for {move.for_key}: {error}"
-    pool.asked_to_save[move.key] = now
     return None
+
+
+def _saves_when_asked(
+    pool: DevicePool, state: RunState, attempt: AttemptState, now: datetime
+) -> bool:
+    """Whether it trains and can be asked for a checkpoint, and was not just asked in vain."""
+    program, asked_s = program_of(state, attempt), _asked_s(pool, state, attempt, now)
+    if attempt.restored is None or (program is not None and program.by_files):
+        return False
+    return asked_s is None or not SAVE_S_MAX <= asked_s < SAVE_AGAIN_S
+
+
+def _asked_s(
+    pool: DevicePool, state: RunState, attempt: AttemptState, now: datetime
+) -> float | None:
+    """Return how long ago it was asked for a checkpoint; None where it was not, or has saved since."""
+    asked_at = pool.asked_to_save.get(state.ref(attempt).key)
+    if asked_at is None or asked_at > now or any(c.at >= asked_at for c in state.checkpoints):
+        return None
+    return (now - asked_at).total_seconds()

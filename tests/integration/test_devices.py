@@ -26,6 +26,7 @@ from dagster import DagsterInstance, DagsterRunStatus, RunsFilter
 from resources.run_launcher import find_run_process
 from tests.integration.homes import COMMAND_S_MAX, Home, embedded, outcome, wait_for
 from tests.integration.test_storm import POLICY as NEVER_REFUSES
+from tracks_dagster.track.states.run_state import AttemptState
 from tracks_dagster.wiring import open_dagster_home
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(2 * COMMAND_S_MAX)]
@@ -75,12 +76,14 @@ def test_two_devices_are_shared_by_all_and_held_by_one_at_a_time(tmp_path: Path)
     commands = {}
     with home.daemon():
         for run_id, name in CLASSES.items():
+            if name != "sweep":  # the lowest class, which would wait for the others and begin alone
+                wait_for(lambda: len(training_sweeps(home)) == DEVICES)
             steps = STEPS[name]
             commands[run_id] = started(home, folder, run_id, "--class", name, "--steps", steps)
         commands[PAIR] = started(home, folder, PAIR, "--class", "distributed", "--ranks", "2")
         wait_for(lambda: all(home.line(run_id) is not None for run_id in commands))
         killed = kill_ten(home, rng)
-        wait_for(lambda: len(held_by_sweeps(home)) == DEVICES and has_committed(home))
+        wait_for(lambda: len(training_sweeps(home)) == DEVICES)
         commands[URGENT] = started(home, folder, URGENT, "--class", "urgent", "--ranks", "2")
         for run_id, command in commands.items():
             assert outcome(command)["state"] == "succeeded", run_id
@@ -182,21 +185,11 @@ def processes(home: Home) -> Iterator[tuple[int, str]]:
                 yield process.pid, run.job_name
 
 
-def held_by_sweeps(home: Home) -> list[str]:
-    pool = home.app.devices
-    assert pool is not None
-    state = pool.tracks.find_pool(pool.here.pool)
-    leases = state.leases if state is not None else ()
-    return [
-        lease.body.key
-        for lease in leases
-        if lease.confirmed_at is not None and lease.body.workload_class == "sweep"
-    ]
-
-
-def has_committed(home: Home) -> bool:
-    found = (home.app.tracks.run(key.partition("/")[0]) for key in held_by_sweeps(home))
-    return any(run.open_attempt and run.checkpoints for run in found)
+def training_sweeps(home: Home) -> list[AttemptState]:
+    """Return the attempts of sweeps that are at their steps: the queue may ask them to make room."""
+    runs = [home.app.tracks.find_run(run_id) for run_id in CLASSES if CLASSES[run_id] == "sweep"]
+    now = [run.open_attempt for run in runs if run is not None]
+    return [each for each in now if each is not None and each.restored is not None]
 
 
 # --- what the stored bytes say --------------------------------------------------------------------

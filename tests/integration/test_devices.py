@@ -1,5 +1,7 @@
 """Two devices, four runs of one rank and one of two, an eval of each commit, and ten kills at random.
 
+The two sweeps come first and train when the others come, all at once.
+
 What happened is read from the stored bytes alone, by code that shares nothing with the product. The
 policy has no `move_rest`: with the shipped one a run's own eval waits up to 10 min (docs/scheduling.md,
 rule 4). TRACKS_DEVICES_SEED=n repeats the kills.

@@ -1,7 +1,7 @@
 """Who makes room for a demand of a higher class. Pure.
 
-A run makes room by saving and ending; it comes back by itself, and its retry spends nothing. One with
-no checkpoint of late is asked for one first: a save that fails then loses nothing.
+A run makes room by saving and ending; it comes back by itself, and its retry spends nothing. A run
+without a recent checkpoint is asked to save one first: if the save at its end fails, little is lost.
 """
 
 from __future__ import annotations

@@ -75,8 +75,9 @@ def test_a_resume_that_is_broken_is_seen(calm: CalmRuns, tmp_path: Path, fault: 
     kills = [Kill(step=12, moment="data")]
     broken = train(tmp_path, kills, ranks=3, fault=fault)
     assert broken.resumed[1] in (6, 9)  # the save of step 9 may still have been under way
-    assert broken.losses - calm(3, 0).losses
     assert broken.final != calm(3, 0).final
+    if fault != "not_rehearsed":  # rounding alone: from step 9 on no loss shows it
+        assert broken.losses - calm(3, 0).losses
 
 
 def test_loader_workers_change_nothing_and_the_seed_does(calm: CalmRuns, tmp_path: Path) -> None:

@@ -23,9 +23,13 @@ from tracks_dagster.track.records import canonical_json, sha256_hex
 from tracks_dagster.track.states import files_manifest
 from tracks_dagster.track.states.dataset_state import manifest_key
 from tracks_dagster.track.states.files_manifest import (
+    PACK_BYTES_MAX,
+    PACK_BYTES_MIN,
+    PACK_BYTES_MORE,
     FrozenFile,
     Part,
     encode_files,
+    ends_pack,
     join_files,
     parse_files_manifest,
     shard_name,
@@ -52,10 +56,16 @@ def freeze_place(
     return ref, frozen
 
 
+def set_packs(monkeypatch: pytest.MonkeyPatch, *, least: int, more: int, most: int) -> None:
+    for bound, size_bytes in (("MIN", least), ("MORE", more), ("MAX", most)):
+        monkeypatch.setattr(files_manifest, f"PACK_BYTES_{bound}", size_bytes)
+
+
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """900 small files, an empty one, and a large one of four chunks."""
     monkeypatch.setattr(files_manifest, "CHUNK_BYTES", 2**20)
+    set_packs(monkeypatch, least=5000, more=10_000, most=40_000)
     draw = random.Random(SEED)
     root = tmp_path / "in"
     for number in range(900):
@@ -113,6 +123,21 @@ def test_one_changed_file_writes_one_pack_anew_and_the_same_files_give_the_same_
     assert elsewhere == other  # the same in a home that never saw the first
 
 
+@pytest.mark.parametrize("size_bytes", [2_000, 48_000, 800_000])
+def test_packs_are_about_as_large_whatever_the_files_size_is(size_bytes: int) -> None:
+    draw = random.Random(SEED)
+    packs = [0]
+    for _ in range(1_000_000_000 // size_bytes):
+        packs[-1] += size_bytes
+        if ends_pack(f"{draw.getrandbits(256):064x}", size_bytes, packs[-1]):
+            packs.append(0)
+    whole = packs[:-1]
+    assert min(whole) >= PACK_BYTES_MIN
+    assert max(whole) < PACK_BYTES_MAX + size_bytes
+    mean = PACK_BYTES_MIN + PACK_BYTES_MORE
+    assert 0.75 * mean < sum(whole) / len(whole) < 1.25 * mean
+
+
 def test_a_manifest_is_joined_to_the_bytes_that_canonical_json_has() -> None:
     one, two = "1" * 64, "2" * 64
     files = [
@@ -146,7 +171,7 @@ def test_whatever_changed_the_manifest_is_that_of_a_first_freezing(
     store: FakeObjectStore, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tracks_dagster.stores.hashes.GRAIN_S", -3600.0)  # files are seconds old
-    monkeypatch.setattr(files_manifest, "PACK_BYTES_MAX", 4000)
+    set_packs(monkeypatch, least=1000, more=3000, most=5000)
     taken: list[bool] = []
     take_pack = freezing._Freezing.take_pack
 

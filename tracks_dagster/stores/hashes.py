@@ -29,7 +29,8 @@ from tracks_dagster.track.states.files_manifest import (
     CHUNK_BYTES,
     FILES_FORMAT,
     PACK_BYTES_MAX,
-    PACK_ENDS_AT,
+    PACK_BYTES_MIN,
+    PACK_BYTES_MORE,
     SMALL_BYTES,
     EncodedFiles,
     FilesManifest,
@@ -281,7 +282,8 @@ def _identity(place: str) -> tuple[str | int, ...]:
     boot_id = secrets.token_hex(8)  # unknown: as after a reboot
     with suppress(OSError):
         boot_id = BOOT_ID.read_text().strip()
-    rules = CHUNK_BYTES, SMALL_BYTES, PACK_BYTES_MAX, PACK_ENDS_AT, FILES_FORMAT
+    packs = PACK_BYTES_MIN, PACK_BYTES_MORE, PACK_BYTES_MAX
+    rules = CHUNK_BYTES, SMALL_BYTES, *packs, FILES_FORMAT
     return place, boot_id, *rules
 
 

@@ -275,7 +275,7 @@ class _Freezing:
     def _take_packed(self, piece: _Piece) -> None:
         self._pack.append(piece)
         self._pack_bytes += piece.size_bytes
-        if ends_pack(piece.digest, self._pack_bytes):
+        if ends_pack(piece.digest, piece.size_bytes, self._pack_bytes):
             self._end_pack()
             self._end_files(has_ended=True)
 

@@ -23,8 +23,9 @@ FILES_FORMAT = 2
 FILES = "files"  # the kind of such a dataset
 CHUNK_BYTES = 32 * 1024 * 1024  # hashed by a thread each; S3 takes it in one request
 SMALL_BYTES = 1024 * 1024  # a smaller file goes into a pack
+PACK_BYTES_MIN = 2 * 1024 * 1024
+PACK_BYTES_MORE = 2 * 1024 * 1024  # that a pack takes in after the least, on average
 PACK_BYTES_MAX = 16 * 1024 * 1024
-PACK_ENDS_AT = "00"  # a pack ends after a file whose digest begins so: one in 256
 FILES_MAX = 1_000_000  # of one snapshot: its manifest is read whole
 
 _as_json = json.JSONEncoder(ensure_ascii=False).encode  # as canonical_json has a string
@@ -223,9 +224,16 @@ def part_count(size_bytes: int) -> int:
     return -(-size_bytes // CHUNK_BYTES)
 
 
-def ends_pack(digest: str, pack_bytes: int) -> bool:
-    """Whether a pack ends after the file with this digest, which made it `pack_bytes` large."""
-    return digest.startswith(PACK_ENDS_AT) or pack_bytes >= PACK_BYTES_MAX
+def ends_pack(digest: str, size_bytes: int, pack_bytes: int) -> bool:
+    """Whether a pack ends after this file of `size_bytes`, which made it `pack_bytes` large.
+
+    The digest decides, by chance as it were: once a pack has the least bytes, each further byte ends
+    it as likely as any other. So packs are about as large whatever the files' size is.
+    """
+    if pack_bytes < PACK_BYTES_MIN:
+        return False
+    drawn = int(digest[:8], 16) / 2**32
+    return drawn * PACK_BYTES_MORE < size_bytes or pack_bytes >= PACK_BYTES_MAX
 
 
 def _checked_path(path: str) -> str:

@@ -44,7 +44,8 @@ BARE_INSTANCE = "telemetry: {enabled: false}\nnux: {enabled: false}\n"
 
 AT_MOST = {"idle_percent_of_a_core": 5.0, "idle_pss_mb": 450.0}
 WHY = {
-    "idle_percent_of_a_core": "a run of this home was open, or its code changed meanwhile",
+    "idle_percent_of_a_core": "a run of this home was open, its code changed meanwhile, or "
+    "the span held a quarter of an hour, at which checkpoints are collected",
     "idle_pss_mb": "a page of the UI was open, or a warm parent has not ended yet",
 }
 

@@ -1,7 +1,5 @@
 """Two devices, four runs of one rank and one of two, an eval of each commit, and ten kills at random.
 
-The two sweeps come first and train when the others come, all at once.
-
 What happened is read from the stored bytes alone, by code that shares nothing with the product. The
 policy has no `move_rest`: with the shipped one a run's own eval waits up to 10 min (docs/scheduling.md,
 rule 4). TRACKS_DEVICES_SEED=n repeats the kills.
@@ -28,7 +26,6 @@ from dagster import DagsterInstance, DagsterRunStatus, RunsFilter
 from resources.run_launcher import find_run_process
 from tests.integration.homes import COMMAND_S_MAX, Home, embedded, outcome, wait_for
 from tests.integration.test_storm import POLICY as NEVER_REFUSES
-from tracks_dagster.track.states.run_state import AttemptState
 from tracks_dagster.wiring import open_dagster_home
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(2 * COMMAND_S_MAX)]
@@ -78,14 +75,12 @@ def test_two_devices_are_shared_by_all_and_held_by_one_at_a_time(tmp_path: Path)
     commands = {}
     with home.daemon():
         for run_id, name in CLASSES.items():
-            if name != "sweep":  # the lowest class, which would wait for the others and begin alone
-                wait_for(lambda: len(training_sweeps(home)) == DEVICES)
             steps = STEPS[name]
             commands[run_id] = started(home, folder, run_id, "--class", name, "--steps", steps)
         commands[PAIR] = started(home, folder, PAIR, "--class", "distributed", "--ranks", "2")
         wait_for(lambda: all(home.line(run_id) is not None for run_id in commands))
         killed = kill_ten(home, rng)
-        wait_for(lambda: len(training_sweeps(home)) == DEVICES)
+        wait_for(lambda: a_sweep_trains(home))
         commands[URGENT] = started(home, folder, URGENT, "--class", "urgent", "--ranks", "2")
         for run_id, command in commands.items():
             assert outcome(command)["state"] == "succeeded", run_id
@@ -121,8 +116,7 @@ def test_two_devices_are_shared_by_all_and_held_by_one_at_a_time(tmp_path: Path)
 
     moved = [(run_id, stop) for run_id, track in runs.items() for stop in moves(track)]
     print(f"moved: {[(run_id, stop['body']['why']) for run_id, stop in moved]}")
-    assert urgent_took_from_moved(leases, moved)
-    assert "sweep" in {CLASSES.get(run_id) for run_id in had_before_urgent(leases)}
+    assert "sweep" in {CLASSES.get(run_id) for run_id in made_room_for_urgent(leases, moved)}
     for run_id, stop in moved:
         assert loses_no_commit(runs[run_id], stop), run_id
     assert home.call("fsck").returncode == 0
@@ -187,36 +181,31 @@ def processes(home: Home) -> Iterator[tuple[int, str]]:
                 yield process.pid, run.job_name
 
 
-def training_sweeps(home: Home) -> list[AttemptState]:
-    """Return the attempts of sweeps that are at their steps: the queue may ask them to make room."""
-    runs = [home.app.tracks.find_run(run_id) for run_id in CLASSES if CLASSES[run_id] == "sweep"]
-    now = [run.open_attempt for run in runs if run is not None]
-    return [each for each in now if each is not None and each.restored is not None]
+def a_sweep_trains(home: Home) -> bool:
+    """Whether a sweep is at its steps, so that the queue may ask it to make room."""
+    runs = [home.app.tracks.run(run_id) for run_id in CLASSES if CLASSES[run_id] == "sweep"]
+    attempts = [run.open_attempt for run in runs]
+    return any(each is not None and each.restored is not None for each in attempts)
 
 
 # --- what the stored bytes say --------------------------------------------------------------------
 
 
-def urgent_took_from_moved(
+def made_room_for_urgent(
     leases: list[dict[str, Any]], moved: list[tuple[str, dict[str, Any]]]
-) -> bool:
-    """Whether the urgent run has devices of moved runs only: for it, or for an eval just before it."""
-    urgent = first_lease(leases, URGENT)
-    return all(
-        any(run_id == gang_id and gang["at"] < stop["at"] < urgent["at"] for run_id, stop in moved)
-        for gang_id, gang in had_before_urgent(leases).items()
-    )
-
-
-def had_before_urgent(leases: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Return the runs that had the urgent run's devices last, with their leases."""
+) -> list[str]:
+    """Return the runs that moved off the urgent run's devices, for it or an eval just before it."""
     urgent = first_lease(leases, URGENT)
     gangs = [each for each in leases[: leases.index(urgent)] if "@" not in each["body"]["key"]]
     last = [
         next(each for each in reversed(gangs) if device in each["body"]["devices"])
         for device in urgent["body"]["devices"]
     ]
-    return {each["body"]["run_id"]: each for each in last}
+    return [
+        run_id
+        for run_id, stop in moved
+        if any(g["body"]["run_id"] == run_id and g["at"] < stop["at"] < urgent["at"] for g in last)
+    ]
 
 
 def first_lease(leases: list[dict[str, Any]], run_id: str) -> dict[str, Any]:

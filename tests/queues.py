@@ -108,8 +108,7 @@ def play(
             demand = coming.pop(0)
             waiting[demand.key] = demand
         there = [
-            replace(
-                each,
+            each._replace(
                 left_s=max(0.0, each.began_s + (each.left_s or 0.0) / longer - now_s),
                 committed_s=now_s if each.demand.key in saved else None,
                 saves_when_asked=True,
@@ -143,7 +142,7 @@ def play(
             left = running[move.key]
             played.moves += 1
             work_s = (end_s(left) - now_s - 1.0) / longer
-            running[move.key] = replace(left, is_moving=True, left_s=now_s - left.began_s + 1.0)
+            running[move.key] = left._replace(is_moving=True, left_s=now_s - left.began_s + 1.0)
             if work_s > 0:
                 back = replace(left.demand, since_s=now_s + 1.0, work_s=work_s, is_interrupted=True)
                 coming = sorted([*coming, back], key=lambda each: each.since_s)

@@ -298,14 +298,14 @@ class TestMoves:
             "u of class urgent needs 1 device; it saved 50 s ago, about 50 rank seconds are at stake"
         )
         assert why(found, "u") == ("0 of 2 devices free; sweep-2 saves and makes room, about 30 s")
-        moving = [self.BUSY[0], replace(self.BUSY[1], is_moving=True)]
+        moving = [self.BUSY[0], self.BUSY[1]._replace(is_moving=True)]
         again = planned([wants("u", workload_class="urgent")], moving, nodes(2))
         assert (again.moves, expected(again)) == ((), {"u": 30.0})
 
     def test_a_move_says_when_the_run_resumed_where_it_has_not_saved_since(self) -> None:
         began_s = NOW_S - 960.0
         busy = runs("s", "n0/0", workload_class="sweep", began_s=began_s, committed_s=began_s)
-        busy = replace(busy, unsaved_ranks_s=960.0)
+        busy = busy._replace(unsaved_ranks_s=960.0)
         [move] = planned([wants("u", workload_class="urgent")], [busy], nodes(1)).moves
         assert "it resumed 16 min ago" in move.why
 
@@ -365,7 +365,7 @@ class TestMoves:
         assert [(each.key, each.saves_first) for each in found.moves] == [("sweep-2", False)]
         found = planned(two, [*self.BUSY, unsaved], nodes(3))
         assert [(each.key, each.saves_first) for each in found.moves] == [("new", True)]
-        saved = replace(unsaved, committed_s=NOW_S)
+        saved = unsaved._replace(committed_s=NOW_S)
         found = planned(two, [*self.BUSY, saved], nodes(3))
         assert {each.key for each in found.moves} == {"new", "sweep-1", "sweep-2"}
 
@@ -393,7 +393,7 @@ class TestMoves:
         rested = runs("rested", "n0/1", committed_s=NOW_S - 1700, unsaved_ranks_s=1700.0)
         own = [replace(each, near=("resting",)) for each in late]  # an eval of its commit
         assert len(planned(own, [resting], ONE).moves) == (rested_s == 600.0)
-        both = [replace(resting, devices=("n0/0",)), rested]  # even of a higher class
+        both = [resting._replace(devices=("n0/0",)), rested]  # even of a higher class
         [move] = planned(late, both, nodes(2)).moves
         assert move.key == ("resting" if rested_s == 600.0 else "rested")
 
@@ -429,7 +429,7 @@ class TestMoves:
         assert [each.key for each in found.moves] == ["wide"]
 
     def test_a_promise_that_is_kept_anyway_moves_nobody(self) -> None:
-        busy = replace(self.BUSY[0], left_s=59.0)
+        busy = self.BUSY[0]._replace(left_s=59.0)
         evals = [wants("e", workload_class="eval")]
         assert planned(evals, [busy], nodes(1)).moves == ()
         late = [wants("e", workload_class="eval", since_s=NOW_S - 10)]
@@ -437,7 +437,7 @@ class TestMoves:
 
     def test_nobody_passes_onto_what_a_move_makes_whole(self) -> None:
         # The sweep would run for 2 hours, and moves: in 30 s "u" has both devices, not in 2 hours.
-        busy = replace(self.BUSY[0], left_s=2 * HOUR_S)
+        busy = self.BUSY[0]._replace(left_s=2 * HOUR_S)
         waiting = [
             wants("u", 2, workload_class="urgent"),
             wants("hour", work_s=HOUR_S),
@@ -470,7 +470,7 @@ def test_an_eval_does_not_wait_behind_a_run_of_hours() -> None:
     assert [each.key for each in found.moves] == ["r/a01"]
     # Where its need was measured it shares the device at once instead.
     measured = [replace(evals[0], memory_bytes=2 * GIB)]
-    beside = [replace(busy[0], demand=replace(busy[0].demand, memory_bytes=12 * GIB))]
+    beside = [busy[0]._replace(demand=replace(busy[0].demand, memory_bytes=12 * GIB))]
     found = planned(measured, beside, ONE)
     assert (set(started(found)), found.moves) == ({"r@100"}, ())
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 NEVER = "never"
 LATER = "later"
@@ -62,9 +63,8 @@ class Demand:
             raise ValueError(f"{self.key} wants {self.count} devices; a gang takes 1 or more.")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Running:
-    """A demand that has its devices.
+class Running(NamedTuple):
+    """A demand that has its devices. A tuple, since a played queue makes a million of them.
 
     began_s: since when. left_s: until it frees them, None where nobody knows. committed_s: when its
     newest checkpoint was committed, or when it began where it resumes from that one, None where there

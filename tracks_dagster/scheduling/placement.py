@@ -6,7 +6,6 @@ one bucket, so a choice looks at a few buckets and not at ten thousand devices.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
@@ -84,25 +83,29 @@ class FreeDevices:
     ) -> None:
         self.devices = {device.name: device for device in devices}
         runs = list(running)
-        uses = Counter(chain.from_iterable(each.devices for each in runs))
-        for gone in [name for name in uses if name not in self.devices]:  # from its machine
-            del uses[gone]
-        self._holders = dict(uses)  # how many hold each device
+        self._holders: dict[str, int] = {}  # how many hold each device
+        for name in chain.from_iterable([each.devices for each in runs]):
+            if name in self.devices:  # else it is gone from its machine
+                self._holders[name] = self._holders.get(name, 0) + 1
         self._shares = shares
         self._rooms = Rooms(self._left_of(runs) if shares else {})
-        self._sizes = Counter(map(_spot, self.devices.values()))
-        self._out: Counter[int | None] = Counter()  # devices that are out, by memory
-        free: dict[Spot, dict[str, None]] = {spot: {} for spot in self._sizes}
-        for device in self.devices.values():
+        self._sizes: dict[Spot, int] = {}
+        self._out: dict[int | None, int] = {}  # devices that are out, by memory
+        free: dict[Spot, dict[str, None]] = {}
+        for name, device in self.devices.items():
+            memory = device.memory_bytes
+            spot = memory, device.node
+            self._sizes[spot] = self._sizes.get(spot, 0) + 1
+            names = free.setdefault(spot, {})
             if device.out is not None:
-                self._out[device.memory_bytes] += 1
-            elif device.name not in self._holders:
-                free[_spot(device)][device.name] = None
+                self._out[memory] = self._out.get(memory, 0) + 1
+            elif name not in self._holders:
+                names[name] = None
         self._spots: dict[str, list[Spot]] = {}  # of each node
-        self._totals: Counter[int | None] = Counter()  # devices by memory
+        self._totals: dict[int | None, int] = {}  # devices by memory
         for spot, size in self._sizes.items():
             self._spots.setdefault(spot[1], []).append(spot)
-            self._totals[spot[0]] += size
+            self._totals[spot[0]] = self._totals.get(spot[0], 0) + size
         self._large: dict[tuple[int | None, bool], int] = {}  # what `large_enough` has answered
         # never changed but replaced: copies share them
         self._free: dict[Spot, dict[str, None]] = {spot: {} for spot in free}
@@ -180,7 +183,7 @@ class FreeDevices:
         found = self._large.get((need, with_out))
         if found is None:
             found = self._large[need, with_out] = sum(
-                count - (0 if with_out else self._out[memory])
+                count - (0 if with_out else self._out.get(memory, 0))
                 for memory, count in self._totals.items()
                 if need is None or memory is None or memory >= need
             )

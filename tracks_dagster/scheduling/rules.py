@@ -20,7 +20,7 @@ import math
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import groupby
 from operator import attrgetter, itemgetter
 
@@ -260,7 +260,7 @@ class _Planning:
             moving = set(self._make_room_for(demand, queue, self._soon(queue), needed))
             if moving:  # nobody passes onto what they free
                 queue.running = [
-                    replace(each, is_moving=True) if each.demand.key in moving else each
+                    each._replace(is_moving=True) if each.demand.key in moving else each
                     for each in queue.running
                 ]
                 queue.reserved = self._reserve(demand, queue, needed)

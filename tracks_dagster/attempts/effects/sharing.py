@@ -239,7 +239,7 @@ def describe_running(
     elapsed_s = now.timestamp() - running.began_s
     if named is not None:
         expected = _eval_s(state, named[1].rpartition("@")[0])
-        return replace(running, left_s=left_s(expected, elapsed_s))
+        return running._replace(left_s=left_s(expected, elapsed_s))
     attempt = state.attempt(parse_attempt_key(key)[1])
     if attempt is None:
         return running
@@ -253,8 +253,7 @@ def describe_running(
     left = _left_s(pool.runs(store), state, attempt, now)
     if left is None and store == pool.store:
         left = left_s(past.expected_s(state.declared), elapsed_s)
-    return replace(
-        running,
+    return running._replace(
         demand=replace(running.demand, is_interrupted=attempt.attempt_id > 1),
         left_s=left,
         committed_s=committed_s,

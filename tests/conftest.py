@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import functools
+import gc
 import os
 import random
 import signal
@@ -62,10 +63,15 @@ SLOWEST_FIRST = (
 SLOW = (
     "integration/",
     "real/",
-    "training/test_pod.py",
     "training/test_base_packages",
     "training/test_branches",
+    "training/test_flat_scripts",
+    "training/test_pod.py",
+    "training/test_resume_equality",
+    "kubernetes/test_run_launcher.py::test_a_real_worker",
+    "kubernetes/test_up_on_cluster.py::test_a_run_worker_in_a_pod",
     "ledger/test_burst",
+    "code_location/test_run_launcher",
     "code_location/test_workspace",
 )
 
@@ -87,6 +93,7 @@ def pytest_configure(config: pytest.Config) -> None:
     Started in the background of a script a process ignores SIGINT. Dagster gives SIGTERM what SIGINT
     has, so that once a test has used Dagster nothing that tests start would end by SIGTERM.
     """
+    gc.disable()  # until the tests are collected
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     settings.load_profile("short" if "not full" in config.option.markexpr else "full")
@@ -108,6 +115,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=place)
     if seed := os.environ.get(DRAW_SEED):
         leave_out_what_was_not_drawn(items, seed)
+
+
+def pytest_collection_finish() -> None:
+    """Collect garbage from now on, but not among the tests and their modules, which all stay."""
+    gc.enable()
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_unconfigure() -> None:
+    """Let the modules go at the end: duckdb prints each of its own that is left."""
+    gc.unfreeze()
 
 
 def leave_out_what_was_not_drawn(items: list[pytest.Item], seed: str) -> None:

@@ -103,11 +103,12 @@ def sentences() -> Iterator[str]:
     """Yield the names of alerts and the sentences of messages, "…" for each value that is filled in."""
     yield from (rule.replace("_", " ") for rule in RULES)
     for path in sorted(PACKAGE.rglob("*.py")):
-        tree = ast.parse(path.read_text(encoding="utf-8"))
+        source = path.read_text(encoding="utf-8")
         if path.relative_to(PACKAGE).as_posix() in SENTENCES:
-            yield from _sentences(tree)
-        else:
-            yield from (text for each in _alerting(tree) for text in _sentences(each))
+            yield from _sentences(ast.parse(source))
+        elif "Alert(" in source:
+            parts = _alerting(ast.parse(source))
+            yield from (text for each in parts for text in _sentences(each))
 
 
 def _alerting(tree: ast.AST) -> Iterator[ast.AST]:

@@ -93,10 +93,21 @@ def pytest_configure(config: pytest.Config) -> None:
     Started in the background of a script a process ignores SIGINT. Dagster gives SIGTERM what SIGINT
     has, so that once a test has used Dagster nothing that tests start would end by SIGTERM.
     """
-    gc.disable()  # until the tests are collected
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     settings.load_profile("short" if "not full" in config.option.markexpr else "full")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[object]:
+    """Collect no garbage among the tests and their modules: they all stay, and there are many."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.collect()
+        gc.freeze()
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest leaves out by marks
@@ -115,13 +126,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=place)
     if seed := os.environ.get(DRAW_SEED):
         leave_out_what_was_not_drawn(items, seed)
-
-
-def pytest_collection_finish() -> None:
-    """Collect garbage from now on, but not among the tests and their modules, which all stay."""
-    gc.enable()
-    gc.collect()
-    gc.freeze()
 
 
 def pytest_unconfigure() -> None:

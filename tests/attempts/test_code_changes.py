@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from functools import partial
 from pathlib import Path
@@ -74,6 +75,18 @@ def test_what_cannot_be_kept_is_named_and_the_rest_still_applies(checkout: Path)
     git(checkout, "checkout", "--quiet", "model.py")
     subprocess.run(["git", "-C", str(checkout), "apply"], input=diff, check=True)
     assert (checkout / "model.py").read_text() == "width = 2\n"
+
+
+def test_a_change_in_the_second_in_which_git_looked_is_kept(checkout: Path) -> None:
+    git(checkout, "config", "core.trustctime", "false")  # no test can set a ctime
+    model, index = checkout / "model.py", checkout / ".git" / "index"
+    at_looking = (1_000_000_000, 1_000_000_000)
+    os.utime(model, at_looking)
+    git(checkout, "add", "model.py")
+    model.write_text("width = 2\n")  # as many bytes as there were
+    for path in (model, index):
+        os.utime(path, at_looking)
+    assert b"+width = 2" in (read_code_diff(checkout, CLEAN) or b"")
 
 
 def test_a_clean_checkout_or_none_has_no_diff(checkout: Path, tmp_path: Path) -> None:

@@ -104,7 +104,8 @@ def _own_index(folder: Path, scratch: Path) -> Path | None:
     if found is None or git(folder, None, "rev-parse", "--verify", "HEAD") is None:
         return None
     try:
-        return Path(shutil.copy(Path(os.fsdecode(found.strip())), scratch / "index"))
+        # With its time, by which git knows whose content it has to compare.
+        return Path(shutil.copy2(os.fsdecode(found.strip()), scratch / "index"))
     except OSError:
         return None
 

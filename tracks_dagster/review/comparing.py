@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tracks_dagster.track.records import Json
 from tracks_dagster.track.roles import GLOBAL_BATCH, SEED, Roles, value_of
@@ -36,6 +36,7 @@ class Side:
     environment: Mapping[str, Json]
     placement: Mapping[str, Json]
     descent: tuple[CheckpointRef, ...] = ()
+    in_use: Mapping[str, Json] = field(default_factory=dict)  # by name, as its first step began
     ancestor_cursors: Mapping[str, int] | None = None  # manifest sha256 → its cursor
     scores: tuple[Score, ...] = ()
 
@@ -74,7 +75,7 @@ class Descent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """Everything side by side. config, code, environment, placement: only what differs.
+    """Everything side by side. config, in_use, code, environment, placement: only what differs.
 
     refused: the comparisons of metrics that were not made, a sentence each.
     """
@@ -85,6 +86,7 @@ class Comparison:
     data: tuple[Difference, ...]
     shared_data: SharedData
     config: tuple[Difference, ...]
+    in_use: tuple[Difference, ...]
     code: tuple[Difference, ...]
     environment: tuple[Difference, ...]
     placement: tuple[Difference, ...]
@@ -111,6 +113,7 @@ def compare(a: Side, b: Side, *, is_forced: bool = False) -> Comparison:
         ),
         shared_data=shared_data(a, b, descent.ancestor),
         config=_differing(a.config, b.config),
+        in_use=_in_use(a, b),
         code=_differing(a.code, b.code),
         environment=_differing(a.environment, b.environment),
         placement=_differing(a.placement, b.placement),
@@ -160,6 +163,14 @@ def shared_data(a: Side, b: Side, ancestor: CheckpointRef | None) -> SharedData:
     if inherited:
         why += "; the same only up to the checkpoint that both descend from"
     return SharedData(samples=inherited, why=why)
+
+
+def _in_use(a: Side, b: Side) -> tuple[Difference, ...]:
+    """Return what differs, or that it is not known: an older version, or a framework, keeps none."""
+    if a.in_use and b.in_use:
+        return _differing(a.in_use, b.in_use)
+    recorded = ["recorded" if each.in_use else "not recorded" for each in (a, b)]
+    return (Difference(name="numbers", a=recorded[0], b=recorded[1]),)
 
 
 def _all(a: Mapping[str, Json], b: Mapping[str, Json]) -> tuple[Difference, ...]:

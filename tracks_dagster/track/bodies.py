@@ -31,7 +31,7 @@ WORDS = frozenset(
         "message",
     }
     | {"root_message", "lines", "what_to_do", "fallback_why", "description", "called"}
-    | {"data_state", "inexact"}
+    | {"data_state", "inexact", "changed", "in_use"}
     | {"avoided_nodes", "checks"}
     | {"findings", "scope"}
 )
@@ -425,6 +425,8 @@ class AttemptRestored:
 
     fallback_why is set when that differs from what the attempt was opened with. cursor: as in
     `checkpoint_committed`. inexact: what the framework of the script cannot restore exactly, and why.
+    changed: what optimizers and schedules were built with otherwise than for the checkpoint, a sentence
+    each; in_use: their numbers as the first step began, None where a framework has them.
     """
 
     launch_id: str
@@ -433,6 +435,8 @@ class AttemptRestored:
     cursor: int | None
     fallback_why: str | None = None
     inexact: tuple[str, ...] = ()
+    changed: tuple[str, ...] = ()
+    in_use: Mapping[str, Json] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -531,7 +531,7 @@ class Attempt:
             log=self._log,
             saver=Saver(
                 self._launch,
-                TensorStager(self._launch, trained, begun.known, arena),
+                TensorStager(self._launch, trained, begun.known, arena, built=begun.built),
                 begun.known,
                 step=begun.step,
                 waits=lambda s: self._pulse.beat(Phase.SAVING, self._running_step, may_take_s=s),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -20,6 +21,14 @@ from tracks_dagster.track.track import read_records, run_track
 from tracks_dagster.training.feeding import Feed
 from tracks_dagster.training.launch import Launch
 from tracks_dagster.training.saves import random_state
+from tracks_dagster.training.saves.built import (
+    Built,
+    apply_changes,
+    find_changes,
+    in_use,
+    kept_numbers,
+    take_built,
+)
 from tracks_dagster.training.saves.chunk_writer import KnownChunks
 from tracks_dagster.training.saves.loading import Fetched, fetch, load_into, load_own_into
 from tracks_dagster.training.saves.restoring import find_checkpoint
@@ -35,11 +44,13 @@ _IN_SCHEDULERS = ("base_lrs", "max_lrs", "min_lrs", "_last_lr")
 class Begun:
     """Where an attempt begins. step: the last one done, 0 when fresh.
 
-    known: the chunks that its first save need not write again; progress: as it was saved, or None.
+    known: the chunks that its first save need not write again; progress: as it was saved, or None;
+    built: what was trained was built with it (`saves.built`).
     """
 
     step: int
     known: KnownChunks
+    built: Mapping[str, Json]
     progress: Mapping[str, Json] | None
 
 
@@ -59,6 +70,7 @@ def begin(
     random numbers last, because making an iterator draws from them (with them restored first no loss
     was equal, measured). Raises CheckpointMismatch, CheckpointCorrupt, Fenced.
     """
+    built = take_built(trained)
     found = find_checkpoint(
         launch,
         partial(
@@ -79,10 +91,10 @@ def begin(
     if one_backward is not None:
         rehearse(trained, one_backward)
     known = KnownChunks()
+    changed: tuple[str, ...] = ()
     if fetched is not None:
         feed.check_position(fetched.data, step=step)
-        load_into(trained, fetched)
-        follow_config(launch, trained, fetched)
+        changed = _load_and_follow(launch, trained, fetched, built)
         if fetched.ref.run_id == launch.place.run_id:  # a branch writes every chunk of its own
             known.learn_restored(fetched.ref.manifest_sha256, fetched.manifest.chunks)
         _restore_random(launch, feed, fetched)
@@ -91,8 +103,43 @@ def begin(
         fetched.ref if fetched else None,
         cursor=feed.cursor(step),
         fallback_why=found.fallback_why,
+        changed=changed,
+        in_use=in_use(trained),
     )
-    return Begun(step=step, known=known, progress=fetched.progress if fetched else None)
+    return Begun(
+        step=step,
+        known=known,
+        built=built.values,
+        progress=fetched.progress if fetched else None,
+    )
+
+
+def _load_and_follow(
+    launch: Launch, trained: Trained, fetched: Fetched, built: Built
+) -> tuple[str, ...]:
+    """Load what is trained; let what is built otherwise now hold. Return that in sentences."""
+    then = fetched.progress.get("built")
+    if then is None:  # of an older version
+        load_into(trained, fetched)
+        follow_config(launch, trained, fetched)
+        return kept_numbers(trained, built) if _has_other_config(launch, fetched) else ()
+    saved = {name: member.values for name, member in fetched.manifest.members.items()}
+    changes = find_changes(built, then, saved, frozen=fetched.progress.get("frozen", {}))
+    load_into(trained, fetched)
+    apply_changes(trained, changes)
+    if changes.sentences and launch.ranks.is_first:
+        print(
+            f"Built otherwise than for the checkpoint of step {fetched.ref.step}, and used so: "
+            f"{'; '.join(changes.sentences)}.",
+            file=sys.stderr,
+            flush=True,
+        )
+    return changes.sentences
+
+
+def _has_other_config(launch: Launch, fetched: Fetched) -> bool:
+    now = sha256_hex(canonical_json(dict(launch.opened.config)))
+    return now != fetched.manifest.config_sha256
 
 
 def _restore_random(launch: Launch, feed: Feed, fetched: Fetched) -> None:
@@ -110,6 +157,8 @@ def record_restored(
     cursor: int | None,
     fallback_why: str | None,
     inexact: tuple[str, ...] = (),
+    changed: tuple[str, ...] = (),
+    in_use: Mapping[str, Json] | None = None,
 ) -> None:
     """Append `attempt_restored`; ref: what was restored, None for a fresh start. Collective."""
     body = AttemptRestored(
@@ -119,6 +168,8 @@ def record_restored(
         cursor=cursor,
         fallback_why=fallback_why,
         inexact=inexact,
+        changed=changed,
+        in_use=in_use,
     )
     draft = launch.draft(Kind.ATTEMPT_RESTORED, body)
 

@@ -310,6 +310,7 @@ class Sources:
         side = side_of(self.tracks, Named(state=state, attempt=attempt, checkpoint=None))
         return {
             "config": side.config,
+            "in use": side.in_use,
             "data": {"dataset": side.dataset, "snapshot": side.snapshot_id},
             "code": side.code,
             "placement": side.placement,

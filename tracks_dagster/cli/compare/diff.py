@@ -200,6 +200,7 @@ def _differences(found: Comparison) -> Iterator[tuple[str, ...]]:
         "steps": found.steps,
         "data": found.data,
         "config": found.config,
+        "in use": found.in_use,
         "code": found.code,
         "environment": found.environment,
         "placement": found.placement,

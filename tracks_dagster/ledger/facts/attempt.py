@@ -138,6 +138,11 @@ NEVER_RESTORED: Why = Absence(
     "it has not come to restore anything",
     lambda v: v.attempt.restored is None,
 )
+OLDER_OR_FRAMEWORK: Why = Absence(
+    "not_registered",
+    "a framework has them, or an older version trained it",
+    lambda v: v.attempt.restored is not None and v.attempt.restored.in_use is None,
+)
 OWN_ORDER: Why = Absence(
     "own_order",
     "the order of samples is the script's own; its checkpoints have what its loader says",
@@ -454,6 +459,14 @@ ATTEMPT: tuple[Fact[AttemptView], ...] = (
     Fact("inexact", Type.LINES, _restored(lambda r: list(r.inexact)),
          "what its framework cannot restore exactly, and why", absent=(NEVER_RESTORED,),
          group="resumed", has_column=False, ui="resumed/inexact"),
+    Fact("changed", Type.LINES, _restored(lambda r: list(r.changed)),
+         "what its optimizers and schedules were built with otherwise than for that checkpoint",
+         absent=(NEVER_RESTORED,), group="resumed", has_column=False, ui="resumed/changed",
+         since=10),
+    Fact("in_use", Type.MAPPING, _restored(lambda r: r.in_use),
+         "the numbers of optimizers, schedules and scaler as its first step began",
+         absent=(NEVER_RESTORED, OLDER_OR_FRAMEWORK), group="resumed", has_column=False,
+         ui="resumed/in_use", since=10),
     Fact("allows_environment_change", TRUTH, _opened(lambda o: o.allows_environment_change),
          "whether it may resume with other libraries than those that wrote the checkpoint",
          group="resumed", has_column=False),

@@ -97,6 +97,7 @@ def side_of(tracks: Tracks, named: Named) -> Side:
         cursor_to=_cursor_to(named),
         config=attempt.opened.config,
         roles=state.declared.roles,
+        in_use=_in_use(attempt),
         code=_code(view),
         environment=_environment(attempt),
         placement=_placement(view),
@@ -182,6 +183,18 @@ def _code(view: AttemptView) -> Mapping[str, Json]:
         "branch": code.branch,
         "package_version": code.package_version,
     }
+
+
+def _in_use(attempt: AttemptState) -> Mapping[str, Json]:
+    """Return what its first step used of optimizers and schedules, by dotted names."""
+    found = attempt.restored.in_use if attempt.restored else None
+    flat: dict[str, Json] = {}
+    for name, parts in (found or {}).items():
+        groups = parts if isinstance(parts, list) else [parts]
+        for index, group in enumerate(groups):
+            at = f"{name}.{index}" if len(groups) > 1 else name
+            flat |= {f"{at}.{key}": value for key, value in group.items()}
+    return flat
 
 
 def _environment(attempt: AttemptState) -> Mapping[str, Json]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch.optim import Optimizer
 
 from tracks_dagster.track.errors import CheckpointMismatch, TrainingError
+from tracks_dagster.track.records import sha256_hex
 
 NAMES_SHOWN_MAX = 5  # of parameters, in a message
 Parameters = Mapping[str, torch.Tensor]  # of all registered modules, by name
@@ -31,6 +32,14 @@ def parameter_names(optimizer: Optimizer, parameters: Parameters) -> list[str]:
             )
         names.append(name)
     return names
+
+
+def group_key(names: Sequence[str], index: int) -> str:
+    """Return what tells a group from others in any order: a digest of its parameters' names.
+
+    index: of the group, for one without parameters.
+    """
+    return sha256_hex("\n".join(sorted(names)).encode())[:16] if names else f"empty-{index}"
 
 
 def named_state(optimizer: Optimizer, parameters: Parameters) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from tracks_dagster.track.errors import TrainingError
 from tracks_dagster.track.records import Json, canonical_json, sha256_hex
 from tracks_dagster.training.launch import Launch
 from tracks_dagster.training.saves import random_state
+from tracks_dagster.training.saves.built import frozen_names
 from tracks_dagster.training.saves.chunk_writer import KnownChunks
 from tracks_dagster.training.saves.manifest import Chunk
 from tracks_dagster.training.saves.saving import StagedSave
@@ -31,8 +32,17 @@ from tracks_dagster.training.saves.trained import Trained
 class TensorStager:
     """Implements `saving.Stager`: tensors are copied, and may change as soon as that is done."""
 
-    def __init__(self, launch: Launch, trained: Trained, known: KnownChunks, arena: Arena) -> None:
+    def __init__(
+        self,
+        launch: Launch,
+        trained: Trained,
+        known: KnownChunks,
+        arena: Arena,
+        *,
+        built: Mapping[str, Json],
+    ) -> None:
         self._launch = launch
+        self._built = built
         self._trained = trained
         self._known = known
         self._staging = Staging(arena)
@@ -47,9 +57,15 @@ class TensorStager:
         """Copy the state."""
         state = collect(self._trained, rank=self._launch.ranks.rank)
         planned = self._planning.plan(state.tensors)
+        began = {"built": self._built, "frozen": frozen_names(self._trained)}
         writer = CheckpointStorageWriter(
             self._launch.store,
-            replace(moment, values=state.values, kinds=self._trained.kinds),
+            replace(
+                moment,
+                values=state.values,
+                kinds=self._trained.kinds,
+                progress={**moment.progress, **began},
+            ),
             staging=self._staging,
             known=self._known,
             parameters=self._parameters,

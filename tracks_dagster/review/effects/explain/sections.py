@@ -260,6 +260,8 @@ def _began(attempt: AttemptExplanation) -> Iterator[str]:
         yield f"a fallback: {record.restored.fallback_why}"
     for line in record.restored.inexact if record.restored else ():
         yield f"cannot be exact: {line}"
+    for line in record.restored.changed if record.restored else ():
+        yield f"built otherwise than for it: {line}"
     yield from resumed.passed_over
     if resumed.continuity is not None:
         yield f"continuity {resumed.continuity.sentence}"

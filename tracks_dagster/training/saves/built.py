@@ -1,0 +1,348 @@
+"""What a script built its optimizers and schedules with, and what a changed one makes of a resume.
+
+A checkpoint brings back numbers that the script once took from its config: weight decay, betas, the
+length of a schedule. So each checkpoint keeps what they were when they were built, too. Where the
+script builds something else now, the new value holds: a schedule is played anew up to the restored
+position, other rates are multiplied by the ratio, all else is set. Each change is a sentence for the
+receipt.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from tracks_dagster.track.records import Json, canonical_json, sha256_hex
+from tracks_dagster.training.saves.leaves import (
+    MISSING,
+    RATE_LISTS,
+    Leaves,
+    Path,
+    changed_leaves,
+    equal,
+    numbers,
+    plain,
+    put_number,
+    scaled,
+    with_leaves,
+)
+from tracks_dagster.training.saves.optimizer_state import group_key, parameter_names
+from tracks_dagster.training.saves.plain_state import put_together
+from tracks_dagster.training.saves.replaying import Replayed, detached, replay
+from tracks_dagster.training.saves.trained import Trained
+
+FACTORS_AT = (*range(8), *(2**power + odd for power in range(3, 24) for odd in (0, 1)))
+RATES = ("lr", "initial_lr", "max_lr", "min_lr")  # what a group holds in the unit of its rate
+CHANGES_MAX = 24  # sentences of one receipt
+CHANGE_CHARS_MAX = 200
+IN_USE_BYTES_MAX = 4096  # of a record of 16 KiB
+GROUPS_SHOWN_MAX = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Built:
+    """What a script built, taken before anything is restored.
+
+    values: as a checkpoint keeps it; schedules: copies to play anew, by name, each with the name of its
+    optimizer.
+    """
+
+    values: Mapping[str, Json]
+    schedules: Mapping[str, tuple[LRScheduler, str]]
+
+
+def take_built(trained: Trained) -> Built:
+    """Return what optimizers, schedulers and the scaler say before the first step."""
+    groups = {name: _groups(each, trained) for name, each in trained.optimizers.items()}
+    schedulers = dict(_schedulers(trained))
+    values: dict[str, Json] = {
+        "optimizers": {name: plain(each) for name, each in groups.items()},
+        "schedulers": {
+            name: {"state": plain(each.state_dict()), "factors": plain(_factors(each))}
+            for name, each in schedulers.items()
+        },
+        "scaler": plain(trained.scaler.state_dict() if trained.scaler else None),
+        "frozen": {
+            member: sha256_hex("\n".join(names).encode())
+            for member, names in frozen_names(trained).items()
+        },
+    }
+    copies = {name: detached(each, trained) for name, each in schedulers.items()}
+    return Built(values=values, schedules={n: each for n, each in copies.items() if each})
+
+
+def frozen_names(trained: Trained) -> dict[str, list[str]]:
+    """Return the parameters of each module that are not trained, by name."""
+    return {
+        member: sorted(name for name, each in module.named_parameters() if not each.requires_grad)
+        for member, module in trained.modules.items()
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changes:
+    """What a resume has to change after the restore. sentences: what it changes, for people."""
+
+    sentences: tuple[str, ...]
+    then: Mapping[str, Any]
+    now: Mapping[str, Any]
+    replayed: Mapping[str, Replayed]  # by the schedule's name
+    frozen: Mapping[str, Sequence[str]]  # by module: as it was saved
+
+
+def find_changes(
+    built: Built,
+    then: Mapping[str, Json],
+    saved: Mapping[str, Json],
+    *,
+    frozen: Mapping[str, Sequence[str]],
+) -> Changes:
+    """Compare what is built now with what the checkpoint's attempt had built; changes nothing.
+
+    then: `Built.values` of that attempt; saved: the values of the checkpoint's members; frozen:
+    `frozen_names` as saved.
+    """
+    before, now = _decoded(then), _decoded(built.values)
+    replayed: dict[str, Replayed] = {}
+    sentences: list[str] = []
+    for name in before["schedulers"].keys() & now["schedulers"].keys():
+        differs = changed_leaves(before["schedulers"][name], now["schedulers"][name])
+        optimizer = built.schedules[name][1] if name in built.schedules else ""
+        if not differs and not _rates_differ(before, now, optimizer):
+            continue
+        found = None
+        if name in built.schedules and name in saved and optimizer in saved:
+            found = replay(built.schedules[name], before, now, saved, name=name)
+        if found is not None:
+            replayed[name] = found
+        how = "played anew to where it was" if found else "from now on; its past is not played anew"
+        shown = {p[1:]: pair for p, pair in differs.items() if p[0] == "state" and _is_shown(p)}
+        sentences += [f"{name}: {line}, {how}" for line in _lines(shown)]
+        if any(path[0] == "factors" for path in differs) and not shown:
+            sentences.append(f"{name}: its function of the step is another one, {how}")
+    for name, groups in now["optimizers"].items():
+        differs = changed_leaves(before["optimizers"].get(name, groups), groups)
+        sentences += [f"{name}: {line}" for line in _lines(_told_once(differs))]
+    sentences += [f"scaler: {line}" for line in _lines(_of_scaler(before, now))]
+    same = {m for m, each in now["frozen"].items() if before["frozen"].get(m) == each}
+    sentences += [
+        f"{member}: other parameters are frozen than when the checkpoint's attempt began"
+        for member in sorted(now["frozen"].keys() - same)
+        if member in before["frozen"]
+    ]
+    return Changes(
+        sentences=tuple(each[:CHANGE_CHARS_MAX] for each in sentences[:CHANGES_MAX]),
+        then=before,
+        now=now,
+        replayed=replayed,
+        frozen={member: names for member, names in frozen.items() if member in same},
+    )
+
+
+def apply_changes(trained: Trained, changes: Changes) -> None:
+    """Bring what was restored to what is built now; nothing is touched where both are equal."""
+    then, now = changes.then, changes.now
+    schedulers = dict(_schedulers(trained))
+    for name, each in schedulers.items():
+        if name in changes.replayed:
+            each.load_state_dict(put_together(changes.replayed[name].state, {}))
+        elif name in then["schedulers"]:
+            _set_leaves(each, changed_leaves(then["schedulers"][name], now["schedulers"][name]))
+    by_optimizer = {each.optimizer: each.groups for each in changes.replayed.values()}
+    for name, optimizer in trained.optimizers.items():
+        before = then["optimizers"].get(name, {})
+        if before != now["optimizers"][name] or name in by_optimizer:
+            _set_groups(optimizer, trained, before, now["optimizers"][name], by_optimizer.get(name))
+    if trained.scaler is not None and then["scaler"] != now["scaler"]:
+        state = trained.scaler.state_dict()
+        trained.scaler.load_state_dict(with_leaves(state, _of_scaler(then, now)))
+    for member, names in changes.frozen.items():
+        frozen = set(names)
+        for name, parameter in trained.modules[member].named_parameters():
+            if parameter.requires_grad == (name in frozen):
+                parameter.requires_grad_(name not in frozen)
+
+
+def kept_numbers(trained: Trained, built: Built) -> tuple[str, ...]:
+    """Return what stays as an older version's checkpoint has it, and is built otherwise now."""
+    now = _decoded(built.values)["optimizers"]
+    sentences = []
+    for name, optimizer in trained.optimizers.items():
+        differs = changed_leaves(_groups(optimizer, trained), now[name])
+        shown = {path[1:]: pair for path, pair in differs.items() if path[1] not in RATES}
+        why = "is not used: the checkpoint is of an older version, and its value holds"
+        sentences += [f"{name}: {line} {why}" for line in _lines(shown)]
+    return tuple(each[:CHANGE_CHARS_MAX] for each in sentences[:CHANGES_MAX])
+
+
+def in_use(trained: Trained) -> dict[str, Json]:
+    """Return the numbers that the first step begins with: of optimizers, schedulers and the scaler.
+
+    Groups of equal numbers are one, with how many `parameters` they have.
+    """
+    found: dict[str, Json] = {}
+    for name, optimizer in trained.optimizers.items():
+        groups: dict[bytes, dict[str, Json]] = {}
+        for group in optimizer.param_groups:
+            shown = _finite(numbers(group))
+            shown = groups.setdefault(canonical_json(shown), shown)
+            shown["parameters"] = shown.get("parameters", 0) + len(group["params"])
+        found[name] = list(groups.values())[:GROUPS_SHOWN_MAX]
+    for name, each in _schedulers(trained):
+        state = {k: v for k, v in each.state_dict().items() if not k.startswith("_")}
+        simple = {k: v for k, v in numbers(state).items() if type(v) in (int, float, str)}
+        found[name] = {"kind": type(each).__name__, **_finite(simple)}
+    while len(canonical_json(found)) > IN_USE_BYTES_MAX:  # ends: each turn takes the last away
+        found.popitem()
+    return found
+
+
+# --- what is built ---------------------------------------------------------------------------------
+
+
+def _schedulers(trained: Trained) -> Iterator[tuple[str, Any]]:
+    """Yield what moves rates, by name: `scheduler`, whatever it is, and further ones of torch's."""
+    if trained.scheduler is not None:
+        yield "scheduler", trained.scheduler
+    for name, each in trained.named.items():
+        if isinstance(each, LRScheduler):
+            yield name, each
+
+
+def _groups(optimizer: Optimizer, trained: Trained) -> dict[str, dict[str, Any]]:
+    """Return each group's numbers, by a digest of its parameters' names."""
+    keys = group_keys(optimizer, trained)
+    return {key: numbers(group) for key, group in zip(keys, optimizer.param_groups, strict=True)}
+
+
+def group_keys(optimizer: Optimizer, trained: Trained) -> list[str]:
+    """Return what names each group: a digest of its parameters' names, a count where it has none."""
+    names = iter(parameter_names(optimizer, trained.parameters))
+    keys: list[str] = []
+    for group in optimizer.param_groups:
+        members = [next(names) for _ in group["params"]]
+        keys.append(group_key(members, len(keys)))
+    return keys
+
+
+def _finite(found: Mapping[str, Any]) -> dict[str, Json]:
+    """Return numbers as JSON can say them: infinities and NaN as text."""
+    return {
+        key: str(v) if isinstance(v, float) and not math.isfinite(v) else v
+        for key, v in found.items()
+    }
+
+
+def _decoded(values: Mapping[str, Json]) -> dict[str, Any]:
+    """Return `Built.values` as Python's own values."""
+    return {
+        "optimizers": {n: put_together(each, {}) for n, each in values["optimizers"].items()},
+        "schedulers": {
+            name: {key: put_together(each, {}) for key, each in parts.items()}
+            for name, parts in values["schedulers"].items()
+        },
+        "scaler": put_together(values["scaler"], {}),
+        "frozen": dict(values["frozen"]),
+    }
+
+
+def _factors(scheduler: Any) -> list[list[float] | None]:
+    """Return what the schedule's functions say at some positions: they are in no state dict."""
+    nested = getattr(scheduler, "_schedulers", [])
+    own = getattr(scheduler, "lr_lambdas", [])
+    found = [_values_of(each) for each in own]
+    return found + [each for part in nested for each in _factors(part)]
+
+
+def _values_of(function: Callable[[int], float]) -> list[float] | None:
+    try:
+        return [float(function(position)) for position in FACTORS_AT]
+    except Exception:  # noqa: BLE001 - the script's own function, asked where it may not know
+        return None
+
+
+# --- what is changed -------------------------------------------------------------------------------
+
+
+def _rates_differ(then: Mapping[str, Any], now: Mapping[str, Any], optimizer: str) -> bool:
+    before, after = then["optimizers"].get(optimizer), now["optimizers"].get(optimizer)
+    return before is not None and before != after
+
+
+def _set_leaves(scheduler: Any, differs: Leaves) -> None:
+    """Put changed numbers into a restored schedule; rates are multiplied by their ratio."""
+    leaves = {path[1:]: pair for path, pair in differs.items() if path[0] == "state"}
+    if leaves:
+        scheduler.load_state_dict(with_leaves(scheduler.state_dict(), leaves))
+
+
+def _set_groups(
+    optimizer: Optimizer,
+    trained: Trained,
+    then: Mapping[str, Mapping[str, Any]],
+    now: Mapping[str, Mapping[str, Any]],
+    replayed: Sequence[Mapping[str, Any]] | None,
+) -> None:
+    keys = group_keys(optimizer, trained)
+    for index, (key, group) in enumerate(zip(keys, optimizer.param_groups, strict=True)):
+        before, after = then.get(key), now.get(key)
+        if before is None or after is None:
+            continue
+        played = replayed[index] if replayed is not None and index < len(replayed) else {}
+        for name, value in after.items():
+            if name in played and (name in RATES or played[name] != value):
+                put_number(group, name, played[name])  # the schedule's
+            elif name not in before or equal(before[name], value):
+                continue
+            elif name in RATES:
+                base = "initial_lr" if name == "lr" and "initial_lr" in before else name
+                put_number(group, name, scaled(group[name], before[base], after[base]))
+            else:
+                put_number(group, name, value)
+
+
+def _of_scaler(then: Mapping[str, Any], now: Mapping[str, Any]) -> Leaves:
+    """Return what a scaler is built with otherwise; where its scale begins is no more of concern."""
+    differs = changed_leaves(then["scaler"], now["scaler"])
+    return {path: pair for path, pair in differs.items() if path[:1] != ("scale",)}
+
+
+def _lines(leaves: Leaves) -> list[str]:
+    """Return a line for each change: `weight_decay 0.0 → 0.5`."""
+    return _unique(
+        f"{'.'.join(map(str, path))} {_shown(then)} → {_shown(now)}"
+        for path, (then, now) in leaves.items()
+    )
+
+
+def _told_once(differs: Leaves) -> Leaves:
+    """Return the changed numbers of groups by their names; of a group's rates the first alone."""
+    rates: dict[str | int, str] = {}
+    for rate in RATES:
+        for path in differs:
+            if path[1] == rate:
+                rates.setdefault(path[0], rate)
+    return {
+        path[1:]: pair
+        for path, pair in differs.items()
+        if path[1] not in RATES or rates[path[0]] == path[1]
+    }
+
+
+def _is_shown(path: Path) -> bool:
+    """Tell whether people read of it: rates are told of the optimizer, private parts follow others."""
+    private = (each for each in path if isinstance(each, str) and each.startswith("_"))
+    return not set(path) & set(RATE_LISTS) and set(private) <= {"_schedulers", "_milestones"}
+
+
+def _shown(value: Any) -> str:
+    return "none" if value is MISSING else f"{value:g}" if isinstance(value, float) else repr(value)
+
+
+def _unique(lines: Iterator[str] | Sequence[str]) -> list[str]:
+    return list(dict.fromkeys(lines))

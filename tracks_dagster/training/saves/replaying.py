@@ -1,0 +1,164 @@
+"""A schedule of torch's at a restored position, played anew with what it is built with now.
+
+Nothing of the script moves: a copy steps a stand-in of its optimizer. Before that is believed, the same
+copy is played with what was built then, and has to come to what was saved.
+"""
+
+from __future__ import annotations
+
+import copy
+import warnings
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+
+from tracks_dagster.track.records import Json
+from tracks_dagster.training.saves.leaves import (
+    changed_leaves,
+    numbers,
+    put_number,
+    simple,
+    with_leaves,
+)
+from tracks_dagster.training.saves.optimizer_state import group_key
+from tracks_dagster.training.saves.plain_state import put_together, take_apart
+from tracks_dagster.training.saves.trained import Trained
+
+POSITIONS_MAX = 1_000_000  # of a schedule that is played anew; some ten seconds of one core
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replayed:
+    """A schedule at the restored position. groups: the optimizer's numbers there, by group."""
+
+    optimizer: str
+    state: Json
+    groups: Sequence[Mapping[str, Any]]
+
+
+def detached(scheduler: Any, trained: Trained) -> tuple[LRScheduler, str] | None:
+    """Return a copy of a schedule over a stand-in of its optimizer, and that optimizer's name.
+
+    None for what cannot be played anew: it follows a metric, is not torch's, or cannot be copied.
+    """
+    if not isinstance(scheduler, LRScheduler) or isinstance(scheduler, ReduceLROnPlateau):
+        return None
+    names = [name for name, each in trained.optimizers.items() if each is scheduler.optimizer]
+    if not names:
+        return None
+    try:
+        return _copied(scheduler, scheduler.optimizer), names[0]
+    except Exception:  # noqa: BLE001 - a scheduler of the script's own may hold anything
+        return None
+
+
+def _copied(scheduler: LRScheduler, optimizer: Any) -> LRScheduler:
+    """Return a copy that moves a stand-in with the groups of `optimizer`."""
+    groups = [
+        {key: copy.deepcopy(value) for key, value in group.items() if key != "params"}
+        for group in optimizer.param_groups
+    ]
+    stand_in = SimpleNamespace(
+        param_groups=groups, defaults=optimizer.defaults, step=optimizer.step, _opt_called=True
+    )
+    shared = {id(each): each for each in _weak_references(scheduler)}
+    copied = copy.deepcopy(scheduler, {id(scheduler.optimizer): stand_in, **shared})
+    if hasattr(copied, "_init_scale_fn"):  # CyclicLR refers to a method of the original
+        copied._init_scale_fn()
+    return copied
+
+
+def _weak_references(scheduler: Any) -> Iterator[object]:
+    """Yield what cannot be copied."""
+    yield from (each for each in vars(scheduler).values() if isinstance(each, weakref.ref))
+    for nested in getattr(scheduler, "_schedulers", []):
+        yield from _weak_references(nested)
+
+
+def replay(
+    schedule: tuple[LRScheduler, str],
+    then: Mapping[str, Any],
+    now: Mapping[str, Any],
+    saved: Mapping[str, Json],
+    *,
+    name: str,
+) -> Replayed | None:
+    """Return the schedule as a run with what is built now would have it at the saved position.
+
+    None where that is not known: played with what was built then, it does not come to what was saved,
+    for it depends on more than the number of its steps.
+    """
+    fresh, optimizer = schedule
+    if not _has_no_tensor(saved[name]):
+        return None
+    state, saved_rates = put_together(saved[name], {}), _saved_rates(saved[optimizer])
+    count = _position(state) - _position(fresh.state_dict())
+    if not 0 <= count <= POSITIONS_MAX:
+        return None
+    has_other_functions = then["schedulers"][name]["factors"] != now["schedulers"][name]["factors"]
+    try:
+        old = _copied(fresh, fresh.optimizer)
+        old.load_state_dict(
+            copy.deepcopy(_merged(old.state_dict(), then["schedulers"][name]["state"]))
+        )
+        before = then["optimizers"][optimizer]
+        groups = [before[key] for key in now["optimizers"][optimizer]]
+        for group, built in zip(old.optimizer.param_groups, groups, strict=True):
+            for key, value in built.items():
+                put_number(group, key, value)
+        _play(old, count)
+        rates = [saved_rates[key] for key in now["optimizers"][optimizer]]
+        if not has_other_functions and not _is_as_saved(old, state, rates):
+            return None
+        new = _copied(fresh, fresh.optimizer)
+        _play(new, count)
+    except Exception:  # noqa: BLE001 - torch's and the script's own; then nothing is played anew
+        return None
+    played, tensors = take_apart(new.state_dict(), name=name)
+    groups = [numbers(group) for group in new.optimizer.param_groups]
+    return None if tensors else Replayed(optimizer=optimizer, state=played, groups=groups)
+
+
+def _saved_rates(values: Json) -> dict[str, Any]:
+    """Return the rate of each of a saved optimizer's groups, by the group's digest."""
+    found: dict[str, Any] = {}
+    for group in next(each for key, each in values["dict"] if key == "param_groups")["list"]:
+        fields = dict(group["dict"])
+        names = sorted(fields["params"]["list"])
+        found[group_key(names, len(found))] = fields["lr"]
+    return found
+
+
+def _play(scheduler: LRScheduler, count: int) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for _ in range(count):
+            scheduler.step()
+
+
+def _position(state: Mapping[str, Any]) -> int:
+    if "last_epoch" in state:
+        return int(state["last_epoch"])
+    return _position(state["_schedulers"][0])
+
+
+def _is_as_saved(scheduler: Any, state: Mapping[str, Any], rates: Sequence[Any]) -> bool:
+    is_alike = not changed_leaves(simple(scheduler.state_dict()), simple(state))
+    return is_alike and [group["lr"] for group in scheduler.optimizer.param_groups] == rates
+
+
+def _has_no_tensor(values: Json) -> bool:
+    """Tell whether a state is numbers and text alone."""
+    if isinstance(values, dict):
+        return "tensor" not in values and all(_has_no_tensor(v) for v in values.values())
+    return not isinstance(values, list) or all(_has_no_tensor(each) for each in values)
+
+
+def _merged(state: dict[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a state with the numbers of another one, which lacks what JSON cannot say."""
+    merged: dict[str, Any] = with_leaves(state, changed_leaves(simple(state), other))
+    return merged

@@ -47,6 +47,11 @@ from tracks_dagster.track.roles import GLOBAL_BATCH, MICRO_BATCH, key_of, value_
 from tracks_dagster.track.samples import SKIP_WINDOWS
 from tracks_dagster.training.data import load_snapshot
 from tracks_dagster.training.drills import Drills
+from tracks_dagster.training.evaluating import (
+    Evaluations,
+    evaluated_before,
+    leaving_no_trace,
+)
 from tracks_dagster.training.feeding import Feed, state_of
 from tracks_dagster.training.folder_steps import Ends, FolderSteps
 from tracks_dagster.training.joining import ALONE_FOLDER, Farewell, join_launch
@@ -170,6 +175,7 @@ class Attempt:
         self._sampler: BatchSampler | None = None
         self._steps: Steps | None = None
         self._folders: FolderSteps | None = None
+        self._evaluations: Evaluations | None = None
 
     @property
     def config(self) -> Mapping[str, Json]:
@@ -313,6 +319,7 @@ class Attempt:
         Every step must be reported before the next one is asked for.
         """
         self._steps = self._begin(loader, until)
+        self._evaluate_skipped(self._steps.begun)
         yield from self._steps.run()
 
     def report(self, step: int, *, loss: float | torch.Tensor, **metrics: float) -> None:
@@ -328,6 +335,35 @@ class Attempt:
                 f"Step {step} was reported before a.folder(), or the loop over a.steps(…), began."
             )
         self._running.report(step, loss, metrics)
+        if self._evaluations is not None and self._evaluations.is_due(step):
+            self._evaluate(step)
+
+    def evaluate_every(self, steps: int, evaluate: Callable[[], Mapping[str, float]]) -> None:
+        """Evaluate after the report of each `steps`-th step, as in `evaluating`; take in what is found.
+
+        Every rank calls `evaluate`; what it returns goes to `evaluated`. One that the end of an attempt
+        cut off, or that SIGTERM left no time for, is made when the run resumes from that step. Call
+        it before `steps`. Raises InvalidInput for what is no number of steps.
+        """
+        if self._running is not None:
+            raise TrainingError("Call a.evaluate_every(…) before a.steps(…) or a.folder().")
+        self._evaluations = Evaluations(steps, evaluate)
+
+    def _evaluate(self, step: int) -> None:
+        assert self._evaluations is not None
+        with self.evaluating():
+            found = self._evaluations.evaluate()
+        self.evaluated(step, **found)
+
+    def _evaluate_skipped(self, step: int) -> None:
+        """Make the evaluation of the restored step where its attempt had not come to it."""
+        if self._evaluations is None or not self._evaluations.is_due(step):
+            return
+        found = evaluated_before(self._launch, step)
+        if found is None:
+            self._evaluate(step)
+        else:
+            self._log.judge(step, found)
 
     def evaluated(self, step: int, **metrics: float) -> None:
         """Take in what an evaluation after `step` found: for the journal, `best`, and the record of a
@@ -449,11 +485,20 @@ class Attempt:
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
-        """Evaluate inside the loop, after a report: an hour is no hang, and none of the step's time."""
+        """Evaluate inside the loop, after a report: an hour is no hang, and none of the step's time.
+
+        Random numbers that are drawn inside, and `model.eval()`, are undone at the end: what follows
+        does not depend on how often a run evaluates.
+        """
         step = self._running_step
         self._pulse.beat(Phase.EVALUATING, step)
+        modules = self._trained.modules.values() if self._trained else ()
         try:
-            with self._log.time.evaluating(), self._log.own.paused():
+            with (
+                self._log.time.evaluating(),
+                self._log.own.paused(),
+                leaving_no_trace(modules),
+            ):
                 yield
         finally:
             self._pulse.beat(Phase.REPORTING, step)

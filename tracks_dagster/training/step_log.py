@@ -164,6 +164,11 @@ class StepLog:
         self._progress.judge(step, finite)
         self._launch.journal.write("evaluated", step=step, metrics=finite, **others)
 
+    def judge(self, step: int, found: Mapping[str, float]) -> None:
+        """Take in what an earlier attempt's evaluation of `step` found, for `best`."""
+        if self._launch.ranks.rank == 0:
+            self._progress.judge(step, dict(found))
+
     def write_spent(self) -> None:
         """Write down what was spent after the line of the last step: its save, an evaluation."""
         if self._launch.ranks.rank == 0:

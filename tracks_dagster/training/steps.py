@@ -32,7 +32,10 @@ from tracks_dagster.training.triggers import StopSignal, Triggers
 
 
 class Steps:
-    """The steps from the one after `begun` to `until`. running: the step that the script is in."""
+    """The steps from the one after `begun` to `until`.
+
+    begun: the step that was restored; running: the step that the script is in.
+    """
 
     def __init__(
         self,
@@ -52,7 +55,7 @@ class Steps:
         self.running = 0
         self.drained: Drained | None = None  # what ended the steps before the last
         self._launch = launch
-        self._begun = self._done = begun.step  # the last step reported
+        self.begun = self._done = begun.step  # the last step reported
         self._until = until
         self._stop = stop
         self._farewell = farewell
@@ -93,7 +96,7 @@ class Steps:
 
     def report(self, step: int, loss: float | torch.Tensor, metrics: Mapping[str, Any]) -> None:
         """End a step as `Attempt.report` does."""
-        if step == self._done and self._done > self._begun:
+        if step == self._done and self._done > self.begun:
             raise TrainingError(
                 f"Step {step} was reported twice; call a.report once in each turn of the loop."
             )

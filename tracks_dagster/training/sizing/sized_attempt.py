@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -177,6 +177,9 @@ class SizedAttempt(Attempt):
 
     def evaluated(self, step: int, **metrics: float) -> None:
         """Take in nothing."""
+
+    def evaluate_every(self, steps: int, evaluate: Callable[[], Mapping[str, float]]) -> None:
+        """Evaluate nothing."""
 
     def save_soon(self) -> None:
         """Save nothing."""

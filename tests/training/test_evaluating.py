@@ -14,7 +14,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from tests.training.gangs import TrainingRun
-from tracks_dagster.track.errors import InvalidInput, TrainingError
+from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.training.attempt import Attempt
 from tracks_dagster.training.last_word import Drained
 from tracks_dagster.training.saves import random_state

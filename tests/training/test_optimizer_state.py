@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 from tests.fakes import FakeObjectStore
 from tests.training.checkpoints import read, ref_of, write
+from tests.training.gangs import TrainingRun
 from tracks_dagster.track.errors import CheckpointMismatch, TrainingError
+from tracks_dagster.training.attempt import Attempt
 from tracks_dagster.training.saves.loading import load_into
 from tracks_dagster.training.saves.optimizer_state import parameter_names
 from tracks_dagster.training.saves.trained import Trained
@@ -152,3 +156,65 @@ def test_what_could_not_be_restored_is_not_saved(
     with pytest.raises(TrainingError, match=words):
         write(store, Trained(model=model, optimizer=optimizer, scheduler=scheduler))
     assert store.objects == {}
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_a_group_that_was_added_in_the_loop_is_added_again(tmp_path: Path, momentum: float) -> None:
+    run = TrainingRun(tmp_path, steps=6)
+    optimizers = []
+    for until in (3, 6):
+        with run.joined() as a:
+            model = TwoWeights()
+            optimizer = torch.optim.SGD([model.a], lr=0.1, momentum=momentum)
+            optimizers.append(optimizer)
+            a.register(model=model, optimizer=optimizer)
+            loader = DataLoader(TensorDataset(torch.ones(99)), batch_sampler=a.sampler(99, seed=1))
+            for step, _ in a.steps(loader, until=until):
+                if step == 2:
+                    optimizer.add_param_group({"params": [model.b], "lr": 0.05})
+                optimizer.zero_grad()
+                loss = (model.a * 3 + model.b).square().mean()
+                loss.backward()  # type: ignore[no-untyped-call]
+                optimizer.step()
+                a.report(step, loss=loss)
+    before, after = ([(g["lr"], len(g["params"])) for g in o.param_groups] for o in optimizers)
+    assert before == after == [(0.1, 1), (0.05, 1)]
+    assert len(optimizers[1].state) == (2 if momentum else 0)
+
+
+@pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.Adam])
+def test_a_group_that_is_built_no_more_is_refused_by_name(
+    tmp_path: Path, optimizer: type[torch.optim.Optimizer]
+) -> None:
+    """Without a momentum nothing else of the checkpoint names its parameters."""
+    run = TrainingRun(tmp_path, steps=6)
+
+    def train(a: Attempt, groups: Callable[[TwoWeights], Any], until: int) -> None:
+        model = TwoWeights()
+        built = optimizer(groups(model), lr=0.1)
+        a.register(model=model, optimizer=built)
+        loader = DataLoader(TensorDataset(torch.ones(99)), batch_sampler=a.sampler(99, seed=1))
+        for step, _ in a.steps(loader, until=until):
+            a.report(step, loss=1.0)
+
+    with run.joined() as a:
+        train(a, lambda model: [{"params": [model.a]}, {"params": [model.b]}], 3)
+    says = pytest.raises(CheckpointMismatch, match="has a group of exactly b, which this one lacks")
+    with says, run.joined() as a:
+        train(a, lambda model: [{"params": [model.a]}], 6)
+
+
+def test_empty_groups_come_back_with_their_numbers(store: FakeObjectStore) -> None:
+    model, other = TwoWeights(), TwoWeights()
+    rates = [{"params": [], "lr": 0.1}, {"params": [], "lr": 0.2}]
+    saved = stepped(torch.optim.Adam([{"params": [model.a, model.b]}, *rates]), model)
+    for group in saved.optimizer.param_groups[1:]:
+        group["lr"] /= 2
+    fresh = Trained(
+        model=other,
+        optimizer=torch.optim.Adam(
+            [{"params": [other.a, other.b]}, {"params": []}, {"params": []}]
+        ),
+    )
+    restored(store, saved, fresh)
+    assert [g["lr"] for g in fresh.optimizer.param_groups] == [0.001, 0.05, 0.1]

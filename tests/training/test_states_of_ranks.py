@@ -5,6 +5,8 @@ from __future__ import annotations
 import textwrap
 from pathlib import Path
 
+import pytest
+
 from tests.training.gangs import TrainingRun
 from tracks_dagster.track.bodies import Drill
 
@@ -38,13 +40,17 @@ SCRIPT = """
         model = DistributedDataParallel(torch.nn.Linear(1, 1))
         optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
         level = Level()
-        a.register(model=model, optimizer=optimizer, level=level)
+        scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0)
+        a.register(model=model, optimizer=optimizer, scheduler=scheduler, level=level)
         for step, x in a.steps(Walk(1 + a.rank), until=a.config["steps"]):
             optimizer.zero_grad()
             loss = (model(x) - level.value).square().mean()
             loss.backward()
             optimizer.step()
             level.value = step + (a.rank if a.config["seed"] == 99 else 0)
+            scheduler.step(step * a.rank if a.config["seed"] == 98 else 1.0)
+            if a.config["seed"] == 97:
+                optimizer.param_groups[0]["weight_decay"] = 0.1 * a.rank
             a.report(step, loss=loss)
 """
 
@@ -78,10 +84,15 @@ def test_every_rank_continues_from_its_own_state(tmp_path: Path) -> None:
     assert "The loader of step 8 was saved by 2 ranks and this attempt has 1:" in word.message
 
 
-def test_a_state_of_all_ranks_that_differs_ends_the_attempt_by_name(tmp_path: Path) -> None:
-    run = run_of(tmp_path / "broken", seed=99)
+@pytest.mark.parametrize(
+    ("seed", "name"), [(99, "level"), (98, "scheduler"), (97, "optimizer")], ids=str
+)
+def test_a_state_of_all_ranks_that_differs_ends_the_attempt_by_name(
+    tmp_path: Path, seed: int, name: str
+) -> None:
+    run = run_of(tmp_path / "broken", seed=seed)
     assert set(run.train().exit_codes) == {1}
     assert run.state.checkpoints == ()
     words = {word.message for word in run.last_words(1)}
     assert words
-    assert all("The level of rank 1 is not that of rank 0" in word for word in words), words
+    assert all(f"The {name} of rank 1 is not that of rank 0" in word for word in words), words

@@ -23,7 +23,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -64,6 +64,7 @@ from tracks_dagster.training.saves.saving import Saver
 from tracks_dagster.training.saves.staging import Arena
 from tracks_dagster.training.saves.tensors import TensorStager
 from tracks_dagster.training.saves.trained import LOADER, Stateful, Trained
+from tracks_dagster.training.saves.unregistered import UnregisteredOptimizers
 from tracks_dagster.training.signals.own_time import OwnTime
 from tracks_dagster.training.starting import begin, rescale
 from tracks_dagster.training.step_log import Best, StepLog
@@ -176,6 +177,7 @@ class Attempt:
         self._steps: Steps | None = None
         self._folders: FolderSteps | None = None
         self._evaluations: Evaluations | None = None
+        self._unregistered: UnregisteredOptimizers | None = None
 
     @property
     def config(self) -> Mapping[str, Json]:
@@ -334,6 +336,9 @@ class Attempt:
             raise TrainingError(
                 f"Step {step} was reported before a.folder(), or the loop over a.steps(…), began."
             )
+        if self._unregistered is not None:
+            self._unregistered.check()
+            self._unregistered.step = step + 1
         self._running.report(step, loss, metrics)
         if self._evaluations is not None and self._evaluations.is_due(step):
             self._evaluate(step)
@@ -493,8 +498,10 @@ class Attempt:
         step = self._running_step
         self._pulse.beat(Phase.EVALUATING, step)
         modules = self._trained.modules.values() if self._trained else ()
+        watch = self._unregistered
         try:
             with (
+                watch.away() if watch else nullcontext(),
                 self._log.time.evaluating(),
                 self._log.own.paused(),
                 leaving_no_trace(modules),
@@ -524,6 +531,8 @@ class Attempt:
                 self._running.saver.close(rank_is_lost=rank_is_lost)
             self._log.settle()
             self._log.close()
+            if self._unregistered is not None:
+                self._unregistered.close()
 
     @contextmanager
     def observed(self) -> Iterator[None]:
@@ -565,6 +574,7 @@ class Attempt:
         )
         if begun.progress is not None:
             self._log.restore(begun.progress)
+        self._unregistered = UnregisteredOptimizers(trained)
         return Steps(
             self._launch,
             begun,

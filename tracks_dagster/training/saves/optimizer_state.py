@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -67,12 +67,19 @@ def named_state(optimizer: Optimizer, parameters: Parameters) -> dict[str, Any]:
 
 
 def restore_optimizer(
-    optimizer: Optimizer, parameters: Parameters, state: Mapping[str, Any]
+    optimizer: Optimizer,
+    parameters: Parameters,
+    state: Mapping[str, Any],
+    *,
+    built: Collection[str] | None = None,
 ) -> None:
     """Put what `named_state` returned into an optimizer of the same groups, in any order, to the bit.
 
-    Raises CheckpointMismatch when no group has the names of a saved one.
+    built: the keys of the groups that the saved optimizer was built with; others were added in the
+    loop, and are added here. None: not known. Raises CheckpointMismatch when a group has the names of
+    no saved one, and when a saved one is lacking.
     """
+    _add_groups(optimizer, parameters, state["param_groups"], built)
     names = parameter_names(optimizer, parameters)
     indices = {name: index for index, name in enumerate(names)}
     unknown = sorted(set(state["state"]) - set(indices))
@@ -81,21 +88,56 @@ def restore_optimizer(
             f"The optimizer of the checkpoint has state of {_format_names(unknown)}, which "
             "this one does not train."
         )
-    saved = {frozenset(group["params"]): group for group in state["param_groups"]}
+    saved = _by_key(state["param_groups"])
     groups = []
-    for group in optimizer.state_dict()["param_groups"]:
-        members = [names[index] for index in group["params"]]
-        if frozenset(members) not in saved:
+    for index, group in enumerate(optimizer.state_dict()["param_groups"]):
+        members = [names[each] for each in group["params"]]
+        key = group_key(members, index)
+        if key not in saved:
             raise CheckpointMismatch(
                 f"The optimizer of the checkpoint has no group of exactly {_format_names(members)}; "
                 "group the parameters as when it was saved."
             )
-        groups.append({**saved[frozenset(members)], "params": group["params"]})
+        groups.append({**saved[key], "params": group["params"]})
     values = {indices[name]: each for name, each in state["state"].items()}
     optimizer.load_state_dict({**state, "state": values, "param_groups": groups})
     own = _parameters(optimizer)
     for index, each in values.items():
         optimizer.state[own[index]] = _exact(optimizer.state[own[index]], each)
+
+
+def _add_groups(
+    optimizer: Optimizer,
+    parameters: Parameters,
+    saved: Sequence[Mapping[str, Any]],
+    built: Collection[str] | None,
+) -> None:
+    """Add the groups that were added in the loop, whose `add_param_group` is not run again."""
+    names = parameter_names(optimizer, parameters)
+    members = iter(names)
+    own = {
+        group_key([next(members) for _ in group["params"]], index)
+        for index, group in enumerate(optimizer.param_groups)
+    }
+    for key, group in _by_key(saved).items():
+        if key in own or set(group["params"]) & set(names):
+            continue  # one that is cut otherwise is named when its own group is looked for
+        if built is None or key in built or not set(group["params"]) <= set(parameters):
+            what = _format_names(group["params"]) if group["params"] else "no parameters"
+            raise CheckpointMismatch(
+                f"The optimizer of the checkpoint has a group of exactly {what}, which this one "
+                "lacks; group the parameters as when it was saved."
+            )
+        tensors = [parameters[name] for name in group["params"]]
+        numbers = {k: v for k, v in group.items() if k not in ("params", "param_names")}
+        named = group.get("param_names")
+        optimizer.add_param_group(
+            {"params": list(zip(named, tensors, strict=True)) if named else tensors, **numbers}
+        )
+
+
+def _by_key(groups: Sequence[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+    return {group_key(group["params"], index): group for index, group in enumerate(groups)}
 
 
 def _exact(loaded: Any, saved: Any) -> Any:

@@ -146,8 +146,10 @@ def put_back(trained: Trained, manifest: Manifest, tensors: Tensors) -> None:
         put_module_back(module, tensors, member=member)
     with _fitting("optimizer, scheduler or scaler", manifest.step):
         parameters = trained.parameters
+        built = manifest.members["progress"].values.get("built")
         for name, optimizer in trained.optimizers.items():
-            restore_optimizer(optimizer, parameters, values[name])
+            keys = put_together(built["optimizers"][name], {}).keys() if built else None
+            restore_optimizer(optimizer, parameters, values[name], built=keys)
         if trained.scheduler is not None:
             trained.scheduler.load_state_dict(values["scheduler"])
         if trained.scaler is not None:

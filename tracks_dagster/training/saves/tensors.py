@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from torch.distributed.checkpoint.metadata import Metadata
 from torch.distributed.checkpoint.storage import WriteResult
@@ -72,13 +72,14 @@ class TensorStager:
         )
         rng = random_state.capture()
         staged = writer.stage(planned.plan, planned.planner)
-        shared = {name: state.values[name] for name in self._trained.states}
-        part = TensorPart(
-            rng=rng,
-            own=state.own,
-            shared_sha256={n: sha256_hex(canonical_json(v)) for n, v in shared.items()},
+        shared = (*self._trained.states, *self._trained.optimizers, "scheduler", "scaler")
+        save = TensorSave(
+            writer,
+            staged,
+            planned.metadata,
+            TensorPart(rng=rng, own=state.own),
+            shared={n: state.values[n] for n in shared if self._launch.ranks.world_size > 1},
         )
-        save = TensorSave(writer, staged, planned.metadata, part)
         return StagedSave(writer=save, total_bytes=planned.total_bytes)
 
 
@@ -92,7 +93,7 @@ class TensorPart:
 
     rng: Json
     own: Mapping[str, Json]
-    shared_sha256: Mapping[str, str]
+    shared_sha256: Mapping[str, str] = field(default_factory=dict)
     results: Sequence[WriteResult] = ()
 
 
@@ -105,7 +106,10 @@ class TensorSave:
         staged: Staged,
         metadata: Metadata,
         part: TensorPart,
+        *,
+        shared: Mapping[str, Json],
     ) -> None:
+        self._shared = shared
         self._writer = writer
         self._staged = staged
         self._metadata = metadata
@@ -128,7 +132,9 @@ class TensorSave:
 
     def store(self) -> TensorPart:
         """Store this rank's tensors. Raises StoreError and NonFinite."""
-        return replace(self._part, results=self._writer.store(self._staged))
+        digests = {n: sha256_hex(canonical_json(values)) for n, values in self._shared.items()}
+        results = self._writer.store(self._staged)
+        return replace(self._part, results=results, shared_sha256=digests)
 
     def encode(self, part: TensorPart) -> Json:
         """Return a part as JSON."""
@@ -159,5 +165,14 @@ def _check_alike(parts: Sequence[TensorPart]) -> None:
             if part.shared_sha256.get(name) != sha256:
                 raise TrainingError(
                     f"The {name} of rank {rank} is not that of rank 0, and one is saved for all ranks; "
-                    f"register it as a.register(…, per_rank={{'{name}': …}})."
+                    f"{_cure(name)}"
                 )
+
+
+def _cure(name: str) -> str:
+    if name in ("scheduler", "scaler") or name.startswith("optimizer"):
+        return (
+            "its numbers have to be equal on all ranks: step a schedule that follows a metric with the "
+            "mean over the ranks, and set rates alike."
+        )
+    return f"register it as a.register(…, per_rank={{'{name}': …}})."

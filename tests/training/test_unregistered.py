@@ -1,0 +1,113 @@
+"""What steps in the loop and is registered nowhere is named; what has nothing to resume is let be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.optim import SGD, Adam, Optimizer
+from torch.utils.data import DataLoader, TensorDataset
+
+from tests.training.gangs import TrainingRun
+from tracks_dagster.track.errors import TrainingError
+from tracks_dagster.training.attempt import Attempt
+
+Step = Callable[[int], None]
+
+
+def loop(
+    a: Attempt, model: nn.Module, optimizer: Optimizer, step_it: Step, **named: Optimizer
+) -> int:
+    a.register(model=model, optimizer=optimizer, **named)
+    loader = DataLoader(TensorDataset(torch.ones(100, 1)), batch_sampler=a.sampler(100, seed=5))
+    done = 0
+    for step, (batch,) in a.steps(loader, until=6):
+        model.zero_grad()
+        loss = model(batch).square().mean()
+        loss.backward()
+        step_it(step)
+        a.report(step, loss=loss)
+        done = step
+    return done
+
+
+class Sharp(Optimizer):
+    """Wraps another optimizer, whose state is not in its own."""
+
+    def __init__(self, inner: Optimizer) -> None:
+        self.inner = inner
+        super().__init__(inner.param_groups, {})
+        self.param_groups = inner.param_groups
+
+    def step(self, closure: object = None) -> None:  # type: ignore[override]
+        self.inner.step()
+
+
+def test_a_second_optimizer_made_in_the_loop_is_named(tmp_path: Path) -> None:
+    run = TrainingRun(tmp_path, steps=6)
+    with run.joined() as a:
+        model = nn.Linear(1, 1)
+        first, later = Adam(model.parameters()), SGD(model.parameters(), lr=0.1, momentum=0.9)
+        says = pytest.raises(TrainingError, match=r"SGD of 2 parameters\) has stepped since step 3")
+        with says:
+            loop(a, model, first, lambda step: (first if step < 3 else later).step())
+    assert [c.ref.step for c in run.state.checkpoints] == []
+
+
+def test_a_wrapped_optimizer_is_named_and_registered_is_right(tmp_path: Path) -> None:
+    model = nn.Linear(1, 1)
+    sharp = Sharp(Adam(model.parameters()))
+    run = TrainingRun(tmp_path / "outer", steps=6)
+    with run.joined() as a, pytest.raises(TrainingError, match=r"Adam .* is not registered"):
+        loop(a, model, sharp, lambda step: sharp.step())
+    run = TrainingRun(tmp_path / "both", steps=6)
+    with run.joined() as a:
+        assert loop(a, model, sharp, lambda step: sharp.step(), inner=sharp.inner) == 6
+
+
+def test_what_lives_for_one_step_has_no_state_or_only_evaluates_is_let_be(tmp_path: Path) -> None:
+    run = TrainingRun(tmp_path, steps=6)
+    with run.joined() as a:
+        model = nn.Linear(1, 1)
+        optimizer, plain = Adam(model.parameters()), SGD(model.parameters(), lr=0.0)
+        probe = Adam(model.parameters(), lr=0.0)
+
+        def step_it(step: int) -> None:
+            optimizer.step()
+            plain.step()
+            inner = Adam(model.parameters(), lr=0.0)
+            inner.step()
+            with a.evaluating():
+                probe.step()
+
+        assert loop(a, model, optimizer, step_it) == 6
+
+
+def test_one_without_a_state_whose_rate_changes_is_named(tmp_path: Path) -> None:
+    run = TrainingRun(tmp_path, steps=6)
+    with run.joined() as a:
+        model = nn.Linear(1, 1)
+        optimizer, plain = Adam(model.parameters()), SGD(model.parameters(), lr=0.1)
+
+        def step_it(step: int) -> None:
+            optimizer.step()
+            plain.step()
+            plain.param_groups[0]["lr"] = 0.1 / step
+
+        with pytest.raises(TrainingError, match="SGD"):
+            loop(a, model, optimizer, step_it)
+
+
+def test_no_hook_is_left_behind(tmp_path: Path) -> None:
+    from torch.optim.optimizer import _global_optimizer_post_hooks
+
+    before = len(_global_optimizer_post_hooks)
+    run = TrainingRun(tmp_path, steps=6)
+    with run.joined() as a:
+        model = nn.Linear(1, 1)
+        optimizer = Adam(model.parameters())
+        loop(a, model, optimizer, lambda step: optimizer.step())
+    assert len(_global_optimizer_post_hooks) == before

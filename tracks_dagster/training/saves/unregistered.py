@@ -1,0 +1,101 @@
+"""Optimizers that step in the loop and are registered nowhere: no checkpoint would have their state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.utils.hooks import RemovableHandle
+
+from tracks_dagster.track.errors import TrainingError
+from tracks_dagster.training.saves.leaves import numbers
+from tracks_dagster.training.saves.state_dict import collect
+from tracks_dagster.training.saves.trained import Trained
+
+
+@dataclass(slots=True)
+class _Seen:
+    """first_step: in which it was seen; groups: its numbers then; is_again: seen in a later step."""
+
+    first_step: int
+    groups: list[dict[str, Any]]
+    is_again: bool = False
+
+
+class UnregisteredOptimizers:
+    """Watches every optimizer of the process, by torch's own hook.
+
+    One that lives for a single step, as of an inner loop, has nothing to resume.
+    """
+
+    def __init__(self, trained: Trained) -> None:
+        self.step = 0
+        self._trained = trained
+        self._known = {id(each) for each in trained.optimizers.values()}
+        self._seen: WeakKeyDictionary[Optimizer, _Seen] = WeakKeyDictionary()
+        self._is_away = False
+        self._handle: RemovableHandle | None = register_optimizer_step_post_hook(self._stepped)
+
+    def close(self) -> None:
+        """Take the hook away."""
+        if self._handle is not None:
+            self._handle.remove()
+            self._handle = None
+
+    @contextmanager
+    def away(self) -> Iterator[None]:
+        """Watch nothing meanwhile: an evaluation may train what it likes."""
+        self._is_away, before = True, self._is_away
+        try:
+            yield
+        finally:
+            self._is_away = before
+
+    def check(self) -> None:
+        """Raise TrainingError naming one whose state, or changing numbers, a resume would lose."""
+        for optimizer, seen in list(self._seen.items()):
+            if seen.is_again and self._is_lost(optimizer, seen):
+                count = sum(len(group["params"]) for group in optimizer.param_groups)
+                raise TrainingError(
+                    f"An optimizer ({type(optimizer).__name__} of {count} parameters) has stepped "
+                    f"since step {seen.first_step} and is not registered: no checkpoint would have its "
+                    "state. Register it as well, before the loop: a.register(…, NAME=optimizer). One "
+                    "that another one wraps is an attribute of that."
+                )
+
+    def _stepped(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if id(optimizer) in self._known or self._is_away or torch.compiler.is_compiling():
+            return
+        seen = self._seen.get(optimizer)
+        if seen is None:
+            groups = [numbers(group) for group in optimizer.param_groups]
+            self._seen[optimizer] = _Seen(self.step, groups)
+        elif self.step > seen.first_step:
+            seen.is_again = True
+
+    def _is_lost(self, optimizer: Optimizer, seen: _Seen) -> bool:
+        saved = {id(tensor) for tensor in collect(self._trained).tensors.values()}
+        own = [each for state in optimizer.state.values() for each in _tensors(state)]
+        if own:
+            return any(id(each) not in saved for each in own)
+        registered = [g for each in self._trained.optimizers.values() for g in each.param_groups]
+        if all(any(group is each for each in registered) for group in optimizer.param_groups):
+            return False
+        return [numbers(group) for group in optimizer.param_groups] != seen.groups
+
+
+def _tensors(state: Any) -> Iterator[torch.Tensor]:
+    if isinstance(state, torch.Tensor):
+        yield state
+    elif isinstance(state, dict):
+        for each in state.values():
+            yield from _tensors(each)
+    elif isinstance(state, list | tuple):
+        for each in state:
+            yield from _tensors(each)

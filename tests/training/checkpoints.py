@@ -59,7 +59,7 @@ def write(
     """Write a checkpoint; its bytes are durable and `written` is set when this returns."""
     what = replace(moment(step, run_id=run_id), attempt_id=attempt_id, launch_id=launch_id)
     state = state_dict.collect(trained)
-    what = replace(what, values=state.values)
+    what = replace(what, values=state.values, kinds=trained.kinds)
     return write_tensors(store, state.tensors, what, known=known, arena=arena)
 
 

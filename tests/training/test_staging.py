@@ -52,13 +52,13 @@ def test_one_element_that_is_not_finite_is_found(
 ) -> None:
     monkeypatch.setattr(storage_writer, "FINITE_PIECE", 7)
     tensor = torch.full((5, 5), 3.0).to(dtype)
-    assert storage_writer._is_finite(tensor)
+    assert storage_writer.is_finite(tensor)
     tensor[3, 2] = bad
-    assert not storage_writer._is_finite(tensor)
+    assert not storage_writer.is_finite(tensor)
 
 
 def test_a_sum_that_overflows_is_no_finding() -> None:
-    assert storage_writer._is_finite(torch.full((4,), 1e308, dtype=torch.float64))
+    assert storage_writer.is_finite(torch.full((4,), 1e308, dtype=torch.float64))
 
 
 def test_a_block_of_more_than_twice_what_a_save_needs_is_let_go() -> None:

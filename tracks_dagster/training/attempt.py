@@ -59,12 +59,12 @@ from tracks_dagster.training.last_word import is_of_lost_rank
 from tracks_dagster.training.launch import Launch
 from tracks_dagster.training.pulse import Pulse
 from tracks_dagster.training.sampling import Batch, BatchSampler, split
-from tracks_dagster.training.saves.optimizer_state import parameter_names
 from tracks_dagster.training.saves.saving import Saver
 from tracks_dagster.training.saves.staging import Arena
+from tracks_dagster.training.saves.state_dict import check_state
+from tracks_dagster.training.saves.state_watch import StateWatch
 from tracks_dagster.training.saves.tensors import TensorStager
 from tracks_dagster.training.saves.trained import LOADER, Stateful, Trained
-from tracks_dagster.training.saves.unregistered import UnregisteredOptimizers
 from tracks_dagster.training.signals.own_time import OwnTime
 from tracks_dagster.training.starting import begin, rescale
 from tracks_dagster.training.step_log import Best, StepLog
@@ -173,11 +173,11 @@ class Attempt:
         self._log = StepLog(launch, self._pulse, own)
         self._trained: Trained | None = None
         self._rehearse: Callable[[], object] | None = None
-        self._sampler: BatchSampler | None = None
+        self._samplers: list[BatchSampler] = []
         self._steps: Steps | None = None
         self._folders: FolderSteps | None = None
         self._evaluations: Evaluations | None = None
-        self._unregistered: UnregisteredOptimizers | None = None
+        self._watch: StateWatch | None = None
 
     @property
     def config(self) -> Mapping[str, Json]:
@@ -266,7 +266,8 @@ class Attempt:
         or more ranks. It is called once, and what it did is undone. named: further modules,
         optimizers, and whatever has state_dict and load_state_dict, each the same on all ranks;
         per_rank: states of which every rank has its own. Raises TrainingError for an optimizer that
-        trains what is in no registered module, and for lists and other types.
+        trains what is in no registered module, for what cannot be saved and restored, by its name, and
+        for lists and other types.
         """
         if self._folders is not None:
             raise TrainingError("a.register(…) came after a.folder(); a script uses one of them.")
@@ -278,8 +279,7 @@ class Attempt:
             named=named,
             per_rank=per_rank or {},
         )
-        for each in self._trained.optimizers.values():
-            parameter_names(each, self._trained.parameters)
+        check_state(self._trained, has_trained=False)
         self._rehearse = rehearse
         self._drills.arm(model)
         for part in (model, *named.values()):
@@ -293,9 +293,15 @@ class Attempt:
         """Return the `batch_sampler` for the loader: this rank's share of every step, in order.
 
         global_batch: samples of a step over all ranks; without it the config's. What a rollback
-        put into the config's skip_windows is left out.
+        put into the config's skip_windows is left out. Called again, it gives an order for a loader
+        beside that of `steps`, of which each step takes one batch. Raises TrainingError once the
+        steps began.
         """
-        self._sampler = BatchSampler(
+        if self._steps is not None:
+            raise TrainingError(
+                "Call a.sampler(…) before a.steps(…): its position is restored there."
+            )
+        sampler = BatchSampler(
             dataset_length,
             seed=seed,
             global_batch=global_batch or self._size(GLOBAL_BATCH),
@@ -304,7 +310,8 @@ class Attempt:
             skip_windows=self.config.get(SKIP_WINDOWS),
             order=self._launch.declared.sample_order,
         )
-        return self._sampler
+        self._samplers.append(sampler)
+        return sampler
 
     def split(self, batch: Batch) -> Iterator[Batch]:
         """Yield this rank's share in micro-batches of the config's size, on this rank's device."""
@@ -336,9 +343,8 @@ class Attempt:
             raise TrainingError(
                 f"Step {step} was reported before a.folder(), or the loop over a.steps(…), began."
             )
-        if self._unregistered is not None:
-            self._unregistered.check()
-            self._unregistered.step = step + 1
+        if self._watch is not None:
+            self._watch.check(step)
         self._running.report(step, loss, metrics)
         if self._evaluations is not None and self._evaluations.is_due(step):
             self._evaluate(step)
@@ -498,10 +504,9 @@ class Attempt:
         step = self._running_step
         self._pulse.beat(Phase.EVALUATING, step)
         modules = self._trained.modules.values() if self._trained else ()
-        watch = self._unregistered
         try:
             with (
-                watch.away() if watch else nullcontext(),
+                self._watch.away() if self._watch else nullcontext(),
                 self._log.time.evaluating(),
                 self._log.own.paused(),
                 leaving_no_trace(modules),
@@ -531,8 +536,8 @@ class Attempt:
                 self._running.saver.close(rank_is_lost=rank_is_lost)
             self._log.settle()
             self._log.close()
-            if self._unregistered is not None:
-                self._unregistered.close()
+            if self._watch is not None:
+                self._watch.close()
 
     @contextmanager
     def observed(self) -> Iterator[None]:
@@ -559,7 +564,7 @@ class Attempt:
             raise TrainingError("Call a.register(…) before a.steps(…).")
         if self._steps is not None:
             raise TrainingError("a.steps(…) begins an attempt, once; continue in the same loop.")
-        if self._sampler is None:
+        if not self._samplers:
             self._check_windows()
         self._pulse.beat(Phase.RESTORING, 0)
         arena = Arena(self.device)
@@ -574,7 +579,7 @@ class Attempt:
         )
         if begun.progress is not None:
             self._log.restore(begun.progress)
-        self._unregistered = UnregisteredOptimizers(trained)
+        self._watch = StateWatch(trained, step=begun.step + 1)
         return Steps(
             self._launch,
             begun,
@@ -605,11 +610,12 @@ class Attempt:
 
     def _fed(self, trained: Trained, loader: Iterable[Batch] | None) -> tuple[Trained, Feed]:
         """Return where the batches come from, and what is trained with the state of that."""
-        state = None if self._sampler is not None else state_of(trained, loader)
+        registered = state_of(trained, loader)
+        state = None if self._samplers else registered
         if state == LOADER and LOADER not in {*trained.named, *trained.per_rank}:
             own = {**trained.per_rank, LOADER: cast(Stateful, loader)}
             trained = replace(trained, per_rank=own)
-        return trained, Feed(loader, self._sampler, state=state)
+        return trained, Feed(loader, self._samplers, state=state)
 
     @property
     def _running(self) -> Steps | FolderSteps | None:

@@ -7,7 +7,7 @@ order of its own; it continues where it was only as far as it has a state that a
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tracks_dagster.track.errors import CheckpointMismatch, TrainingError
@@ -17,21 +17,27 @@ from tracks_dagster.training.sampling import Batch, BatchSampler
 from tracks_dagster.training.saves.trained import LOADER, Stateful, Trained
 
 OWN_ORDER = "own"  # in a checkpoint's `data`: the order of samples is the script's
+BESIDE = "beside"  # there: the positions of further samplers, in the order in which they were made
 NOTHING: Any = object()  # what `next` gives behind the last batch; a loader may yield None
+PARTS_DEEP_MAX = 4  # of samplers and data sets that wrap one another
 STATE_CHARS_MAX = 200  # of what a loader's state says, on a commit
 
 
 class Feed:
-    """One attempt's batches. loader: None where the script fetches its own; sampler: None where the
-    order is not ours; state: the name that the loader's state is registered by, or None.
+    """One attempt's batches. loader: None where the script fetches its own; samplers: those of ours,
+    none where the order is not ours; state: the name that the loader's state is registered by, or None.
+
+    The sampler of `loader` gives the order; others go on beside it, a batch in each step.
     """
 
     def __init__(
-        self, loader: Iterable[Batch] | None, sampler: BatchSampler | None, *, state: str | None
+        self, loader: Iterable[Batch] | None, samplers: Sequence[BatchSampler], *, state: str | None
     ) -> None:
         self._fetches_itself = loader is None
         self._loader = itertools.repeat(None) if loader is None else loader
-        self._sampler = sampler
+        own = [each for each in samplers if each is getattr(loader, "batch_sampler", None)]
+        self._sampler = next(iter((*own, *samplers)), None)
+        self._beside = [each for each in samplers if each is not self._sampler]
         self._state = state
         self._batches: Iterator[Batch] = iter(())
         self._passes = 0  # over a finite loader whose order is not ours
@@ -56,20 +62,33 @@ class Feed:
             )
         if self._sampler is None:
             self._passes = saved["epoch"] or 0
-        else:
-            self._sampler.go_on_at(saved)
+            return
+        self._sampler.go_on_at(saved)
+        beside = saved.get(BESIDE, [])
+        if len(beside) != len(self._beside):
+            raise CheckpointMismatch(
+                f"Step {step} was saved with {1 + len(beside)} orders of a.sampler, and this attempt "
+                f"has {1 + len(self._beside)}; call a.sampler as often as when the run began."
+            )
+        for each, position in zip(self._beside, beside, strict=True):
+            each.go_on_at(position)
 
     def begin(self, *, after: int, until: int) -> None:
         """Let the next batch be the one of step `after` + 1. Forks the loader's workers."""
-        if self._sampler is not None:
-            self._sampler.resume_after(after, until=until)
+        for each in (self._sampler, *self._beside):
+            if each is not None:
+                each.resume_after(after, until=until)
+        for each in self._beside:
+            each.keep_pace(after + 1)
         self._batches = self._pass()
 
-    def next(self) -> Batch:
-        """Return the next step's batch, or NOTHING behind the last.
+    def next(self, step: int) -> Batch:
+        """Return the batch of `step`, which is the next one, or NOTHING behind the last.
 
         A loader in an order of its own that ends is gone through again.
         """
+        for each in self._beside:
+            each.keep_pace(step)
         batch = next(self._batches, NOTHING)
         if batch is NOTHING and self._sampler is None and not isinstance(self._loader, Iterator):
             self._passes += 1
@@ -80,7 +99,9 @@ class Feed:
     def position(self, step: int) -> dict[str, Json]:
         """Return all that the samples after `step` depend on; a checkpoint keeps it."""
         if self._sampler is not None:
-            return self._sampler.position(step)
+            position = self._sampler.position(step)
+            beside = [each.position(step) for each in self._beside]
+            return {**position, BESIDE: beside} if beside else position
         return {
             "order": OWN_ORDER,
             "cursor": None,
@@ -90,7 +111,7 @@ class Feed:
 
     def check_position(self, saved: Mapping[str, Json], *, step: int) -> None:
         """Raise CheckpointMismatch when our order continues elsewhere than the checkpoint's."""
-        ours = None if self._sampler is None else self._sampler.position(step)
+        ours = None if self._sampler is None else self.position(step)
         if ours is not None and ours != saved:
             raise CheckpointMismatch(
                 f"Step {step} was saved at {saved} and this attempt would continue at {ours}: "
@@ -122,21 +143,43 @@ class Feed:
 def state_of(trained: Trained, loader: object) -> str | None:
     """Return the name that a loader's state is registered by, LOADER where it is not yet, or None.
 
-    Raises TrainingError for a registered data set that the loader's workers read copies of.
+    Raises TrainingError for a registered part of a loader whose workers fetch ahead: a data set, of
+    which each has a copy, or a sampler, which is asked before its samples are used.
     """
-    dataset = getattr(loader, "dataset", None)
+    found = None
+    parts = _parts_of(loader)
     for name, each in {**trained.named, **trained.per_rank}.items():
         if each is loader:
             return name
-        if each is dataset and not isinstance(loader, Stateful):
-            if workers := getattr(loader, "num_workers", 0):
-                raise TrainingError(
-                    f"{name} is read by {workers} loader workers, each with a copy of its own, and "
-                    "its state here never moves. Use num_workers=0, or a loader with a state, such "
-                    "as torchdata's StatefulDataLoader."
-                )
-            return name
-    return LOADER if isinstance(loader, Stateful) else None
+        kind = next((kind for kind, part in parts if part is each), None)
+        if kind is None or isinstance(loader, Stateful):
+            continue
+        if workers := getattr(loader, "num_workers", 0) or getattr(loader, "_num_workers", 0):
+            why = (
+                f"is read by {workers} loader workers, each with a copy of its own, and its state here "
+                "never moves"
+                if kind == "dataset"
+                else f"is asked ahead by {workers} loader workers, so its state is that of later steps"
+            )
+            raise TrainingError(
+                f"{name} {why}. Use num_workers=0, or a loader with a state, such as torchdata's "
+                "StatefulDataLoader."
+            )
+        found = name
+    return found or (LOADER if isinstance(loader, Stateful) else None)
+
+
+def _parts_of(loader: object) -> list[tuple[str, object]]:
+    """Return what a loader, or its iterator, takes its samples from, each with what it is."""
+    found: list[tuple[str, object]] = []
+    for name in ("dataset", "_dataset", "sampler", "batch_sampler", "_index_sampler"):
+        part, kind = getattr(loader, name, None), name.strip("_")
+        for _ in range(PARTS_DEEP_MAX):
+            if part is None:
+                break
+            found.append(("dataset" if kind == "dataset" else "sampler", part))
+            part = getattr(part, "dataset" if kind == "dataset" else "sampler", None)
+    return found
 
 
 def describe_state(values: Json) -> str:

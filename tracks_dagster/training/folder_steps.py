@@ -78,7 +78,7 @@ class FolderSteps:
         self._pulse = pulse
         self._log = log
         self._is_parent = is_parent
-        self._feed = Feed(None, None, state=None)  # the script fetches its batches itself
+        self._feed = Feed(None, (), state=None)  # the script fetches its batches itself
         self.drained: Drained | None = None  # what ended the steps before the last
         found = find_checkpoint(launch, _Fetching(launch).fetch)
         known = KnownChunks()

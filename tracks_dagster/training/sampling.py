@@ -56,7 +56,9 @@ class SampleIndex(int):
 class BatchSampler:
     """The `batch_sampler` of a DataLoader: each item is one rank's share of one step.
 
-    Iterating begins after the step that `resume_after` was last given and goes on to `until`.
+    Iterating begins after the step that `resume_after` was last given and goes on to `until`. Of one
+    beside the loop's own (`keep_pace`), an iterator begins with the running step, and gives one batch
+    in each step from there on.
     """
 
     def __init__(
@@ -89,7 +91,8 @@ class BatchSampler:
         self._share = global_batch // world_size
         self._rank = rank
         self._after_step = 0
-        self._until = 0
+        self._until: int | None = None  # not begun
+        self._running: int | None = None  # of one beside the loop's own: the step that runs
         self._order = find_order(order)
         # Two epochs: near a boundary the loader reads ahead in the next one.
         self._sorted = lru_cache(maxsize=2)(partial(sorted_permutation, dataset_length, seed=seed))
@@ -105,19 +108,50 @@ class BatchSampler:
         self._after_step = step
         self._until = until
 
+    def keep_pace(self, step: int) -> None:
+        """Say that `step` runs; of one whose loader the loop does not go through."""
+        self._running = step
+
     def __len__(self) -> int:
         """Return how many steps an iteration yields."""
-        return max(0, self._until - self._after_step)
+        return max(0, (self._until or 0) - self._after_step)
 
     def __iter__(self) -> Iterator[list[SampleIndex]]:
-        """Yield this rank's samples of each step, in order."""
-        for step in range(self._after_step + 1, self._until + 1):
+        """Yield this rank's samples of each step, in order.
+
+        Raises TrainingError before `a.steps` has begun, and, where the loop does not go through it,
+        when it is asked for another number of batches than one in each step.
+        """
+        if self._until is None:
+            raise TrainingError(
+                "A loader over a.sampler(…) was asked for a batch before a.steps(…) began: where it "
+                "has to begin is not known yet. Make its iterator inside the loop."
+            )
+        began = asked = self._running
+        for step in range(max(self._after_step + 1, began or 0), self._until + 1):
+            asked = self._checked_pace(began, asked)
             first = self._first(step) + self._rank * self._share
             indices = self._at(first, self._share)
             yield [
                 SampleIndex(index, (first + place) // self.dataset_length)
                 for place, index in enumerate(indices.tolist())
             ]
+
+    def _checked_pace(self, began: int | None, asked: int | None) -> int | None:
+        """Return the running step; raise TrainingError where an iterator skips one, or asks twice.
+
+        began, asked: the step in which it was made, and was asked last. In the first one workers fetch
+        ahead.
+        """
+        running = self._running
+        if running is None or asked is None or running in (began, asked + 1):
+            return running
+        how = "twice in" if running == asked else f"in step {asked} and not again before"
+        raise TrainingError(
+            f"A loader over a.sampler(…) beside that of a.steps(…) was asked {how} step {running}; "
+            "what it gives follows from the number of the step. Take one batch in each step, make its "
+            "iterator anew in a step that needs it, or register a loader with a state of its own."
+        )
 
     def cursor(self, step: int) -> int:
         """Return how much of the stream all ranks have consumed or passed over when `step` is done.

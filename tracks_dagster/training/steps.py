@@ -76,7 +76,7 @@ class Steps:
             self.running = step
             self._log.data_asked(step)
             self._drills.fetch(step)
-            batch = self._feed.next()
+            batch = self._feed.next(step)
             if batch is NOTHING:
                 raise TrainingError(
                     f"The loader ended before step {step} of {self._until}; build it over "

@@ -34,7 +34,7 @@ from tracks_dagster.training.saves.leaves import (
 from tracks_dagster.training.saves.optimizer_state import group_key, parameter_names
 from tracks_dagster.training.saves.plain_state import put_together
 from tracks_dagster.training.saves.replaying import Replayed, detached, replay
-from tracks_dagster.training.saves.trained import Trained
+from tracks_dagster.training.saves.trained import Trained, named_parameters
 
 FACTORS_AT = (*range(8), *(2**power + odd for power in range(3, 24) for odd in (0, 1)))
 RATES = ("lr", "initial_lr", "max_lr", "min_lr")  # what a group holds in the unit of its rate
@@ -79,7 +79,7 @@ def take_built(trained: Trained) -> Built:
 def frozen_names(trained: Trained) -> dict[str, list[str]]:
     """Return the parameters of each module that are not trained, by name."""
     return {
-        member: sorted(name for name, each in module.named_parameters() if not each.requires_grad)
+        member: sorted(name for name, each in named_parameters(module) if not each.requires_grad)
         for member, module in trained.modules.items()
     }
 
@@ -163,7 +163,7 @@ def apply_changes(trained: Trained, changes: Changes) -> None:
         trained.scaler.load_state_dict(with_leaves(state, _of_scaler(then, now)))
     for member, names in changes.frozen.items():
         frozen = set(names)
-        for name, parameter in trained.modules[member].named_parameters():
+        for name, parameter in named_parameters(trained.modules[member]):
             if parameter.requires_grad == (name in frozen):
                 parameter.requires_grad_(name not in frozen)
 

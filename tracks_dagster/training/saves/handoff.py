@@ -25,6 +25,7 @@ from tracks_dagster.training.saves.manifest import (
     FOLDER,
     Manifest,
     TensorEntry,
+    clean_name,
     digest_parts,
     digest_weights,
     read_manifest,
@@ -127,7 +128,10 @@ def _add(archive: zipfile.ZipFile, name: str, data: bytes) -> None:
 
 def _pickled(entries: Iterable[TensorEntry]) -> bytes:
     """Return {name: tensor} as a pickle of protocol 2; each tensor's bytes are in `data/<number>`."""
-    items = (_text(entry.name) + _tensor(entry, number) for number, entry in enumerate(entries))
+    items = (
+        _text(clean_name(entry.name)) + _tensor(entry, number)
+        for number, entry in enumerate(entries)
+    )
     return b"\x80\x02}(" + b"".join(items) + b"u."
 
 

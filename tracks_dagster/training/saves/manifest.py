@@ -39,6 +39,11 @@ VALUES = "values"  # the kind of a member that is no registered state
 TENSORS, FILES = "tensors", "files"  # kinds of checkpoints; FILES is that of its member FOLDER, too
 
 
+def clean_name(name: str) -> str:
+    """Return a tensor's name without the wrappers of torch.compile inside a module."""
+    return name.replace("_orig_mod.", "")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chunk:
     """One stored object of at most 8 MiB; `blake3` is of its bytes."""

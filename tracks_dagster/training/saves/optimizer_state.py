@@ -10,6 +10,7 @@ from torch.optim import Optimizer
 
 from tracks_dagster.track.errors import CheckpointMismatch, TrainingError
 from tracks_dagster.track.records import sha256_hex
+from tracks_dagster.training.saves.manifest import clean_name
 
 NAMES_SHOWN_MAX = 5  # of parameters, in a message
 Parameters = Mapping[str, torch.Tensor]  # of all registered modules, by name
@@ -79,6 +80,7 @@ def restore_optimizer(
     loop, and are added here. None: not known. Raises CheckpointMismatch when a group has the names of
     no saved one, and when a saved one is lacking.
     """
+    state = _with_clean_names(state)
     _add_groups(optimizer, parameters, state["param_groups"], built)
     names = parameter_names(optimizer, parameters)
     indices = {name: index for index, name in enumerate(names)}
@@ -134,6 +136,18 @@ def _add_groups(
         optimizer.add_param_group(
             {"params": list(zip(named, tensors, strict=True)) if named else tensors, **numbers}
         )
+
+
+def _with_clean_names(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a saved state with today's names: older ones had the wrappers of compiled blocks."""
+    return {
+        **state,
+        "state": {clean_name(name): each for name, each in state["state"].items()},
+        "param_groups": [
+            {**group, "params": [clean_name(name) for name in group["params"]]}
+            for group in state["param_groups"]
+        ],
+    }
 
 
 def _by_key(groups: Sequence[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:

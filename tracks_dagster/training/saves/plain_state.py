@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import math
+from collections import Counter, deque
 from collections.abc import Callable
 from typing import Any
 
@@ -12,12 +13,16 @@ import torch
 
 from tracks_dagster.track.errors import TrainingError
 from tracks_dagster.track.records import Json
+from tracks_dagster.training.saves.forms import check_savable, flatten, is_plain, rebuild
+from tracks_dagster.training.saves.stacking import ROWS_MIN, stack, unstack
 
 Tensors = dict[str, torch.Tensor]
 
 
-def take_apart(tree: Any, *, name: str) -> tuple[Json, Tensors]:
+def take_apart(tree: Any, *, name: str, stacks: bool = False) -> tuple[Json, Tensors]:
     """Return (values, tensors) of a state dict; `name` begins each tensor's name.
+
+    stacks: whether long lists of rows that are alike become one tensor a column (`stacking`).
 
     Numbers go into the manifest as JSON, tensors and numpy arrays beside them under a path-like name.
 
@@ -25,7 +30,7 @@ def take_apart(tree: Any, *, name: str) -> tuple[Json, Tensors]:
     these.
     """
     tensors: Tensors = {}
-    return _encode(tree, name, tensors), tensors
+    return _encode(tree, name, tensors, stacks), tensors
 
 
 def put_together(values: Json, tensors: Tensors) -> Any:
@@ -36,16 +41,23 @@ def put_together(values: Json, tensors: Tensors) -> Any:
     return _DECODERS[tag](content, tensors)
 
 
-def _encode(tree: Any, path: str, tensors: Tensors) -> Json:
+def _encode(tree: Any, path: str, tensors: Tensors, stacks: bool = False) -> Json:
     match tree:  # the frequent ones first: training waits for this at every save
         case torch.Tensor():
-            return {"tensor": _named(path, tree, tensors)}
+            return take_tensor(tree, path, tensors)
         case dict():  # keys may be numbers, which JSON would turn into text
             _check_keys(tree, path)
-            return {"dict": [[k, _encode(v, f"{path}.{k}", tensors)] for k, v in tree.items()]}
-        case list() | tuple():
-            tag = "list" if isinstance(tree, list) else "tuple"
-            return {tag: [_encode(v, f"{path}.{i}", tensors) for i, v in enumerate(tree)]}
+            tag = "counter" if isinstance(tree, Counter) else "dict"
+            if stacks and (column := _stacked(list(tree.values()), path, tensors)):
+                return {"stacked_dict": [list(tree), column]}
+            return {tag: [[k, _encode(v, f"{path}.{k}", tensors, stacks)] for k, v in tree.items()]}
+        case list() | tuple() | deque():
+            tag = next(name for name, kind in _SEQUENCES.items() if isinstance(tree, kind))
+            limit = tree.maxlen if isinstance(tree, deque) else None
+            if stacks and (column := _stacked(list(tree), path, tensors)):
+                return {"stacked": [tag, limit, column]}
+            items = [_encode(v, f"{path}.{i}", tensors, stacks) for i, v in enumerate(tree)]
+            return {tag: [limit, items] if tag == "deque" else items}
         case None | bool() | str():
             return tree
         case np.generic():  # before float: numpy's float64 is one
@@ -56,6 +68,10 @@ def _encode(tree: Any, path: str, tensors: Tensors) -> Json:
             return tree
         case np.ndarray():
             return {"array": _named(path, _tensor(tree, path), tensors)}
+        case torch.dtype():
+            return {"dtype": str(tree).removeprefix("torch.")}
+        case torch.device():
+            return {"device": str(tree)}
         case bytes():
             return {"bytes": base64.b64encode(tree).decode("ascii")}
         case _:
@@ -63,6 +79,25 @@ def _encode(tree: Any, path: str, tensors: Tensors) -> Json:
                 f"Cannot save {path}: a {type(tree).__name__} is neither a tensor nor JSON; "
                 "keep it out of the state dict, or turn it into numbers."
             )
+
+
+def take_tensor(tensor: torch.Tensor, path: str, tensors: Tensors) -> Json:
+    """Take in a tensor, or what it is made of, under its path; return what finds it again.
+
+    Raises TrainingError, with the cure, for what cannot be saved and restored.
+    """
+    if is_plain(tensor):
+        return {"tensor": _named(path, tensor, tensors)}
+    check_savable(tensor, path)
+    what, parts = flatten(tensor, path)
+    made_of = {name: take_tensor(each, f"{path}.{name}", tensors) for name, each in parts.items()}
+    return {"form": [_encode(what, path, tensors), made_of]}
+
+
+def _stacked(rows: list[Any], path: str, tensors: Tensors) -> Json | None:
+    if len(rows) < ROWS_MIN:
+        return None
+    return stack(rows, path, lambda name, tensor: _named(name, tensor, tensors))
 
 
 def _named(path: str, tensor: torch.Tensor, tensors: Tensors) -> str:
@@ -91,6 +126,21 @@ def _check_keys(tree: dict[Any, Any], path: str) -> None:
             )
 
 
+def _put_form(content: Json, tensors: Tensors) -> torch.Tensor:
+    what, made_of = content
+    parts = {name: put_together(each, tensors) for name, each in made_of.items()}
+    return rebuild(put_together(what, tensors), parts)
+
+
+_SEQUENCES: dict[str, Any] = {"list": list, "tuple": tuple, "deque": deque}
+
+
+def _put_stacked(content: Json, tensors: Tensors) -> Any:
+    tag, limit, column = content
+    rows = unstack(column, tensors)
+    return deque(rows, limit) if tag == "deque" else _SEQUENCES[tag](rows)
+
+
 _DECODERS: dict[str, Callable[[Json, Tensors], Any]] = {
     "tensor": lambda content, tensors: tensors[content],
     "array": lambda content, tensors: tensors[content].numpy(),
@@ -99,5 +149,16 @@ _DECODERS: dict[str, Callable[[Json, Tensors], Any]] = {
     "list": lambda content, tensors: [put_together(v, tensors) for v in content],
     "bytes": lambda content, tensors: base64.b64decode(content),
     "float": lambda content, tensors: float(content),
+    "form": _put_form,
+    "stacked": _put_stacked,
+    "stacked_dict": lambda content, tensors: dict(
+        zip(content[0], unstack(content[1], tensors), strict=True)
+    ),
+    "counter": lambda content, tensors: Counter({k: put_together(v, tensors) for k, v in content}),
+    "deque": lambda content, tensors: deque(
+        (put_together(v, tensors) for v in content[1]), content[0]
+    ),
+    "dtype": lambda content, tensors: getattr(torch, content),
+    "device": lambda content, tensors: torch.device(content),
     "tuple": lambda content, tensors: tuple(put_together(v, tensors) for v in content),
 }

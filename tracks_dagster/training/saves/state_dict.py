@@ -19,12 +19,19 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor import empty as empty_dtensor
+from torch.nn.parameter import is_lazy
 
 from tracks_dagster.track.errors import CheckpointMismatch, TrainingError
 from tracks_dagster.track.records import Json
-from tracks_dagster.training.saves.manifest import MEMBERS, Manifest, TensorEntry
+from tracks_dagster.training.saves.forms import check_savable, is_expanded, is_plain, unexpanded
+from tracks_dagster.training.saves.manifest import MEMBERS, Manifest, TensorEntry, clean_name
 from tracks_dagster.training.saves.optimizer_state import named_state, restore_optimizer
-from tracks_dagster.training.saves.plain_state import Tensors, put_together, take_apart
+from tracks_dagster.training.saves.plain_state import (
+    Tensors,
+    put_together,
+    take_apart,
+    take_tensor,
+)
 from tracks_dagster.training.saves.trained import Trained, unwrapped
 
 _LATE = ("scheduler", "scaler")  # put back with the optimizer, which they go with
@@ -49,35 +56,74 @@ def collect(trained: Trained, *, rank: int = 0) -> StateDict:
     tensors: Tensors = {}
     values: dict[str, Json] = {}
     for member, module in trained.modules.items():
-        values[member] = None
-        tensors |= {f"{member}.{name}": tensor for name, tensor in module_tensors(module).items()}
+        values[member], found = module_state(module, member)
+        tensors |= found
     parameters = trained.parameters
     states = {
         **{n: named_state(each, parameters) for n, each in trained.optimizers.items()},
         "scheduler": trained.scheduler.state_dict() if trained.scheduler else None,
         "scaler": trained.scaler.state_dict() if trained.scaler else None,
-        **{name: each.state_dict() for name, each in trained.states.items()},
     }
     for member, state in states.items():
         values[member], found = take_apart(state, name=member)
         tensors |= found
+    for member, each in trained.states.items():
+        values[member], found = take_apart(each.state_dict(), name=member, stacks=True)
+        tensors |= found
     own: dict[str, Json] = {}
     for member, each in trained.per_rank.items():
-        own[member], found = take_apart(each.state_dict(), name=_of_rank(member, rank))
+        name = _of_rank(member, rank)
+        own[member], found = take_apart(each.state_dict(), name=name, stacks=True)
         tensors |= found
     return StateDict(tensors=tensors, values=values, own=own)
 
 
-def module_tensors(module: nn.Module) -> Tensors:
-    """Return parameters and persistent buffers by name, in name order, without DDP's prefix."""
-    state = unwrapped(module).state_dict()
+def check_state(trained: Trained, *, has_trained: bool) -> None:
+    """Go once through all that a save takes and a resume puts back, without copying any data.
+
+    has_trained: a step has been made, so that what is shaped or made by the first one is there. Raises
+    TrainingError naming what cannot be saved and restored, with the cure.
+    """
+    for member, module in trained.modules.items():
+        for name, tensor in _state_of(module).items():
+            if has_trained or not is_lazy(tensor):
+                check_savable(tensor, f"{member}.{name}")
+    tensors: Tensors = {}
+    parameters = trained.parameters
+    for name, optimizer in trained.optimizers.items():
+        tensors |= take_apart(named_state(optimizer, parameters), name=name)[1]
+    for name, each in (*trained.states.items(), *trained.per_rank.items()):
+        # A loader may fork its workers when it is asked, and is asked at the first step.
+        if has_trained or not hasattr(each, "__iter__"):
+            tensors |= take_apart(each.state_dict(), name=name)[1]
+    for name, tensor in tensors.items():
+        check_savable(tensor, name)
+
+
+def module_state(module: nn.Module, member: str) -> tuple[Json, Tensors]:
+    """Return parameters and persistent buffers by flat name, in name order, without wrappers' prefixes.
+
+    The values say what tensors that are not plain are made of (`forms`); None where all are plain.
+    """
+    tensors: Tensors = {}
+    forms: dict[str, Json] = {}
+    for name, tensor in _state_of(module).items():
+        taken = take_tensor(tensor, f"{member}.{name}", tensors)
+        if "form" in taken:
+            forms[name] = taken
+    return forms or None, dict(sorted(tensors.items()))
+
+
+def _state_of(module: nn.Module) -> Tensors:
+    """Return a module's state dict by clean names."""
+    state = {clean_name(name): each for name, each in unwrapped(module).state_dict().items()}
     for name, value in state.items():
         if not isinstance(value, torch.Tensor):
             raise TrainingError(
                 f"Cannot save {name}: a module's extra state is a {type(value).__name__}; keep it "
                 "in a buffer."
             )
-    return {name: state[name] for name in sorted(state)}
+    return state
 
 
 def targets(trained: Trained, manifest: Manifest, *, rank: int = 0, world_size: int = 1) -> Tensors:
@@ -96,11 +142,11 @@ def targets(trained: Trained, manifest: Manifest, *, rank: int = 0, world_size: 
     parameters = trained.parameters
     for member in (*trained.optimizers, *_LATE):
         for entry in manifest.members[member].tensors:
-            fqn = entry.name.removeprefix("state.").rpartition(".")[0]
+            fqn = clean_name(entry.name.removeprefix("state.").rpartition(".")[0])
             found[f"{member}.{entry.name}"] = _empty(entry, parameters.get(fqn))
     for member, each in trained.states.items():
         entries = manifest.members[member].tensors
-        own = take_apart(each.state_dict(), name=member)[1] if entries else {}
+        own = take_apart(each.state_dict(), name=member, stacks=True)[1] if entries else {}
         for entry in entries:
             name = f"{member}.{entry.name}"
             found[name] = _empty(entry, None).to(own[name].device if name in own else "cpu")
@@ -113,12 +159,53 @@ def targets(trained: Trained, manifest: Manifest, *, rank: int = 0, world_size: 
 
 
 def module_targets(module: nn.Module, manifest: Manifest, *, member: str = "model") -> Tensors:
-    """Return a module's own tensors by flat name; raises CheckpointMismatch as `targets` does."""
-    found = {f"{member}.{name}": tensor for name, tensor in module_tensors(module).items()}
-    entries = {f"{member}.{entry.name}": entry for entry in manifest.members[member].tensors}
-    for name in sorted(found.keys() | entries.keys()):
-        _check_form(name, found.get(name), entries.get(name), manifest.step, of=member)
-    return found
+    """Return what a module's tensors are read into, by flat name: its own memory, where that can be.
+
+    Sparse and expanded ones are read into new tensors. What has no shape yet gets that of the
+    checkpoint. Raises CheckpointMismatch as `targets` does.
+    """
+    saved = manifest.members[member]
+    forms = saved.values or {}
+    entries = {f"{member}.{entry.name}": entry for entry in saved.tensors}
+    clean = {clean_name(name): name for name in entries}
+    _materialize(module, member, {name: entries[clean[name]] for name in clean})
+    _check_forms(module, forms, manifest.step, member)
+    is_sparse = tuple(
+        f"{member}.{name}."
+        for name, live in _state_of(module).items()
+        if live.layout is not torch.strided
+    )
+    found = module_state(module, member)[1]
+    own = {name: each for name, each in found.items() if not name.startswith(is_sparse)}
+    into: Tensors = {}
+    for name in sorted(own.keys() | clean.keys()):
+        if name.startswith(is_sparse):  # as many values as there were
+            into[clean[name]] = _empty(entries[clean[name]], None)
+            continue
+        _check_form(name, own.get(name), entries.get(clean.get(name, "")), manifest.step, of=member)
+        live = own[name]
+        into[clean[name]] = torch.empty_like(live) if is_expanded(live) else live
+    return into
+
+
+def _check_forms(module: nn.Module, forms: Mapping[str, Json], step: int, member: str) -> None:
+    """Raise CheckpointMismatch naming a tensor that is plain in one of module and checkpoint only."""
+    ours = module_state(module, member)[0] or {}
+    for name in sorted(ours.keys() ^ forms.keys()):
+        who = "the checkpoint" if name in ours else f"the {member}"
+        raise CheckpointMismatch(
+            f"Tensor {member}.{name} of step {step} is plain in {who} only: one is sparse, or of "
+            "another class. The config must build the model that was saved."
+        )
+
+
+def _materialize(module: nn.Module, member: str, entries: Mapping[str, TensorEntry]) -> None:
+    """Give what has no shape yet the shape that it had in the checkpoint."""
+    inner = unwrapped(module)
+    for name, tensor in (*inner.named_parameters(), *inner.named_buffers()):
+        entry = entries.get(f"{member}.{clean_name(name)}")
+        if is_lazy(tensor) and entry is not None:
+            tensor.materialize(entry.shape, dtype=getattr(torch, entry.dtype))
 
 
 def put_own_back(trained: Trained, manifest: Manifest, tensors: Tensors, *, rank: int = 0) -> None:
@@ -143,7 +230,8 @@ def put_back(trained: Trained, manifest: Manifest, tensors: Tensors) -> None:
     values = {name: put_together(manifest.members[name].values, tensors) for name in named}
     _check_holders(trained, values, manifest.step)
     for member, module in trained.modules.items():
-        put_module_back(module, tensors, member=member)
+        forms = manifest.members[member].values
+        put_module_back(module, tensors, member=member, forms=forms)
     with _fitting("optimizer, scheduler or scaler", manifest.step):
         parameters = trained.parameters
         built = manifest.members["progress"].values.get("built")
@@ -215,12 +303,45 @@ def _check_holders(trained: Trained, values: Mapping[str, Any], step: int) -> No
         )
 
 
-def put_module_back(module: nn.Module, tensors: Tensors, *, member: str = "model") -> None:
+def put_module_back(
+    module: nn.Module, tensors: Tensors, *, member: str = "model", forms: Json = None
+) -> None:
     """Put what was read into `module_targets` back; nothing is left to do where they are live."""
     prefix = f"{member}."
-    state = {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
+    state = {
+        clean_name(n).removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)
+    }
+    live = _state_of(module)
+    with torch.no_grad():
+        for name, form in (forms or {}).items():
+            read = {n: state.pop(n.removeprefix(prefix)) for n in _names_in(form)}
+            if live[name].layout is not torch.strided:
+                _replace(unwrapped(module), name, put_together(form, read))
+        for name in [name for name, tensor in live.items() if is_expanded(tensor)]:
+            place = unexpanded(live[name])
+            place.copy_(state.pop(name)[tuple(slice(0, size) for size in place.shape)])
     if not _are_live(unwrapped(module), state):  # a module that makes its state dict at each call
-        unwrapped(module).load_state_dict(state)
+        named = {clean_name(name): name for name in unwrapped(module).state_dict()}
+        whole = {named[name]: tensor for name, tensor in state.items()}
+        unwrapped(module).load_state_dict(whole, strict=len(whole) == len(named))
+
+
+def _names_in(form: Json) -> list[str]:
+    """Return the flat names of all that a tensor is made of."""
+    if "tensor" in form:
+        return [form["tensor"]]
+    return [name for part in form["form"][1].values() for name in _names_in(part)]
+
+
+def _replace(module: nn.Module, name: str, tensor: torch.Tensor) -> None:
+    """Put a tensor in the place of a module's parameter or buffer of that name."""
+    for full, live in (*module.named_parameters(), *module.named_buffers()):
+        if clean_name(full) == name:
+            path, _, own = full.rpartition(".")
+            if isinstance(live, nn.Parameter):
+                live.data = tensor.to(live.device)
+            else:
+                setattr(module.get_submodule(path), own, tensor.to(live.device))
 
 
 def dtype_name(tensor: torch.Tensor) -> str:
@@ -251,7 +372,7 @@ def _are_live(model: nn.Module, state: Tensors) -> bool:
 
 
 def _addresses(tensors: Any) -> list[int]:
-    return [_address(tensor) for tensor in tensors]
+    return [_address(tensor) for tensor in tensors if is_plain(tensor)]
 
 
 def _address(tensor: torch.Tensor) -> int:

@@ -257,14 +257,14 @@ class CheckpointStorageWriter(StorageWriter):
         hold infinities on purpose (a mask does).
         """
         for item, tensor in zip(staged.plan.items, staged.tensors, strict=True):
-            if item.index.fqn in self._parameters and not _is_finite(tensor):
+            if item.index.fqn in self._parameters and not is_finite(tensor):
                 raise NonFinite(
                     f"Step {self.moment.step} left NaN or infinity in {item.index.fqn}; it is "
                     "not saved."
                 )
 
 
-def _is_finite(tensor: torch.Tensor) -> bool:
+def is_finite(tensor: torch.Tensor) -> bool:
     """Tell whether every element is finite, a piece at a time, so that it takes little memory."""
     if tensor.is_complex():
         tensor = torch.view_as_real(tensor)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from torch.distributed.checkpoint.metadata import Metadata
 from torch.distributed.checkpoint.storage import WriteResult
+from torch.distributed.tensor import DTensor
 
 from tracks_dagster.track.errors import TrainingError
 from tracks_dagster.track.records import Json, canonical_json, sha256_hex
@@ -14,6 +15,7 @@ from tracks_dagster.training.launch import Launch
 from tracks_dagster.training.saves import random_state
 from tracks_dagster.training.saves.built import frozen_names
 from tracks_dagster.training.saves.chunk_writer import KnownChunks
+from tracks_dagster.training.saves.forms import is_plain
 from tracks_dagster.training.saves.manifest import Chunk
 from tracks_dagster.training.saves.saving import StagedSave
 from tracks_dagster.training.saves.staging import Arena, Staged, Staging
@@ -23,10 +25,11 @@ from tracks_dagster.training.saves.storage_writer import (
     Moment,
     SavePlanning,
     WrittenCheckpoint,
+    is_finite,
     results_from_json,
     results_to_json,
 )
-from tracks_dagster.training.saves.trained import Trained
+from tracks_dagster.training.saves.trained import Trained, named_parameters
 
 
 class TensorStager:
@@ -49,8 +52,9 @@ class TensorStager:
         self._parameters = frozenset(
             f"{member}.{name}"
             for member, module in trained.modules.items()
-            for name, _ in module.named_parameters()
+            for name, _ in named_parameters(module)
         )
+        self._never_finite = frozenset(_never_finite(trained))
         self._planning = SavePlanning(launch.ranks, self._parameters, frozenset(trained.modules))
 
     def stage(self, moment: Moment) -> StagedSave:
@@ -68,7 +72,7 @@ class TensorStager:
             ),
             staging=self._staging,
             known=self._known,
-            parameters=self._parameters,
+            parameters=self._parameters - self._never_finite,
         )
         rng = random_state.capture()
         staged = writer.stage(planned.plan, planned.planner)
@@ -81,6 +85,17 @@ class TensorStager:
             shared={n: state.values[n] for n in shared if self._launch.ranks.world_size > 1},
         )
         return StagedSave(writer=save, total_bytes=planned.total_bytes)
+
+
+def _never_finite(trained: Trained) -> Iterator[str]:
+    """Yield the parameters that are not trained and hold NaN or infinity on purpose, as a mask does."""
+    for member, module in trained.modules.items():
+        for name, parameter in named_parameters(module):
+            if parameter.requires_grad or not is_plain(parameter):
+                continue
+            own = parameter.to_local() if isinstance(parameter, DTensor) else parameter
+            if not is_finite(own.detach()):
+                yield f"{member}.{name}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

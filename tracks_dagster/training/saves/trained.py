@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from tracks_dagster.track.errors import TrainingError
-from tracks_dagster.training.saves.manifest import MEMBERS
+from tracks_dagster.training.saves.manifest import MEMBERS, clean_name
 
 WRAPPERS_MAX = 8  # around one module
 NAME_CHARS_MAX = 64
@@ -114,11 +114,11 @@ class Trained:
 
         One that two modules share has the first of its names.
         """
-        found: dict[str, torch.Tensor] = dict(unwrapped(self.model).named_parameters())
+        found: dict[str, torch.Tensor] = dict(named_parameters(unwrapped(self.model)))
         known = {id(parameter) for parameter in found.values()} if self.named else set()
         for member, module in self.modules.items():
             if member != "model":
-                new = [(n, p) for n, p in module.named_parameters() if id(p) not in known]
+                new = [(n, p) for n, p in named_parameters(module) if id(p) not in known]
                 found |= {f"{member}.{name}": parameter for name, parameter in new}
                 known |= {id(parameter) for _, parameter in new}
         return found
@@ -145,6 +145,12 @@ class Trained:
 def _check_one(name: str, given: object, is_right: bool, what: str) -> None:
     if not is_right:
         raise TrainingError(f"{name} is a {type(given).__name__}; a.register takes {what}.")
+
+
+def named_parameters(module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    """Yield a module's parameters by the names that checkpoints have."""
+    for name, parameter in module.named_parameters():
+        yield clean_name(name), parameter
 
 
 def unwrapped(model: nn.Module) -> nn.Module:

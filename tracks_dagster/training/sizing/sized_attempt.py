@@ -143,12 +143,12 @@ class SizedAttempt(Attempt):
         if self._trained is None:
             raise TrainingError("Call a.register(…) before a.steps(…).")
         self.parameters = sum(p.numel() for p in self._trained.parameters.values())
-        feed = Feed(loader, self._sampler, state=None)
+        feed = Feed(loader, self._samplers, state=None)
         with self._gauge.real():
             feed.begin(after=0, until=until)
         for step in range(1, until + 1):
             with self._gauge.real():
-                batch = feed.next()
+                batch = feed.next(step)
             if batch is NOTHING:
                 raise TrainingError(f"The loader ended before step {step} of {until}.")
             yield step, self._gauge.taken(batch)

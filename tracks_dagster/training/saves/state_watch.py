@@ -1,4 +1,8 @@
-"""Optimizers that step in the loop and are registered nowhere: no checkpoint would have their state."""
+"""Sees in the loop that all which trains is what checkpoints hold, before a save depends on it.
+
+After the first step all states are there: each is gone through once. An optimizer that steps and is
+registered nowhere would lose its state at a resume.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +19,7 @@ from torch.utils.hooks import RemovableHandle
 
 from tracks_dagster.track.errors import TrainingError
 from tracks_dagster.training.saves.leaves import numbers
-from tracks_dagster.training.saves.state_dict import collect
+from tracks_dagster.training.saves.state_dict import check_state, collect
 from tracks_dagster.training.saves.trained import Trained
 
 
@@ -28,17 +32,20 @@ class _Seen:
     is_again: bool = False
 
 
-class UnregisteredOptimizers:
-    """Watches every optimizer of the process, by torch's own hook.
+class StateWatch:
+    """Watches one rank; every optimizer of the process by torch's own hook.
 
     One that lives for a single step, as of an inner loop, has nothing to resume.
     """
 
-    def __init__(self, trained: Trained) -> None:
-        self.step = 0
+    def __init__(self, trained: Trained, *, step: int) -> None:
+        """step: the first one that will run."""
+        self._step = step
+        self._has_trained = False
         self._trained = trained
         self._known = {id(each) for each in trained.optimizers.values()}
         self._seen: WeakKeyDictionary[Optimizer, _Seen] = WeakKeyDictionary()
+        self._is_any = False  # seen again: what every report asks first
         self._is_away = False
         self._handle: RemovableHandle | None = register_optimizer_step_post_hook(self._stepped)
 
@@ -57,8 +64,15 @@ class UnregisteredOptimizers:
         finally:
             self._is_away = before
 
-    def check(self) -> None:
-        """Raise TrainingError naming one whose state, or changing numbers, a resume would lose."""
+    def check(self, step: int) -> None:
+        """End a step; raise TrainingError naming what a resume would lose: a state that cannot be
+        saved, an optimizer that is not registered and has a state, or numbers that change."""
+        if not self._has_trained:
+            self._has_trained = True
+            check_state(self._trained, has_trained=True)
+        self._step = step + 1
+        if not self._is_any:
+            return
         for optimizer, seen in list(self._seen.items()):
             if seen.is_again and self._is_lost(optimizer, seen):
                 count = sum(len(group["params"]) for group in optimizer.param_groups)
@@ -75,9 +89,9 @@ class UnregisteredOptimizers:
         seen = self._seen.get(optimizer)
         if seen is None:
             groups = [numbers(group) for group in optimizer.param_groups]
-            self._seen[optimizer] = _Seen(self.step, groups)
-        elif self.step > seen.first_step:
-            seen.is_again = True
+            self._seen[optimizer] = _Seen(self._step, groups)
+        elif self._step > seen.first_step:
+            seen.is_again = self._is_any = True
 
     def _is_lost(self, optimizer: Optimizer, seen: _Seen) -> bool:
         saved = {id(tensor) for tensor in collect(self._trained).tensors.values()}

@@ -111,3 +111,67 @@ def test_no_hook_is_left_behind(tmp_path: Path) -> None:
         optimizer = Adam(model.parameters())
         loop(a, model, optimizer, lambda step: optimizer.step())
     assert len(_global_optimizer_post_hooks) == before
+
+
+class Counting(nn.Linear):
+    """Keeps what no state dict has."""
+
+    def __init__(self) -> None:
+        super().__init__(1, 1)
+        self.is_warm = False
+        self.width = 3
+        self.register_buffer("seen", torch.zeros(2), persistent=False)
+        self.register_buffer("mask", torch.ones(2), persistent=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.is_warm = True
+        self.seen += 1
+        return super().forward(x)
+
+
+def test_what_no_checkpoint_has_is_said_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = TrainingRun(tmp_path, steps=6)
+    with run.joined() as a:
+        model = Counting()
+        optimizer = Adam(model.parameters())
+        loop(a, model, optimizer, lambda step: optimizer.step())
+    said = capsys.readouterr().err.splitlines()
+    assert [line.partition(" and ")[0] for line in said] == [
+        "model.is_warm is an attribute",
+        "model.seen is a buffer that is not persistent",
+    ]
+    assert [x["text"] for x in run.journal(1) if x["kind"] == "not_saved"] == said
+
+
+def test_gradients_between_two_optimizer_steps_are_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = TrainingRun(tmp_path, steps=6)
+    with run.joined() as a:
+        model = nn.Linear(1, 1)
+        optimizer = Adam(model.parameters())
+        loop(a, model, optimizer, lambda step: step % 3 or optimizer.step())
+    (said,) = capsys.readouterr().err.splitlines()
+    assert said.startswith("Step 1 ended without an optimizer's step, and left gradients.")
+
+
+def test_numbers_that_are_drawn_behind_a_save_are_said_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = TrainingRun(tmp_path, steps=6, every_steps=2)
+    with run.joined() as a:
+        model = nn.Linear(1, 1)
+        optimizer = Adam(model.parameters())
+        a.register(model=model, optimizer=optimizer)
+        for step, _ in a.steps(until=6):
+            optimizer.step()
+            torch.rand(1)
+            a.report(step, loss=1.0)
+            with a.evaluating():
+                torch.rand(1)
+            if step > 3:
+                torch.rand(1)
+    (said,) = capsys.readouterr().err.splitlines()
+    assert said.startswith("Random numbers were drawn after the report of step 4,")

@@ -579,7 +579,7 @@ class Attempt:
         )
         if begun.progress is not None:
             self._log.restore(begun.progress)
-        self._watch = StateWatch(trained, step=begun.step + 1)
+        self._watch = StateWatch(trained, step=begun.step + 1, say=self._log.say)
         return Steps(
             self._launch,
             begun,

@@ -25,6 +25,7 @@ from tracks_dagster.training.last_word import Drained
 from tracks_dagster.training.launch import Launch
 from tracks_dagster.training.pulse import Pulse
 from tracks_dagster.training.sampling import Batch
+from tracks_dagster.training.saves import random_state
 from tracks_dagster.training.saves.saving import Saver
 from tracks_dagster.training.starting import Begun
 from tracks_dagster.training.step_log import StepLog
@@ -63,6 +64,8 @@ class Steps:
         self._pulse = pulse
         self._log = log
         self._feed = feed
+        self._drawn: object = None  # the generators as the newest save has them
+        self._has_said = False  # that they were drawn from behind it
         self._drains_after: int | None = None  # the last step to run, once SIGTERM came
         cadence = launch.opened.cadence or launch.declared.cadence
         self._triggers = Triggers(cadence, stop, is_clock=launch.ranks.is_first)
@@ -85,6 +88,7 @@ class Steps:
             self._log.data_came(step)
             self._drills.compute(step)
             yield step, batch
+            self._check_drawn()
             if self._done != step:
                 raise TrainingError(
                     f"Step {step} was not reported before the next batch was asked for; call a.report "
@@ -133,6 +137,17 @@ class Steps:
         if step == self._drains_after:
             self._drain()
 
+    def _check_drawn(self) -> None:
+        """Say it, once, where the script draws between a saved step and the next one."""
+        saved, self._drawn = self._drawn, None
+        if saved is not None and saved != random_state.fingerprint() and not self._has_said:
+            self._has_said = True
+            self._log.say(
+                f"Random numbers were drawn after the report of step {self._done}, whose checkpoint "
+                "has those of before: a resume from there draws others. Draw before a.report, or "
+                "inside a.evaluating(), which puts them back."
+            )
+
     def save_soon(self) -> None:
         """Ask for a checkpoint at the end of the running step."""
         self._triggers.ask()
@@ -172,6 +187,8 @@ class Steps:
                 spent=spent,
             )
         self._triggers.saved()
+        if not self._has_said:
+            self._drawn = random_state.fingerprint()
 
     def _settle(self) -> None:
         self._pulse.beat(Phase.SAVING, self._done)

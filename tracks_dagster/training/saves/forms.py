@@ -72,10 +72,7 @@ def unexpanded(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def flatten(tensor: torch.Tensor, name: str) -> tuple[dict[str, Any], Parts]:
-    """Return what a tensor that is not plain is (numbers, text, dtypes), and its parts by name.
-
-    Raises TrainingError for a class that cannot be found again by its name.
-    """
+    """Return what a tensor that is not plain is (numbers, text, dtypes), and its parts by name."""
     if tensor.layout is torch.sparse_coo:
         what = {"layout": "coo", "size": list(tensor.shape), "coalesced": tensor.is_coalesced()}
         return what, {"indices": tensor._indices(), "values": tensor._values()}
@@ -87,20 +84,25 @@ def flatten(tensor: torch.Tensor, name: str) -> tuple[dict[str, Any], Parts]:
     if not hasattr(tensor, "__tensor_flatten__"):
         raise TrainingError(f"Cannot save {name}: its layout {tensor.layout} is not known.")
     kind = type(tensor)
-    where = f"{kind.__module__}:{kind.__qualname__}"
-    if _class_of(where) is not kind:
-        raise TrainingError(
-            f"Cannot save {name}: its class {where} is not found by its name; define it at the top of "
-            "a module."
-        )
     attributes, context = tensor.__tensor_flatten__()
     what = {
-        "class": where,
+        "class": f"{kind.__module__}:{kind.__qualname__}",
         "context": context,
         "size": list(tensor.shape),
         "stride": list(tensor.stride()),
     }
     return what, {each: getattr(tensor, each) for each in attributes}
+
+
+def check_class(tensor: torch.Tensor, name: str) -> None:
+    """Raise TrainingError for a class that `rebuild` would not find by its name."""
+    kind = type(tensor)
+    where = f"{kind.__module__}:{kind.__qualname__}"
+    if hasattr(tensor, "__tensor_flatten__") and _class_of(where) is not kind:
+        raise TrainingError(
+            f"Cannot save {name}: its class {where} is not found by its name; define it at the top of "
+            "a module."
+        )
 
 
 def rebuild(what: Mapping[str, Any], parts: Parts) -> torch.Tensor:

@@ -13,7 +13,13 @@ import torch
 
 from tracks_dagster.track.errors import TrainingError
 from tracks_dagster.track.records import Json
-from tracks_dagster.training.saves.forms import check_savable, flatten, is_plain, rebuild
+from tracks_dagster.training.saves.forms import (
+    check_class,
+    check_savable,
+    flatten,
+    is_plain,
+    rebuild,
+)
 from tracks_dagster.training.saves.stacking import ROWS_MIN, stack, unstack
 
 Tensors = dict[str, torch.Tensor]
@@ -44,6 +50,8 @@ def put_together(values: Json, tensors: Tensors) -> Any:
 def _encode(tree: Any, path: str, tensors: Tensors, stacks: bool = False) -> Json:
     match tree:  # the frequent ones first: training waits for this at every save
         case torch.Tensor():
+            if not is_plain(tree):
+                check_class(tree, path)  # nobody has one to read into
             return take_tensor(tree, path, tensors)
         case dict():  # keys may be numbers, which JSON would turn into text
             _check_keys(tree, path)

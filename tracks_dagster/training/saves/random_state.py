@@ -56,6 +56,13 @@ def restore(state: Json) -> None:
         torch.cuda.set_rng_state_all([_tensor(text) for text in state["cuda"]])
 
 
+def fingerprint() -> object:
+    """Return what differs once a generator of this process's CPU has been drawn from."""
+    _, keys, *drawn = np.random.get_state(legacy=True)
+    numpys = np.asarray(keys).tobytes(), drawn
+    return random.getstate(), numpys, torch.get_rng_state().numpy().tobytes()
+
+
 def seed_all(seed: int, *, rank: int, step: int = 0) -> None:
     """Seed every generator from (seed, rank, step), differently for each.
 

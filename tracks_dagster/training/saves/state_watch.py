@@ -1,12 +1,14 @@
 """Sees in the loop that all which trains is what checkpoints hold, before a save depends on it.
 
 After the first step all states are there: each is gone through once. An optimizer that steps and is
-registered nowhere would lose its state at a resume.
+registered nowhere would lose its state at a resume. What no checkpoint can have is said: numbers and
+flags that parts of a module keep as Python attributes, buffers that are not persistent, gradients that
+lie between two optimizer steps.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -18,9 +20,13 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.hooks import RemovableHandle
 
 from tracks_dagster.track.errors import TrainingError
+from tracks_dagster.training.saves.forms import is_plain
 from tracks_dagster.training.saves.leaves import numbers
 from tracks_dagster.training.saves.state_dict import check_state, collect
 from tracks_dagster.training.saves.trained import Trained
+
+SAID_MAX = 4  # attributes and buffers at a time
+_MODULES_OWN = frozenset(vars(torch.nn.Module()))
 
 
 @dataclass(slots=True)
@@ -38,8 +44,13 @@ class StateWatch:
     One that lives for a single step, as of an inner loop, has nothing to resume.
     """
 
-    def __init__(self, trained: Trained, *, step: int) -> None:
-        """step: the first one that will run."""
+    def __init__(self, trained: Trained, *, step: int, say: Callable[[str], None]) -> None:
+        """step: the first one that will run; say: tells people, and the journal."""
+        self._say = say
+        self._built = dict(_unsaved(trained))
+        self._ask_at = step
+        self._said: set[str] = set()
+        self._has_stepped = False  # an optimizer, in the running step
         self._step = step
         self._has_trained = False
         self._trained = trained
@@ -71,6 +82,11 @@ class StateWatch:
             self._has_trained = True
             check_state(self._trained, has_trained=True)
         self._step = step + 1
+        if step >= self._ask_at:  # seldom: it goes through all parts of the modules
+            self._ask_at = 2 * step
+            self._say_unsaved()
+            self._say_gradients(step)
+        self._has_stepped = False
         if not self._is_any:
             return
         for optimizer, seen in list(self._seen.items()):
@@ -84,6 +100,7 @@ class StateWatch:
                 )
 
     def _stepped(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        self._has_stepped = True
         if id(optimizer) in self._known or self._is_away or torch.compiler.is_compiling():
             return
         seen = self._seen.get(optimizer)
@@ -92,6 +109,30 @@ class StateWatch:
             self._seen[optimizer] = _Seen(self._step, groups)
         elif self._step > seen.first_step:
             seen.is_again = self._is_any = True
+
+    def _say_unsaved(self) -> None:
+        found = dict(_unsaved(self._trained))
+        new = {n: v for n, v in found.items() if v != self._built.get(n, v) and n not in self._said}
+        for name in sorted(new)[:SAID_MAX]:
+            self._said.add(name)
+            is_buffer = isinstance(new[name], tuple)
+            what = "a buffer that is not persistent" if is_buffer else "an attribute"
+            self._say(
+                f"{name} is {what} and has changed since it was built; no checkpoint has it. Where "
+                "training depends on it, register a persistent buffer (register_buffer) in its place."
+            )
+
+    def _say_gradients(self, step: int) -> None:
+        if self._has_stepped or "" in self._said or self._trained.scaler is not None:
+            return
+        parameters = self._trained.parameters.values()
+        if any(each.grad is not None for each in parameters):
+            self._said.add("")
+            self._say(
+                f"Step {step} ended without an optimizer's step, and left gradients. Where they add up "
+                "to a later step, a checkpoint between the two loses them: a step is one "
+                "optimizer.step(), with the accumulation inside."
+            )
 
     def _is_lost(self, optimizer: Optimizer, seen: _Seen) -> bool:
         saved = {id(tensor) for tensor in collect(self._trained).tensors.values()}
@@ -102,6 +143,20 @@ class StateWatch:
         if all(any(group is each for each in registered) for group in optimizer.param_groups):
             return False
         return [numbers(group) for group in optimizer.param_groups] != seen.groups
+
+
+def _unsaved(trained: Trained) -> Iterator[tuple[str, Any]]:
+    """Yield what parts of the modules hold and no state dict has: numbers, flags and text by name, and
+    of a buffer that is not persistent its shape and its sum."""
+    for member, module in trained.modules.items():
+        for path, part in module.named_modules(prefix=member):
+            for name, value in vars(part).items():
+                if name not in _MODULES_OWN and isinstance(value, bool | int | float | str | None):
+                    yield f"{path}.{name}", value
+            for name in part._non_persistent_buffers_set:
+                buffer = part._buffers.get(name)
+                if buffer is not None and is_plain(buffer) and not buffer.is_meta:
+                    yield f"{path}.{name}", (buffer.shape, float(buffer.detach().double().sum()))
 
 
 def _tensors(state: Any) -> Iterator[torch.Tensor]:

@@ -45,8 +45,10 @@ def a_step(number: int, **changes: object) -> StepSeen:
             "scaler": (f"s{number}", 0.0),
             "trained": (f"w{number + 1}", 1.0),
             "averaged": (f"a{number + 1}", 1.0),
+            "unsaved": ("u", 1.0),
         },
         lr=(1.0 / number,),
+        attributes={"0.is_set": "True", "0.weight.requires_grad": "True"},
     )
     return replace(seen, **changes)
 
@@ -147,10 +149,10 @@ RESUMES: Mapping[str, tuple[AttemptSeen, set[str]]] = {
         changed(lambda n, seen: rates(lambda n: True)(n, other("optimizer")(n, seen))),
         {"optimizer_not_restored", "scheduler_not_restored"},
     ),
-    "random numbers": (changed(other_random), {"rng_not_restored"}),
+    "random numbers": (changed(other_random), {"draws_after_report"}),
     "random numbers of which augmented samples are made": (
         changed(lambda n, seen: replace(other_random(n, seen), inputs=("new",), rows=frozenset())),
-        {"rng_not_restored"},
+        {"draws_after_report"},
     ),
     # numpy's generator never moves, so that its state does not matter.
     "numbers that nobody draws": (
@@ -163,6 +165,36 @@ RESUMES: Mapping[str, tuple[AttemptSeen, set[str]]] = {
             ),
         ),
         set(),
+    ),
+    "a flag, and the weights that it overwrites": (
+        changed(
+            lambda n, seen: replace(other("weights")(n, seen), attributes={"0.is_set": "False"})
+        ),
+        {"attribute_not_restored"},
+    ),
+    "what is frozen": (
+        changed(lambda n, seen: replace(seen, attributes={"0.weight.requires_grad": "False"})),
+        {"requires_grad_not_restored"},
+    ),
+    "a buffer that is not persistent": (
+        changed(lambda n, seen: replace(seen, state={**seen.state, "unsaved": ("other", 2.0)})),
+        {"buffer_not_persistent"},
+    ),
+    # As of a cache that the first forward pass makes: nothing differs for it.
+    "a flag without effect": (
+        replace(
+            attempt(RESUMED),
+            ranks=(
+                RankSeen(
+                    steps={n: a_step(n, attributes={"0.is_set": "False"}) for n in range(5, 13)}
+                ),
+            ),
+        ),
+        set(),
+    ),
+    "a group": (
+        changed(lambda n, seen: replace(seen, lr=(*seen.lr, 0.1))),
+        {"group_not_restored"},
     ),
     "an average": (
         changed(lambda n, seen: replace(seen, state={**seen.state, "averaged": ("other", 2.0)})),
@@ -197,6 +229,13 @@ RESUMES: Mapping[str, tuple[AttemptSeen, set[str]]] = {
 def test_what_a_resume_lost_is_named_and_nothing_else(name: str) -> None:
     resumed, expected = RESUMES[name]
     assert names(judge(CALM, trial(CUT, resumed))) == expected
+
+
+def test_random_numbers_of_a_script_that_writes_folders_are_its_own_to_restore() -> None:
+    """Of one that registers its states we restore them: it drew behind a save."""
+    calm = replace(CALM, contents={"folder/w.pt": "12"})
+    cut = replace(trial(CUT, changed(other_random)), contents={"folder/w.pt": "12"})
+    assert names(judge(calm, cut)) == {"rng_not_restored"}
 
 
 def test_samples_that_differ_later_are_named_by_the_step_from_which_they_do() -> None:
@@ -284,6 +323,21 @@ ANEW = Loader(made=12, given=12, length=7)
         (attempt(ranks=(RankSeen(loaders=(replace(ANEW, made=2),)),)), set()),
         # Beside the loader that it trains on: a look at the validation data after each step.
         (attempt(ranks=(RankSeen(loaders=(replace(ANEW, made=2), ANEW)),)), set()),
+        # Beside it, but trained on, and always the same first batch.
+        (
+            attempt(
+                ranks=(RankSeen(loaders=(replace(ANEW, made=2), replace(ANEW, trained_again=11))),)
+            ),
+            {"loader_made_anew"},
+        ),
+        (
+            attempt(
+                reason="code_error",
+                words="An optimizer (SGD of 2 parameters) has stepped since step 5 and is not "
+                "registered: no checkpoint would have its state. Register it.",
+            ),
+            {"optimizer_not_registered"},
+        ),
         (attempt(half_written=("rank-0/checkpoints/step-4",)), {"half_write_visible"}),
         (
             attempt(alerts=("Cannot save step 4: out changed while it was committed: w.pt.",)),
@@ -379,6 +433,8 @@ def test_every_finding_of_the_table_can_be_made_and_says_what_cures_it() -> None
         "loader_made_anew",
         "half_write_visible",
         "every_rank_writes",
+        "optimizer_not_registered",
+        "rng_not_restored",
     }.union(*(expected for _, expected in RESUMES.values()))
     assert made == set(DEFECTS)
     for name, each in DEFECTS.items():

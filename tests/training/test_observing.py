@@ -76,8 +76,9 @@ def test_each_step_is_seen_with_what_it_depends_on(
         assert len(step.rows) == 4
         assert step.lr == (0.1,)
         assert step.state.keys() == {
-            *("weights", "buffers", "optimizer", "scaler", "trained", "averaged")
+            *("weights", "buffers", "unsaved", "optimizer", "scaler", "trained", "averaged")
         }
+        assert step.attributes["training"] == step.attributes["0.weight.requires_grad"] == "True"
         if number > 1:
             before = seen.steps[number - 1]
             assert step.state["weights"] == before.state["trained"]

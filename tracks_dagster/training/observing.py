@@ -44,7 +44,10 @@ from tracks_dagster.track.records import Json
 from tracks_dagster.training.sampling import BatchSampler
 
 ELEMENTS_MAX = 65_536  # of one tensor that are looked at, evenly spread over it
+BATCH_TENSORS_MAX = 4  # of one that a loader gave
 ROWS_MAX = 64  # of one batch that are told apart
+ATTRIBUTES_MAX = 10_000  # of all parts of a module
+ATTRIBUTE_CHARACTERS_MAX = 60  # of the value of one
 FILES_MAX = 1000  # written by one rank, that are named
 TENSORS_MAX = 10_000  # of one save
 DEPTH_MAX = 8  # of the mappings and lists that hold them
@@ -99,7 +102,10 @@ class Observer:
         self._scaler: GradScaler | None = None
         self._files: set[str] = set()
         self._started_in = f"{Path.cwd()}{os.sep}"
-        self._loaders: dict[int, list[int]] = {}  # by data set: iterators made, batches given
+        self._loaders: dict[
+            object, list[int]
+        ] = {}  # iterators made, batches given: by data set, order
+        self._attributes: dict[str, str] = {}  # as they were noted last
         self._has_failed = False  # by the fault that was asked for
         self._is_on = True
 
@@ -150,7 +156,9 @@ class Observer:
             self._step, self._first = step, module
             self._play(step, module)
             self._write("random", state=_random_numbers())
-            self._write("state", state={"buffers": digest(_buffers(module))})
+            unsaved = digest(_buffers(module, persistent=False))
+            self._write("state", state={"buffers": digest(_buffers(module)), "unsaved": unsaved})
+            self._write_attributes(module)
         if module is self._first and inputs:
             rows = (
                 [digest([row])[0][:DIGEST_BYTES] for row in inputs[0][:ROWS_MAX]]
@@ -158,6 +166,14 @@ class Observer:
                 else []
             )
             self._write("input", digest=digest(inputs)[0], rows=rows)
+
+    def _write_attributes(self, module: nn.Module) -> None:
+        """Note the numbers, flags and texts that parts of the module keep in Python, and which of its
+        parameters are trained: those that are not as they were noted last."""
+        now = dict(islice(_attributes(module), ATTRIBUTES_MAX))
+        changed = {n: text for n, text in now.items() if self._attributes.get(n) != text}
+        self._attributes = now
+        self._write("attributes", attributes=changed)
 
     def _play(self, step: int, module: nn.Module) -> None:
         """Play the fault that was asked for."""
@@ -207,14 +223,19 @@ class Observer:
 
     def _iterator(self, call: Callable[..., Any], loader: data.DataLoader[Any]) -> Any:
         """Count the iterators over the loaders of a data set, and what they gave."""
-        counts = self._loaders.setdefault(id(loader.dataset), [0, 0])
+        order = type(loader.batch_sampler).__name__, type(loader.sampler).__name__
+        kind = (id(loader.dataset), loader.batch_size, *order)  # one that is made anew is alike
+        counts = self._loaders.setdefault(kind, [0, 0])
         counts[0] += 1
-        number = list(self._loaders).index(id(loader.dataset))
+        number = list(self._loaders).index(kind)
         length = _steps_of_epoch(loader)
 
-        def gave() -> None:
+        def gave(batch: Any) -> None:
             counts[1] += 1
-            self._write("batch", loader=number, made=counts[0], given=counts[1], length=length)
+            each = [digest([part])[0] for part in islice(_tensors(batch), BATCH_TENSORS_MAX)]
+            self._write(
+                "batch", loader=number, made=counts[0], given=counts[1], length=length, digests=each
+            )
 
         return _Batches(call(loader), gave)
 
@@ -260,7 +281,7 @@ def _steps_of_epoch(loader: data.DataLoader[Any]) -> int | None:
 class _Batches:
     """A loader's iterator; tells `gave` of each batch."""
 
-    def __init__(self, batches: Any, gave: Callable[[], None]) -> None:
+    def __init__(self, batches: Any, gave: Callable[[Any], None]) -> None:
         self._batches = batches
         self._gave = gave
 
@@ -269,7 +290,7 @@ class _Batches:
 
     def __next__(self) -> Any:
         batch = next(self._batches)
-        self._gave()
+        self._gave(batch)
         return batch
 
     def __len__(self) -> int:
@@ -323,13 +344,26 @@ def _tensors(value: object) -> Iterator[torch.Tensor]:
             yield from _tensors(each)
 
 
-def _buffers(module: nn.Module) -> Iterator[torch.Tensor]:
-    """Yield those that its state dict has. Others, such as a mask, it makes anew, some of them in the
-    first forward pass."""
+def _buffers(module: nn.Module, *, persistent: bool = True) -> Iterator[torch.Tensor]:
+    """Yield those that its state dict has, or the others. Of these many, such as a mask, are made anew,
+    some of them in the first forward pass."""
     for part in module.modules():
         for name, buffer in part._buffers.items():
-            if buffer is not None and name not in part._non_persistent_buffers_set:
+            is_kept = name not in part._non_persistent_buffers_set
+            if buffer is not None and is_kept == persistent and buffer.layout is torch.strided:
                 yield buffer
+
+
+def _attributes(module: nn.Module) -> Iterator[tuple[str, str]]:
+    for path, part in module.named_modules():
+        for name, value in vars(part).items():
+            if isinstance(value, bool | int | float | str) and name not in _MODULES_OWN:
+                yield f"{path}.{name}".strip("."), repr(value)[:ATTRIBUTE_CHARACTERS_MAX]
+    for name, parameter in module.named_parameters():
+        yield f"{name}.requires_grad", str(parameter.requires_grad)
+
+
+_MODULES_OWN = frozenset(vars(nn.Module())) - {"training"}
 
 
 def _named_tensors(

@@ -38,7 +38,8 @@ DEFECTS: Mapping[str, Defect] = {
     "not_deterministic": Defect(
         what="two undisturbed runs differ, so a resume cannot be compared",
         cure="Seed every generator before the model is built: torch.manual_seed(seed), "
-        "random.seed(seed), numpy.random.seed(seed); torch.use_deterministic_algorithms(True).",
+        "random.seed(seed), numpy.random.seed(seed); torch.use_deterministic_algorithms(True). Sort "
+        "what comes from a set or a folder's list: its order is another one in each process.",
     ),
     "not_resumed": Defect(
         what="starts again at its first step, although there is a checkpoint",
@@ -53,9 +54,34 @@ DEFECTS: Mapping[str, Defect] = {
         what="makes a new iterator over its loader for each batch",
         cure="Make it once, batches = iter(loader), and call next(batches) in the loop.",
     ),
+    "optimizer_not_registered": Defect(
+        what="steps an optimizer that no checkpoint knows",
+        cure="Name each one, also one that another wraps: a.register(…, inner=optimizer.inner).",
+    ),
+    "group_not_restored": Defect(
+        what="resumes with more or fewer parameter groups than its optimizer had",
+        cure="Build all groups before the state is loaded; what is not trained yet gets "
+        "requires_grad_(False).",
+    ),
+    "requires_grad_not_restored": Defect(
+        what="resumes with other parameters frozen",
+        cure="Set requires_grad from the number of the step, in every step: "
+        "backbone.requires_grad_(step >= 4); a.register restores it.",
+    ),
+    "attribute_not_restored": Defect(
+        what="keeps in a Python attribute of a module what its training depends on",
+        cure="Keep it in a buffer, so that the state dict has it: "
+        'self.register_buffer("initialized", torch.tensor(False)).',
+    ),
+    "buffer_not_persistent": Defect(
+        what="keeps in a buffer that is not persistent what its training depends on",
+        cure="Register it without persistent=False, so that the state dict has it.",
+    ),
     "weights_not_restored": Defect(
         what="resumes with other weights or buffers than were saved",
-        cure='Save model.state_dict(), buffers too, and call model.load_state_dict(saved["model"]).',
+        cure="Save model.state_dict(), buffers too, and call "
+        'model.load_state_dict(saved["model"]). With a.register nothing may set weights once a.steps '
+        "has begun.",
     ),
     "optimizer_not_restored": Defect(
         what="resumes with another optimizer state (momentum) than its last step left",
@@ -72,6 +98,11 @@ DEFECTS: Mapping[str, Defect] = {
         what="resumes with other random numbers",
         cure="Save and restore torch.get_rng_state(), random.getstate() and numpy.random.get_state() "
         "of each rank; restore them after the loader's iterator was made.",
+    ),
+    "draws_after_report": Defect(
+        what="draws random numbers behind a save: a resume from there draws others",
+        cure="Evaluate by a.evaluate_every(steps, evaluate) or inside a.evaluating(), which put the "
+        "generators back; let all else that draws come before a.report.",
     ),
     "scaler_not_restored": Defect(
         what="resumes with a new gradient scaler: its scale is lost",
@@ -94,7 +125,8 @@ DEFECTS: Mapping[str, Defect] = {
     "data_changed": Defect(
         what="trains on other samples after a resume",
         cure="Draw the order from a generator of its own, seeded by (seed, epoch), or use "
-        "a.sampler(…).",
+        "a.sampler(…). Sort what comes from a set or a folder's list, and register what a reader keeps "
+        "between two batches.",
     ),
     "half_write_visible": Defect(
         what="half a checkpoint can be read under its final name",

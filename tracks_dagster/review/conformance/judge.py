@@ -8,7 +8,6 @@ state that was not restored still stands alone, one step later it has changed ev
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -40,6 +39,7 @@ _BEHIND = re.compile(
 )
 _UNHEARD = re.compile(r"asked for a signal and none came")  # in the words of `training.drills`
 _SAYS_NAN = re.compile(r"The loss of step \d+ is (?:nan|-?inf)")  # in those of `training.step_log`
+_UNREGISTERED = re.compile(r"is not registered: no checkpoint would have its state")
 _CHANGED = re.compile(r"changed while (?:it was committed|they were listed)")
 _AVERAGES = re.compile(r"(?:^|[^a-z])(?:ema|averaged?|shadow|swa)(?:[^a-z]|$)", re.IGNORECASE)
 
@@ -72,7 +72,12 @@ def _of_kind(
     calm: TrialSeen, seen: TrialSeen, same: _Same, unstable: frozenset[str]
 ) -> Iterator[Named]:
     kind = seen.trial.kind
-    if kind not in INTERRUPTS and kind not in (Kind.ERROR, Kind.NAN) and not seen.last.is_complete:
+    if any(_UNREGISTERED.search(attempt.words) for attempt in seen.attempts):
+        words = next(a.words for a in seen.attempts if _UNREGISTERED.search(a.words))
+        yield "optimizer_not_registered", _short(words)
+    elif (
+        kind not in INTERRUPTS and kind not in (Kind.ERROR, Kind.NAN) and not seen.last.is_complete
+    ):
         yield "does_not_finish", f"{seen.last.reason}: {_short(seen.last.words)}"
     elif kind is Kind.AGAIN:
         yield from _not_deterministic(calm, seen, same)
@@ -125,11 +130,12 @@ def _in_any_run(seen: TrialSeen) -> Iterator[Named]:
 
 def _loaders(attempt: AttemptSeen) -> Iterator[Named]:
     """Yield a loader of which each iterator gave one batch; beside one that is gone through it may be
-    for a look at the validation data."""
+    for a look at the validation data, unless the same first batch was trained on again and again."""
     loaders = attempt.ranks[0].loaders if attempt.ranks else ()
     is_anew = all(each.made == each.given for each in loaders)
     for each in loaders:
-        if is_anew and each.made >= ANEW_MIN and each.length != 1:
+        is_stuck = each.made == each.given and each.trained_again >= ANEW_MIN - 1
+        if (is_anew or is_stuck) and each.made >= ANEW_MIN and each.length != 1:
             yield (
                 "loader_made_anew",
                 f"{each.made} iterators over a loader of {each.length or 'many'} batches gave "
@@ -225,15 +231,52 @@ def _resumed(
         yield from _fails(calm.last, last, same)
         return
     causes = [*_data(calm.last, last, first), *_states_at(calm.last, last, first, same)]
-    yield from causes
+    steps = range(first, calm.last.last_step + 1)
+    found = ((step, _difference(calm.last, last, step, same)) for step in steps)
+    differs = next(((step, what) for step, what in found if what), None)
+    if causes or differs:
+        suspects = list(_script_keeps(calm.last, last, first, same))
+        yield from suspects
+        # What the script keeps in Python may overwrite what was restored, in its first step.
+        left = [each for each in causes if not suspects or each[0] not in _OVERWRITTEN]
+        yield from _for_who_registers(left) if _registers(seen) else left
     if causes:
         return
-    for step in range(first, calm.last.last_step + 1):
-        if what := _difference(calm.last, last, step, same):
+    if differs:
+        if not suspects:
+            step, what = differs
             yield "inexact", f"from step {step} on, resumed from step {last.resumed}: {what}"
-            return
+        return
     if not same.tolerance:
         yield from _contents(calm, seen, unstable)
+
+
+_OVERWRITTEN = ("weights_not_restored", "inexact")
+
+
+def _registers(seen: TrialSeen) -> bool:
+    """Whether the script names its states to us, by a.register, and writes no folder of its own."""
+    return bool(seen.contents) and not any(name.startswith(FOLDER) for name in seen.contents)
+
+
+def _for_who_registers(causes: Sequence[Named]) -> Iterator[Named]:
+    """Yield findings as they are of a script whose generators we restore: it draws behind a save."""
+    for name, detail in causes:
+        yield ("draws_after_report" if name == "rng_not_restored" else name), detail
+
+
+def _script_keeps(calm: AttemptSeen, last: AttemptSeen, first: int, same: _Same) -> Iterator[Named]:
+    """Yield what parts of the model keep where no checkpoint looks, and was another after a resume."""
+    for ours, theirs in zip(calm.ranks, last.ranks, strict=False):
+        mine, other = ours.step(first), theirs.step(first)
+        for name, value in sorted(other.attributes.items()):
+            if (was := mine.attributes.get(name, value)) == value:
+                continue
+            kind = "requires_grad" if name.endswith(".requires_grad") else "attribute"
+            detail = f"{name} is {value} instead of {was} at the start of step {first}"
+            yield f"{kind}_not_restored", detail
+        if not same.state(mine.state.get("unsaved"), other.state.get("unsaved")):
+            yield "buffer_not_persistent", f"it differs at the start of step {first}"
 
 
 def _fails(calm: AttemptSeen, last: AttemptSeen, same: _Same) -> Iterator[Named]:
@@ -359,13 +402,18 @@ def _rates(
     if not wrong or (is_new_optimizer and wrong == [first]):
         return
     step = wrong[0]
+    if (now := len(theirs.step(step).lr)) != (then := len(ours.step(step).lr)):
+        yield (
+            "group_not_restored",
+            f"in step {step} the optimizers have {now} parameter groups instead of {then}",
+        )
+        return
     is_rate, should_be = next(
         (
             (a, b)
-            for a, b in zip(theirs.step(step).lr, ours.step(step).lr, strict=False)
+            for a, b in zip(theirs.step(step).lr, ours.step(step).lr, strict=True)
             if not same.number(a, b)
-        ),
-        (math.nan, math.nan),  # of more or fewer groups
+        )
     )
     yield (
         "scheduler_not_restored",

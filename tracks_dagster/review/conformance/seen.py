@@ -68,7 +68,8 @@ class StepSeen:
 
     inputs: digests of the batches, in order; rows: of their samples. random: library → its generator
     when the model was first called. state: name → as it was before the step; of `trained` and
-    `averaged` as it was after it. lr: of every optimizer's groups.
+    `averaged` as it was after it. lr: of every optimizer's groups. attributes: what parts of the first
+    module keep in Python, and whether each parameter is trained, as text by name.
     """
 
     inputs: tuple[str, ...] = ()
@@ -76,6 +77,7 @@ class StepSeen:
     random: Mapping[str, State] = field(default_factory=dict)
     state: Mapping[str, State] = field(default_factory=dict)
     lr: tuple[float, ...] = ()
+    attributes: Mapping[str, str] = field(default_factory=dict)
 
 
 NOT_SEEN = StepSeen()
@@ -83,11 +85,16 @@ NOT_SEEN = StepSeen()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loader:
-    """A loader's iterators made, batches given by all of them, and its length; None: not known."""
+    """A loader's iterators made, batches given by all of them, and its length; None: not known.
+
+    trained_again: how often a new iterator began with the batch that the one before began with, and the
+    step trained on it.
+    """
 
     made: int
     given: int
     length: int | None
+    trained_again: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,12 +187,22 @@ def read_rank(lines: Iterable[Mapping[str, Json]]) -> RankSeen:
     """Return what one rank saw, by the lines that `training.observing` wrote."""
     steps: dict[int, dict[str, Json]] = {}
     loaders: dict[int, Loader] = {}
+    firsts: dict[int, tuple[int, list[str]]] = {}  # of each loader's newest iterator: step, batch
+    attributes: dict[str, str] = {}
     files = set()
     saved: dict[str, str] = {}
     is_played = False
     for line in lines:
         step = steps.setdefault(
-            line["step"], {"inputs": [], "rows": set(), "random": {}, "state": {}, "lr": ()}
+            line["step"],
+            {
+                "inputs": [],
+                "rows": set(),
+                "random": {},
+                "state": {},
+                "lr": (),
+                "attributes": {},
+            },
         )
         match line["what"]:
             case "input":
@@ -203,9 +220,23 @@ def read_rank(lines: Iterable[Mapping[str, Json]]) -> RankSeen:
                         step["state"][name] = value
                     else:
                         step["state"].setdefault(name, value)
+            case "attributes":
+                attributes = {**attributes, **line["attributes"]}
+                step["attributes"] = attributes
             case "batch":
+                earlier = loaders.get(line["loader"])
+                is_first = earlier is None or line["made"] > earlier.made
+                begins = firsts.get(line["loader"])
+                again = earlier.trained_again if earlier else 0
+                if is_first:
+                    firsts[line["loader"]] = line["step"], line.get("digests", [])
+                    if begins and begins[1] and begins[1] == line.get("digests"):
+                        again += any(each in steps[begins[0]]["inputs"] for each in begins[1])
                 loaders[line["loader"]] = Loader(
-                    made=line["made"], given=line["given"], length=line["length"]
+                    made=line["made"],
+                    given=line["given"],
+                    length=line["length"],
+                    trained_again=again,
                 )
             case "file":
                 files.add(line["path"])
@@ -221,6 +252,7 @@ def read_rank(lines: Iterable[Mapping[str, Json]]) -> RankSeen:
                 random=each["random"],
                 state=each["state"],
                 lr=each["lr"],
+                attributes=each["attributes"],
             )
             for number, each in steps.items()
             if number > 0

@@ -269,6 +269,10 @@ class WarmParent:
             for connection in self._children.values():
                 connection.close()
             raise
+        except FileNotFoundError:
+            if self._address.parent.is_dir():
+                raise
+            return  # its folder was removed before it had started: nobody will ask
 
     def _serve(self, listener: socket.socket, woken: socket.socket) -> None:
         watched: list[socket.socket | int] = [listener, woken]

@@ -579,7 +579,7 @@ class Attempt:
         )
         if begun.progress is not None:
             self._log.restore(begun.progress)
-        self._watch = StateWatch(trained, step=begun.step + 1, say=self._log.say)
+        self._watch = StateWatch(trained, step=begun.step + 1, warn=self._log.warn)
         return Steps(
             self._launch,
             begun,

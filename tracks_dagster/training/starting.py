@@ -26,8 +26,8 @@ from tracks_dagster.training.saves.built import (
     apply_changes,
     find_changes,
     in_use,
-    kept_numbers,
     take_built,
+    unused_numbers,
 )
 from tracks_dagster.training.saves.chunk_writer import KnownChunks
 from tracks_dagster.training.saves.loading import Fetched, fetch, load_into, load_own_into
@@ -122,7 +122,7 @@ def _load_and_follow(
     if then is None:  # of an older version
         load_into(trained, fetched)
         follow_config(launch, trained, fetched)
-        return kept_numbers(trained, built) if _has_other_config(launch, fetched) else ()
+        return unused_numbers(trained, built) if _has_other_config(launch, fetched) else ()
     saved = {name: member.values for name, member in fetched.manifest.members.items()}
     changes = find_changes(built, then, saved, frozen=fetched.progress.get("frozen", {}))
     load_into(trained, fetched)

@@ -169,8 +169,8 @@ class StepLog:
         if self._launch.ranks.rank == 0:
             self._progress.judge(step, dict(found))
 
-    def say(self, text: str) -> None:
-        """Say something of the script on stderr, and in the journal, as `not_saved`; on rank 0."""
+    def warn(self, text: str) -> None:
+        """Say what a checkpoint lacks on stderr, and in the journal, as `not_saved`; on rank 0."""
         if self._launch.ranks.rank == 0:
             print(text, file=sys.stderr, flush=True)
             self._launch.journal.write("not_saved", text=self._launch.clean(text))

@@ -65,7 +65,7 @@ class Steps:
         self._log = log
         self._feed = feed
         self._drawn: object = None  # the generators as the newest save has them
-        self._has_said = False  # that they were drawn from behind it
+        self._has_warned = False  # that they were drawn from behind it
         self._drains_after: int | None = None  # the last step to run, once SIGTERM came
         cadence = launch.opened.cadence or launch.declared.cadence
         self._triggers = Triggers(cadence, stop, is_clock=launch.ranks.is_first)
@@ -140,9 +140,9 @@ class Steps:
     def _check_drawn(self) -> None:
         """Say it, once, where the script draws between a saved step and the next one."""
         saved, self._drawn = self._drawn, None
-        if saved is not None and saved != random_state.fingerprint() and not self._has_said:
-            self._has_said = True
-            self._log.say(
+        if saved is not None and saved != random_state.fingerprint() and not self._has_warned:
+            self._has_warned = True
+            self._log.warn(
                 f"Random numbers were drawn after the report of step {self._done}, whose checkpoint "
                 "has those of before: a resume from there draws others. Draw before a.report, or "
                 "inside a.evaluating(), which puts them back."
@@ -187,7 +187,7 @@ class Steps:
                 spent=spent,
             )
         self._triggers.saved()
-        if not self._has_said:
+        if not self._has_warned:
             self._drawn = random_state.fingerprint()
 
     def _settle(self) -> None:

@@ -235,7 +235,7 @@ def _resumed(
     found = ((step, _difference(calm.last, last, step, same)) for step in steps)
     differs = next(((step, what) for step, what in found if what), None)
     if causes or differs:
-        suspects = list(_script_keeps(calm.last, last, first, same))
+        suspects = list(_script_state(calm.last, last, first, same))
         yield from suspects
         # What the script keeps in Python may overwrite what was restored, in its first step.
         left = [each for each in causes if not suspects or each[0] not in _OVERWRITTEN]
@@ -265,7 +265,7 @@ def _for_who_registers(causes: Sequence[Named]) -> Iterator[Named]:
         yield ("draws_after_report" if name == "rng_not_restored" else name), detail
 
 
-def _script_keeps(calm: AttemptSeen, last: AttemptSeen, first: int, same: _Same) -> Iterator[Named]:
+def _script_state(calm: AttemptSeen, last: AttemptSeen, first: int, same: _Same) -> Iterator[Named]:
     """Yield what parts of the model keep where no checkpoint looks, and was another after a resume."""
     for ours, theirs in zip(calm.ranks, last.ranks, strict=False):
         mine, other = ours.step(first), theirs.step(first)

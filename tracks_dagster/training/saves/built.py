@@ -127,7 +127,7 @@ def find_changes(
             sentences.append(f"{name}: its function of the step is another one, {how}")
     for name, groups in now["optimizers"].items():
         differs = changed_leaves(before["optimizers"].get(name, groups), groups)
-        sentences += [f"{name}: {line}" for line in _lines(_told_once(differs))]
+        sentences += [f"{name}: {line}" for line in _lines(_first_rates(differs))]
     sentences += [f"scaler: {line}" for line in _lines(_of_scaler(before, now))]
     same = {m for m, each in now["frozen"].items() if before["frozen"].get(m) == each}
     sentences += [
@@ -168,7 +168,7 @@ def apply_changes(trained: Trained, changes: Changes) -> None:
                 parameter.requires_grad_(name not in frozen)
 
 
-def kept_numbers(trained: Trained, built: Built) -> tuple[str, ...]:
+def unused_numbers(trained: Trained, built: Built) -> tuple[str, ...]:
     """Return what stays as an older version's checkpoint has it, and is built otherwise now."""
     now = _decoded(built.values)["optimizers"]
     sentences = []
@@ -320,7 +320,7 @@ def _lines(leaves: Leaves) -> list[str]:
     )
 
 
-def _told_once(differs: Leaves) -> Leaves:
+def _first_rates(differs: Leaves) -> Leaves:
     """Return the changed numbers of groups by their names; of a group's rates the first alone."""
     rates: dict[str | int, str] = {}
     for rate in RATES:

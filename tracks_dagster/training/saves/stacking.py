@@ -22,19 +22,19 @@ ROW_BYTES_MAX = 65536  # of one row's array: what is larger is worth an entry of
 
 
 def stack(rows: Sequence[Any], path: str, keep: Keep) -> Json | None:
-    """Return the rows as columns, with their tensors kept; None where the rows are not alike.
+    """Return the rows as columns, with their tensors taken in; None where the rows are not alike.
 
-    Arrays may differ in shape, not in type. Nothing is kept where it returns None.
+    Arrays may differ in shape, not in type. Nothing is taken in where it returns None.
     """
-    kept: list[tuple[str, torch.Tensor]] = []
+    taken: list[tuple[str, torch.Tensor]] = []
 
     def note(name: str, tensor: torch.Tensor) -> str:
-        kept.append((name, tensor))
+        taken.append((name, tensor))
         return name
 
     column = _column(rows, path, note)
     if column is not None:
-        for name, tensor in kept:
+        for name, tensor in taken:
             keep(name, tensor)
     return column
 

@@ -25,17 +25,19 @@ from tracks_dagster.training.saves.leaves import numbers
 from tracks_dagster.training.saves.state_dict import check_state, collect
 from tracks_dagster.training.saves.trained import Trained
 
-SAID_MAX = 4  # attributes and buffers at a time
+WARNINGS_MAX = 4  # attributes and buffers at a time
 _MODULES_OWN = frozenset(vars(torch.nn.Module()))
 
 
 @dataclass(slots=True)
 class _Seen:
-    """first_step: in which it was seen; groups: its numbers then; is_again: seen in a later step."""
+    """first_step: in which it was seen; groups: its numbers then; is_again: seen in a later step;
+    is_saved: its state is that of a registered one."""
 
     first_step: int
     groups: list[dict[str, Any]]
     is_again: bool = False
+    is_saved: bool = False
 
 
 class StateWatch:
@@ -44,12 +46,12 @@ class StateWatch:
     One that lives for a single step, as of an inner loop, has nothing to resume.
     """
 
-    def __init__(self, trained: Trained, *, step: int, say: Callable[[str], None]) -> None:
-        """step: the first one that will run; say: tells people, and the journal."""
-        self._say = say
+    def __init__(self, trained: Trained, *, step: int, warn: Callable[[str], None]) -> None:
+        """step: the first one that will run; warn: tells people, and the journal."""
+        self._warn = warn
         self._built = dict(_unsaved(trained))
         self._ask_at = step
-        self._said: set[str] = set()
+        self._warned: set[str] = set()
         self._has_stepped = False  # an optimizer, in the running step
         self._step = step
         self._has_trained = False
@@ -84,8 +86,8 @@ class StateWatch:
         self._step = step + 1
         if step >= self._ask_at:  # seldom: it goes through all parts of the modules
             self._ask_at = 2 * step
-            self._say_unsaved()
-            self._say_gradients(step)
+            self._warn_of_unsaved()
+            self._warn_of_gradients(step)
         self._has_stepped = False
         if not self._is_any:
             return
@@ -110,35 +112,40 @@ class StateWatch:
         elif self._step > seen.first_step:
             seen.is_again = self._is_any = True
 
-    def _say_unsaved(self) -> None:
+    def _warn_of_unsaved(self) -> None:
         found = dict(_unsaved(self._trained))
-        new = {n: v for n, v in found.items() if v != self._built.get(n, v) and n not in self._said}
-        for name in sorted(new)[:SAID_MAX]:
-            self._said.add(name)
+        new = {
+            n: v for n, v in found.items() if v != self._built.get(n, v) and n not in self._warned
+        }
+        for name in sorted(new)[:WARNINGS_MAX]:
+            self._warned.add(name)
             is_buffer = isinstance(new[name], tuple)
             what = "a buffer that is not persistent" if is_buffer else "an attribute"
-            self._say(
+            self._warn(
                 f"{name} is {what} and has changed since it was built; no checkpoint has it. Where "
                 "training depends on it, register a persistent buffer (register_buffer) in its place."
             )
 
-    def _say_gradients(self, step: int) -> None:
-        if self._has_stepped or "" in self._said or self._trained.scaler is not None:
+    def _warn_of_gradients(self, step: int) -> None:
+        if self._has_stepped or "" in self._warned or self._trained.scaler is not None:
             return
         parameters = self._trained.parameters.values()
         if any(each.grad is not None for each in parameters):
-            self._said.add("")
-            self._say(
+            self._warned.add("")
+            self._warn(
                 f"Step {step} ended without an optimizer's step, and left gradients. Where they add up "
                 "to a later step, a checkpoint between the two loses them: a step is one "
                 "optimizer.step(), with the accumulation inside."
             )
 
     def _is_lost(self, optimizer: Optimizer, seen: _Seen) -> bool:
-        saved = {id(tensor) for tensor in collect(self._trained).tensors.values()}
+        if seen.is_saved:
+            return False
         own = [each for state in optimizer.state.values() for each in _tensors(state)]
-        if own:
-            return any(id(each) not in saved for each in own)
+        if own:  # what a registered one wraps may share its state
+            saved = {id(tensor) for tensor in collect(self._trained).tensors.values()}
+            seen.is_saved = all(id(each) in saved for each in own)
+            return not seen.is_saved
         registered = [g for each in self._trained.optimizers.values() for g in each.param_groups]
         if all(any(group is each for each in registered) for group in optimizer.param_groups):
             return False

@@ -71,7 +71,7 @@ def test_the_cascade_of_other_ranks_changes_no_verdict() -> None:
 
 
 # These end a job, and tell of a device, whatever the log says after them.
-STATED = ("scheduler_words", "kernel_hardware", "requeued_itself", "job_cancelled")
+STATED = ("scheduler_line", "kernel_hardware", "requeued_itself", "job_cancelled")
 
 
 BY_OTHERS = ({"exit_code": 137}, {"signal": "SIGTERM"}, {"exit_code": 0})

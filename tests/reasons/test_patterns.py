@@ -23,7 +23,7 @@ from tracks_dagster.reasons.logs import LINE_CHARACTERS, LINES
 from tracks_dagster.reasons.rules import control as rules_control
 from tracks_dagster.reasons.rules import control_words
 from tracks_dagster.reasons.rules import text as rules_text
-from tracks_dagster.reasons.rules.cause import LIKELY, NAMED, required_words
+from tracks_dagster.reasons.rules.cause import LIKELY, NAMED, Tier, required_words
 from tracks_dagster.reasons.rules.text import CAUSES
 from tracks_dagster.track.reasons import TerminationReason
 
@@ -149,9 +149,16 @@ def test_no_words_blame_what_never_ends_an_attempt() -> None:
     assert not never & {cause.reason for cause in CAUSES}
 
 
-def test_no_words_alone_make_a_preemption() -> None:
-    """Only a control plane, a scheduler or a provider knows of one: `rules_control`."""
-    assert TerminationReason.PREEMPTED not in {cause.reason for cause in CAUSES}
+def test_words_of_a_preemption_weigh_least_and_are_never_sure() -> None:
+    """Only a control plane knows of one (`rules.control`): words stand below any exception."""
+    by_others = {
+        TerminationReason.PREEMPTED,
+        TerminationReason.NODE_DRAINED,
+        TerminationReason.WALLTIME_TIMEOUT,
+    }
+    rows = [row for row in CAUSES if row.reason in by_others]
+    assert {row.reason for row in rows} == by_others
+    assert all(row.tier is Tier.SYMPTOM and row.confidence <= LIKELY for row in rows)
 
 
 def test_rows_have_names_of_their_own_and_confidences_of_the_scale() -> None:

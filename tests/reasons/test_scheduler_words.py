@@ -1,4 +1,4 @@
-"""Words of schedulers in a log: what happened now, not what would, nor what an earlier start met."""
+"""Who may speak of a preemption: a scheduler's marked line, words about this job, and no talk of others."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import random
 
 import pytest
 
-from tests.evidences import case
+from tests.evidences import case, end, evidence, word
 from tracks_dagster.reasons.classify import classify
+from tracks_dagster.reasons.rules.cause import LIKELY
 from tracks_dagster.track.reasons import TerminationReason
 
 SEED = int(os.environ.get("CLASSIFY_SEED", random.randrange(2**32)))
@@ -31,17 +32,41 @@ TALK = (
     "no preemption notice was received",
     "kernel 6.3 SMP PREEMPT_DYNAMIC",
     "num_preemptions=2 preemptible=True",
+    "job 4 preempted by job 9",
+    "autoscaler: node 10.1.2.3 was preempted, a new one is on its way",
+    "a sibling VM was reclaimed by its owner",
+    "batch jobs of guests are preempted by jobs of the owners",
+    "gang 2 lost worker-5: it was preempted a minute ago",
+    # What a process makes of a signal: its sender is not known.
+    "received a pre-emption warning",
+    "Got signal 15, this must be a preemption: writing a checkpoint",
+    "[handler] SIGTERM: the job is being preempted, flushing",
+    "SIGUSR1 caught, we are about to be preempted",
+    "spot interruption signal received; leaving the loop",
 )
 SAID = (
     PREEMPTED,
     "PreemptionError: nodes of this job got pre-empted",
-    "job 4 preempted by job 9",
     "State: PREEMPTED",
     "the TPU slice was preempted",
     "the spot VM was evicted",
     'EventType: "Preempt"',
-    "received a pre-emption warning",
+    "our instance has been reclaimed",
 )
+# Talk of what a scheduler does, each followed by what really ended the rank.
+OF_OTHERS = {
+    "preempted": TALK,
+    "walltime_timeout": (
+        "search: time limit reached for one trial, going on",
+        "eval item 12: exceeded the time limit",
+        "rpc error: DeadlineExceeded while pushing metrics",
+    ),
+    "node_drained": ("News: all nodes will be drained for maintenance, jobs are terminated",),
+    "host_oom": (
+        "srun: note: tasks beyond their memory are Out Of Memory killed",
+        "watcher: pod log-shipper was OOMKilled",
+    ),
+}
 
 
 def _steps(first: int, number: int) -> str:
@@ -62,6 +87,49 @@ def test_talk_of_preemption_makes_none(talk: str, more: dict[str, object]) -> No
 def test_a_preemption_is_read_however_it_is_said(said: str, more: dict[str, object]) -> None:
     log = f"{_steps(0, 4)}{said}\n[rank1]: Connection reset by peer\n"
     assert classify(case(log, **more)).reason == TerminationReason.PREEMPTED
+
+
+@pytest.mark.parametrize("reason", OF_OTHERS)
+def test_an_exception_weighs_more_than_talk_of_others(reason: str) -> None:
+    for talk in OF_OTHERS[reason]:
+        log = f"{_steps(0, 9)}{talk}\nTraceback (most recent call last):\nKeyError: 'x'\n"
+        found = classify(case(log, exit_code=1))
+        assert found.reason == "code_error", talk
+
+
+@pytest.mark.parametrize("said", SAID[1:])
+def test_words_of_a_preemption_are_below_an_exception_and_a_typed_last_word(said: str) -> None:
+    log = f"{_steps(0, 4)}{said}\nTraceback (most recent call last):\nKeyError: 'x'\n"
+    assert classify(case(log, exit_code=1)).reason == "code_error"
+    typed = end(code=1, says=word("gpu_oom", said="torch.OutOfMemoryError: no"), log=said)
+    assert classify(evidence(typed)).reason == "gpu_oom"
+    assert classify(case(f"{said}\n{_steps(5, 3)}", signal="SIGTERM")).reason == "unknown"
+
+
+@pytest.mark.parametrize("said", SAID[1:])
+def test_words_alone_are_never_as_sure_as_a_control_plane(said: str) -> None:
+    assert classify(case(said)).confidence <= LIKELY < classify(case(PREEMPTED)).confidence
+
+
+@pytest.mark.parametrize(
+    ("before", "state", "reason"),
+    [
+        ("srun: job 7 has been allocated resources", None, "preempted"),
+        ("SLURM_JOB_ID=7", None, "preempted"),
+        ("SLURM_JOB_ID=8", None, "code_error"),  # the line is of another job
+        ("Submitted batch job 8", None, "code_error"),
+        ("", "FAILED", "code_error"),  # Slurm itself says that it failed of itself
+        ("", "PREEMPTED", "preempted"),
+    ],
+)
+def test_a_marked_line_counts_for_this_job(before: str, state: str | None, reason: str) -> None:
+    log = f"{before}\n{PREEMPTED}\nTraceback (most recent call last):\nKeyError: 'x'\n"
+    assert classify(case(log, exit_code=1, slurm_state=state)).reason == reason
+
+
+def test_a_line_that_quotes_a_scheduler_has_no_mark() -> None:
+    log = f"the docs show '{PREEMPTED}'\nTraceback (most recent call last):\nKeyError: 'x'\n"
+    assert classify(case(log, exit_code=1)).reason == "code_error"
 
 
 @pytest.mark.parametrize("again", AGAIN)

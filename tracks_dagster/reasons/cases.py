@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from tracks_dagster.reasons.evidence import Condition, Evidence, RankEnd
-from tracks_dagster.reasons.kube_json import text
+from tracks_dagster.reasons.kube_json import text, time_text
 from tracks_dagster.reasons.pods import EVENTS_MAX, PodEvidence, read_pod
 from tracks_dagster.track.records import Json
 
@@ -86,7 +86,7 @@ def _rank(fields: Mapping[str, Json], number: int) -> RankEnd:
         rank=number if known is None else known,
         exit_code=None if by is not None and code is None else code,
         signal=by,
-        ended_at=text(fields.get("ended_at")) or None,
+        ended_at=time_text(fields.get("ended_at")),
         oom_killed=fields.get("oom_killed") is True,
         log_tail=_log(fields.get("log_tail")),
     )

@@ -27,7 +27,7 @@ from tracks_dagster.track.reasons import TerminationReason
 LINES_MAX = 8
 LINE_CHARACTERS_MAX = 400
 
-CLASSIFIER_VERSION = "8"
+CLASSIFIER_VERSION = "9"
 
 AGAINST_MAX = 5
 
@@ -65,8 +65,7 @@ RULES: tuple[Rule, ...] = (
     Rule(name="oom_before_condition", weight=Weight.CONTROL_PLANE, find=rules_control.oom_first),
     Rule(name="condition", weight=Weight.CONTROL_PLANE, find=rules_control.condition),
     Rule(name="slurm_state", weight=Weight.CONTROL_PLANE, find=rules_control.slurm_state),
-    Rule(name="requeued_itself", weight=Weight.CONTROL_PLANE, find=rules_control.requeued_itself),
-    Rule(name="scheduler_words", weight=Weight.CONTROL_PLANE, find=rules_control.scheduler_words),
+    Rule(name="scheduler_line", weight=Weight.CONTROL_PLANE, find=rules_control.scheduler_line),
     Rule(name="node_rebooted", weight=Weight.HARDWARE, find=rules_control.rebooted),
     Rule(name="kernel_hardware", weight=Weight.HARDWARE, find=rules_control.kernel_hardware),
     Rule(name="container_oom_killed", weight=Weight.CONTAINER, find=rules_control.container_oom),
@@ -75,9 +74,11 @@ RULES: tuple[Rule, ...] = (
     Rule(name="hung", weight=Weight.CONTAINER, find=rules_control.hung),
     Rule(name="typed_last_word", weight=Weight.LAST_WORD, find=rules_ranks.typed_last_word),
     Rule(name="known_cause", weight=Weight.EXCEPTION, find=rules_text.known_cause),
-    Rule(name="job_cancelled", weight=Weight.EXCEPTION, find=rules_control.job_cancelled),
     Rule(name="evaluation", weight=Weight.EXCEPTION, find=rules_text.evaluation),
     Rule(name="exception", weight=Weight.EXCEPTION, find=rules_text.any_exception),
+    Rule(name="requeued_itself", weight=Weight.EXCEPTION, find=rules_control.requeued_itself),
+    Rule(name="symptom", weight=Weight.EXCEPTION, find=rules_text.symptom),
+    Rule(name="job_cancelled", weight=Weight.EXCEPTION, find=rules_control.job_cancelled),
     Rule(name="cascade_only", weight=Weight.EXCEPTION, find=rules_text.cascade_only),
     Rule(name="crash_signal", weight=Weight.EXIT, find=rules_ranks.crash_signal),
     Rule(name="survived_cause", weight=Weight.EXIT, find=rules_text.survived_cause),

@@ -13,10 +13,10 @@ from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 
 from tracks_dagster.reasons.evidence import RankEnd
-from tracks_dagster.reasons.logs import is_raised_by_code
+from tracks_dagster.reasons.kube_json import time_of
+from tracks_dagster.reasons.logs import STEPS_WHILE_ENDING, is_raised_by_code, steps_after
 from tracks_dagster.track.names import EXIT_FENCED
 from tracks_dagster.track.reasons import TerminationReason
-from tracks_dagster.track.records import parse_time
 
 SHELL_SIGNAL_BASE = 128  # a shell, and Kubernetes, report signal n as exit code 128 + n
 CLOCK_SKEW_S = 30.0  # clocks of nodes differ, and ends are noticed by polling
@@ -42,26 +42,50 @@ CASCADE = re.compile(
 )
 
 
+# What a rank says that waited for another one until its time was up.
+WAITED = re.compile(
+    r"Watchdog caught collective operation timeout|Timeout at NCCL work"
+    r"|\b(WorkNCCL|WorkHCCL|WorkGloo)\(.{0,200}timed? ?out|Timed out waiting \d+ms for (send|recv)"
+    r"|watchdog got stuck|failed to pass monitoredBarrier",
+    re.IGNORECASE,
+)
+
+
 def own(ranks: Iterable[RankEnd]) -> list[RankEnd]:
-    """Return the ranks that were not fenced, in the order in which they ended."""
+    """Return the ranks that were not fenced, in the order in which they ended; equal ones as given."""
     fenced = TerminationReason.FENCED
     kept = [r for r in ranks if r.exit_code != EXIT_FENCED and not has_last_word(r, fenced)]
-    return sorted(kept, key=lambda rank: (_ended_at(rank), rank.rank))
+    return sorted(kept, key=_ended_at)
 
 
 def initiator(ranks: Iterable[RankEnd]) -> RankEnd | None:
-    """Return the rank that failed first; one that only lost its peer counts when no other failed."""
+    """Return the rank that failed first of itself; one that only followed counts when no other failed.
+
+    Least of all one that lost its peer; then one that the gang's parent ended by SIGTERM; then one that
+    waited for the others until its watchdog ended it.
+    """
     kept = own(ranks)
     failed = [rank for rank in kept if _has_failed(rank)]
     if not any(rank.has_ended or rank.last_word for rank in kept):
         failed = [rank for rank in kept if rank.log_tail]  # nothing but words is known of any
-    first = next((rank for rank in failed if not lost_its_peer(rank)), None)
-    return first or next(iter(failed), None)
+    return min(failed, key=_followed, default=None)  # of equals the first
+
+
+def _followed(rank: RankEnd) -> int:
+    """Return how far a rank only followed another one's end: 0 where it failed of itself."""
+    if lost_its_peer(rank):
+        return 3
+    if rank.last_word is not None:
+        return 0
+    if signal_of(rank) == signal.SIGTERM:
+        return 2
+    raised = any(is_raised_by_code(line) for line in rank.log_tail.splitlines())
+    return 0 if raised or WAITED.search(rank.log_tail) is None else 1
 
 
 def by_end(ranks: Iterable[RankEnd]) -> list[RankEnd]:
     """Return the ranks that ended first, as far as clocks tell: within CLOCK_SKEW_S of the first."""
-    ordered = sorted(ranks, key=lambda rank: (_ended_at(rank), rank.rank))
+    ordered = sorted(ranks, key=_ended_at)
     if not ordered or _ended_at(ordered[0]) == _LATEST:
         return ordered
     until = _ended_at(ordered[0]) + timedelta(seconds=CLOCK_SKEW_S)
@@ -72,8 +96,23 @@ def lost_its_peer(rank: RankEnd) -> bool:
     """Whether the rank reports a lost peer; its last word counts before its log."""
     if has_last_word(rank, TerminationReason.RANK_LOST_SECONDARY):
         return True
-    text = rank.log_tail if rank.last_word is None else texts(rank)[0]
-    return CASCADE.search(text) is not None
+    if rank.last_word is not None:
+        return CASCADE.search(texts(rank)[0]) is not None
+    return _lost_at(rank.log_tail.splitlines()) is not None
+
+
+def _lost_at(lines: list[str]) -> int | None:
+    """Return the line that reports a lost peer; None where steps went on after it, or where the rank had
+    raised an exception of its own before."""
+    steps = steps_after(lines)
+    for number, line in enumerate(lines):
+        if steps[number] > STEPS_WHILE_ENDING:
+            continue
+        if CASCADE.search(line):
+            return number
+        if is_raised_by_code(line):
+            return None
+    return None
 
 
 def texts(rank: RankEnd) -> tuple[str, ...]:
@@ -121,9 +160,4 @@ def _has_failed(rank: RankEnd) -> bool:
 def _ended_at(rank: RankEnd) -> datetime:
     """Return when the rank failed: its last word's time, else its process's end, else the latest."""
     text = rank.last_word.at if rank.last_word is not None else rank.ended_at
-    if text is None:
-        return _LATEST
-    try:
-        return parse_time(text)
-    except ValueError:
-        return _LATEST
+    return time_of(text) or _LATEST

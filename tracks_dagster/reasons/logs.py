@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import accumulate
 
 from tracks_dagster.reasons import hangs
 from tracks_dagster.reasons.evidence import Condition, Evidence, LastWord, RankEnd
+from tracks_dagster.reasons.shared_logs import by_rank
+from tracks_dagster.reasons.wrapped import joined, unwrapped
 
 # --- log lines ------------------------------------------------------------------------------------
 #
@@ -16,6 +19,7 @@ from tracks_dagster.reasons.evidence import Condition, Evidence, LastWord, RankE
 # `LINE_CHARACTERS`, a log of any length its last `LINES`.
 
 LINES = 400  # of each text; what a process says at its end tells why
+RAW_LINES = 20_000  # of each text that are looked at for them
 LINE_CHARACTERS = 1000
 _HEAD_CHARACTERS = 640  # of a longer line: errors name themselves first, and sum up last
 _PREFIXES_MAX = 6  # one collector wraps the next
@@ -24,6 +28,9 @@ _TERMINAL = re.compile(
     r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)|[\x00-\x08\x0b-\x1f]"
 )
 _PROGRESS = re.compile(r"\d{1,3}%\|[^|]{0,200}\||\b\d+/\d+ \[\d+:\d\d(:\d\d)?<")
+
+# What a runtime prints of itself by the hundred: it tells no cause, and keeps none out of sight.
+_NO_DISTANCE = re.compile(r"^frame #\d+: |^#\d+\s+0x[0-9a-f]+ in |^.{0,80}\bNCCL (INFO|TRACE)\b")
 
 # What stands before the words: who said them and when. That it was only a warning stays.
 _PREFIX = re.compile(
@@ -38,7 +45,7 @@ _PREFIX = re.compile(
     | \[(?:rank|default|local_rank|worker|gpu)[\s:=_-]{0,2}\d+\]:?                            # torchrun
     | (?:rank|worker|task)[\s:=_-]{0,2}\d+\s?[:|>]
     | \[\d+(?:,\d+)?\](?:<std(?:out|err)>)?:                                                 # mpirun
-    | \d{1,5}:(?=\s)                                                                         # srun -l
+    | \d{1,5}(?:/\d{1,5})?:(?=\s)                                                             # srun -l
     | \((?:pid|[\w.]+\s(?:pid|ip))=[^)]{0,120}\)                                              # Ray
     | \[?(?:ERROR|CRITICAL|FATAL|stderr|stdout)\]?(?:\s*[:|]|(?<=\])|(?=\s*\|))
     | std(?:out|err)\s[FP](?=\s)                                                              # CRI
@@ -49,20 +56,23 @@ _PREFIX = re.compile(
 
 
 def lines_of(text: str) -> tuple[str, ...]:
-    """Return the last lines of `text`, cleaned; without empty ones and repeats.
+    """Return the last lines of `text`, cleaned; without empty ones, repeats, and frames of native code.
 
     Of a progress bar only the last drawing is kept.
     """
-    kept: list[str] = []
-    for raw in text.replace("\r\n", "\n").rsplit("\n", LINES)[-LINES:]:
-        for piece in raw.rsplit("\r", LINES)[-LINES:]:
-            line = clean(piece)
-            if not line or (kept and kept[-1] == line):
-                continue
-            if kept and _PROGRESS.search(line) and _PROGRESS.search(kept[-1]):
-                kept.pop()  # a bar that was drawn again
-            kept.append(line)
-    return tuple(kept[-LINES:])
+    kept: list[str] = []  # the newest first
+    text = joined(text.replace("\r\n", "\n"))
+    for raw in reversed(text.rsplit("\n", RAW_LINES)[-RAW_LINES:]):
+        for piece in reversed(raw.rsplit("\r", LINES)[-LINES:]):
+            for line in reversed([clean(each) for each in unwrapped(piece)]):
+                if not line or _NO_DISTANCE.search(line) or (kept and kept[-1] == line):
+                    continue
+                is_older_drawing = kept and _PROGRESS.search(line) and _PROGRESS.search(kept[-1])
+                if not is_older_drawing:
+                    kept.append(line)
+        if len(kept) >= LINES:
+            break
+    return tuple(reversed(kept[:LINES]))
 
 
 def clean(raw: str) -> str:
@@ -87,7 +97,7 @@ def readable(evidence: Evidence) -> Evidence:
     """Return `evidence` with every text as its last lines, cleaned and bounded; nothing is judged."""
     return replace(
         evidence,
-        ranks=tuple(_rank(rank) for rank in evidence.ranks),
+        ranks=tuple(_rank(piece) for rank in evidence.ranks for piece in by_rank(rank)),
         conditions=tuple(_condition(each) for each in evidence.conditions),
         kernel_lines=tuple(line for text in evidence.kernel_lines for line in lines_of(text)),
     )
@@ -164,10 +174,8 @@ def _is_own(line: str) -> bool:
 # Which lines of a log may tell what ended the process, and which it survived. No cause is named here.
 #
 # A log is full of warnings, retries and libraries that are missing and not needed. A line counts as
-# survived when it says so itself, when it stands far before the failure, or when code that is simply
-# wrong raised an exception after it.
-
-FAR_LINES = 60  # between two lines of one failure, at most: a traceback of a deep call
+# survived when it says so itself, when steps went on after it, or when it was only printed before the
+# program raised an exception of its own.
 
 # The line that Python ends a traceback with: a qualified name of an exception, then its message.
 EXCEPTION = re.compile(r"^((?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Exit))(?::|\s*$)")
@@ -181,18 +189,13 @@ _WRAPPERS = re.compile(
 )
 # Anything may raise these: the code that is at fault raises a type that says more.
 _OPAQUE = re.compile(
-    r"^(builtins\.)?(RuntimeError|Exception|OSError|IOError|EnvironmentError|SystemError"
+    r"^(builtins\.)?(RuntimeError|Exception|OSError|IOError|EnvironmentError|SystemError|BrokenPipeError"
     r"|TimeoutError|BaseException"
     # of a device or a service, whatever its state was
     r"|([\w.]+\.)?(DistBackendError|Rendezvous\w*Error|AcceleratorError|(Xla|Jax)RuntimeError"
     r"|(\w*Internal|Unknown|Unavailable|Aborted|Cancelled|FailedPrecondition)Error"
     r"|(\w*(Connect|Timeout|Timed|Exceeded|Protocol|Transport|Socket|Network|SSL|Http|HTTP|URL|Rpc|RPC"
     r"|Client|Server|Service|Operational|Comm)\w*)(Error|Exception)))$"
-)
-# Whoever raises these is wrong itself: a line that was printed before tells of something else.
-_WRONG_CODE = re.compile(
-    r"^(builtins\.)?(AttributeError|TypeError|IndexError|NameError|UnboundLocalError|SyntaxError"
-    r"|IndentationError|ZeroDivisionError|NotImplementedError)\b"
 )
 _RECOVERED = re.compile(
     r"\bretrying\b|will (be )?retr(y|ied)|retry \d+ ?(/|of) ?\d+|attempt \d+ ?(/|of) ?\d+"
@@ -209,9 +212,8 @@ _LEVEL = re.compile(
 _GAVE_UP = re.compile(
     r"giving up|retries exceeded|retr\w+ .{0,20}(failed|exhausted)", re.IGNORECASE
 )
-_OF_A_TRACEBACK = re.compile(
-    r"^(Traceback \(most recent|File \"|During handling|The above exception)"
-)
+_TRACEBACK = "Traceback (most recent"
+_CHAINED = ("During handling", "The above exception")
 
 
 def is_raised_by_code(line: str) -> bool:
@@ -225,28 +227,58 @@ def reports_recovery(line: str) -> bool:
     return _RECOVERED.search(line) is not None and _GAVE_UP.search(line) is None
 
 
-def survived(lines: Sequence[str]) -> list[bool]:
-    """Return for each line whether the process survived what it reports."""
-    begins = _failure_begins(lines)
-    wrong_code = max((n for n, line in enumerate(lines) if _WRONG_CODE.match(line)), default=-1)
-    return [
-        number < begins - FAR_LINES
-        or reports_recovery(line)
-        or (_LEVEL.search(line) is not None and _GAVE_UP.search(line) is None)
-        or (number < wrong_code and EXCEPTION.match(line) is None)
-        for number, line in enumerate(lines)
-    ]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """The last failure that a program raised itself.
+
+    begins: its first line, the number of lines where there is none. blames_code: whether the exception
+    blames the code that raised it.
+    """
+
+    begins: int
+    blames_code: bool = False
 
 
-def _failure_begins(lines: Sequence[str]) -> int:
-    """Return where the last failure begins: its first traceback, or the end where there is none."""
-    begins = len(lines)
+def last_failure(lines: Sequence[str]) -> Failure:
+    """Return the last failure; what only carries another process's failure is none."""
     for number in range(len(lines) - 1, -1, -1):
-        if begins - number > FAR_LINES:
+        match = EXCEPTION.match(lines[number])
+        if match is not None and not _WRAPPERS.search(match[1]):
+            begins = _traceback_begins(lines, number)
+            return Failure(begins=begins, blames_code=is_raised_by_code(lines[number]))
+    return Failure(begins=len(lines))
+
+
+def _traceback_begins(lines: Sequence[str], exception: int) -> int:
+    """Return the first line of the traceback that ends in `exception`, with those it is chained to."""
+    begins = number = exception
+    while number > 0:
+        number -= 1
+        if lines[number].startswith(_CHAINED):
+            begins = number
+            number = max(0, number - 1)  # the exception that it is chained to
+        elif EXCEPTION.match(lines[number]):
             break
-        if _OF_A_TRACEBACK.match(lines[number]) or EXCEPTION.match(lines[number]):
+        elif lines[number].startswith(_TRACEBACK):
             begins = number
     return begins
+
+
+def survived(lines: Sequence[str]) -> list[bool]:
+    """Return for each line whether the process survived what it reports.
+
+    It survived what was only printed once a step was logged after it, and what was raised once more
+    steps were than a process logs that is being ended.
+    """
+    failure, steps = last_failure(lines), steps_after(lines)
+    found = []
+    for number, line in enumerate(lines):
+        is_raised = EXCEPTION.match(line) is not None
+        went_on = steps[number] > (STEPS_WHILE_ENDING if is_raised else 0)
+        was_printed_before = not is_raised and failure.blames_code and number < failure.begins
+        is_warning = _LEVEL.search(line) is not None and _GAVE_UP.search(line) is None
+        found.append(went_on or was_printed_before or is_warning or reports_recovery(line))
+    return found
 
 
 # --- restarts -------------------------------------------------------------------------------------
@@ -267,7 +299,8 @@ _STARTED_AGAIN = re.compile(
 _STEPS_DONE = re.compile(
     r"\b(step|iter|iteration|epoch|batch|global_step)s?\b\W{0,3}\d+|\d{1,3}%\|", re.IGNORECASE
 )
-_PROGRESS_LINES_MAX = 10  # a process that is being ended may still tell of a few steps
+STEPS_WHILE_ENDING = 2  # a process that is being ended may still tell of a few steps
+_NO_STEP = re.compile(r"\bCANCELLED\b|\bStepId=")  # Slurm has steps of its own
 
 
 def starts_again(lines: Sequence[str]) -> int:
@@ -280,15 +313,34 @@ def works_again(lines: Sequence[str]) -> int:
 
     A start that fails before its first step often fails of what ended the one before.
     """
-    steps = [n for n, line in enumerate(lines) if _STEPS_DONE.search(line)]
+    steps = [n for n, line in enumerate(lines) if step_of(line) is not None]
     if not steps:
         return 0
     return starts_again(lines[: steps[-1]])
 
 
+def step_of(line: str) -> str | None:
+    """Return the step that a line reports as done, in its own words; None when it reports none."""
+    match = _STEPS_DONE.search(line)
+    is_other = match is None or EXCEPTION.match(line) or _NO_STEP.search(line)
+    return None if match is None or is_other else match[0]
+
+
+def steps_after(lines: Sequence[str]) -> list[int]:
+    """Return for each line how many steps were logged after it that no line before had."""
+    seen: set[str] = set()
+    is_new = []
+    for line in lines:
+        step = step_of(line)
+        is_new.append(step is not None and step not in seen)
+        seen.update([step] if step is not None else [])
+    after = list(accumulate(reversed(is_new), initial=0))
+    return [count for count in reversed(after[:-1])]
+
+
 def has_progress(lines: Sequence[str]) -> bool:
     """Whether lines tell of more steps than a process does that is being ended."""
-    return sum(_STEPS_DONE.search(line) is not None for line in lines) > _PROGRESS_LINES_MAX
+    return len({step for line in lines if (step := step_of(line))}) > STEPS_WHILE_ENDING
 
 
 # --- guesses --------------------------------------------------------------------------------------
@@ -318,10 +370,31 @@ _LED_BY_OR = re.compile(r"\b(or|and/or)\b[^.:;()'\"]{0,60}$", re.IGNORECASE)
 _AND_THEN_OR = re.compile(r"^[^.:;()'\"]{0,60}?\bor\b ([^.:;()'\"]{0,60})", re.IGNORECASE)
 
 
+# Where a supposition ends: with its sentence or its clause.
+_CLAUSE_ENDS = re.compile(r"[.;!?](?=\s|$)")
+# A list of causes goes on to the end of the line.
+_LIST = re.compile(r"(causes?|reasons?)\W{0,3}$|^\W{0,2}(\(?\d[.)]|[-*•]) ", re.IGNORECASE)
+
+
 def without_guesses(line: str) -> str:
-    """Return the part of a line that reports what happened, without the list of what it may mean."""
-    match = _GUESS.search(line)
-    return line if match is None else line[: match.start()]
+    """Return the parts of a line that report what happened, without what it only supposes."""
+    kept = ""
+    while (match := _GUESS.search(line)) is not None:
+        kept += line[: match.start()]
+        line = _after_guess(line, match)
+    return kept + line
+
+
+def _after_guess(line: str, guess: re.Match[str]) -> str:
+    """Return what a line reports after a supposition: behind its bracket, else its clause."""
+    rest = line[guess.end() :]
+    before = line[: guess.start()]
+    if before.count("(") > before.count(")") and ")" in rest:
+        return rest[rest.index(")") :]
+    end = _CLAUSE_ENDS.search(rest)
+    if _LIST.search(guess[0]) or end is None or _LIST.search(rest[end.end() :]):
+        return ""
+    return rest[end.start() :]
 
 
 def is_led_by_or(line: str, start: int) -> bool:

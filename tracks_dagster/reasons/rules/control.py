@@ -6,7 +6,6 @@ the ranks themselves.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from tracks_dagster.reasons import hangs
@@ -18,17 +17,11 @@ from tracks_dagster.reasons.evidence import (
     RankEnd,
 )
 from tracks_dagster.reasons.logs import (
-    EXCEPTION,
-    FAR_LINES,
-    has_progress,
-    is_led_by_or,
     starts_again,
-    without_guesses,
 )
 from tracks_dagster.reasons.rules.cause import (
     CERTAIN,
     LEANING,
-    LIKELY,
     MEASURED,
     NAMED,
     STATED,
@@ -42,16 +35,20 @@ from tracks_dagster.reasons.rules.control_words import (
     DUE_TO,
     HARDWARE_LINES,
     HARDWARE_XIDS,
+    HAS_TIME_LEFT,
     IS_DEVICE,
     JOB_CANCELLED,
+    LINE_OF_JOB,
     MACHINE_LINES,
     OOM_KILLER,
+    OWN_JOB,
     PCI,
     REFUSED_STARTS,
     REPORTED_LATE,
     REQUEUED,
     SCHEDULER_LINES,
     SLURM_CANCELLED,
+    SLURM_OWN_ENDS,
     SLURM_STATES,
     TASK_FAILED,
     WARNED,
@@ -147,19 +144,38 @@ def slurm_state(evidence: Evidence) -> Finding | None:
 def requeued_itself(evidence: Evidence) -> Finding | None:
     """A job that asked Slurm to be requeued when its warning signal came: its time was up.
 
-    Submitit does so, and may say "preempted"; Slurm itself says DUE TO PREEMPTION of a preemption.
+    Submitit does so, and may say "preempted"; where it says that the job had time left, it was.
     """
     lines = list(_log_lines(evidence.ranks))
     warned = next((line for line in lines if WARNED.search(line)), None)
     if warned is None or not any(map(REQUEUED.search, lines)):
         return None
-    return _finding(_R.WALLTIME_TIMEOUT, LIKELY, warned)
+    had_time = any(map(HAS_TIME_LEFT.search, lines))
+    return _finding(_R.PREEMPTED if had_time else _R.WALLTIME_TIMEOUT, LEANING, warned)
 
 
-def scheduler_words(evidence: Evidence) -> Finding | None:
-    """Words of a scheduler in a rank's log."""
-    found = next(lines_of_schedulers(evidence.ranks), None)
-    return None if found is None else _finding(found[1], MEASURED, found[0])
+def scheduler_line(evidence: Evidence) -> Finding | None:
+    """A line in the log that carries its scheduler's mark, and is of this job."""
+    if SLURM_OWN_ENDS.match(evidence.slurm_state or ""):
+        return None  # Slurm itself says of this job that nobody ended it
+    own = _own_jobs(evidence.ranks)
+    for rank in evidence.ranks:
+        lines = rank.log_tail.splitlines()
+        for line in lines[starts_again(lines) :]:
+            reason = _first(SCHEDULER_LINES, line)
+            job = LINE_OF_JOB.search(line)
+            if reason is not None and not (own and job and job[1] not in own):
+                return _finding(reason, MEASURED, line)
+    return None
+
+
+def _own_jobs(ranks: Iterable[RankEnd]) -> set[str]:
+    """Return the job numbers that the log gives as its own."""
+    return {
+        next(filter(None, match.groups()))
+        for line in _log_lines(ranks)
+        for match in OWN_JOB.finditer(line)
+    }
 
 
 def job_cancelled(evidence: Evidence) -> Finding | None:
@@ -290,76 +306,3 @@ def _log_lines(ranks: Iterable[RankEnd]) -> Iterator[str]:
 def _finding(reason: TerminationReason, confidence: float, line: str) -> Finding:
     text = line.strip()
     return Finding(reason=reason, confidence=confidence, lines=(text,), root_message=text)
-
-
-# --- scheduler ------------------------------------------------------------------------------------
-#
-# The lines that schedulers and providers leave in a job's own log, and what only sounds like them.
-#
-# A log is full of such words that report no end: help texts, settings, what would be done in case,
-# what an earlier start of the job ended of. A verdict rests on words that say that it happened now.
-
-# What comes before the words when they are about what would be, or what has been.
-_NOT_NOW = re.compile(
-    r"\b(if|in case|unless|whether|whenever|may|might|could|would|should|possibly|perhaps|likely"
-    r"|upon|handles?|previous(ly)?|earlier|last (attempt|run|job|time))\b[^.;!]{0,80}$"
-    r"|\b(when|once|until|after|before)\b[^.;!]{0,80}\b(is|are|gets?)\b[^.;!]{0,40}$",
-    re.IGNORECASE,
-)
-_LOOKED_FOR = re.compile(
-    r"\b(watch|wait|poll|listen|check|look)(s|es|ing)? (for|on)\b[^.;!]{0,40}$", re.IGNORECASE
-)
-# What comes after them when they are one of several, asked, or counted.
-_NOT_SURE = re.compile(
-    r"^\W{0,2}\bor\b|^[^.;!]{0,20}\?|^\W{0,2}(\d+ times|once|twice|before|earlier|previously)\b",
-    re.IGNORECASE,
-)
-# Help, comments, the queue of an inference engine, the program's own part that waits for a notice.
-_ABOUT_SOMETHING_ELSE = re.compile(
-    r"^\s*(#|//|\*\s|-{1,2}[a-z])|PreemptionMode|KV[ _-]?cache|sequence group"
-    r"|(notice|interruption|preemption) (handler|listener|watcher|poller|callback)",
-    re.IGNORECASE,
-)
-# These write when they end a job, and the job may go on for its time of grace.
-_ENDS_JOBS = re.compile(r"^\W*(slurmstepd|srun|PBS)\b|\bnotice\b", re.IGNORECASE)
-
-
-def lines_of_schedulers(ranks: Iterable[RankEnd]) -> Iterator[tuple[str, TerminationReason]]:
-    """Yield each line of a scheduler that gives the reason of the job's end, with that reason."""
-    for rank in ranks:
-        lines = rank.log_tail.splitlines()
-        again = starts_again(lines)
-        for number, line in enumerate(lines):
-            reason = _reason_of(line)
-            if reason is None or number < again:
-                continue
-            if not _is_over(line, reason, lines[number + 1 :]):
-                yield line, reason
-
-
-def _reason_of(line: str) -> TerminationReason | None:
-    """Return the reason that a line reports as having happened, or None."""
-    certain = without_guesses(line)
-    if _ABOUT_SOMETHING_ELSE.search(certain):
-        return None
-    for words, reason in SCHEDULER_LINES:
-        match = words.search(certain)
-        if match is None:
-            continue
-        has_happened = not (
-            _NOT_NOW.search(certain[: match.end()])
-            or _LOOKED_FOR.search(certain[: match.start()])
-            or is_led_by_or(certain, match.start())
-            or _NOT_SURE.match(certain[match.end() :])
-        )
-        if has_happened:
-            return reason
-    return None
-
-
-def _is_over(line: str, reason: TerminationReason, later: Sequence[str]) -> bool:
-    """Whether the job went on after the line: then it had ended another start, or none."""
-    if reason in BEFORE_THE_START:
-        raised = any(EXCEPTION.match(each) for each in later)
-        return raised or len(later) > FAR_LINES or has_progress(later)
-    return _ENDS_JOBS.search(line) is None and has_progress(later)

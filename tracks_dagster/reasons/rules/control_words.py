@@ -113,51 +113,30 @@ SLURM_STATES = _words(
 )
 SLURM_CANCELLED = re.compile(r"^\W*CANCELLED", re.IGNORECASE)
 
-# Lines that schedulers and providers leave in a job's own log.
+# Lines that a scheduler leaves in a job's own log, each with its author's mark at its beginning.
+_SLURM = r"^(slurm(step)?d\S*|srun|sbatch): (error: )?"
 SCHEDULER_LINES = _words(
-    (r"CANCELLED.{0,120}DUE TO PREEMPTION", _R.PREEMPTED),
-    (r"CANCELLED.{0,120}DUE TO (TIME LIMIT|JOB TIME)", _R.WALLTIME_TIMEOUT),
-    (r"CANCELLED.{0,120}DUE TO NODE FAILURE|srun: error: Node failure", _R.NODE_FAILURE),
-    (r"PBS: job killed: .{0,20}walltime|TERM_RUNLIMIT|wall ?time (limit )?(was )?(exceeded|reached)"
-     r"|(exceeded|reached|reaching) (its |the |LSF )?(maximum )?(wall ?time|time limit"
-     r"|wall ?clock (time )?limit|run ?time limit|execution time)"
-     r"|\b(kill|hit|past|over|expire|due to)\w*\b.{0,30}\b(wall ?(clock|time)|run ?time|time) limit\b"
-     r"|job (is|was|has) timed[- ]out|DeadlineExceeded|MaxRuntimeExceeded|MaxWaitTimeExceeded"
-     r"|active longer than specified|\b(time|wall ?time) limit (was |has been )?(reached|exceeded)"
-     r"|exceeded (its |the )?(hard |soft )?(wall ?clock|max(imum)?[ _]?(run|wall)?[ _]?(duration|time))"
-     r"|^timeout: sending signal \w+ to command",
+    (rf"{_SLURM}\*{{3}} .{{0,80}}CANCELLED.{{0,120}}DUE TO PREEMPTION", _R.PREEMPTED),
+    (rf"{_SLURM}\*{{3}} .{{0,80}}CANCELLED.{{0,120}}DUE TO (TIME LIMIT|JOB TIME)",
      _R.WALLTIME_TIMEOUT),
-    (r"(slurmstepd|srun|sbatch).{0,120}(oom[-_ ]kill|Out Of Memory)|TERM_MEMLIMIT", _R.HOST_OOM),
-    (r"JOB_STATE_KILLED: Preempted|\bTERM_PREEMPT|compute\.instances\.preempted", _R.PREEMPTED),
-    (r"\b(spot|instance|vm|node|worker|job|task|pod|tpu|cluster|machine|slice|container"
-     r"|executor)\S* .{0,40}\b"
-     r"(was|were|been|being|got|is|are) (pre-?empted|reclaimed)\b"
-     r"|spot (instance )?(interruption|reclaim|termination)\w*( notice)?"
-     r"|(received|got) (a )?(spot )?pre-?empt\w+ (notice|signal|warning)"
-     r"|instance-action.{0,40}terminate|\b(Nodes?)?Pre-?empt(ion|ed)Error: |interrupted due to spot"
-     r"|\b(job|task|pod|workload)\b.{0,30}\bpre-?empted (by|to)\b"
-     r"|(state|status)\W.{0,20}\bPREEMPTED\b|EventType\"?\s?[:=]\s?\"?Preempt"
-     r"|\bspot\b.{0,30}\b(evicted|deallocated)\b|Server\.SpotInstance(Termination|Shutdown)",
-     _R.PREEMPTED),
-    (r"(node|host|instance).{0,40}(maintenance|drain)(ed|ing)?( event)?.{0,40}(terminat|stop"
-     r"|evict|shut)"
-     r"|terminat\w+ .{0,40}\bmaintenance\b|scheduled retirement|imminent node shutdown"
-     r"|removed by cluster autoscaler|Eviction API", _R.NODE_DRAINED),
-    (r"ZONE_RESOURCE_POOL_EXHAUSTED|Insufficient(Instance)?Capacity"
-     r"|CapacityError\b|(un|not )able to provision (the )?requested|\bSTOCKOUT\b"
-     r"|No available node types can fulfill"
-     r"|Unable to allocate resources: Requested nodes are busy|cannot be scheduled"
-     r"|0/\d+ nodes are available"
-     r"|(timed? ?out|timeout) .{0,40}(waiting|creat\w+) .{0,40}(placement group|resources|pods"
-     r"|capacity)"
-     r"|\b(QuotaExceeded|QUOTA_EXCEEDED|VcpuLimitExceeded|ResourceLimitExceeded"
-     r"|MaxSpotInstanceCountExceeded|Quota exceeded for .{0,80}(gpu|tpu|cpu|instance)"
-     r"|OperationNotAllowed\b.{0,80}quota)|in gang unschedulable"
-     r"|queued and waiting for resources|Placement group creation timed out|PENDING \((Resources"
-     r"|Priority|QOS\w*|Assoc\w*)\)",
-     _R.SCHEDULING_TIMEOUT),
-    (r"CannotPullContainerError|Failed to pull image", _R.IMAGE_PULL),
+    (rf"{_SLURM}\*{{3}} .{{0,80}}CANCELLED.{{0,120}}DUE TO NODE FAILURE|^srun: error: Node failure",
+     _R.NODE_FAILURE),
+    (r"^(slurm(step)?d\S*|srun|sbatch): error: .{0,120}(oom[-_ ]kill|Out Of Memory)", _R.HOST_OOM),
+    (r"^(=>> )?PBS: job killed: .{0,20}walltime", _R.WALLTIME_TIMEOUT),
+    (r"^(=>> )?PBS: job killed: .{0,20}mem", _R.HOST_OOM),
+    (r"^TERM_(RUNLIMIT|CPULIMIT|DEADLINE|WINDOW): ", _R.WALLTIME_TIMEOUT),  # LSF
+    (r"^TERM_(MEMLIMIT|SWAP): ", _R.HOST_OOM),
+    (r"^TERM_PREEMPT: ", _R.PREEMPTED),
 )  # fmt: skip
+# The job that a line of Slurm is about, and what a log says of its own.
+LINE_OF_JOB = re.compile(r"\*{3} (?:JOB|STEP) (\d+)", re.IGNORECASE)
+OWN_JOB = re.compile(
+    r"\bSLURM_(?:ARRAY_)?JOB_?ID\W{1,4}(\d+)|\bjob (\d+) has been allocated resources"
+    r"|^Submitted batch job (\d+)",
+    re.IGNORECASE,
+)
+# States in which Slurm leaves a job that failed of itself, or did not.
+SLURM_OWN_ENDS = re.compile(r"^\W*(FAILED|COMPLETED|OUT_OF_ME)", re.IGNORECASE)
 JOB_CANCELLED = re.compile(r"(JOB|STEP) \S+ ON \S+ CANCELLED(?!.{0,120}DUE TO)", re.IGNORECASE)
 TASK_FAILED = re.compile(
     r"srun: error: .{0,80}\btasks? [\d,\-\[\] ]+"
@@ -165,6 +144,7 @@ TASK_FAILED = re.compile(
     re.IGNORECASE,
 )
 WARNED = re.compile(r"submitit.{0,80}Caught signal|\bSIGUSR[12]\b", re.IGNORECASE)
+HAS_TIME_LEFT = re.compile(r"submitit.{0,80}\bJob has not timed out\b", re.IGNORECASE)
 REQUEUED = re.compile(
     r"DUE TO JOB REQUEUE|scontrol requeue|requeu(e|ing) (the |this )?job", re.IGNORECASE
 )

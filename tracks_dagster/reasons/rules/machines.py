@@ -44,12 +44,13 @@ MACHINES: tuple[Cause, ...] = (
         _R.NODE_FAILURE,
         "node_lost",
         r"DUE TO NODE FAILURE|\bNode failure on\b|\bNODE_FAIL\b|NodeDiedError|NodeNotReady",
-        r"(node|host|machine|instance|vm|server) .{0,60}\b(has |have )?(died|crashed|rebooted"
+        r"(?<!because its )\b(node|host|machine|instance|vm|server) .{0,60}\b(has |have )?(died|crashed"
+        r"|rebooted"
         r"|went down"
         r"|became (unreachable|unresponsive)|is (down|dead|unreachable|unresponsive))\b",
         r"\b(node|host|machine|agent)\S* .{0,40}\b(not responding|stopped responding|became unusable)\b"
         r"|\bagent (has )?(failed|disconnected|died|was lost)\b",
-        r"because its node has died|node .{0,80}marked dead|stopped posting node status",
+        r"(?<!its )\bnode .{0,80}marked dead|stopped posting node status",
         r"Kernel panic|soft lockup|watchdog: BUG|BUG: unable to handle|\[Hardware Error\]"
         r"|\bmce: .{0,60}(error|check)",
         r"Machine check|instances?\.hostError|host error|system is (going down|rebooting)"
@@ -57,6 +58,12 @@ MACHINES: tuple[Cause, ...] = (
         r"(status check|system) .{0,20}fail",
         r"lost (contact|connection) (with|to) (the )?(node|host|machine)|released on a \*?lost\*? node",
         tier=Tier.ROOT,
+    ),
+    cause(  # Ray names why its node died on another line, where it knows
+        _R.NODE_FAILURE,
+        "node_died",
+        r"because its node has died",
+        tier=Tier.SYMPTOM,
     ),
     cause(
         _R.NETWORK_FABRIC,

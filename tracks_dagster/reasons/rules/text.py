@@ -31,14 +31,17 @@ from tracks_dagster.reasons.logs import (
     has_progress,
     is_led_by_or,
     is_raised_by_code,
+    last_failure,
     other_alternative,
     reports_recovery,
     survived,
     without_guesses,
     works_again,
 )
+from tracks_dagster.reasons.rules.capacity import CAPACITY
 from tracks_dagster.reasons.rules.cause import LEANING, LIKELY, Cause, Finding, Tier
 from tracks_dagster.reasons.rules.machines import MACHINES
+from tracks_dagster.reasons.rules.numbers import NUMBERS
 from tracks_dagster.reasons.rules.processes import CRASHES, MEMORY
 from tracks_dagster.reasons.rules.software import SOFTWARE
 from tracks_dagster.reasons.user_rules import UserRules, evidence_for
@@ -47,7 +50,10 @@ from tracks_dagster.track.reasons import ReasonFamily, TerminationReason
 # Every row of words that ships, in order. Where one line meets two rows of a tier, the row above
 # counts: the particular is above the general. A row names what a family of software writes when a
 # cause is met, never one program's line.
-CAUSES: tuple[Cause, ...] = (*MEMORY, *MACHINES, *SOFTWARE, *CRASHES)
+CAUSES: tuple[Cause, ...] = (*CAPACITY, *NUMBERS, *MEMORY, *MACHINES, *SOFTWARE, *CRASHES)
+_NAMED = tuple(row for row in CAUSES if row.tier is not Tier.SYMPTOM)
+_SYMPTOMS = tuple(row for row in CAUSES if row.tier is Tier.SYMPTOM)
+_OWN = tuple(row for row in CAUSES if row not in CAPACITY)  # what a process can survive, and end of
 
 # Causes that lie outside the program. What software reports of its settings, code or data is not
 # meant: there both parts of "missing or invalid" tell the same cause.
@@ -100,15 +106,21 @@ class CauseLine:
     line: str
     survived: bool
     is_aside: bool
-    order: tuple[int, ...]
+    order: tuple[float, ...]
 
 
 def known_cause(evidence: Evidence) -> Finding | None:
     """The cause nearest to the root that any rank's words name, the earliest of several."""
-    root = _root(evidence, CAUSES, among=False)
+    root = _root(evidence, _NAMED, among=False)
     if root is None or (root.cause.tier is not Tier.ROOT and _evaluates(evidence)):
         return None
     return _finding(root)
+
+
+def symptom(evidence: Evidence) -> Finding | None:
+    """Words that also appear where something else failed first, where nothing nearer to it is known."""
+    root = _root(evidence, _SYMPTOMS, among=False)
+    return None if root is None or _evaluates(evidence) else _finding(root)
 
 
 def survived_cause(evidence: Evidence) -> Finding | None:
@@ -119,7 +131,7 @@ def survived_cause(evidence: Evidence) -> Finding | None:
     first = initiator(evidence.ranks)
     if first is None or signal_of(first) is not None or exit_code(first) == 0:
         return None
-    root = _root(evidence, CAUSES, among=True)
+    root = _root(evidence, _OWN, among=True)
     return None if root is None else replace(_finding(root), confidence=LEANING)
 
 
@@ -224,14 +236,16 @@ def _causes_of(rank: RankEnd, rows: tuple[Cause, ...]) -> Iterator[CauseLine]:
     for text_number, text in enumerate(texts(rank)):
         lines = text.splitlines()
         lines = lines[works_again(lines) :]
-        for line_number, (line, has_survived) in enumerate(
-            zip(lines, survived(lines), strict=True)
-        ):
+        raised_at = _raised_at(rank, lines)
+        for line_number, (line, went_on) in enumerate(zip(lines, survived(lines), strict=True)):
             for row_number, row in _rows_of(line, rows):
                 if row.beside is not None and not any(row.beside.search(t) for t in texts(rank)):
                     continue
-                order = (text_number, line_number, row_number)
+                # Of symptoms the surest counts: which came first says little of what failed.
+                sureness = -row.confidence if row.tier is Tier.SYMPTOM else 0.0
+                order = (sureness, text_number, line_number, row_number)
                 is_aside = _is_software(row) and EXCEPTION.match(line) is None
+                has_survived = went_on or (is_aside and line_number < raised_at)
                 place = (row.tier, has_survived, is_aside)
                 if place not in found or order < found[place].order:
                     found[place] = CauseLine(
@@ -243,6 +257,15 @@ def _causes_of(rank: RankEnd, rows: tuple[Cause, ...]) -> Iterator[CauseLine]:
                         order=order,
                     )
     yield from found.values()
+
+
+def _raised_at(rank: RankEnd, lines: list[str]) -> int:
+    """Return where the failure that the program raised begins: settings, libraries and rights that were
+    only reported before it had not ended it. 0 where it raised none."""
+    if rank.last_word is not None and rank.last_word.exception is not None:
+        return len(lines)
+    begins = last_failure(lines).begins
+    return begins if begins < len(lines) else 0
 
 
 @lru_cache(maxsize=LINES_REMEMBERED)

@@ -89,7 +89,7 @@ def ended(
     fields: dict[str, Any] = {
         "reason": reason,
         "confidence": 1.0,
-        "rule": "test",
+        "rule": "condition",  # a control plane recorded it
         "lines": ("a line",),
         "classifier_version": "1",
         "evidence_key": "evidence.json",

@@ -55,13 +55,52 @@ def retries_of(reason: str, *, gap_s: float = 0.0, **changes: Any) -> int:
         ("node_failure", 35 * HOUR, 40),  # at 210 h that at 35 h is 175 h old
         ("preempted", 0, 40),
         ("node_drained", 0, 40),
-        ("orchestrator_lost", 0, 40),
+        ("orchestrator_lost", 0, 10),
     ],
 )
 def test_each_reason_has_its_number_of_retries_in_its_window(
     reason: str, gap_s: float, retries: int
 ) -> None:
     assert retries_of(reason, gap_s=gap_s) == retries
+
+
+@pytest.mark.parametrize("reason", ["preempted", "node_drained"])
+@pytest.mark.parametrize(
+    ("rule", "retries"),
+    [
+        *(("condition", 40), ("slurm_state", 40), ("stop_requested", 40)),
+        *(("symptom/preemption", 3), ("scheduler_line", 3), ("scheduler_words", 3)),
+        ("user_rule/lustre", 3),
+    ],
+)
+def test_only_what_a_control_plane_recorded_is_retried_without_a_limit(
+    reason: str, rule: str, retries: int
+) -> None:
+    assert retries_of(reason, rule=rule) == retries
+
+
+@pytest.mark.parametrize("reason", ["preempted", "orchestrator_lost"])
+def test_one_and_the_same_failure_without_progress_ends_in_a_question_to_a_person(
+    reason: str,
+) -> None:
+    history = begun(estimated_device_s=1e9)
+    while isinstance(answer(failed(history, reason, rule="symptom", fingerprint="same")), Retry):
+        retried(history)
+    refusal = answer(history)
+    assert isinstance(refusal, Refuse)
+    assert len(history.state.attempts) == 4  # 3 retries
+    opened = [attempt.opened_seq for attempt in history.state.attempts[1:]]
+    assert set(opened) <= set(refusal.counted_seqs)
+    assert all(str(seq) in refusal.decision for seq in opened)
+
+
+def test_progress_gives_the_debits_of_preemptions_known_by_words_back() -> None:
+    history = begun(estimated_device_s=1e9)
+    for step in range(10, 120, 10):
+        history.commit(step).verify()
+        decision = answer(failed(history, "preempted", rule="symptom", last_step=step))
+        assert isinstance(decision, Retry)
+        retried(history)
 
 
 @pytest.mark.parametrize(

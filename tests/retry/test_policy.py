@@ -31,7 +31,7 @@ DAY = 24 * HOUR
 TABLE: dict[R, tuple[int | None, float | None, float | None, float]] = {
     R.PREEMPTED: (None, None, None, 0),
     R.NODE_DRAINED: (None, None, None, 0),
-    R.ORCHESTRATOR_LOST: (None, None, None, 0),
+    R.ORCHESTRATOR_LOST: (10, None, None, 1),  # the table has none; no reason is retried for ever
     R.SCHEDULING_TIMEOUT: (None, None, DAY, 0),
     R.IMAGE_PULL: (None, None, HOUR, 0),
     R.WALLTIME_TIMEOUT: (3, None, None, 1),
@@ -114,6 +114,7 @@ def test_equal_policies_have_one_version_and_every_change_has_another() -> None:
         {"time_s": 60.0, "count": 3, "backoff_s": 1.0, "backoff_s_max": 1.0},
         {"time_s": 60.0},  # without a backoff it would spin for its whole time
         {"other_node_from": 0},
+        {"count": None, "fingerprint_limited": False},  # for ever
     ],
 )
 def test_a_row_that_cannot_hold_is_refused(changes: dict[str, float]) -> None:

@@ -27,6 +27,8 @@ DRAINED = "drained"
 # The type of a condition by which the supervisor refused to start a gang, and its reasons.
 START_REFUSED = "StartRefused"
 START_REFUSED_RULE = "start_refused"  # the rule of the classifier that finds it
+# The rules by which a control plane, or a policy's own request, states an end of this very attempt.
+RECORDED_RULES = frozenset({"stop_requested", "condition", "slurm_state"})
 ENVIRONMENT_DIFFERS = "EnvironmentDiffers"
 CHECKPOINT_WITHDRAWN = "CheckpointWithdrawn"
 SOURCE_QUARANTINED = "SourceQuarantined"

@@ -187,7 +187,7 @@ class _Failure:
 
     @property
     def rule(self) -> RetryRule:
-        return self.policy.rule(self.failed.reason or _R.UNKNOWN)
+        return self.policy.rule_for(self.failed)
 
     @property
     def counted(self) -> RunState:
@@ -326,7 +326,7 @@ def _debit(failed: AttemptState, rule: RetryRule) -> Debit:
     reason = failed.reason or _R.UNKNOWN
     if is_free(failed, rule):
         amount, why = 0.0, "no rank of the attempt ran its first line, or none used a device"
-    elif rule.count is None:
+    elif rule.is_unlimited or rule.time_s is not None:
         how = "by time" if rule.time_s is not None else "in device-hours only"
         amount, why = 0.0, f"{reason} is limited {how}"
     else:

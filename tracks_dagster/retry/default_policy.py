@@ -21,12 +21,13 @@ def _rows(*reasons: TerminationReason, like: RetryRule) -> tuple[RetryRule, ...]
 
 DEFAULT_POLICY = RetryPolicy(
     rules=(
-        # No count: preemptions are limited in device time alone.
+        # No count: a preemption that a control plane recorded is limited in device time alone.
         *_rows(
             _R.NODE_DRAINED,
             like=RetryRule(
                 reason=_R.PREEMPTED,
                 remedy=Remedy.OTHER_NODE,
+                count_by_words=3,
                 other_node_from=3,
                 other_node_window_s=HOUR_S,
                 backoff_s=1.0,
@@ -37,9 +38,10 @@ DEFAULT_POLICY = RetryPolicy(
         RetryRule(
             reason=_R.ORCHESTRATOR_LOST,
             remedy=Remedy.ADOPT,
+            count=10,
+            refund=1.0,
             backoff_s=1.0,
             backoff_s_max=600.0,
-            fingerprint_limited=False,
         ),
         RetryRule(
             reason=_R.SCHEDULING_TIMEOUT,

@@ -152,9 +152,9 @@ def _spendings(state: RunState, policy: RetryPolicy) -> Iterator[Spent]:
         debit = attempt.opened.debit
         if attempt.opened.cause != AUTOMATIC or debit is None or failed.reason is None:
             continue
-        rule, amount = policy.rule(failed.reason), debit.amount
+        rule, amount = policy.rule_for(failed), debit.amount
         if failed.reclassified is not None:
-            amount = 1.0 if _started(failed) else amount
+            amount = 1.0 if _started(failed) and not rule.is_unlimited else amount
         yield Spent(
             seq=attempt.opened_seq,
             at=attempt.opened_at,
@@ -186,7 +186,7 @@ def _started(attempt: AttemptState) -> bool:
 DOUBLINGS_MAX = 30  # of a backoff: a second becomes 34 years
 # What the limit of a row rests on, and of the others: field of the policy → its key in a file.
 ROW_FIELDS = (
-    *("count", "count_before_first_step", "window_s", "window_steps", "time_s"),
+    *("count", "count_before_first_step", "count_by_words", "window_s", "window_steps", "time_s"),
     *("refund", "refund_past_onset", "counts_as"),
 )
 LIMIT_KEYS: Mapping[str, Mapping[str, str]] = {
@@ -312,6 +312,8 @@ def _count(
         words = f"{rule.reason}{where} is not retried: the same attempt would end the same"
     else:
         words = f"{used:g} of {count} retries for {rule.budget}{where} used{_describe_window(rule)}"
+        if rule.count_by_words == count:
+            words += ", as only words in a log tell of it"
     exhausted = count is not None and used + 1 > count
     return Limit(name="reason", is_exhausted=exhausted, words=words, seqs=seqs)
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from tracks_dagster.holds.storm import StormRule
+from tracks_dagster.reasons.evidence import RECORDED_RULES
 from tracks_dagster.retry.contracts import LIGHT, Contracts
 from tracks_dagster.retry.environments import EnvironmentRule
 from tracks_dagster.retry.node_health import NodeRule
@@ -27,6 +28,7 @@ from tracks_dagster.track.names import (
 )
 from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.records import canonical_json, sha256_hex
+from tracks_dagster.track.states.run_state import AttemptState
 from tracks_dagster.track.text.units import duration
 
 VERSION_DIGITS = 12
@@ -54,6 +56,11 @@ class Remedy(StrEnum):
     STOP = "stop"  # a person changes something
 
 
+# The place is taken away, and nothing is wrong with the run: where a control plane recorded it, it is
+# retried as often as it happens.
+MAY_BE_UNLIMITED = frozenset({_R.PREEMPTED, _R.NODE_DRAINED})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryRule:
     """One row: what may follow on attempts that ended for `reason`.
@@ -61,6 +68,8 @@ class RetryRule:
     count: retries inside the windows; None does not limit them by number.
     count_before_first_step: the same for an attempt that finished no step; None: as `count`. An
     attempt that never started is then not free either: what fails at once fails again.
+    count_by_words: the same where no control plane recorded the end and only words in a log tell of it;
+    progress then gives a debit back, and one and the same failure is limited as well. None: as `count`.
     window_s, window_steps: how far back a debit counts, in record time and in steps; None: all.
     time_s: in place of count: how long attempts with this end may take together without progress.
     refund: share of a debit, 0 to 1, that a checkpoint gives back which was committed after it and
@@ -77,6 +86,7 @@ class RetryRule:
     remedy: Remedy
     count: int | None = None
     count_before_first_step: int | None = None
+    count_by_words: int | None = None
     window_s: float | None = None
     window_steps: int | None = None
     time_s: float | None = None
@@ -98,6 +108,11 @@ class RetryRule:
     def budget(self) -> TerminationReason:
         """The reason under which debits are counted."""
         return self.counts_as or self.reason
+
+    @property
+    def is_unlimited(self) -> bool:
+        """Whether device time alone limits it, with or without progress."""
+        return self.count is None and self.time_s is None and not self.fingerprint_limited
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,6 +190,13 @@ class RetryPolicy:
                 return rule
         return self.rule(_R.UNKNOWN)
 
+    def rule_for(self, attempt: AttemptState) -> RetryRule:
+        """Return the row for how an attempt ended, as it counts for what is known of that end."""
+        rule = self.rule(attempt.reason or _R.UNKNOWN)
+        if rule.count_by_words is None or attempt.rule in RECORDED_RULES:
+            return rule
+        return replace(rule, count=rule.count_by_words, refund=1.0, fingerprint_limited=True)
+
     def device_s_cap(self, estimated_device_s: float | None) -> float:
         """Return the device seconds that all attempts of a run may use together; no limit for None."""
         if estimated_device_s is None:
@@ -233,7 +255,10 @@ _SENSORS = {reason: sensor for sensor, reasons in _REASONS.items() for reason in
 
 def _problem(rule: RetryRule) -> str | None:
     """Return what is wrong with a row, or None."""
-    counts = (rule.count, rule.count_before_first_step, rule.other_node_from)
+    counts = (
+        *(rule.count, rule.count_before_first_step, rule.count_by_words),
+        rule.other_node_from,
+    )
     spans = (rule.window_s, rule.window_steps, rule.time_s, rule.other_node_window_s)
     if any(count is not None and count < 0 for count in counts) or rule.other_node_from == 0:
         return "a count is negative, or the node is excluded from the 0th end on"
@@ -245,6 +270,11 @@ def _problem(rule: RetryRule) -> str | None:
         return f"a backoff grows from {rule.backoff_s:g} s to no more than {rule.backoff_s_max:g} s"
     if rule.time_s is not None and (rule.count is not None or rule.backoff_s == 0):
         return "a budget by time has no count (`time: none` takes it away), and needs a backoff"
+    if rule.is_unlimited and (rule.reason not in MAY_BE_UNLIMITED or rule.count_by_words is None):
+        return (
+            "it would be retried for ever: give it a count (of a preemption or drain, `count_by_words`) "
+            "or a time, or limit one and the same failure (`fingerprint_limited`)"
+        )
     return None
 
 
@@ -322,7 +352,9 @@ def _budget(rule: RetryRule) -> str:
     if rule.time_s is not None:
         return f"{duration(rule.time_s)} without progress"
     if rule.count is None:
-        return "by device time alone"
+        words = rule.count_by_words
+        by_words = "" if words is None else f", {words} where only words in a log tell of it"
+        return f"by device time alone{by_words}"
     window = ""
     if rule.window_s is not None:
         window = f" in {duration(rule.window_s)}"

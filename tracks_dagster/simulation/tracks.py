@@ -200,7 +200,7 @@ class SimulatedRun:
         body = AttemptEnded(
             reason=end.reason.value,
             confidence=1.0,
-            rule=BY,
+            rule="condition",  # what ends an attempt of a play, its control plane recorded
             lines=(),
             classifier_version=BY,
             evidence_key="",

@@ -293,6 +293,7 @@ _CountsAs = Annotated[
 class _Row(FileModel):
     count: _CountOrNone = LEFT_OUT
     count_before_first_step: _CountOrNone = LEFT_OUT
+    count_by_words: _CountOrNone = LEFT_OUT
     window: Annotated[_Fields, PlainValidator(_window)] = LEFT_OUT
     time_s: _SecondsOrNone = LEFT_OUT
     refund: _Share = LEFT_OUT

@@ -101,6 +101,12 @@ class AttemptState:
         return TerminationReason(newest)
 
     @property
+    def rule(self) -> str | None:
+        """The rule of the classifier that gave the newest reading; None while it is open."""
+        reading = self.reclassified or self.ended
+        return None if reading is None else reading.rule
+
+    @property
     def fingerprint(self) -> str | None:
         """The fingerprint of its failure, by the newest reading."""
         if self.ended is None:

@@ -269,8 +269,20 @@ def test_an_end_without_words_is_told_by_code_and_signal(name: str) -> None:
     assert verdict.confidence <= 0.7
 
 
-def test_exit_code_0_after_a_step_is_a_completion() -> None:
-    assert classify(evidence(end(code=0), last_step=40)).reason == "completed"
+@pytest.mark.parametrize(
+    ("log", "reason"),
+    [
+        ("", "unknown"),
+        ("step 40 loss 2.0", "unknown"),
+        ("step 40/1000 loss 2.0", "unknown"),
+        ("worker group: rank 3 failed, leaving", "unknown"),
+        ("step 1000/1000 loss 2.0", "completed"),
+        ("Epoch 3 of 3\nwrote the model", "completed"),
+        ("Training finished.", "completed"),
+    ],
+)
+def test_exit_code_0_is_a_completion_only_after_the_last_step(log: str, reason: str) -> None:
+    assert classify(evidence(end(code=0, log=log), last_step=40)).reason == reason
 
 
 @pytest.mark.parametrize(

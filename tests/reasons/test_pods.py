@@ -105,7 +105,8 @@ HISTORIES: dict[str, tuple[list[Json], str]] = {
     ),
     "137 and nothing else": (watch(status(terminated(137))), "unknown"),
     "1 and nothing else": (watch(status(terminated(1))), "unknown"),
-    "completed": (watch(status(terminated(0, "Completed"), phase="Succeeded")), "completed"),
+    # Its containers ended with exit code 0: whether the training was done they do not say.
+    "succeeded": (watch(status(terminated(0, "Completed"), phase="Succeeded")), "unknown"),
     "running": (watch(status(RUNNING, phase="Running")), "unknown"),
     "deleted by a person": (watch(status(RUNNING), status(terminated(137))), "unknown"),
     "its scratch volume over the limit": (

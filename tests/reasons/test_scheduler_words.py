@@ -1,4 +1,4 @@
-"""Who may speak of a preemption: a scheduler's marked line, words about this job, and no talk of others."""
+"""Who may speak of a preemption: a scheduler's marked line, words about this job, no talk of others."""
 
 from __future__ import annotations
 

@@ -19,6 +19,7 @@ from tracks_dagster.reasons.evidence import START_REFUSED_RULE, Evidence, Verdic
 from tracks_dagster.reasons.logs import readable
 from tracks_dagster.reasons.rules import control as rules_control
 from tracks_dagster.reasons.rules import ranks as rules_ranks
+from tracks_dagster.reasons.rules import series as rules_series
 from tracks_dagster.reasons.rules import text as rules_text
 from tracks_dagster.reasons.rules.cause import NOTHING, Finding
 from tracks_dagster.reasons.user_rules import NO_RULES, UserRules
@@ -48,11 +49,15 @@ class Weight(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """One kind of signal: what it weighs, and how it is found."""
+    """One kind of signal: what it weighs, and how it is found.
+
+    reads_times: whether it needs the lines as they were, with what stands before their words.
+    """
 
     name: str
     weight: Weight
     find: Callable[[Evidence], Finding | None]
+    reads_times: bool = False
 
 
 RULES: tuple[Rule, ...] = (
@@ -82,6 +87,8 @@ RULES: tuple[Rule, ...] = (
     Rule(name="cascade_only", weight=Weight.EXCEPTION, find=rules_text.cascade_only),
     Rule(name="crash_signal", weight=Weight.EXIT, find=rules_ranks.crash_signal),
     Rule(name="survived_cause", weight=Weight.EXIT, find=rules_text.survived_cause),
+    Rule(name="diverged", weight=Weight.EXIT, find=rules_series.diverged),
+    Rule(name="stands_still", weight=Weight.EXIT, find=rules_series.stands_still, reads_times=True),
     Rule(name="drained", weight=Weight.EXIT, find=rules_ranks.drained),
     Rule(name="killed", weight=Weight.EXIT, find=rules_ranks.killed),
     Rule(name="all_exited_0", weight=Weight.EXIT, find=rules_ranks.all_exited_0),
@@ -102,11 +109,11 @@ def classifier_version(rules: UserRules = NO_RULES) -> str:
 
 def classify(evidence: Evidence, rules: UserRules = NO_RULES) -> Verdict:
     """Return the verdict; `unknown` where the evidence does not tell. The same answer every time."""
-    evidence = readable(evidence)
+    read = readable(evidence)
     found = [
         (rule, finding)
         for rule in _with_users(rules)
-        if (finding := rule.find(evidence)) is not None
+        if (finding := rule.find(evidence if rule.reads_times else read)) is not None
     ]
     if not found:
         return Verdict(

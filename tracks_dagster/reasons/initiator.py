@@ -102,8 +102,8 @@ def lost_its_peer(rank: RankEnd) -> bool:
 
 
 def _lost_at(lines: list[str]) -> int | None:
-    """Return the line that reports a lost peer; None where steps went on after it, or where the rank had
-    raised an exception of its own before."""
+    """Return the line that reports a lost peer; None where steps went on after it, or where the rank
+    had raised an exception of its own before."""
     steps = steps_after(lines)
     for number, line in enumerate(lines):
         if steps[number] > STEPS_WHILE_ENDING:

@@ -184,7 +184,7 @@ EXCEPTION = re.compile(r"^((?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Exit))(
 _WRAPPERS = re.compile(
     r"(ChildFailedError|RayTaskError(\(\w+\))?|JobFailedError|CalledProcessError|RayActorError"
     r"|ActorDiedError|ProcessExitedException|ProcessRaisedException|WorkerCrashedError"
-    r"|AlgorithmError|ExecuteUserScriptError|UnexpectedStatusException"
+    r"|CheckpointException|AlgorithmError|ExecuteUserScriptError|UnexpectedStatusException"
     r"|SignalException|SystemExit)$"
 )
 # Anything may raise these: the code that is at fault raises a type that says more.
@@ -335,7 +335,7 @@ def steps_after(lines: Sequence[str]) -> list[int]:
         is_new.append(step is not None and step not in seen)
         seen.update([step] if step is not None else [])
     after = list(accumulate(reversed(is_new), initial=0))
-    return [count for count in reversed(after[:-1])]
+    return after[-2::-1]
 
 
 def has_progress(lines: Sequence[str]) -> bool:

@@ -63,7 +63,7 @@ def _conditions(status: Mapping[str, Json], rank: int) -> Iterable[Condition]:
         kind = text(each.get("type"))
         if kind not in _PROGRESS and each.get("status", "True") in _TRUE:
             yield _condition(kind, each, each.get("lastTransitionTime"), rank)
-    if status.get("reason"):
+    if status.get("reason") or status.get("message"):
         yield _condition("Pod", status, None, rank)
 
 

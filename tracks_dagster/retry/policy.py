@@ -272,8 +272,8 @@ def _problem(rule: RetryRule) -> str | None:
         return "a budget by time has no count (`time: none` takes it away), and needs a backoff"
     if rule.is_unlimited and (rule.reason not in MAY_BE_UNLIMITED or rule.count_by_words is None):
         return (
-            "it would be retried for ever: give it a count (of a preemption or drain, `count_by_words`) "
-            "or a time, or limit one and the same failure (`fingerprint_limited`)"
+            "it would be retried for ever: give it a count (of a preemption or drain, "
+            "`count_by_words`) or a time, or limit one and the same failure (`fingerprint_limited`)"
         )
     return None
 

@@ -2,8 +2,8 @@
 
 Only a control plane knows of a preemption, a time limit, a drain. A log is full of such words that are
 about other jobs, about what would be done, or what a handler makes of a signal. So a row here needs a
-name that a platform publishes for an end, or words about *this* job; it stands below the typed last word
-and below any exception (`Tier.SYMPTOM`), and never counts once a step went on.
+name that a platform publishes for an end, or words about *this* job. It stands below the typed last
+word and below any exception (`Tier.SYMPTOM`), and never counts once a step went on.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ _R = TerminationReason
 # Talk: about others, about what would be, what a program makes of a signal or does about it.
 _TALK = (
     r"\b(other|another|peer|sibling|neighbou?r|previous(ly)?|earlier|last (run|attempt|job))\b"
-    r"|\b(ago|before|and its)\b"
+    r"|\b(ago|before)\b"
+    r"|^(?!.*\b(your|this|our)\b).*(?<!by )\b(job|node|vm|instance|pod|worker|host)s? \S*\d"
     r"|\b(if|in case|unless|whether|whenever|when|once|until|upon|may|might|could|would|should|will)\b"
     r"|\b(perhaps|possibly|probably|likely|assum\w+|looks like|so far|times|twice)\b|\?"
     r"|\b(soon|about to|imminent|near|watch|wait|poll|listen|check|look)\w*\b"

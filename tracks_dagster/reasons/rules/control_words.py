@@ -146,7 +146,7 @@ TASK_FAILED = re.compile(
 WARNED = re.compile(r"submitit.{0,80}Caught signal|\bSIGUSR[12]\b", re.IGNORECASE)
 HAS_TIME_LEFT = re.compile(r"submitit.{0,80}\bJob has not timed out\b", re.IGNORECASE)
 REQUEUED = re.compile(
-    r"DUE TO JOB REQUEUE|scontrol requeue|requeu(e|ing) (the |this )?job", re.IGNORECASE
+    r"DUE TO JOB REQUEUE|scontrol requeue|requeu(e|ed|ing) (the |this )?job", re.IGNORECASE
 )
 DUE_TO = re.compile(r"CANCELLED.{0,120}DUE TO", re.IGNORECASE)
 

@@ -86,6 +86,8 @@ MEMORY: tuple[Cause, ...] = (
         r"low on resource: memory|\bMemoryPressure\b|Memory cgroup out of memory",
         r"killed.{0,20}\b(out of|due to|insufficient) (host |system )?(memory|RAM)\b",
         r"exceeded \d+% memory budget",
+        unless=r"\b(other|another|peer|sibling|sidecar|neighbou?r)\b"
+        r"|\bpods? [a-z0-9][\w.-]* (was|were|is|got) OOM|\band restarted\b",
     ),
     cause(
         _R.HOST_OOM,

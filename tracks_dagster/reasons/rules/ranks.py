@@ -6,9 +6,10 @@ gang's parent.
 
 from __future__ import annotations
 
+import re
 import signal
 
-from tracks_dagster.reasons.evidence import DRAINED, Evidence, LastWord
+from tracks_dagster.reasons.evidence import DRAINED, Evidence, LastWord, RankEnd
 from tracks_dagster.reasons.initiator import (
     exit_code,
     has_last_word,
@@ -17,7 +18,15 @@ from tracks_dagster.reasons.initiator import (
     own,
     signal_of,
 )
-from tracks_dagster.reasons.rules.cause import CERTAIN, LIKELY, MEASURED, SEEN, SILENT, Finding
+from tracks_dagster.reasons.rules.cause import (
+    CERTAIN,
+    LEANING,
+    LIKELY,
+    MEASURED,
+    SEEN,
+    SILENT,
+    Finding,
+)
 from tracks_dagster.track.names import EXIT_DRAINED
 from tracks_dagster.track.reasons import TerminationReason
 
@@ -39,6 +48,18 @@ _UNTYPED = frozenset(
         *(_R.RANK_LOST_SECONDARY, _R.CODE_ERROR, _R.UNKNOWN),
     }
 )
+
+
+# What a program logs that did all its steps: the last of so many, or that it is done.
+_LAST_OF = re.compile(
+    r"\b(?:step|iter|iteration|epoch)s?\W{0,3}(\d{1,9})\s?(?:/|of)\s?(\d{1,9})\b", re.I
+)
+_DONE = re.compile(
+    r"\btraining (is |has |was )?(done|complete(d)?|finished|ended)\b|\b100%\|"
+    r"|\bmax_(steps|epochs)=\d+` reached",
+    re.IGNORECASE,
+)
+_LAST_LINES = 20  # in which it is looked for
 
 
 def completed(evidence: Evidence) -> Finding | None:
@@ -98,7 +119,7 @@ def killed(evidence: Evidence) -> Finding | None:
         return None
     if number == signal.SIGINT:
         line = f"rank {first.rank} ended by SIGINT, as from a terminal"
-        return _finding(_R.USER_CANCELLED, LIKELY, line, root="SIGINT")
+        return _finding(_R.USER_CANCELLED, LEANING, line, root="SIGINT")
     if number != signal.SIGKILL:
         return None
     line = (
@@ -108,7 +129,11 @@ def killed(evidence: Evidence) -> Finding | None:
 
 
 def all_exited_0(evidence: Evidence) -> Finding | None:
-    """Every rank ended with exit code 0 and said nothing; an attempt without a step trained nothing."""
+    """Every rank ended with exit code 0 and left no last word.
+
+    That alone is no end as meant: a script may leave its loop early. An attempt without a step trained
+    nothing.
+    """
     if not evidence.ranks or any(exit_code(rank) != 0 for rank in evidence.ranks):
         return None
     is_silent = all(rank.last_word is None for rank in evidence.ranks)
@@ -116,7 +141,18 @@ def all_exited_0(evidence: Evidence) -> Finding | None:
         what = "ran a step" if evidence.placed else "joined: its code never called attempt.join()"
         line = f"every rank ended with exit code 0, and none {what}"
         return _finding(_R.CODE_ERROR, LIKELY, line, root=f"exit code 0, and no rank {what}")
-    return _finding(_R.COMPLETED, LIKELY, "every rank ended with exit code 0", root="completed")
+    if any(map(_shows_its_end, evidence.ranks)):
+        line = "every rank ended with exit code 0, after its last step"
+        return _finding(_R.COMPLETED, LIKELY, line, root="completed")
+    line = "every rank ended with exit code 0; whether it had done its last step is not known"
+    return _finding(_R.UNKNOWN, SEEN, line, root="exit code 0")
+
+
+def _shows_its_end(rank: RankEnd) -> bool:
+    """Whether the rank's last lines show that it had done its last step."""
+    lines = rank.log_tail.splitlines()[-_LAST_LINES:]
+    of = [match for line in lines for match in _LAST_OF.finditer(line)]
+    return any(m[1] == m[2] for m in of[-1:]) or any(map(_DONE.search, lines))
 
 
 def fenced_only(evidence: Evidence) -> Finding | None:

@@ -10,11 +10,31 @@ _R = TerminationReason
 # The line of an exception: words that a log is full of tell a cause only where code gave up on them.
 RAISES = r"^(?:\w+\.)*\w*(?:Error|Exception|Exit): .{0,160}?\b"
 
+# The bytes are whole, and another version of a library wrote them or reads them.
+_OTHER_VERSION = (
+    r"weights[_ ]only|unsupported (global|class|pickle protocol|format|version)|not an allowed global"
+    r"|we changed the default|(newer|older|different|other|another) (version|release)( of)?"
+    r"|\b(format|file|schema|checkpoint) version\b|\bversion mismatch\b"
+)
+
 DATA: tuple[Cause, ...] = (
+    cause(
+        _R.DEPENDENCY_MISMATCH,
+        "other_version",
+        r"Weights ?only (load failed|unpickl)|Unsupported (global|class)\b|not an allowed global"
+        r"|unsupported pickle protocol",
+        r"(checkpoint|state[_ ]dict|weights?|file|archive|model|index|pickle)\b.{0,60}"
+        r"\b(written|saved|created|produced|made|serialized|stored) (with|by|in|using) "
+        r"(an? |the )?(newer|older|different|other|another|incompatible)",
+        r"(unsupported|unknown|incompatible) (checkpoint|file|format|schema) (format )?version"
+        r"|(checkpoint|format|schema) version .{0,40}((not |un)supported|too (new|old)|mismatch)",
+    ),
     cause(
         _R.CHECKPOINT_CORRUPT,
         "unreadable_checkpoint",
-        r"CheckpointCorrupt|PytorchStreamReader failed|failed finding central directory",
+        r"CheckpointCorrupt|(checkpoint|shard|weights?|\.(ckpt|pth?|bin|safetensors)\b).{0,60}"
+        r"\b(sha-?\d+|md5|crc\d*|hash|checksum|digest)\b.{0,20}(mismatch|differ|wrong|does not match)",
+        r"PytorchStreamReader failed|failed finding central directory",
         r"SafetensorError|deserializing header|InvalidHeader|HeaderTooLarge"
         r"|MetadataIncompleteBuffer",
         r"invalid header or archive is corrupted|unexpected EOF, expected \d+ more bytes",
@@ -24,17 +44,16 @@ DATA: tuple[Cause, ...] = (
         r"(corrupt|truncated|incomplete|damaged|unreadable|bad magic|checksum|missing shard)",
         r"(corrupt\w*|truncated|incomplete) .{0,60}(checkpoint|state[_ ]dict|model weights)",
         rf"{RAISES}shard\b.{{0,120}}\b(not found|is missing)\b|Invalid checkpoint file",
-        r"Checkpoint(ing)?Exception|Unable to load (weights|checkpoint)|couldn'?t (load"
-        r"|read) .{0,30}checkpoint",
+        unless=_OTHER_VERSION,
     ),
     cause(
         _R.CHECKPOINT_CORRUPT,
         "unreadable_pickle_of_weights",
-        r"UnpicklingError|invalid load key|pickle data was truncated|EOFError|BadZipFile"
-        r"|zlib\.error"
+        r"invalid load key|pickle data was truncated|EOFError|BadZipFile|zlib\.error"
         r"|Checksum does not match|data ?loss",
         beside=r"torch[./]load|load_(state|checkpoint|model|weights)|serialization\.py|\.(pth?|ckpt)\b"
         r"|from_pretrained|resum\w+ from|restor\w+",
+        unless=_OTHER_VERSION,
         tier=Tier.GENERAL,
     ),
     cause(
@@ -101,12 +120,13 @@ DATA: tuple[Cause, ...] = (
     cause(
         _R.NAN_LOSS,
         "not_a_number",
-        r"\bNonFinite\b|NanLossDuringTraining|\b(contain|found|encounter|detect|got|was|were)\w*"
+        r"\bNonFinite\b|NanLossDuringTraining|\b(NaN|Inf){1,2}\w*(Error|Exception)\b|"
+        r"\b(contain|found|encounter|detect|got|was|were)\w*"
         r" .{0,20}\b(nan|inf)\b.{0,60}\b(stop|abort|terminat|halt)\w*",
         r"(loss|grad\w*|logits|outputs?|norm|weights?|param\w*|activations?)\b.{0,40}"
-        r"\b(is|are|was|became|turned|contains?|has|got) ?(a )?(nan|inf|infinite"
-        r"|non-?finite)\b",
-        r"(nan|inf|non-?finite|infinite)\b(( or | and |/)(nan|inf)\w*)?( values?)?.{0,12} (in|for"
+        r"\b(is|are|was|became|turned|contains?|has|got) ?(a )?(nans?|infs?|infinit\w+"
+        r"|non-?finite|not finite)\b",
+        r"\b(nans?|infs?|non-?finite|infinite)\b(( or | and |/)(nan|inf)\w*)?( values?)?.{0,12} (in|for"
         r"|during|from"
         r"|found|encountered|loss|detected|gradients?)\b",
         r"function '\w+' returned nan values|(found|encounter\w*|detect\w*|got|tensor had)"

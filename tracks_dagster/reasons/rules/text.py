@@ -34,6 +34,7 @@ from tracks_dagster.reasons.logs import (
     last_failure,
     other_alternative,
     reports_recovery,
+    steps_after,
     survived,
     without_guesses,
     works_again,
@@ -53,6 +54,7 @@ from tracks_dagster.track.reasons import ReasonFamily, TerminationReason
 CAUSES: tuple[Cause, ...] = (*CAPACITY, *NUMBERS, *MEMORY, *MACHINES, *SOFTWARE, *CRASHES)
 _NAMED = tuple(row for row in CAUSES if row.tier is not Tier.SYMPTOM)
 _SYMPTOMS = tuple(row for row in CAUSES if row.tier is Tier.SYMPTOM)
+_PUBLISHED = tuple(r for r in CAPACITY if r.tier is Tier.SYMPTOM and r.confidence == LIKELY)
 _OWN = tuple(row for row in CAUSES if row not in CAPACITY)  # what a process can survive, and end of
 
 # Causes that lie outside the program. What software reports of its settings, code or data is not
@@ -97,7 +99,7 @@ _FROM_ELSEWHERE = re.compile(
 class CauseLine:
     """One cause as one rank reports it.
 
-    survived: whether the process went on after it; is_aside: whether it was only printed, and is of a
+    survived: whether the process went on after it; is_printed: whether it is no exception; is_aside: whether it was only printed, and is of a
     kind that ends a process by an exception; order: nearer to the root sorts first.
     """
 
@@ -105,6 +107,7 @@ class CauseLine:
     cause: Cause
     line: str
     survived: bool
+    is_printed: bool
     is_aside: bool
     order: tuple[float, ...]
 
@@ -221,8 +224,8 @@ def _root(evidence: Evidence, rows: tuple[Cause, ...], *, among: bool | None) ->
     ]
     if not found:
         return None
-    nearest = min((each.cause.tier, each.is_aside) for each in found)
-    candidates = [each for each in found if (each.cause.tier, each.is_aside) == nearest]
+    nearest = min((each.cause.tier, each.is_printed) for each in found)
+    candidates = [each for each in found if (each.cause.tier, each.is_printed) == nearest]
     earliest = by_end([each.rank for each in candidates])
     return min(
         (each for each in candidates if each.rank in earliest),
@@ -234,38 +237,90 @@ def _causes_of(rank: RankEnd, rows: tuple[Cause, ...]) -> Iterator[CauseLine]:
     """Yield the cause of each tier that is nearest to the root in the rank's own words."""
     found: dict[tuple[Tier, bool, bool], CauseLine] = {}
     for text_number, text in enumerate(texts(rank)):
-        lines = text.splitlines()
-        lines = lines[works_again(lines) :]
-        raised_at = _raised_at(rank, lines)
-        for line_number, (line, went_on) in enumerate(zip(lines, survived(lines), strict=True)):
+        shown = _read(rank, text)
+        for line_number, line in enumerate(shown.lines):
             for row_number, row in _rows_of(line, rows):
                 if row.beside is not None and not any(row.beside.search(t) for t in texts(rank)):
                     continue
-                # Of symptoms the surest counts: which came first says little of what failed.
+                is_printed = EXCEPTION.match(line) is None
+                # Of symptoms the surest counts: which came first says little of what failed. What was
+                # raised first caused the rest; of what was printed, the last thing said is the end.
                 sureness = -row.confidence if row.tier is Tier.SYMPTOM else 0.0
-                order = (sureness, text_number, line_number, row_number)
-                is_aside = _is_software(row) and EXCEPTION.match(line) is None
-                has_survived = went_on or (is_aside and line_number < raised_at)
-                place = (row.tier, has_survived, is_aside)
+                place_in_text = -line_number if is_printed else line_number
+                order = (sureness, text_number, is_printed, place_in_text, row_number)
+                each = CauseLine(
+                    rank=rank,
+                    cause=row,
+                    line=line,
+                    survived=_has_survived(shown, line_number, row),
+                    is_printed=is_printed,
+                    is_aside=is_printed and _is_software(row),
+                    order=order,
+                )
+                place = (row.tier, each.survived, is_printed)
                 if place not in found or order < found[place].order:
-                    found[place] = CauseLine(
-                        rank=rank,
-                        cause=row,
-                        line=line,
-                        survived=has_survived,
-                        is_aside=is_aside,
-                        order=order,
-                    )
+                    found[place] = each
     yield from found.values()
 
 
-def _raised_at(rank: RankEnd, lines: list[str]) -> int:
-    """Return where the failure that the program raised begins: settings, libraries and rights that were
-    only reported before it had not ended it. 0 where it raised none."""
-    if rank.last_word is not None and rank.last_word.exception is not None:
-        return len(lines)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Text:
+    """One text of a rank from its last start on, with what is to be known of each line.
+
+    raised_at: where the failure begins that the program raised itself, 0 where it raised none;
+    names_cause: whether that exception names its cause; taken_at: the last line by which a platform
+    publishes that it took the place away, 0 where there is none.
+    """
+
+    lines: list[str]
+    survived: list[bool]
+    steps_after: list[int]
+    raised_at: int
+    names_cause: bool
+    taken_at: int
+
+
+def _read(rank: RankEnd, text: str) -> _Text:
+    lines = text.splitlines()
+    lines = lines[works_again(lines) :]
     begins = last_failure(lines).begins
-    return begins if begins < len(lines) else 0
+    raised = lines[begins:]
+    word = rank.last_word
+    if begins == len(lines):
+        begins = 0
+    if word is not None and word.exception is not None and text == rank.log_tail:
+        begins, raised = len(lines), texts(rank)[0].splitlines()  # its word came after its log
+    return _Text(
+        lines=lines,
+        survived=survived(lines),
+        steps_after=steps_after(lines),
+        raised_at=begins,
+        names_cause=any(map(_names_cause, raised)),
+        taken_at=max((n for n, line in enumerate(lines) if _rows_of(line, _PUBLISHED)), default=0),
+    )
+
+
+def _names_cause(line: str) -> bool:
+    """Whether a line is an exception that names its cause, and not only a guess at it."""
+    rows = _rows_of(line, _NAMED) if EXCEPTION.match(line) else ()
+    return any(row.confidence > LEANING for _, row in rows)
+
+
+def _has_survived(text: _Text, number: int, row: Cause) -> bool:
+    """Whether the process went on after a line that `row` is met by.
+
+    What others do to a job is over with the next step, and is news, not a warning. What was only
+    printed before an exception is no cause where that exception names its own, or where the row blames
+    settings, libraries or rights: whoever cannot do without them raises.
+    """
+    if row in CAPACITY:
+        return text.steps_after[number] > 0
+    if text.survived[number]:
+        return True
+    if number < text.taken_at and text.steps_after[text.taken_at] == 0:
+        return EXCEPTION.match(text.lines[number]) is None  # it worked until its place was taken
+    was_printed_before = number < text.raised_at and EXCEPTION.match(text.lines[number]) is None
+    return was_printed_before and (text.names_cause or _is_software(row))
 
 
 @lru_cache(maxsize=LINES_REMEMBERED)

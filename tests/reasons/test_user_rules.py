@@ -50,6 +50,34 @@ def test_a_rule_never_counts_before_intent_control_planes_and_hardware(
     assert classify(given, rules(LUSTRE)).reason == reason
 
 
+VETO = {"name": "banner", "reason": "none", "pattern": "the (spot )?instance was preempted"}
+
+
+def test_a_veto_takes_a_line_from_every_rule() -> None:
+    talk = "the spot instance was preempted"
+    assert classify(case(talk)).reason == "preempted"
+    assert classify(case(talk), rules(VETO)).reason == "unknown"
+    slurm = "slurmstepd: error: *** JOB 7 ON n2 CANCELLED AT 2030-01-01 DUE TO PREEMPTION ***"
+    assert classify(case(slurm), rules({**VETO, "pattern": "JOB 7 ON n2"})).reason == "unknown"
+    kept = case(f"{talk}\nOSError: [Errno 28] No space left on device")
+    assert classify(kept, rules(VETO)).reason == "disk_full"
+
+
+@pytest.mark.parametrize(
+    ("where", "reason"), [("condition", "unknown"), ("any", "unknown"), ("log", "preempted")]
+)
+def test_a_veto_looks_where_it_says(where: str, reason: str) -> None:
+    veto = {"name": "drill", "reason": "none", "pattern": "PreemptionByScheduler", "where": where}
+    given = evidence(end(by=9), conditions=(condition("PreemptionByScheduler"),))
+    assert classify(given, rules(veto)).reason == reason
+
+
+def test_a_veto_is_part_of_the_version_and_stops_no_stop_that_was_asked_for() -> None:
+    assert rules(VETO).digest != rules(LUSTRE, VETO).digest != rules(LUSTRE).digest
+    stopped = evidence(end(by=15), stop={"by": "ann", "why": "the instance was preempted"})
+    assert classify(stopped, rules(VETO)).reason == "user_cancelled"
+
+
 def test_of_two_rules_the_first_counts() -> None:
     other = {**LUSTRE, "name": "other", "reason": "node_failure", "confidence": 0.6}
     assert classify(case(EVICTED), rules(LUSTRE, other)).rule == "user_rule/lustre"
@@ -85,7 +113,7 @@ def test_the_version_names_the_rules_and_changes_with_what_they_say() -> None:
 
 
 REFUSED = {
-    "'nope' is no reason; there are: ": {**LUSTRE, "reason": "nope"},
+    "'zebra' is no reason; there are: ": {**LUSTRE, "reason": "zebra"},
     "'fenced' is no reason": {**LUSTRE, "reason": "fenced"},
     "'evaluator_error' is no reason": {**LUSTRE, "reason": "evaluator_error"},
     "pattern is missing": {"name": "a", "reason": "hang"},

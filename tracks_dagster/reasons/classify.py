@@ -22,7 +22,7 @@ from tracks_dagster.reasons.rules import ranks as rules_ranks
 from tracks_dagster.reasons.rules import series as rules_series
 from tracks_dagster.reasons.rules import text as rules_text
 from tracks_dagster.reasons.rules.cause import NOTHING, Finding
-from tracks_dagster.reasons.user_rules import NO_RULES, UserRules
+from tracks_dagster.reasons.user_rules import NO_RULES, UserRules, without_vetoed
 from tracks_dagster.track.reasons import TerminationReason
 
 LINES_MAX = 8
@@ -109,7 +109,7 @@ def classifier_version(rules: UserRules = NO_RULES) -> str:
 
 def classify(evidence: Evidence, rules: UserRules = NO_RULES) -> Verdict:
     """Return the verdict; `unknown` where the evidence does not tell. The same answer every time."""
-    read = readable(evidence)
+    read = without_vetoed(readable(evidence), rules)
     found = [
         (rule, finding)
         for rule in _with_users(rules)

@@ -2,7 +2,7 @@
 
 `effects.rules_file` reads them. They come after recorded intent, control planes, hardware,
 containers and the trainer's typed last word, and before the words that ship. The first row that matches
-decides.
+decides. A veto comes before them all: a line that it fits is not read by any rule.
 
 A pattern is a regular expression of Python without regard to case. It may not run for ever. A search
 tries, for each of the `LINE_CHARACTERS` places of a line, every way to share it out among the parts
@@ -23,7 +23,7 @@ from tracks_dagster.reasons.evidence import Evidence, RankEnd
 from tracks_dagster.reasons.logs import LINE_CHARACTERS
 from tracks_dagster.reasons.rules.cause import Cause, Tier, required_words
 from tracks_dagster.track.reasons import TerminationReason
-from tracks_dagster.track.records import canonical_json, sha256_hex
+from tracks_dagster.track.records import Json, canonical_json, sha256_hex
 
 PATTERN_CHARACTERS_MAX = 500
 STEPS_MAX = 10_000_000  # of one pattern on one line, at worst: about a second
@@ -51,28 +51,54 @@ class UserRule:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Veto:
+    """One row that takes lines away, checked."""
+
+    name: str
+    words: re.Pattern[str]
+    where: Where
+
+    def strikes(self, line: str, where: Where) -> bool:
+        """Whether a line of the texts of `where` is not to be read."""
+        return self.where in (Where.ANY, where) and self.words.search(line) is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class UserRules:
     """The rows of one file in order. digest: of their content, "" when there are none."""
 
     rules: tuple[UserRule, ...] = ()
+    vetoes: tuple[Veto, ...] = ()
     digest: str = ""
 
 
 NO_RULES = UserRules()
 
 
-def make_rules(rules: Sequence[UserRule]) -> UserRules:
+def make_rules(rows: Sequence[UserRule | Veto]) -> UserRules:
     """Return the rules with the digest that the classifier's version names."""
-    rows = [[r.cause.name, r.cause.reason, r.cause.words.pattern, r.cause.confidence, r.where]
-            for r in rules]  # fmt: skip
-    digest = sha256_hex(canonical_json({"rules": rows}))[:DIGEST_DIGITS] if rules else ""
-    return UserRules(rules=tuple(rules), digest=digest)
+    content = {"rules": [_content(row) for row in rows]}
+    digest = sha256_hex(canonical_json(content))[:DIGEST_DIGITS] if rows else ""
+    return UserRules(
+        rules=tuple(row for row in rows if isinstance(row, UserRule)),
+        vetoes=tuple(row for row in rows if isinstance(row, Veto)),
+        digest=digest,
+    )
+
+
+def _content(row: UserRule | Veto) -> list[Json]:
+    if isinstance(row, Veto):
+        return [row.name, None, row.words.pattern, None, row.where]
+    each = row.cause
+    return [each.name, each.reason, each.words.pattern, each.confidence, row.where]
 
 
 def make_rule(
-    *, name: str, reason: TerminationReason, pattern: str, confidence: float, where: Where
-) -> UserRule:
-    """Return one row of values that were checked."""
+    *, name: str, reason: TerminationReason | None, pattern: str, confidence: float, where: Where
+) -> UserRule | Veto:
+    """Return one row of values that were checked. reason: None for a veto."""
+    if reason is None:
+        return Veto(name=name, words=re.compile(pattern, re.IGNORECASE), where=where)
     cause = Cause(
         name=name,
         reason=reason,
@@ -96,6 +122,36 @@ def evidence_for(rule: UserRule, evidence: Evidence) -> Evidence:
         number = evidence.ranks[0].rank if evidence.ranks else 0
         ranks = (*ranks, RankEnd(rank=number, log_tail="\n".join(texts)))
     return replace(evidence, ranks=ranks)
+
+
+def without_vetoed(evidence: Evidence, rules: UserRules) -> Evidence:
+    """Return readable evidence without the lines that a veto fits."""
+    if not rules.vetoes:
+        return evidence
+
+    def kept(text: str, where: Where) -> str:
+        lines = (each for each in text.splitlines() if not is_struck(each, where))
+        return "\n".join(lines)
+
+    def is_struck(line: str, where: Where) -> bool:
+        return any(veto.strikes(line, where) for veto in rules.vetoes)
+
+    def rank(each: RankEnd) -> RankEnd:
+        word = each.last_word
+        if word is not None:
+            word = replace(
+                word,
+                message=kept(word.message, Where.LAST_WORD),
+                traceback_tail=kept(word.traceback_tail, Where.LAST_WORD),
+            )
+        return replace(each, log_tail=kept(each.log_tail, Where.LOG), last_word=word)
+
+    return replace(
+        evidence,
+        ranks=tuple(map(rank, evidence.ranks)),
+        kernel_lines=tuple(x for x in evidence.kernel_lines if not is_struck(x, Where.KERNEL)),
+        conditions=tuple(c for c in evidence.conditions if not is_struck(c.text, Where.CONDITION)),
+    )
 
 
 def _rank_for(rank: RankEnd, where: Where) -> RankEnd:

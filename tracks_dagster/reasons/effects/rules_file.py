@@ -1,6 +1,7 @@
 """A user's rules of the classifier, read from a YAML file: a list of rules, or one below `rules`.
 
     - {name: lustre-evicted, reason: storage_io, pattern: "LustreError.{0,80}evicted"}
+    - {name: banner, reason: none, pattern: "^Welcome to"}  # a veto: no rule reads such lines
 
 `reasons.user_rules` checks patterns and applies the rules.
 """
@@ -36,7 +37,10 @@ _NOT_BY_WORDS = (
     TerminationReason.BUDGET_EXHAUSTED,
     TerminationReason.EVALUATOR_ERROR,
 )
-_REASONS = {each.value: each for each in TerminationReason if each not in _NOT_BY_WORDS}
+_REASONS: dict[str, TerminationReason | None] = {
+    each.value: each for each in TerminationReason if each not in _NOT_BY_WORDS
+}
+VETO = "none"  # in place of a reason
 _NAME = re.compile(r"[a-z0-9][a-z0-9_.-]*")
 _EXAMPLE = '{name: lustre-evicted, reason: storage_io, pattern: "LustreError.{0,80}evicted"}'
 
@@ -94,8 +98,10 @@ class _Rule(FileModel):
     name: Annotated[str, PlainValidator(_name)] = Field(
         description="write a word of its own, for example lustre-evicted"
     )
-    reason: Annotated[TerminationReason, PlainValidator(units.one_of("reason", _REASONS))] = Field(
-        description="write why such an attempt ended, for example storage_io"
+    reason: Annotated[
+        TerminationReason | None, PlainValidator(units.one_of("reason", {**_REASONS, VETO: None}))
+    ] = Field(
+        description="write why such an attempt ended, for example storage_io; or none: not to be read"
     )
     pattern: Annotated[str, PlainValidator(_pattern)] = Field(
         description="write a regular expression in quotes"

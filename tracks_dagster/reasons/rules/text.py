@@ -99,8 +99,9 @@ _FROM_ELSEWHERE = re.compile(
 class CauseLine:
     """One cause as one rank reports it.
 
-    survived: whether the process went on after it; is_printed: whether it is no exception; is_aside: whether it was only printed, and is of a
-    kind that ends a process by an exception; order: nearer to the root sorts first.
+    survived: whether the process went on after it; is_printed: whether it is no exception; is_aside:
+    whether it is printed, and of a kind that ends a process by an exception; order: nearer to the root
+    sorts first.
     """
 
     rank: RankEnd

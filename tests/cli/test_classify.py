@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -120,6 +121,74 @@ def test_rules_with_errors_are_refused_before_anything_is_classified(
     assert result.exit_code == 2
     assert result.stdout == ""
     assert "5 errors" in result.stderr
+
+
+OOM = "step 7 loss 2.0\nRuntimeError: CUDA out of memory\n"
+
+
+def _classified(result: Any) -> list[tuple[Any, str]]:
+    return [(each["id"], each["reason"]) for each in map(json.loads, result.stdout.splitlines())]
+
+
+@pytest.mark.parametrize("name", ["train.log", "out", "job.txt"])
+def test_a_plain_log_is_one_case(call: Call, tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    path.write_bytes(b"\xff\x00" + OOM.encode())
+    assert _classified(call("classify", str(path), "--json")) == [(name, "gpu_oom")]
+
+
+def test_a_log_whose_lines_are_json_is_a_log(call: Call, tmp_path: Path) -> None:
+    path = tmp_path / "train.log"
+    path.write_text('{"step": 7}\n' + json.dumps({"level": "ERROR", "msg": OOM}) + "\n")
+    assert _classified(call("classify", str(path), "--json")) == [("train.log", "gpu_oom")]
+
+
+def test_cases_are_cases_whatever_their_file_is_called(
+    call: Call, file: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "cases"
+    path.write_bytes(b"{nothing\n" + file.read_bytes())
+    result = call("classify", str(path), "--json")
+    assert len(result.stdout.splitlines()) == len(CASES)
+    assert "line 1: not JSON" in result.stderr
+
+
+@pytest.mark.parametrize("name", ["rank-{r}.log", "{r}.err", "attempt_0/{r}/stderr.log", "log_{r}"])
+def test_a_folder_has_a_log_for_each_rank(call: Call, tmp_path: Path, name: str) -> None:
+    for rank in range(12):
+        path = tmp_path / "logs" / name.format(r=rank)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(OOM if rank == 11 else "RuntimeError: Connection closed by peer\n")
+    result = call("classify", str(tmp_path / "logs"), "--json")
+    (told,) = map(json.loads, result.stdout.splitlines())
+    assert (told["id"], told["reason"]) == ("logs", "gpu_oom")
+    assert told["lines"][0].startswith("rank 11: ")
+
+
+def test_a_folder_without_a_log_is_wrong_use(call: Call, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    result = call("classify", str(tmp_path / "empty"))
+    assert result.exit_code == 2
+    assert "has no log in it" in result.stderr
+
+
+@pytest.mark.parametrize("kind", ["log", "cases"])
+def test_standard_input_is_a_log_or_cases(file: Path, kind: str) -> None:
+    data = OOM.encode() if kind == "log" else file.read_bytes()
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "from tracks_dagster.cli import main; main(['classify', '-', '--json'])",
+        ],
+        input=data,
+        capture_output=True,
+        check=True,
+    )
+    told = [json.loads(line)["reason"] for line in done.stdout.splitlines()]
+    assert told == (
+        ["gpu_oom"] if kind == "log" else ["gpu_oom", "unknown", "preempted", "unknown"]
+    )
 
 
 def test_a_file_that_is_not_there_is_wrong_use(call: Call, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +25,7 @@ from tracks_dagster.cli.common import (
 )
 from tracks_dagster.reasons.cases import evidence_of
 from tracks_dagster.reasons.classify import classify
-from tracks_dagster.reasons.effects.case_file import ReadCase, read_cases
+from tracks_dagster.reasons.effects.case_file import ReadCase, read_given
 from tracks_dagster.reasons.evidence import Verdict
 from tracks_dagster.reasons.user_rules import UserRules
 from tracks_dagster.settings import Settings, read_rules
@@ -41,7 +42,11 @@ LINE_CHARACTERS_SHOWN = 100  # of the first line that decided, in the table
 
 @click.command("classify")
 @click.argument(
-    "files", metavar="FILE...", nargs=-1, required=True, type=click.Path(path_type=Path)
+    "files",
+    metavar="FILE|FOLDER|-...",
+    nargs=-1,
+    required=True,
+    type=click.Path(path_type=Path, allow_dash=True),
 )
 @click.option(
     "--rules",
@@ -54,19 +59,20 @@ LINE_CHARACTERS_SHOWN = 100  # of the first line that decided, in the table
 def classify_command(
     ctx: click.Context, files: tuple[Path, ...], rules_file: Path | None, as_json: bool
 ) -> None:
-    """Read cases of failures, one JSON object a line, and print the reason of each.
+    """Read logs or cases of failures, and print the reason of each.
 
-    A case has an id and its evidence: log_tail, exit_code, signal, pod, events, xid, slurm_state; or a
-    pod's recorded history in pod_history. An unreadable line is named on stderr, the others are
-    classified, and the exit code is 2. With --json one object a case: id, reason, confidence, rule,
-    lines.
+    A FILE is a log, a FOLDER has a log for each rank (its number is in the name of the log or of its
+    folder), - is standard input. A file of cases has one a line, in JSON: an id and its evidence:
+    log_tail, exit_code, signal, pod, events, xid, slurm_state; or a pod's recorded history in
+    pod_history. An unreadable line is named on stderr, the others are classified, and the exit code is
+    2. With --json one object a case: id, reason, confidence, rule, lines.
     """
     settings = Settings.from_environment()
     rules = read_rules(replace(settings, rules_file=rules_file or settings.rules_file))
     rows: list[tuple[str, ...]] = []
     is_readable = True
     for path in files:
-        for read in read_cases(path):
+        for read in read_given(path, sys.stdin.buffer):
             if read.case is None:
                 is_readable = False
                 click.echo(f"tracks: {path}, line {read.line}: {read.problem}", err=True)

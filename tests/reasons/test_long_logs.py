@@ -44,6 +44,12 @@ def test_a_healthy_warning_before_an_exception_is_no_cause(printed: str) -> None
     assert reason_of(f"{printed}\n{steps(0, 1)}", signal="SIGKILL") == "unknown"
 
 
+@pytest.mark.parametrize("more", [{}, {"exit_code": 1}])
+def test_what_steps_went_on_after_is_no_last_resort_either(more: dict[str, object]) -> None:
+    said = "Out of memory: Killed process 991 (browser)\nnode n7 died, its tasks move\n"
+    assert reason_of(steps(0, 9) + said + steps(9, 9), **more) == "unknown"
+
+
 def test_an_exception_after_which_steps_went_on_is_over() -> None:
     earlier = "Traceback (most recent call last):\nOSError: [Errno 28] No space left on device\n"
     assert reason_of(earlier + steps(0, 5) + KEY_ERROR, exit_code=1) == "code_error"
@@ -244,6 +250,7 @@ LOADS = {
     "RuntimeError: the checkpoint was saved by a newer release": "dependency_mismatch",
     "RuntimeError: checkpoint format version 7 is not supported": "dependency_mismatch",
     "RuntimeError: weights shard 2: sha256 mismatch": "checkpoint_corrupt",
+    "AssertionError: the mask has no tokens": "code_error",
     "RuntimeError: PytorchStreamReader failed reading zip archive": "checkpoint_corrupt",
     "OSError: Unable to load weights from the checkpoint": "unknown",  # no word of its bytes
 }

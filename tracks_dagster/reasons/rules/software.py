@@ -264,7 +264,7 @@ SOFTWARE: tuple[Cause, ...] = (
         r"|missing)",
         r"do(es)? not have .{0,60}(access|permission)|access to .{0,60}is restricted"
         r"|bad credentials|(lacks?|missing|insufficient) .{0,20}permission",
-        r"(invalid|incorrect|wrong|no|missing) (api[ _-]?key|token|credentials|password)"
+        r"(invalid|incorrect|wrong|no|missing) (api[ _-]?key|token|credentials|password)\b"
         r"|is forbidden: |\binvalid_grant\b|auth\.exceptions\.RefreshError",
         r"^(\w+\.)*\w*(Authentication|Authorization|Unauthorized|Credentials?)(Error|Exception)\b"
         r"|failed to authenticate|could not read (Username|Password) for|Host key verification failed",

@@ -28,6 +28,7 @@ from tracks_dagster.reasons.initiator import (
 )
 from tracks_dagster.reasons.logs import (
     EXCEPTION,
+    STEPS_WHILE_ENDING,
     has_progress,
     is_led_by_or,
     is_raised_by_code,
@@ -99,15 +100,16 @@ _FROM_ELSEWHERE = re.compile(
 class CauseLine:
     """One cause as one rank reports it.
 
-    survived: whether the process went on after it; is_printed: whether it is no exception; is_aside:
-    whether it is printed, and of a kind that ends a process by an exception; order: nearer to the root
-    sorts first.
+    survived: whether the process went on after it; is_over: whether it logged steps since.
+    is_printed: whether it is no exception; is_aside: whether it is printed, and of a kind that ends a
+    process by an exception. order: nearer to the root sorts first.
     """
 
     rank: RankEnd
     cause: Cause
     line: str
     survived: bool
+    is_over: bool
     is_printed: bool
     is_aside: bool
     order: tuple[float, ...]
@@ -221,7 +223,7 @@ def _root(evidence: Evidence, rows: tuple[Cause, ...], *, among: bool | None) ->
         if among in (None, each.survived)
         and not (each.cause.tier is Tier.SYMPTOM and is_signalled and rank is not first)
         and not (each.is_aside and _ended_otherwise(rank))
-        and not (among is True and reports_recovery(each.line))
+        and not (among is True and (each.is_over or reports_recovery(each.line)))
     ]
     if not found:
         return None
@@ -254,6 +256,7 @@ def _causes_of(rank: RankEnd, rows: tuple[Cause, ...]) -> Iterator[CauseLine]:
                     cause=row,
                     line=line,
                     survived=_has_survived(shown, line_number, row),
+                    is_over=shown.steps_after[line_number] > STEPS_WHILE_ENDING,
                     is_printed=is_printed,
                     is_aside=is_printed and _is_software(row),
                     order=order,
@@ -314,13 +317,15 @@ def _has_survived(text: _Text, number: int, row: Cause) -> bool:
     printed before an exception is no cause where that exception names its own, or where the row blames
     settings, libraries or rights: whoever cannot do without them raises.
     """
+    is_printed = EXCEPTION.match(text.lines[number]) is None
+    was_printed_before = is_printed and number < text.raised_at
     if row in CAPACITY:
-        return text.steps_after[number] > 0
+        has_started = row.tier is Tier.ROOT and was_printed_before  # and so has its place
+        return has_started or text.steps_after[number] > 0
     if text.survived[number]:
         return True
     if number < text.taken_at and text.steps_after[text.taken_at] == 0:
-        return EXCEPTION.match(text.lines[number]) is None  # it worked until its place was taken
-    was_printed_before = number < text.raised_at and EXCEPTION.match(text.lines[number]) is None
+        return is_printed  # it worked until its place was taken
     return was_printed_before and (text.names_cause or _is_software(row))
 
 

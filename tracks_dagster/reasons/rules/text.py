@@ -1,8 +1,8 @@
 """Finds causes by the words in last words and logs: weight 6.
 
-The tables of `machines`, `processes` and `software` hold the words, `user_rules` a user's own. Here
-is how they are looked for: over all ranks, the nearest to the root first and then the earliest, never
-the cascade after it.
+The tables of `numbers`, `machines`, `processes`, `software` and `capacity` hold the words,
+`user_rules` a user's own. Here is how they are looked for: over all ranks, the nearest to the root
+first and then the earliest, never the cascade after it.
 """
 
 from __future__ import annotations
@@ -53,10 +53,8 @@ from tracks_dagster.track.reasons import ReasonFamily, TerminationReason
 # counts: the particular is above the general. A row names what a family of software writes when a
 # cause is met, never one program's line.
 CAUSES: tuple[Cause, ...] = (*CAPACITY, *NUMBERS, *MEMORY, *MACHINES, *SOFTWARE, *CRASHES)
-_NAMED = tuple(row for row in CAUSES if row.tier is not Tier.SYMPTOM)
-_SYMPTOMS = tuple(row for row in CAUSES if row.tier is Tier.SYMPTOM)
-_PUBLISHED = tuple(r for r in CAPACITY if r.tier is Tier.SYMPTOM and r.confidence == LIKELY)
-_OWN = tuple(row for row in CAUSES if row not in CAPACITY)  # what a process can survive, and end of
+_NEAR = frozenset({Tier.ROOT, Tier.GENERAL})
+_ALL = frozenset(Tier)
 
 # Causes that lie outside the program. What software reports of its settings, code or data is not
 # meant: there both parts of "missing or invalid" tell the same cause.
@@ -102,7 +100,8 @@ class CauseLine:
 
     survived: whether the process went on after it; is_over: whether it logged steps since.
     is_printed: whether it is no exception; is_aside: whether it is printed, and of a kind that ends a
-    process by an exception. order: nearer to the root sorts first.
+    process by an exception; is_last: whether nothing was said after it.
+    order: nearer to the root sorts first.
     """
 
     rank: RankEnd
@@ -112,12 +111,13 @@ class CauseLine:
     is_over: bool
     is_printed: bool
     is_aside: bool
+    is_last: bool
     order: tuple[float, ...]
 
 
 def known_cause(evidence: Evidence) -> Finding | None:
     """The cause nearest to the root that any rank's words name, the earliest of several."""
-    root = _root(evidence, _NAMED, among=False)
+    root = _root(evidence, CAUSES, among=False, tiers=_NEAR)
     if root is None or (root.cause.tier is not Tier.ROOT and _evaluates(evidence)):
         return None
     return _finding(root)
@@ -125,7 +125,7 @@ def known_cause(evidence: Evidence) -> Finding | None:
 
 def symptom(evidence: Evidence) -> Finding | None:
     """Words that also appear where something else failed first, where nothing nearer to it is known."""
-    root = _root(evidence, _SYMPTOMS, among=False)
+    root = _root(evidence, CAUSES, among=False, tiers=frozenset({Tier.SYMPTOM}))
     return None if root is None or _evaluates(evidence) else _finding(root)
 
 
@@ -137,7 +137,7 @@ def survived_cause(evidence: Evidence) -> Finding | None:
     first = initiator(evidence.ranks)
     if first is None or signal_of(first) is not None or exit_code(first) == 0:
         return None
-    root = _root(evidence, _OWN, among=True)
+    root = _root(evidence, CAUSES, among=True)
     return None if root is None else replace(_finding(root), confidence=LEANING)
 
 
@@ -208,10 +208,17 @@ def _not_over(lines: list[str], matches: Callable[[str], bool]) -> list[str]:
     return [lines[number] for number in found]
 
 
-def _root(evidence: Evidence, rows: tuple[Cause, ...], *, among: bool | None) -> CauseLine | None:
+def _root(
+    evidence: Evidence,
+    rows: tuple[Cause, ...],
+    *,
+    among: bool | None,
+    tiers: frozenset[Tier] = _ALL,
+) -> CauseLine | None:
     """Return the cause nearest to the root; of several the one of the rank that ended first.
 
-    among: only of lines that their process survived or did not, or None for all lines.
+    among: only of lines that their process survived or did not, or None for all lines. What others did
+    to the job is nothing that it could have survived.
     A symptom counts only on the rank that ended first when a signal ended that one.
     """
     first = initiator(evidence.ranks)
@@ -221,6 +228,8 @@ def _root(evidence: Evidence, rows: tuple[Cause, ...], *, among: bool | None) ->
         for rank in own(evidence.ranks)
         for each in _causes_of(rank, rows)
         if among in (None, each.survived)
+        and each.cause.tier in tiers
+        and not (among is True and each.cause in CAPACITY)
         and not (each.cause.tier is Tier.SYMPTOM and is_signalled and rank is not first)
         and not (each.is_aside and _ended_otherwise(rank))
         and not (among is True and (each.is_over or reports_recovery(each.line)))
@@ -238,7 +247,7 @@ def _root(evidence: Evidence, rows: tuple[Cause, ...], *, among: bool | None) ->
 
 def _causes_of(rank: RankEnd, rows: tuple[Cause, ...]) -> Iterator[CauseLine]:
     """Yield the cause of each tier that is nearest to the root in the rank's own words."""
-    found: dict[tuple[Tier, bool, bool], CauseLine] = {}
+    found: dict[tuple[Tier, bool, bool, bool], CauseLine] = {}
     for text_number, text in enumerate(texts(rank)):
         shown = _read(rank, text)
         for line_number, line in enumerate(shown.lines):
@@ -259,9 +268,10 @@ def _causes_of(rank: RankEnd, rows: tuple[Cause, ...]) -> Iterator[CauseLine]:
                     is_over=shown.steps_after[line_number] > STEPS_WHILE_ENDING,
                     is_printed=is_printed,
                     is_aside=is_printed and _is_software(row),
+                    is_last=line_number == len(shown.lines) - 1,
                     order=order,
                 )
-                place = (row.tier, each.survived, is_printed)
+                place = (row.tier, each.survived, is_printed, row in CAPACITY)
                 if place not in found or order < found[place].order:
                     found[place] = each
     yield from found.values()
@@ -300,14 +310,20 @@ def _read(rank: RankEnd, text: str) -> _Text:
         steps_after=steps_after(lines),
         raised_at=begins,
         names_cause=any(map(_names_cause, raised)),
-        taken_at=max((n for n, line in enumerate(lines) if _rows_of(line, _PUBLISHED)), default=0),
+        taken_at=max((n for n, line in enumerate(lines) if _is_published(line)), default=0),
     )
 
 
 def _names_cause(line: str) -> bool:
     """Whether a line is an exception that names its cause, and not only a guess at it."""
-    rows = _rows_of(line, _NAMED) if EXCEPTION.match(line) else ()
-    return any(row.confidence > LEANING for _, row in rows)
+    rows = _rows_of(line, CAUSES) if EXCEPTION.match(line) else ()
+    return any(row.tier in _NEAR and row.confidence > LEANING for _, row in rows)
+
+
+def _is_published(line: str) -> bool:
+    """Whether a line has the name that a platform publishes for taking a job's place away."""
+    rows = (row for _, row in _rows_of(line, CAUSES) if row in CAPACITY)
+    return any(row.tier is Tier.SYMPTOM and row.confidence == LIKELY for row in rows)
 
 
 def _has_survived(text: _Text, number: int, row: Cause) -> bool:
@@ -389,7 +405,9 @@ def _has_row(text: str) -> bool:
 
 
 def _finding(root: CauseLine) -> Finding:
-    sure = min(root.cause.confidence, LIKELY) if root.is_aside else root.cause.confidence
+    sure = root.cause.confidence
+    if root.is_aside:
+        sure = min(sure, LIKELY if root.is_last else LEANING)
     found = _make_finding(root.cause.reason, sure, root.rank, root.line)
     return replace(found, row=root.cause.name)
 

@@ -131,13 +131,13 @@ class Story:
         word = LastWord(
             rank=0,
             reason=reason,
-            exception="builtins.RuntimeError",
+            exception="builtins.RuntimeError" if message else None,
             message=message,
-            traceback_tail=f"{TRACEBACK}RuntimeError: {message}",
+            traceback_tail=f"{TRACEBACK}RuntimeError: {message}" if message else "",
             step=last_step,
             at=format_time(self.history.at),
         )
-        end = RankEnd(rank=0, exit_code=1 if message else 0, last_word=word if message else None)
+        end = RankEnd(rank=0, exit_code=1 if message else 0, last_word=word)
         evidence = Evidence(
             run_id=self.run_id,
             attempt_id=number,

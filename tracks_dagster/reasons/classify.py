@@ -88,7 +88,7 @@ RULES: tuple[Rule, ...] = (
     Rule(name="crash_signal", weight=Weight.EXIT, find=rules_ranks.crash_signal),
     Rule(name="survived_cause", weight=Weight.EXIT, find=rules_text.survived_cause),
     Rule(name="diverged", weight=Weight.EXIT, find=rules_series.diverged),
-    Rule(name="stands_still", weight=Weight.EXIT, find=rules_series.stands_still, reads_times=True),
+    Rule(name="no_new_step", weight=Weight.EXIT, find=rules_series.no_new_step, reads_times=True),
     Rule(name="drained", weight=Weight.EXIT, find=rules_ranks.drained),
     Rule(name="killed", weight=Weight.EXIT, find=rules_ranks.killed),
     Rule(name="all_exited_0", weight=Weight.EXIT, find=rules_ranks.all_exited_0),

@@ -70,8 +70,8 @@ def joined(text: str) -> str:
 
 def _exception_line(text: str, match: re.Match[str]) -> str:
     value = _VALUE.match(text, match.end())
-    said = f": {value[1]}" if value is not None else ""
-    return f"\n{match[1]}{said}\n"
+    message = f": {value[1]}" if value is not None else ""
+    return f"\n{match[1]}{message}\n"
 
 
 def _of_json(line: str) -> list[str] | None:
@@ -92,12 +92,12 @@ def _texts(value: Mapping[str, Json], depth: int) -> Iterator[str]:
     """Yield the texts of an object: its level with what it says, then what is inside it."""
     level = next((str(value[key]) for key in _LEVELS if key in value), "")
     kind = next((str(value[key]) for key in _TYPES if key in value), "")
-    said = next((str(value[key]) for key in _MESSAGES if key in value), "")
+    message = next((str(value[key]) for key in _MESSAGES if key in value), "")
     if _IS_EXCEPTION.match(kind):
-        yield f"{kind}: {said}"
-        said = ""
-    if said:
-        yield f"{level}: {said}" if level else said
+        yield f"{kind}: {message}"
+        message = ""
+    if message:
+        yield f"{level}: {message}" if level else message
     numbers = []
     for key, each in value.items():
         if isinstance(each, Mapping) and depth > 1:

@@ -54,7 +54,7 @@ def diverged(evidence: Evidence) -> Finding | None:
     return None
 
 
-def stands_still(evidence: Evidence) -> Finding | None:
+def no_new_step(evidence: Evidence) -> Finding | None:
     """The clock went on for half an hour after the last new step, and nothing else was reported.
 
     evidence: with the times before its lines, as it was gathered.

@@ -163,6 +163,22 @@ def test_a_retry_of_long_ago_makes_no_rank_a_victim() -> None:
     assert (verdict.reason, verdict.lines[0].partition(":")[0]) == ("code_error", "rank 0")
 
 
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        ("WARNING -- the node n7 has been marked dead", "node_failure"),
+        ("".join(f"step {n} loss {x}\n" for n, x in enumerate((2, 2, 5, 7, 9))), "loss_divergence"),
+        ("step 7 loss 2.0", "hang"),  # nothing is known of it but that the others waited for it
+    ],
+)
+def test_what_the_one_says_that_others_waited_for_counts_before_their_time_outs(
+    said: str, reason: str
+) -> None:
+    waits = "\n".join(f"[rank{r}]: {WATCHDOG.format(r=r)}" for r in range(7))
+    verdict = classify(case(f"{said}\n{waits}"))
+    assert (verdict.reason, verdict.confidence) == (reason, LEANING)
+
+
 # --- wrapped ---
 
 CRASHED = "Traceback (most recent call last):\n  File \"a.py\", line 1\nKeyError: 'w'"

@@ -89,6 +89,7 @@ RULES: tuple[Rule, ...] = (
     Rule(name="survived_cause", weight=Weight.EXIT, find=rules_text.survived_cause),
     Rule(name="diverged", weight=Weight.EXIT, find=rules_series.diverged),
     Rule(name="no_new_step", weight=Weight.EXIT, find=rules_series.no_new_step, reads_times=True),
+    Rule(name="waited_for", weight=Weight.EXIT, find=rules_text.waited_for),
     Rule(name="drained", weight=Weight.EXIT, find=rules_ranks.drained),
     Rule(name="killed", weight=Weight.EXIT, find=rules_ranks.killed),
     Rule(name="all_exited_0", weight=Weight.EXIT, find=rules_ranks.all_exited_0),

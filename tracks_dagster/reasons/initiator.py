@@ -79,8 +79,13 @@ def _followed(rank: RankEnd) -> int:
         return 0
     if signal_of(rank) == signal.SIGTERM:
         return 2
+    return int(waited(rank))
+
+
+def waited(rank: RankEnd) -> bool:
+    """Whether a rank waited for another one until its time was up, and raised nothing of its own."""
     raised = any(is_raised_by_code(line) for line in rank.log_tail.splitlines())
-    return 0 if raised or WAITED.search(rank.log_tail) is None else 1
+    return not raised and WAITED.search(rank.log_tail) is not None
 
 
 def by_end(ranks: Iterable[RankEnd]) -> list[RankEnd]:

@@ -12,8 +12,8 @@ import statistics
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 
-from tracks_dagster.reasons.evidence import Evidence
-from tracks_dagster.reasons.initiator import exit_code, initiator, own, signal_of
+from tracks_dagster.reasons.evidence import Evidence, RankEnd
+from tracks_dagster.reasons.initiator import exit_code, own, signal_of
 from tracks_dagster.reasons.kube_json import time_of
 from tracks_dagster.reasons.logs import RAW_LINES, clean, step_of
 from tracks_dagster.reasons.rules.cause import LEANING, Finding
@@ -38,18 +38,18 @@ _TIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d")
 
 
 def diverged(evidence: Evidence) -> Finding | None:
-    """The last losses of the rank that ended first are all twice what they were before."""
-    first = initiator(evidence.ranks)
-    if first is None or signal_of(first) is not None or exit_code(first) == 0:
+    """The last losses of a rank are all twice what they were before."""
+    ranks = own(evidence.ranks)
+    if not _ended_in_silence(ranks):
         return None
-    lines = first.log_tail.splitlines()
-    for key, losses in _series(lines).items():
+    series = ((rank, *each) for rank in ranks for each in _series(rank.log_tail).items())
+    for rank, key, losses in series:
         before, tail = losses[:-TAIL], losses[-TAIL:]
         if len(losses) < LOSSES_MIN or statistics.median(before) < LOSS_MIN:
             continue
         usual = statistics.median(before)
         if min(tail) >= DIVERGED_FACTOR * usual:
-            line = f"rank {first.rank}: {key} {', '.join(f'{x:g}' for x in tail)} after {usual:g}"
+            line = f"rank {rank.rank}: {key} {', '.join(f'{x:g}' for x in tail)} after {usual:g}"
             return _finding(_R.LOSS_DIVERGENCE, line, f"{key} left its range")
     return None
 
@@ -60,7 +60,7 @@ def no_new_step(evidence: Evidence) -> Finding | None:
     evidence: with the times before its lines, as it was gathered.
     """
     ranks = own(evidence.ranks)
-    if any(signal_of(rank) is not None or exit_code(rank) == 0 for rank in ranks):
+    if not _ended_in_silence(ranks):
         return None
     for rank in ranks:
         after = _times_after_last_step(rank.log_tail.rsplit("\n", RAW_LINES)[-RAW_LINES:])
@@ -72,10 +72,15 @@ def no_new_step(evidence: Evidence) -> Finding | None:
     return None
 
 
-def _series(lines: Iterable[str]) -> dict[str, list[float]]:
+def _ended_in_silence(ranks: Iterable[RankEnd]) -> bool:
+    """Whether no rank ended by a signal, which somebody else sent, or well."""
+    return not any(signal_of(rank) is not None or exit_code(rank) == 0 for rank in ranks)
+
+
+def _series(log: str) -> dict[str, list[float]]:
     """Return the losses of a log by the name under which they are shown."""
     found: dict[str, list[float]] = {}
-    for line in lines:
+    for line in log.splitlines():
         for match in _LOSS.finditer(line):
             found.setdefault(match[1].lower(), []).append(float(match[2]))
     return found

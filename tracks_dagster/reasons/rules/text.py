@@ -25,6 +25,7 @@ from tracks_dagster.reasons.initiator import (
     own,
     signal_of,
     texts,
+    waited,
 )
 from tracks_dagster.reasons.logs import (
     EXCEPTION,
@@ -124,9 +125,26 @@ def known_cause(evidence: Evidence) -> Finding | None:
 
 
 def symptom(evidence: Evidence) -> Finding | None:
-    """Words that also appear where something else failed first, where nothing nearer to it is known."""
-    root = _root(evidence, CAUSES, among=False, tiers=frozenset({Tier.SYMPTOM}))
-    return None if root is None or _evaluates(evidence) else _finding(root)
+    """Words that also appear where something else failed first, where nothing nearer to it is known.
+
+    A hang only where the rank that failed first waited itself: else the others waited for it.
+    """
+    first, root = initiator(evidence.ranks), _symptom(evidence)
+    if root is None or (root.cause.reason is _R.HANG and first and not waited(first)):
+        return None
+    return _finding(root)
+
+
+def waited_for(evidence: Evidence) -> Finding | None:
+    """Ranks that waited for one of which nothing is known."""
+    root = _symptom(evidence)
+    return None if root is None else _finding(root)
+
+
+def _symptom(evidence: Evidence) -> CauseLine | None:
+    if _evaluates(evidence):
+        return None
+    return _root(evidence, CAUSES, among=False, tiers=frozenset({Tier.SYMPTOM}))
 
 
 def survived_cause(evidence: Evidence) -> Finding | None:

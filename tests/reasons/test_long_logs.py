@@ -320,3 +320,16 @@ def test_what_lines_tell_together(name: str) -> None:
     assert verdict.reason == reason
     assert reason == "nan_loss" or verdict.confidence <= LEANING
     assert reason == "nan_loss" or reason_of(log, signal="SIGTERM") == "unknown"
+
+
+# --- hardware ---
+
+XID = "kernel: NVRM: Xid (PCI:0000:3b:00): 94, pid=7, Contained ECC error"
+TALKS = "monitor: node n9 reports an uncorrectable ECC error"
+
+
+def test_a_fault_in_a_log_counts_with_the_kernels_mark_until_steps_went_on() -> None:
+    failed = classify(case(f"{steps(0, 9)}{XID}\n{KEY_ERROR}", exit_code=1))
+    assert (failed.reason, failed.lines[0].partition(":")[0]) == ("gpu_hardware", "rank 0")
+    assert reason_of(f"{steps(0, 9)}{XID}\n{steps(9, 9)}{KEY_ERROR}", exit_code=1) == "code_error"
+    assert reason_of(f"{steps(0, 9)}{TALKS}\n{KEY_ERROR}", exit_code=1) == "code_error"

@@ -7,6 +7,7 @@ the ranks themselves.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 from tracks_dagster.reasons import hangs
 from tracks_dagster.reasons.evidence import (
@@ -16,9 +17,7 @@ from tracks_dagster.reasons.evidence import (
     Evidence,
     RankEnd,
 )
-from tracks_dagster.reasons.logs import (
-    starts_again,
-)
+from tracks_dagster.reasons.logs import STEPS_WHILE_ENDING, starts_again, steps_after
 from tracks_dagster.reasons.rules.cause import (
     CERTAIN,
     LEANING,
@@ -38,6 +37,7 @@ from tracks_dagster.reasons.rules.control_words import (
     HAS_TIME_LEFT,
     IS_DEVICE,
     JOB_CANCELLED,
+    KERNEL_MARK,
     LINE_OF_JOB,
     MACHINE_LINES,
     OOM_KILLER,
@@ -200,11 +200,19 @@ def rebooted(evidence: Evidence) -> Finding | None:
 
 
 def kernel_hardware(evidence: Evidence) -> Finding | None:
-    """A device's own fault in the kernel's lines, or in those that a log repeats."""
-    lines = (*evidence.kernel_lines, *_log_lines(evidence.ranks))
-    line = next(filter(_is_of_device, lines), None)
+    """A device's own fault in the kernel's lines, or in those that a log repeats with its mark.
+
+    In a log it counts until steps went on after it: many a fault is contained, and costs no process.
+    """
+    line = next(filter(_is_of_device, evidence.kernel_lines), None)
     if line is not None:
         return _finding(_R.GPU_HARDWARE, MEASURED, line)
+    for rank in evidence.ranks:
+        lines = rank.log_tail.splitlines()
+        for line, steps in zip(lines, steps_after(lines), strict=True):
+            if steps <= STEPS_WHILE_ENDING and _is_of_device(line) and KERNEL_MARK.search(line):
+                found = _finding(_R.GPU_HARDWARE, MEASURED, line)
+                return replace(found, lines=(f"rank {rank.rank}: {line}",))
     broken = next((line for line in evidence.kernel_lines if MACHINE_LINES.search(line)), None)
     return None if broken is None else _finding(_R.NODE_FAILURE, MEASURED, broken)
 

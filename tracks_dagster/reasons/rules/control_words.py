@@ -171,6 +171,8 @@ HARDWARE_LINES = re.compile(
     r"|amdgpu\b.{0,60}(uncorrectable|\[Hardware Error\])",
     re.IGNORECASE,
 )
+# What the kernel's own line has where a log repeats it; "uncorrectable error" may be anybody's word.
+KERNEL_MARK = re.compile(r"\bS?Xid\b|\bNVRM\b|\bamdgpu\b", re.IGNORECASE)
 MACHINE_LINES = re.compile(r"\[Hardware Error\]|\bmce: |Kernel panic|Machine check", re.IGNORECASE)
 OOM_KILLER = re.compile(
     r"(Out of memory|Memory cgroup out of memory): Kill|oom-kill:|invoked oom-killer|OOMKilling"

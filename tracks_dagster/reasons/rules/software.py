@@ -335,6 +335,7 @@ SOFTWARE: tuple[Cause, ...] = (
         r"|folder)s?\b",
         rf"{RAISES}can'?t load (the )?(config\w*|tokenizer|model|\w+ processor|feature extractor)\b",
         rf"{RAISES}no file named\b",
+        rf"{RAISES}invalid value .{{0,40}}\b(config\w*|option|setting|argument)\b",
         rf"{RAISES}(is|are) (not|in)(correctly)? ?(set|configured|allowed|supported|specified)\b",
         rf"{RAISES}make sure .{{0,80}}(is|are) (set|configured|specified|correct)\w*",
         rf"{RAISES}(mutually exclusive|cannot be used (with|together)|can only be used (on|with)"

@@ -149,7 +149,9 @@ def all_exited_0(evidence: Evidence) -> Finding | None:
 
 
 def _shows_its_end(rank: RankEnd) -> bool:
-    """Whether the rank's last lines show that it had done its last step."""
+    """Whether the rank's last word, or its last lines, show that it had done its last step."""
+    if has_last_word(rank, _R.COMPLETED) or has_last_word(rank, _R.EARLY_STOPPED):
+        return True
     lines = rank.log_tail.splitlines()[-_LAST_LINES:]
     of = [match for line in lines for match in _LAST_OF.finditer(line)]
     return any(m[1] == m[2] for m in of[-1:]) or any(map(_DONE.search, lines))

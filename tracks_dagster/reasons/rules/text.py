@@ -142,7 +142,8 @@ def waited_for(evidence: Evidence) -> Finding | None:
 
 
 def _symptom(evidence: Evidence) -> CauseLine | None:
-    if _evaluates(evidence):
+    """Return the symptom that counts; beside a cause that is nearer to the root it tells nothing."""
+    if _evaluates(evidence) or _root(evidence, CAUSES, among=False, tiers=_NEAR) is not None:
         return None
     return _root(evidence, CAUSES, among=False, tiers=frozenset({Tier.SYMPTOM}))
 

@@ -2,10 +2,10 @@
 
 Each rule looks for one kind of signal; `RULES` is their order, by the weights in docs/reasons.md.
 The first that finds something gives the verdict. The others are asked as well, and a finding of another
-reason is recorded in `against`. To teach it a new cause, add a row to `rules.machines`,
-`rules.processes` or `rules.software` (words in logs and last words) or to `rules.control_words` (those
-of control planes and kernels), and raise the version: a receipt names it, and `tracks reclassify` reads
-the evidence of older ones again.
+reason is recorded in `against`. To teach it a new cause, add a row to `rules.numbers`,
+`rules.machines`, `rules.processes`, `rules.software` or `rules.capacity` (words in logs and last words)
+or to `rules.control_words` (those of control planes and kernels), and raise the version: a receipt
+names it, and `tracks reclassify` reads the evidence of older ones again.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Weight(IntEnum):
 
     AS_MEANT = 0  # every rank says that it is done
     INTENT = 1  # a person or a policy asked for it
-    CONTROL_PLANE = 2  # a scheduler's condition or words
+    CONTROL_PLANE = 2  # a scheduler's condition, or a line with its mark
     HARDWARE = 3  # the kernel's lines, a boot id that changed
     CONTAINER = 4  # container and cgroup status
     LAST_WORD = 5  # what the trainer itself says, by type

@@ -68,7 +68,7 @@ _OUTSIDE = frozenset(
         ReasonFamily.MEMORY,
     }
 )
-# Ends that others make: no row has words for them.
+# Ends that others make, in words of which few are a row's.
 _BY_OTHERS = re.compile(
     r"\b(pre-?empted|evicted|reclaimed|cancell?ed|drained|killed)\b", re.IGNORECASE
 )

@@ -282,7 +282,16 @@ def test_an_end_without_words_is_told_by_code_and_signal(name: str) -> None:
     ],
 )
 def test_exit_code_0_is_a_completion_only_after_the_last_step(log: str, reason: str) -> None:
-    assert classify(evidence(end(code=0, log=log), last_step=40)).reason == reason
+    elsewhere = replace(evidence(end(code=0, log=log)), run_id="", placed=False)
+    assert classify(elsewhere).reason == reason
+
+
+def test_exit_code_0_after_a_step_is_no_completion_without_the_word_of_it() -> None:
+    found = classify(evidence(end(code=0), last_step=40))
+    assert found.reason == "code_error"
+    assert "after step 40" in found.lines[0]
+    said = classify(evidence(end(code=0, says=word("completed")), last_step=40))
+    assert said.reason == "completed"
 
 
 @pytest.mark.parametrize(

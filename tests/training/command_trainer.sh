@@ -36,6 +36,7 @@ while [ "$step" -lt "$1" ]; do
 done
 case "${3:-0}" in
   oom) oom ;;
+  early) echo "{\"step\": $step, \"last\": true}" >> "$TRACKS_METRICS" ;;
   killed) kill -9 $$ ;;
   *) exit "${3:-0}" ;;
 esac

@@ -127,7 +127,7 @@ class TrainingRun:
     """A declared run in a store of its own; `ranks` processes train each of its attempts.
 
     family: the example that it trains, with its config and a snapshot of its kind. script: what each
-    rank runs in place of the example's own.
+    rank runs in place of the example's own. steps: None for a config that does not say how many.
     """
 
     def __init__(
@@ -136,7 +136,7 @@ class TrainingRun:
         *,
         ranks: int = 1,
         family: str = "tabular",
-        steps: int = 12,
+        steps: int | None = 12,
         every_steps: int | None = 5,
         every_s: float | None = None,
         drills: tuple[Drill, ...] = (),
@@ -155,8 +155,10 @@ class TrainingRun:
         self.script = script or EXAMPLES / family / "train.py"
         self.store = store or open_store(str(folder / "store"))
         self.track = Track(self.store, run_track(run_id), now=lambda: datetime.now(UTC))
-        given = {**SMALL[family], "steps": steps, **config}
+        given = {**SMALL[family], **({} if steps is None else {"steps": steps}), **config}
         self.config = example_config(given, name=family, ranks=ranks)
+        if steps is None:
+            del self.config["steps"]
         self.declared = RunDeclared(
             run_id=run_id,
             model_family=family,

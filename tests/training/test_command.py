@@ -20,12 +20,20 @@ from tracks_dagster.training.saves.folders import fetch_folder
 
 
 def shell_run(
-    folder: Path, *arguments: str, ranks: int = 1, drills: tuple[Drill, ...] = ()
+    folder: Path,
+    last: str,
+    *arguments: str,
+    ranks: int = 1,
+    drills: tuple[Drill, ...] = (),
+    steps: int | None = 0,
 ) -> TrainingRun:
+    """A run of the shell script to its step `last`. steps: the config's, where it is another one."""
     folder.mkdir(exist_ok=True)
-    (folder / "plan.json").write_text(json.dumps(arguments))
+    (folder / "plan.json").write_text(json.dumps([last, *arguments]))
     script = Path(command_rank.__file__)
-    return TrainingRun(folder, ranks=ranks, script=script, drills=drills)
+    return TrainingRun(
+        folder, ranks=ranks, script=script, drills=drills, steps=int(last) if steps == 0 else steps
+    )
 
 
 def digest(steps: int, rank: int = 0) -> str:
@@ -90,10 +98,30 @@ def test_a_command_that_fails_is_committed_so_far_and_its_end_is_the_ranks(
 
 
 def test_a_command_that_trains_nothing_did_not_complete(tmp_path: Path) -> None:
-    run = shell_run(tmp_path / "run", "0", "0")
+    run = shell_run(tmp_path / "run", "0", "0", steps=9)
     gang = run.train()
     assert gang.exit_codes == [1]
     assert "without training" in gang.log()
+
+
+def test_a_command_that_ends_before_the_configs_last_step_says_so_or_has_failed(
+    tmp_path: Path,
+) -> None:
+    """By a line of its own it stops early; what ends with 0 and says nothing may be cut off."""
+    silent = shell_run(tmp_path / "silent", "6", "0.02", steps=9)
+    gang = silent.train()
+    assert gang.exit_codes == [1]
+    assert "The command ended with exit code 0 after step 6 of 9" in gang.log()
+    assert '{"step": 6, "last": true}' in gang.log()
+    assert silent.final().step == 6
+    told = shell_run(tmp_path / "told", "6", "0.02", "early", steps=9)
+    assert told.train().exit_codes == [0]
+    assert [word.reason for word in told.last_words(1)] == ["early_stopped"]
+    unknown = shell_run(tmp_path / "unknown", "6", "0.02", steps=None)
+    assert unknown.train().exit_codes == [0]
+    (word,) = unknown.last_words(1)
+    assert word.reason == "completed"
+    assert "how many were asked for is not known" in word.message
 
 
 def test_only_whole_folders_and_whole_lines_are_seen(
@@ -104,14 +132,14 @@ def test_only_whole_folders_and_whole_lines_are_seen(
         (box.checkpoints / name).mkdir()
     assert box.published() == (4, 12)
     assert box.new_lines() == ()
-    good = {"step": 1, "loss": "2.0", "metrics": {"lr": 0.5}}
+    good = {"step": 1, "loss": "2.0", "last": False, "metrics": {"lr": 0.5}}
     lines = ['{"step": 1, "loss": 2, "lr": 0.5, "name": "x", "bad": NaN}', "[]", '{"step": true}']
     lines += ['{"step": 2, "loss": "high"}', '{"step": 3, "loss": NaN}', '{"step": 4']
     box.metrics.write_text("\n".join(lines))
-    assert box.new_lines() == (good, {"step": 3, "loss": "nan", "metrics": {}})
+    assert box.new_lines() == (good, {"step": 3, "loss": "nan", "last": False, "metrics": {}})
     with box.metrics.open("a") as file:
         file.write("}\n")
-    assert box.new_lines() == ({"step": 4, "loss": None, "metrics": {}},)
+    assert box.new_lines() == ({"step": 4, "loss": None, "last": False, "metrics": {}},)
     assert capsys.readouterr().err.count("left out") == 3
     box.metrics.write_bytes(box.metrics.read_bytes() + b"x" * 100_000)
     with pytest.raises(TrainingError, match="a line of more than"):

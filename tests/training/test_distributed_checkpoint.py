@@ -68,7 +68,7 @@ def test_a_loop_like_torchtitans_resumes_to_the_bit(tmp_path: Path, store: FakeO
         cut.train(a, until=5)
     with run.joined() as a:
         resumed.train(a, until=6)
-        assert a.finish()
+        assert a.finish().is_complete
     assert list(resumed.losses) == [5, 6]
     assert resumed.losses[5] == cut.losses[5]
     assert [each.ref.step for each in run.state.checkpoints] == [2, 4, 6]

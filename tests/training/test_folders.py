@@ -86,7 +86,7 @@ def test_a_folder_is_committed_and_comes_back_under_its_own_name(
         ends = a.ends(2)
         assert (ends.save, ends.stop, ends.trigger) == (True, False, "interval")
         assert a.commit_folder(2, folder)
-        assert a.finish()
+        assert not a.finish().is_complete  # of the config's 6 steps
     (checkpoint,) = run.state.checkpoints
     body = checkpoint.body
     assert (body.kind, body.cursor, body.epoch) == ("files", None, None)
@@ -97,9 +97,9 @@ def test_a_folder_is_committed_and_comes_back_under_its_own_name(
         assert found is not None
         assert found.name == "checkpoint-2"
         assert read(found) == FILES
-        a.ends(3, last=True)
-        a.commit_folder(3, found)
-        assert a.finish()
+        a.ends(6, last=True)
+        a.commit_folder(6, found)
+        assert a.finish().is_complete
     assert [r.body["step"] for r in run.records(Kind.ATTEMPT_RESTORED)] == [0, 2]
     second = run.state.checkpoints[-1].body
     assert (second.trigger, second.written_bytes) == ("final", 0)  # every chunk was there already
@@ -348,10 +348,13 @@ def test_a_script_that_trains_nothing_did_not_complete(run: TrainingRun, tmp_pat
         a.folder()
         with pytest.raises(TrainingError, match="without training"):
             a.finish()
-    commit_once(run, write(tmp_path / "f", {"file": b"x"}))
+    with run.joined() as a:
+        a.folder()
+        a.ends(6)
+        a.commit_folder(6, write(tmp_path / "f", {"file": b"x"}))
     with run.joined() as a:  # all was done: only the last words were missing
         a.folder()
-        assert a.finish()
+        assert a.finish().is_complete
 
 
 def test_a_loss_that_is_not_finite_ends_the_attempt(run: TrainingRun) -> None:

@@ -53,7 +53,7 @@ def test_a_drain_runs_a_step_that_the_next_attempt_repeats(
     last = StopSignal()  # what is left to train is what would be repeated: it is trained to its end
     with run.joined(stop=last) as a:
         train(a, STEPS - 1, last)
-        assert a.finish()
+        assert a.finish().is_complete
     assert list(run.steps(2)) == [3, 4, 5, 6]
     assert run.steps(2)[3]["loss"] == run.steps(1)[3]["loss"]
     assert run.state.checkpoints[-1].ref.step == STEPS

@@ -84,6 +84,7 @@ RULES: tuple[Rule, ...] = (
     Rule(name="requeued_itself", weight=Weight.EXCEPTION, find=rules_control.requeued_itself),
     Rule(name="symptom", weight=Weight.EXCEPTION, find=rules_text.symptom),
     Rule(name="job_cancelled", weight=Weight.EXCEPTION, find=rules_control.job_cancelled),
+    Rule(name="exited_early", weight=Weight.EXCEPTION, find=rules_ranks.exited_early),
     Rule(name="cascade_only", weight=Weight.EXCEPTION, find=rules_text.cascade_only),
     Rule(name="crash_signal", weight=Weight.EXIT, find=rules_ranks.crash_signal),
     Rule(name="survived_cause", weight=Weight.EXIT, find=rules_text.survived_cause),

@@ -55,8 +55,9 @@ from tracks_dagster.training.evaluating import (
 from tracks_dagster.training.feeding import Feed, state_of
 from tracks_dagster.training.folder_steps import Ends, FolderSteps
 from tracks_dagster.training.joining import ALONE_FOLDER, Farewell, join_launch
-from tracks_dagster.training.last_word import is_of_lost_rank
+from tracks_dagster.training.last_word import is_exit_0, is_of_lost_rank
 from tracks_dagster.training.launch import Launch
+from tracks_dagster.training.leaving import Finished, LeftEarly
 from tracks_dagster.training.pulse import Pulse
 from tracks_dagster.training.sampling import Batch, BatchSampler, split
 from tracks_dagster.training.saves.saving import Saver
@@ -86,7 +87,8 @@ def join(
     trains (`command`).
 
     Ends the process with EXIT_DRAINED after SIGTERM, with EXIT_FENCED when another launch took over;
-    every other exception is raised on, after a last word.
+    every other exception is raised on, after a last word. sys.exit(0) before the last step ends it
+    with LeftEarly, unless the script had left its loop before.
     """
     if (asked := os.environ.get(ENV_SIZE)) is not None:
         from tracks_dagster.training.sizing.sized_attempt import (
@@ -97,6 +99,7 @@ def join(
             yield in_its_place
         return
     farewell = Farewell()
+    left: SystemExit | None = None  # what ended the script, where that was no failure
     with StopSignal() as stop:  # to the last word: SIGTERM must not cut it off
         try:
             launch = join_launch(
@@ -104,8 +107,14 @@ def join(
             )
             attempt = Attempt(launch, stop, farewell, is_parent=is_parent)
             with attempt.saves_settled(), attempt.observed():
-                yield attempt
-            farewell.completed(attempt.finish())
+                try:
+                    yield attempt
+                except SystemExit as error:
+                    if not is_exit_0(error):
+                        raise
+                    left = error
+            farewell.completed(attempt.finish(exits=left is not None))
+            farewell.close(ship=True)
         except Fenced as error:
             farewell.failed(error)
             print(error, file=sys.stderr, flush=True)
@@ -113,13 +122,16 @@ def join(
         except BaseException as error:
             farewell.failed(error)
             raise
+        if left is not None:
+            raise left
 
 
 def joined(*, config: Mapping[str, Json] | None = None, folder: Path = ALONE_FOLDER) -> Attempt:
     """Join as `join` does, until the process ends: for a script without functions, whose loop then
     needs no indenting. In a notebook, whose process goes on, use `join`.
 
-    An exception that ends the script ends the attempt with a last word; so does its last line.
+    An exception that ends the script ends the attempt with a last word; so does its last line. An
+    exit is not seen as one: what left the loop then, and an exit keeps its code.
     """
     session = join(config=config, folder=folder)
     attempt = session.__enter__()
@@ -137,6 +149,8 @@ def joined(*, config: Mapping[str, Json] | None = None, folder: Path = ALONE_FOL
             session.__exit__(type(error) if error else None, error, None)
         except SystemExit as left:
             code = left.code
+        except LeftEarly as early:
+            print(early, file=sys.stderr, flush=True)
         except BaseException as late:  # noqa: BLE001 - the process's edge
             print_error(type(late), late, late.__traceback__)
             code = 1
@@ -448,13 +462,18 @@ class Attempt:
         self._drills.arm(model)
         self._log.own.arm(model)
 
-    def ends(self, step: int, *, last: bool = False) -> Ends:
+    def ends(self, step: int, *, last: bool | None = None) -> Ends:
         """End a step of a loop that is not ours; return what all ranks do next.
 
         Once a step, in order; steps in between may be left out. last: no step follows, so a folder is
-        due. Report the loss before or after it, and write and commit a folder where it says `save`.
+        due; None where the script does not know. Report the loss before or after it, and write and
+        commit a folder where it says `save`.
         """
         return self._of_folders(step).ends(step, last=last)
+
+    def loops(self, still: bool) -> None:
+        """Say that a framework's loop runs, or has come to its end, which no exception left."""
+        self._of_folders(0).is_looping = still
 
     def commit_folder(self, step: int, folder: Path | str) -> bool:
         """Commit the files of `folder`, of every rank, as the checkpoint of `step`; return whether.
@@ -550,14 +569,15 @@ class Attempt:
         with observed(lambda: self._running_step):
             yield
 
-    def finish(self) -> bool:
-        """Save what a loop left early did not; return whether the last step was reached.
+    def finish(self, *, exits: bool = False) -> Finished:
+        """Save what a loop left early did not; return how far it came.
 
-        Raises TrainingError when no step was ever asked for: nothing was trained.
+        exits: sys.exit(0) ends the script. Raises TrainingError when no step was ever asked for:
+        nothing was trained; LeftEarly where the loop was not left by the script's will.
         """
         if self._running is None:
             raise TrainingError("The script ended without training; loop over a.steps(…).")
-        return self._running.finish()
+        return self._running.finish(exits=exits)
 
     def _begin(self, loader: Iterable[Batch] | None, until: int) -> Steps:
         if self._trained is None:

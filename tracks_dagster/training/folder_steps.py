@@ -18,12 +18,14 @@ import torch
 from tracks_dagster.attempts.effects.local.processes import boot_id
 from tracks_dagster.reasons.hangs import Phase
 from tracks_dagster.track.errors import LossDiverged, NonFinite, TrainingError
+from tracks_dagster.track.roles import STEPS, value_of
 from tracks_dagster.track.states.checkpoints import CheckpointRef
 from tracks_dagster.training.drills import Drills
 from tracks_dagster.training.feeding import Feed
 from tracks_dagster.training.joining import Farewell
 from tracks_dagster.training.last_word import Drained
 from tracks_dagster.training.launch import Launch
+from tracks_dagster.training.leaving import Finished, LeftEarly
 from tracks_dagster.training.pulse import Pulse
 from tracks_dagster.training.saves.chunk_writer import KnownChunks
 from tracks_dagster.training.saves.folders import FetchedFolder, FolderStager, fetch_folder
@@ -56,6 +58,8 @@ class FolderSteps:
     path: the verified folder to resume from, None for a fresh start. is_parent: what trains is a
     command that saves and stops by itself; its parent says what to commit and when it has ended.
     inexact: as in `AttemptRestored`. rate_factor: of the config's learning rate since the folder.
+    is_looping: a framework's loop began and has not ended; drained: what ended the steps before the
+    last; failed: what a report raised last.
     """
 
     def __init__(
@@ -79,7 +83,12 @@ class FolderSteps:
         self._log = log
         self._is_parent = is_parent
         self._feed = Feed(None, (), state=None)  # the script fetches its batches itself
-        self.drained: Drained | None = None  # what ended the steps before the last
+        self.drained: Drained | None = None
+        self.failed: BaseException | None = None
+        self.is_looping = False
+        self._is_last: bool | None = None  # whether no step follows, where the script says so
+        steps = value_of(launch.opened.config, launch.declared.roles, STEPS)
+        self._until = steps if type(steps) is int else None
         found = find_checkpoint(launch, _Fetching(launch).fetch)
         known = KnownChunks()
         fetched = found.fetched
@@ -125,9 +134,11 @@ class FolderSteps:
         """The step that the script is in."""
         return self._ended + 1
 
-    def ends(self, step: int, *, last: bool) -> Ends:
+    def ends(self, step: int, *, last: bool | None) -> Ends:
         """End a step as `Attempt.ends` does."""
         self._check_order(step)
+        if not self._is_last:  # said once, it holds
+            self._is_last = last
         self._write_unreported()
         self._pulse.beat(Phase.REPORTING, step)
         if self._drills.is_due_after(step):
@@ -137,7 +148,7 @@ class FolderSteps:
             self._log.ended(step)
         trigger = None
         if not self._is_parent:
-            trigger = self._triggers.choose(step, wishes, is_last=last, since=self._ended)
+            trigger = self._triggers.choose(step, wishes, is_last=bool(last), since=self._ended)
             self._is_stopping = bool(wishes[0]) and not last
         if self._drains_after is not None and not last:
             trigger = None  # what is replayed must not be saved
@@ -170,7 +181,9 @@ class FolderSteps:
             self._log.take(step, total / self._launch.ranks.world_size, value, metrics, self._feed)
         except (NonFinite, LossDiverged) as error:
             error.args = (f"{error} The last checkpoint is of step {self.saver.saved_step}.",)
+            self.failed = error
             raise
+        self.failed = None
 
     def commit(self, step: int, folder: Path, *, trigger: str | None = None) -> bool:
         """Commit a folder as `Attempt.commit_folder` does. trigger: a parent's; else the wish's."""
@@ -186,6 +199,9 @@ class FolderSteps:
         if step > self.saver.saved_step:
             self._save(step, trigger or self._wish or "demand", folder)
         is_committed = self.saver.saved_step == step
+        says_so = self._until is not None or self._is_last
+        if is_committed and self._is_complete and says_so and not self._is_parent:
+            self._farewell.completed(self._finished())
         if self._is_stopping:
             self._drains_after = self._drains_after or step + self._launch.replay_steps
             if self._ended >= self._drains_after:
@@ -210,20 +226,29 @@ class FolderSteps:
         """Give the running step so long before it counts as a hang."""
         self._pulse.beat(Phase.COMPUTING, self.running, may_take_s=may_take_s)
 
+    def say_last(self) -> None:
+        """Say that no step follows, of a command that ends before the config's last step."""
+        self._is_last = True
+
     def save_soon(self) -> None:
         """Ask for a checkpoint at the next `ends`."""
         self._triggers.ask()
 
-    def finish(self) -> bool:
-        """End an attempt whose script came to its end; return True: it is for the script to say.
+    def finish(self, *, exits: bool) -> Finished:
+        """End an attempt whose script came to its end, and return how far it came.
 
-        Raises TrainingError for one that trained nothing, and for one whose last steps are in no
-        checkpoint; Drained where it obeyed SIGTERM.
+        exits: sys.exit(0) ends the script. Raises TrainingError for one that trained nothing, and for
+        one whose last steps are in no checkpoint; LeftEarly where it was cut off; Drained where it
+        obeyed SIGTERM; what a report raised, where the script caught it.
         """
         self._saving.close()
         if self._is_stopping:
             self.drain()
         self._write_unreported()
+        if self.failed is not None:
+            raise self.failed
+        if self._is_cut_off(exits):
+            raise LeftEarly(self._describe_cut(exits))
         if self.path is None and self._ended == 0:
             raise TrainingError(
                 "The script ended without training: no step was ended with a.ends(step)."
@@ -238,7 +263,53 @@ class FolderSteps:
         self._pulse.beat(Phase.ENDING, self._ended)
         self._pulse.close()
         self._launch.ranks.close()
-        return True
+        return self._finished()
+
+    @property
+    def _is_complete(self) -> bool:
+        """Whether the last step has ended: the config's, else what the script says."""
+        if self._until is not None:
+            return self._ended >= self._until
+        return self._is_last is not False
+
+    def _is_cut_off(self, exits: bool) -> bool:
+        """Whether nobody meant to end before the last step. A command ends early where it says so."""
+        if self._ended == 0 or self._is_last or (self._is_complete and self._until is not None):
+            return False
+        is_silent = self._is_parent and not self._is_complete
+        return exits or self.is_looping or is_silent
+
+    def _finished(self) -> Finished:
+        saved, until = self.saver.saved_step, self._until
+        if until is None and self._is_last is None:
+            words = (
+                f"Step {saved} is the last one, and is saved; how many were asked for is not known."
+            )
+        elif self._is_complete:
+            words = f"Step {saved}, the last one that was asked for, was reached and is saved."
+        else:
+            words = f"Training was stopped after step {saved}{self._of_until()}, which is saved."
+        return Finished(is_complete=self._is_complete, words=words)
+
+    def _describe_cut(self, exits: bool) -> str:
+        at = f"after step {self._ended}{self._of_until()}"
+        if exits:
+            how = f"The script ended itself with exit code 0 {at}."
+        elif self._is_parent:
+            how = f"The command ended with exit code 0 {at}."
+        else:
+            how = f"The loop was left {at} by an exception that the script caught, or by an exit."
+        saved = self.saver.saved_step
+        kept = f"step {saved} is saved" if saved else "no step is saved"
+        cure = (
+            f'a line {{"step": {self._ended}, "last": true}} in TRACKS_METRICS'
+            if self._is_parent
+            else f"a.ends({self._ended}, last=True)"
+        )
+        return f"{how} It has not completed; {kept}. {cure} says that no step follows."
+
+    def _of_until(self) -> str:
+        return "" if self._until is None else f" of {self._until}"
 
     def _summed(self, values: list[float]) -> list[float]:
         """Return the sums over all ranks, and write down what they tell of themselves with it."""

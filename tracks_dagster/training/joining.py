@@ -35,6 +35,7 @@ from tracks_dagster.training.last_word import (
     leave,
 )
 from tracks_dagster.training.launch import Launch, place, utc_now
+from tracks_dagster.training.leaving import Finished
 from tracks_dagster.training.pulse import Pulse
 from tracks_dagster.training.ranks import Ranks
 
@@ -66,35 +67,33 @@ class Farewell:
         """Take in which launch of it."""
         self._launch_id = launch_id
 
-    def completed(self, reached_last_step: bool) -> None:
-        """Leave that the script came to its end."""
-        reason = (
-            TerminationReason.COMPLETED if reached_last_step else (TerminationReason.EARLY_STOPPED)
-        )
+    def completed(self, finished: Finished) -> None:
+        """Leave how far the script came; what ends it otherwise later replaces that.
+
+        Left as soon as the last step is saved: whatever ends the process then took nothing.
+        """
+        is_complete = finished.is_complete
         word = LastWord(
             rank=self.rank,
-            reason=reason,
+            reason=TerminationReason.COMPLETED if is_complete else TerminationReason.EARLY_STOPPED,
             exception=None,
-            message=reason.sentence,
+            message=finished.words,
             traceback_tail="",
             step=self.step,
             at=format_time(utc_now()),
         )
-        self._end(word, ship=True)
+        self._leave(word)
 
     def failed(self, error: BaseException) -> None:
         """Leave what ended the rank, unless a command of its own did. A fenced launch ships nothing
         more."""
-        word = None
         if not isinstance(error, ChildFailed):
             word = last_word(self.rank, error, step=self.step, at=utc_now(), clean=self.clean)
-        self._end(word, ship=not isinstance(error, Fenced))
+            self._leave(word)  # first: a gang that fails is not waited for; the journal is a file
+        self.close(ship=not isinstance(error, Fenced))
 
-    def _end(self, word: LastWord | None, *, ship: bool) -> None:
-        if word is not None:
-            self._leave(
-                word
-            )  # first: a gang that fails is not waited for, and the journal is a file
+    def close(self, *, ship: bool) -> None:
+        """End the launch's journal; ship: what is left of it."""
         if self.launch is not None:
             self.launch.journal.close(ship=ship)
         if self.is_alone and self.rank == 0 and ship and self._store and self._place:

@@ -77,6 +77,11 @@ class ChildFailed(SystemExit):
         self.returncode = returncode
 
 
+def is_exit_0(error: SystemExit) -> bool:
+    """Whether a script ended itself, and without saying that it failed."""
+    return type(error) is SystemExit and error.code in (None, 0)
+
+
 # The first row that fits decides; a RuntimeError is known by its text, as torch has no type for it.
 _BY_TYPE: tuple[tuple[type[BaseException], str], ...] = (
     (Drained, DRAINED),
@@ -135,7 +140,7 @@ def last_word(
         rank=rank,
         reason=reason_of(error),
         exception=f"{type(error).__module__}.{type(error).__qualname__}",
-        message=clean(str(error))[:MESSAGE_CHARS_MAX],
+        message=clean(_message(error, step))[:MESSAGE_CHARS_MAX],
         traceback_tail=cut_to(
             clean("".join(traceback.format_exception(error))), TRACEBACK_CHARS_MAX
         ),
@@ -143,6 +148,15 @@ def last_word(
         at=format_time(at),
         onset_step=getattr(error, "onset_step", None),
     )
+
+
+def _message(error: BaseException, step: int | None) -> str:
+    if type(error) is not SystemExit:
+        return str(error)
+    when = "before its first step ended" if step is None else f"after step {step}"
+    code = error.code if isinstance(error.code, int) else 1  # as Python ends with a text
+    text = "" if isinstance(error.code, int) else f": {error.code}"
+    return f"The script ended itself with exit code {code}, {when}{text}"
 
 
 def leave(store: ObjectStore, key: str, word: LastWord) -> None:

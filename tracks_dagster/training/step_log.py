@@ -81,6 +81,11 @@ class StepLog:
         self._progress.restore(progress)
         self._guard.restore(self._progress.recent)
 
+    @property
+    def computed(self) -> bool:
+        """Whether the running step has run a model, or stepped the optimizer, as far as it shows."""
+        return self.own.has_run or self.optimizer.has_stepped
+
     def data_asked(self, step: int) -> None:
         """Say that `step` waits for its data."""
         self.time.data_asked()

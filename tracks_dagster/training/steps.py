@@ -7,6 +7,7 @@ is `attempt`'s and `starting`'s work.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -23,6 +24,7 @@ from tracks_dagster.training.feeding import NOTHING, Feed
 from tracks_dagster.training.joining import Farewell
 from tracks_dagster.training.last_word import Drained
 from tracks_dagster.training.launch import Launch
+from tracks_dagster.training.leaving import Finished, LeftEarly, left_by_exception
 from tracks_dagster.training.pulse import Pulse
 from tracks_dagster.training.sampling import Batch
 from tracks_dagster.training.saves import random_state
@@ -32,10 +34,19 @@ from tracks_dagster.training.step_log import StepLog
 from tracks_dagster.training.triggers import StopSignal, Triggers
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Left:
+    """How the loop was left before its end. is_idle: the running step had computed nothing yet."""
+
+    by_exception: bool
+    is_idle: bool
+
+
 class Steps:
     """The steps from the one after `begun` to `until`.
 
-    begun: the step that was restored; running: the step that the script is in.
+    begun: the step that was restored; running: the step that the script is in; drained: what ended the
+    steps before the last; failed: what `run` or `report` raised last.
     """
 
     def __init__(
@@ -54,7 +65,9 @@ class Steps:
     ) -> None:
         self.saver = saver
         self.running = 0
-        self.drained: Drained | None = None  # what ended the steps before the last
+        self.drained: Drained | None = None
+        self.failed: BaseException | None = None
+        self._left: Left | None = None
         self._launch = launch
         self.begun = self._done = begun.step  # the last step reported
         self._until = until
@@ -72,6 +85,24 @@ class Steps:
 
     def run(self) -> Iterator[tuple[int, Batch]]:
         """Yield (step, this rank's share) as `Attempt.steps` does."""
+        try:
+            yield from self._turns()
+        except GeneratorExit:
+            raise
+        except BaseException as error:
+            self.failed = error
+            raise
+
+    def report(self, step: int, loss: float | torch.Tensor, metrics: Mapping[str, Any]) -> None:
+        """End a step as `Attempt.report` does."""
+        try:
+            self._report(step, loss, metrics)
+        except BaseException as error:
+            self.failed = error
+            raise
+        self.failed = None
+
+    def _turns(self) -> Iterator[tuple[int, Batch]]:
         self._triggers.saved()
         self._drills.begin(0)
         for step in range(self._done + 1, self._until + 1):
@@ -87,7 +118,11 @@ class Steps:
                 )
             self._log.data_came(step)
             self._drills.compute(step)
-            yield step, batch
+            try:
+                yield step, batch
+            except GeneratorExit:
+                self._left = Left(by_exception=left_by_exception(), is_idle=not self._log.computed)
+                raise
             self._check_drawn()
             if self._done != step:
                 raise TrainingError(
@@ -98,8 +133,7 @@ class Steps:
         self._log.close()
         self._pulse.beat(Phase.ENDING, self._until)
 
-    def report(self, step: int, loss: float | torch.Tensor, metrics: Mapping[str, Any]) -> None:
-        """End a step as `Attempt.report` does."""
+    def _report(self, step: int, loss: float | torch.Tensor, metrics: Mapping[str, Any]) -> None:
         if step == self._done and self._done > self.begun:
             raise TrainingError(
                 f"Step {step} was reported twice; call a.report once in each turn of the loop."
@@ -130,6 +164,7 @@ class Steps:
             self._settle()  # what a drill shows does not depend on a disk's speed
             is_preempted = self._drills.play_after(step, self._stop)
         if step == self._until:
+            self._farewell.completed(self._finished())
             return
         if (is_preempted or trigger == "sigterm") and self._drains_after is None:
             self._drains_after = step + self._launch.replay_steps
@@ -152,8 +187,17 @@ class Steps:
         """Ask for a checkpoint at the end of the running step."""
         self._triggers.ask()
 
-    def finish(self) -> bool:
-        """Save the last steps of a loop that was left before its end; return whether it reached it."""
+    def finish(self, *, exits: bool) -> Finished:
+        """Save the last steps of a loop that the script left early, and return how far it came.
+
+        exits: sys.exit(0) ends the script. Raises what `report` raised where the script caught it,
+        LeftEarly where an exception or an exit ended the loop.
+        """
+        if self._done < self._until and self.failed is not None:
+            raise self.failed
+        if self._done < self._until and self._is_cut_off(exits):
+            self._save_cut_off()
+            raise LeftEarly(self._describe_cut(exits))
         self._settle()
         if self.saver.saved_step < self._done:
             self._save("final")
@@ -161,7 +205,47 @@ class Steps:
         self._pulse.beat(Phase.ENDING, self._done)
         self._pulse.close()
         self._launch.ranks.close()
-        return self._done >= self._until
+        return self._finished()
+
+    def _finished(self) -> Finished:
+        if self._done >= self._until:
+            words = f"Step {self._done}, the last one that was asked for, was reached and is saved."
+            return Finished(is_complete=True, words=words)
+        words = (
+            f"The script left its loop after step {self._done} of {self._until}; "
+            f"step {self.saver.saved_step} is saved."
+        )
+        if self._left is not None and not self._left.is_idle and self.running != self._done:
+            words += (
+                f" Step {self.running} was begun and not reported: what it changed is in there."
+            )
+        return Finished(is_complete=False, words=words)
+
+    def _is_cut_off(self, exits: bool) -> bool:
+        """Whether the script never meant to leave its loop."""
+        return exits if self._left is None else self._left.by_exception
+
+    def _save_cut_off(self) -> None:
+        """Save the last step where that is still what is in memory. One rank alone knows that: of
+        several, the others may be in the middle of a step."""
+        is_whole = self.running == self._done or (self._left is not None and self._left.is_idle)
+        if self._launch.ranks.world_size > 1 or not is_whole:
+            return
+        self._settle()
+        if self.saver.saved_step < self._done:
+            self._save("final")
+
+    def _describe_cut(self, exits: bool) -> str:
+        where = "after" if self.running == self._done else "in"
+        at = f"{where} step {self.running} of {self._until}"
+        how = (
+            f"The script ended itself with exit code 0 {at}."
+            if exits
+            else f"The loop was left {at} by an exception that the script caught, or by an exit."
+        )
+        saved = self.saver.saved_step
+        kept = f"step {saved} is saved" if saved else "no step is saved"
+        return f"{how} It has not completed; {kept}. To stop early, leave the loop by break."
 
     def _take(self, step: int, loss: float, own_loss: float, metrics: Mapping[str, Any]) -> None:
         try:

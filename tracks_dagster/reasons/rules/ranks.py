@@ -15,6 +15,7 @@ from tracks_dagster.reasons.initiator import (
     has_last_word,
     initiator,
     last_line,
+    lost_its_peer,
     own,
     signal_of,
 )
@@ -72,8 +73,32 @@ def completed(evidence: Evidence) -> Finding | None:
         return None
     if any(exit_code(rank) not in (0, None) or signal_of(rank) for rank in ranks):
         return None
-    reason = TerminationReason(words[0].reason)
-    return _finding(reason, CERTAIN, f"every rank's last word is {reason}", root=str(reason))
+    word = next((word for word in words if word.reason == _R.EARLY_STOPPED), words[0])
+    reason = TerminationReason(word.reason)
+    line = f"every rank's last word is {reason}"
+    return _finding(reason, CERTAIN, line, word.message, root=str(reason))
+
+
+def exited_early(evidence: Evidence) -> Finding | None:
+    """A rank ended with exit code 0, and never said that it had all its steps or meant to stop.
+
+    Those that lost it fail after it. One that failed for a cause of its own is the root instead.
+    """
+    early = [rank for rank in own(evidence.ranks) if exit_code(rank) == 0 and not _is_done(rank)]
+    first = initiator(evidence.ranks)
+    if not early or not evidence.placed or evidence.last_step is None:
+        return None
+    if first is not None and not lost_its_peer(first):
+        return None
+    rank = early[0]
+    if rank.last_word is not None:
+        how = f"rank {rank.rank}: {rank.last_word.message}"
+    else:
+        how = (
+            f"rank {rank.rank} ended with exit code 0 after step {evidence.last_step}, and left no "
+            "last word that it had all its steps: an exit in its own code, or in a library's"
+        )
+    return _finding(_R.CODE_ERROR, LIKELY, how, root=how.partition(": ")[2] or how)
 
 
 def typed_last_word(evidence: Evidence) -> Finding | None:
@@ -200,6 +225,12 @@ def vanished(evidence: Evidence) -> Finding | None:
         return None  # a case without an end: there was perhaps none
     is_silent = evidence.vanished or not any(r.has_ended or r.last_word for r in evidence.ranks)
     return _finding(_R.UNKNOWN, SILENT, line, root="vanished") if is_silent else None
+
+
+def _is_done(rank: RankEnd) -> bool:
+    """Whether its last word is that it did all it meant to, or obeyed a signal."""
+    word = rank.last_word
+    return word is not None and word.reason in (_R.COMPLETED, _R.EARLY_STOPPED, DRAINED)
 
 
 def _typed_reason(word: LastWord) -> TerminationReason | None:

@@ -88,7 +88,7 @@ class Checkpoints:
         """
         if loss is not None:
             self._attempt.report(step, loss=loss)  # raises for NaN: nothing is saved of it
-        if not self._attempt.ends(step, last=last_step).save:
+        if not self._attempt.ends(step, last=last_step or None).save:
             return False
         folder = self._attempt.work / "dcp" / f"step-{step}"
         is_alone = not dist.is_initialized()

@@ -88,6 +88,7 @@ class _Following(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Follow a learning rate that changed since the folder, which brought back the old one."""
+        self._attempt.loops(True)
         schedule = self._trainer.lr_scheduler
         schedule = getattr(schedule, "scheduler", schedule)  # what accelerate wrapped
         self._attempt.follow_rate([self._trainer.optimizer], [schedule])
@@ -100,8 +101,9 @@ class _Following(TrainerCallback):
         self._losses.clear()
         # Raises for NaN: nothing is saved of it.
         self._attempt.report(state.global_step, loss=loss, **self._norms.take())
-        ends = self._attempt.ends(state.global_step, last=control.should_training_stop)
-        control.should_save |= ends.save
+        is_last = state.global_step >= state.max_steps
+        ends = self._attempt.ends(state.global_step, last=is_last)
+        control.should_save |= ends.save or control.should_training_stop
         if ends.stop:
             control.should_evaluate = False  # the grace is for the save
 
@@ -123,6 +125,12 @@ class _Following(TrainerCallback):
     ) -> None:
         """Save where another callback stops the training here."""
         self._save_where_it_stops(state, control)
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Say that the loop came to an end, and no exception left it."""
+        self._attempt.loops(False)
 
     def on_save(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any

@@ -81,6 +81,7 @@ class _Following(Callback):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Go to where the data continues; take SIGTERM back, which Lightning ends without a save."""
+        self._attempt.loops(True)
         for part in pl_module.children():  # Lightning calls training_step, never the module itself
             self._attempt.arm(part)
         schedulers = [each.scheduler for each in trainer.lr_scheduler_configs]
@@ -159,7 +160,8 @@ class _Following(Callback):
         self._attempt.evaluated(trainer.global_step, **found)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Save the last step where another callback made it the last one."""
+        """Save the last step where another callback made it the last one; no exception did."""
+        self._attempt.loops(False)
         if self._committed < self._ended:
             self._save(trainer, 0)
 

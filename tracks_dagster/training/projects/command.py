@@ -11,7 +11,8 @@ What the command finds in its environment, beside torchrun's variables:
     TRACKS_CHECKPOINTS     where it publishes: a folder that is renamed to `step-<n>` is whole, and is
                            committed and removed. Other names are its own. Every rank publishes every
                            step, an empty folder where it has nothing to add.
-    TRACKS_METRICS         a file of JSON lines that rank 0 appends to: {"step": 41, "loss": 2.31, …}
+    TRACKS_METRICS         a file of JSON lines that rank 0 appends to: {"step": 41, "loss": 2.31, …};
+                           "last": true beside them where it stops before the config's last step
 
 SIGTERM reaches the command alone, not its children: save, publish, and end with 0 or 75 (or by the
 signal). Any other end but 0 is a failure, and the rank ends as the command did, without a last word:
@@ -184,9 +185,12 @@ class _Watch:
         return code is not None and code not in (_OBEYED if self._is_stopping else (0,))
 
     def _report(self, line: Mapping[str, Json]) -> None:
-        step = line["step"]
-        self._steps.ends(step, last=False)
-        loss = line["loss"]
+        step, loss = line["step"], line["loss"]
+        if line["last"]:
+            self._steps.say_last()
+        if line["last"] and loss is None and step == self._steps.last_ended:
+            return
+        self._steps.ends(step, last=None)
         if loss is not None:
             self._steps.report(step, float(loss), line["metrics"])
         self._has_reported = True
@@ -211,7 +215,7 @@ class _Watch:
         due = sorted(step for step in open_steps if below is None or step < below)
         for step in due:
             if step > self._steps.last_ended:
-                self._steps.ends(step, last=False)
+                self._steps.ends(step, last=None)
             elif step <= self._steps.saver.saved_step:
                 raise TrainingError(
                     f"The command published step {step} and step {self._steps.saver.saved_step} is "
@@ -338,6 +342,7 @@ def _plain(line: Mapping[str, Any]) -> Mapping[str, Json]:
     return {
         "step": line["step"],
         "loss": None if line.get("loss") is None else str(float(line["loss"])),
+        "last": line.get("last") is True,
         "metrics": {name: value for name, value in numbers.items() if math.isfinite(value)},
     }
 

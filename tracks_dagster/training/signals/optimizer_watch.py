@@ -36,6 +36,11 @@ class OptimizerWatch:
             self._optimizer = inner
             self._handle = inner.register_step_pre_hook(self._before_step)
 
+    @property
+    def has_stepped(self) -> bool:
+        """Whether the optimizer has stepped since `take`."""
+        return self._rate is not None
+
     def leave(self) -> None:
         """Take the hook away."""
         if self._handle is not None:

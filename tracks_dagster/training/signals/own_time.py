@@ -59,6 +59,11 @@ class OwnTime:
         leave = model.register_forward_hook(_Hook(self._leave), always_call=True)
         self._handles += [model.register_forward_pre_hook(_Hook(self._enter)), leave]
 
+    @property
+    def has_run(self) -> bool:
+        """Whether a model ran in this step."""
+        return self._passes > 0
+
     def disarm(self) -> None:
         """Take every hook away."""
         self._thread = None

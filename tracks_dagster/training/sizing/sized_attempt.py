@@ -163,10 +163,13 @@ class SizedAttempt(Attempt):
         self._by_folder = True
         return None
 
-    def ends(self, step: int, *, last: bool = False) -> Ends:
+    def ends(self, step: int, *, last: bool | None = None) -> Ends:
         """End a step of a loop that is not ours; nothing is due."""
         self._end(step)
         return Ends(save=False, stop=False, trigger=None)
+
+    def loops(self, still: bool) -> None:
+        """Take no notice."""
 
     def commit_folder(self, step: int, folder: Path | str) -> bool:
         """Commit nothing."""

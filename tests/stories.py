@@ -94,12 +94,21 @@ class Story:
         return self
 
     def attempt(
-        self, reason: str, *, last_step: int, commits: Iterable[int], **opened: Json
+        self,
+        reason: str,
+        *,
+        last_step: int,
+        commits: Iterable[int],
+        differs_from: int | None = None,
+        **opened: Json,
     ) -> None:
-        """Open an attempt from the newest checkpoint, run it to `last_step` and end it."""
+        """Open an attempt from the newest checkpoint, run it to `last_step` and end it.
+
+        differs_from: the first step whose loss is another one than the story's.
+        """
         self.begin(**opened)
         first = self.history.state.attempts[-1].resumed_step + 1
-        self.ship(range(first, last_step + 1))
+        self.ship(range(first, last_step + 1), differs_from=differs_from)
         for step in commits:
             self.commit(step)
         self.end(reason, last_step=last_step)
@@ -110,10 +119,13 @@ class Story:
         self.history.open(**opened).supervise(f"dagster-{number}").place(world_size=1).restore()
         self.store.put(packages_key(self.run_id, sha256_hex(PACKAGES)), PACKAGES)
 
-    def ship(self, steps: Iterable[int]) -> None:
+    def ship(self, steps: Iterable[int], *, differs_from: int | None = None) -> None:
         """Store the newest attempt's journal in one segment."""
         number = len(self.history.state.attempts)
         lines = [step_line(step, at=format_time(self.history.at)) for step in steps]
+        for line in lines:
+            if differs_from is not None and line["step"] >= differs_from:
+                line["loss"] += 0.5
         data = b"".join(json.dumps(line).encode() + b"\n" for line in lines)
         prefix = journal_prefix(AttemptRef(self.run_id, number), self.history.launch_id, 0)
         self.store.put(f"{prefix}{0:012d}.jsonl", data)

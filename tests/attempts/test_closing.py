@@ -12,6 +12,7 @@ from tests.deciders import closed
 from tests.evidences import leave_word
 from tests.fakes import FakeGangs, FakeObjectStore
 from tests.histories import History
+from tests.stories import RUN_ID, Story
 from tracks_dagster.attempts.effects.closing import OTHER_RANKS_S_MAX, is_over
 from tracks_dagster.attempts.effects.evidence import EndProblem, read_places
 from tracks_dagster.attempts.ports import GangPhase, GangReport
@@ -325,3 +326,17 @@ def test_a_small_gang_s_places_stand_in_its_record_and_an_unplaced_one_has_none(
     small = placed("launch", world_size=2, ranks=PLACES[:2])
     assert read_places(FakeObjectStore(), AttemptRef("r", 1), small) == PLACES[:2]
     assert read_places(FakeObjectStore(), AttemptRef("r", 1), None) == ()
+
+
+@pytest.mark.parametrize("differs_from", [None, 22])
+def test_the_end_of_a_resumed_attempt_names_the_first_step_that_came_out_otherwise(
+    tracks: Tracks, gangs: FakeGangs, story: Story, differs_from: int | None
+) -> None:
+    story.attempt("preempted", last_step=23, commits=(10, 20))
+    story.begin()
+    story.ship(range(21, 29), differs_from=differs_from)
+    story.write_tracks()
+    gangs.reports[RUN_ID, 2] = GangReport(phase=GangPhase.GONE, ranks=(end(0, exit_code=3),))
+    attempt = closed(tracks, gangs, RUN_ID, attempt_id=2)
+    assert attempt.ended is not None
+    assert attempt.ended.differs_from_step == differs_from

@@ -228,3 +228,25 @@ def test_every_state_of_a_run_fits_a_screen_and_says_what_to_do(
         assert all(len(line) <= width or "`" in line for line in text.splitlines())
         for command in re.findall(r"`[^`]*`?", text):
             assert command.endswith("`"), f"seed {seed}: cut in two: {command}"
+
+
+def test_a_resume_that_was_not_exact_is_told_above_all_else(story: Story, tracks: Tracks) -> None:
+    story.attempt("preempted", last_step=23, commits=(10, 20))
+    story.attempt("gpu_oom", last_step=30, commits=(30,), differs_from=22)
+    story.attempt("code_error", last_step=33, commits=())
+    story.write_tracks()
+    words = "continuity broken: of 3 steps compared, step 22 is the first with another loss"
+    assert of_attempt(tracks, 2).splitlines()[1].startswith(words)
+    assert "continuity" not in of_attempt(tracks, 3)
+    assert f"attempt 2: {words}" in of_run(tracks)
+
+
+def test_once_the_record_has_it_it_is_told_once(story: Story, tracks: Tracks) -> None:
+    story.attempt("preempted", last_step=23, commits=(10, 20))
+    story.begin()
+    story.ship(range(21, 41), differs_from=22)
+    story.commit(40)
+    story.history.end("completed", last_step=40, differs_from_step=22).finish()
+    story.write_tracks()
+    assert of_run(tracks).count("not exact") == 1
+    assert "attempt 2 differs from step 22 on" in " ".join(of_run(tracks).split())

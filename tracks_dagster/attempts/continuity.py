@@ -2,7 +2,8 @@
 
 After a resume the steps that an earlier attempt had already run past the resume point are run again.
 Their losses must be the same floats, or the resume was not exact; where the code is another one, they
-are compared too, and it is said. Pure: who reads the journals is `review.effects.receipts`.
+are compared too, and it is said. Pure: who reads the journals is `review.effects.receipts`, and at an
+attempt's end `attempts.effects.repeated_steps`.
 """
 
 from __future__ import annotations
@@ -11,7 +12,15 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tracks_dagster.track.records import Json
+from tracks_dagster.track.states.run_state import (
+    AttemptState,
+    RunState,
+    stored_code_sha256,
+    trainer_of,
+)
 from tracks_dagster.track.text.units import counted
+
+CODE_DIGITS = 12  # of the sha256 of stored code, in words
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +112,31 @@ def continuity(resumed: AttemptLosses, earlier: Sequence[AttemptLosses]) -> Cont
         first_difference=first,
         reason=None if steps else objection,
         other_code=other_code,
+    )
+
+
+def attempt_losses(
+    state: RunState, attempt: AttemptState, losses: Mapping[int, float]
+) -> AttemptLosses:
+    """Return what an attempt ran, by its track; losses: of its steps that were read, oldest first."""
+    trainer, ref, snapshot = (
+        trainer_of(state, attempt),
+        attempt.resumed_from,
+        attempt.opened.snapshot,
+    )
+    beside = {} if snapshot is None else {"snapshot": snapshot.snapshot_id[:12]}
+    if attempt.placed is not None:
+        beside["device"] = attempt.placed.ranks[0].accelerator
+    return AttemptLosses(
+        attempt_id=attempt.attempt_id,
+        config=attempt.opened.config,
+        ranks=attempt.placed.world_size if attempt.placed else attempt.opened.compute.ranks,
+        resumed_step=attempt.resumed_step,
+        last_step=attempt.ended.last_step if attempt.ended else max(losses, default=None),
+        losses=losses,
+        code=(stored_code_sha256(trainer) or trainer)[:CODE_DIGITS],
+        resumed_from=ref.attempt_id if ref is not None and ref.run_id == state.run_id else None,
+        beside=beside,
     )
 
 

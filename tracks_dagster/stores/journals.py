@@ -125,6 +125,18 @@ def read_steps(store: ObjectStore, ref: AttemptRef, launch_id: str) -> list[Step
     return [steps[step] for step in sorted(steps)]
 
 
+def first_steps(
+    store: ObjectStore, ref: AttemptRef, launch_id: str, *, until: int
+) -> list[StepLine]:
+    """Return the steps of a launch up to `until`, in order, from as few segments as that takes."""
+    found: list[StepLine] = []
+    for key in sorted(store.list(journal_prefix(ref, launch_id, 0))):
+        found += _steps(parse_lines(store.get(key) or b""))
+        if found and found[-1].step >= until:
+            break
+    return [step for step in found if step.step <= until]
+
+
 def last_step(store: ObjectStore, ref: AttemptRef, launch_id: str) -> StepLine | None:
     """Return the newest step that was shipped, reading only the newest segments."""
     tail = read_tail(store, ref, launch_id, steps_max=1)

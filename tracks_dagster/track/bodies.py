@@ -512,7 +512,8 @@ class AttemptEnded:
     blamed_device: the device that a fault of hardware is held against, by its UUID or name.
     spent: what the launch had spent by the newest journal line that has it; last_stepped_at:
     when its last step was done. memory: of the rank that took most, figure by figure, by the newest
-    lines of the journals.
+    lines of the journals. differs_from_step: the first step that it ran again, after its resume, with
+    another loss than an attempt before it; None where none differed, or none could be compared.
     """
 
     reason: str
@@ -539,6 +540,7 @@ class AttemptEnded:
     last_stepped_at: str | None = None
     memory: MemoryPeak | None = None
     blamed_device: str | None = None
+    differs_from_step: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import Protocol
 
 from tracks_dagster.attempts.effects.evidence import NO_PROBLEM, EndProblem, Gathered, gather
+from tracks_dagster.attempts.effects.repeated_steps import first_difference
 from tracks_dagster.attempts.ports import GangLauncher, GangPhase, GangReport, Orchestrator
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.reasons import hangs
@@ -184,6 +185,7 @@ def _ended(
         spent=gathered.journal.spent,
         last_stepped_at=gathered.journal.last_stepped_at,
         memory=gathered.journal.memory,
+        differs_from_step=first_difference(tracks.store, state, attempt),
     )
 
 

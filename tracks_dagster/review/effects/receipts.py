@@ -8,24 +8,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from tracks_dagster.attempts.continuity import AttemptLosses, Continuity, continuity
+from tracks_dagster.attempts.continuity import Continuity, attempt_losses, continuity
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.facts.attempt import AttemptView, attempt_views
 from tracks_dagster.stores.journals import StepLine, read_steps
 from tracks_dagster.track.names import ALERT_SAVE_FAILED, AttemptRef
 from tracks_dagster.track.ports import ObjectStore
-from tracks_dagster.track.records import Json
 from tracks_dagster.track.states.accounting import StepAccount
 from tracks_dagster.track.states.checkpoints import CheckpointRef
 from tracks_dagster.track.states.lifecycle import RunStatus, run_status
-from tracks_dagster.track.states.run_state import (
-    AttemptState,
-    RunState,
-    stored_code_sha256,
-    trainer_of,
-)
-
-CODE_DIGITS = 12  # of the sha256 of stored code, in words
+from tracks_dagster.track.states.run_state import AttemptState, RunState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +79,10 @@ def read_receipts(tracks: Tracks, run_id: str) -> RunReceipts:
 def receipts_of(store: ObjectStore, state: RunState) -> RunReceipts:
     """Read the journals of a run whose track was read before and return its receipts."""
     steps = [_steps(store, state.run_id, attempt) for attempt in state.attempts]
-    losses = [_losses(state, *pair) for pair in zip(state.attempts, steps, strict=True)]
+    losses = [
+        attempt_losses(state, attempt, {step.step: step.loss for step in lines})
+        for attempt, lines in zip(state.attempts, steps, strict=True)
+    ]
     newest = {a.attempt_id: s[-1].step for a, s in zip(state.attempts, steps, strict=True) if s}
     views = attempt_views(state, newest)
     receipts = tuple(
@@ -128,27 +123,3 @@ def _steps(store: ObjectStore, run_id: str, attempt: AttemptState) -> tuple[Step
     return tuple(
         read_steps(store, AttemptRef(run_id, attempt.attempt_id), attempt.placed.launch_id)
     )
-
-
-def _losses(state: RunState, attempt: AttemptState, steps: tuple[StepLine, ...]) -> AttemptLosses:
-    shipped = steps[-1].step if steps else None
-    trainer, ref = trainer_of(state, attempt), attempt.resumed_from
-    return AttemptLosses(
-        attempt_id=attempt.attempt_id,
-        config=attempt.opened.config,
-        ranks=attempt.placed.world_size if attempt.placed else attempt.opened.compute.ranks,
-        resumed_step=attempt.resumed_step,
-        last_step=attempt.ended.last_step if attempt.ended else shipped,
-        losses={step.step: step.loss for step in steps},
-        code=(stored_code_sha256(trainer) or trainer)[:CODE_DIGITS],
-        resumed_from=ref.attempt_id if ref is not None and ref.run_id == state.run_id else None,
-        beside={
-            **({"device": attempt.placed.ranks[0].accelerator} if attempt.placed else {}),
-            **_snapshot(attempt),
-        },
-    )
-
-
-def _snapshot(attempt: AttemptState) -> dict[str, Json]:
-    snapshot = attempt.opened.snapshot
-    return {} if snapshot is None else {"snapshot": snapshot.snapshot_id[:12]}

@@ -25,6 +25,7 @@ from tracks_dagster.track.bodies import (
 )
 from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.states.checkpoints import CheckpointRef, resume_target
+from tracks_dagster.track.states.exactness import inexact_resumes
 from tracks_dagster.track.states.run_state import CheckpointState, EvalState, RunState
 
 HAS_ALL_STEPS = frozenset({TerminationReason.COMPLETED, TerminationReason.EARLY_STOPPED})
@@ -385,7 +386,9 @@ def decide_promotion(
     if against:
         on_hold = hold is not None
         return replace(proposed, promoted=False, why="; ".join(against), is_withheld=on_hold)
-    return replace(proposed, promoted=True, why=f"{_stopped(why)} {_comparison(proposed)}.".strip())
+    inexact = inexact_resumes(state, attempt_id_max=proposed.checkpoint.attempt_id)
+    words = f"{_stopped(why)} {_comparison(proposed)}. {inexact}"
+    return replace(proposed, promoted=True, why=words.strip())
 
 
 def _stopped(why: str) -> str:

@@ -6,12 +6,13 @@ not here: a decision that is due counts as running, whoever has to make it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from tracks_dagster.track.names import ALERT_FIRST_ATTEMPT_HELD
 from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.states.evals import HAS_ALL_STEPS, unsettled
+from tracks_dagster.track.states.exactness import inexact_resumes
 from tracks_dagster.track.states.run_state import AttemptState, RunState
 
 
@@ -43,7 +44,12 @@ class RunStatus:
 
 
 def run_status(state: RunState) -> RunStatus:
-    """Return the status of a run."""
+    """Return the status of a run, and which of its resumes were not exact."""
+    status, inexact = _run_status(state), inexact_resumes(state)
+    return status if not inexact else replace(status, why=f"{status.why} {inexact}")
+
+
+def _run_status(state: RunState) -> RunStatus:
     if state.finished is not None:
         # A stop cause of a newer version is shown as what it is: not known to be a success.
         lifecycle = FINISHED_AS.get(state.finished.stop_cause, RunLifecycle.CANCELLED)

@@ -256,7 +256,8 @@ class RunExplanation:
     history: all of its attempts; left_out: how many older ones are only there. cost: of all of
     them, without a debit. waits_for: what is late or will not come by itself. expectation: what its
     owner expected, and what came of it; empty where nobody said. gates: what it was declared without,
-    what it stands on and what it shows, by its stage.
+    what it stands on and what it shows, by its stage. inexact: a sentence for each of all its attempts
+    that ran steps again and came to another loss.
     """
 
     run_id: str
@@ -272,6 +273,7 @@ class RunExplanation:
     waits_for: str | None
     expectation: tuple[str, ...] = ()
     gates: tuple[str, ...] = ()
+    inexact: tuple[str, ...] = ()
 
 
 def explanation_json(explanation: RunExplanation | AttemptExplanation) -> dict[str, Json]:

@@ -191,6 +191,11 @@ def explain_loaded(
         waits_for=context.waits_for(loaded.run.state),
         expectation=_expectation(tracks, loaded.run.state),
         gates=_gates(loaded.run.state),
+        inexact=tuple(
+            f"attempt {each.attempt.attempt_id}: continuity {each.continuity.sentence}"
+            for each in receipts
+            if each.continuity is not None and each.continuity.agree is False
+        ),
     )
 
 

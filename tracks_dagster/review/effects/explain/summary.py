@@ -38,6 +38,7 @@ from tracks_dagster.review.effects.explain.text import (
     wrapped,
 )
 from tracks_dagster.track.states.checkpoints import CheckpointRef
+from tracks_dagster.track.states.exactness import NOT_EXACT
 from tracks_dagster.track.text.safe_text import one_line
 from tracks_dagster.track.text.units import counted
 
@@ -45,6 +46,7 @@ LINES_MAX = 25  # a terminal of the usual height shows all of it, with the promp
 QUOTED_MAX = 2  # lines of what programs printed
 CHARACTERS_MAX = 180  # of one quoted line, note or intent
 NODES_MAX = 3
+INEXACT_MAX = 2  # newest resumes that were not exact
 HISTORY_MAX = 6
 BUCKETS_MAX = 3  # those that took longest
 CUT = " …"
@@ -69,7 +71,9 @@ class _Part:
 
 def attempt_summary(attempt: AttemptExplanation, *, width: int) -> str:
     """Return the short answer for one attempt, in lines of at most `width` characters."""
-    head = [_attempt_head(attempt), *_warnings(attempt)]
+    found = attempt.resumed.continuity
+    inexact = [f"continuity {found.sentence}"] if found is not None and found.agree is False else []
+    head = [_attempt_head(attempt), *inexact, *_warnings(attempt)]
     parts = [
         *_answer(attempt, attempt.cost),
         *_background(attempt),
@@ -94,7 +98,9 @@ def run_summary(run: RunExplanation, *, width: int) -> str:
         parts.insert(1, _Part("gates", run.gates, 1))
     if run.promotions:
         parts.insert(1, _Part("promotion", run.promotions[-1:], 1))
-    return _fitted([_run_head(run, newest), *_warnings(run)], parts, _more(run.run_id), width)
+    head = _run_head(run, newest)
+    inexact = () if NOT_EXACT in head else run.inexact[-INEXACT_MAX:]
+    return _fitted([head, *inexact, *_warnings(run)], parts, _more(run.run_id), width)
 
 
 def _attempt_head(attempt: AttemptExplanation) -> str:

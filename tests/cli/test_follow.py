@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from types import SimpleNamespace
@@ -227,3 +228,22 @@ def test_whatever_ends_the_command_prints_how_to_continue(
     with pytest.raises(InvalidInput) as refused, continue_hint("r-1"):  # nothing was written
         raise InvalidInput("No.")
     assert not hasattr(refused.value, "__notes__")
+
+
+@pytest.mark.parametrize(
+    ("number", "why"),
+    [
+        (signal.SIGINT, "Ctrl-C on tracks run"),
+        (signal.SIGTERM, "SIGTERM to tracks run, whose sender is not known"),
+    ],
+)
+def test_what_asked_for_the_drain_is_recorded_as_the_signal_that_it_was(
+    scene: Scene, number: signal.Signals, why: str
+) -> None:
+    scene.story.begin()
+    scene.story.write_tracks()
+    with scene.interrupts:
+        signal.raise_signal(number)
+    scene.follow(lambda: None, wait_s=1.0)
+    (stop,) = scene.tracks.run(RUN_ID).stops
+    assert (stop.body.mode, stop.body.why) == ("drain", why)

@@ -120,7 +120,8 @@ class RunFollower:
         if self._interrupts.count and self._drained_at is None:
             self.request_drain()
             self._view.event(
-                "draining: the gang saves and ends; Ctrl-C again ends everything at once"
+                f"draining ({self._interrupts.words}): the gang saves and ends; "
+                "Ctrl-C again ends everything at once"
             )
         if self._is_over(state, status.state):
             return self._end(state, status.state)
@@ -209,7 +210,7 @@ class RunFollower:
         """
         try:
             request_stop(
-                self._tracks, self._run_id, mode="drain", by=self._by, why="Ctrl-C on tracks run"
+                self._tracks, self._run_id, mode="drain", by=self._by, why=self._interrupts.words
             )
         except InvalidInput as error:  # no open attempt: there is nothing that could be saved
             self._view.event(str(error))
@@ -236,10 +237,21 @@ class RunFollower:
 
 
 class Interrupts:
-    """Counts SIGINT and SIGTERM while it is entered. The second one raises KeyboardInterrupt."""
+    """Counts SIGINT and SIGTERM while it is entered. The second one raises KeyboardInterrupt.
+
+    first: the one that came first, which asked for the end.
+    """
 
     def __init__(self) -> None:
         self.count = 0
+        self.first = signal.SIGINT
+
+    @property
+    def words(self) -> str:
+        """Why the run is drained. Only a terminal's SIGINT is known to come from a person."""
+        if self.first == signal.SIGINT:
+            return "Ctrl-C on tracks run"
+        return f"{self.first.name} to tracks run, whose sender is not known"
 
     def __enter__(self) -> Self:
         self._before = {number: signal.signal(number, self._on_interrupt) for number in HANDLED}
@@ -255,6 +267,8 @@ class Interrupts:
             signal.signal(number, handler)
 
     def _on_interrupt(self, number: int, frame: FrameType | None) -> None:
+        if not self.count:
+            self.first = signal.Signals(number)
         self.count += 1
         if self.count > 1:
             raise KeyboardInterrupt

@@ -54,6 +54,7 @@ from tracks_dagster.track import names
 from tracks_dagster.track.errors import InvalidInput, NoDevices, TracksError
 from tracks_dagster.track.names import AttemptRef, parse_attempt_key
 from tracks_dagster.track.reasons import TerminationReason
+from tracks_dagster.track.states.end_words import end_sentence
 from tracks_dagster.track.states.run_state import AttemptState, RunState
 from tracks_dagster.track.track import run_track
 from tracks_dagster.wiring import App
@@ -138,17 +139,17 @@ def training_attempts(
     if ended is None or ended.reason is None:
         raise Failure("Another Dagster run supervises this attempt now.", allow_retries=False)
     context.instance.add_run_tags(context.run.run_id, ending_tags(ended.reason))
-    receipt = _show_receipt(context, app, ended.reason)
+    receipt = _show_receipt(context, app, ended)
     if ended.reason in SUCCEEDED:
         yield MaterializeResult(
             metadata=receipt,
             data_version=_final_version(app.tracks.run(run_id), attempt_id),
-            check_results=[ending_result(ended.reason)],
+            check_results=[ending_result(ended)],
         )
         return
-    yield ending_result(ended.reason)
+    yield ending_result(ended)
     raise Failure(
-        f"{ended.reason}: {ended.reason.sentence}",
+        f"{ended.reason}: {end_sentence(ended)}",
         metadata={"termination_reason": ended.reason.value, "explain": f"tracks explain {run_id}"},
         allow_retries=False,
     )
@@ -225,7 +226,7 @@ def _supervise(
         ended = supervisor.supervise(run_id, attempt_id)
         if ended is not None and ended.reason is not None:
             context.instance.add_run_tags(context.run.run_id, ending_tags(ended.reason))
-            _show_receipt(context, app, ended.reason)
+            _show_receipt(context, app, ended)
         raise
 
 
@@ -256,9 +257,9 @@ def _report_commit(context: AssetExecutionContext, report: CheckpointReport) -> 
     context.log_event(AssetMaterialization(**report.event))
 
 
-def ending_result(reason: TerminationReason) -> AssetCheckResult:
+def ending_result(ended: AttemptState) -> AssetCheckResult:
     """Return whether an attempt ended as meant, as Dagster shows it."""
-    check = ending_check(reason)
+    check = ending_check(ended.reason or TerminationReason.UNKNOWN, end_sentence(ended))
     return AssetCheckResult(
         check_name=names.ENDED_AS_MEANT,
         passed=check.passed,
@@ -267,9 +268,7 @@ def ending_result(reason: TerminationReason) -> AssetCheckResult:
     )
 
 
-def _show_receipt(
-    context: AssetExecutionContext, app: App, reason: TerminationReason
-) -> dict[str, Any]:
+def _show_receipt(context: AssetExecutionContext, app: App, ended: AttemptState) -> dict[str, Any]:
     """Materialize the attempt's receipt and return it: of the attempt's own materialization Dagster
     keeps no metadata where that fails."""
     run_id, attempt_id = parse_attempt_key(context.partition_key)
@@ -281,7 +280,7 @@ def _show_receipt(
         report=_write_report(context, app, run_id, attempt_id),
         cache=app.settings.cache,
     )
-    key, check = AssetKey(names.RECEIPTS), ending_result(reason)
+    key, check = AssetKey(names.RECEIPTS), ending_result(ended)
     context.log_event(
         AssetMaterialization(
             asset_key=key,

@@ -73,5 +73,5 @@ def receipts(
             Show.by(MetadataValue, app.settings.ui_url, find_board_url(app.settings)),
             cache=app.settings.cache,
         ),
-        check_results=[ending_result(attempt.reason)],
+        check_results=[ending_result(attempt)],
     )

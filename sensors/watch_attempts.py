@@ -69,6 +69,7 @@ from tracks_dagster.track import names
 from tracks_dagster.track.errors import TracksError
 from tracks_dagster.track.names import attempt_key
 from tracks_dagster.track.records import format_time
+from tracks_dagster.track.states.end_words import end_sentence
 from tracks_dagster.track.states.run_state import AttemptState
 from tracks_dagster.track.track import run_track
 from tracks_dagster.wiring import App
@@ -277,7 +278,7 @@ def _check(asset: str, run_id: str, attempt: AttemptState) -> Iterator[AssetChec
     Once only: Dagster's storage refuses a second evaluation of a partition outside of its runs.
     """
     if attempt.reason is not None:
-        check = ending_check(attempt.reason)
+        check = ending_check(attempt.reason, end_sentence(attempt))
         yield AssetCheckEvaluation(
             asset_key=AssetKey(asset),
             check_name=names.ENDED_AS_MEANT,

@@ -430,6 +430,6 @@ def test_a_reason_of_a_newer_version_wants_a_look() -> None:
 def test_the_check_of_an_attempt_passes_warns_or_fails(
     reason: str, passed: bool, is_failure: bool
 ) -> None:
-    told = ending_check(TerminationReason(reason))
+    told = ending_check(TerminationReason(reason), "how it went.")
     assert (told.passed, told.is_failure) == (passed, is_failure)
     assert told.words.startswith(f"{reason}: ")

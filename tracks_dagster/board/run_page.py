@@ -16,6 +16,7 @@ from tracks_dagster.board.reading import RunReading
 from tracks_dagster.health.rules import RULES, command_of, severity_of
 from tracks_dagster.ledger.facts.attempt import AttemptView, attempt_views
 from tracks_dagster.track.states.checkpoints import checkpoint_at
+from tracks_dagster.track.states.end_words import end_sentence
 from tracks_dagster.track.states.run_state import AttemptState, RunState
 from tracks_dagster.track.text.units import about, counted
 
@@ -319,7 +320,7 @@ def _attempt(view: AttemptView, pages: Mapping[int, str]) -> AttemptLine:
         colour=colour(attempt.attempt_id),
         address=pages.get(attempt.attempt_id, ""),
         ended_as="open" if reason is None else reason.value,
-        because="" if reason is None else reason.sentence,
+        because=end_sentence(attempt),
         from_step=formats.grouped(account.resume),
         last_step=formats.grouped(account.last),
         kept=formats.grouped(account.kept),

@@ -59,9 +59,9 @@ class EndingCheck:
     words: str
 
 
-def ending_check(reason: TerminationReason) -> EndingCheck:
-    """Return the check that the UI shows: a failure, an interruption, or as meant."""
-    ending, words = ending_of(reason), f"{reason}: {reason.sentence}"
+def ending_check(reason: TerminationReason, how: str) -> EndingCheck:
+    """Return the check that the UI shows: a failure, an interruption, or as meant. how: in words."""
+    ending, words = ending_of(reason), f"{reason}: {how}"
     passed = ending is Ending.AS_MEANT
     return EndingCheck(
         passed=passed,

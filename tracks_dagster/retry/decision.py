@@ -37,6 +37,7 @@ from tracks_dagster.track.roles import (
     value_of,
 )
 from tracks_dagster.track.states.checkpoints import CheckpointRef, checkpoint_at
+from tracks_dagster.track.states.end_words import end_label
 from tracks_dagster.track.states.run_state import AttemptState, RunState, program_of, trainer_of
 
 _R = TerminationReason
@@ -230,7 +231,7 @@ _UNTIL = {  # what a person does about each of these limits
 
 def ended_as(failed: AttemptState) -> str:
     """Return how an attempt ended, with the number of the record."""
-    return f"Attempt {failed.attempt_id} ended as {failed.reason} (record {failed.ended_seq})"
+    return f"Attempt {failed.attempt_id} ended as {end_label(failed)} (record {failed.ended_seq})"
 
 
 def refuse_for_hold(state: RunState, failed: AttemptState, limit: str, why: str) -> Refuse:

@@ -24,6 +24,7 @@ from tracks_dagster.track.names import LOCAL, attempt_key
 from tracks_dagster.track.placement import nodes_of, pool_of
 from tracks_dagster.track.records import canonical_json, sha256_hex
 from tracks_dagster.track.states.accounting import StepAccount, cursor_from, kept_and_lost
+from tracks_dagster.track.states.end_words import end_sentence
 from tracks_dagster.track.states.run_state import AttemptState, RunState, stored_code_sha256
 
 
@@ -493,8 +494,8 @@ ATTEMPT: tuple[Fact[AttemptView], ...] = (
     Fact("termination_reason", TEXT, _reason(lambda r: r.value), "one word of docs/reasons.md",
          absent=(OPEN,), json="ended.reason", ui="ended/termination_reason",
          label="termination reason"),
-    Fact("sentence", TEXT, _reason(lambda r: r.sentence), "what the reason means", absent=(OPEN,),
-         group="ended", has_column=False, ui="ended/meaning"),
+    Fact("sentence", TEXT, lambda v: end_sentence(v.attempt) or None,
+         "how it ended, in words", absent=(OPEN,), group="ended", has_column=False, ui="ended/meaning"),
     Fact("reason_family", TEXT, _reason(lambda r: r.family.value), "the family of the reason",
          absent=(OPEN,), group="ended"),
     Fact("confidence", REAL, _reading(lambda r: r.confidence), "of the reason, 0 to 1",

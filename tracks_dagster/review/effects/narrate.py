@@ -6,6 +6,7 @@ For reading only: programs read the records.
 from __future__ import annotations
 
 from tracks_dagster.attempts.gates import skipped_words
+from tracks_dagster.reasons.endings import Ending, ending_named
 from tracks_dagster.track.bodies import (
     AttemptEnded,
     AttemptOpened,
@@ -32,8 +33,11 @@ from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.records import Kind, Record
 from tracks_dagster.track.roles import STEPS, value_of
 from tracks_dagster.track.states.checkpoints import checkpoint_at
+from tracks_dagster.track.states.end_words import sentence_of
 from tracks_dagster.track.text.safe_text import one_line
 from tracks_dagster.track.text.units import counted
+
+SAID_CHARACTERS_MAX = 200  # of the line that decided, after the sentence
 
 
 def sentence(record: Record) -> str:
@@ -81,8 +85,16 @@ def _committed(record: Record) -> str:
 def _ended(record: Record) -> str:
     body = from_json(AttemptEnded, record.body)
     last = f" after step {body.last_step}" if body.last_step is not None else ""
-    reason = TerminationReason(body.reason)
-    return f"attempt {record.attempt_id} ended{last}: {body.reason}. {reason.sentence}"
+    how = sentence_of(body, body.root_message)
+    return f"attempt {record.attempt_id} ended{last}: {body.reason}. {how}{_said(body, how)}"
+
+
+def _said(body: AttemptEnded, how: str) -> str:
+    """Return the first line of what decided a failure, so that nobody has to ask for it."""
+    is_told = body.reason == TerminationReason.UNKNOWN or how.rstrip(".") in body.root_message
+    if is_told or not body.lines or ending_named(body.reason) is not Ending.FAILURE:
+        return ""
+    return f" {one_line(body.lines[0])[:SAID_CHARACTERS_MAX]}"
 
 
 def _reclassified(record: Record) -> str:

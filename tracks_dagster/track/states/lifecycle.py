@@ -11,6 +11,7 @@ from enum import StrEnum
 
 from tracks_dagster.track.names import ALERT_FIRST_ATTEMPT_HELD
 from tracks_dagster.track.reasons import TerminationReason
+from tracks_dagster.track.states.end_words import end_label
 from tracks_dagster.track.states.evals import HAS_ALL_STEPS, unsettled
 from tracks_dagster.track.states.exactness import inexact_resumes
 from tracks_dagster.track.states.run_state import AttemptState, RunState
@@ -87,7 +88,7 @@ def _doing(attempt: AttemptState) -> str:
 
 def _between_attempts(state: RunState, attempt: AttemptState) -> RunStatus:
     """Say what is due, and from whom, after the newest attempt has ended."""
-    ended = f"Attempt {attempt.attempt_id} ended as {attempt.reason}"
+    ended = f"Attempt {attempt.attempt_id} ended as {end_label(attempt)}"
     stop = next((stop for stop in state.stops if stop.body.mode == "stop"), None)
     if stop is not None:
         asked = f"{stop.body.by} asked to stop ({stop.body.why})"

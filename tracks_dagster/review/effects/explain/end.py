@@ -26,6 +26,7 @@ from tracks_dagster.track.names import AttemptRef, attempt_key
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.reasons import ReasonFamily, TerminationReason
 from tracks_dagster.track.records import Record, format_time
+from tracks_dagster.track.states.end_words import sentence_of
 from tracks_dagster.track.states.lifecycle import RunLifecycle
 from tracks_dagster.track.states.run_state import AttemptState
 from tracks_dagster.track.text.redact import redact
@@ -55,7 +56,7 @@ def explain_end(
     newest = attempt.reclassified or attempt.ended
     return Ended(
         reason=newest.reason,
-        sentence=TerminationReason(newest.reason).sentence,
+        sentence=sentence_of(newest, attempt.ended.root_message),
         confidence=newest.confidence,
         rule=newest.rule,
         lines=newest.lines,

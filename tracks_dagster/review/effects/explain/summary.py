@@ -51,7 +51,7 @@ HISTORY_MAX = 6
 BUCKETS_MAX = 3  # those that took longest
 CUT = " …"
 # Of a decision: what the head and the record already show.
-_ENDED_AS = re.compile(r"^Attempt \d+ ended as \w+ \(record \d+\)( and is not retried)?: ")
+_ENDED_AS = re.compile(r"^Attempt \d+ ended as [^()]+ \(record \d+\)( and is not retried)?: ")
 _DECIDED_AS_OF = re.compile(r" Decided as of \S+\.$")
 _LONG_WORD = re.compile(r"[^\s`]{65,}")  # longer than a sha256: it would fill lines by itself
 

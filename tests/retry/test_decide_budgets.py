@@ -248,6 +248,36 @@ def test_the_same_failure_is_not_paid_for_more_than_three_times() -> None:
     assert set(opened) < set(refusal.counted_seqs)
 
 
+def test_an_exit_that_is_just_like_the_one_before_is_not_retried_again() -> None:
+    first = {"root_message": "exit code 3 done", "last_step": 12, "fingerprint": "on node 1"}
+    history = retried(failed(begun(), "unknown", **first))
+    again = {**first, "root_message": "exit code 3 done, too", "fingerprint": "on node 2"}
+    refusal = answer(failed(history, "unknown", **again))
+    assert isinstance(refusal, Refuse)
+    assert refusal.limit == "fingerprint"
+    assert "attempt 1 left with the same exit code after the same step" in refusal.decision
+
+
+@pytest.mark.parametrize(
+    "again",
+    [
+        {"root_message": "exit code 4 done", "last_step": 12},
+        {"root_message": "exit code 3 done", "last_step": 13},
+        {"root_message": "SIGKILL done", "last_step": 12},
+    ],
+)
+def test_an_exit_that_differs_from_the_one_before_is_retried(again: dict[str, Any]) -> None:
+    history = retried(failed(begun(), "unknown", root_message="exit code 3 done", last_step=12))
+    assert isinstance(answer(failed(history, "unknown", **again)), Retry)
+
+
+def test_an_exit_after_a_new_commit_is_retried() -> None:
+    history = retried(failed(begun(), "unknown", root_message="exit code 3 x", last_step=12))
+    history.commit(12).verify()
+    retry = answer(failed(history, "unknown", root_message="exit code 3 x", last_step=12))
+    assert isinstance(retry, Retry)
+
+
 def test_progress_forgives_the_same_failure() -> None:
     history = begun()
     for _ in range(3):

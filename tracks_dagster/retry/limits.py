@@ -7,6 +7,7 @@ attempts that never started. More debits only ever exhaust more of them, more pr
 from __future__ import annotations
 
 import math
+import re
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -183,6 +184,7 @@ def _started(attempt: AttemptState) -> bool:
     return attempt.ended is not None and attempt.ended.first_line_ran
 
 
+_EXIT_CODE = re.compile(r"exit code \d+")
 DOUBLINGS_MAX = 30  # of a backoff: a second becomes 34 years
 # What the limit of a row rests on, and of the others: field of the policy → its key in a file.
 ROW_FIELDS = (
@@ -373,12 +375,46 @@ def _fingerprint(
         if s.amount > 0 and s.failed.fingerprint == failed.fingerprint and not progress.since(s.seq)
     ]
     used, count = len(same), policy.fingerprint_limit
+    words = f"{used} of {count} used for this very failure (fingerprint {failed.fingerprint})"
+    alike = next((s for s in spent if _left_alike(s, failed, progress)), None)
+    if alike is not None:
+        words = (
+            f"attempt {alike.failed.attempt_id} left with the same exit code after the same step, and "
+            "nothing was committed in between"
+        )
     return Limit(
         name="fingerprint",
-        is_exhausted=used >= count,
-        words=f"{used} of {count} used for this very failure (fingerprint {failed.fingerprint})",
-        seqs=tuple(s.seq for s in same),
+        is_exhausted=used >= count or alike is not None,
+        words=words,
+        seqs=tuple(s.seq for s in ([alike] if alike is not None else same)),
     )
+
+
+def _left_alike(spent: Spent, failed: AttemptState, progress: Progress) -> bool:
+    """Whether a retry was paid for that left with an exit code just as `failed` did.
+
+    A process that leaves so on its own does it again, on whatever node: no fingerprint is needed, which
+    also holds the nodes, and knows numbers neither of codes nor of steps.
+    """
+    before = spent.failed
+    code = _exit_code(failed)
+    return (
+        spent.amount > 0
+        and code is not None
+        and code == _exit_code(before)
+        and _last_step(before) == _last_step(failed)
+        and before.opened.config == failed.opened.config
+        and before.opened.snapshot == failed.opened.snapshot
+        and not progress.since(spent.seq)
+    )
+
+
+def _exit_code(attempt: AttemptState) -> str | None:
+    """Return "exit code 3" of an attempt of which nothing more is known; else None."""
+    if attempt.reason is not TerminationReason.UNKNOWN or attempt.ended is None:
+        return None
+    found = _EXIT_CODE.match(attempt.ended.root_message)
+    return None if found is None else found[0]
 
 
 def _device_hours(state: RunState, policy: RetryPolicy) -> Limit:

@@ -48,7 +48,8 @@ REMEDIATION = (
     ConfigChange(key="micro_batch", before=4, after=2, why="half the activations"),
     ConfigChange(key="accumulation", before=6, after=12, why="the same global batch"),
 )
-TRACEBACK = "Traceback (most recent call last):\n  …\n"
+FRAME = '  File "/home/ann/train.py", line 12, in step\n    raise RuntimeError(words)\n'
+TRACEBACK = f"Traceback (most recent call last):\n{FRAME}"
 
 
 class Story:

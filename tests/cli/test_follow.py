@@ -247,3 +247,13 @@ def test_what_asked_for_the_drain_is_recorded_as_the_signal_that_it_was(
     scene.follow(lambda: None, wait_s=1.0)
     (stop,) = scene.tracks.run(RUN_ID).stops
     assert (stop.body.mode, stop.body.why) == ("drain", why)
+
+
+def test_the_end_of_a_failed_attempt_shows_the_error_and_the_line_that_raised_it(
+    scene: Scene, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scene.follow(lambda: scene.story.attempt("code_error", last_step=5, commits=()), wait_s=1.0)
+    shown = capsys.readouterr().err
+    assert "code_error. The training code raised an error" in shown
+    assert "code_error as the story wants it" in shown
+    assert '> File "/home/ann/train.py", line 12, in step' in shown

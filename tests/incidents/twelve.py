@@ -46,7 +46,7 @@ def _nccl_timeout_that_was_one_ranks_oom(world: World) -> None:
     world.clock.advance(600)
     world.end(killed(0, 6, log_tail=NCCL), exited(1, 1, log=OOM))
     world.decide()
-    world.start().train(60).say(0, "completed", "", step=60).end(exited(0, 0), exited(1, 0))
+    world.start().train(60).complete()
 
 
 def _preemption_that_exited_with_0(world: World) -> None:
@@ -56,7 +56,7 @@ def _preemption_that_exited_with_0(world: World) -> None:
     )
     world.end(exited(0, 0), exited(1, 0), conditions=(taken,))
     world.decide()
-    world.start().train(60).say(0, "completed", "", step=60).end(exited(0, 0), exited(1, 0))
+    world.start().train(60).complete()
 
 
 def _resume_with_another_library(world: World) -> None:
@@ -98,7 +98,7 @@ def _zombie_that_came_back(world: World) -> None:
     world.clock.advance(120)
     world.say(0, "fenced", "tracks_dagster.track.errors.Fenced: attempt 1 has ended", step=31)
     world.decide()
-    world.start().train(60).say(0, "completed", "", step=60).end(exited(0, 0), exited(1, 0))
+    world.start().train(60).complete()
 
 
 def _nan_with_rollback(world: World) -> None:
@@ -106,7 +106,7 @@ def _nan_with_rollback(world: World) -> None:
     world.start().train(33).say(0, "nan_loss", said, step=32, onset_step=29)
     world.end(exited(0, 1, log=said), exited(1, 1))
     world.decide()
-    world.start().train(60).say(0, "completed", "", step=60).end(exited(0, 0), exited(1, 0))
+    world.start().train(60).complete()
 
 
 def _host_out_of_memory(world: World) -> None:
@@ -126,12 +126,12 @@ def _disk_full(world: World) -> None:
     world.start().train(41).say(0, "disk_full", said, step=41)
     world.end(exited(0, 1, log=said), killed(1, 15))
     world.decide()
-    world.start().train(60).say(0, "completed", "", step=60).end(exited(0, 0), exited(1, 0))
+    world.start().train(60).complete()
 
 
 def _evaluator_down_after_a_good_commit(world: World) -> None:
     _preempted(world, 47)
-    world.start().train(60).say(0, "completed", "", step=60).end(exited(0, 0), exited(1, 0))
+    world.start().train(60).complete()
     world.evaluate("ConnectionError: evaluator:8080 refused the connection", EVAL_RESULT)
     world.promote()
 
@@ -144,7 +144,7 @@ def _hang(world: World) -> None:
     )
     world.end(killed(0), killed(1), after_s=120, told=(hung,))
     world.decide()
-    world.start().train(60).say(0, "completed", "", step=60).end(exited(0, 0), exited(1, 0))
+    world.start().train(60).complete()
 
 
 def _retry_refused_by_the_budget(world: World) -> None:
@@ -159,7 +159,7 @@ def _node_failure(world: World) -> None:
     world.clock.advance(300)
     world.end(unseen(0), killed(1, 9), boot_ids={NODES[0]: "boot-later"})
     world.decide()
-    world.start().train(60).say(0, "completed", "", step=60).end(exited(0, 0), exited(1, 0))
+    world.start().train(60).complete()
 
 
 def _data_worker_stalled(world: World) -> None:
@@ -181,7 +181,7 @@ def _data_worker_stalled(world: World) -> None:
         why="Fewer loader workers, the share was slow.",
         changes=AttemptChanges(config={"lr": 0.0008}),
     )
-    world.start().train(60).say(0, "completed", "", step=60).end(exited(0, 0), exited(1, 0))
+    world.start().train(60).complete()
 
 
 def _preempted(world: World, last_step: int) -> None:

@@ -21,6 +21,7 @@ from tests.incidents.gang import (
     SAMPLES_PER_STEP,
     GoneGangs,
     committed,
+    exited,
     last_word,
     placed,
 )
@@ -148,6 +149,13 @@ class World:
             **seen,
         )
         return self.close(told)
+
+    def complete(self) -> AttemptState:
+        """End both ranks after their last step, which each of them says as a trainer does."""
+        ranks = [exited(rank, 0) for rank in range(2)]
+        for each in ranks:
+            self.say(each.rank, "completed", "")
+        return self.end(*ranks)
 
     def close(self, told: Iterable[Condition] = ()) -> AttemptState:
         """Close the newest attempt by what the gang's report says."""

@@ -17,11 +17,13 @@ from typing import Protocol, Self
 import click
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from tracks_dagster.attempts.effects.evidence import read_evidence
 from tracks_dagster.attempts.effects.heartbeat import read_heartbeat
 from tracks_dagster.cli.terminal import console
 from tracks_dagster.holds.effects.stops import request_stop
 from tracks_dagster.home.dagster_home import DagsterHome
 from tracks_dagster.ledger.effects.tracks import Tracks
+from tracks_dagster.review.effects.explain.end import raised_at
 from tracks_dagster.review.effects.narrate import sentence
 from tracks_dagster.review.effects.status import waiting_for, waits_for_devices
 from tracks_dagster.stores.journals import last_step
@@ -33,7 +35,7 @@ from tracks_dagster.track.errors import (
     TracksError,
 )
 from tracks_dagster.track.names import AttemptRef
-from tracks_dagster.track.records import Record
+from tracks_dagster.track.records import Kind, Record
 from tracks_dagster.track.roles import STEPS, value_of
 from tracks_dagster.track.states.evals import promotion_is_settled
 from tracks_dagster.track.states.lifecycle import RunLifecycle, run_status
@@ -177,11 +179,22 @@ class RunFollower:
         records: list[Record] = self._tracks.records(run_track(self._run_id))
         for record in records[self._shown :]:
             self._view.event(sentence(record))
+            if record.kind is Kind.ATTEMPT_ENDED and record.attempt_id is not None:
+                self._show_frame(state, record.attempt_id)
         if len(records) > self._shown:
             self._shown = len(records)
             self._changed_at = time.monotonic()
         self._show_step(state)
         return state
+
+    def _show_frame(self, state: RunState, attempt_id: int) -> None:
+        """Show which line of the user's own code raised what ended an attempt."""
+        attempt = state.attempt(attempt_id)
+        if attempt is None or attempt.reason is None:
+            return
+        evidence, _ = read_evidence(self._tracks.store, attempt)
+        for line in raised_at(evidence, attempt.reason.value):
+            self._view.event(f"> {line}")
 
     def _show_step(self, state: RunState) -> None:
         attempt = state.last_attempt

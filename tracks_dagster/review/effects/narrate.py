@@ -94,7 +94,10 @@ def _said(body: AttemptEnded, how: str) -> str:
     is_told = body.reason == TerminationReason.UNKNOWN or how.rstrip(".") in body.root_message
     if is_told or not body.lines or ending_named(body.reason) is not Ending.FAILURE:
         return ""
-    return f" {one_line(body.lines[0])[:SAID_CHARACTERS_MAX]}"
+    said = one_line(body.lines[0])[:SAID_CHARACTERS_MAX]
+    if said.count("`") % 2:  # half a command would be none
+        said = said.rpartition("`")[0]
+    return f" {said.rstrip()}"
 
 
 def _reclassified(record: Record) -> str:

@@ -88,6 +88,13 @@ def _against(evidence: Evidence | None, reason: str, rules: UserRules) -> tuple[
     return (f"{verdict.rule} speaks for {verdict.reason} as it is read today: {seen}",)
 
 
+def raised_at(evidence: Evidence | None, reason: str) -> tuple[str, ...]:
+    """Return the newest frame of the user's own code in the traceback of an end; none: ()."""
+    lines = _traceback(evidence, reason)
+    own = newest_own_frame(lines)
+    return () if own is None else tuple(line.strip() for line in lines[own.start : own.stop])
+
+
 def _traceback(evidence: Evidence | None, reason: str) -> tuple[str, ...]:
     """Return the last lines of a rank's traceback: of one that names `reason`, else of any.
 

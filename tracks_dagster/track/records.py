@@ -213,7 +213,11 @@ def format_time(at: datetime) -> str:
     """
     if at.tzinfo is None:
         raise ValueError(f"{at!r} has no time zone")
-    return at.astimezone(UTC).isoformat("T", "microseconds").replace("+00:00", "Z")
+    if at.tzinfo is not UTC:
+        at = at.astimezone(UTC)
+    # Twice as fast as `isoformat`: a line of the journal has it in each step.
+    numbers = (at.year, at.month, at.day, at.hour, at.minute, at.second, at.microsecond)
+    return "%04d-%02d-%02dT%02d:%02d:%02d.%06dZ" % numbers  # noqa: UP031 - as fast as it gets
 
 
 def parse_time(text: str) -> datetime:

@@ -15,6 +15,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from json import encoder
 from pathlib import Path
 
 from tracks_dagster.stores.journal_columns import ColumnsWriter
@@ -29,8 +30,20 @@ SEGMENT_BYTES_MAX = 256 * 1024
 LAST_SHIP_S_MAX = 10.0  # how long an ending rank waits for its shipping thread
 LAST_WRITE_S_MAX = 5.0  # and for a line that another thread is writing
 
-# `json.dumps` would make an encoder for each line. A line is a tree of a few small dicts.
-_to_json = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
+
+def _line_encoder() -> Callable[[Mapping[str, Json]], str]:
+    """Return an encoder of lines. `json.JSONEncoder.encode` would make its part in C anew for each."""
+    plain = json.JSONEncoder(separators=(",", ":"), check_circular=False)
+    make = getattr(encoder, "c_make_encoder", None)
+    if make is None:
+        return plain.encode
+    chunks = make(
+        None, plain.default, encoder.encode_basestring_ascii, None, ":", ",", False, False, True
+    )
+    return lambda line: "".join(chunks(line, 0))
+
+
+_to_json = _line_encoder()
 
 
 class Journal:
@@ -56,6 +69,7 @@ class Journal:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._path = path
         self._file: int | None = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        self._size = os.fstat(self._file).st_size  # no other process writes to a launch's journal
         self._lost_count = 0
         self._unshipped_count = 0  # tries in a row
         self._store = store
@@ -83,16 +97,17 @@ class Journal:
     def write_step(self, step: int, fields: Mapping[str, Json]) -> None:
         """Append the line of a finished step."""
         self._step = step
-        self._write_line("step", {"step": step, **fields})
+        self._write_line("step", fields, step=step)
 
-    def _write_line(self, kind: str, fields: Mapping[str, Json]) -> None:
-        line = {"kind": kind, "t": format_time(self._now()), **fields}
+    def _write_line(self, kind: str, fields: Mapping[str, Json], **first: Json) -> None:
+        line = {"kind": kind, "t": format_time(self._now()), **first, **fields}
         data = _to_json(line).encode() + b"\n"
         with self._writing:
             if self._file is None:
                 return
             try:
-                _append(self._file, data)
+                _append(self._file, data, size=self._size)
+                self._size += len(data)
             except OSError as error:
                 self._lost_count += 1
                 if self._lost_count == 1:
@@ -190,9 +205,8 @@ def complain(text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
 
-def _append(file: int, data: bytes) -> None:
-    """Write `data` whole, or nothing of it; raises OSError."""
-    size = os.lseek(file, 0, os.SEEK_END)
+def _append(file: int, data: bytes, *, size: int) -> None:
+    """Write `data` whole behind the `size` bytes of `file`, or nothing of it; raises OSError."""
     try:
         while data:
             data = data[os.write(file, data) :]

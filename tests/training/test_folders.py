@@ -313,6 +313,27 @@ def test_a_changed_learning_rate_reaches_what_a_framework_loads(
         assert schedule.base_lrs == pytest.approx([expected])
 
 
+def test_other_numbers_of_a_changed_config_are_set_or_said_to_be_unknown(
+    run: TrainingRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with run.joined(run.open(resume_step=None, weight_decay=0.1, beta2=0.99, seed=1)) as a:
+        a.folder()
+        a.ends(1)
+        a.report(1, loss=1.0)
+        assert a.commit_folder(1, write(tmp_path / "folder", FILES))
+    weight = torch.zeros(1)
+    groups = [{"params": [weight], "weight_decay": 0.1}, {"params": [], "weight_decay": 0.0}]
+    optimizer = torch.optim.SGD(groups, lr=0.4)  # as the folder had it
+    with run.joined(run.open(weight_decay=0.5, beta2=0.95, seed=2)) as a:
+        a.folder()
+        a.follow_rate([optimizer], [])
+    assert [group["weight_decay"] for group in optimizer.param_groups] == [0.5, 0.0]
+    (warned,) = capsys.readouterr().err.splitlines()
+    assert warned.startswith(
+        "Changed in the config since that folder: beta2 0.99 → 0.95. The folder"
+    )
+
+
 def test_windows_of_samples_are_refused_where_the_order_is_not_ours(run: TrainingRun) -> None:
     says = pytest.raises(InvalidInput, match="an order of its own: take it out")
     with run.joined(run.open(skip_windows=[[3, 4]])) as a, says:

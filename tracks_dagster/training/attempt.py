@@ -43,7 +43,13 @@ from tracks_dagster.track.errors import Fenced, InvalidInput, TrainingError
 from tracks_dagster.track.names import ENV_OBSERVE, ENV_SIZE, EXIT_FENCED
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Json
-from tracks_dagster.track.roles import GLOBAL_BATCH, MICRO_BATCH, key_of, value_of
+from tracks_dagster.track.roles import (
+    GLOBAL_BATCH,
+    MICRO_BATCH,
+    WEIGHT_DECAY,
+    key_of,
+    value_of,
+)
 from tracks_dagster.track.samples import SKIP_WINDOWS
 from tracks_dagster.training.data import load_snapshot
 from tracks_dagster.training.drills import Drills
@@ -445,17 +451,34 @@ class Attempt:
     def follow_rate(
         self, optimizers: Iterable[Optimizer], schedulers: Iterable[LRScheduler]
     ) -> None:
-        """Multiply restored learning rates by what the config's was multiplied by since the folder.
+        """Bring what a framework loaded from the folder to the config, where that changed since.
 
-        For the rates that a framework loaded: a remedy or a person may have changed the config's. The
-        first optimizer's rate is written down from now on.
+        Learning rates are multiplied by what the config's was multiplied by; another number of the
+        optimizers that the config names as they do is set. Of what else changed stderr says that
+        nobody knows whether it is used. The first optimizer's rate is written down from now on.
         """
-        optimizers = list(optimizers)
+        optimizers, folders = list(optimizers), self._of_folders(0)
         for first in optimizers[:1]:
             self._log.optimizer.follow(first)
-        factor = self._of_folders(0).rate_factor
-        if factor != 1.0:
-            rescale(optimizers, schedulers, factor)
+        if folders.rate_factor != 1.0:
+            rescale(optimizers, schedulers, folders.rate_factor)
+        unknown = []
+        for key, (then, now) in folders.changed_config.items():
+            name = WEIGHT_DECAY if key == self._key(WEIGHT_DECAY) else key
+            groups = [group for each in optimizers for group in each.param_groups]
+            holding = [group for group in groups if name in group and group[name] == then]
+            for group in holding:
+                group[name] = now
+            if not holding:
+                unknown.append(f"{key} {then!r} → {now!r}")
+        if unknown:
+            self._log.warn(
+                f"Changed in the config since that folder: {', '.join(unknown)}. The folder was loaded "
+                "over what the script built, so whether training uses the new values is not known."
+            )
+
+    def _key(self, role: str) -> str | None:
+        return key_of(self.config, self._launch.declared.roles, role)
 
     def arm(self, model: nn.Module) -> None:
         """Let the run's drills reach a model that `register` does not know, and time its passes."""

@@ -31,7 +31,11 @@ from tracks_dagster.training.saves.chunk_writer import KnownChunks
 from tracks_dagster.training.saves.folders import FetchedFolder, FolderStager, fetch_folder
 from tracks_dagster.training.saves.restoring import find_checkpoint
 from tracks_dagster.training.saves.saving import Saver
-from tracks_dagster.training.starting import rate_factor, record_restored
+from tracks_dagster.training.starting import (
+    changed_config,
+    rate_factor,
+    record_restored,
+)
 from tracks_dagster.training.step_log import StepLog
 from tracks_dagster.training.triggers import StopSignal, Triggers
 
@@ -57,7 +61,8 @@ class FolderSteps:
 
     path: the verified folder to resume from, None for a fresh start. is_parent: what trains is a
     command that saves and stops by itself; its parent says what to commit and when it has ended.
-    inexact: as in `AttemptRestored`. rate_factor: of the config's learning rate since the folder.
+    inexact: as in `AttemptRestored`. rate_factor: of the config's learning rate since the folder;
+    changed_config: its other keys that an optimizer may have, with both values.
     is_looping: a framework's loop began and has not ended; drained: what ended the steps before the
     last; failed: what a report raised last.
     """
@@ -108,6 +113,11 @@ class FolderSteps:
             rate_factor(launch, fetched.ref, config_sha256=fetched.manifest.config_sha256)
             if fetched
             else 1.0
+        )
+        self.changed_config = (
+            changed_config(launch, fetched.ref, config_sha256=fetched.manifest.config_sha256)
+            if fetched
+            else {}
         )
         self._begun = self._ended = fetched.ref.step if fetched else 0
         self._reported = self._written = 0  # newest steps with a loss, and without

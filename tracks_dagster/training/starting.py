@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from tracks_dagster.retry.remediation import learning_rate
+from tracks_dagster.track import roles
 from tracks_dagster.track.bodies import AttemptRestored
 from tracks_dagster.track.records import Json, Kind, canonical_json, sha256_hex
 from tracks_dagster.track.states import run_fold
@@ -37,6 +38,16 @@ from tracks_dagster.training.saves.trained import Trained
 
 # What torch's schedulers keep in an optimizer's groups, in the unit of its learning rate.
 _IN_GROUPS = ("lr", "initial_lr", "max_lr", "min_lr")
+_NOT_IN_STATES = (
+    roles.LR,  # followed by itself
+    roles.STEPS,
+    roles.SEED,
+    roles.MICRO_BATCH,
+    roles.ACCUMULATION,
+    roles.GLOBAL_BATCH,
+    roles.LOADER_WORKERS,
+    roles.ACTIVATION_CHECKPOINTING,
+)
 _IN_SCHEDULERS = ("base_lrs", "max_lrs", "min_lrs", "_last_lr")
 
 
@@ -222,15 +233,34 @@ def follow_config(launch: Launch, trained: Trained, fetched: Fetched) -> float:
 
 def rate_factor(launch: Launch, ref: CheckpointRef, *, config_sha256: str) -> float:
     """Return what the config's learning rate was multiplied by since `ref`, which had that config."""
-    now, roles = launch.opened.config, launch.declared.roles
+    now, given = launch.opened.config, launch.declared.roles
     if sha256_hex(canonical_json(dict(now))) == config_sha256:
         return 1.0
-    before = launch.ranks.from_first(lambda: learning_rate(_config_of(launch, ref), roles))
-    after = learning_rate(now, roles)
+    before = launch.ranks.from_first(lambda: learning_rate(_config_of(launch, ref), given))
+    after = learning_rate(now, given)
     if before is None or after is None or before == after:
         return 1.0
     factor: float = after / before
     return factor
+
+
+def changed_config(
+    launch: Launch, ref: CheckpointRef, *, config_sha256: str
+) -> dict[str, tuple[Json, Json]]:
+    """Return the keys of the config that are not as they were for `ref`, with both values. Collective.
+
+    Without those that an optimizer's state does not hold: the rate, sizes of batches, steps, seed.
+    """
+    now, given = launch.opened.config, launch.declared.roles
+    if sha256_hex(canonical_json(dict(now))) == config_sha256:
+        return {}
+    before = launch.ranks.from_first(lambda: dict(_config_of(launch, ref)))
+    own = {roles.key_of(now, given, role) for role in _NOT_IN_STATES}
+    return {
+        key: (before[key], value)
+        for key, value in now.items()
+        if key in before and before[key] != value and key not in own
+    }
 
 
 def rescale(

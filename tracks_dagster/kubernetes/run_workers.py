@@ -100,7 +100,8 @@ def worker_end(history: Sequence[Json], events: Sequence[Json], log_tail: str = 
         verdict.reason,
         [line.replace("rank 0", "its container") for line in verdict.lines],
     )
-    if reason == _R.COMPLETED:
+    exited_0 = seen.end is not None and seen.end.exit_code == 0
+    if reason == _R.COMPLETED or (reason == _R.UNKNOWN and exited_0):
         # A worker that ends well has first written its run's end.
         reason = _R.UNKNOWN.value
         lines = ["its container ended with exit code 0 before the Dagster run had ended"]

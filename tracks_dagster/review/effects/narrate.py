@@ -37,7 +37,7 @@ from tracks_dagster.track.states.end_words import sentence_of
 from tracks_dagster.track.text.safe_text import one_line
 from tracks_dagster.track.text.units import counted
 
-SAID_CHARACTERS_MAX = 200  # of the line that decided, after the sentence
+QUOTED_CHARACTERS_MAX = 200  # of the line that decided, after the sentence
 
 
 def sentence(record: Record) -> str:
@@ -86,18 +86,18 @@ def _ended(record: Record) -> str:
     body = from_json(AttemptEnded, record.body)
     last = f" after step {body.last_step}" if body.last_step is not None else ""
     how = sentence_of(body, body.root_message)
-    return f"attempt {record.attempt_id} ended{last}: {body.reason}. {how}{_said(body, how)}"
+    return f"attempt {record.attempt_id} ended{last}: {body.reason}. {how}{_quoted(body, how)}"
 
 
-def _said(body: AttemptEnded, how: str) -> str:
+def _quoted(body: AttemptEnded, how: str) -> str:
     """Return the first line of what decided a failure, so that nobody has to ask for it."""
-    is_told = body.reason == TerminationReason.UNKNOWN or how.rstrip(".") in body.root_message
-    if is_told or not body.lines or ending_named(body.reason) is not Ending.FAILURE:
+    is_shown = body.reason == TerminationReason.UNKNOWN or how.rstrip(".") in body.root_message
+    if is_shown or not body.lines or ending_named(body.reason) is not Ending.FAILURE:
         return ""
-    said = one_line(body.lines[0])[:SAID_CHARACTERS_MAX]
-    if said.count("`") % 2:  # half a command would be none
-        said = said.rpartition("`")[0]
-    return f" {said.rstrip()}"
+    quoted = one_line(body.lines[0])[:QUOTED_CHARACTERS_MAX]
+    if quoted.count("`") % 2:  # half a command would be none
+        quoted = quoted.rpartition("`")[0]
+    return f" {quoted.rstrip()}"
 
 
 def _reclassified(record: Record) -> str:

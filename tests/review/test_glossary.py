@@ -51,18 +51,19 @@ EVERYDAY = frozenset(_EVERYDAY.split())
 # What else a sentence is made of: no word of the field.
 _PLAIN = """
     about above absolute accepts afresh again all allows alone another any ask asked avoided back be
-    became been before begin below best better between beyond can cannot case checkout common configuration
-    continue continues copy correct credential data day decide decides decision declare declared
-    does due else ends evaluated exists exit failed failure failures fall falls fastest fewer finish flat
-    for free freeze get git give gone grant has have held hour hours how if ignores install instead
-    interrupts into its itself keeps known later latest least left lets library limit limited limits
-    living long longer look losses low lower machine make many max mean midnight min missed misses
-    more much name names needs never new no nobody none not nothing number old once one only open or
-    others out own part passed past path pause permission person ran read reads recent renew rest
-    restoring room row same says script see settings shows silence silent since slow smaller space
-    spent stands start starting starts stays still stop stored tell temporary than their them themselves
-    there they this took training underused unheld unread update use used usual utc version very
-    waited waits went where whether whole whose with within without words worth would writes wrote yet
+    became been before begin below best better between beyond can cannot case checkout common
+    configuration continue continues copy correct credential data day decide decides decision
+    declare declared does due else ends evaluated exists exit failed failure failures fall falls
+    fastest fewer finish flat for free freeze get git give gone grant has have held hour hours how
+    if ignores install instead interrupts into its itself keeps known later latest least left lets
+    library limit limited limits living long longer look losses low lower machine make many max mean
+    midnight min missed misses more much name names needs never new no nobody none not nothing
+    number old once one only open or others out own part passed past path pause permission person
+    ran read reads recent renew rest restoring room row same says script see settings shows silence
+    silent since slow smaller space spent stands start starting starts stays still stop stored tell
+    temporary than their them themselves there they this took training underused unheld unread
+    update use used usual utc version very waited waits went where whether whole whose with within
+    without words worth would writes wrote yet
 """
 PLAIN = EVERYDAY | frozenset(_PLAIN.split())
 

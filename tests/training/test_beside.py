@@ -168,3 +168,30 @@ def test_a_registered_sampler_goes_on_where_it_was(tmp_path: Path) -> None:
         first = seen(a, 3)
     with cut.joined() as a:
         assert first + seen(a, 6) == expected
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_the_iterator_of_a_second_loader_draws_nothing_that_training_would(
+    tmp_path: Path, workers: int
+) -> None:
+    """torch seeds a loader's workers from its generator, whenever an iterator is made."""
+
+    def seen(a: Attempt, until: int) -> list[float]:
+        both = loaders(a, workers=workers)
+        drawn: list[float] = []
+        train(a, both[0], lambda: drawing(both[1], drawn), until=until)
+        return drawn
+
+    def drawing(loader: DataLoader[Any], drawn: list[float]) -> Next:
+        ask = kept(loader)
+        return lambda step: (ask(step), drawn.append(float(torch.rand(()))))[0]
+
+    calm, cut = TrainingRun(tmp_path / "calm", steps=6), TrainingRun(tmp_path / "cut", steps=6)
+    torch.manual_seed(3)
+    with calm.joined() as a:
+        expected = seen(a, 6)
+    torch.manual_seed(3)
+    with cut.joined() as a:
+        first = seen(a, 3)
+    with cut.joined() as a:
+        assert first + seen(a, 6) == expected

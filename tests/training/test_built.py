@@ -14,6 +14,7 @@ from torch.optim import lr_scheduler as schedules
 from torch.utils.data import DataLoader, TensorDataset
 
 from tests.training.gangs import TrainingRun
+from tracks_dagster.track.errors import CheckpointMismatch
 from tracks_dagster.training.attempt import Attempt
 
 Build = Callable[[dict[str, Any], nn.Module], dict[str, Any]]
@@ -259,3 +260,96 @@ def test_what_was_thawed_in_the_loop_stays_thawed(tmp_path: Path) -> None:
 
     resumed(tmp_path, build, {"lr": 0.01}, {"first": False})
     assert models[1].bias.requires_grad
+
+
+def test_a_part_that_the_loop_put_into_evaluation_mode_stays_so(tmp_path: Path) -> None:
+    models = []
+
+    def build(c: dict[str, Any], model: nn.Module) -> dict[str, Any]:
+        beside = nn.Sequential(nn.BatchNorm1d(2), nn.Dropout())
+        models.append(beside)
+        optimizer = sgd(c, model)
+        if c.get("first", True):
+            optimizer.register_step_post_hook(lambda *_: beside[0].eval() and None)
+        return {"optimizer": optimizer, "beside": beside}
+
+    resumed(tmp_path, build, {"lr": 0.01}, {"first": False})
+    assert [part.training for part in models[1].modules()] == [True, False, True]
+
+
+@pytest.mark.parametrize(("before", "after"), [(None, True), (True, None)])
+def test_a_number_that_was_none_is_followed(
+    tmp_path: Path, before: bool | None, after: bool | None
+) -> None:
+    build: Build = lambda c, model: {  # noqa: E731
+        "optimizer": torch.optim.SGD(model.parameters(), lr=0.1, foreach=c["each"])
+    }
+    seen, run = resumed(tmp_path, build, {"each": before}, {"each": after})
+    assert {each[0]["foreach"] for each in seen.values()} == {after}
+    assert changed(run) == f"optimizer: foreach {before} → {after}"
+
+
+def test_a_drop_that_moved_is_seen_wherever_it_is(tmp_path: Path) -> None:
+    build = scheduled(
+        lambda o, c: schedules.LambdaLR(o, lambda step: 1.0 if step < c["drop"] else 0.1)
+    )
+    seen, run = resumed(tmp_path, build, {"lr": 0.01, "drop": 3}, {"drop": 1000})
+    assert {each[0]["lr"] for each in seen.values()} == {0.01}
+    assert changed(run) == "scheduler: it is built otherwise, played anew to where it was"
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "why"),
+    [
+        ("SGD", "AdamW", "optimizer is a AdamW and the checkpoint is of a SGD"),
+        ("Adam", "RAdam", "optimizer is a RAdam and the checkpoint is of a Adam"),
+        ("Adam", "amsgrad", "amsgrad False → True needs a state that the checkpoint lacks"),
+    ],
+)
+def test_another_kind_of_optimizer_is_refused_by_name(
+    tmp_path: Path, then: str, now: str, why: str
+) -> None:
+    def build(c: dict[str, Any], model: nn.Module) -> dict[str, Any]:
+        if c["kind"] == "amsgrad":
+            return {"optimizer": torch.optim.Adam(model.parameters(), amsgrad=True)}
+        return {"optimizer": getattr(torch.optim, c["kind"])(model.parameters())}
+
+    with pytest.raises(CheckpointMismatch, match=why):
+        resumed(tmp_path, build, {"kind": then}, {"kind": now})
+
+
+def test_groups_are_named_by_their_number(tmp_path: Path) -> None:
+    def build(c: dict[str, Any], model: nn.Module) -> dict[str, Any]:
+        groups = [
+            {"params": [model.weight], "lr": c["lr"]},
+            {"params": [model.bias], "lr": c["lr"] / 10, "weight_decay": c["wd"]},
+        ]
+        return {"optimizer": torch.optim.SGD(groups, lr=1.0)}
+
+    _, run = resumed(tmp_path, build, {"lr": 0.1, "wd": 0.0}, {"lr": 0.2, "wd": 0.5})
+    assert changed(run).split("; ") == [
+        "optimizer, group 0: lr 0.1 → 0.2",
+        "optimizer, group 1: lr 0.01 → 0.02",
+        "optimizer, group 1: weight_decay 0 → 0.5",
+    ]
+
+
+def test_a_number_of_a_state_of_ones_own_is_said_not_to_be_used(tmp_path: Path) -> None:
+    class Average:
+        def __init__(self, decay: float) -> None:
+            self.decay = decay
+
+        def state_dict(self) -> dict[str, Any]:
+            return {"decay": self.decay}
+
+        def load_state_dict(self, state: dict[str, Any]) -> None:
+            self.decay = state["decay"]
+
+    build: Build = lambda c, model: {  # noqa: E731
+        "optimizer": sgd(c, model),
+        "average": Average(c["decay"]),
+    }
+    _, run = resumed(tmp_path, build, {"lr": 0.1, "decay": 0.9}, {"decay": 0.99})
+    assert changed(run) == (
+        "average: decay 0.9 → 0.99 is not used: what the checkpoint has of it holds"
+    )

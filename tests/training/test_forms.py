@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable
+from enum import IntEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -250,6 +251,43 @@ def test_what_is_infinite_on_purpose_and_not_trained_is_saved(tmp_path: Path) ->
     assert [c.ref.step for c in run.state.checkpoints] == [4]
 
 
+class Row(NamedTuple):
+    """What a replay buffer has of a step."""
+
+    state: np.ndarray[Any, Any]
+    action: int
+
+
+class Kind(IntEnum):
+    """A number with a name."""
+
+    ONE = 1
+
+
+@pytest.mark.parametrize(
+    "state", [Kind.ONE, np.str_("a"), np.ma.masked_array([1, 2], [0, 1]), np.longdouble(1)]
+)
+def test_what_would_come_back_as_something_else_is_refused(state: Any) -> None:
+    with pytest.raises(TrainingError, match=r"Cannot save s\.0: a \w+ would come back"):
+        take_apart([state], name="s")
+
+
+def test_named_tuples_and_mappings_come_back_as_what_they_were() -> None:
+    state = {
+        "rows": deque(Row(np.full(2, i), i) for i in range(100)),
+        "few": [Row(np.ones(1), 1)],
+        "counts": defaultdict(int, {"a": 1}),
+        "ordered": OrderedDict(b=1, a=2),
+    }
+    values, tensors = take_apart(state, name="s", stacks=True)
+    back = put_together(values, tensors)
+    assert len(tensors) == 2  # all states, and that of the one row
+    assert [type(back["rows"][5]), back["rows"][5].action] == [Row, 5]
+    assert back["few"][0].state.tolist() == [1]
+    assert back["counts"]["new"] == 0
+    assert type(back["ordered"]) is OrderedDict
+
+
 @pytest.mark.parametrize(
     "state",
     [
@@ -332,3 +370,43 @@ def test_compiled_blocks_have_the_names_of_the_model_without_them(store: FakeObj
     load_into(plain, fetched)
     again = built(True)
     load_into(again, read(store, ref, again))
+
+
+def test_what_a_part_does_at_a_load_is_done(store: FakeObjectStore) -> None:
+    class Derived(nn.Linear):
+        def __init__(self) -> None:
+            super().__init__(1, 1)
+            self.doubled = 0.0
+            self.register_load_state_dict_post_hook(lambda part, keys: part.derive())
+
+        def derive(self) -> None:
+            self.doubled = 2 * self.bias.item()
+
+    def of(bias: float) -> Trained:
+        model = Derived()
+        nn.init.constant_(model.bias, bias)
+        return Trained(model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1))
+
+    fresh = of(1.0)
+    load_into(fresh, read(store, ref_of(write(store, of(4.0))), fresh))
+    assert fresh.model.doubled == 8.0
+
+
+def test_a_buffer_that_its_part_lets_grow_comes_back_as_large(store: FakeObjectStore) -> None:
+    class Range(nn.Module):
+        def __init__(self, size: int) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(1))
+            self.register_buffer("seen", torch.arange(float(size)))
+
+        def _load_from_state_dict(self, state: Any, prefix: str, *rest: Any) -> None:
+            self.seen.resize_(state[f"{prefix}seen"].shape)
+            super()._load_from_state_dict(state, prefix, *rest)
+
+    def of(size: int) -> Trained:
+        model = Range(size)
+        return Trained(model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1))
+
+    fresh = of(0)
+    load_into(fresh, read(store, ref_of(write(store, of(8))), fresh))
+    assert fresh.model.seen.tolist() == list(range(8))

@@ -175,3 +175,40 @@ def test_numbers_that_are_drawn_behind_a_save_are_said_once(
                 torch.rand(1)
     (said,) = capsys.readouterr().err.splitlines()
     assert said.startswith("Random numbers were drawn after the report of step 4,")
+
+
+def test_parameters_that_the_loop_adds_are_refused_at_the_next_save(tmp_path: Path) -> None:
+    run = TrainingRun(tmp_path, steps=6, every_steps=2)
+    with run.joined() as a:
+        model = nn.Sequential(nn.Linear(1, 1))
+        optimizer = Adam(model.parameters())
+
+        def step_it(step: int) -> None:
+            optimizer.step()
+            if step == 3:
+                model.append(nn.Linear(1, 1))
+
+        with pytest.raises(TrainingError, match=r"model\.1\.bias is not as it was built: the loop"):
+            loop(a, model, optimizer, step_it)
+
+
+def test_a_state_of_tensors_and_what_comes_later_are_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = TrainingRun(tmp_path, steps=6, every_steps=2)
+    with run.joined() as a:
+        model = nn.Linear(1, 1)
+        model.hidden = torch.zeros(3)  # type: ignore[assignment]
+        optimizer = Adam(model.parameters())
+        optimizer.counted = 0  # type: ignore[attr-defined]
+
+        def step_it(step: int) -> None:
+            optimizer.step()
+            if step == 5:
+                model.hidden = torch.tensor([1.0, 0.0, -1.0])  # type: ignore[assignment]
+                model.late = 1  # type: ignore[assignment]
+                optimizer.counted = 5  # type: ignore[attr-defined]
+
+        loop(a, model, optimizer, step_it)
+    said = [line.partition(" is ")[0] for line in capsys.readouterr().err.splitlines()]
+    assert said == ["model.hidden", "model.late", "optimizer.counted"]

@@ -58,7 +58,7 @@ from tracks_dagster.training.evaluating import (
     evaluated_before,
     leaving_no_trace,
 )
-from tracks_dagster.training.feeding import Feed, state_of
+from tracks_dagster.training.feeding import Feed, quiet_iterators, state_of
 from tracks_dagster.training.folder_steps import Ends, FolderSteps
 from tracks_dagster.training.joining import ALONE_FOLDER, Farewell, join_launch
 from tracks_dagster.training.last_word import is_exit_0, is_of_lost_rank
@@ -567,7 +567,8 @@ class Attempt:
         """Let a save under way end before a script that failed does: it is of an earlier step."""
         rank_is_lost = False
         try:
-            yield
+            with quiet_iterators():
+                yield
         except Exception as error:
             rank_is_lost = is_of_lost_rank(error)
             raise
@@ -634,7 +635,14 @@ class Attempt:
             log=self._log,
             saver=Saver(
                 self._launch,
-                TensorStager(self._launch, trained, begun.known, arena, built=begun.built),
+                TensorStager(
+                    self._launch,
+                    trained,
+                    begun.known,
+                    arena,
+                    built=begun.built,
+                    saving=self._watch.saving,
+                ),
                 begun.known,
                 step=begun.step,
                 waits=lambda s: self._pulse.beat(Phase.SAVING, self._running_step, may_take_s=s),

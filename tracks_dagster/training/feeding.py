@@ -8,7 +8,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
+
+import torch
+from torch.utils.data import DataLoader
 
 from tracks_dagster.track.errors import CheckpointMismatch, TrainingError
 from tracks_dagster.track.records import Json
@@ -138,6 +142,30 @@ class Feed:
                 if callable(set_epoch := getattr(part, "set_epoch", None)):
                     set_epoch(self._passes)
         return iter(self._loader)
+
+
+@contextmanager
+def quiet_iterators() -> Iterator[None]:
+    """Let no iterator over a loader of ours draw from torch's generator: torch seeds its workers so.
+
+    A script makes one in its loop, once an attempt; a resumed run would draw once more than another.
+    """
+    make = DataLoader.__iter__
+
+    def quietly(loader: DataLoader[Any]) -> Any:
+        if not isinstance(loader.batch_sampler, BatchSampler):
+            return make(loader)
+        drawn = torch.get_rng_state()
+        try:
+            return make(loader)
+        finally:
+            torch.set_rng_state(drawn)
+
+    DataLoader.__iter__ = quietly  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        DataLoader.__iter__ = make  # type: ignore[method-assign]
 
 
 def state_of(trained: Trained, loader: object) -> str | None:

@@ -135,7 +135,7 @@ def _load_and_follow(
         follow_config(launch, trained, fetched)
         return unused_numbers(trained, built) if _has_other_config(launch, fetched) else ()
     saved = {name: member.values for name, member in fetched.manifest.members.items()}
-    changes = find_changes(built, then, saved, frozen=fetched.progress.get("frozen", {}))
+    changes = find_changes(built, then, saved, progress=fetched.progress)
     load_into(trained, fetched)
     apply_changes(trained, changes)
     if changes.sentences and launch.ranks.is_first:

@@ -14,9 +14,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from tracks_dagster.track.errors import CheckpointMismatch
 from tracks_dagster.track.records import Json, canonical_json, sha256_hex
 from tracks_dagster.training.saves.leaves import (
     MISSING,
@@ -31,17 +33,21 @@ from tracks_dagster.training.saves.leaves import (
     scaled,
     with_leaves,
 )
+from tracks_dagster.training.saves.manifest import clean_name
 from tracks_dagster.training.saves.optimizer_state import group_key, parameter_names
 from tracks_dagster.training.saves.plain_state import put_together
 from tracks_dagster.training.saves.replaying import Replayed, detached, replay
 from tracks_dagster.training.saves.trained import Trained, named_parameters
 
-FACTORS_AT = (*range(8), *(2**power + odd for power in range(3, 24) for odd in (0, 1)))
+# Where a schedule's own functions are asked: each of the first positions, then each half per cent.
+FACTORS_AT = (*range(2048), *(int(2048 * 1.005**power) for power in range(1, 1800)))
 RATES = ("lr", "initial_lr", "max_lr", "min_lr")  # what a group holds in the unit of its rate
 CHANGES_MAX = 24  # sentences of one receipt
 CHANGE_CHARS_MAX = 200
 IN_USE_BYTES_MAX = 4096  # of a record of 16 KiB
 GROUPS_SHOWN_MAX = 8
+_WITH_A_STATE = ("amsgrad", "centered")  # what keeps a state from its first step on
+_RMSPROPS = ("RMSprop", "momentum")  # that of SGD begins whenever it is asked for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,11 +72,13 @@ def take_built(trained: Trained) -> Built:
             name: {"state": plain(each.state_dict()), "factors": plain(_factors(each))}
             for name, each in schedulers.items()
         },
-        "scaler": plain(trained.scaler.state_dict() if trained.scaler else None),
-        "frozen": {
-            member: sha256_hex("\n".join(names).encode())
-            for member, names in frozen_names(trained).items()
+        "scalers": {name: plain(each.state_dict()) for name, each in _scalers(trained)},
+        "states": {name: plain(numbers(each.state_dict())) for name, each in _others(trained)},
+        "classes": {
+            n: type(e).__name__ for n, e in (*trained.optimizers.items(), *schedulers.items())
         },
+        "frozen": _digests(frozen_names(trained)),
+        "modes": _digests(evaluating_parts(trained)),
     }
     copies = {name: detached(each, trained) for name, each in schedulers.items()}
     return Built(values=values, schedules={n: each for n, each in copies.items() if each})
@@ -84,6 +92,20 @@ def frozen_names(trained: Trained) -> dict[str, list[str]]:
     }
 
 
+def evaluating_parts(trained: Trained) -> dict[str, list[str]]:
+    """Return the parts of each module that are in evaluation mode, by name."""
+    return {
+        member: sorted(
+            clean_name(name) for name, part in module.named_modules() if not part.training
+        )
+        for member, module in trained.modules.items()
+    }
+
+
+def _digests(names: Mapping[str, Sequence[str]]) -> dict[str, str]:
+    return {member: sha256_hex("\n".join(each).encode()) for member, each in names.items()}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changes:
     """What a resume has to change after the restore. sentences: what it changes, for people."""
@@ -92,7 +114,10 @@ class Changes:
     then: Mapping[str, Any]
     now: Mapping[str, Any]
     replayed: Mapping[str, Replayed]  # by the schedule's name
-    frozen: Mapping[str, Sequence[str]]  # by module: as it was saved
+    frozen: Mapping[
+        str, Sequence[str]
+    ]  # by module: as it was saved, where it is not built otherwise
+    modes: Mapping[str, Sequence[str]]
 
 
 def find_changes(
@@ -100,14 +125,16 @@ def find_changes(
     then: Mapping[str, Json],
     saved: Mapping[str, Json],
     *,
-    frozen: Mapping[str, Sequence[str]],
+    progress: Mapping[str, Json],
 ) -> Changes:
     """Compare what is built now with what the checkpoint's attempt had built; changes nothing.
 
-    then: `Built.values` of that attempt; saved: the values of the checkpoint's members; frozen:
-    `frozen_names` as saved.
+    then: `Built.values` of that attempt; saved: the values of the checkpoint's members; progress:
+    `frozen` and `modes`, as `frozen_names` and `evaluating_parts` said at the save. Raises
+    CheckpointMismatch for an optimizer or a schedule of another class.
     """
     before, now = _decoded(then), _decoded(built.values)
+    _check_classes(before, now)
     replayed: dict[str, Replayed] = {}
     sentences: list[str] = []
     for name in before["schedulers"].keys() & now["schedulers"].keys():
@@ -123,13 +150,19 @@ def find_changes(
         how = "played anew to where it was" if found else "from now on; its past is not played anew"
         shown = {p[1:]: pair for p, pair in differs.items() if p[0] == "state" and _is_shown(p)}
         sentences += [f"{name}: {line}, {how}" for line in _lines(shown)]
-        if any(path[0] == "factors" for path in differs) and not shown:
-            sentences.append(f"{name}: its function of the step is another one, {how}")
+        if not shown and any(not set(path) & set(RATE_LISTS) for path in differs):
+            sentences.append(f"{name}: it is built otherwise, {how}")
     for name, groups in now["optimizers"].items():
         differs = changed_leaves(before["optimizers"].get(name, groups), groups)
-        sentences += [f"{name}: {line}" for line in _lines(_first_rates(differs))]
-    sentences += [f"scaler: {line}" for line in _lines(_of_scaler(before, now))]
+        sentences += _of_groups(name, _first_rates(differs), list(groups))
+    for name in now["scalers"]:
+        sentences += [f"{name}: {line}" for line in _lines(_of_scaler(before, now, name))]
+    for name, values in now["states"].items():
+        differs = changed_leaves(before["states"].get(name, values), values)
+        why = "is not used: what the checkpoint has of it holds"
+        sentences += [f"{name}: {line} {why}" for line in _lines(differs)]
     same = {m for m, each in now["frozen"].items() if before["frozen"].get(m) == each}
+    modes = {m for m, each in now["modes"].items() if before["modes"].get(m) == each}
     sentences += [
         f"{member}: other parameters are frozen than when the checkpoint's attempt began"
         for member in sorted(now["frozen"].keys() - same)
@@ -140,8 +173,29 @@ def find_changes(
         then=before,
         now=now,
         replayed=replayed,
-        frozen={member: names for member, names in frozen.items() if member in same},
+        frozen={m: names for m, names in progress.get("frozen", {}).items() if m in same},
+        modes={m: names for m, names in progress.get("modes", {}).items() if m in modes},
     )
+
+
+def _check_classes(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    for name, kind in now["classes"].items():
+        was = before["classes"].get(name, kind)
+        if was != kind and {was, kind} != {"Adam", "AdamW"}:  # which have one state
+            raise CheckpointMismatch(
+                f"{name} is a {kind} and the checkpoint is of a {was}: its state is another one. "
+                f"Build a {was}, or start a run of its own from the weights."
+            )
+    for name, groups in now["optimizers"].items():
+        for path, (then, value) in changed_leaves(
+            before["optimizers"].get(name, groups), groups
+        ).items():
+            is_on = not then and value and then is not MISSING
+            if is_on and (path[1] in _WITH_A_STATE or (now["classes"][name], path[1]) == _RMSPROPS):
+                raise CheckpointMismatch(
+                    f"{name}: {path[1]} {then!r} → {value!r} needs a state that the checkpoint lacks. "
+                    "Leave it as it was, or start a run of its own from the weights."
+                )
 
 
 def apply_changes(trained: Trained, changes: Changes) -> None:
@@ -158,14 +212,17 @@ def apply_changes(trained: Trained, changes: Changes) -> None:
         before = then["optimizers"].get(name, {})
         if before != now["optimizers"][name] or name in by_optimizer:
             _set_groups(optimizer, trained, before, now["optimizers"][name], by_optimizer.get(name))
-    if trained.scaler is not None and then["scaler"] != now["scaler"]:
-        state = trained.scaler.state_dict()
-        trained.scaler.load_state_dict(with_leaves(state, _of_scaler(then, now)))
+    for name, scaler in _scalers(trained):
+        if differs := _of_scaler(then, now, name):
+            scaler.load_state_dict(with_leaves(scaler.state_dict(), differs))
     for member, names in changes.frozen.items():
         frozen = set(names)
         for name, parameter in named_parameters(trained.modules[member]):
             if parameter.requires_grad == (name in frozen):
                 parameter.requires_grad_(name not in frozen)
+    for member, names in changes.modes.items():
+        for name, part in trained.modules[member].named_modules():
+            part.training = clean_name(name) not in names
 
 
 def unused_numbers(trained: Trained, built: Built) -> tuple[str, ...]:
@@ -189,7 +246,7 @@ def in_use(trained: Trained) -> dict[str, Json]:
     for name, optimizer in trained.optimizers.items():
         groups: dict[bytes, dict[str, Json]] = {}
         for group in optimizer.param_groups:
-            shown = _finite(numbers(group))
+            shown = _finite({k: v for k, v in numbers(group).items() if v is not None})
             shown = groups.setdefault(canonical_json(shown), shown)
             shown["parameters"] = shown.get("parameters", 0) + len(group["params"])
         found[name] = list(groups.values())[:GROUPS_SHOWN_MAX]
@@ -211,6 +268,23 @@ def _schedulers(trained: Trained) -> Iterator[tuple[str, Any]]:
         yield "scheduler", trained.scheduler
     for name, each in trained.named.items():
         if isinstance(each, LRScheduler):
+            yield name, each
+
+
+def _scalers(trained: Trained) -> Iterator[tuple[str, Any]]:
+    """Yield the scalers of gradients by name."""
+    if trained.scaler is not None:
+        yield "scaler", trained.scaler
+    for name, each in trained.states.items():
+        if isinstance(each, GradScaler):
+            yield name, each
+
+
+def _others(trained: Trained) -> Iterator[tuple[str, Any]]:
+    """Yield the states of the script's own that say it in a mapping; a loader may fork when asked."""
+    for name, each in trained.states.items():
+        is_known = isinstance(each, LRScheduler | GradScaler) or hasattr(each, "__iter__")
+        if not is_known and isinstance(each.state_dict(), Mapping):
             yield name, each
 
 
@@ -246,24 +320,30 @@ def _decoded(values: Mapping[str, Json]) -> dict[str, Any]:
             name: {key: put_together(each, {}) for key, each in parts.items()}
             for name, parts in values["schedulers"].items()
         },
-        "scaler": put_together(values["scaler"], {}),
+        "scalers": {n: put_together(each, {}) for n, each in values["scalers"].items()},
+        "states": {n: put_together(each, {}) for n, each in values["states"].items()},
+        "classes": dict(values["classes"]),
         "frozen": dict(values["frozen"]),
+        "modes": dict(values["modes"]),
     }
 
 
-def _factors(scheduler: Any) -> list[list[float] | None]:
-    """Return what the schedule's functions say at some positions: they are in no state dict."""
+def _factors(scheduler: Any) -> list[str | None]:
+    """Return a digest of what each of the schedule's functions says: they are in no state dict."""
     nested = getattr(scheduler, "_schedulers", [])
     own = getattr(scheduler, "lr_lambdas", [])
-    found = [_values_of(each) for each in own]
-    return found + [each for part in nested for each in _factors(part)]
+    digests = {id(each): _values_of(each) for each in own}
+    return [digests[id(each)] for each in own] + [
+        each for part in nested for each in _factors(part)
+    ]
 
 
-def _values_of(function: Callable[[int], float]) -> list[float] | None:
+def _values_of(function: Callable[[int], float]) -> str | None:
     try:
-        return [float(function(position)) for position in FACTORS_AT]
+        found = [float(function(position)) for position in FACTORS_AT]
     except Exception:  # noqa: BLE001 - the script's own function, asked where it may not know
         return None
+    return sha256_hex(repr(found).encode())[:16]
 
 
 # --- what is changed -------------------------------------------------------------------------------
@@ -306,9 +386,20 @@ def _set_groups(
                 put_number(group, name, value)
 
 
-def _of_scaler(then: Mapping[str, Any], now: Mapping[str, Any]) -> Leaves:
+def _of_groups(name: str, differs: Leaves, keys: Sequence[str]) -> list[str]:
+    """Return the changed numbers of groups; of several, with the group's number, equal ones once."""
+    lines: dict[str, list[int]] = {}
+    for path, pair in differs.items():
+        (line,) = _lines({path[1:]: pair})
+        lines.setdefault(line, []).append(keys.index(str(path[0])))
+    if len(keys) == 1:
+        return [f"{name}: {line}" for line in lines]
+    return [f"{name}, group {', '.join(map(str, at))}: {line}" for line, at in lines.items()]
+
+
+def _of_scaler(then: Mapping[str, Any], now: Mapping[str, Any], name: str) -> Leaves:
     """Return what a scaler is built with otherwise; where its scale begins is no more of concern."""
-    differs = changed_leaves(then["scaler"], now["scaler"])
+    differs = changed_leaves(then["scalers"].get(name, now["scalers"][name]), now["scalers"][name])
     return {path: pair for path, pair in differs.items() if path[:1] != ("scale",)}
 
 
@@ -321,14 +412,14 @@ def _lines(leaves: Leaves) -> list[str]:
 
 
 def _first_rates(differs: Leaves) -> Leaves:
-    """Return the changed numbers of groups by their names; of a group's rates the first alone."""
+    """Return the changed numbers of groups, of a group's rates the first alone."""
     rates: dict[str | int, str] = {}
     for rate in RATES:
         for path in differs:
             if path[1] == rate:
                 rates.setdefault(path[0], rate)
     return {
-        path[1:]: pair
+        path: pair
         for path, pair in differs.items()
         if path[1] not in RATES or rates[path[0]] == path[1]
     }

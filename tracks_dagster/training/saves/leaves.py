@@ -102,6 +102,6 @@ def simple(tree: Any) -> Any:
 
 
 def numbers(group: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what of a group is numbers, flags, text, or lists of these."""
+    """Return what of a group is None, numbers, flags, text, or lists of these."""
     found = {key: simple(value) for key, value in group.items() if key != "params"}
-    return {key: value for key, value in found.items() if value is not None}
+    return {k: value for k, value in found.items() if value is not None or group[k] is None}

@@ -29,7 +29,8 @@ def parameter_names(optimizer: Optimizer, parameters: Parameters) -> list[str]:
             raise TrainingError(
                 f"Parameter {index} of the optimizer, of shape {list(parameter.shape)}, is not the "
                 "registered model's: it would be trained and never saved. Register every module that "
-                "is trained, further ones by a name of their own."
+                "is trained, further ones by a name of their own, and a bare parameter as "
+                "NAME=nn.ParameterList([parameter])."
             )
         names.append(name)
     return names

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import base64
+import enum
 import math
-from collections import Counter, deque
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,7 +22,13 @@ from tracks_dagster.training.saves.forms import (
     is_plain,
     rebuild,
 )
-from tracks_dagster.training.saves.stacking import ROWS_MIN, stack, unstack
+from tracks_dagster.training.saves.stacking import (
+    ROWS_MIN,
+    named_class,
+    named_tuple,
+    stack,
+    unstack,
+)
 
 Tensors = dict[str, torch.Tensor]
 
@@ -55,26 +63,41 @@ def _encode(tree: Any, path: str, tensors: Tensors, stacks: bool = False) -> Jso
             return take_tensor(tree, path, tensors)
         case dict():  # keys may be numbers, which JSON would turn into text
             _check_keys(tree, path)
-            tag = "counter" if isinstance(tree, Counter) else "dict"
-            if stacks and (column := _stacked(list(tree.values()), path, tensors)):
+            tag = _dict_tag(tree, path)
+            if (
+                tag == "dict"
+                and stacks
+                and (column := _stacked(list(tree.values()), path, tensors))
+            ):
                 return {"stacked_dict": [list(tree), column]}
-            return {tag: [[k, _encode(v, f"{path}.{k}", tensors, stacks)] for k, v in tree.items()]}
+            items = [[k, _encode(v, f"{path}.{k}", tensors, stacks)] for k, v in tree.items()]
+            return {tag: items}
         case list() | tuple() | deque():
+            if hasattr(tree, "_fields"):
+                parts = [_encode(v, f"{path}.{i}", tensors, stacks) for i, v in enumerate(tree)]
+                return {"named": [named_tuple(tree, path), parts]}
             tag = next(name for name, kind in _SEQUENCES.items() if isinstance(tree, kind))
             limit = tree.maxlen if isinstance(tree, deque) else None
             if stacks and (column := _stacked(list(tree), path, tensors)):
                 return {"stacked": [tag, limit, column]}
             items = [_encode(v, f"{path}.{i}", tensors, stacks) for i, v in enumerate(tree)]
             return {tag: [limit, items] if tag == "deque" else items}
+        case enum.Enum() | np.str_() | np.bytes_():
+            raise _comes_back_otherwise(tree, path)
         case None | bool() | str():
             return tree
         case np.generic():  # before float: numpy's float64 is one
-            return {"number": [tree.dtype.name, _encode(tree.item(), path, tensors)]}
+            item = tree.item()
+            if isinstance(item, np.generic):  # as of a longdouble, which Python has no number for
+                raise _comes_back_otherwise(tree, path)
+            return {"number": [tree.dtype.name, _encode(item, path, tensors)]}
         case float() if not math.isfinite(tree):
             return {"float": str(tree)}  # JSON has no infinity; a scheduler's "best so far" may
         case int() | float():
             return tree
         case np.ndarray():
+            if isinstance(tree, np.ma.MaskedArray):
+                raise _comes_back_otherwise(tree, path)
             return {"array": _named(path, _tensor(tree, path), tensors)}
         case torch.dtype():
             return {"dtype": str(tree).removeprefix("torch.")}
@@ -87,6 +110,13 @@ def _encode(tree: Any, path: str, tensors: Tensors, stacks: bool = False) -> Jso
                 f"Cannot save {path}: a {type(tree).__name__} is neither a tensor nor JSON; "
                 "keep it out of the state dict, or turn it into numbers."
             )
+
+
+def _comes_back_otherwise(value: Any, path: str) -> TrainingError:
+    return TrainingError(
+        f"Cannot save {path}: a {type(value).__name__} would come back as something else; keep its "
+        "value as a number, text or plain arrays."
+    )
 
 
 def take_tensor(tensor: torch.Tensor, path: str, tensors: Tensors) -> Json:
@@ -119,10 +149,28 @@ def _named(path: str, tensor: torch.Tensor, tensors: Tensors) -> str:
 def _tensor(array: np.ndarray[Any, Any], path: str) -> torch.Tensor:
     try:
         return torch.from_numpy(array.copy())  # a read-only one would warn
-    except TypeError as error:
+    except (TypeError, ValueError) as error:
         raise TrainingError(
             f"Cannot save {path}: an array of {array.dtype} has no tensor's type; turn it into numbers."
         ) from error
+
+
+def _dict_tag(tree: dict[Any, Any], path: str) -> str:
+    """Return how a mapping is said. Raises TrainingError for one that makes values when it is asked."""
+    if isinstance(tree, defaultdict) and tree.default_factory is not None:
+        factory = tree.default_factory
+        if factory not in _FACTORIES:
+            raise TrainingError(
+                f"Cannot save {path}: a defaultdict of {factory!r} would come back without it; save "
+                "dict(…) of it, and make the defaultdict anew in load_state_dict."
+            )
+        return f"default_{factory.__name__}"
+    if isinstance(tree, Counter):
+        return "counter"
+    return "ordered" if type(tree) is OrderedDict else "dict"
+
+
+_FACTORIES = (int, float, list, dict, str, bool)
 
 
 def _check_keys(tree: dict[Any, Any], path: str) -> None:
@@ -138,6 +186,10 @@ def _put_form(content: Json, tensors: Tensors) -> torch.Tensor:
     what, made_of = content
     parts = {name: put_together(each, tensors) for name, each in made_of.items()}
     return rebuild(put_together(what, tensors), parts)
+
+
+def _put_default(factory: Any, content: Json, tensors: Tensors) -> Any:
+    return defaultdict(factory, {k: put_together(v, tensors) for k, v in content})
 
 
 _SEQUENCES: dict[str, Any] = {"list": list, "tuple": tuple, "deque": deque}
@@ -163,6 +215,13 @@ _DECODERS: dict[str, Callable[[Json, Tensors], Any]] = {
         zip(content[0], unstack(content[1], tensors), strict=True)
     ),
     "counter": lambda content, tensors: Counter({k: put_together(v, tensors) for k, v in content}),
+    "ordered": lambda content, tensors: OrderedDict(
+        (k, put_together(v, tensors)) for k, v in content
+    ),
+    "named": lambda content, tensors: named_class(content[0])._make(
+        put_together(v, tensors) for v in content[1]
+    ),
+    **{f"default_{each.__name__}": partial(_put_default, each) for each in _FACTORIES},
     "deque": lambda content, tensors: deque(
         (put_together(v, tensors) for v in content[1]), content[0]
     ),

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
-from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+from torch.optim.lr_scheduler import LRScheduler, MultiplicativeLR, ReduceLROnPlateau
 
 from tracks_dagster.track.records import Json
 from tracks_dagster.training.saves.leaves import (
@@ -112,7 +112,13 @@ def replay(
                 put_number(group, key, value)
         _play(old, count)
         rates = [saved_rates[key] for key in now["optimizers"][optimizer]]
-        if not has_other_functions and not _is_as_saved(old, state, rates):
+        is_right = (
+            not isinstance(fresh, MultiplicativeLR)
+            and _is_untouched(state, then["schedulers"][name]["state"], rates)
+            if has_other_functions  # what it was played with is gone
+            else _is_as_saved(old, state, rates)
+        )
+        if not is_right:
             return None
         new = _copied(fresh, fresh.optimizer)
         _play(new, count)
@@ -149,6 +155,14 @@ def _position(state: Mapping[str, Any]) -> int:
 def _is_as_saved(scheduler: Any, state: Mapping[str, Any], rates: Sequence[Any]) -> bool:
     is_alike = not changed_leaves(simple(scheduler.state_dict()), simple(state))
     return is_alike and [group["lr"] for group in scheduler.optimizer.param_groups] == rates
+
+
+def _is_untouched(state: Any, then: Mapping[str, Any], rates: Sequence[Any]) -> bool:
+    """Tell whether the saved rates are those that a schedule by functions of the step had set itself,
+    from the rates that it was built with."""
+    if "_schedulers" in state or "base_lrs" not in state:
+        return False
+    return bool(state["base_lrs"] == then["base_lrs"] and state["_last_lr"] == rates)
 
 
 def _has_no_tensor(values: Json) -> bool:

@@ -6,13 +6,14 @@ A tensor costs a manifest some 480 bytes of JSON, so 24 000 transitions of three
 
 from __future__ import annotations
 
-from collections import deque
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
+from tracks_dagster.track.errors import CheckpointMismatch, TrainingError
 from tracks_dagster.track.records import Json
 
 ROWS_MIN = 64  # of a shorter list each row is saved by itself, so that it reads well
@@ -56,13 +57,48 @@ def unstack(column: Json, tensors: dict[str, torch.Tensor]) -> list[Any]:
         case "same":
             value, count = content
             return [value] * count
-        case "tuple" | "rows" | "deque":
-            made = {"tuple": tuple, "rows": list, "deque": deque}[kind]
+        case "tuple" | "rows":
+            made = {"tuple": tuple, "rows": list}[kind]
             return [made(row) for row in zip(*(unstack(c, tensors) for c in content), strict=True)]
+        case "named":
+            where, columns = content
+            made = named_class(where)._make
+            return [made(row) for row in zip(*(unstack(c, tensors) for c in columns), strict=True)]
         case _:
             keys, columns = content
             rows = zip(*(unstack(each, tensors) for each in columns), strict=True)
             return [dict(zip(keys, row, strict=True)) for row in rows]
+
+
+def named_tuple(value: Any, path: str) -> str:
+    """Return the class of a named tuple as `module:name`; raises TrainingError where it has none."""
+    where = f"{type(value).__module__}:{type(value).__qualname__}"
+    if _class_at(where) is not type(value):
+        raise TrainingError(
+            f"Cannot save {path}: the named tuple {where} is not found by its name; define it at the "
+            "top of a module, or save plain tuples."
+        )
+    return where
+
+
+def named_class(where: str) -> Any:
+    """Return the class of named tuples that `named_tuple` named; nothing is imported for it."""
+    found = _class_at(where)
+    if found is None:
+        raise CheckpointMismatch(
+            f"The checkpoint holds named tuples of {where}, which this script has not; define it as "
+            "when it was saved."
+        )
+    return found
+
+
+def _class_at(where: str) -> Any:
+    module, _, name = where.partition(":")
+    found: Any = sys.modules.get(module)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    is_one = isinstance(found, type) and issubclass(found, tuple) and hasattr(found, "_fields")
+    return found if is_one else None
 
 
 def _column(rows: Sequence[Any], path: str, keep: Keep) -> Json | None:
@@ -83,6 +119,9 @@ def _column(rows: Sequence[Any], path: str, keep: Keep) -> Json | None:
         return {"same": [first, len(rows)]} if set(rows) == {first} else {"list": list(rows)}
     if kind is type(None):
         return {"same": [None, len(rows)]}
+    if issubclass(kind, tuple) and hasattr(kind, "_fields"):
+        columns = _nested(rows, path, keep, "tuple")
+        return columns and {"named": [named_tuple(rows[0], path), columns["tuple"]]}
     if kind in (tuple, list):
         return _nested(rows, path, keep, "tuple" if kind is tuple else "rows")
     return _dicts(rows, path, keep) if kind is dict else None

@@ -92,6 +92,9 @@ def check_state(trained: Trained, *, has_trained: bool) -> None:
     parameters = trained.parameters
     for name, optimizer in trained.optimizers.items():
         tensors |= take_apart(named_state(optimizer, parameters), name=name)[1]
+    for name, given in (("scheduler", trained.scheduler), ("scaler", trained.scaler)):
+        if given is not None:
+            tensors |= take_apart(given.state_dict(), name=name)[1]
     for name, each in (*trained.states.items(), *trained.per_rank.items()):
         # A loader may fork its workers when it is asked, and is asked at the first step.
         if has_trained or not hasattr(each, "__iter__"):
@@ -182,10 +185,27 @@ def module_targets(module: nn.Module, manifest: Manifest, *, member: str = "mode
         if name.startswith(is_sparse):  # as many values as there were
             into[clean[name]] = _empty(entries[clean[name]], None)
             continue
-        _check_form(name, own.get(name), entries.get(clean.get(name, "")), manifest.step, of=member)
-        live = own[name]
+        live, entry = own.get(name), entries.get(clean.get(name, ""))
+        if (
+            live is not None
+            and entry is not None
+            and _grows(module, name.removeprefix(f"{member}."))
+        ):
+            into[clean[name]] = _empty(entry, None)  # its part takes in whatever shape it had
+            continue
+        _check_form(name, live, entry, manifest.step, of=member)
+        assert live is not None
         into[clean[name]] = torch.empty_like(live) if is_expanded(live) else live
     return into
+
+
+def _grows(module: nn.Module, name: str) -> bool:
+    """Tell whether a buffer's part loads it by itself, as an observer does whose buffers grow."""
+    inner = unwrapped(module)
+    for full, _ in inner.named_buffers():
+        if clean_name(full) == name:
+            return _has_load_hooks(inner.get_submodule(full.rpartition(".")[0]))
+    return False
 
 
 def _check_forms(module: nn.Module, forms: Mapping[str, Json], step: int, member: str) -> None:
@@ -320,10 +340,24 @@ def put_module_back(
         for name in [name for name, tensor in live.items() if is_expanded(tensor)]:
             place = unexpanded(live[name])
             place.copy_(state.pop(name)[tuple(slice(0, size) for size in place.shape)])
-    if not _are_live(unwrapped(module), state):  # a module that makes its state dict at each call
+    is_live = _are_live(unwrapped(module), state)
+    if is_live and any(map(_has_load_hooks, unwrapped(module).modules())):
+        unwrapped(module).load_state_dict(unwrapped(module).state_dict())  # into itself
+    if not is_live:  # a module that makes its state dict at each call
         named = {clean_name(name): name for name in unwrapped(module).state_dict()}
         whole = {named[name]: tensor for name, tensor in state.items()}
         unwrapped(module).load_state_dict(whole, strict=len(whole) == len(named))
+
+
+def _has_load_hooks(part: nn.Module) -> bool:
+    """Tell whether a part does more at a load than take its tensors in."""
+    kind = type(part)
+    is_own = any(
+        getattr(kind, name) is not getattr(nn.Module, name)
+        for name in ("load_state_dict", "_load_from_state_dict")
+        if not kind.__module__.startswith("torch.nn.")
+    )
+    return is_own or bool(part._load_state_dict_post_hooks or part._load_state_dict_pre_hooks)
 
 
 def _names_in(form: Json) -> list[str]:

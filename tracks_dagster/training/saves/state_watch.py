@@ -8,25 +8,32 @@ lie between two optimizer steps.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
+from torch import nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.hooks import RemovableHandle
 
 from tracks_dagster.track.errors import TrainingError
 from tracks_dagster.training.saves.forms import is_plain
-from tracks_dagster.training.saves.leaves import numbers
+from tracks_dagster.training.saves.leaves import equal, numbers
 from tracks_dagster.training.saves.state_dict import check_state, collect
 from tracks_dagster.training.saves.trained import Trained
 
 WARNINGS_MAX = 4  # attributes and buffers at a time
-_MODULES_OWN = frozenset(vars(torch.nn.Module()))
+SAVES_WATCHED = 8
+NUMBERS_MAX = 2**20  # of a tensor that are looked at
+_MODULES_OWN = frozenset(vars(nn.Module()))
+# What torch's own keep beside their state, and what schedulers and frameworks hang on them.
+_OPTIMIZERS_OWN = frozenset(
+    {*vars(torch.optim.SGD([torch.zeros(1)], lr=1.0)), "step", "_opt_called", "_step_count"}
+)
 
 
 @dataclass(slots=True)
@@ -50,10 +57,11 @@ class StateWatch:
         """step: the first one that will run; warn: tells people, and the journal."""
         self._warn = warn
         self._built = dict(_unsaved(trained))
-        self._ask_at = step
+        self._saves = 0
         self._warned: set[str] = set()
         self._has_stepped = False  # an optimizer, in the running step
         self._step = step
+        self._first = step
         self._has_trained = False
         self._trained = trained
         self._known = {id(each) for each in trained.optimizers.values()}
@@ -84,9 +92,10 @@ class StateWatch:
             self._has_trained = True
             check_state(self._trained, has_trained=True)
         self._step = step + 1
-        if step >= self._ask_at:  # seldom: it goes through all parts of the modules
-            self._ask_at = 2 * step
-            self._warn_of_unsaved()
+        if (
+            step == self._first or step & (step - 1) == 0
+        ):  # seldom: it asks all parts of the modules
+            self.look()
             self._warn_of_gradients(step)
         self._has_stepped = False
         if not self._is_any:
@@ -112,18 +121,26 @@ class StateWatch:
         elif self._step > seen.first_step:
             seen.is_again = self._is_any = True
 
-    def _warn_of_unsaved(self) -> None:
+    def saving(self) -> None:
+        """Look again as a save begins: at the first ones, then at each that doubles their number."""
+        self._saves += 1
+        if self._saves <= SAVES_WATCHED or self._saves & (self._saves - 1) == 0:
+            self.look()
+
+    def look(self) -> None:
+        """Say, once each, what has changed since it was built and is in no checkpoint."""
         found = dict(_unsaved(self._trained))
         new = {
-            n: v for n, v in found.items() if v != self._built.get(n, v) and n not in self._warned
+            name: each
+            for name, each in found.items()
+            if name not in self._warned and not _is_same(self._built.get(name), each)
         }
         for name in sorted(new)[:WARNINGS_MAX]:
             self._warned.add(name)
-            is_buffer = isinstance(new[name], tuple)
-            what = "a buffer that is not persistent" if is_buffer else "an attribute"
             self._warn(
-                f"{name} is {what} and has changed since it was built; no checkpoint has it. Where "
-                "training depends on it, register a persistent buffer (register_buffer) in its place."
+                f"{name} is {new[name].kind} and has changed since it was built; no checkpoint has it. "
+                "Where training depends on it, keep it in a persistent buffer, or set it from the "
+                "number of the step in each step."
             )
 
     def _warn_of_gradients(self, step: int) -> None:
@@ -152,18 +169,49 @@ class StateWatch:
         return [numbers(group) for group in optimizer.param_groups] != seen.groups
 
 
-def _unsaved(trained: Trained) -> Iterator[tuple[str, Any]]:
-    """Yield what parts of the modules hold and no state dict has: numbers, flags and text by name, and
-    of a buffer that is not persistent its shape and its sum."""
+@dataclass(frozen=True, slots=True)
+class _Unsaved:
+    """What no state dict has: what it is, and its value, of a tensor a digest."""
+
+    kind: str
+    value: Any
+
+
+def _is_same(built: _Unsaved | None, now: _Unsaved) -> bool:
+    return built is not None and equal(built.value, now.value)
+
+
+def _unsaved(trained: Trained) -> Iterator[tuple[str, _Unsaved]]:
+    """Yield by name what parts of the modules, and optimizers, hold and no state dict has: numbers,
+    flags, text and tensors that are attributes, and buffers that are not persistent."""
     for member, module in trained.modules.items():
         for path, part in module.named_modules(prefix=member):
-            for name, value in vars(part).items():
-                if name not in _MODULES_OWN and isinstance(value, bool | int | float | str | None):
-                    yield f"{path}.{name}", value
+            if type(part).get_extra_state is nn.Module.get_extra_state:  # else it says them itself
+                yield from _attributes(part, path, _MODULES_OWN)
             for name in part._non_persistent_buffers_set:
                 buffer = part._buffers.get(name)
                 if buffer is not None and is_plain(buffer) and not buffer.is_meta:
-                    yield f"{path}.{name}", (buffer.shape, float(buffer.detach().double().sum()))
+                    what = _Unsaved("a buffer that is not persistent", _digest(buffer))
+                    yield f"{path}.{name}", what
+    for name, optimizer in trained.optimizers.items():
+        yield from _attributes(optimizer, name, _OPTIMIZERS_OWN)
+
+
+def _attributes(holder: object, path: str, own: Collection[str]) -> Iterator[tuple[str, _Unsaved]]:
+    for name, value in vars(holder).items():
+        if name in own:
+            continue
+        if isinstance(value, bool | int | float | str | None):
+            yield f"{path}.{name}", _Unsaved("an attribute", value)
+        elif type(value) is torch.Tensor and is_plain(value) and not value.is_meta:
+            yield f"{path}.{name}", _Unsaved("an attribute", _digest(value))
+
+
+def _digest(tensor: torch.Tensor) -> tuple[Any, ...]:
+    """Return the shape, the sum of the numbers, and their sum weighted by their places."""
+    flat = tensor.detach().reshape(-1)[:NUMBERS_MAX].double()
+    places = torch.arange(1, len(flat) + 1, dtype=torch.float64, device=flat.device)
+    return tuple(tensor.shape), float(flat.nan_to_num().sum()), float(flat.nan_to_num() @ places)
 
 
 def _tensors(state: Any) -> Iterator[torch.Tensor]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+import torch
 from torch.distributed.checkpoint.metadata import Metadata
 from torch.distributed.checkpoint.storage import WriteResult
 from torch.distributed.tensor import DTensor
@@ -13,10 +14,10 @@ from tracks_dagster.track.errors import TrainingError
 from tracks_dagster.track.records import Json, canonical_json, sha256_hex
 from tracks_dagster.training.launch import Launch
 from tracks_dagster.training.saves import random_state
-from tracks_dagster.training.saves.built import frozen_names
+from tracks_dagster.training.saves.built import evaluating_parts, frozen_names
 from tracks_dagster.training.saves.chunk_writer import KnownChunks
 from tracks_dagster.training.saves.forms import is_plain
-from tracks_dagster.training.saves.manifest import Chunk
+from tracks_dagster.training.saves.manifest import Chunk, clean_name
 from tracks_dagster.training.saves.saving import StagedSave
 from tracks_dagster.training.saves.staging import Arena, Staged, Staging
 from tracks_dagster.training.saves.state_dict import collect
@@ -43,25 +44,46 @@ class TensorStager:
         arena: Arena,
         *,
         built: Mapping[str, Json],
+        saving: Callable[[], None] = lambda: None,
     ) -> None:
+        """built: as `built.Built.values`; saving: called as a save begins."""
+        self._saving = saving
         self._launch = launch
         self._built = built
         self._trained = trained
         self._known = known
         self._staging = Staging(arena)
-        self._parameters = frozenset(
-            f"{member}.{name}"
+        self._parameters = frozenset(self._parameter_names())
+        saved = {
+            m: {clean_name(n) for n in each.state_dict()} for m, each in trained.modules.items()
+        }
+        self._forms = {
+            f"{member}.{name}": (each.shape, each.dtype)
             for member, module in trained.modules.items()
-            for name, _ in named_parameters(module)
-        )
+            for name, each in named_parameters(module)
+            if is_plain(each) and name in saved[member]
+        }
         self._never_finite = frozenset(_never_finite(trained))
         self._planning = SavePlanning(launch.ranks, self._parameters, frozenset(trained.modules))
 
+    def _parameter_names(self) -> list[str]:
+        return [
+            f"{member}.{name}"
+            for member, module in self._trained.modules.items()
+            for name, _ in named_parameters(module)
+        ]
+
     def stage(self, moment: Moment) -> StagedSave:
         """Copy the state."""
+        self._saving()
         state = collect(self._trained, rank=self._launch.ranks.rank)
+        self._check_structure(state.tensors)
         planned = self._planning.plan(state.tensors)
-        began = {"built": self._built, "frozen": frozen_names(self._trained)}
+        began = {
+            "built": self._built,
+            "frozen": frozen_names(self._trained),
+            "modes": evaluating_parts(self._trained),
+        }
         writer = CheckpointStorageWriter(
             self._launch.store,
             replace(
@@ -85,6 +107,24 @@ class TensorStager:
             shared={n: state.values[n] for n in shared if self._launch.ranks.world_size > 1},
         )
         return StagedSave(writer=save, total_bytes=planned.total_bytes)
+
+    def _check_structure(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Raise TrainingError where the loop has changed which parameters there are: a resume builds
+        what was built at first."""
+        own = {
+            name: (tensors[name].shape, tensors[name].dtype)
+            for name in self._forms
+            if name in tensors
+        }
+        new = [name for name in self._parameter_names() if name not in self._parameters]
+        other = [name for name, form in self._forms.items() if own.get(name, form) != form]
+        gone = [name for name in self._forms if name not in tensors]
+        if changed := sorted({*new, *other, *gone}):
+            raise TrainingError(
+                f"{changed[0]} is not as it was built: the loop has added, taken away or reshaped "
+                "parameters, and a resume would build the first ones again. Build the model whole "
+                "before a.register, or end the run and begin one from its weights."
+            )
 
 
 def _never_finite(trained: Trained) -> Iterator[str]:

@@ -410,3 +410,35 @@ def test_a_buffer_that_its_part_lets_grow_comes_back_as_large(store: FakeObjectS
     fresh = of(0)
     load_into(fresh, read(store, ref_of(write(store, of(8))), fresh))
     assert fresh.model.seen.tolist() == list(range(8))
+
+
+def test_a_buffer_that_the_loop_let_grow_comes_back_as_large(tmp_path: Path) -> None:
+    run = TrainingRun(tmp_path, steps=6)
+    sizes = []
+    for until in (3, 6):
+        with run.joined() as a:
+            model = Holder(torch.zeros(0, 2))
+            optimizer = torch.optim.SGD([model.weight], lr=0.1)
+            a.register(model=model, optimizer=optimizer)
+            for step, _ in a.steps(until=until):
+                optimizer.step()
+                model.held = torch.cat([model.held, torch.full((1, 2), float(step))])
+                a.report(step, loss=1.0)
+            sizes.append(model.held[:, 0].tolist())
+    assert sizes == [[1, 2, 3], [1, 2, 3, 4, 5, 6]]
+
+
+def test_a_buffer_that_is_built_in_another_shape_is_refused(tmp_path: Path) -> None:
+    run = TrainingRun(tmp_path, steps=6)
+
+    def train(a: Attempt, size: int, until: int) -> None:
+        model = Holder(torch.zeros(size))
+        a.register(model=model, optimizer=torch.optim.SGD([model.weight], lr=0.1))
+        for step, _ in a.steps(until=until):
+            a.report(step, loss=1.0)
+
+    with run.joined() as a:
+        train(a, 2, 3)
+    says = pytest.raises(CheckpointMismatch, match=r"Tensor model\.held of step 3 does not fit")
+    with says, run.joined() as a:
+        train(a, 3, 6)

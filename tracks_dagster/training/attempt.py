@@ -119,7 +119,8 @@ def join(
                     if not is_exit_0(error):
                         raise
                     left = error
-            farewell.completed(attempt.finish(exits=left is not None))
+            finished = attempt.finish() if left is None else attempt.finish(exits=True)
+            farewell.completed(finished)
             farewell.close(ship=True)
         except Fenced as error:
             farewell.failed(error)

@@ -37,6 +37,7 @@ from tracks_dagster.training.saves.manifest import clean_name
 from tracks_dagster.training.saves.optimizer_state import group_key, parameter_names
 from tracks_dagster.training.saves.plain_state import put_together
 from tracks_dagster.training.saves.replaying import Replayed, detached, replay
+from tracks_dagster.training.saves.state_dict import FORMS, forms_digest
 from tracks_dagster.training.saves.trained import Trained, named_parameters
 
 # Where a schedule's own functions are asked: each of the first positions, then each half per cent.
@@ -79,6 +80,7 @@ def take_built(trained: Trained) -> Built:
         },
         "frozen": _digests(frozen_names(trained)),
         "modes": _digests(evaluating_parts(trained)),
+        FORMS: {member: forms_digest(module) for member, module in trained.modules.items()},
     }
     copies = {name: detached(each, trained) for name, each in schedulers.items()}
     return Built(values=values, schedules={n: each for n, each in copies.items() if each})

@@ -22,7 +22,7 @@ from torch.distributed.tensor import empty as empty_dtensor
 from torch.nn.parameter import is_lazy
 
 from tracks_dagster.track.errors import CheckpointMismatch, TrainingError
-from tracks_dagster.track.records import Json
+from tracks_dagster.track.records import Json, canonical_json, sha256_hex
 from tracks_dagster.training.saves.forms import check_savable, is_expanded, is_plain, unexpanded
 from tracks_dagster.training.saves.manifest import MEMBERS, Manifest, TensorEntry, clean_name
 from tracks_dagster.training.saves.optimizer_state import named_state, restore_optimizer
@@ -34,6 +34,7 @@ from tracks_dagster.training.saves.plain_state import (
 )
 from tracks_dagster.training.saves.trained import Trained, unwrapped
 
+FORMS = "forms"  # in what a checkpoint says was built: a digest of each module's shapes and types
 _LATE = ("scheduler", "scaler")  # put back with the optimizer, which they go with
 
 
@@ -180,18 +181,16 @@ def module_targets(module: nn.Module, manifest: Manifest, *, member: str = "mode
     )
     found = module_state(module, member)[1]
     own = {name: each for name, each in found.items() if not name.startswith(is_sparse)}
+    grown = _may_grow(module, manifest, member)
     into: Tensors = {}
     for name in sorted(own.keys() | clean.keys()):
         if name.startswith(is_sparse):  # as many values as there were
             into[clean[name]] = _empty(entries[clean[name]], None)
             continue
         live, entry = own.get(name), entries.get(clean.get(name, ""))
-        if (
-            live is not None
-            and entry is not None
-            and _grows(module, name.removeprefix(f"{member}."))
-        ):
-            into[clean[name]] = _empty(entry, None)  # its part takes in whatever shape it had
+        may_differ = name.removeprefix(f"{member}.") in grown
+        if live is not None and entry is not None and may_differ and entry.shape != live.shape:
+            into[clean[name]] = _empty(entry, None)
             continue
         _check_form(name, live, entry, manifest.step, of=member)
         assert live is not None
@@ -199,13 +198,26 @@ def module_targets(module: nn.Module, manifest: Manifest, *, member: str = "mode
     return into
 
 
-def _grows(module: nn.Module, name: str) -> bool:
-    """Tell whether a buffer's part loads it by itself, as an observer does whose buffers grow."""
+def _may_grow(module: nn.Module, manifest: Manifest, member: str) -> set[str]:
+    """Return the buffers that may have another shape in the checkpoint: all, where it was built as
+    the module is and so the loop let them grow, else those of parts that load them by themselves."""
     inner = unwrapped(module)
-    for full, _ in inner.named_buffers():
-        if clean_name(full) == name:
-            return _has_load_hooks(inner.get_submodule(full.rpartition(".")[0]))
-    return False
+    built = manifest.members["progress"].values.get("built", {}).get(FORMS, {})
+    is_built_alike = built.get(member) == forms_digest(module)
+    return {
+        clean_name(name)
+        for name, _ in inner.named_buffers()
+        if is_built_alike or _has_load_hooks(inner.get_submodule(name.rpartition(".")[0]))
+    }
+
+
+def forms_digest(module: nn.Module) -> str:
+    """Return a digest of the names, shapes and types of a module's state."""
+    forms = [
+        [name, dtype_name(each), None if is_lazy(each) else list(each.shape)]
+        for name, each in sorted(_state_of(module).items())
+    ]
+    return sha256_hex(canonical_json(forms))[:16]
 
 
 def _check_forms(module: nn.Module, forms: Mapping[str, Json], step: int, member: str) -> None:
@@ -340,6 +352,11 @@ def put_module_back(
         for name in [name for name, tensor in live.items() if is_expanded(tensor)]:
             place = unexpanded(live[name])
             place.copy_(state.pop(name)[tuple(slice(0, size) for size in place.shape)])
+    for full, _ in list(unwrapped(module).named_buffers()):
+        name, part = clean_name(full), unwrapped(module).get_submodule(full.rpartition(".")[0])
+        has_grown = name in state and state[name].shape != live[name].shape
+        if has_grown and not _has_load_hooks(part):
+            _replace(unwrapped(module), name, state.pop(name))
     is_live = _are_live(unwrapped(module), state)
     if is_live and any(map(_has_load_hooks, unwrapped(module).modules())):
         unwrapped(module).load_state_dict(unwrapped(module).state_dict())  # into itself

@@ -144,7 +144,10 @@ def test_the_ledger_of_the_last_migration_gets_the_same_values_again(tmp_path: P
     before = SqlLedger(make_engine(url))
     columns = {
         table["name"]: [
-            column["name"] for column in sa.inspect(make_engine(url)).get_columns(table["name"])
+            column["name"]
+            for column in sa.inspect(make_engine(url)).get_columns(table["name"])
+            if column["name"]
+            != "state_why"  # a sentence, in the words of the version that projects
         ]
         for table in before.query("select name from sqlite_master where type = 'table'")
         if table["name"] in metadata.tables

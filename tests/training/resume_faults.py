@@ -18,20 +18,6 @@ def plant(fault: str) -> None:
     _FAULTS[fault]()
 
 
-def random_numbers_before_iter() -> None:
-    """Restore the random numbers before the loader's iterator exists, which draws from them."""
-    find = starting.find_checkpoint
-
-    def find_and_restore(launch: Any, *given: Any) -> Any:
-        found = find(launch, *given)
-        if found.fetched is not None:
-            random_state.restore(found.fetched.rng[launch.ranks.rank])
-        return found
-
-    starting.find_checkpoint = find_and_restore
-    starting._restore_random = lambda *given: None
-
-
 def random_numbers_of_rank_0() -> None:
     """Restore the first rank's random numbers on every rank."""
 
@@ -84,7 +70,6 @@ def optimizer_left_behind() -> None:
 _FAULTS: dict[str, Callable[[], None]] = {
     fault.__name__: fault
     for fault in (
-        random_numbers_before_iter,
         random_numbers_of_rank_0,
         cursor_off_by_one,
         augmented_as_in_the_first_epoch,

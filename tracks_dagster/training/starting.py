@@ -78,8 +78,9 @@ def begin(
 
     Collective. The order matters: first the states of the script's own names, which a loader may
     begin from; then its workers are forked, then comes the rehearsal, then what is trained, and the
-    random numbers last, because making an iterator draws from them (with them restored first no loss
-    was equal, measured). Raises CheckpointMismatch, CheckpointCorrupt, Fenced.
+    random numbers last, because making an iterator draws from them, but for a loader over our sampler
+    (with them restored first no loss was equal, measured). Raises CheckpointMismatch,
+    CheckpointCorrupt, Fenced.
     """
     built = take_built(trained)
     found = find_checkpoint(

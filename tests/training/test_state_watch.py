@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -212,3 +213,24 @@ def test_a_state_of_tensors_and_what_comes_later_are_said(
         loop(a, model, optimizer, step_it)
     said = [line.partition(" is ")[0] for line in capsys.readouterr().err.splitlines()]
     assert said == ["model.hidden", "model.late", "optimizer.counted"]
+
+
+@pytest.mark.parametrize("how", ["scheduler", "named", "forgotten"])
+def test_a_schedule_that_is_registered_nowhere_is_said(
+    tmp_path: Path, how: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = TrainingRun(tmp_path, steps=2)
+    with run.joined() as a:
+        model = nn.Linear(1, 1)
+        optimizer = Adam(model.parameters())
+        schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+        given = {"scheduler": schedule} if how == "scheduler" else {"decay": schedule}
+        registered: Any = {} if how == "forgotten" else given
+        a.register(model=model, optimizer=optimizer, **registered)
+        for step, _ in a.steps(until=2):
+            optimizer.step()
+            schedule.step()
+            a.report(step, loss=1.0)
+    said = capsys.readouterr().err
+    assert said.startswith("A schedule was built over optimizer,") == (how == "forgotten")
+    assert said == "" or how == "forgotten"

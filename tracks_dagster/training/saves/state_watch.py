@@ -70,6 +70,20 @@ class StateWatch:
         self._is_away = False
         self._handle: RemovableHandle | None = register_optimizer_step_post_hook(self._stepped)
 
+        self._warn_of_schedules()
+
+    def _warn_of_schedules(self) -> None:
+        """Say it where a schedule moves an optimizer's rates and is registered nowhere."""
+        given = (self._trained.scheduler, *self._trained.named.values())
+        moved = [getattr(each, "optimizer", None) for each in given if each is not None]
+        for name, optimizer in self._trained.optimizers.items():
+            has_one = any("initial_lr" in group for group in optimizer.param_groups)
+            if has_one and not any(each is optimizer for each in moved):
+                self._warn(
+                    f"A schedule was built over {name}, and none is registered for it: a resume begins "
+                    "the schedule anew. Register it: a.register(…, scheduler=scheduler)."
+                )
+
     def close(self) -> None:
         """Take the hook away."""
         if self._handle is not None:

@@ -353,3 +353,24 @@ def test_a_number_of_a_state_of_ones_own_is_said_not_to_be_used(tmp_path: Path) 
     assert changed(run) == (
         "average: decay 0.9 → 0.99 is not used: what the checkpoint has of it holds"
     )
+
+
+def test_a_schedule_whose_position_nobody_can_read_is_not_played_anew(tmp_path: Path) -> None:
+    class Own(schedules.LRScheduler):
+        def __init__(self, optimizer: torch.optim.Optimizer, lowest: float) -> None:
+            self.lowest = lowest
+            super().__init__(optimizer)
+
+        def get_lr(self) -> list[float]:
+            return [group["lr"] for group in self.optimizer.param_groups]
+
+        def state_dict(self) -> dict[str, Any]:
+            return {"lowest": self.lowest}
+
+        def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+            self.lowest = state_dict["lowest"]
+
+    build = scheduled(lambda o, c: Own(o, c["lowest"]))
+    seen, run = resumed(tmp_path, build, {"lr": 0.08, "lowest": 0.1}, {"lr": 0.04, "lowest": 0.2})
+    assert {each[0]["lr"] for each in seen.values()} == {0.04}
+    assert "scheduler: lowest 0.1 → 0.2, from now on" in changed(run)

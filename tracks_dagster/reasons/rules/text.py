@@ -350,7 +350,7 @@ def _has_survived(text: _Text, number: int, row: Cause) -> bool:
 
     What others do to a job is over with the next step, and is news, not a warning. What was only
     printed before an exception is no cause where that exception names its own, or where the row blames
-    settings, libraries or rights: whoever cannot do without them raises.
+    settings, libraries or rights: code that needs them raises an error.
     """
     is_printed = EXCEPTION.match(text.lines[number]) is None
     was_printed_before = is_printed and number < text.raised_at

@@ -116,9 +116,8 @@ class Changes:
     then: Mapping[str, Any]
     now: Mapping[str, Any]
     replayed: Mapping[str, Replayed]  # by the schedule's name
-    frozen: Mapping[
-        str, Sequence[str]
-    ]  # by module: as it was saved, where it is not built otherwise
+    # By module, as they were saved, where they are not built otherwise.
+    frozen: Mapping[str, Sequence[str]]
     modes: Mapping[str, Sequence[str]]
 
 

@@ -92,6 +92,20 @@ def replay(
     None where that is not known: played with what was built then, it does not come to what was saved,
     for it depends on more than the number of its steps.
     """
+    try:
+        return _replayed(schedule, then, now, saved, name=name)
+    except Exception:  # noqa: BLE001 - torch's and the script's own; then nothing is played anew
+        return None
+
+
+def _replayed(
+    schedule: tuple[LRScheduler, str],
+    then: Mapping[str, Any],
+    now: Mapping[str, Any],
+    saved: Mapping[str, Json],
+    *,
+    name: str,
+) -> Replayed | None:
     fresh, optimizer = schedule
     if not _has_no_tensor(saved[name]):
         return None
@@ -99,34 +113,27 @@ def replay(
     count = _position(state) - _position(fresh.state_dict())
     if not 0 <= count <= POSITIONS_MAX:
         return None
-    has_other_functions = then["schedulers"][name]["factors"] != now["schedulers"][name]["factors"]
-    try:
+    built, keys = then["schedulers"][name], list(now["optimizers"][optimizer])
+    rates = [saved_rates[key] for key in keys]
+    if built["factors"] != now["schedulers"][name]["factors"]:  # what it was played with is gone
+        is_product = isinstance(fresh, MultiplicativeLR)
+        is_right = not is_product and _is_untouched(state, built["state"], rates)
+    else:
         old = _copied(fresh, fresh.optimizer)
-        old.load_state_dict(
-            copy.deepcopy(_merged(old.state_dict(), then["schedulers"][name]["state"]))
-        )
-        before = then["optimizers"][optimizer]
-        groups = [before[key] for key in now["optimizers"][optimizer]]
-        for group, built in zip(old.optimizer.param_groups, groups, strict=True):
-            for key, value in built.items():
+        old.load_state_dict(copy.deepcopy(_merged(old.state_dict(), built["state"])))
+        groups = [then["optimizers"][optimizer][key] for key in keys]
+        for group, each in zip(old.optimizer.param_groups, groups, strict=True):
+            for key, value in each.items():
                 put_number(group, key, value)
         _play(old, count)
-        rates = [saved_rates[key] for key in now["optimizers"][optimizer]]
-        is_right = (
-            not isinstance(fresh, MultiplicativeLR)
-            and _is_untouched(state, then["schedulers"][name]["state"], rates)
-            if has_other_functions  # what it was played with is gone
-            else _is_as_saved(old, state, rates)
-        )
-        if not is_right:
-            return None
-        new = _copied(fresh, fresh.optimizer)
-        _play(new, count)
-    except Exception:  # noqa: BLE001 - torch's and the script's own; then nothing is played anew
+        is_right = _is_as_saved(old, state, rates)
+    if not is_right:
         return None
+    new = _copied(fresh, fresh.optimizer)
+    _play(new, count)
     played, tensors = take_apart(new.state_dict(), name=name)
-    groups = [numbers(group) for group in new.optimizer.param_groups]
-    return None if tensors else Replayed(optimizer=optimizer, state=played, groups=groups)
+    found = [numbers(group) for group in new.optimizer.param_groups]
+    return None if tensors else Replayed(optimizer=optimizer, state=played, groups=found)
 
 
 def _saved_rates(values: Json) -> dict[str, Any]:

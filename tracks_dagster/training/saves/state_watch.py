@@ -69,7 +69,6 @@ class StateWatch:
         self._is_any = False  # seen again: what every report asks first
         self._is_away = False
         self._handle: RemovableHandle | None = register_optimizer_step_post_hook(self._stepped)
-
         self._warn_of_schedules()
 
     def _warn_of_schedules(self) -> None:

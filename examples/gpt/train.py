@@ -20,7 +20,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader, default_collate
 
 from tracks_dagster.track.errors import InvalidInput
-from tracks_dagster.training import attempt
+from tracks_dagster.training import attempt as tracks
 
 BETAS = (0.9, 0.95)
 GRADIENT_NORM_MAX = 1.0
@@ -33,7 +33,7 @@ def main() -> None:
     # cuBLAS sums in a fixed order only with a workspace of fixed size; read when it first starts.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(True)
-    with attempt.join() as a:
+    with tracks.join() as a:
         config = a.config
         if config["d_model"] % config["heads"]:
             raise InvalidInput("d_model is no multiple of heads; change one of the two.")

@@ -281,11 +281,11 @@ for arg in sys.argv[1:]:
         if key not in globals():
             raise ValueError(f"Unknown config key: {key}")
         try:
-            val = literal_eval(val)
+            attempt = literal_eval(val)
         except (SyntaxError, ValueError):
-            pass
-        assert type(val) == type(globals()[key])
-        globals()[key] = val
+            attempt = val
+        assert type(attempt) == type(globals()[key])
+        globals()[key] = attempt
 """
 
 CONFIG = """\
@@ -323,8 +323,8 @@ checkpoint: {every_steps: 5}
 # fetched for the next step is in no checkpoint, so each is fetched where it is used.
 PREFETCH = '        X, Y = get_batch("train")  # the batch after this\n'
 CHANGES = {
-    "import torch\n": "import torch\nfrom tracks_dagster.training import attempt\n",
-    'data_dir = os.path.join("data", dataset)\n': "data_dir = (a := attempt.joined()).data()\n",
+    "import torch\n": "import torch\nfrom tracks_dagster.training import attempt as tracks\n",
+    'data_dir = os.path.join("data", dataset)\n': "data_dir = (a := tracks.joined()).data()\n",
     "# training loop\n": "# training loop\n"
     "a.register(model=model, optimizer=optimizer, scaler=scaler)\n",
     "while True:\n": "for iter_num, _ in a.steps(until=max_iters):\n",

@@ -25,12 +25,12 @@ SCRIPT = """
     import torch
     from torch.distributed import destroy_process_group
     from torch.nn.parallel import DistributedDataParallel as DDP
-    from tracks_dagster.training import attempt  # +
+    from tracks_dagster.training import attempt as tracks  # +
 
     max_iters = 8
     asked = ("FAIL_AT", "STOP_AT", "EVALUATE_AT")
     fail_at, stop_at, evaluate_at = (int(os.environ.get(name, -1)) for name in asked)
-    a = attempt.joined()  # +
+    a = tracks.joined()  # +
     ddp = int(os.environ.get("RANK", -1)) != -1
     seed_offset = int(os.environ["RANK"]) if ddp else 0
     torch.manual_seed(1337 + seed_offset)

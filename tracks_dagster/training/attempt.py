@@ -1,8 +1,8 @@
-"""A training script's way into an attempt: `with attempt.join() as a`.
+"""A training script's way into an attempt: `with tracks.join() as a`.
 
-    from tracks_dagster.training import attempt
+    from tracks_dagster.training import attempt as tracks
 
-    with attempt.join() as a:
+    with tracks.join() as a:
         model, optimizer, scheduler = build(a.config)
         a.register(model=model, optimizer=optimizer, scheduler=scheduler, rehearse=one_backward)
         sampler = a.sampler(dataset_length, seed=7)

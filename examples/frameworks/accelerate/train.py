@@ -8,10 +8,10 @@ from accelerate import Accelerator
 from accelerate.utils import set_seed
 from torch.utils.data import DataLoader, TensorDataset
 
-from tracks_dagster.training import attempt  # +
+from tracks_dagster.training import attempt as tracks  # +
 from tracks_dagster.training.adapters.accelerate import follow_epochs  # +
 
-a = attempt.joined()  # +
+a = tracks.joined()  # +
 config = a.config  # +
 set_seed(config["seed"])
 inputs = torch.randn(32, 4)

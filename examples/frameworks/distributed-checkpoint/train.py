@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
-from tracks_dagster.training import attempt  # +
+from tracks_dagster.training import attempt as tracks  # +
 from tracks_dagster.training.adapters.distributed_checkpoint import follow  # +
 
-a = attempt.joined()  # +
+a = tracks.joined()  # +
 config = a.config  # +
 torch.manual_seed(config["seed"])
 data = torch.randn(42, 4)

@@ -8,12 +8,12 @@ from pathlib import Path
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments, set_seed
 
-from tracks_dagster.training import attempt  # +
+from tracks_dagster.training import attempt as tracks  # +
 from tracks_dagster.training.adapters.huggingface import follow  # +
 
 CONTEXT = 32  # bytes of a sample
 
-a = attempt.joined()  # +
+a = tracks.joined()  # +
 args = TrainingArguments("out", disable_tqdm=True, report_to="none", **a.config)  # +
 set_seed(args.seed)
 text = torch.tensor(list(Path("text.txt").read_bytes()))

@@ -8,7 +8,7 @@ from lightning.pytorch import LightningModule, Trainer, seed_everything
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
-from tracks_dagster.training import attempt  # +
+from tracks_dagster.training import attempt as tracks  # +
 from tracks_dagster.training.adapters.lightning import follow  # +
 
 
@@ -38,7 +38,7 @@ def moons(count: int) -> TensorDataset:
     return TensorDataset(points + 0.1 * torch.randn(count, 2), labels)
 
 
-a = attempt.joined()  # +
+a = tracks.joined()  # +
 config = a.config  # +
 seed_everything(config["seed"])
 loader = DataLoader(moons(44), batch_size=config["batch_size"], shuffle=True)

@@ -163,7 +163,7 @@ def all_exited_0(evidence: Evidence) -> Finding | None:
         return None
     is_silent = all(rank.last_word is None for rank in evidence.ranks)
     if evidence.run_id and evidence.last_step is None and is_silent:
-        what = "ran a step" if evidence.placed else "joined: its code never called attempt.join()"
+        what = "ran a step" if evidence.placed else "joined: its code never called join()"
         line = f"every rank ended with exit code 0, and none {what}"
         return _finding(_R.CODE_ERROR, LIKELY, line, root=f"exit code 0, and no rank {what}")
     if any(map(_shows_its_end, evidence.ranks)):

@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 
 from tracks_dagster.track.errors import InvalidInput
-from tracks_dagster.training import attempt
+from tracks_dagster.training import attempt as tracks
 from tracks_dagster.training.attempt import Attempt
 
 CONTEXT = 32  # bytes that the model sees before the one that it predicts
@@ -23,7 +23,7 @@ CONFIG = {"steps": 300, "lr": 0.003, "global_batch": 64, "micro_batch": 64, "see
 
 def main() -> None:
     """Train the attempt that `tracks` started, or one of your own with `python train.py`."""
-    with attempt.join(config=CONFIG) as a:
+    with tracks.join(config=CONFIG) as a:
         torch.manual_seed(a.config["seed"])
         windows = read_windows(data_of(a))
         model = build().to(a.device)

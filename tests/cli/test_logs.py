@@ -45,6 +45,23 @@ def test_the_newest_attempts_log_is_printed_whole(call: Call, write: Callable[..
 
 
 @pytest.mark.usefixtures("story")
+@pytest.mark.parametrize("end", [b"", b"\n"], ids=["a line that has no end yet", "whole lines"])
+def test_only_the_last_lines_are_printed_where_so_many_are_asked_for(
+    end: bytes, call: Call, write: Callable[..., None]
+) -> None:
+    lines = [f"step {number}" for number in range(30_000)]  # several blocks
+    write(3, 0, "\n".join(lines).encode() + end)
+    for count in (1, 3, 20_000):
+        assert call("logs", RUN_ID, "--tail", str(count)).stdout.splitlines() == lines[-count:]
+    assert call("logs", RUN_ID, "--tail", "40000").stdout.splitlines() == lines
+    assert json.loads(call("logs", RUN_ID, "--tail", "2", "--json").stdout)["ranks"] == {
+        "0": "\n".join(lines[-2:]) + end.decode()
+    }
+    stored = call("logs", f"{RUN_ID}/a02", "--tail", "1").stdout
+    assert stored == "RuntimeError: gpu_oom as the story wants it\n"
+
+
+@pytest.mark.usefixtures("story")
 def test_of_several_ranks_each_line_names_its_own_and_one_can_be_chosen(
     call: Call, write: Callable[..., None]
 ) -> None:

@@ -12,7 +12,12 @@ from typing import TypeVar
 import click
 
 from tracks_dagster.attempts.effects.evidence import read_log_tails
-from tracks_dagster.attempts.effects.local.logs import GrowingLog, find_logs, read_tail
+from tracks_dagster.attempts.effects.local.logs import (
+    GrowingLog,
+    find_logs,
+    read_tail,
+    tail_offset,
+)
 from tracks_dagster.cli import BAD_NEWS
 from tracks_dagster.cli.common import (
     archive_option,
@@ -29,6 +34,7 @@ from tracks_dagster.track.states.run_state import AttemptState, known_attempt
 from tracks_dagster.track.text.redact import redact
 
 POLL_S = 0.5
+TAIL_LINES_MAX = 1_000_000
 STORE_AWAY_S_MAX = 300.0  # so long -f waits for a store that does not answer
 
 T = TypeVar("T")
@@ -37,6 +43,12 @@ T = TypeVar("T")
 @click.command("logs")
 @click.argument("target", metavar="RUN[/aNN]")
 @click.option("--rank", type=click.IntRange(0), help="Only this rank; default: all.")
+@click.option(
+    "--tail",
+    type=click.IntRange(1, TAIL_LINES_MAX),
+    metavar="N",
+    help="Only the last N lines of each.",
+)
 @click.option("-f", "--follow", is_flag=True, help="Follow until the attempt has ended.")
 @archive_option
 @as_json
@@ -45,6 +57,7 @@ def logs_command(
     context: click.Context,
     target: str,
     rank: int | None,
+    tail: int | None,
     follow: bool,
     archive: Path | None,
     as_json: bool,
@@ -65,6 +78,7 @@ def logs_command(
         run_id=run_id,
         attempt_id=attempt_id,
         rank=rank,
+        tail=tail,
         folder=settings.work / attempt_key(run_id, attempt_id) if archive is None else None,
         clean=partial(redact, secrets=settings.secrets),
     )
@@ -88,13 +102,15 @@ def _find(tracks: Tracks, target: str) -> tuple[str, int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptLogs:
-    """The logs of one attempt. rank: the only one asked for, or None; folder: where a gang of this
-    machine keeps its files, None in an archive; clean: hides passwords."""
+    """The logs of one attempt. rank: the only one asked for, or None; tail: how many lines of the end,
+    or None; folder: where a gang of this machine keeps its files, None in an archive; clean: hides
+    passwords."""
 
     tracks: Tracks
     run_id: str
     attempt_id: int
     rank: int | None
+    tail: int | None
     folder: Path | None
     clean: Callable[[str], str]
 
@@ -106,13 +122,13 @@ class AttemptLogs:
     def ends(self) -> dict[int, str]:
         """Return the end of each log, from this machine or else from the store."""
         here = {rank: read_tail(path) for rank, path in self._here().items()}
-        return {rank: self.clean(text) for rank, text in self._chosen(here or self._kept()).items()}
+        return {rank: self._end(text) for rank, text in self._chosen(here or self._kept()).items()}
 
     def show(self) -> bool:
         """Print the logs, one rank after the other; False where there are none."""
         here = self._here()
         for rank, path in self._chosen(here).items():
-            self._print_new(rank, GrowingLog(path), is_alone=len(here) == 1, is_complete=True)
+            self._print_new(rank, self._open(path), is_alone=len(here) == 1, is_complete=True)
         return bool(here) or self._show_kept()
 
     def follow(self) -> bool:
@@ -130,7 +146,7 @@ class AttemptLogs:
                     raise
                 has_ended = False
             for rank, path in self._here().items():  # what was printed before that end counts
-                log = logs.setdefault(rank, GrowingLog(path))
+                log = logs.get(rank) or logs.setdefault(rank, self._open(path))
                 if self.rank in (None, rank):
                     self._print_new(rank, log, is_alone=len(logs) == 1, is_complete=has_ended)
             if has_ended:
@@ -140,12 +156,20 @@ class AttemptLogs:
     def _show_kept(self) -> bool:
         kept = self._kept()
         for rank, text in self._chosen(kept).items():
-            _print(rank, self.clean(text), is_alone=len(kept) == 1 or self.rank is not None)
+            _print(rank, self._end(text), is_alone=len(kept) == 1 or self.rank is not None)
         return bool(kept)
 
     def _print_new(self, rank: int, log: GrowingLog, *, is_alone: bool, is_complete: bool) -> None:
         for text in log.read(is_complete=is_complete):
             _print(rank, self.clean(text), is_alone=is_alone or self.rank is not None)
+
+    def _open(self, path: Path) -> GrowingLog:
+        return GrowingLog(path, begin=0 if self.tail is None else tail_offset(path, self.tail))
+
+    def _end(self, text: str) -> str:
+        """Return the end of a text that was asked for, without passwords."""
+        lines = self.clean(text).splitlines(keepends=True)
+        return "".join(lines if self.tail is None else lines[-self.tail :])
 
     def _here(self) -> dict[int, Path]:
         return {} if self.folder is None else find_logs(self.folder)
@@ -169,5 +193,4 @@ class AttemptLogs:
 def _print(rank: int, text: str, *, is_alone: bool) -> None:
     """Print lines of a rank's log, each after its rank where there are several."""
     before = "" if is_alone else f"rank {rank}: "
-    for line in text.splitlines():
-        click.echo(f"{before}{line}")
+    click.echo("".join(f"{before}{line}\n" for line in text.splitlines()), nl=False)

@@ -123,6 +123,25 @@ def read_tail(path: Path) -> str:
         return ""
 
 
+def tail_offset(path: Path, lines: int) -> int:
+    """Return the byte at which the last `lines` lines of a log begin; reads no more than these."""
+    missing = lines
+    with path.open("rb") as file:
+        end = file.seek(0, os.SEEK_END) - 1  # what ends the last line begins none
+        while end > 0:
+            begin = max(0, end - BLOCK_BYTES)
+            file.seek(begin)
+            block = file.read(end - begin)
+            found = block.count(b"\n")
+            if found >= missing:
+                at = len(block)
+                for _ in range(missing):
+                    at = block.rindex(b"\n", 0, at)
+                return begin + at + 1
+            missing, end = missing - found, begin
+    return 0
+
+
 def ship_journals(store: ObjectStore, folder: Path, *, prefix: str) -> None:
     """Upload the whole lines of every journal below a gang's `folder`, beyond their shipped segments.
 

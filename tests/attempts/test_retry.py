@@ -397,8 +397,13 @@ def test_a_finished_run_cannot_be_retried(told: Callable[..., Tracks]) -> None:
     waived = EvalWaived(suite="heldout-loss", by="ann", why="not needed")
     tracks.note_run("r-1", tracks.draft(Kind.EVAL_WAIVED, waived))
     assert settled(tracks).what == "finished"
-    with pytest.raises(InvalidInput, match="is finished"):
+    with pytest.raises(InvalidInput, match="is finished") as refused:
+        by_ann(tracks, steps=80, name="a b")
+    again = "`tracks run --from r-1@20 --set steps=80 --set 'name=a b'`"
+    assert again in str(refused.value)
+    with pytest.raises(InvalidInput, match="is finished") as refused:
         by_ann(tracks)
+    assert "`tracks run --from r-1@20`" in str(refused.value)
 
 
 def test_a_run_that_has_all_its_steps_is_only_retried_for_more(told: Callable[..., Tracks]) -> None:

@@ -6,6 +6,8 @@ attempt before. Which checkpoints are kept belongs to the run and cannot be chan
 
 from __future__ import annotations
 
+import json
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -210,12 +212,12 @@ def _retriable(state: RunState, changes: Mapping[str, Json]) -> AttemptState:
     if state.finished is not None:
         raise InvalidInput(
             f"Training run {state.run_id} is finished ({state.finished.stop_cause}) and cannot be "
-            "retried; declare a new one with `tracks run`."
+            f"retried; {_continuing(state, changes)}"
         )
     if stop_of(state) is not None:
         raise InvalidInput(
-            f"Training run {state.run_id} was stopped and is about to be finished; declare a new one "
-            "with `tracks run`."
+            f"Training run {state.run_id} was stopped and is about to be finished; "
+            f"{_continuing(state, changes)}"
         )
     last = state.last_attempt
     if last is None or last.is_open:
@@ -232,6 +234,21 @@ def _retriable(state: RunState, changes: Mapping[str, Json]) -> AttemptState:
             f"`tracks waive {state.run_id} SUITE` lets an eval go."
         )
     return last
+
+
+def _continuing(state: RunState, changes: Mapping[str, Json]) -> str:
+    """Return the command that trains on in a new run, with the changes that were asked for."""
+    newest = state.resumes_from
+    if newest is None:
+        return "declare a new one with `tracks run`: it has no checkpoint to train on from."
+    config = state.declared.config if (last := state.last_attempt) is None else last.opened.config
+    steps = key_of(config, state.declared.roles, STEPS) or STEPS
+    given = {k: v if isinstance(v, str) else json.dumps(v) for k, v in changes.items()}
+    if steps not in changes and newest.step == config.get(steps):
+        given[steps] = "N"
+    pairs = " ".join(f"--set {shlex.quote(f'{key}={text}')}" for key, text in given.items())
+    command = f"tracks run --from {newest.run_id}@{newest.step} {pairs}".rstrip()
+    return f"a new run trains on from its newest checkpoint: `{command}`."
 
 
 def _check_cap(state: RunState, world: World, max_cost: float | None, *, by: str) -> None:

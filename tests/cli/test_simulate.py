@@ -75,6 +75,19 @@ def test_a_trace_as_json_has_every_policy_with_its_buckets_and_its_share(
         assert [run["name"] for run in row["runs"]] == list(TRACE)
 
 
+def test_the_chance_to_finish_with_checkpoints_and_without_is_in_text_and_json(
+    trace: str, call: Call
+) -> None:
+    told = call("simulate", "--trace", trace).stdout
+    assert "p(finish): the share of runs that end within 2 times their work" in told
+    assert "with checkpoints" in told
+    chances = json.loads(call("simulate", "--trace", trace, "--json").stdout)["p_finish"]
+    assert [chance["work_s"] for chance in chances] == [3600.0]  # six hours have no room in these
+    for chance in chances:
+        assert 0 <= chance["without_checkpoints"] <= chance["with_checkpoints"] <= 1
+        assert chance["starts"] == 40
+
+
 def test_a_gang_of_one_of_two_instances_runs_on(trace: str, call: Call) -> None:
     told = json.loads(call("simulate", "--trace", trace, "--nodes", "1", "--json").stdout)
     assert told["rows"][0]["runs"][1]["ends"] == {}
@@ -102,6 +115,7 @@ def test_the_ledgers_history_is_replayed_and_nothing_is_written(
     assert "assumed: An attempt ends for the reason" in told.stdout
     found = json.loads(call("simulate", "--last", LONG_AGO, "--json").stdout)
     assert found["runs"] == 1
+    assert "p_finish" in found
     assert found["rows"][0]["ends"] == {"preempted": 1, "gpu_oom": 1, "completed": 1}
     assert found["rows"][1]["saved_against_as_it_was"]["attempts"] == 0
     assert files_of(home) == before

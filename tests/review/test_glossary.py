@@ -30,6 +30,7 @@ _DESIGN = """
 DESIGN = (
     *_DESIGN.split(),
     *("training run", "termination reason", "retry budget", "lost steps", "blast radius"),
+    *("locality", "scheduler", "search", "artifact"),
 )
 # What stands over a column and is a word of every day.
 _EVERYDAY = """
@@ -38,7 +39,7 @@ _EVERYDAY = """
     improving in is it keys kind largest last late local log lose made may memory money most newest
     now of on opened over packages per 100 range remark resources rows run runs s saved saves shown
     size smallest so speed up started takes that the then to until value wait was what which why
-    worked wrong
+    work worked wrong
 """
 # What makes the sentences of messages and alerts; beside these, every function that makes an `Alert`.
 SENTENCES = (

@@ -15,6 +15,7 @@ from tracks_dagster.simulation import play as simulation
 from tracks_dagster.simulation import tracks as simulation_run
 from tracks_dagster.simulation.compare import (
     NEVER,
+    Choice,
     advised,
     always,
     best_ettr,
@@ -22,6 +23,7 @@ from tracks_dagster.simulation.compare import (
     fixed_retries,
     ours,
 )
+from tracks_dagster.simulation.finishing import STARTS, finish_chances
 from tracks_dagster.simulation.histories import CONFIG, llama3, spot
 from tracks_dagster.simulation.outcome import Outcome, play
 from tracks_dagster.simulation.play import Decider, Pacer, Scenario, simulate
@@ -41,6 +43,7 @@ R = TerminationReason
 OURS = ours(DEFAULT_POLICY)
 COSTS = Costs(step_s=1.0, blocking_s=2.0, restart_s=60.0)
 EVERY_100_S = always(CheckpointCadence(every_s=100.0))
+EVERY_100 = Choice(policy="ours", cadence="100 s", decider=OURS, pacer=EVERY_100_S)
 
 INTERVALS = st.lists(st.tuples(st.integers(0, 2), st.integers(1, 20_000).map(float)), min_size=1)
 COSTS_DRAWN = st.builds(
@@ -379,3 +382,26 @@ def test_ours_keeps_most_of_llama_3s_days_whatever_their_order(seed: int) -> Non
     outcome = simulate(llama3(costs, seed=seed, person_after_s=900.0), OURS, advised(30.0))
     assert outcome.ettr > 0.89
     assert buckets(outcome) == pytest.approx(outcome.wall_s)
+
+
+# --- the chance to finish ---------------------------------------------------------------------------
+
+
+def test_a_run_longer_than_any_calm_finishes_only_with_checkpoints() -> None:
+    # An hour up, a minute down, for twelve days: an hour and its restart never fit in one go.
+    world = spot("t", [(1, 3600.0), (0, 60.0)] * 288, COSTS)
+    chances = finish_chances([world], EVERY_100)
+    assert [chance.work_s / 3600 for chance in chances] == [1, 6, 24]  # not 7 d, which has 14
+    assert [chance.with_checkpoints for chance in chances] == [1.0, 1.0, 1.0]
+    assert [chance.without for chance in chances] == [0.0, 0.0, 0.0]
+
+
+def test_a_run_that_nothing_interrupts_finishes_with_and_without() -> None:
+    calm = spot("t", [(1, 3 * 86_400.0)], COSTS)
+    chances = finish_chances([calm], EVERY_100)
+    assert [(each.with_checkpoints, each.without) for each in chances] == [(1.0, 1.0)] * 3
+    assert {each.starts for each in chances} == {STARTS}
+
+
+def test_a_history_that_is_shorter_than_any_run_has_no_chance_to_tell() -> None:
+    assert finish_chances([spot("t", [(1, 600.0)], COSTS)], EVERY_100) == []

@@ -161,24 +161,34 @@ def best_kept_s(scenario: Scenario) -> float:
     less than a step; the last, which nothing ends before the horizon, needs no save. Worlds whose
     ends come at times only: a defect has no best. Nobody waits for a decision or a person.
     """
-    world, costs, job = scenario.world(), scenario.costs, scenario.job
+    costs = scenario.costs
+    kept_s = 0.0
+    for from_s, until_s in spans(scenario):
+        save_s = costs.blocking_s if until_s < scenario.horizon_s else 0.0
+        kept_s += max(0, math.floor((until_s - from_s - save_s) / costs.step_s)) * costs.step_s
+    return kept_s
+
+
+def spans(scenario: Scenario) -> Iterator[tuple[float, float]]:
+    """Yield from when to when each launch can work, its restart done, up to the horizon.
+
+    For who starts again at once: nobody waits for a decision or a person.
+    """
+    world, job = scenario.world(), scenario.job
     compute = SimulatedRun(job).state.declared.compute
-    now_s = kept_s = 0.0
+    now_s = scenario.begins_s
     for number in range(1, LAUNCHES_MAX):
         launch = world.launch(number, now_s, compute)
         if launch is None or launch.at_s >= scenario.horizon_s:
-            return kept_s
+            return
         ends = world.ends(
             Start(launch=launch, resumed_step=0, config=job.config, roles=job.roles, met={})
         )
         end_s = min((e.at_s for e in ends if e.at_s is not None), default=math.inf)
-        is_cut = end_s <= scenario.horizon_s
-        until_s = min(end_s, scenario.horizon_s)
-        up_s = until_s - launch.at_s - launch.restart_s - (costs.blocking_s if is_cut else 0.0)
-        kept_s += max(0, math.floor(up_s / costs.step_s)) * costs.step_s
-        now_s = until_s
-        if not is_cut:
-            return kept_s
+        yield launch.at_s + launch.restart_s, min(end_s, scenario.horizon_s)
+        if end_s > scenario.horizon_s:
+            return
+        now_s = end_s
     raise AssertionError(f"{scenario.name}: {LAUNCHES_MAX} launches and no end.")
 
 

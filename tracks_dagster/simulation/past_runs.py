@@ -10,12 +10,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from statistics import median
 
+from tracks_dagster.checkpoints.cadence import INTERRUPTING_FAMILIES
 from tracks_dagster.simulation.outcome import FIRST_START, Outcome
 from tracks_dagster.simulation.play import Scenario
 from tracks_dagster.simulation.tracks import Job
-from tracks_dagster.simulation.world import Costs, End, Launch, Start
+from tracks_dagster.simulation.world import (
+    Costs,
+    End,
+    InterruptedWorld,
+    Interruption,
+    Launch,
+    Start,
+)
 from tracks_dagster.track.bodies import AUTOMATIC, CheckpointCadence, ComputeRequest
 from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.records import Json
@@ -106,6 +115,34 @@ class PastRun:
             world=lambda: _Replay(self),
             horizon_s=math.inf,
         )
+
+
+def as_one_history(runs: Sequence[PastRun]) -> Scenario | None:
+    """Return the capacity that all these attempts had, one after the other, for runs that never were.
+
+    What the pool or its machines ended is an interruption; other ends are of the runs themselves. A
+    step, a save and a start take the median of the runs'. None where nothing was held.
+    """
+    attempts = [attempt for run in runs for attempt in run.attempts if attempt.held_s > 0]
+    if not attempts:
+        return None
+    now_s, interruptions = 0.0, []
+    for past in attempts:
+        now_s += past.held_s
+        if past.reason.family in INTERRUPTING_FAMILIES:
+            interruptions.append(Interruption(at_s=now_s, reason=past.reason, message=past.message))
+    costs = Costs(
+        step_s=median(run.costs.step_s for run in runs),
+        blocking_s=median(run.blocking_s for run in runs),
+        restart_s=median(attempt.start_s for attempt in attempts),
+    )
+    return replace(
+        runs[0].scenario,
+        name="all attempts",
+        costs=costs,
+        world=lambda: InterruptedWorld(interruptions=interruptions, costs=costs),
+        horizon_s=now_s,
+    )
 
 
 class _Replay:

@@ -41,18 +41,20 @@ DECISIONS_MAX = 10_000  # on one end: a record or a moment each
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """What happens to a run. world: called for each simulation; horizon_s: when its time is over;
-    infinite: when the run is."""
+    """What happens to a run. world: called for each simulation; begins_s, horizon_s: when the run
+    begins and when its time is over; infinite: when the run is."""
 
     name: str
     job: Job
     costs: Costs
     world: Callable[[], World]
     horizon_s: float
+    begins_s: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.horizon_s <= 0:
-            raise ValueError(f"{self.name} lasts {self.horizon_s:g} s; it must be more than 0.")
+        lasts_s = self.horizon_s - self.begins_s
+        if lasts_s <= 0:
+            raise ValueError(f"{self.name} lasts {lasts_s:g} s; it must be more than 0.")
 
 
 def simulate(scenario: Scenario, decider: Decider, pacer: Pacer) -> Outcome:
@@ -72,11 +74,11 @@ class _Simulation:
         self._totals = Totals()
         self._met: Counter[str] = Counter()
         self._exposures: list[Exposure] = []
-        self._now_s = 0.0
+        self._now_s = scenario.begins_s
 
     def outcome(self) -> Outcome:
         """Play attempt after attempt."""
-        self._run.open_again(cause="first", why="The run begins.", time_s=0.0)
+        self._run.open_again(cause="first", why="The run begins.", time_s=self._now_s)
         for _ in range(ATTEMPTS_MAX):
             played = self._play()
             if played is None or played.end is None or played.end.reason in DONE:
@@ -197,5 +199,5 @@ class _Simulation:
             totals=self._totals,
             steps=kept_and_lost(self._run.state, last_steps),
             step_s=scenario.costs.step_s,
-            wall_s=self._now_s,
+            wall_s=self._now_s - scenario.begins_s,
         )

@@ -29,6 +29,12 @@ from tracks_dagster.simulation.compare import (
 from tracks_dagster.simulation.effects.own_queue import LEDGER
 from tracks_dagster.simulation.effects.schedule_page import check_picture
 from tracks_dagster.simulation.effects.simulate import ASSUMPTIONS, Replayed, replay
+from tracks_dagster.simulation.finishing import (
+    WITHIN,
+    FinishChance,
+    finish_chances,
+    finish_json,
+)
 from tracks_dagster.simulation.histories import (
     LLAMA3_MEAN_TIME_S,
     LLAMA3_PERSON_AFTER_S,
@@ -42,7 +48,7 @@ from tracks_dagster.simulation.play import Scenario
 from tracks_dagster.simulation.world import Costs
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.records import Json, format_time
-from tracks_dagster.track.text.units import DURATION_WORDS, duration_s, or_none
+from tracks_dagster.track.text.units import DURATION_WORDS, duration, duration_s, or_none
 from tracks_dagster.wiring import utc_now
 
 NODES_MAX, DEVICES_PER_NODE_MAX = 10_000, 64
@@ -237,12 +243,10 @@ def _play_made_up(given: Options, policy: RetryPolicy, *, as_json: bool) -> None
     else:
         world |= {"grace_s": _seconds("--grace", given.grace, 0.0), "nodes": given.nodes}
         scenarios = _spots(given.trace, costs, world)
-    rows = compare(
-        scenarios,
-        list(choices(policy, blocking_s=costs.blocking_s, every_s=given.every_s)),
-        has_best=True,
-    )
-    _print_made_up(rows, policy, world, is_llama3=is_llama3, as_json=as_json)
+    chosen = list(choices(policy, blocking_s=costs.blocking_s, every_s=given.every_s))
+    rows = compare(scenarios, chosen, has_best=True)
+    finishing = finish_chances(scenarios, chosen[0])
+    _print_made_up(rows, finishing, policy, world, is_llama3=is_llama3, as_json=as_json)
 
 
 def _spots(path: Path, costs: Costs, given: dict[str, Json]) -> list[Scenario]:
@@ -297,6 +301,7 @@ def _print_replay(found: Replayed, policy: RetryPolicy, *, since: str, as_json: 
                 "policy_version": policy.version,
                 "rows": rows,
                 "dead_retries": {"attempts": found.dead_count, "device_hours": found.dead},
+                "p_finish": finish_json(found.finishing),
                 "assumptions": list(ASSUMPTIONS),
             }
         )
@@ -306,6 +311,7 @@ def _print_replay(found: Replayed, policy: RetryPolicy, *, since: str, as_json: 
     click.echo()
     for line in (*_meanings(found.rows), *_savings(found)):
         click.echo(line)
+    _print_finishing(found.finishing)
     for line in ASSUMPTIONS:
         click.echo(f"assumed: {line}")
 
@@ -329,6 +335,7 @@ def _less(hours: float) -> str:
 
 def _print_made_up(
     rows: Sequence[Row],
+    finishing: Sequence[FinishChance],
     policy: RetryPolicy,
     given: dict[str, Json],
     *,
@@ -346,7 +353,8 @@ def _print_made_up(
         source = "llama3" if is_llama3 else "traces"
         head = {"source": source, "policy_version": policy.version, "parameters": given}
         best = {"closed_form_best_ettr": closed} if closed is not None else {}
-        print_json({**head, **best, "rows": [row_json(row) for row in rows]})
+        rest = {"rows": [row_json(row) for row in rows], "p_finish": finish_json(finishing)}
+        print_json({**head, **best, **rest})
         return
     click.echo(", ".join(f"{name} {value}" for name, value in given.items() if value is not None))
     _print_table(rows)
@@ -355,6 +363,7 @@ def _print_made_up(
         click.echo(line)
     if closed is not None:
         click.echo(f"closed form, saving every √(2·δ·M), nobody ever waits: ETTR {closed:.4f}")
+    _print_finishing(finishing)
 
 
 def _meanings(rows: Sequence[Row]) -> Iterator[str]:
@@ -369,6 +378,25 @@ def _meanings(rows: Sequence[Row]) -> Iterator[str]:
     counted = Counter(refused).most_common()
     named = ", ".join(f"{words} limit, {count}×" for words, count in counted)
     yield f"ours refused {len(refused)} times: {named}"
+
+
+def _print_finishing(chances: Sequence[FinishChance]) -> None:
+    """Print the chance to finish in time, by how long a run works; nothing where nothing is known."""
+    if not chances:
+        return
+    click.echo(f"\np(finish): the share of runs that end within {WITHIN:g} times their work")
+    columns = ("with checkpoints", "without", "starts")
+    cells = (
+        (
+            duration(each.work_s),
+            f"{each.with_checkpoints:.2f}",
+            f"{each.without:.2f}",
+            str(each.starts),
+        )
+        for each in chances
+    )
+    print_table(("work", *columns), cells, right=columns)
+    click.echo("with: ours, saving every √(2·δ·M); without: at once from step 0, again and again")
 
 
 def _print_table(rows: Sequence[Row]) -> None:

@@ -22,12 +22,20 @@ from tracks_dagster.simulation.compare import (
     Row,
     advised,
     always,
+    choices,
     fixed_retries,
     ours,
     retries_name,
 )
+from tracks_dagster.simulation.finishing import FinishChance, finish_chances
 from tracks_dagster.simulation.outcome import DONE, sum_outcomes
-from tracks_dagster.simulation.past_runs import PastAttempt, PastRun, as_it_was, dead_retries
+from tracks_dagster.simulation.past_runs import (
+    PastAttempt,
+    PastRun,
+    as_it_was,
+    as_one_history,
+    dead_retries,
+)
 from tracks_dagster.simulation.play import Pacer, simulate
 from tracks_dagster.track.bodies import CheckpointCadence
 from tracks_dagster.track.errors import InvalidInput
@@ -81,7 +89,8 @@ class Replayed:
     """The comparison. rows: the history as it was comes first.
 
     dead: device-hours by reason of attempts that met the failure of the attempt before them once
-    more and kept nothing; dead_count: how many these were.
+    more and kept nothing; dead_count: how many these were. finishing: what a run with our retries and
+    advised saves would have made of the capacity that all these attempts had.
     """
 
     rows: tuple[Row, ...]
@@ -89,6 +98,7 @@ class Replayed:
     dead: dict[str, float]
     dead_count: int
     run_count: int
+    finishing: tuple[FinishChance, ...]
 
 
 def replay(
@@ -115,7 +125,15 @@ def replay(
         dead=dict(hours),
         dead_count=len(dead),
         run_count=len(runs),
+        finishing=tuple(_finishing(runs, policy)),
     )
+
+
+def _finishing(runs: Sequence[PastRun], policy: RetryPolicy) -> list[FinishChance]:
+    history = as_one_history(runs)
+    if history is None:
+        return []
+    return finish_chances([history], next(choices(policy, blocking_s=history.costs.blocking_s)))
 
 
 def _rows(runs: Sequence[PastRun], policy: RetryPolicy, every_s: Sequence[float]) -> list[Row]:

@@ -123,6 +123,7 @@ FIELD: Mapping[str, str] = {
     "certificate": "a record that a code passed its own tests, or `tracks conform`",
     "drill": "a fault that is caused on purpose",
     # how it trains
+    "artifact": "what a run leaves: checkpoints, logs, packages, files of evals",
     "model": "the weights, and how an output is made with them",
     "batch": "samples that are used together",
     "context": "how many tokens of text a sample has at most",
@@ -223,6 +224,8 @@ FIELD: Mapping[str, str] = {
     "registry": "the server that a cluster fetches images from",
     "pool": "nodes whose devices are given out together",
     "placement": "which devices, on which nodes",
+    "locality": "how near a gang's devices are to each other: by links, in a node, in a zone",
+    "scheduler": "the part that decides which waiting work gets which devices, and when",
     "lease": "the record that gives devices to an attempt",
     "workload class": "how a run is treated in the queue, and its objectives",
     "class": "a workload class",
@@ -236,6 +239,7 @@ FIELD: Mapping[str, str] = {
     "recovery": "from an attempt's end to the first step of the next",
     "strike": "an end that counts against a node",
     "sweep": "runs that search for settings, and the class that they are of",
+    "search": "trying configs to find the best one: a sweep; of `tracks search`, finding words",
     "trial": "one run of a sweep; of `tracks conform`, one run that is interrupted and resumed",
     # what is watched and counted
     "light": "the answer to one of three questions: healthy? improving? resources well used?",

@@ -28,6 +28,7 @@ from pydantic import Field
 from tracks_dagster.attempts.effects.branches import find_origin
 from tracks_dagster.attempts.effects.local.checkout import read_code_version
 from tracks_dagster.attempts.effects.local.project_code import read_project_code
+from tracks_dagster.attempts.effects.redeclared import check_as_declared
 from tracks_dagster.attempts.effects.runs import (
     RunRequest,
     declare,
@@ -244,6 +245,8 @@ def training_runs_of(projects: Iterable[Registered]) -> AssetsDefinition:
                 policy.contracts, request.stage, request.team, partial(load_notify, settings)
             )
             check = gang_check(settings)
+            if (existing := app.tracks.find_run(names.check_run_id(request.run_id))) is not None:
+                check_as_declared(existing, request, set(filled))
             declared = declare(
                 app.tracks,
                 request,

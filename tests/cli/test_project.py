@@ -277,3 +277,61 @@ def test_a_full_run_is_refused_by_the_policy_with_the_commands_to_call(
     skipped = state().declared.skipped
     assert skipped is not None
     assert (skipped.gates, skipped.why) == (("tests", "smoke"), "A demo.")
+
+
+@pytest.mark.parametrize(
+    ("options", "given", "there"),
+    [
+        (("--set", "lr=0.5"), "lr = 0.5", "lr = 0.1"),
+        (("--steps", "9"), "max_iters = 9", "max_iters = 40"),
+        (("--ranks", "4"), "ranks = 4", "ranks = 2"),
+        (("--checkpoint-every", "7"), "checkpoint_every_steps = 7", "checkpoint_every_steps = 5"),
+        (("--keep-last", "9"), "keep_last = 9", "keep_last = 2"),
+        (("--best-metric", "acc"), "metric = acc", "metric = loss"),
+        (("--stage", "full"), "stage = full", "stage = smoke"),
+        (("--team", "b"), "team = b", "team = unknown"),
+        (("--experiment", "wide"), "experiment = wide", "experiment = none"),
+        (("--drill", "sigkill@3"), "drills", "drills = none"),
+    ],
+)
+@pytest.mark.usefixtures("project")
+def test_a_run_that_exists_is_not_declared_otherwise_in_silence(
+    options: tuple[str, ...], given: str, there: str, call: Call
+) -> None:
+    call("run", "--run-id", "r-1")
+    before = state()
+    answer = call("run", "--run-id", "r-1", *options)
+    assert answer.exit_code == 2
+    assert given in answer.stderr
+    assert there in answer.stderr
+    assert "--from r-1@STEP" in answer.stderr
+    assert state() == before
+
+
+@pytest.mark.usefixtures("project")
+def test_a_run_that_exists_continues_by_the_line_that_declared_it(call: Call) -> None:
+    line = (
+        "run",
+        "--run-id",
+        "r-1",
+        "--set",
+        "lr=0.5",
+        "--steps",
+        "9",
+        "--ranks",
+        "1",
+        "--team",
+        "b",
+    )
+    call(*line)
+    assert call(*line).exit_code != 2
+    assert len(state().attempts) == 1
+
+
+def test_code_that_changed_since_a_run_was_declared_is_not_taken_in_silence(
+    project: Path, call: Call
+) -> None:
+    call("run", "--run-id", "r-1")
+    assert "--code" not in call("run", "--run-id", "r-1").stderr
+    (project / "model.py").write_text("a = 2\n")
+    assert "tracks retry r-1 --code" in call("run", "--run-id", "r-1").stderr

@@ -21,6 +21,7 @@ from tracks_dagster.attempts.effects.local.project_code import (
     read_project_code,
     read_script_code,
 )
+from tracks_dagster.attempts.effects.redeclared import check_as_declared, has_other_code
 from tracks_dagster.attempts.effects.runs import (
     RunRequest,
     ask_expectation,
@@ -84,6 +85,11 @@ WAIT_S = 600.0
 EVERY_STEPS = 10  # where a person names neither steps nor seconds
 OFF = "off"
 RULE = tuple(field.name for field in fields(RetentionRule))
+_FIELDS = {
+    "snapshot": "snapshot_id",
+    "data": "snapshot_id",
+    "branch_at": "branched_from",
+}  # by option
 EXAMPLE = '--intent "Does a wider model learn faster?"'
 _TITLES = ("attempt", "ended as", "from", "to", "kept", "lost", "device s", "continuity")
 _NUMBERS = frozenset({"from", "to", "kept", "lost", "device s"})
@@ -453,6 +459,12 @@ def _followed(
             ensure_snapshots(app, home, datasets_of(request.project))
         if data is not None and request.snapshot_id is not None:
             ensure_snapshot_of(app, home, _dataset(request), data, request.snapshot_id)
+    elif has_other_code(before, request):
+        click.echo(
+            f"{request.run_id} runs the code that it was declared with, and {request.folder} has other "
+            f'code now: `tracks retry {request.run_id} --code --why "…"` takes that.',
+            err=True,
+        )
     # Of a run that exists, only what a killed command left undone.
     with continue_hint(request.run_id):
         policy = _policy(given, is_new=before is None)
@@ -535,7 +547,8 @@ def _checked(
     if data is not None and request.snapshot_id is not None:
         raise InvalidInput("--data and --snapshot both name the data; give one of them.")
     request = request if origin is None else origin.inherited_by(request, given=chosen)
-    is_new = "run_id" not in chosen or _find_run(given, request.run_id) is None
+    existing = _find_run(given, request.run_id) if "run_id" in chosen else None
+    is_new = existing is None
     policy = _policy(given, is_new=is_new)
     request = replace(request, checkpoints_may_be_off=policy.checkpoints_may_be_off)
     asked_cost = request.max_cost
@@ -553,7 +566,11 @@ def _checked(
     gang_check(given)(first_gang(request, given.store_url, policy.scheduling))
     check_home(given.home)
     if data is not None:
-        return replace(request, snapshot_id=check_source(_dataset(request), data))
+        request = replace(request, snapshot_id=check_source(_dataset(request), data))
+    if existing is not None:
+        check_as_declared(existing, request, {_FIELDS.get(name, name) for name in chosen})
+    if data is not None:
+        return request
     home_is_empty = not given.home.exists() and "://" not in given.store_url
     if request.snapshot_id is not None and home_is_empty:
         raise InvalidInput(

@@ -21,8 +21,8 @@ from dagster import (
 from pydantic import Field
 
 from tracks_dagster.clean_errors import without_secrets
-from tracks_dagster.data.effects.own_checks import OwnChecks, read_checks, stored_checks
-from tracks_dagster.data.effects.snapshots import Added, add_files
+from tracks_dagster.data.effects.own_checks import read_checks
+from tracks_dagster.data.effects.snapshots import Added, add_files, checks_in_force
 from tracks_dagster.review.effects.metadata import files_metadata
 from tracks_dagster.track import names
 from tracks_dagster.track.errors import DataRejected, InvalidInput
@@ -111,11 +111,11 @@ def _freeze(app: App, dataset: str, config: DatasetConfig, dagster_run_id: str) 
         raise InvalidInput(
             f"There is no dataset {dataset!r} yet; give its `source` in the launchpad."
         )
-    checks: OwnChecks | None = None
-    if config.checks is not None:
-        checks = read_checks(Path(config.checks))
-    elif before is not None:
-        checks = stored_checks(app.store, before.body)
+    checks = (
+        checks_in_force(app.tracks, dataset)
+        if config.checks is None
+        else read_checks(Path(config.checks))
+    )
     was_in_place = before is not None and before.body.in_place is not None
     return add_files(
         app.tracks,

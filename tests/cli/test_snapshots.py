@@ -125,6 +125,28 @@ def test_files_of_ones_own_are_added_listed_and_found_by_sql(
     assert "There is no file or folder" in told.stderr
 
 
+def test_the_checks_of_one_snapshot_are_those_of_the_next(
+    story: Story, call: Call, tmp_path: Path
+) -> None:
+    good, bad = tmp_path / "good", tmp_path / "bad"
+    for folder, text in ((good, "abc"), (bad, "")):
+        folder.mkdir()
+        (folder / "train.txt").write_text(text)
+        (folder / "second.txt").write_text("abc")
+    checks = tmp_path / "checks.py"
+    checks.write_text("def check_size(folder):\n    assert (folder / 'train.txt').stat().st_size\n")
+    assert call("snapshots", "add", "mine", str(good), "--checks", str(checks)).exit_code == 0
+    refused = call("snapshots", "add", "mine", str(bad))
+    assert (refused.exit_code, "check_size" in refused.stderr) == (2, True)
+    assert "--no-checks" in refused.stderr
+    assert call("snapshots", "add", "mine", str(bad), "--no-checks").exit_code == 0
+    # A snapshot that somebody let in unchecked does not switch the checks off.
+    (bad / "second.txt").write_text("d")
+    assert call("snapshots", "add", "mine", str(bad)).exit_code == 2
+    both = call("snapshots", "add", "mine", str(good), "--no-checks", "--checks", str(checks))
+    assert "contradict" in both.stderr
+
+
 def test_the_bar_of_a_terminal_is_drawn_and_not_spelled_out(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,7 +22,7 @@ from tracks_dagster.cli.common import (
 from tracks_dagster.cli.terminal import console
 from tracks_dagster.data.effects.datasets.catalog import ShippedDatasets
 from tracks_dagster.data.effects.own_checks import read_checks
-from tracks_dagster.data.effects.snapshots import add_files
+from tracks_dagster.data.effects.snapshots import add_files, checks_in_force
 from tracks_dagster.holds.effects.quarantines import (
     consumers,
     find_any_snapshot,
@@ -35,6 +35,7 @@ from tracks_dagster.reading import open_ledger_to_read
 from tracks_dagster.retry.stages import KITCHEN_SINK
 from tracks_dagster.settings import Settings
 from tracks_dagster.track.body_json import to_json
+from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.records import Json
 from tracks_dagster.track.text.nearest import did_you_mean
 from tracks_dagster.track.text.safe_text import check_words
@@ -65,17 +66,37 @@ def snapshots_command() -> None:
     "checks_file",
     metavar="FILE.py",
     type=click.Path(path_type=Path),
-    help="Functions check_NAME(folder), or SCHEMAS = {pattern: pandera schema}.",
+    help="Functions check_NAME(folder), or SCHEMAS = {pattern: pandera schema}; default: those of the "
+    "newest snapshot that was added with any.",
 )
+@click.option("--no-checks", "is_unchecked", is_flag=True, help="Add it without any check.")
 @as_json
-def add(dataset: str, place: str, in_place: bool, checks_file: Path | None, as_json: bool) -> None:
+def add(
+    dataset: str,
+    place: str,
+    in_place: bool,
+    checks_file: Path | None,
+    is_unchecked: bool,
+    as_json: bool,
+) -> None:
     """Freeze the files of any format at PATH as a snapshot of the dataset NAME.
 
-    The same files give the same snapshot; files that are stored already cost no bytes again.
+    The same files give the same snapshot; files that are stored already cost no bytes again. What
+    checks one snapshot passed, the next has to pass too.
     """
+    if checks_file is not None and is_unchecked:
+        raise InvalidInput("--checks and --no-checks contradict each other; give one of them.")
     checks = None if checks_file is None else read_checks(checks_file)
     settings = Settings.from_environment()
     tracks = open_tracks(settings)
+    if checks is None and not is_unchecked:
+        checks = checks_in_force(tracks, dataset)
+        if checks is not None:
+            click.echo(
+                f"The checks that a snapshot of {dataset} was added with are repeated; --checks "
+                "FILE.py gives others, --no-checks none.",
+                err=True,
+            )
     with _bytes_bar() as (on_listed, progress):
         added = add_files(
             tracks,

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tracks_dagster.data.effects.freezing import Frozen, Progress, freeze, list_files
-from tracks_dagster.data.effects.own_checks import OwnChecks, run_checks
+from tracks_dagster.data.effects.own_checks import OwnChecks, run_checks, stored_checks
 from tracks_dagster.data.ports import Datasets
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.stores.hashes import Hashes
@@ -108,6 +108,16 @@ def add_files(
         passed=passed,
         written_bytes=frozen.written_bytes,
     )
+
+
+def checks_in_force(tracks: Tracks, dataset: str) -> OwnChecks | None:
+    """Return the checks of the newest snapshot that was added with any, which the next one passes too.
+
+    Raises DataRejected when they are lost.
+    """
+    state = tracks.find_dataset(dataset)
+    checked = [s.body for s in (state.snapshots if state else ()) if s.body.checks_sha256]
+    return stored_checks(tracks.store, checked[-1]) if checked else None
 
 
 def _check_one_file(place: str, in_place: bool, checks: OwnChecks | None) -> None:

@@ -28,7 +28,13 @@ from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.records import Record
 from tracks_dagster.track.states.run_state import AttemptState
 
-LEDGER = cast(Ledger, None)  # of a world in which nothing asks it
+
+class _Empty:
+    def query(self, *_: object) -> list[dict[str, object]]:
+        return []
+
+
+LEDGER = cast(Ledger, _Empty())  # of a world in which nothing else was recorded
 
 
 def world_of(tracks: Tracks, ledger: Ledger = LEDGER, **fields: Any) -> World:

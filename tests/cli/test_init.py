@@ -50,7 +50,12 @@ def test_an_empty_folder_becomes_a_project_that_can_be_run(
     assert ([each.entry for each in project.evals], project.promotion) == (
         [("train.py",)],
         PromotionRule(
-            alias="candidate", suite="quality", metric="loss", direction="min", threshold=4.0
+            alias="candidate",
+            suite="quality",
+            metric="loss",
+            direction="min",
+            threshold=4.0,
+            better_by=0.0,
         ),
     )
     assert (folder / "train.py").read_text().startswith('"""An example to replace')

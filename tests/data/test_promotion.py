@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,6 +14,8 @@ from tests.histories import History
 from tracks_dagster.data.effects.promotion import promote
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
+from tracks_dagster.retry.contracts import Contracts, PromotionContract
+from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.track.bodies import PromotionRule
 from tracks_dagster.track.errors import InvalidInput, UnknownRun
 from tracks_dagster.track.records import Kind
@@ -163,13 +166,49 @@ def test_a_person_cannot_promote_what_is_quarantined_or_was_never_committed(
         promote(world_of(tracks), final, alias="best", by="ann", why="please")
 
 
-def test_a_run_without_a_rule_has_no_threshold_to_promote_by(
+def test_a_person_promotes_a_run_without_a_rule_and_the_record_says_so(
     tracks: Tracks, store: FakeObjectStore
 ) -> None:
-    history = History().declare(promotion=None).open().place().restore().commit(40)
+    history = History().declare(promotion=None, evals=()).open().place().restore().commit(40)
     history.end("completed").write_to(store)
-    with pytest.raises(InvalidInput, match="without a promotion rule"):
-        promote(world_of(tracks), history.state.resumable[-1], alias="best", by="ann", why="please")
+    final = history.state.resumable[-1]
+    asks_for_seeds = replace(
+        DEFAULT_POLICY, contracts=Contracts(promotion=PromotionContract(seeds=1))
+    )
+    with pytest.raises(
+        InvalidInput, match=r"promotion\.seeds: r-1 was declared without a threshold"
+    ):
+        promote(
+            world_of(tracks, policy=asks_for_seeds), final, alias="best", by="ann", why="please"
+        )
+    made_up = replace(final, manifest_sha256="0" * 64)
+    with pytest.raises(InvalidInput, match="the checkpoint was never committed"):
+        promote(world_of(tracks), made_up, alias="best", by="ann", why="please")
+    decided = promote(world_of(tracks), final, alias="best", by="ann", why="It spells well.")
+    assert (decided.promoted, decided.threshold, decided.eval_id) == (True, None, "")
+    assert decided.why == (
+        "It spells well. The run was declared without a promotion rule, so no threshold was asked for."
+    )
+    [promotion] = tracks.run("r-1").promotions
+    assert promotion.body == decided
+
+
+def test_what_was_better_is_not_replaced_in_silence(
+    tracks: Tracks, store: FakeObjectStore, ledger: Ledger
+) -> None:
+    first = evaluated(store)  # a rule that does not compare
+    assert decided_promotion(tracks, "r-1", by="run_evals") is not None
+    second = History("r-2").declare(promotion=first.state.declared.promotion)
+    second.open().place().restore().commit(20).commit(40).end("completed", last_step=40)
+    second.open_eval(second.state.resumable[-1])
+    second.end_eval(second.state.evals[-1].opened, metrics={"loss": 3.5}).write_to(store)
+    decided = decided_promotion(tracks, "r-2", by="run_evals", ledger=ledger)
+    assert decided is not None
+    assert decided.promoted
+    assert (
+        "step 40 of r-1, which has the alias, has 3.25. That was better, and is replaced."
+        in decided.why
+    )
 
 
 def test_a_promotion_in_a_run_that_does_not_exist_is_refused(tracks: Tracks) -> None:

@@ -259,7 +259,7 @@ def _of_promotion(run_id: str, record: Record) -> Message:
     decided = body_of(PromotionDecided, record)
     step, alias = f"{run_id}@{decided.checkpoint.step}", decided.alias
     numbers = {
-        decided.metric: decided.metrics.get(decided.metric),
+        **({decided.metric: decided.metrics.get(decided.metric)} if decided.metric else {}),
         "threshold": decided.threshold,
     }
     if decided.promoted:

@@ -704,8 +704,9 @@ class PromotionDecided:
 
     snapshot: None where the eval reads no data of ours. is_withheld: refused for a source in
     quarantine, so decided again once that is released. holder, holder_value: the checkpoint that had
-    the alias, and its metric, where the rule compares with it; the value is None where that has no
-    eval of the same suite, version, snapshot and seed.
+    the alias, and its metric; the value is None where that has no eval of the same suite, version,
+    snapshot and seed. threshold: None of a run that was declared without a rule, whose checkpoint a
+    person promoted; metric and direction are empty then, and what no eval measured.
     """
 
     alias: str
@@ -721,7 +722,7 @@ class PromotionDecided:
     metrics: Mapping[str, float]
     metric: str
     direction: str
-    threshold: float
+    threshold: float | None
     decided_by: str
     why: str
     is_withheld: bool = False

@@ -30,7 +30,12 @@ from tracks_dagster.track.text.nearest import unknown
 
 SCRIPT = "train.py"
 # nats per byte: a model that knows nothing has ln 256 = 5.5, the starter after its 300 steps 1 to 2.
-STARTER_PROMOTION: Mapping[str, Json] = {"eval": "quality", "metric": "loss", "at_most": 4.0}
+STARTER_PROMOTION: Mapping[str, Json] = {
+    "eval": "quality",
+    "metric": "loss",
+    "at_most": 4.0,
+    "better_by": 0,  # what is worse than the candidate does not take its place
+}
 STARTER = Path(__file__).parents[2] / "training" / "projects" / "starter.py"
 CODE = (
     "*.py",

@@ -65,8 +65,7 @@ class Promotions:
         if not was_on_hold and not evals.promotion_is_due(state):
             return None
         proposed = evals.propose(state, final, rule, decided_by=self.name)
-        if rule.better_by is not None:
-            proposed = _beside_holder(world, state, proposed)
+        proposed = _beside_holder(world, state, proposed)
         hold = Holds(world.tracks).on_checkpoint(final, state, snapshot=proposed.snapshot)
         if was_on_hold and hold is not None:
             return None
@@ -124,7 +123,10 @@ def _against_by_policy(
     if contracts.promotion.only_valid and (missing := why_invalid(state)) is not None:
         found.append(str(refused("promotion.only_valid", f"the run is not valid: {missing}.")))
     asked = contracts.promotion.seeds
-    if asked and not evals.objections(state, proposed):
+    if asked and proposed.threshold is None:
+        words = f"{state.run_id} was declared without a threshold that other seeds could meet."
+        found.append(str(refused("promotion.seeds", f"{words} {_NAME_ONE}")))
+    elif asked and not evals.objections(state, proposed):
         seeds = _other_seeds(world, state, proposed)
         if len(seeds) < asked:
             found.append(str(refused("promotion.seeds", _describe_seeds(state, asked, seeds))))
@@ -145,6 +147,10 @@ def _describe_seeds(state: RunState, asked: int, seeds: Mapping[str, str]) -> st
     )
 
 
+_NAME_ONE = (
+    "Name an eval, a metric and at_least or at_most under promotion: in the project's tracks.yaml; the "
+    "runs after that have one."
+)
 _SAME_CODE = """
     select r.run_id, a.config_json from training_runs r
     join training_attempts a on a.run_id = r.run_id and a.attempt_id = r.attempt_count
@@ -222,7 +228,7 @@ def _settings(config: Mapping[str, Json], roles: Roles) -> dict[str, Json]:
 def _meets(other: RunState, proposed: PromotionDecided) -> bool:
     """Whether another run's final checkpoint, measured in the same way, meets the threshold."""
     final = final_checkpoint(other)
-    if final is None:
+    if final is None or proposed.threshold is None:
         return False
     rule = PromotionRule(
         alias=proposed.alias,
@@ -246,8 +252,9 @@ def promote(
     """Record that a person gives `alias` to `checkpoint`, on its newest completed eval.
 
     The run's own rule names suite, metric and threshold; whether it is better than what has the alias
-    is the person's to judge. Raises UnknownRun, and InvalidInput naming
-    everything against it, with nothing written.
+    is the person's to judge, and so is all of a run that was declared without a rule.
+
+    Raises UnknownRun, and InvalidInput naming everything against it, with nothing written.
     """
     if not why.strip():
         raise InvalidInput("A promotion needs a reason; say why in a sentence.")
@@ -271,13 +278,11 @@ def _by_person(
 ) -> PromotionDecided:
     rule = state.declared.promotion
     if rule is None:
-        raise InvalidInput(
-            f"{state.run_id} was declared without a promotion rule, so there is no threshold to "
-            "promote by. Name an eval, a metric and at_least or at_most under promotion: in the "
-            "project's tracks.yaml; the runs after that have one."
-        )
-    rule = replace(rule, alias=alias, better_by=None)
-    proposed = evals.propose(state, checkpoint, rule, decided_by=by)
+        proposed = evals.propose_without_rule(state, checkpoint, alias, decided_by=by)
+    else:
+        rule = replace(rule, alias=alias, better_by=None)
+        proposed = evals.propose(state, checkpoint, rule, decided_by=by)
+    proposed = _beside_holder(world, state, proposed)
     hold = Holds(world.tracks).on_checkpoint(checkpoint, state, snapshot=proposed.snapshot)
     against = hold.sentence if hold is not None else None
     by_policy = _against_by_policy(world, state, proposed, by=by)
@@ -292,7 +297,7 @@ def _by_person(
 
 def _describe_completed_evals(state: RunState, refused: PromotionDecided) -> str:
     """Return what to do about an eval that is missing, with a space after it."""
-    if refused.eval_id:
+    if refused.eval_id or refused.threshold is None:
         return ""
     done = [ref for ref in state.resumable if newest_completed(state, refused.suite, ref)]
     steps = sorted({ref.step for ref in done})[-STEPS_NAMED_MAX:]

@@ -90,6 +90,14 @@ NOT_MEASURED: Absence[PromotionView] = Absence(
     "the eval did not measure that metric",
     lambda v: v.body.metric not in v.body.metrics,
 )
+WITHOUT_RULE: Absence[PromotionView] = Absence(
+    "no_rule",
+    "the run was declared without a promotion rule: a person promoted it without a threshold",
+    lambda v: v.body.threshold is None,
+)
+NO_EVAL_DONE: Absence[PromotionView] = Absence(
+    "no_eval", "no eval of the checkpoint was completed", lambda v: not v.body.eval_id
+)
 NO_EVAL_DATA: Absence[PromotionView] = Absence(
     "no_data", "its eval reads no snapshot", lambda v: v.body.snapshot is None
 )
@@ -100,7 +108,7 @@ NOT_COMPARED: Absence[PromotionView] = Absence(
 )
 NO_HOLDER: Absence[PromotionView] = Absence(
     "no_holder",
-    "it is compared with no other checkpoint: the rule asks for none, or nothing had the alias",
+    "nothing else of the project had the alias, or the record is of an older version",
     lambda v: v.body.holder is None,
 )
 HOLDER_NOT_MEASURED: Absence[PromotionView] = Absence(
@@ -375,25 +383,32 @@ PROMOTION: tuple[Fact[PromotionView], ...] = (
          has_column=False, ui="checkpoint"),
     Fact("manifest_sha256", TEXT, lambda v: v.body.checkpoint.manifest_sha256, "of the checkpoint",
          ui="manifest_sha256"),
-    Fact("eval_id", TEXT, lambda v: v.body.eval_id, "the eval it rests on"),
-    Fact("eval", TEXT, lambda v: f"{v.run_id}/{v.body.eval_id}", "the eval's partition in Dagster",
-         has_column=False, ui="eval"),
-    Fact("eval_number", INTEGER, lambda v: v.body.eval_number, "which try at that eval"),
-    Fact("suite", TEXT, lambda v: v.body.suite, "of the eval", ui="suite"),
-    Fact("suite_version", TEXT, lambda v: v.body.suite_version, "of the eval", ui="suite_version"),
+    Fact("eval_id", TEXT, lambda v: v.body.eval_id or None, "the eval it rests on",
+         absent=(NO_EVAL_DONE,)),
+    Fact("eval", TEXT, lambda v: f"{v.run_id}/{v.body.eval_id}" if v.body.eval_id else None,
+         "the eval's partition in Dagster", absent=(NO_EVAL_DONE,), has_column=False, ui="eval"),
+    Fact("eval_number", INTEGER, lambda v: v.body.eval_number or None, "which try at that eval",
+         absent=(NO_EVAL_DONE,)),
+    Fact("suite", TEXT, lambda v: v.body.suite or None, "of the eval", absent=(NO_EVAL_DONE,),
+         ui="suite"),
+    Fact("suite_version", TEXT, lambda v: v.body.suite_version or None, "of the eval",
+         absent=(NO_EVAL_DONE,), ui="suite_version"),
     Fact("dataset", TEXT, lambda v: v.body.snapshot and v.body.snapshot.dataset,
-         "that was evaluated on", absent=(NO_EVAL_DATA,)),
+         "that was evaluated on", absent=(NO_EVAL_DONE, NO_EVAL_DATA)),
     Fact("snapshot_id", TEXT, lambda v: v.body.snapshot and v.body.snapshot.snapshot_id,
-         "that was evaluated on", absent=(NO_EVAL_DATA,), ui="snapshot_id"),
-    Fact("seed", INTEGER, lambda v: v.body.seed, "of the eval", ui="seed"),
-    Fact("environment_sha256", TEXT, lambda v: v.body.environment_sha256,
-         "of the versions that evaluated", ui="environment_sha256"),
-    Fact("metric", TEXT, lambda v: v.body.metric, "the metric that decides", ui="metric"),
+         "that was evaluated on", absent=(NO_EVAL_DONE, NO_EVAL_DATA), ui="snapshot_id"),
+    Fact("seed", INTEGER, lambda v: v.body.seed if v.body.eval_id else None, "of the eval",
+         absent=(NO_EVAL_DONE,), ui="seed"),
+    Fact("environment_sha256", TEXT, lambda v: v.body.environment_sha256 or None,
+         "of the versions that evaluated", absent=(NO_EVAL_DONE,), ui="environment_sha256"),
+    Fact("metric", TEXT, lambda v: v.body.metric or None, "the metric that decides",
+         absent=(WITHOUT_RULE,), ui="metric"),
     Fact("value", REAL, lambda v: v.body.metrics.get(v.body.metric), "its value",
-         absent=(NOT_MEASURED,)),
-    Fact("direction", TEXT, lambda v: v.body.direction, "min: at most the threshold; max: at least",
-         ui="direction"),
-    Fact("threshold", REAL, lambda v: v.body.threshold, "of the rule", ui="threshold"),
+         absent=(WITHOUT_RULE, NOT_MEASURED)),
+    Fact("direction", TEXT, lambda v: v.body.direction or None,
+         "min: at most the threshold; max: at least", absent=(WITHOUT_RULE,), ui="direction"),
+    Fact("threshold", REAL, lambda v: v.body.threshold, "of the rule", absent=(WITHOUT_RULE,),
+         ui="threshold"),
     Fact("better_by", REAL, lambda v: v.body.better_by,
          "how much better the rule asks to be than what has the alias", absent=(NOT_COMPARED,),
          ui="better_by"),

@@ -344,6 +344,20 @@ def propose(
     )
 
 
+def propose_without_rule(
+    state: RunState, checkpoint: CheckpointRef, alias: str, *, decided_by: str
+) -> PromotionDecided:
+    """Return a person's promotion of a run that was declared without a rule: no threshold.
+
+    It names the newest completed eval of the checkpoint, where there is one.
+    """
+    done = [e.opened for e in state.evals if is_completed(e) and e.opened.checkpoint == checkpoint]
+    suite = done[-1].suite if done else ""
+    rule = PromotionRule(alias=alias, suite=suite, metric="", direction="", threshold=math.nan)
+    proposed = replace(propose(state, checkpoint, rule, decided_by=decided_by), threshold=None)
+    return proposed if done else replace(proposed, snapshot=None)
+
+
 def value_of_holder(
     holder: RunState, ref: CheckpointRef, proposed: PromotionDecided
 ) -> float | None:
@@ -387,8 +401,17 @@ def decide_promotion(
         on_hold = hold is not None
         return replace(proposed, promoted=False, why="; ".join(against), is_withheld=on_hold)
     inexact = inexact_resumes(state, attempt_id_max=proposed.checkpoint.attempt_id)
-    words = f"{_stopped(why)} {_comparison(proposed)}. {inexact}"
+    words = f"{_stopped(why)} {_comparison(proposed)}. {_replaced(proposed)}{inexact}"
     return replace(proposed, promoted=True, why=words.strip())
+
+
+def _replaced(proposed: PromotionDecided) -> str:
+    """Say where what had the alias was better; a rule without `better_by` does not ask for that."""
+    value, before = proposed.metrics.get(proposed.metric), proposed.holder_value
+    if value is None or before is None:
+        return ""
+    is_worse = value > before if proposed.direction == "min" else value < before
+    return "That was better, and is replaced. " if is_worse else ""
 
 
 def _stopped(why: str) -> str:
@@ -411,9 +434,12 @@ def objections(state: RunState, proposed: PromotionDecided) -> tuple[str, ...]:
 
 def _missing(proposed: PromotionDecided) -> list[str]:
     """Return the names of what the promotion must rest on and does not say."""
-    needed = {
+    needed: dict[str, object] = {
         "alias": proposed.alias,
         "manifest sha256": proposed.checkpoint.manifest_sha256,
+        "decided_by": proposed.decided_by.strip(),
+    }
+    rests_on = {
         "completed eval": proposed.eval_id and proposed.eval_number,
         "eval suite": proposed.suite,
         "eval suite version": proposed.suite_version,
@@ -423,9 +449,10 @@ def _missing(proposed: PromotionDecided) -> list[str]:
         "eval environment": proposed.environment_sha256,
         "metrics": proposed.metrics,
         "metric": proposed.metric,
-        "threshold": math.isfinite(proposed.threshold),
-        "decided_by": proposed.decided_by.strip(),
+        "threshold": math.isfinite(proposed.threshold or 0.0),
     }
+    if proposed.threshold is not None:
+        needed |= rests_on
     return [name for name, value in needed.items() if not value]
 
 
@@ -477,6 +504,8 @@ def _against_holder(proposed: PromotionDecided) -> list[str]:
 
 
 def _against_metric(proposed: PromotionDecided) -> list[str]:
+    if proposed.threshold is None:
+        return []
     value = proposed.metrics.get(proposed.metric)
     if value is None:
         measured = ", ".join(sorted(proposed.metrics))
@@ -491,6 +520,8 @@ def _against_metric(proposed: PromotionDecided) -> list[str]:
 
 
 def _comparison(proposed: PromotionDecided) -> str:
+    if proposed.threshold is None:
+        return "The run was declared without a promotion rule, so no threshold was asked for"
     side = "at most" if proposed.direction == "min" else "at least"
     value = proposed.metrics[proposed.metric]
     beside = ""

@@ -11,26 +11,34 @@ their pairs; the median of these is -0.1 a step, whatever the third one is.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from itertools import combinations, pairwise
 from statistics import median
 
 from tracks_dagster.health.finding import Case, Colour, Question, Verdicts, found
 from tracks_dagster.reasons.divergence import Diverged, Limits, LossWatch, limits_of
+from tracks_dagster.track.bodies import RetentionRule
 from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.records import Json
 from tracks_dagster.track.states.run_state import RunState
+from tracks_dagster.track.text.nearest import did_you_mean
 
 LOSSES_MIN, LOSSES_SHARE = 64, 0.10
 BLOCKS = 64
 # An alert ends only when the loss falls by so much of itself over the window.
 FALLS_BY = 0.001
+# And begins only when it surely falls by less than so much: one-sided 99 %. Looks at the loss are many,
+# and half of the slopes of noise are above 0.
+FLAT_WITHIN, SURE_Z = 0.005, 2.33
 BETTER_BY = 0.001  # of the best value so far: less is no improvement
 FLAT_YELLOW, FLAT_RED = 3, 6  # evaluations in a row
+NAMES_MAX = 10  # of metrics, in a sentence
 DIVERGING_STEPS = 10  # beyond the limit; the attempt ends itself at 50 (`reasons.divergence`)
 
 LOSS_FLAT = "loss_flat"
 VALIDATION_FLAT = "validation_flat"
+BEST_UNKNOWN = "best_unknown"
 DIVERGENCE = "divergence"
 
 _IMPROVING = Question.IMPROVING
@@ -39,13 +47,24 @@ _NUMERICS = (TerminationReason.NAN_LOSS, TerminationReason.LOSS_DIVERGENCE)
 
 def of_attempt(case: Case) -> Verdicts:
     """Judge the open attempt, whose journal is not silent."""
-    return {**_loss(case), **_validation(case), **_divergence(case)}
+    return {**_loss(case), **_validation(case), **_divergence(case), **_best(case)}
 
 
 def theil_sen(points: Sequence[tuple[float, float]]) -> float:
     """Return the median slope between all pairs of (x, y) with different x; 0 below two of them."""
     slopes = [(b[1] - a[1]) / (b[0] - a[0]) for a, b in combinations(points, 2) if a[0] != b[0]]
     return median(slopes) if slopes else 0.0
+
+
+def least_slope(points: Sequence[tuple[float, float]]) -> float:
+    """Return the slope that the true one is surely above (Sen 1968): of n points, the slope that has
+    rank (N - SURE_Z sqrt(n (n - 1) (2n + 5) / 18)) / 2 among all N."""
+    slopes = sorted(
+        (b[1] - a[1]) / (b[0] - a[0]) for a, b in combinations(points, 2) if a[0] != b[0]
+    )
+    n = len(points)
+    spread = SURE_Z * math.sqrt(n * (n - 1) * (2 * n + 5) / 18)
+    return slopes[max(0, int((len(slopes) - spread) / 2))] if slopes else 0.0
 
 
 def in_blocks(points: Sequence[tuple[int, float]]) -> list[tuple[float, float]]:
@@ -72,11 +91,12 @@ def _loss(case: Case) -> Verdicts:
     losses = window(case)
     if not losses:
         return {}
-    slope, level = theil_sen(in_blocks(losses)), median(loss for _, loss in losses)
-    span = losses[-1][0] - losses[0][0]
-    falls = slope < 0
+    points, level = in_blocks(losses), median(loss for _, loss in losses)
+    slope, span = theil_sen(points), losses[-1][0] - losses[0][0]
     if case.is_open(LOSS_FLAT):
         falls = slope * span < -FALLS_BY * abs(level)
+    else:
+        falls = least_slope(points) * span < -FLAT_WITHIN * abs(level)
     if falls:
         return {LOSS_FLAT: None}
     sentence = (
@@ -192,6 +212,23 @@ def _beyond(case: Case, limits: Limits) -> int:
         diverged = watch.take(step.step, step.loss)
         onset = diverged.onset_step if isinstance(diverged, Diverged) else watch.onset_step
     return 0 if onset is None else case.tail.steps[-1].step - onset + 1
+
+
+def _best(case: Case) -> Verdicts:
+    """No checkpoint has the metric by which the run's retention keeps the best."""
+    rule, commits = case.state.declared.retention, case.state.checkpoints
+    known = {name for each in commits for name in each.body.metrics}
+    known |= {name for each in case.tail.evaluated for name in each.metrics}
+    is_chosen = rule.keep_best > 0 and rule.metric != RetentionRule().metric
+    if not commits or not is_chosen or rule.metric in known:
+        return {BEST_UNKNOWN: None}
+    names = ", ".join(sorted(known)[:NAMES_MAX]) or "nothing"
+    hint = did_you_mean(rule.metric, sorted(known)).strip()
+    sentence = (
+        f"Nothing that was reported has {rule.metric}, by which the best checkpoints are to be kept; "
+        f"there is: {names}{f' ({hint})' if hint else ''}. Until it comes, none is kept as the best."
+    )
+    return found(BEST_UNKNOWN, _IMPROVING, Colour.YELLOW, sentence, {"step": commits[-1].ref.step})
 
 
 def numbers_of(case: Case) -> dict[str, Json]:

@@ -21,7 +21,7 @@ from tracks_dagster.cli.start.follow import Followed, Interrupts, LineView, RunF
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.track.errors import InvalidInput, StoreUnavailable
 from tracks_dagster.track.names import LAUNCH_ATTEMPTS, AttemptRef
-from tracks_dagster.track.records import Kind
+from tracks_dagster.track.records import Kind, format_time
 
 
 class Scene:
@@ -77,7 +77,7 @@ def test_a_run_is_followed_to_its_promotion_and_every_record_is_told_once(
     assert followed == Followed(state="succeeded", is_drained=False, waited_for=None)
     told = capsys.readouterr().err.splitlines()
     assert sum(line.startswith("step 40 promoted to best") for line in told) == 1
-    assert "attempt 1: step 40/40, loss 0.1250" in told
+    assert "attempt 1: step 40/40, loss 0.1250, saved 40" in told
 
 
 def test_a_run_that_does_not_change_is_waited_for_no_longer_than_asked(scene: Scene) -> None:
@@ -105,6 +105,56 @@ def test_a_run_in_the_queue_of_devices_is_followed_until_its_turn(
     assert followed.state == "waiting"
     assert 50.0 < scene.now_s < 50.0 + 2 * 20.0
     assert capsys.readouterr().err.count(f"waiting: {why}") == 1
+
+
+def test_what_a_run_waits_for_is_said_after_30_s_and_when_that_changes(
+    scene: Scene, clock: FakeClock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def launch(minutes: int, why: str = "") -> Callable[[], None]:
+        def happen() -> None:
+            clock.advance(60.0 * minutes)
+            pending = PendingLaunch(key=f"{RUN_ID}/a01", failed_count=0, why=why, asked_at=asked_at)
+            write_heartbeat(scene.tracks.store, clock(), {})
+            write_launches(scene.tracks.store, LAUNCH_ATTEMPTS, [pending])
+
+        return happen
+
+    asked_at = format_time(clock())
+    pause = [lambda: None] * 70  # 35 s
+    scene.follow(
+        scene.story.history.open,
+        *pause,
+        launch(2),
+        *pause,
+        launch(1),
+        launch(1, "it failed"),
+        *pause,
+    )
+    waiting = [
+        line for line in capsys.readouterr().err.splitlines() if "wait" in line or "30 s" in line
+    ]
+    assert len(waiting) == 3
+    assert waiting[0].startswith("waiting: no daemon has looked")
+    assert "its launch was asked for 2 min ago" in waiting[1]
+    assert "it failed" in waiting[2]
+
+
+def test_a_long_run_has_few_lines_of_its_checkpoints(
+    scene: Scene, capsys: pytest.CaptureFixture[str]
+) -> None:
+    commits = tuple(range(10, 41, 10))
+    scene.follow(
+        lambda: scene.story.attempt("completed", last_step=40, commits=commits), wait_s=5.0
+    )
+    told = capsys.readouterr().err.splitlines()
+    assert [line for line in told if "committed" in line] == [
+        next(line for line in told if "step 10" in line and "committed" in line)
+    ]
+    assert "attempt 1: step 40/40, loss 0.1250, saved 40" in told
+    view = LineView()
+    for step in range(1, 3001):
+        view.progress(attempt_id=1, step=step, steps=3000, loss=1.0, saved=None)
+    assert len(capsys.readouterr().err.splitlines()) == 51
 
 
 def test_a_new_step_is_a_change(scene: Scene) -> None:

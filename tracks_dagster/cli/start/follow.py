@@ -6,6 +6,7 @@ ledger that does not answer is waited for: the gang trains on without it, as it 
 
 from __future__ import annotations
 
+import re
 import signal
 import sys
 import time
@@ -46,11 +47,18 @@ from tracks_dagster.track.track import run_track
 RESTART_S = 2.0  # from one start of a daemon that died to the next, doubled up to
 RESTART_S_MAX = 60.0
 POLL_S = 0.5
+SAY_S = 30.0  # without a change: then what it waits for is said, and again when that changes
 QUEUE_S = 15.0  # without a change: then the daemon's word is read whether it waits for devices
 DRAIN_S_MAX = 120.0  # a save, the gang's grace and the supervisor's reaction fit well inside
 PROMOTION_S_MAX = 60.0  # after the run is finished, until its promotion rule was applied
 AWAY_S_MAX = 900.0  # for a store or ledger that does not answer: time to mend a clock or a server
-LINE_EVERY_STEPS = 10  # without a terminal: a line for each of these, not for each step
+# Without a terminal: a line for each of these, not for each step; of a long run so many lines.
+LINE_EVERY_STEPS = 10
+LINES_MAX = 50
+_NUMBERS = re.compile(r"[0-9]+")
+# What happens with every checkpoint. The first commit of an attempt is a line of its own; the steps'
+# lines have the newest.
+_ROUTINE = (Kind.CHECKPOINT_COMMITTED, Kind.CHECKPOINT_SUPERSEDED, Kind.CHECKPOINT_DELETED)
 _AWAY = (StoreUnavailable, OutcomeUnknown, LedgerError)
 HANDLED = (signal.SIGINT, signal.SIGTERM)
 
@@ -97,6 +105,8 @@ class RunFollower:
         self._away_at: float | None = None
         self._is_drain_delayed = False
         self._queued_at: int | None = None  # how many records were shown when that was said
+        self._waits_for: tuple[int, str] | None = None  # and what was said of its waiting then
+        self._saved: tuple[int, int] | None = None  # (attempt_id, step) of the newest commit
 
     def to_the_end(self) -> Followed:
         """Return when the run is over, drained, or has not changed for `wait_s`, its turn in the queue
@@ -132,6 +142,8 @@ class RunFollower:
             self._changed_at = time.monotonic()  # waiting in the queue is not silence
         elif unchanged_s > self._wait_s:
             return self._end(state, RunLifecycle.WAITING.value)
+        elif unchanged_s > SAY_S:
+            self._say_what_it_waits_for(state, status.why)
         self._check()
         return None
 
@@ -143,6 +155,20 @@ class RunFollower:
             self._queued_at = self._shown
             self._view.event(f"waiting: {why}")
         return why is not None
+
+    def _say_what_it_waits_for(self, state: RunState, why: str) -> None:
+        """Say it once, and again when that is another thing: the minutes in it may grow."""
+        attempt = state.last_attempt
+        trains = attempt is not None and self._newest and self._newest[0] == attempt.attempt_id
+        heartbeat = read_heartbeat(self._tracks.store)
+        late = waiting_for(state, heartbeat, self._tracks.now())
+        if late is None and trains:
+            return  # a step that takes its time
+        text = late or f"nothing new for {SAY_S:g} s: {why}"
+        said = (self._shown, _NUMBERS.sub("", text))
+        if said != self._waits_for:
+            self._waits_for = said
+            self._view.event(text)
 
     def _wait_for(self, error: TracksError) -> None:
         """Say once that something does not answer; raise `error` when that lasts too long."""
@@ -178,7 +204,8 @@ class RunFollower:
         state = self._tracks.run(self._run_id)
         records: list[Record] = self._tracks.records(run_track(self._run_id))
         for record in records[self._shown :]:
-            self._view.event(sentence(record))
+            if not self._is_routine(record):
+                self._view.event(sentence(record))
             if record.kind is Kind.ATTEMPT_ENDED and record.attempt_id is not None:
                 self._show_frame(state, record.attempt_id)
         if len(records) > self._shown:
@@ -186,6 +213,13 @@ class RunFollower:
             self._changed_at = time.monotonic()
         self._show_step(state)
         return state
+
+    def _is_routine(self, record: Record) -> bool:
+        """Whether it comes with every checkpoint and needs no line; takes in what is committed."""
+        if record.kind is not Kind.CHECKPOINT_COMMITTED or record.attempt_id is None:
+            return record.kind in _ROUTINE
+        before, self._saved = self._saved, (record.attempt_id, record.body["ref"]["step"])
+        return before is not None and before[0] == record.attempt_id
 
     def _show_frame(self, state: RunState, attempt_id: int) -> None:
         """Show which line of the user's own code raised what ended an attempt."""
@@ -214,6 +248,7 @@ class RunFollower:
             step=line.step,
             steps=value_of(state.declared.config, state.declared.roles, STEPS),
             loss=line.loss,
+            saved=self._saved[1] if self._saved else None,
         )
 
     def request_drain(self) -> None:
@@ -332,8 +367,10 @@ class View(Protocol):
         """Show something that happened, once."""
         ...
 
-    def progress(self, *, attempt_id: int, step: int, steps: int | None, loss: float) -> None:
-        """Show the newest step of `steps` and its loss."""
+    def progress(
+        self, *, attempt_id: int, step: int, steps: int | None, loss: float, saved: int | None
+    ) -> None:
+        """Show the newest step of `steps`, its loss, and which step was saved last."""
         ...
 
 
@@ -372,18 +409,20 @@ class BarView:
     def event(self, text: str) -> None:
         self._console.print(visible(text))
 
-    def progress(self, *, attempt_id: int, step: int, steps: int | None, loss: float) -> None:
+    def progress(
+        self, *, attempt_id: int, step: int, steps: int | None, loss: float, saved: int | None
+    ) -> None:
         self._progress.update(
             self._task,
             description=f"attempt {attempt_id}",
             completed=step,
             total=steps,
-            loss=f"loss {loss:.4f}",
+            loss=f"loss {loss:.4f}{_saved(saved)}",
         )
 
 
 class LineView:
-    """A line for each event and for every tenth step."""
+    """A line for each event and for every tenth step; of many steps about LINES_MAX lines."""
 
     def __init__(self) -> None:
         self._shown: tuple[int, int] | None = None
@@ -402,9 +441,16 @@ class LineView:
     def event(self, text: str) -> None:
         click.echo(text, err=True)
 
-    def progress(self, *, attempt_id: int, step: int, steps: int | None, loss: float) -> None:
-        reached = (attempt_id, step // LINE_EVERY_STEPS)
+    def progress(
+        self, *, attempt_id: int, step: int, steps: int | None, loss: float, saved: int | None
+    ) -> None:
+        reached = (attempt_id, step // max(LINE_EVERY_STEPS, (steps or 0) // LINES_MAX))
         if reached != self._shown:
             self._shown = reached
             of = "" if steps is None else f"/{steps}"
-            click.echo(f"attempt {attempt_id}: step {step}{of}, loss {loss:.4f}", err=True)
+            text = f"attempt {attempt_id}: step {step}{of}, loss {loss:.4f}{_saved(saved)}"
+            click.echo(text, err=True)
+
+
+def _saved(step: int | None) -> str:
+    return "" if step is None else f", saved {step}"

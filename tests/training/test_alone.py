@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from tests.training.loops import train_linear
 from tracks_dagster.stores import open_store
+from tracks_dagster.track.errors import CheckpointMismatch, InvalidInput
 from tracks_dagster.track.names import EXIT_FENCED
 from tracks_dagster.track.states import run_fold
 from tracks_dagster.track.states.run_state import RunState
@@ -41,6 +45,62 @@ def test_a_second_run_of_a_script_goes_on_where_the_first_ended(tmp_path: Path) 
     placed = once.attempts[0].placed
     assert placed is not None
     assert not [key for key in placed.environment if "code" in key]  # nobody stored the script's
+
+
+def test_a_second_run_says_what_it_resumed_and_a_changed_model_names_the_folder(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    afresh = f"It was trained in {tmp_path} before: remove that folder to start afresh."
+    with attempt.join(config=CONFIG, folder=tmp_path) as a:
+        train_linear(a, until=4)
+    assert "Resumed" not in capfd.readouterr().err
+    with attempt.join(config=CONFIG, folder=tmp_path) as a:
+        train_linear(a, until=4)
+    said = f"Resumed step 4 of 4: nothing is left to train. {afresh}"
+    assert said in capfd.readouterr().err
+    model = torch.nn.Linear(3, 9)
+    with pytest.raises(CheckpointMismatch) as error, attempt.join(folder=tmp_path) as a:
+        train_other(a, model)
+    assert str(error.value).endswith(afresh)
+
+
+def train_other(a: attempt.Attempt, model: torch.nn.Module) -> None:
+    a.register(model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1))
+    next(a.steps(until=9))
+
+
+def test_outside_an_attempt_the_tracks_yaml_beside_the_script_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    script = tmp_path / "project" / "train.py"
+    script.parent.mkdir()
+    (script.parent / "tracks.yaml").write_text(
+        "name: mine\nentry: train.py\ndataset: people\nconfig: {lr: 0.1, batch: 10}\n"
+        "keys: {global_batch: batch, micro_batch: batch}\n"
+    )
+    script.write_text("")
+    (tmp_path / "people").mkdir()
+    (tmp_path / "people" / "names.txt").write_text("ann")
+    monkeypatch.setenv("TRACKS_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", str(script), raising=False)
+    with attempt.join(config={"lr": 0.5}, folder=tmp_path / "alone") as a:
+        assert (a.config["lr"], a.config["batch"]) == (0.5, 10)
+        with pytest.raises(InvalidInput, match="No snapshot was named"):
+            a.data()
+        train_linear(a, until=1)
+    command = (sys.executable, "-m", "tracks_dagster", "snapshots", "add", "people", "people")
+    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, timeout=120)
+    with attempt.join(folder=tmp_path / "alone") as a:
+        assert (a.data() / "names.txt").read_text() == "ann"
+        train_linear(a, until=2)
+    opened = state(tmp_path / "alone").attempts[-1].opened
+    assert opened.snapshot is not None
+    assert opened.snapshot.dataset == "people"
+    (script.parent / "tracks.yaml").write_text("entry: [")
+    with attempt.join(config={"batch": 10}, folder=tmp_path / "alone") as a:
+        assert a.config == {"batch": 10}
+        train_linear(a, until=3)
+    assert f"{script.parent}/tracks.yaml" in capfd.readouterr().err
 
 
 def test_a_script_that_was_killed_is_closed_at_the_next_by_what_it_left(tmp_path: Path) -> None:

@@ -3,15 +3,18 @@
 It is the same record as anywhere: a store, a track, attempts. Each `join` opens a new attempt that
 resumes from the newest checkpoint. Rank 0 closes its attempt itself when the script ends; the attempt
 of one that was killed is closed by the next `join`, as far as its ranks left a last word. The run is
-never finished, so a later `until` simply trains on.
+never finished, so a later `until` simply trains on. A tracks.yaml beside the script, or above it, gives
+the config, and the newest snapshot of its dataset in TRACKS_HOME.
 """
 
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 
@@ -28,9 +31,10 @@ from tracks_dagster.track.bodies import (
     CodeVersion,
     ComputeRequest,
     RunDeclared,
+    SnapshotRef,
 )
 from tracks_dagster.track.body_json import from_json, to_json
-from tracks_dagster.track.errors import StoreError, TrackBroken
+from tracks_dagster.track.errors import StoreError, TrackBroken, TracksError
 from tracks_dagster.track.names import ALONE, AttemptRef
 from tracks_dagster.track.placement import nodes_of
 from tracks_dagster.track.ports import ObjectStore
@@ -53,18 +57,24 @@ from tracks_dagster.track.text.redact import redact
 from tracks_dagster.track.track import Track, run_track
 from tracks_dagster.training.environment import CACHE, AttemptPlace
 from tracks_dagster.training.last_word import last_word_key
-from tracks_dagster.training.launch import draft, utc_now
+from tracks_dagster.training.launch import Launch, draft, utc_now
 
 RUN_ID = "notebook"
 CADENCE = CheckpointCadence(every_steps=100, every_s=60.0)
 BY = "join, outside an attempt"
+PROJECT = "tracks_dagster.alone_project"  # the program that reads what is beside the script
+PROJECT_FILE = "tracks.yaml"
+READ_S_MAX = 60.0  # an interpreter from a cold disk, and a bucket's answer
 
 
-def open_attempt(folder: Path, config: Mapping[str, Json], world_size: int) -> AttemptPlace:
-    """Open the folder's next attempt, with `config`, and return its place.
+def open_attempt(folder: Path, given: Mapping[str, Json], world_size: int) -> AttemptPlace:
+    """Open the folder's next attempt and return its place.
 
-    Another process that still trains in the folder is fenced thereby.
+    given: of the config; what it leaves open has the project beside the script. Another process that
+    still trains in the folder is fenced thereby.
     """
+    beside = _read_beside(world_size)
+    config = {**beside.config, **given}
     store_url = str(folder.absolute() / "store")
     store = open_store(store_url)
     track = Track(store, run_track(RUN_ID), now=utc_now)
@@ -74,7 +84,9 @@ def open_attempt(folder: Path, config: Mapping[str, Json], world_size: int) -> A
         return (
             None
             if records
-            else draft(Kind.RUN_DECLARED, _declared(config, compute), None, clean=redact)
+            else draft(
+                Kind.RUN_DECLARED, _declared(config, beside.roles, compute), None, clean=redact
+            )
         )
 
     def open_next(records: list[Record]) -> Draft | None:
@@ -85,7 +97,7 @@ def open_attempt(folder: Path, config: Mapping[str, Json], world_size: int) -> A
             decision="The script was started.",
             config=config,
             compute=compute,
-            snapshot=None,
+            snapshot=beside.snapshot,
             resume=resume_target(state.resumable) if state.resumable else None,
         )
         next_id = len(state.attempts) + 1
@@ -102,7 +114,82 @@ def open_attempt(folder: Path, config: Mapping[str, Json], world_size: int) -> A
         attempt_id=record.attempt_id,
         opened_seq=record.seq,
         work=folder.absolute() / "work" / f"a{record.attempt_id:02d}",
-        cache=folder.absolute() / CACHE,
+        cache=beside.cache or folder.absolute() / CACHE,
+        data_url=beside.data_url,
+    )
+
+
+def folder_of(where: AttemptPlace) -> Path:
+    """Return the folder that a script trains alone in, of a place of `open_attempt`."""
+    return where.work.parent.parent
+
+
+def say_resumed(launch: Launch, step: int, until: int | None) -> None:
+    """Say on stderr that a script alone goes on where it was before, and what undoes that."""
+    if launch.declared.model_family != ALONE or not step or not launch.ranks.is_first:
+        return
+    of = "" if until is None else f" of {until}"
+    done = until is not None and step >= until
+    left = ": nothing is left to train" if done else ""
+    print(f"Resumed step {step}{of}{left}. {_afresh(launch)}", file=sys.stderr, flush=True)
+
+
+@contextmanager
+def resumed_alone(launch: Launch) -> Iterator[None]:
+    """Name the folder to an error of what a script alone resumes from: its model may be another."""
+    try:
+        yield
+    except TracksError as error:
+        if launch.declared.model_family == ALONE and launch.opened.resume is not None:
+            error.args = (f"{error} {_afresh(launch)}",)
+        raise
+
+
+def _afresh(launch: Launch) -> str:
+    folder = folder_of(launch.place)
+    return f"It was trained in {folder} before: remove that folder to start afresh."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Beside:
+    """What the project around the script says; nothing where there is none."""
+
+    config: Mapping[str, Json] = field(default_factory=dict)
+    roles: Mapping[str, str] = field(default_factory=dict)
+    snapshot: SnapshotRef | None = None
+    data_url: str | None = None
+    cache: Path | None = None
+
+
+def _read_beside(world_size: int) -> _Beside:
+    """Read the project of the script, in a notebook of the working directory; say what is wrong."""
+    script = getattr(sys.modules["__main__"], "__file__", None)
+    start = Path.cwd() if script is None else Path(script).absolute().parent
+    if not any((each / PROJECT_FILE).is_file() for each in (start, *start.parents)):
+        return _Beside()
+    command = [sys.executable, "-m", PROJECT, str(start), str(world_size)]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=READ_S_MAX, check=False
+        )
+        found = json.loads(done.stdout) if done.returncode == 0 else None
+    except (OSError, subprocess.SubprocessError, ValueError) as error:
+        done, found = None, None
+        print(f"{PROJECT_FILE} was not read: {error}", file=sys.stderr)
+    if done is not None and found is None:
+        why = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
+        print(f"{PROJECT_FILE} was not read: {why[0]}", file=sys.stderr)
+    if not found:
+        return _Beside()
+    if problem := found.get("problem"):
+        print(f"{found['folder']}/{PROJECT_FILE}: {problem}", file=sys.stderr)
+    snapshot = found.get("snapshot")
+    return _Beside(
+        config=found["config"],
+        roles=found["roles"],
+        snapshot=None if snapshot is None else from_json(SnapshotRef, snapshot),
+        data_url=found.get("data_url"),
+        cache=Path(found["cache"]) if "cache" in found else None,
     )
 
 
@@ -126,7 +213,9 @@ def _end(store: ObjectStore, records: list[Record], attempt_id: int | None = Non
     return draft(Kind.ATTEMPT_ENDED, _ended(store, attempt), attempt.attempt_id, clean=redact)
 
 
-def _declared(config: Mapping[str, Json], compute: ComputeRequest) -> RunDeclared:
+def _declared(
+    config: Mapping[str, Json], roles: Mapping[str, str], compute: ComputeRequest
+) -> RunDeclared:
     code = CodeVersion(
         git_commit=None, branch=None, dirty=None, package_version=version("tracks-dagster")
     )
@@ -134,6 +223,7 @@ def _declared(config: Mapping[str, Json], compute: ComputeRequest) -> RunDeclare
         run_id=RUN_ID,
         model_family=ALONE,
         config=config,
+        roles=roles,
         snapshot=None,
         code=code,
         owner="",

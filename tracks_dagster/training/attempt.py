@@ -37,6 +37,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from tracks_dagster.reasons.hangs import Phase
+from tracks_dagster.stores import open_store
 from tracks_dagster.stores.local_files import local_files
 from tracks_dagster.track.bodies import SnapshotRef
 from tracks_dagster.track.errors import Fenced, InvalidInput, TrainingError
@@ -51,6 +52,7 @@ from tracks_dagster.track.roles import (
     value_of,
 )
 from tracks_dagster.track.samples import SKIP_WINDOWS
+from tracks_dagster.training.alone import resumed_alone, say_resumed
 from tracks_dagster.training.data import load_snapshot
 from tracks_dagster.training.drills import Drills
 from tracks_dagster.training.evaluating import (
@@ -89,8 +91,9 @@ def join(
     """Join the attempt that the environment names, for as long as the `with` lasts.
 
     config, folder: used outside an attempt only; there the script's own config is trained in
-    `folder`, and resumed from it the next time. is_parent: this process only watches a command that
-    trains (`command`).
+    `folder`, and resumed from it the next time. What `config` leaves open is read from the tracks.yaml
+    beside the script, and so is the dataset's newest snapshot. is_parent: this process only watches a
+    command that trains (`command`).
 
     Ends the process with EXIT_DRAINED after SIGTERM, with EXIT_FENCED when another launch took over;
     every other exception is raised on, after a last word. sys.exit(0) before the last step ends it
@@ -245,7 +248,7 @@ class Attempt:
 
         Raises InvalidInput where no snapshot was named, DataRejected when they were changed.
         """
-        return load_snapshot(self._drills.snapshot_store, self._snapshot())
+        return load_snapshot(self._snapshot_store, self._snapshot())
 
     def data(self) -> Path:
         """Return the folder with the files of the run's snapshot, verified; not to be written to.
@@ -254,11 +257,16 @@ class Attempt:
         Raises DataRejected naming files that were changed, InvalidInput without such a snapshot.
         """
         return local_files(
-            self._drills.snapshot_store,
+            self._snapshot_store,
             self._snapshot(),
             self._launch.place.cache,
             waits=lambda: self._pulse.beat(Phase.STARTING, self._running_step),
         )
+
+    @property
+    def _snapshot_store(self) -> ObjectStore:
+        url = self._launch.place.data_url
+        return self._drills.snapshot_store if url is None else open_store(url, probe=False)
 
     def _snapshot(self) -> SnapshotRef:
         snapshot = self._launch.opened.snapshot
@@ -421,16 +429,18 @@ class Attempt:
         if self._folders is None:
             self._check_windows()
             self._pulse.beat(Phase.RESTORING, 0)
-            self._folders = FolderSteps(
-                self._launch,
-                stop=self._stop,
-                farewell=self._farewell,
-                drills=self._drills,
-                pulse=self._pulse,
-                log=self._log,
-                is_parent=self._is_parent,
-                inexact=inexact,
-            )
+            with resumed_alone(self._launch):
+                self._folders = FolderSteps(
+                    self._launch,
+                    stop=self._stop,
+                    farewell=self._farewell,
+                    drills=self._drills,
+                    pulse=self._pulse,
+                    log=self._log,
+                    is_parent=self._is_parent,
+                    inexact=inexact,
+                )
+            say_resumed(self._launch, self._folders.saver.saved_step, None)
             self._pulse.beat(Phase.STARTING, 0)  # the framework loads it now
         return self._folders.path
 
@@ -614,14 +624,16 @@ class Attempt:
         self._pulse.beat(Phase.RESTORING, 0)
         arena = Arena(self.device)
         trained, feed = self._fed(self._trained, loader)
-        begun = begin(
-            self._launch,
-            trained,
-            feed,
-            arena=arena,
-            until=until,
-            one_backward=self._rehearse,
-        )
+        with resumed_alone(self._launch):
+            begun = begin(
+                self._launch,
+                trained,
+                feed,
+                arena=arena,
+                until=until,
+                one_backward=self._rehearse,
+            )
+        say_resumed(self._launch, begun.step, until)
         if begun.progress is not None:
             self._log.restore(begun.progress)
         self._watch = StateWatch(trained, step=begun.step + 1, warn=self._log.warn)

@@ -34,7 +34,8 @@ class AttemptPlace:
     """Which attempt this process trains, and where its record and its files are.
 
     opened_seq: the seq of the attempt's `attempt_opened`; work: the gang's folder on this machine;
-    cache: where this machine keeps snapshots of files for all its gangs.
+    cache: where this machine keeps snapshots of files for all its gangs. data_url: of the store that
+    has its snapshot, where that is another one.
     """
 
     store_url: str
@@ -43,6 +44,7 @@ class AttemptPlace:
     opened_seq: int
     work: Path
     cache: Path
+    data_url: str | None = None
 
     @property
     def ref(self) -> AttemptRef:

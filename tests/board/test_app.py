@@ -10,6 +10,7 @@ import pytest
 
 from tests.board.conftest import LIVE, OVER, REFUSED, SECOND, Home
 from tests.histories import History
+from tests.stories import Story
 from tests.visitors import Visitor
 from tracks_dagster.attempts.effects.heartbeat import write_heartbeat, write_launches
 from tracks_dagster.attempts.launch import PendingLaunch
@@ -95,6 +96,40 @@ def test_a_part_of_the_curves_can_be_looked_at(visitor: Visitor) -> None:
     page = visitor.get(f"/runs/{LIVE}?steps=120-150").text
     assert {float(x) for x in re.findall(r'data-x1="([^"]*)"', page)} == {150.0}
     assert "steps 120 to 150: show all" in page
+
+
+def over(tmp_path: Path, *run_ids: str) -> Visitor:
+    """Return who visits a home of such runs: the same code, over after 40 steps, with journals."""
+    settings = Settings.from_environment({"TRACKS_HOME": str(tmp_path / "home")})
+    app = build(settings)
+    for number, run_id in enumerate(run_ids):
+        story = Story(app.store, run_id)
+        code = f"runs/{run_id}/trainer/{'c0de' * 16}.tar"
+        story.attempt("preempted", last_step=23, commits=(20,), trainer=code)
+        story.attempt("completed", last_step=40, commits=(40,), trainer=code)
+        history = story.history
+        opened = history.open_eval(history.state.resumable[-1]).state.evals[-1].opened
+        history.end_eval(opened, metrics={"loss": 3.5 + number}).finish().write_to(app.store)
+    app.projector.scan()
+    return Visitor(Guard(Board(Sources(settings)).app()))
+
+
+def test_no_number_of_a_run_depends_on_the_part_of_its_curves_that_is_shown(tmp_path: Path) -> None:
+    visitor = over(tmp_path, "first", "second")
+    for path in ("/runs/first?", "/compare?run=first&run=second&"):
+        whole, part = (visitor.get(f"{path}{query}").text for query in ("", "steps=5-10"))
+        for page in (whole, part):
+            assert "training loss" in text_of(page)
+            assert "0.1250 at 40" in text_of(page).replace("at step", "at"), path
+    assert re.findall(r'data-value="0.125[^"]*"', part) == []  # of two runs there is none
+
+
+def test_a_comparison_names_evals_apart_and_equal_code_is_the_same(tmp_path: Path) -> None:
+    shown = text_of(over(tmp_path, "first", "second").get("/compare?run=first&run=second").text)
+    assert "eval heldout-loss: loss 3.500 at 40 4.500 at 40" in shown
+    assert "training loss 0.1250 at 40 0.1250 at 40" in shown
+    assert "c0dec0de" not in shown
+    assert re.search(r"The same in all of them: [^.]*code", shown)
 
 
 def test_curves_may_be_logarithmic_and_averaged_without_a_script(visitor: Visitor) -> None:

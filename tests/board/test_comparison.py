@@ -7,7 +7,24 @@ from dataclasses import replace
 import pytest
 
 from tracks_dagster.board.comparison import CHANGES_MAX, experiment_view
-from tracks_dagster.review.experiments import ExperimentRun, baseline_of, differing
+from tracks_dagster.review.comparing import Score
+from tracks_dagster.review.experiments import ExperimentRun, MeasuredBy, baseline_of, differing
+
+LOSS = MeasuredBy(suite="quality", metric="loss", direction="min")
+
+
+def score(value: float, *, step: int = 100, metric: str = "loss", version: str = "1") -> Score:
+    """Return one eval."""
+    return Score(
+        suite="quality",
+        suite_version=version,
+        snapshot_id="",
+        seed=1,
+        step=step,
+        environment_sha256="",
+        metrics={metric: value},
+    )
+
 
 FIRST = ExperimentRun(
     run_id="first",
@@ -18,14 +35,16 @@ FIRST = ExperimentRun(
     branched_from=None,
     device_s=3600.0,
     alias=None,
-    metric="loss",
-    value=2.5,
-    direction="min",
+    final_step=100,
+    rule=LOSS,
+    scores=(score(2.5),),
 )
 SECOND = replace(
-    FIRST, run_id="second", settings={"lr": 0.2, "seed": 7}, alias="candidate", value=2.0
+    FIRST, run_id="second", settings={"lr": 0.2, "seed": 7}, alias="candidate", scores=(score(2.0),)
 )
-THIRD = replace(FIRST, run_id="third", settings={"lr": 0.1, "seed": 7, "warm": 5}, value=3.0)
+THIRD = replace(
+    FIRST, run_id="third", settings={"lr": 0.1, "seed": 7, "warm": 5}, scores=(score(3.0),)
+)
 
 
 def test_only_what_is_not_the_same_everywhere_differs() -> None:
@@ -66,18 +85,34 @@ def test_each_run_shows_what_it_changed_and_whether_that_was_better() -> None:
 
 
 def test_a_metric_is_better_as_its_own_rule_says() -> None:
-    best = replace(FIRST, metric="accuracy", direction="max", value=0.5)
-    worse = replace(best, run_id="worse", value=0.4)
+    rule = replace(LOSS, metric="accuracy", direction="max")
+    best = replace(FIRST, rule=rule, scores=(score(0.5, metric="accuracy"),))
+    worse = replace(best, run_id="worse", scores=(score(0.4, metric="accuracy"),))
     assert rows(best, worse, baseline=best)["worse"][1:] == ("−0.1000", "bad")
 
 
 def test_metrics_that_are_not_the_same_are_not_compared() -> None:
-    other = replace(SECOND, metric="accuracy")
+    other = replace(SECOND, scores=(score(0.5, metric="accuracy"),))
     assert rows(FIRST, other)["second"][1:] == ("–", "")
-    elsewhere = replace(SECOND, measured=("heldout-loss", "2"))
+    elsewhere = replace(SECOND, scores=(score(2.0, version="2"),))
     assert rows(FIRST, elsewhere)["second"][1:] == ("–", "")
-    unmeasured = replace(SECOND, value=None, metric=None)
-    assert rows(FIRST, unmeasured)["second"][1:] == ("–", "")
+    assert rows(FIRST, replace(SECOND, scores=()))["second"][1:] == ("–", "")
+
+
+def test_neither_of_two_steps_is_called_better_unless_each_is_the_last_of_its_run() -> None:
+    early = replace(SECOND, scores=(score(3.0, step=60),))
+    assert rows(FIRST, early)["second"][1:] == ("+0.5000", "")
+    stopped = replace(early, final_step=60)
+    assert rows(FIRST, stopped)["second"][1:] == ("+0.5000", "bad")
+    values = {
+        row.run_id: row.value for row in experiment_view("gpt", (FIRST, early), FIRST, "").rows
+    }
+    assert values == {"first": "2.500 at 100", "second": "3 at 60"}
+
+
+def test_without_a_rule_nobody_knows_which_is_better() -> None:
+    first, second = replace(FIRST, rule=None), replace(SECOND, rule=None)
+    assert rows(first, second, baseline=first)["second"][1:] == ("−0.5000", "")
 
 
 def test_of_many_changes_the_first_are_shown_and_the_others_counted() -> None:

@@ -12,6 +12,7 @@ from tests.histories import History
 from tracks_dagster.cli.compare import diff
 from tracks_dagster.settings import Settings
 from tracks_dagster.track.bodies import PromotionRule
+from tracks_dagster.track.records import Kind
 from tracks_dagster.wiring import App, build
 
 RULE = PromotionRule(
@@ -48,12 +49,49 @@ def test_each_run_shows_what_it_changed_and_what_came_of_it(app: App, call: Call
     assert shown.exit_code == 0, shown.output
     assert "rates: 2 runs. Baseline: r-0, named by r-2." in shown.stdout
     lines = [line.split() for line in shown.stdout.splitlines() if line.startswith("r-")]
-    assert lines[0][:6] == ["r-0", "the", "baseline", "succeeded", "40", "3"]
-    assert lines[1][:9] == ["r-1", "lr", "0.1", "→", "0.2", "succeeded", "40", "2.5", "-0.5"]
-    assert lines[1][9] == "good"
-    assert lines[2][7:10] == ["3.25", "+0.25", "bad"]
+    assert lines[0][:8] == ["r-0", "the", "baseline", "succeeded", "40", "3", "at", "40"]
+    assert lines[1][:7] == ["r-1", "lr", "0.1", "→", "0.2", "succeeded", "40"]
+    assert lines[1][7:12] == ["2.5", "at", "40", "-0.5", "good"]
+    assert lines[2][7:12] == ["3.25", "at", "40", "+0.25", "bad"]
     assert "r-3" not in shown.stdout
     assert "outside: of no experiment" in shown.stdout
+
+
+def test_a_promotion_of_another_step_changes_no_verdict(app: App, call: Call) -> None:
+    """`tracks promote r-1@20 --alias other` showed the value of step 20, and the verdict turned."""
+    for run_id, experiment in (("s-0", None), ("s-1", "steps")):
+        history = History(run_id).declare(promotion=RULE, experiment=experiment, baseline="s-0")
+        history.open().place().restore().commit(20, metrics={"loss": 3.5}).commit(40)
+        history.end("completed", last_step=40)
+        for step, loss in ((40, 2.0 if experiment else 3.0), (20, 9.0)):  # the earlier one later
+            [ref] = [each for each in history.state.resumable if each.step == step]
+            opened = history.open_eval(ref).state.evals[-1].opened
+            history.end_eval(opened, metrics={"loss": loss})
+            history.promote(opened, loss=loss)
+        history.finish().write_to(app.store)
+    app.projector.scan()
+    found = json.loads(call("diff", "--experiment", "steps", "--json").stdout)
+    assert found["measured_by"] == {"suite": "heldout-loss", "metric": "loss", "direction": "min"}
+    results = {run["run_id"]: run["result"] for run in found["runs"]}
+    assert results["s-0"] == {"value": 3.0, "step": 40, "difference": None, "verdict": ""}
+    assert results["s-1"] == {"value": 2.0, "step": 40, "difference": -1.0, "verdict": "good"}
+
+
+def test_a_checkpoint_in_quarantine_is_no_result(app: App, call: Call) -> None:
+    history = History("q-1").declare(promotion=RULE, experiment="bad").open().place().restore()
+    for step in (20, 40):
+        history.commit(step, metrics={"loss": 0.5, "val_loss": 0.75, "lr": 0.1})
+        opened = history.open_eval(history.state.resumable[-1]).state.evals[-1].opened
+        history.end_eval(opened, metrics={"loss": step / 10})
+    history.decide_checkpoint(Kind.CHECKPOINT_QUARANTINED, history.state.resumable[-1])
+    history.write_to(app.store)
+    app.projector.scan()
+    [run] = json.loads(call("diff", "--experiment", "bad", "--json").stdout)["runs"]
+    assert (run["result"]["value"], run["result"]["step"]) == (2.0, 20)
+    assert (run["trained"], run["trained_step"]) == ({"loss": 0.5, "val_loss": 0.75}, 20)
+    shown = " ".join(call("diff", "--experiment", "bad").stdout.split())
+    assert "eval heldout-loss: loss" in shown
+    assert "2 at 20" in shown
 
 
 def test_of_a_large_experiment_it_says_that_only_the_newest_are_shown(
@@ -73,7 +111,8 @@ def test_it_is_the_same_as_json_with_the_money_where_there_are_prices(
     assert (told["baseline"], [run["run_id"] for run in told["runs"]]) == ("r-0", ["r-0", "r-2"])
     assert told["runs"][0]["is_outside"]
     assert told["runs"][1]["changes"] == [{"name": "lr", "before": 0.1, "after": 0.4}]
-    assert told["runs"][1]["difference"] == [0.25, "bad"]
+    result = {"value": 3.25, "step": 40, "difference": 0.25, "verdict": "bad"}
+    assert told["runs"][1]["result"] == result
     assert told["runs"][1]["cost"]["currency"] == "USD"
     chosen = json.loads(call("diff", "--experiment", "rates", "--baseline", "r-1", "--json").stdout)
     assert (chosen["baseline"], chosen["baseline_why"]) == ("r-1", "as you chose")

@@ -32,8 +32,8 @@ def test_an_experiment_has_its_runs_and_the_baseline_that_they_name(
         History(run_id).declare(experiment=experiment, baseline=baseline).open().write_to(store)
     Projector(store, ledger).scan()
     baseline, run = read_experiment(ledger, "rates", runs_max=5)
-    assert (baseline.run_id, baseline.metric, baseline.value) == ("r-0", "loss", 3.0)
-    assert (run.run_id, run.experiment, run.baseline, run.metric) == ("r-1", "rates", "r-0", None)
+    assert (baseline.run_id, baseline.scores[0].metrics["loss"]) == ("r-0", 3.0)
+    assert (run.run_id, run.experiment, run.baseline, run.scores) == ("r-1", "rates", "r-0", ())
     of_family = read_experiment(ledger, "gpt", runs_max=5)
     assert [each.run_id for each in of_family] == ["r-0", "r-1", "r-2", "r-3"]
     assert read_experiment(ledger, "none", runs_max=5) == []

@@ -26,6 +26,7 @@ from tracks_dagster.track.bodies import Alert, PromotionRule
 from tracks_dagster.track.errors import UnknownRun
 from tracks_dagster.track.names import AttemptRef, attempt_key
 from tracks_dagster.track.records import Kind, canonical_json, format_time
+from tracks_dagster.track.states.accounting import newest_step
 from tracks_dagster.track.track import log_key
 
 SENSORS = (
@@ -60,6 +61,21 @@ def test_runs_are_found_in_the_ledger_and_read_from_their_tracks(
     assert (found.run_id, found.state, found.attempt_id) == (RUN_ID, "succeeded", 3)
     assert (found.step, found.loss, found.promoted_to) == (40, 5 / 40, "best")
     assert found.waiting_for is None
+
+
+def test_every_page_has_a_run_at_the_step_that_its_newest_attempt_is_at(
+    story: Story, tracks: Tracks, ledger: Ledger, store: FakeObjectStore
+) -> None:
+    """What an attempt ran beyond its checkpoint is lost, though its journal still has it."""
+    story.attempt("preempted", last_step=23, commits=(10, 20))
+    longer = {**story.history.state.declared.config, "steps": 60}
+    story.history.open(config=longer).write_to(store)
+    tracks.project(story.history.name)
+    found = [line(tracks, ledger), *read_status(tracks, ledger)]
+    assert [(each.step, each.steps, each.loss) for each in found] == [(20, 60, None)] * 2
+    [row] = ledger.query("select step, max_steps from training_runs", {})
+    assert (row["step"], row["max_steps"]) == (20, 60)
+    assert newest_step(story.history.state) == 20
 
 
 @pytest.mark.parametrize("harm", ["edited", "lost", "gone"])

@@ -8,14 +8,19 @@ from urllib.parse import urlencode
 
 from tracks_dagster.board import formats
 from tracks_dagster.board.reading import RunReading
-from tracks_dagster.board.run_page import Choice, Key, Link, Panel
+from tracks_dagster.board.run_page import SHORT, Choice, Key, Link, Panel
+from tracks_dagster.review.comparing import Score, own_values
+from tracks_dagster.review.curves import Point
 from tracks_dagster.review.experiments import (
     ExperimentRun,
+    MeasuredBy,
     Settings,
     changes,
-    difference,
     differing,
+    eval_title,
+    measured_by,
     outside,
+    result,
 )
 from tracks_dagster.track.records import Json
 from tracks_dagster.track.states.accounting import kept_and_lost
@@ -118,21 +123,40 @@ def comparison_view(
     )
 
 
-def outcome_of(reading: RunReading, loss: float | None, evaluated: Mapping[str, float]) -> Settings:
-    """Return what came of a run. loss: the newest that was kept; evaluated: its newest metrics."""
+def outcome_of(
+    reading: RunReading, trained: Mapping[str, Point], scores: Sequence[Score]
+) -> Settings:
+    """Return what came of a run. trained: of each metric of the training the newest that was kept;
+    scores: its evals. Each is named as what it is, with its step."""
     accounts = kept_and_lost(reading.state)
     ended = [each.ended.device_seconds for each in reading.state.attempts if each.ended]
     return {
         "state": reading.status.state,
         "step": formats.of_steps(reading.step, reading.steps),
-        "loss": formats.number(loss),
-        **{name: formats.number(value) for name, value in evaluated.items()},
+        **{
+            eval_title(*name): formats.at_step(formats.number(value), step)
+            for name, (value, step) in own_values(scores).items()
+        },
+        **{
+            f"training {name}": formats.at_step(formats.number(point.value), point.step)
+            for name, point in trained.items()
+        },
         "pace": formats.pace(None if reading.pace is None else reading.pace.step_s),
         "attempts": str(len(reading.state.attempts)),
         "steps lost": formats.grouped(sum(each.lost for each in accounts)),
         "device time of ended attempts": about(sum(ended)) if ended else formats.UNKNOWN,
         "money so far": formats.money(reading.cost),
     }
+
+
+def measured_of(scores: Sequence[Score]) -> Settings:
+    """Return by which version, on which data and with which seeds each eval measured."""
+    found: dict[str, list[str]] = {}
+    for each in scores:
+        data = f"data {each.snapshot_id[:SHORT]}, " if each.snapshot_id else ""
+        words = f"version {each.suite_version}, {data}seed {each.seed}"
+        found.setdefault(each.suite, []).append(words)
+    return {suite: "; ".join(words) for suite, words in found.items()}
 
 
 def _summary(runs: Sequence[ComparedRun]) -> str:
@@ -171,7 +195,8 @@ def short(value: Json) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExperimentRow:
-    """One line. verdict: good or bad against the baseline, "" where nobody knows."""
+    """One line. verdict: good or bad against the baseline, "" where nobody knows; trained: the losses
+    of its newest commit."""
 
     run_id: str
     about: str
@@ -182,6 +207,7 @@ class ExperimentRow:
     value: str
     difference: str
     verdict: str
+    trained: str
     device_time: str
     compare: str
     make_baseline: str
@@ -209,21 +235,25 @@ def experiment_view(
 ) -> ExperimentView:
     """Return the page without its curves: the baseline first, then the others, newest first."""
     others = [run for run in reversed(runs) if run.run_id != baseline.run_id]
+    by = measured_by(runs, baseline)
     return ExperimentView(
         family=family,
         summary=counted(len(runs), "run"),
         baseline=baseline.run_id,
         why=why,
-        metric=baseline.metric or next((run.metric for run in runs if run.metric), "") or "",
+        metric="" if by is None else by.title,
         rows=tuple(
-            _experiment_row(run, baseline, outside(run, family, runs))
+            _experiment_row(run, baseline, by, outside(run, family, runs))
             for run in (baseline, *others)
         ),
     )
 
 
-def _experiment_row(run: ExperimentRun, baseline: ExperimentRun, outside: str) -> ExperimentRow:
-    difference, verdict = _against(run, baseline)
+def _experiment_row(
+    run: ExperimentRun, baseline: ExperimentRun, by: MeasuredBy | None, outside: str
+) -> ExperimentRow:
+    found = result(run, baseline, by)
+    value = None if found is None else formats.at_step(formats.number(found.value), found.step)
     source = f", a branch of {run.branched_from}" if run.branched_from else ""
     alias = f", {run.alias}" if run.alias else ""
     return ExperimentRow(
@@ -233,9 +263,10 @@ def _experiment_row(run: ExperimentRun, baseline: ExperimentRun, outside: str) -
         changes=tuple(_changes(run, baseline)),
         state=run.state,
         steps=formats.grouped(run.steps),
-        value=formats.number(run.value),
-        difference=difference,
-        verdict=verdict,
+        value=value or formats.UNKNOWN,
+        difference=formats.UNKNOWN if found is None else _against(found.difference),
+        verdict="" if found is None else found.verdict,
+        trained=_trained(run),
         device_time=about(run.device_s) if run.device_s else formats.UNKNOWN,
         compare="/compare?" + urlencode([("run", baseline.run_id), ("run", run.run_id)]),
         make_baseline=f"?{urlencode({'baseline': run.run_id})}",
@@ -254,12 +285,13 @@ def _value(value: Json) -> str:
     return formats.UNKNOWN if value is None else short(value)
 
 
-def _against(run: ExperimentRun, baseline: ExperimentRun) -> tuple[str, str]:
-    """Return the difference of the metric, and good or bad."""
-    found = difference(run, baseline)
-    if found is None:
-        return formats.UNKNOWN, ""
-    off, verdict = found
-    if off == 0:
-        return "the same", ""
-    return f"{'+' if off > 0 else '−'}{formats.number(abs(off))}", verdict
+def _trained(run: ExperimentRun) -> str:
+    """Return "loss 1.31, val_loss 1.4 at 300" of its newest commit."""
+    losses = ", ".join(f"{name} {formats.number(value)}" for name, value in run.trained.items())
+    return formats.at_step(losses, run.trained_step) if losses else formats.UNKNOWN
+
+
+def _against(off: float | None) -> str:
+    if not off:
+        return formats.UNKNOWN if off is None else "the same"
+    return f"{'+' if off > 0 else '−'}{formats.number(abs(off))}"

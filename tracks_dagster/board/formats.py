@@ -45,6 +45,11 @@ def of_steps(step: int | None, steps: int | None) -> str:
     return grouped(step) if steps is None else f"{grouped(step or 0)} / {grouped(steps)}"
 
 
+def at_step(value: str, step: int | None) -> str:
+    """Return "1.249 at 300": what was measured, and after which step."""
+    return f"{value} at {grouped(step)}"
+
+
 def pace(step_s: float | None) -> str:
     """Return "12.4 steps/s", or of slow steps "3.2 s/step"."""
     if step_s is None or step_s <= 0:

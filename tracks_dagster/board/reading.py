@@ -13,10 +13,10 @@ from tracks_dagster.health.lights import Light, Lights
 from tracks_dagster.health.tail import Tail
 from tracks_dagster.retry.caps import Cost, max_cost_of
 from tracks_dagster.track.records import Json
-from tracks_dagster.track.roles import GLOBAL_BATCH, STEPS, value_of
-from tracks_dagster.track.states.accounting import kept_and_lost
+from tracks_dagster.track.roles import GLOBAL_BATCH, value_of
+from tracks_dagster.track.states.accounting import newest_step
 from tracks_dagster.track.states.lifecycle import RunStatus, run_status
-from tracks_dagster.track.states.run_state import RunState
+from tracks_dagster.track.states.run_state import RunState, steps_of
 
 NEWEST_STEPS = 20  # that shares of a step are the mean of
 
@@ -50,17 +50,15 @@ class RunReading:
 
     @property
     def step(self) -> int | None:
-        """The newest step that is known."""
-        if self.tail.steps:
-            return self.tail.steps[-1].step
-        accounts = kept_and_lost(self.state)
-        return accounts[-1].last if accounts else None
+        """The step it is at."""
+        attempt_id, steps = self.tail.attempt_id, self.tail.steps
+        known = {} if attempt_id is None or not steps else {attempt_id: steps[-1].step}
+        return newest_step(self.state, known)
 
     @property
     def steps(self) -> int | None:
         """How many it is to run."""
-        found = value_of(self.config, self.state.declared.roles, STEPS)
-        return found if type(found) is int else None
+        return steps_of(self.state)
 
     @property
     def share(self) -> float | None:

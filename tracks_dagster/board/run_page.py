@@ -15,6 +15,7 @@ from tracks_dagster.board.heat_map import HeatMap
 from tracks_dagster.board.reading import RunReading
 from tracks_dagster.health.rules import RULES, command_of, severity_of
 from tracks_dagster.ledger.facts.attempt import AttemptView, attempt_views
+from tracks_dagster.review.curves import Point
 from tracks_dagster.track.states.checkpoints import checkpoint_at
 from tracks_dagster.track.states.end_words import end_sentence
 from tracks_dagster.track.states.run_state import AttemptState, RunState
@@ -122,7 +123,7 @@ class Beside:
     links: tuple[Link, ...] = ()
     banners: tuple[str, ...] = ()
     attempt_pages: Mapping[int, str] | None = None
-    loss: float | None = None
+    loss: Point | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,7 +218,7 @@ def _about(state: RunState) -> str:
     return " · ".join(filter(None, parts))
 
 
-def _tiles(reading: RunReading, kept_loss: float | None) -> Iterator[Tile]:
+def _tiles(reading: RunReading, kept: Point | None) -> Iterator[Tile]:
     """Yield the numbers that are looked for first, those of an open attempt while there is one."""
     state, pace = reading.state, reading.pace
     done = "" if reading.share is None else f"{100 * reading.share:.1f} %"
@@ -225,8 +226,7 @@ def _tiles(reading: RunReading, kept_loss: float | None) -> Iterator[Tile]:
     yield Tile(label="step", value=steps, beside=done)
     if state.open_attempt is not None:
         yield _left_tile(reading.left)
-    loss = kept_loss if reading.loss is None else reading.loss
-    yield Tile(label="loss", value=formats.number(loss), beside=_evaluated(reading))
+    yield _loss_tile(reading, kept)
     if pace is not None:
         beside = formats.share(reading.data_share)
         yield Tile(label="pace", value=formats.pace(pace.step_s), beside=f"{beside} wait for data")
@@ -241,6 +241,17 @@ def _tiles(reading: RunReading, kept_loss: float | None) -> Iterator[Tile]:
         cap = reading.max_cost
         of = "" if cap is None else f"of at most {cap:.2f}, {100 * reading.cost.amount / cap:.0f} %"
         yield Tile(label="money so far", value=formats.money(reading.cost), beside=of)
+
+
+def _loss_tile(reading: RunReading, kept: Point | None) -> Tile:
+    """Return the newest loss of the training, with its step and what was evaluated beside it."""
+    loss = None if kept is None else kept.value
+    step = None if kept is None else kept.step
+    if reading.loss is not None:
+        loss, step = reading.loss, reading.step
+    at = "" if step is None else f"at step {formats.grouped(step)}"
+    beside = "; ".join(filter(None, (at, _evaluated(reading))))
+    return Tile(label="training loss", value=formats.number(loss), beside=beside)
 
 
 def _left_tile(left: Span | None) -> Tile:

@@ -46,10 +46,11 @@ def _read(settings: Settings, run_id: str | None) -> list[RunLine]:
 
 
 def _sentences(line: RunLine) -> str:
-    loss = f", loss {line.loss:.4f}" if line.loss is not None else ""
+    loss = f", training loss {line.loss:.4f}" if line.loss is not None else ""
+    of = "" if line.steps is None else f" of {line.steps}"
     sentences = [
         f"{line.run_id}: {line.state}. {_why(line)}",
-        f"attempt {line.attempt_id or '–'}, step {line.step or 0} of {line.steps}{loss}",
+        f"attempt {line.attempt_id or '–'}, step {line.step or 0}{of}{loss}",
     ]
     if line.workload_class:
         sentences.append(f"class {line.workload_class}")
@@ -79,7 +80,7 @@ def _cells(line: RunLine) -> tuple[str, ...]:
         line.run_id,
         line.state,
         str(line.attempt_id or "–"),
-        f"{line.step or 0}/{line.steps}",
+        str(line.step or 0) if line.steps is None else f"{line.step or 0}/{line.steps}",
         f"{branch}{line.waiting_for or _why(line)}"
         + (f" ({_alerts(line)}: `tracks alerts`)" if line.open_alerts else ""),
     )

@@ -274,6 +274,13 @@ def compare_scores(
     return tuple(lines)
 
 
+def own_values(scores: Sequence[Score]) -> dict[tuple[str, str], tuple[float, int]]:
+    """Return (suite, metric) → the mean over its seeds and the step of one side's scores."""
+    steps = {score.suite: score.step for score in scores}
+    lines = ((x.suite, x.metric, x.b) for x in compare_scores(scores, scores))
+    return {(suite, name): (b.mean, steps[suite]) for suite, name, b in lines if b is not None}
+
+
 def why_not_comparable(a: Sequence[Score], b: Sequence[Score]) -> str:
     """Return "" where the scores of one suite may be compared, else "not comparable: …".
 

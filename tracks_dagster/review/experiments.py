@@ -8,9 +8,40 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from tracks_dagster.review.comparing import Score, compare_scores, own_values
 from tracks_dagster.track.records import Json
 
 Settings = Mapping[str, Json]
+
+
+def eval_title(suite: str, metric: str) -> str:
+    """Return the name of an eval's metric, as no metric of the training is called."""
+    return f"eval {suite}: {metric}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredBy:
+    """What runs are compared by. direction: min or max, None where nobody knows."""
+
+    suite: str
+    metric: str
+    direction: str | None
+
+    @property
+    def title(self) -> str:
+        """Its name, which no metric of the training has."""
+        return eval_title(self.suite, self.metric)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """What a run measured beside the baseline. step: of the checkpoint; difference: of the baseline's,
+    None where they were not measured alike; verdict: good, bad, or "" where nobody knows."""
+
+    value: float
+    step: int
+    difference: float | None
+    verdict: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,9 +49,10 @@ class ExperimentRun:
     """A run as the ledger has it.
 
     settings: config, code, snapshot and ranks of its newest attempt, which a retry may have changed.
-    environment, experiment, baseline: as declared; {} and None where it is not known. metric, value,
-    direction: of its newest decision on a promotion, else of its newest eval, whose direction nobody
-    knows; measured: how, for only what was measured alike is compared.
+    environment, experiment, baseline: as declared; {} and None where it is not known. rule: what its
+    promotion asks for, None without one. scores: its completed evals, of each suite those of the newest
+    checkpoint that has one and was not quarantined. trained: the losses that training reported at the
+    newest commit, which are those of the one step `trained_step`.
     """
 
     run_id: str
@@ -31,10 +63,11 @@ class ExperimentRun:
     branched_from: str | None
     device_s: float
     alias: str | None
-    metric: str | None
-    value: float | None
-    direction: str | None
-    measured: tuple[Json, ...] = ()
+    final_step: int | None = None
+    rule: MeasuredBy | None = None
+    scores: tuple[Score, ...] = ()
+    trained: Mapping[str, float] = field(default_factory=dict)
+    trained_step: int | None = None
     experiment: str | None = None
     baseline: str | None = None
     environment: Settings = field(default_factory=dict)
@@ -96,18 +129,40 @@ def changes(run: ExperimentRun, baseline: ExperimentRun) -> tuple[Change, ...]:
     )
 
 
-def difference(run: ExperimentRun, baseline: ExperimentRun) -> tuple[float, str] | None:
-    """Return how far its metric is from the baseline's, and "good", "bad" or "" where nobody knows.
+def measured_by(runs: Sequence[ExperimentRun], baseline: ExperimentRun) -> MeasuredBy | None:
+    """Return what the runs are compared by; None where nothing was measured.
 
-    None where they were not measured alike, by the same eval on the same data with the same seed.
+    What the baseline's rule asks for, else another run's; without a rule the first eval of the
+    baseline, or of another run: its loss, else its first metric.
     """
-    is_alike = run.metric is not None and (run.metric, run.measured) == (
-        baseline.metric,
-        baseline.measured,
-    )
-    if run is baseline or not is_alike or run.value is None or baseline.value is None:
+    order = (baseline, *(run for run in runs if run is not baseline))
+    rule = next((run.rule for run in order if run.rule is not None), None)
+    if rule is not None:
+        return rule
+    score = next((each for run in order for each in run.scores if each.metrics), None)
+    if score is None:
         return None
-    off = run.value - baseline.value
-    if off == 0 or run.direction is None:
-        return off, ""
-    return off, "good" if (off < 0) == (run.direction == "min") else "bad"
+    metric = "loss" if "loss" in score.metrics else min(score.metrics)
+    return MeasuredBy(suite=score.suite, metric=metric, direction=None)
+
+
+def result(run: ExperimentRun, baseline: ExperimentRun, by: MeasuredBy | None) -> Result | None:
+    """Return what the run's own eval measured, and whether that is better than the baseline's.
+
+    None where it was not measured. Of two steps neither is called better, unless each is the last of
+    its run.
+    """
+    found = None if by is None else own_values(run.scores).get((by.suite, by.metric))
+    if by is None or found is None:
+        return None
+    lines = () if run is baseline else compare_scores(baseline.scores, run.scores)
+    line = next((x for x in lines if (x.suite, x.metric) == (by.suite, by.metric)), None)
+    if line is None or line.b is None or line.difference is None:
+        return Result(value=found[0], step=found[1], difference=None, verdict="")
+    step, off = found[1], line.difference
+    other = own_values(baseline.scores)[by.suite, by.metric][1]
+    is_alike = step == other or (step, other) == (run.final_step, baseline.final_step)
+    verdict = ""
+    if off and is_alike and by.direction is not None:
+        verdict = "good" if (off < 0) == (by.direction == "min") else "bad"
+    return Result(value=line.b.mean, step=step, difference=off, verdict=verdict)

@@ -50,13 +50,13 @@ from tracks_dagster.track.names import (
     parse_eval_attempt_key,
 )
 from tracks_dagster.track.records import Draft, Kind, parse_time
-from tracks_dagster.track.roles import STEPS, value_of
 from tracks_dagster.track.states.evals import is_completed, needs_device
 from tracks_dagster.track.states.run_state import (
     AttemptState,
     EvalState,
     RunState,
     program_of,
+    steps_of,
 )
 
 # What is kept of a device beside the most that was measured: fragments differ from run to run, and
@@ -270,8 +270,8 @@ def _left_s(
 
     running: the attempt that does them now; None: from the newest checkpoint on.
     """
-    steps = value_of(state.declared.config, state.declared.roles, STEPS)
-    if type(steps) is not int:
+    steps = steps_of(state)
+    if steps is None:
         return None
     for attempt in reversed(state.attempts[-ATTEMPTS_READ_MAX:]):
         pace, newest = _pace(tracks, state, attempt)

@@ -41,6 +41,7 @@ from tracks_dagster.board.comparison import (
     ComparedRun,
     comparison_view,
     experiment_view,
+    measured_of,
     outcome_of,
 )
 from tracks_dagster.board.effects import pages, queries
@@ -51,7 +52,9 @@ from tracks_dagster.board.heat_map import HeatMap, rank_maps
 from tracks_dagster.board.reading import RunReading
 from tracks_dagster.board.run_page import Beside, Key, Link, hot_ranks, run_page
 from tracks_dagster.health.rules import RULES
-from tracks_dagster.review.curves import STEP, Curves, curves_json
+from tracks_dagster.review.comparing import Score
+from tracks_dagster.review.curves import STEP, TRAINING, Curves, curves_json
+from tracks_dagster.review.effects.experiments import read_scores
 from tracks_dagster.review.effects.explain.run import attempt_address, load_run
 from tracks_dagster.review.effects.pages.report import render_loaded
 from tracks_dagster.review.experiments import baseline_of
@@ -63,6 +66,7 @@ from tracks_dagster.track.errors import (
     TracksError,
     UnknownRun,
 )
+from tracks_dagster.track.journal_lines import EVALUATED, LOSS
 from tracks_dagster.track.states.run_state import RunState
 from tracks_dagster.track.text.units import counted
 
@@ -137,10 +141,10 @@ class Board:
         state, by, steps = reading.state, queries.axis(request), queries.step_range(request)
         curves, banners = self._curves(state, by, steps)
         devices = self._sources.curves(state, ["device/*"], curves.by, steps)
-        panels, left_out = pages.panels_of(curves, devices, queries.look(request))
+        newest = self._sources.newest(state, None)
+        last = {**newest, **self._sources.newest(state, ["device/*"])}
+        panels, left_out = pages.panels_of(curves, devices, last, queries.look(request))
         log = self._sources.log(state, queries.rank(request), hot_ranks(reading))
-        loss = curves.find("loss")
-        last = None if loss is None else loss.last
         beside = Beside(
             panels=panels,
             maps=tuple(self._maps(reading)),
@@ -153,7 +157,7 @@ class Board:
             log_words=log.words,
             links=tuple(self._links(state)),
             attempt_pages=self._attempt_pages(state),
-            loss=None if last is None else last.value,
+            loss=newest.get(LOSS),
         )
         return self._page(request, "run.html", run_page(reading, beside), state.run_id)
 
@@ -224,12 +228,13 @@ class Board:
             )
         runs: list[ComparedRun] = []
         drawn: list[tuple[ColouredRun, Curves]] = []
+        scores = read_scores(self._sources.ledger, wanted)
         for index, run_id in enumerate(wanted):
             reading = self._sources.run(run_id)
             curves, words = self._curves(reading.state, by, steps)
             banners += words
             drawn.append((ColouredRun(run_id=run_id, colour=f"a{index}"), curves))
-            runs.append(self._compared(reading, curves))
+            runs.append(self._compared(reading, scores.get(run_id, ())))
         view = comparison_view(
             runs,
             panels=pages.compared_panels(drawn, queries.look(request)),
@@ -240,18 +245,13 @@ class Board:
         )
         return self._page(request, "compare.html", view, view.title)
 
-    def _compared(self, reading: RunReading, curves: Curves) -> ComparedRun:
-        lasts = {
-            each.name: each.last.value
-            for each in curves.curves
-            if each.last is not None and each.group in ("training", "evaluated")
-        }
-        loss = lasts.pop("loss", None)
-        evaluated = {each.name: lasts[each.name] for each in curves.curves if each.name in lasts}
+    def _compared(self, reading: RunReading, scores: Sequence[Score]) -> ComparedRun:
+        settings = self._sources.settings_of(reading.state)
+        newest = self._sources.newest(reading.state, None, (TRAINING, EVALUATED))
         return ComparedRun(
             run_id=reading.state.run_id,
-            settings=self._sources.settings_of(reading.state),
-            outcome=outcome_of(reading, loss, evaluated),
+            settings={**settings, "evals": measured_of(scores)},
+            outcome=outcome_of(reading, newest, scores),
         )
 
     def experiment(self, request: Request) -> Response:

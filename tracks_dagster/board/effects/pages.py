@@ -7,7 +7,7 @@ but links that a person clicks.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from markupsafe import Markup
 from tracks_dagster.board import formats
 from tracks_dagster.board.comparison import ColouredRun
 from tracks_dagster.board.run_page import Panel
-from tracks_dagster.review.curves import TRAINING, Curve, Curves, Metric, axis_range
+from tracks_dagster.review.curves import TRAINING, Curve, Curves, Metric, Point, axis_range
 from tracks_dagster.review.effects.pages import report
 from tracks_dagster.review.effects.pages.charts import Look, compare_panel, curve_panel
 from tracks_dagster.track.journal_lines import LOSS, STEPS
@@ -32,7 +32,12 @@ STYLES = (  # in this order: what comes later counts
 WIDTH, HEIGHT = 420, 190  # of a panel, in the units of its text
 LARGE = (640, 306)  # of the loss, which takes the place of four: here its marks have words
 PANELS_MAX = 24  # on one page
-KINDS = {"evaluated": "evaluated", "speed": "speed", "device": "rank 0"}  # by a curve's group
+KINDS = {
+    TRAINING: "training",
+    "evaluated": "evaluated in training",
+    "speed": "speed",
+    "device": "rank 0",
+}  # by a curve's group
 
 
 @cache
@@ -96,11 +101,15 @@ def render_page(part: str, title: str, body: str, *, as_of: str, ui_url: str, is
 
 
 def panels_of(
-    curves: Curves, devices: Curves, look: Look
+    curves: Curves, devices: Curves, newest: Mapping[str, Point], look: Look
 ) -> tuple[tuple[Panel, ...], tuple[str, ...]]:
-    """Return the curves as panels, and sentences about those that are left out."""
+    """Return the curves as panels, and sentences about those that are left out.
+
+    newest: the last value of each of the whole curve, beside whichever part is drawn.
+    """
     shown = curves.curves[:PANELS_MAX]
-    drawn = [_panel(each, curves, look) for each in (*shown, *devices.curves)]
+    found = (*shown, *devices.curves)
+    drawn = [_panel(each, newest.get(each.name), curves, look) for each in found]
     words = []
     if len(curves.curves) > len(shown):
         names = ", ".join(each.name for each in curves.curves[len(shown) :][:PANELS_MAX])
@@ -116,14 +125,13 @@ def panels_of(
     return tuple(each for each in drawn if each.svg), tuple(words)
 
 
-def _panel(curve: Curve, curves: Curves, look: Look) -> Panel:
-    last = curve.last
-    value = "" if last is None else formats.number(last.value)
+def _panel(curve: Curve, last: Point | None, curves: Curves, look: Look) -> Panel:
+    value = "" if last is None else f"{formats.number(last.value)} {curve.unit}".rstrip()
     is_large = curve.name == LOSS
     width, height = LARGE if is_large else (WIDTH, HEIGHT)
     return Panel(
         name=curve.name,
-        value=f"{value} {curve.unit}".strip() if value else "",
+        value=value if last is None else formats.at_step(value, last.step),
         svg=curve_panel(
             curve,
             curves.marks,

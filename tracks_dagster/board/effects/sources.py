@@ -29,7 +29,7 @@ from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.ledger.prices import Prices
 from tracks_dagster.reading import open_ledger_to_read, open_tracks_to_read
 from tracks_dagster.retry.caps import cost_of
-from tracks_dagster.review.curves import Curve, Curves
+from tracks_dagster.review.curves import STEP, Curve, Curves, Point
 from tracks_dagster.review.effects.comparing import Named, side_of
 from tracks_dagster.review.effects.curves.reading import read_curves
 from tracks_dagster.review.effects.experiments import read_experiment
@@ -209,6 +209,14 @@ class Sources:
             return self._read_curves(state, names, by=by, steps=steps, points_max=POINTS_MAX)
 
         return self._curves.get((state.run_id, state.head.seq, names, by, steps), read)
+
+    def newest(
+        self, state: RunState, metrics: Sequence[str] | None, groups: Sequence[str] = ()
+    ) -> dict[str, Point]:
+        """Return the newest kept value of each metric, whatever part of the curves is looked at."""
+        found = self.curves(state, metrics, STEP).curves
+        shown = (each for each in found if not groups or each.group in groups)
+        return {each.name: last for each in shown if (last := each.last) is not None}
 
     def by_rank(self, state: RunState, last_step: int) -> Mapping[str, Values]:
         """Return what the newest attempt measured of each rank in its newest steps, by name."""

@@ -17,10 +17,12 @@ from tracks_dagster.review.effects.comparing import compare_named
 from tracks_dagster.review.effects.experiments import read_experiment
 from tracks_dagster.review.experiments import (
     ExperimentRun,
+    MeasuredBy,
     baseline_of,
     changes,
-    difference,
+    measured_by,
     outside,
+    result,
 )
 from tracks_dagster.settings import Settings, load_prices
 from tracks_dagster.track.body_json import to_json
@@ -113,6 +115,7 @@ def _experiment(
     prices = load_prices(settings)
     tracks = open_tracks_to_read(settings)
     now = datetime.now(UTC)
+    by = measured_by(runs, baseline)
     costs = {
         run.run_id: cost_of(tracks.run(run.run_id), prices, now)
         for run in shown
@@ -124,12 +127,13 @@ def _experiment(
                 "experiment": name,
                 "baseline": baseline.run_id,
                 "baseline_why": why,
+                "measured_by": to_json(by),
                 "runs": [
                     {
                         **to_json(run),
                         "is_outside": bool(outside(run, name, runs)),
                         "changes": to_json(changes(run, baseline)),
-                        "difference": to_json(difference(run, baseline)),
+                        "result": to_json(result(run, baseline, by)),
                         "cost": to_json(costs.get(run.run_id)),
                     }
                     for run in shown
@@ -141,39 +145,39 @@ def _experiment(
     newest = "the newest " if count >= EXPERIMENT_RUNS_MAX else ""
     click.echo(f"{name}: {newest}{counted(count, 'run')}. Baseline: {baseline.run_id}, {why}.\n")
     money = next(iter(costs.values())).currency if costs else ""
-    titles = (
-        "run",
-        "changed",
-        "state",
-        "steps",
-        baseline.metric or "eval",
-        "against",
-        "device time",
-    )
+    numbers = ("eval" if by is None else by.title, "against", "training", "device time")
+    titles = ("run", "changed", "state", "steps", *numbers, *([money] if money else []))
     print_table(
-        (*titles, *([money] if money else [])),
-        (_experiment_cells(run, baseline, outside(run, name, runs), costs) for run in shown),
-        right={"steps", baseline.metric or "eval", "against", "device time", money},
+        titles,
+        (_experiment_cells(run, baseline, by, outside(run, name, runs), costs) for run in shown),
+        right={"steps", *numbers, money},
     )
 
 
 def _experiment_cells(
-    run: ExperimentRun, baseline: ExperimentRun, where: str, costs: Mapping[str, Cost]
+    run: ExperimentRun,
+    baseline: ExperimentRun,
+    by: MeasuredBy | None,
+    where: str,
+    costs: Mapping[str, Cost],
 ) -> tuple[str, ...]:
     found = [
         f"{each.name} {_value(each.before)} → {_value(each.after)}"
         for each in changes(run, baseline)
     ]
     changed = "the baseline" if run is baseline else "\n".join(found) or "nothing"
-    off = difference(run, baseline)
-    against = "–" if off is None else f"{off[0]:+.4g} {off[1]}".rstrip()
+    own = result(run, baseline, by)
+    off = None if own is None else own.difference
+    against = "–" if own is None or off is None else f"{off:+.4g} {own.verdict}".rstrip()
+    losses = [f"{name} {value:.4g}" for name, value in run.trained.items()]
     cells = (
         f"{run.run_id}\n{where}".rstrip(),
         changed,
         run.state,
         "–" if run.steps is None else str(run.steps),
-        "–" if run.value is None else f"{run.value:.4g}",
+        "–" if own is None else f"{own.value:.4g} at {own.step}",
         against,
+        "\n".join([*losses, f"at {run.trained_step}"]) if losses else "–",
         about(run.device_s) if run.device_s else "–",
     )
     return (*cells, f"{costs[run.run_id].amount:.2f}") if costs else cells

@@ -37,10 +37,9 @@ from tracks_dagster.track.errors import (
 )
 from tracks_dagster.track.names import AttemptRef
 from tracks_dagster.track.records import Kind, Record
-from tracks_dagster.track.roles import STEPS, value_of
 from tracks_dagster.track.states.evals import promotion_is_settled
 from tracks_dagster.track.states.lifecycle import RunLifecycle, run_status
-from tracks_dagster.track.states.run_state import RunState
+from tracks_dagster.track.states.run_state import RunState, steps_of
 from tracks_dagster.track.text.safe_text import visible
 from tracks_dagster.track.track import run_track
 
@@ -246,7 +245,7 @@ class RunFollower:
         self._view.progress(
             attempt_id=attempt.attempt_id,
             step=line.step,
-            steps=value_of(state.declared.config, state.declared.roles, STEPS),
+            steps=steps_of(state),
             loss=line.loss,
             saved=self._saved[1] if self._saved else None,
         )
@@ -417,7 +416,7 @@ class BarView:
             description=f"attempt {attempt_id}",
             completed=step,
             total=steps,
-            loss=f"loss {loss:.4f}{_saved(saved)}",
+            loss=f"training loss {loss:.4f}{_saved(saved)}",
         )
 
 
@@ -448,7 +447,7 @@ class LineView:
         if reached != self._shown:
             self._shown = reached
             of = "" if steps is None else f"/{steps}"
-            text = f"attempt {attempt_id}: step {step}{of}, loss {loss:.4f}{_saved(saved)}"
+            text = f"attempt {attempt_id}: step {step}{of}, training loss {loss:.4f}{_saved(saved)}"
             click.echo(text, err=True)
 
 

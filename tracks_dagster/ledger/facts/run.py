@@ -10,13 +10,14 @@ from typing import Any
 from tracks_dagster.ledger.facts.checkpoint import partition_key
 from tracks_dagster.ledger.facts.fact import Absence, Fact, Type
 from tracks_dagster.track.bodies import Note, Program, PromotionDecided, SkippedGates, SnapshotRef
-from tracks_dagster.track.roles import STEPS, value_of
+from tracks_dagster.track.body_json import to_json
+from tracks_dagster.track.states.accounting import newest_step
 from tracks_dagster.track.states.alerts import AlertState
 from tracks_dagster.track.states.checkpoints import CheckpointRef
 from tracks_dagster.track.states.evals import evaluates_commits
 from tracks_dagster.track.states.lifecycle import RunStatus, run_status
 from tracks_dagster.track.states.mute_state import Mute, Unmute
-from tracks_dagster.track.states.run_state import Dated, RunState
+from tracks_dagster.track.states.run_state import Dated, RunState, steps_of
 from tracks_dagster.track.states.validity import why_invalid
 
 
@@ -75,10 +76,16 @@ NO_CLASS: Absence[RunView] = Absence(
 NO_STEPS_NAMED: Absence[RunView] = Absence(
     "no_steps_named",
     "its config names no number of steps",
-    lambda v: _steps(v) is None,
+    lambda v: steps_of(v.state) is None,
 )
 NOT_FINISHED: Absence[RunView] = Absence(
     "not_finished", "the run is not finished", lambda v: v.state.finished is None
+)
+NO_ATTEMPT: Absence[RunView] = Absence(
+    "no_attempt", "no attempt was opened yet", lambda v: not v.state.attempts
+)
+NO_RULE: Absence[RunView] = Absence(
+    "no_rule", "its project names no rule", lambda v: v.state.declared.promotion is None
 )
 NOTHING_SAVED: Absence[RunView] = Absence(
     "nothing_saved",
@@ -222,11 +229,6 @@ def _interpreter(program: Program | None) -> str | None:
     return None if program is None else program.python
 
 
-def _steps(view: RunView) -> Any:
-    declared = view.state.declared
-    return value_of(declared.config, declared.roles, STEPS)
-
-
 def _snapshot(read: Callable[[SnapshotRef], str]) -> Callable[[RunView], Any]:
     def of(view: RunView) -> Any:
         snapshot = view.state.declared.snapshot
@@ -257,6 +259,11 @@ def _final(read: Callable[[CheckpointRef], Any]) -> Callable[[RunView], Any]:
         return read(finished.final) if finished and finished.final else None
 
     return of
+
+
+def _rule(view: RunView) -> Any:
+    rule = view.state.declared.promotion
+    return None if rule is None else to_json(rule)
 
 
 def _device_seconds(view: RunView) -> float:
@@ -296,8 +303,8 @@ RUN: tuple[Fact[RunView], ...] = (
          "processes of a gang, one device each"),
     Fact("device_class", TEXT, lambda v: v.state.declared.compute.device_class,
          "the class of device it asked for"),
-    Fact("max_steps", INTEGER, _steps,
-         "how many steps it is to have", absent=(NO_STEPS_NAMED,)),
+    Fact("max_steps", INTEGER, lambda v: steps_of(v.state),
+         "how many steps it is to have, as its newest attempt has it", absent=(NO_STEPS_NAMED,)),
     Fact("config", Type.MAPPING, lambda v: v.state.declared.config,
          "its whole config, as declared"),
     Fact("roles", Type.MAPPING, lambda v: v.state.declared.roles,
@@ -359,6 +366,12 @@ RUN: tuple[Fact[RunView], ...] = (
     Fact("attempt_count", INTEGER, lambda v: len(v.state.attempts),
          "attempts, an open one included"),
     Fact("device_seconds", REAL, _device_seconds, "of the attempts that have ended"),
+    Fact("step", INTEGER, lambda v: newest_step(v.state),
+         "the newest step on record: its newest attempt ran it or resumes from it",
+         absent=(NO_ATTEMPT,), since=10),
+    Fact("promotion", Type.MAPPING, _rule,
+         "its rule: the eval, metric, direction and threshold that a promotion asks for",
+         absent=(NO_RULE,), since=10),
     Fact("final_step", INTEGER, _final(lambda c: c.step), "the step of its final checkpoint",
          absent=(NOT_FINISHED, NOTHING_SAVED)),
     Fact("final_manifest_sha256", TEXT, _final(lambda c: c.manifest_sha256),

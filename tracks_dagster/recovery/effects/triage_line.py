@@ -143,7 +143,8 @@ def _progress(read: RunRead, verdict: Verdict, report: GangReport | None) -> dic
     """Return the fields that count steps, and apart from them the metrics."""
     config, commit = _config(read), read.commit
     lives = verdict in (Verdict.ALIVE, Verdict.ORPHANED)
-    step, committed = last_step(read, report, lives=lives), committed_step(read)
+    step, committed = last_step(read, report), committed_step(read)
+    ran = step if lives else last_step(read, report, is_of_newest=False)
     steps, begin = _steps(read, config), step if lives else committed
     is_over = verdict is Verdict.DONE or _reason(read) in HAS_ALL_STEPS
     metrics, metrics_step = _metrics(read)
@@ -159,7 +160,7 @@ def _progress(read: RunRead, verdict: Verdict, report: GangReport | None) -> dic
         "metrics_step": metrics_step,
         "committed_step": committed,
         "committed_at": format_time(commit.at) if commit else None,
-        "lost_steps": 0 if is_over else max(0, step - committed),
+        "lost_steps": 0 if is_over else max(0, ran - committed),
         "steps_left": None if steps is None else 0 if is_over else max(0, steps - begin),
     }
 
@@ -350,9 +351,8 @@ def _progress_signs(read: RunRead, step: int, journal: str | None) -> list[Sign]
     if step > newest.step:
         words = f"{words}; records and beats know step {step}"
     elif step < newest.step:
-        words = (
-            f"{words} by attempt {read.paced}, and lost with it: what lives now is at step {step}"
-        )
+        lost = f"by attempt {read.paced}, and lost with it"
+        words = f"{words} {lost}: the newest attempt is at step {step}"
     reported = f"as reported in step {newest.step}"
     return [
         Sign(cell="progress", words=words, source=journal, data={"step": step}),
@@ -364,16 +364,19 @@ def _progress_signs(read: RunRead, step: int, journal: str | None) -> list[Sign]
 _AFTER_THE_STEP = frozenset({Phase.SAVING, Phase.EVALUATING, Phase.ENDING})
 
 
-def last_step(read: RunRead, report: GangReport | None, *, lives: bool) -> int:
+def last_step(read: RunRead, report: GangReport | None, *, is_of_newest: bool = True) -> int:
     """Return the last step that was finished, by journal, beat, commit or the record of the end.
 
-    lives: the newest attempt does, and what one before it finished beyond its checkpoint is lost.
+    is_of_newest: by the newest attempt, as every page has it: what one before it finished beyond its
+    checkpoint is lost.
     """
     attempt = read.tail.attempt if read.tail is not None else None
     known = [committed_step(read), read.row["final_step"] or 0]
-    if not lives:
+    last = read.attempts[-1]["attempt_id"] if read.attempts else None
+    newest = last if attempt is None else attempt.attempt_id
+    if newest == last or not is_of_newest:
         known += [ended["last_step"] or 0 for ended in read.attempts[-1:]]
-    if not lives or (attempt is not None and read.paced == attempt.attempt_id):
+    if newest == read.paced or not is_of_newest:
         known += [step.step for step in read.journal.steps[-1:]]
     if attempt is not None and attempt.ended is not None:
         known.append(attempt.ended.last_step or 0)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from tracks_dagster.ledger.ports import Ledger
-from tracks_dagster.review.experiments import ExperimentRun
-from tracks_dagster.track.records import Json
+from tracks_dagster.review.comparing import Score
+from tracks_dagster.review.experiments import ExperimentRun, MeasuredBy
 from tracks_dagster.track.states.run_state import stored_code_sha256
 
-_SQL = Path(__file__).parent / "sql" / "experiment.sql"
+_SQL = Path(__file__).parent / "sql"
 
 
 def read_experiment(ledger: Ledger, name: str, *, runs_max: int) -> list[ExperimentRun]:
@@ -19,47 +20,62 @@ def read_experiment(ledger: Ledger, name: str, *, runs_max: int) -> list[Experim
 
     Where no experiment has that name, the runs of the model family that has it.
     """
-    values = {"name": name, "runs_max": runs_max}
-    return [_run(row) for row in ledger.query(_SQL.read_text(encoding="utf-8"), values)]
+    sql = (_SQL / "experiment.sql").read_text(encoding="utf-8")
+    rows = ledger.query(sql, {"name": name, "runs_max": runs_max})
+    scores = read_scores(ledger, [row["run_id"] for row in rows])
+    return [_run(row, scores.get(row["run_id"], ())) for row in rows]
 
 
-def _run(row: dict[str, Any]) -> ExperimentRun:
+def read_scores(ledger: Ledger, run_ids: Sequence[str]) -> Mapping[str, tuple[Score, ...]]:
+    """Return the completed evals of each run's newest evaluated checkpoint, of every suite.
+
+    A checkpoint in quarantine does not count; of one that was measured again the last eval does.
+    """
+    values = {f"run_{n}": run_id for n, run_id in enumerate(run_ids)}
+    if not values:
+        return {}
+    sql = (_SQL / "experiment_evals.sql").read_text(encoding="utf-8")
+    names = ", ".join(f":{each}" for each in values)
+    found: dict[str, dict[tuple[Any, ...], Score]] = {}
+    for row in ledger.query(sql.replace("{run_ids}", names), values):
+        score = Score(
+            suite=row["suite"],
+            suite_version=row["suite_version"],
+            snapshot_id=row["snapshot_id"] or "",
+            seed=row["seed"],
+            step=row["step"],
+            environment_sha256=row["environment_sha256"],
+            metrics=json.loads(row["metrics_json"]),
+        )
+        key = (score.suite, score.suite_version, score.snapshot_id, score.seed)
+        found.setdefault(row["run_id"], {})[key] = score
+    return {run_id: tuple(scores.values()) for run_id, scores in found.items()}
+
+
+def _run(row: dict[str, Any], scores: tuple[Score, ...]) -> ExperimentRun:
     source, config = row["branched_from_run_id"], json.loads(row["config_json"])
     own = {"ranks": row["ranks"], "snapshot": row["snapshot_id"], "code": _code(row)}
-    metric, value, direction, measured = _measured(row)
+    rule = json.loads(row["promotion_json"] or "null")
+    trained = json.loads(row["metrics_json"] or "{}")
     return ExperimentRun(
         run_id=row["run_id"],
         owner=row["owner"],
         state=row["state"],
-        steps=row["recorded_step"],
+        steps=row["step"],
         # A key of the config may have such a name too: neither hides the other.
         settings={**{f"config.{k}" if k in own else k: v for k, v in config.items()}, **own},
         environment=json.loads(row["environment_json"] or "{}"),
         branched_from=None if source is None else f"{source}@{row['branched_from_step']}",
         device_s=row["device_seconds"] or 0.0,
-        alias=row["alias"] if row["promoted"] else None,
-        metric=metric,
-        value=value,
-        direction=direction,
-        measured=measured,
+        alias=row["alias"],
+        final_step=row["final_step"],
+        rule=rule and MeasuredBy(**{name: rule[name] for name in ("suite", "metric", "direction")}),
+        scores=scores,
+        trained={name: value for name, value in trained.items() if "loss" in name.lower()},
+        trained_step=row["trained_step"],
         experiment=row["experiment"],
         baseline=row["baseline"],
     )
-
-
-def _measured(
-    row: dict[str, Any],
-) -> tuple[str | None, float | None, str | None, tuple[Json, ...]]:
-    """Return metric, value, direction, and how it was measured; None of each where nothing was."""
-    if row["metric"] is not None and row["value"] is not None:
-        names = ("promoted_suite", "promoted_version", "promoted_snapshot", "promoted_seed")
-        return row["metric"], row["value"], row["direction"], tuple(row[each] for each in names)
-    metrics = json.loads(row["metrics_json"] or "{}")
-    if not metrics:
-        return None, None, None, ()
-    metric = "loss" if "loss" in metrics else min(metrics)
-    names = ("suite", "suite_version", "eval_snapshot", "seed")
-    return metric, metrics[metric], None, tuple(row[each] for each in names)
 
 
 def _code(row: dict[str, Any]) -> str:

@@ -36,11 +36,10 @@ from tracks_dagster.track.names import (
 )
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Json, format_time, parse_time, sha256_hex
-from tracks_dagster.track.roles import STEPS, value_of
-from tracks_dagster.track.states.accounting import kept_and_lost
+from tracks_dagster.track.states.accounting import newest_step
 from tracks_dagster.track.states.checkpoints import checkpoint_at
 from tracks_dagster.track.states.lifecycle import RunLifecycle, run_status
-from tracks_dagster.track.states.run_state import AttemptState, RunState
+from tracks_dagster.track.states.run_state import AttemptState, RunState, steps_of
 from tracks_dagster.track.track import log_key, run_track
 
 # A run's row in the ledger answers for its track when the ledger has the track to its end and nothing
@@ -92,10 +91,11 @@ _BROKEN = "Its track is broken: `tracks fsck` says what is wrong and what to do.
 class RunLine:
     """One run. state: a `RunLifecycle`, waiting also where `waiting_for` is set.
 
-    workload_class: None where none was named. branched_from: as RUN@STEP. step: the newest known, with
-    its loss; steps: how many it is to run. silence: a sentence where its open attempt has shown no sign
-    of life for long. open_alerts: how many. quarantined: a sentence for each source in quarantine that
-    something of it descends from; of one named run only.
+    workload_class: None where none was named. branched_from: as RUN@STEP. step: `newest_step`; loss: of
+    the newest step of its newest attempt; steps: how many it is to run, None where nobody knows.
+    silence: a sentence where its open attempt has shown no sign of life for long. open_alerts: a count.
+    quarantined: a sentence for each source in quarantine that something of it descends from; of one
+    named run only.
     """
 
     run_id: str
@@ -109,7 +109,7 @@ class RunLine:
     attempt_id: int | None
     reason: str | None
     step: int | None
-    steps: Json
+    steps: int | None
     loss: float | None
     promoted_to: str | None
     silence: str | None
@@ -162,6 +162,11 @@ def _known_line(tracks: Tracks, row: Mapping[str, Json]) -> RunLine | None:
 def _line_of(row: Mapping[str, Json], tail: JournalTail, *, why: str) -> RunLine:
     """Return a run's status by its row of `status_newest.sql` and the end of its journal."""
     newest, source = tail.steps[-1] if tail.steps else None, row["branched_from_run_id"]
+    step = row["recorded_step"]
+    if (
+        newest is not None and row["termination_reason"] is None
+    ):  # else the record of its end counts
+        step = max(newest.step, step or 0)
     return RunLine(
         run_id=row["run_id"],
         state=row["state"],
@@ -173,7 +178,7 @@ def _line_of(row: Mapping[str, Json], tail: JournalTail, *, why: str) -> RunLine
         branched_from=None if source is None else f"{source}@{row['branched_from_step']}",
         attempt_id=row["attempt_count"] or None,
         reason=row["termination_reason"],
-        step=newest.step if newest else row["recorded_step"],
+        step=step,
         steps=row["max_steps"],
         loss=newest.loss if newest else None,
         promoted_to=row["promoted_to"],
@@ -187,7 +192,8 @@ def run_line(tracks: Tracks, state: RunState, heartbeat: Heartbeat | None) -> Ru
     status = run_status(state)
     waiting = waiting_for(state, heartbeat, tracks.now())
     attempt, source = state.last_attempt, state.declared.branched_from
-    tail, step, loss = _progress(tracks.store, state)
+    tail = JournalTail() if attempt is None else _tail(tracks.store, state, attempt)
+    newest = tail.steps[-1] if tail.steps else None
     last_at = last_sign_at(attempt, tail.last_line_at) if attempt and attempt.is_open else None
     promoted = [p.body.alias for p in state.promotions if p.body.promoted]
     return RunLine(
@@ -201,9 +207,9 @@ def run_line(tracks: Tracks, state: RunState, heartbeat: Heartbeat | None) -> Ru
         branched_from=checkpoint_at(source) if source is not None else None,
         attempt_id=attempt.attempt_id if attempt else None,
         reason=attempt.reason.value if attempt and attempt.reason else None,
-        step=step,
-        steps=value_of(state.declared.config, state.declared.roles, STEPS),
-        loss=loss,
+        step=newest_step(state, {attempt.attempt_id: newest.step} if attempt and newest else None),
+        steps=steps_of(state),
+        loss=newest.loss if newest else None,
         promoted_to=promoted[-1] if promoted else None,
         silence=describe_silence(state.run_id, last_at, tracks.now()),
         open_alerts=len(state.open_alerts),
@@ -264,19 +270,6 @@ def _storm(state: RunState, now: datetime) -> str | None:
         return None
     pool, latest = storms[-1].data["pool"], storms[-1].data["latest_at"]
     return f"waiting: a storm in pool {pool} pauses its retries, until {latest} at the latest"
-
-
-def _progress(store: ObjectStore, state: RunState) -> tuple[JournalTail, int | None, float | None]:
-    """Return the end of the newest attempt's journal, the newest known step and its loss."""
-    newest = JournalTail()
-    for attempt in reversed(state.attempts):
-        tail = _tail(store, state, attempt)
-        if attempt is state.last_attempt:
-            newest = tail
-        if tail.steps:
-            return newest, tail.steps[-1].step, tail.steps[-1].loss
-    accounts = kept_and_lost(state)  # without a journal, what the records prove
-    return newest, (accounts[-1].last or None) if accounts else None, None
 
 
 def _tail(store: ObjectStore, state: RunState, attempt: AttemptState) -> JournalTail:

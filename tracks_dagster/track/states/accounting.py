@@ -69,6 +69,16 @@ def kept_and_lost(
     return step_accounts([_span(a, commits, usable, known) for a in state.attempts])
 
 
+def newest_step(state: RunState, last_steps: Mapping[int, int] | None = None) -> int | None:
+    """Return the step that a run is at, the same on every page; None before its first attempt.
+
+    The last step that its newest attempt ran, else the one that it resumes from: what an earlier
+    attempt ran beyond that is lost. last_steps: as of `kept_and_lost`.
+    """
+    accounts = kept_and_lost(state, last_steps)
+    return accounts[-1].last if accounts else None
+
+
 def step_accounts(spans: Sequence[StepSpan]) -> tuple[StepAccount, ...]:
     """Return the account of each span; `spans` are a run's attempts, oldest first."""
     accounts: list[StepAccount] = []

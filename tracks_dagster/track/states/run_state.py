@@ -39,6 +39,7 @@ from tracks_dagster.track.errors import UnknownRun
 from tracks_dagster.track.names import TRAINER_FAMILY, AttemptRef, attempt_key
 from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.records import Record
+from tracks_dagster.track.roles import STEPS, value_of
 from tracks_dagster.track.states.alerts import Alerts, open_alerts
 from tracks_dagster.track.states.checkpoints import CheckpointRef, resume_target
 
@@ -329,6 +330,14 @@ def stored_code_sha256(trainer: str) -> str | None:
 def program_of(state: RunState, attempt: AttemptState) -> Program | None:
     """Return how `attempt` starts its code; None of runs of older versions, which had one way each."""
     return attempt.opened.program or state.declared.program
+
+
+def steps_of(state: RunState) -> int | None:
+    """Return how many steps it is to have, as its newest attempt has it; None where no key says."""
+    attempt = state.last_attempt
+    config = state.declared.config if attempt is None else attempt.opened.config
+    found = value_of(config, state.declared.roles, STEPS)
+    return found if type(found) is int else None
 
 
 def code_of(state: RunState, attempt: AttemptState) -> CodeVersion:

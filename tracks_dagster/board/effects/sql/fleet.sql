@@ -3,7 +3,7 @@
 select
     r.run_id, r.model_family, r.workload_class, r.owner, r.ranks, r.state, r.state_why, r.declared_at,
     r.finished_at, r.max_steps, r.attempt_count,
-    coalesce(r.final_step, a.last_step, a.resumed_from_step) as recorded_step,
+    r.step as recorded_step,
     (
         select p.alias from promotions p
         where p.run_id = r.run_id and p.promoted order by p.seq desc limit 1

@@ -1,5 +1,5 @@
 -- The newest runs of an experiment, or of a model family where no experiment has that name, and the runs
--- that they name as baseline; with what measured each last.
+-- that they name as baseline; with the losses of each one's newest commit.
 with chosen as (
     select run_id, baseline, declared_at from training_runs
     where experiment = :name or (model_family = :name and not exists (
@@ -13,19 +13,17 @@ select
     coalesce(a.config_json, r.config_json) as config_json, coalesce(a.ranks, r.ranks) as ranks,
     coalesce(a.snapshot_id, r.snapshot_id) as snapshot_id, a.code_sha256,
     r.experiment, r.baseline, r.branched_from_run_id, r.branched_from_step,
-    coalesce(r.final_step, a.last_step, a.resumed_from_step) as recorded_step,
-    p.metric, p.value, p.direction, p.promoted, p.alias, p.suite as promoted_suite,
-    p.suite_version as promoted_version, p.snapshot_id as promoted_snapshot, p.seed as promoted_seed,
-    e.metrics_json, e.suite, e.suite_version, e.snapshot_id as eval_snapshot, e.seed
+    r.step, r.final_step, r.promotion_json, k.metrics_json, k.step as trained_step,
+    (
+        select p.alias from promotions p
+        where p.run_id = r.run_id and p.promoted order by p.seq desc limit 1
+    ) as alias
 from training_runs r
 left join training_attempts a on a.run_id = r.run_id and a.attempt_id = r.attempt_count
-left join promotions p on p.run_id = r.run_id and p.seq = (
-    select max(q.seq) from promotions q where q.run_id = r.run_id
-)
-left join evals e on e.run_id = r.run_id and e.reason = 'completed' and (e.ended_at, e.eval_id, e.number) = (
-    select f.ended_at, f.eval_id, f.number from evals f
-    where f.run_id = r.run_id and f.reason = 'completed'
-    order by f.ended_at desc, f.eval_id, f.number limit 1
+left join checkpoints k on k.run_id = r.run_id and k.manifest_sha256 = (
+    select c.manifest_sha256 from checkpoints c
+    where c.run_id = r.run_id and c.quarantined_at is null
+    order by c.attempt_id desc, c.step desc limit 1
 )
 where r.run_id in (select run_id from chosen) or r.run_id in (select baseline from chosen)
 order by r.declared_at, r.run_id

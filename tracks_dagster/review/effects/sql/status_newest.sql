@@ -5,7 +5,7 @@ select
     r.workload_class,
     r.branched_from_run_id, r.branched_from_step,
     a.termination_reason, a.dagster_run_id, a.launch_id,
-    coalesce(a.last_step, a.resumed_from_step, r.final_step) as recorded_step,
+    r.step as recorded_step,
     c.seq as head_seq, c.sha256 as head_sha256,
     (
         select p.alias from promotions p

@@ -5,7 +5,6 @@ It only declares the run and opens its first attempt, as `tracks run` does; the 
 
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
-from functools import partial
 from typing import Any
 
 import dagster
@@ -41,16 +40,13 @@ from tracks_dagster.attempts.ports import FoundCode
 from tracks_dagster.clean_errors import clean_text, without_secrets
 from tracks_dagster.data.effects.projects import DEFAULT_PROJECT, Registered, find_registered
 from tracks_dagster.data.project import Project
-from tracks_dagster.health.delivery import check_notified
-from tracks_dagster.retry.caps import check_cap
 from tracks_dagster.retry.policy import RetryPolicy
 from tracks_dagster.review.effects.metadata import run_metadata
-from tracks_dagster.settings import load_notify, load_prices
 from tracks_dagster.track import names
 from tracks_dagster.track.bodies import RetentionRule
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.text.redact import redact_json
-from tracks_dagster.wiring import App, gang_check
+from tracks_dagster.wiring import App, gang_check, run_checks
 
 OWNER = "dagster"  # of runs that nobody else answers for
 NO_STEPS = "checkpoint_every_steps"  # null: it saves by seconds alone
@@ -237,13 +233,6 @@ def training_runs_of(projects: Iterable[Registered]) -> AssetsDefinition:
             policy = app.policy
             asked, settings = _request(app, filled, policy), app.settings
             request = limited(within_policy(asked, policy.contracts), policy)
-            if request.max_cost is not None:
-                is_by_policy = request.max_cost != asked.max_cost
-                prices = load_prices(settings)
-                check_cap(request.max_cost, prices, request.device_class, is_by_policy=is_by_policy)
-            check_notified(
-                policy.contracts, request.stage, request.team, partial(load_notify, settings)
-            )
             check = gang_check(settings)
             if (existing := app.tracks.find_run(names.check_run_id(request.run_id))) is not None:
                 check_as_declared(existing, request, set(filled))
@@ -254,6 +243,7 @@ def training_runs_of(projects: Iterable[Registered]) -> AssetsDefinition:
                 policy=policy,
                 ledger=app.ledger,
                 foresee=app.foresee,
+                checks=run_checks(settings, policy, request),
             )
         except InvalidInput as error:
             raise Failure(str(error), allow_retries=False) from error

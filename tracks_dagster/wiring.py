@@ -37,7 +37,9 @@ from tracks_dagster.settings import (
     find_cluster_file,
     find_policy_file,
     load_cluster,
+    load_notify,
     load_policy,
+    load_prices,
     usable_policy,
     usable_prices,
     usable_rules,
@@ -49,6 +51,7 @@ from tracks_dagster.track.records import Json
 from tracks_dagster.track.text.redact import Redact, redact
 
 if TYPE_CHECKING:
+    from tracks_dagster.attempts.effects.runs import RunRequest
     from tracks_dagster.attempts.effects.world import World
     from tracks_dagster.home.dagster_home import DagsterHome
     from tracks_dagster.ledger.effects.projector import Projector, Reindexed
@@ -227,6 +230,33 @@ def gang_check(settings: Settings) -> CheckGang:
         on_cluster(spec)
 
     return check
+
+
+def run_checks(
+    settings: Settings, policy: RetryPolicy, request: RunRequest
+) -> tuple[Callable[[], None], ...]:
+    """Return what a run that is declared has to meet beside `runs.declare`'s own: by the price table
+    and by who is notified. Each raises InvalidInput."""
+    from tracks_dagster.attempts.effects.gates import limits_of
+    from tracks_dagster.health.delivery import check_notified
+    from tracks_dagster.retry.caps import check_cap
+
+    def cap() -> None:
+        if request.max_cost is not None:  # a broken price table hinders no other run
+            limits = limits_of(request, policy)
+            by_policy = {policy.contracts.cost.max_cost, limits.money if limits else None}
+            check_cap(
+                request.max_cost,
+                load_prices(settings),
+                request.device_class,
+                is_by_policy=request.max_cost in by_policy,
+            )
+
+    def notified() -> None:
+        load = partial(load_notify, settings)
+        check_notified(policy.contracts, request.stage, request.team, load)
+
+    return cap, notified
 
 
 def devices_here(settings: Settings) -> Found:

@@ -57,6 +57,41 @@ def test_by_default_nothing_is_asked(data: Story, tracks: Tracks) -> None:
     assert why_invalid(tracks.run(declared.run_id)) is None
 
 
+def test_a_strict_policy_names_everything_that_is_missing_at_once(
+    data: Story, tracks: Tracks
+) -> None:
+    """It refused one group of rules at a time: three rounds until a person knew all."""
+
+    def reaches_nobody() -> None:
+        check_notified(STRICT, "full", "vision", lambda: None)
+
+    policy = policy_of("profile: strict\nscheduling: {teams: {speech: {devices: 1}}}")
+    request = replace(EMPTY, stage="full")
+    with pytest.raises(InvalidInput) as refused:
+        declare(tracks, request, policy=policy, checks=[reaches_nobody])
+    assert re.findall(r"^Refused by policy ([\w.]+):", str(refused.value), re.MULTILINE) == [
+        "scheduling.teams",
+        "submission.required_fields",
+        "monitoring.notify_stages",
+        "stages.full.needs",
+    ]
+    assert tracks.find_run(request.run_id) is None
+
+
+def test_all_that_is_wrong_with_a_request_is_said_at_once(data: Story, tracks: Tracks) -> None:
+    wrong = replace(
+        REQUEST,
+        team=" ",
+        stage="ful",
+        config={"leyers": 2, "lrr": 0.1},
+        retention=RetentionRule(keep_last=0, direction="up"),
+        skip_gates=("canry",),
+    )
+    said = refusal(tracks, "", wrong)
+    for words in ("team is empty", "'ful'", "'leyers'", "'lrr'", "keep_last is 0", "'up'", "canry"):
+        assert words in said, words
+
+
 # --- submission -----------------------------------------------------------------------------------
 
 

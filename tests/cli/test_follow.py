@@ -77,7 +77,7 @@ def test_a_run_is_followed_to_its_promotion_and_every_record_is_told_once(
     assert followed == Followed(state="succeeded", is_drained=False, waited_for=None)
     told = capsys.readouterr().err.splitlines()
     assert sum(line.startswith("step 40 promoted to best") for line in told) == 1
-    assert "attempt 1: step 40/40, loss 0.1250, saved 40" in told
+    assert "attempt 1: step 40/40, training loss 0.1250, saved 40" in told
 
 
 def test_a_run_that_does_not_change_is_waited_for_no_longer_than_asked(scene: Scene) -> None:
@@ -150,7 +150,7 @@ def test_a_long_run_has_few_lines_of_its_checkpoints(
     assert [line for line in told if "committed" in line] == [
         next(line for line in told if "step 10" in line and "committed" in line)
     ]
-    assert "attempt 1: step 40/40, loss 0.1250, saved 40" in told
+    assert "attempt 1: step 40/40, training loss 0.1250, saved 40" in told
     view = LineView()
     for step in range(1, 3001):
         view.progress(attempt_id=1, step=step, steps=3000, loss=1.0, saved=None)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import Enum
@@ -54,33 +54,35 @@ class Deletion:
 
 
 def check_rule(rule: RetentionRule) -> RetentionRule:
-    """Return `rule` if it can be kept to; raises InvalidInput."""
+    """Return `rule` if it can be kept to; raises InvalidInput with all that keeps it from that."""
+    problems = list(_problems(rule))
+    if problems:
+        raise InvalidInput("\n".join(problems))
+    return rule
+
+
+def _problems(rule: RetentionRule) -> Iterator[str]:
     if not 1 <= rule.keep_last <= KEEP_MAX:
-        raise InvalidInput(
-            f"keep_last is {rule.keep_last}; keep 1 to {KEEP_MAX} checkpoints: a resume needs one."
-        )
+        yield f"keep_last is {rule.keep_last}; keep 1 to {KEEP_MAX} checkpoints: a resume needs one."
     if not 0 <= rule.keep_best <= KEEP_MAX:
-        raise InvalidInput(f"keep_best is {rule.keep_best}; use 0 to {KEEP_MAX}.")
+        yield f"keep_best is {rule.keep_best}; use 0 to {KEEP_MAX}."
     if not rule.metric.strip():
-        raise InvalidInput("The metric by which the best checkpoints are kept has no name.")
+        yield "The metric by which the best checkpoints are kept has no name."
     if len(rule.metric) > METRIC_NAME_CHARS_MAX:
-        raise InvalidInput(
+        yield (
             f"The metric {rule.metric!r} has a name of {len(rule.metric)} characters; commits hold "
             f"metrics of up to {METRIC_NAME_CHARS_MAX}, so no checkpoint could be kept by it. Report "
             "it under a shorter name."
         )
     if rule.direction not in DIRECTIONS:
-        raise InvalidInput(f"direction is {rule.direction!r}; the best is the min or the max.")
+        yield f"direction is {rule.direction!r}; the best is the min or the max."
     if rule.milestone_every_steps is not None and rule.milestone_every_steps < 1:
-        raise InvalidInput(
+        yield (
             f"A milestone every {rule.milestone_every_steps} steps is not possible; use 1 or more, "
             "or none."
         )
     if not 0 <= rule.delete_after_s <= DELETE_AFTER_S_MAX:
-        raise InvalidInput(
-            f"delete_after_s is {rule.delete_after_s}; use 0 to {DELETE_AFTER_S_MAX:.0f} seconds."
-        )
-    return rule
+        yield f"delete_after_s is {rule.delete_after_s}; use 0 to {DELETE_AFTER_S_MAX:.0f} seconds."
 
 
 def judge(state: RunState, now: datetime, *, ignores_grace: bool = False) -> tuple[Judged, ...]:

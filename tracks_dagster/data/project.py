@@ -11,6 +11,7 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import PurePosixPath
 
 from tracks_dagster.data.schedule import Schedule
@@ -25,7 +26,7 @@ from tracks_dagster.track.bodies import (
     RetentionRule,
     SnapshotRef,
 )
-from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.track.errors import InvalidInput, check_all
 from tracks_dagster.track.records import Json, canonical_json, sha256_hex
 from tracks_dagster.track.roles import ACCUMULATION, GLOBAL_BATCH, MICRO_BATCH, Roles, roles_of
 from tracks_dagster.track.samples import SKIP_WINDOWS, check_windows
@@ -238,13 +239,17 @@ def resolve_config(project: Project, given: Mapping[str, Json], *, ranks: int) -
             f"{follows} follows from {total}, {micro} and the ranks: change {micro}."
         )
     config: dict[str, Json] = {name: key.default for name, key in project.keys.items()}
-    for name, value in given.items():
-        config[name] = _checked(project, name, value)
+    checks = (partial(_take, config, project, name, value) for name, value in given.items())
+    check_all(*checks)
     if total is None or micro is None:
         return config
     config[micro] = _micro_batch(config, total, micro, ranks=ranks, is_given=micro in given)
     config[follows] = config[total] // ranks // config[micro]
     return config
+
+
+def _take(config: dict[str, Json], project: Project, name: str, value: Json) -> None:
+    config[name] = _checked(project, name, value)
 
 
 def _checked(project: Project, name: str, value: Json) -> Json:

@@ -236,7 +236,7 @@ def check_declaration(contracts: Contracts, declared: RunDeclared, *, class_name
         words = "a trial names the experiment that it is counted in; give --experiment NAME."
         found.append(refused("tuning.trials", words))
     if found:
-        raise InvalidInput(" ".join(str(each) for each in found))
+        raise InvalidInput("\n".join(str(each) for each in found))
 
 
 def _missing_fields(submission: Submission, declared: RunDeclared) -> Iterator[InvalidInput]:

@@ -41,7 +41,7 @@ exceptions are translated into these once, in the adapter that meets them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 
@@ -51,6 +51,21 @@ class TracksError(Exception):
 
 class InvalidInput(TracksError):
     """A person gave a value that cannot be used; nothing was written."""
+
+
+def check_all(*checks: Callable[[], object]) -> None:
+    """Make every check, then raise what the only failing one raised, or an InvalidInput with what each
+    found: who mends it sees all at once."""
+    found: list[InvalidInput] = []
+    for check in checks:
+        try:
+            check()
+        except InvalidInput as error:
+            found.append(error)
+    if len(found) == 1:
+        raise found[0]
+    if found:
+        raise InvalidInput("\n".join(dict.fromkeys(map(str, found))))
 
 
 class UnknownRun(InvalidInput):

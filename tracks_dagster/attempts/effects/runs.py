@@ -9,8 +9,9 @@ one.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from tracks_dagster.attempts.drills import fit_drill, parse_drill
@@ -73,7 +74,7 @@ from tracks_dagster.track.bodies import (
     RunDeclared,
     SnapshotRef,
 )
-from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.track.errors import InvalidInput, check_all
 from tracks_dagster.track.names import (
     ALERT_FIRST_ATTEMPT_HELD,
     STAGES,
@@ -193,6 +194,7 @@ def declare(
     policy: RetryPolicy = DEFAULT_POLICY,
     ledger: Ledger | None = None,
     foresee: Foresee | None = None,
+    checks: Sequence[Callable[[], None]] = (),
 ) -> RunDeclared:
     """Record the run and open its first attempt; return the declaration in the track.
 
@@ -200,11 +202,14 @@ def declare(
     caller did not come to open is opened. check_gang: refuses what the launcher could not start;
     policy: has the workload classes, the teams, the stages, and what is asked of a declaration; ledger:
     counts the trials of an experiment, and has what was shown for a stage; foresee: tells what the gang
-    would find. Raises InvalidInput, with nothing written.
+    would find; checks: what else the policy asks, of which each raises InvalidInput. Raises
+    InvalidInput with all that is refused, and nothing written.
     """
     state = tracks.find_run(check_run_id(request.run_id))
     if state is None:
-        declared = plan_run(tracks, request, policy=policy, ledger=ledger, foresee=foresee)
+        declared = plan_run(
+            tracks, request, policy=policy, ledger=ledger, foresee=foresee, checks=checks
+        )
         if check_gang is not None:
             check_gang(first_gang(request, tracks.store.url, policy.scheduling))
         if request.branched_from is not None:  # pinned before anybody relies on it
@@ -263,33 +268,42 @@ def check_request(request: RunRequest) -> dict[str, Json]:
 
     Raises InvalidInput.
     """
-    check_run_id(request.run_id)
-    texts = {"expect": request.expect, "on_call": request.on_call}
-    words = {"intent": request.intent, "owner": request.owner, "team": request.team}
-    texts["the reason to skip a gate"] = request.skip_why
-    check_words({**words, **{name: text for name, text in texts.items() if text is not None}})
-    check_skips(request)
-    _check_experiment(request)
-    if request.stage not in STAGES:
-        raise InvalidInput(f"There is no stage {request.stage!r}; use {', '.join(STAGES)}.")
-    config = _config(request)
-    _check_snapshot_has_dataset(request)
-    check_compute(request.compute)
-    _check_branch_steps(request, config)
-    _cadence(request)
-    check_rule(request.retention)
-    _drills(request, config)
+    config: dict[str, Json] = {}
+    check_all(
+        partial(check_run_id, request.run_id),
+        partial(_check_texts, request),
+        partial(check_skips, request),
+        partial(_check_experiment, request),
+        partial(_check_stage, request.stage),
+        lambda: config.update(_config(request)),
+        partial(_check_snapshot_has_dataset, request),
+        partial(check_compute, request.compute),
+        partial(_cadence, request),
+        partial(check_rule, request.retention),
+    )
+    check_all(partial(_check_branch_steps, request, config), partial(_drills, request, config))
     return config
 
 
+def _check_texts(request: RunRequest) -> None:
+    words = {"intent": request.intent, "owner": request.owner, "team": request.team}
+    more = {
+        "expect": request.expect,
+        "on_call": request.on_call,
+        "the reason to skip a gate": request.skip_why,
+    }
+    check_words({**words, **{name: text for name, text in more.items() if text is not None}})
+
+
+def _check_stage(stage: str) -> None:
+    if stage not in STAGES:
+        raise InvalidInput(f"There is no stage {stage!r}; use {', '.join(STAGES)}.")
+
+
 def check_queue(request: RunRequest, scheduling: SchedulingPolicy) -> None:
-    """Raise InvalidInput for a workload class or a team that the policy does not have."""
+    """Raise InvalidInput for a workload class that the policy does not have."""
     if request.workload_class is not None:
         scheduling.check_class(request.workload_class)
-    try:
-        scheduling.check_team(request.team)
-    except InvalidInput as error:
-        raise refused("scheduling.teams", str(error)) from error
 
 
 def limited(request: RunRequest, policy: RetryPolicy) -> RunRequest:
@@ -320,10 +334,11 @@ def plan_run(
     policy: RetryPolicy = DEFAULT_POLICY,
     ledger: Ledger | None = None,
     foresee: Foresee | None = None,
+    checks: Sequence[Callable[[], None]] = (),
 ) -> RunDeclared:
     """Return what `declare` would record, and write nothing but verdicts that were due.
 
-    Raises InvalidInput.
+    Raises InvalidInput with everything that the policy refuses.
     """
     request = limited(within_policy(request, policy.contracts), policy)
     limits = limits_of(request, policy)
@@ -375,13 +390,31 @@ def plan_run(
         required_signals=policy.contracts.monitoring.required_signals,
         max_device_s=None if limits is None else limits.device_s,
     )
+    door = Door(tracks=tracks, ledger=ledger, policy=policy, foresee=foresee)
+    shown: list[RunDeclared] = []
+    check_all(
+        partial(_check_team, request.team, policy.scheduling),
+        partial(_check_policy, declared, policy, ledger),
+        *checks,
+        lambda: shown.append(shown_ready(door, declared, request)),
+    )
+    return shown[0]
+
+
+def _check_team(team: str, scheduling: SchedulingPolicy) -> None:
+    try:
+        scheduling.check_team(team)
+    except InvalidInput as error:
+        raise refused("scheduling.teams", str(error)) from error
+
+
+def _check_policy(declared: RunDeclared, policy: RetryPolicy, ledger: Ledger | None) -> None:
+    """Raise InvalidInput with what the policy asks of a declaration, and of the trials before it."""
     class_name = policy.scheduling.class_name(declared.workload_class)
     check_declaration(policy.contracts, declared, class_name=class_name)
     if class_name == SWEEP and declared.experiment is not None and ledger is not None:
         trials = _trials(ledger, declared.experiment, policy.scheduling)
         check_trials(policy.contracts, declared.experiment, trials)
-    door = Door(tracks=tracks, ledger=ledger, policy=policy, foresee=foresee)
-    return shown_ready(door, declared, request)
 
 
 def within_policy(request: RunRequest, contracts: Contracts) -> RunRequest:

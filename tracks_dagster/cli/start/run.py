@@ -53,20 +53,16 @@ from tracks_dagster.cli.terminal import RECORDED
 from tracks_dagster.data.effects.datasets.catalog import DATASETS
 from tracks_dagster.data.effects.projects import DEFAULT_PROJECT, SHIPPED
 from tracks_dagster.data.project import Project
-from tracks_dagster.health.delivery import check_notified
 from tracks_dagster.home.home_folder import check_home
 from tracks_dagster.ledger.effects.deciding import settle
 from tracks_dagster.reading import open_tracks_to_read
-from tracks_dagster.retry.caps import check_cap
 from tracks_dagster.retry.contracts import NO_INTENT
 from tracks_dagster.retry.policy import RetryPolicy
 from tracks_dagster.retry.stages import CANARY, GATES, SMOKE
 from tracks_dagster.review.effects.outcome import read_outcome
 from tracks_dagster.settings import (
     Settings,
-    load_notify,
     load_policy,
-    load_prices,
     usable_policy,
 )
 from tracks_dagster.track.bodies import RetentionRule
@@ -79,7 +75,15 @@ from tracks_dagster.track.states.run_state import RunState
 from tracks_dagster.track.text.redact import redact
 from tracks_dagster.track.text.units import counted
 from tracks_dagster.training.saves.manifest import weights_sha256
-from tracks_dagster.wiring import App, build, gang_check, new_uid, open_dagster_home, utc_now
+from tracks_dagster.wiring import (
+    App,
+    build,
+    gang_check,
+    new_uid,
+    open_dagster_home,
+    run_checks,
+    utc_now,
+)
 
 WAIT_S = 600.0
 EVERY_STEPS = 10  # where a person names neither steps nor seconds
@@ -468,6 +472,7 @@ def _followed(
     # Of a run that exists, only what a killed command left undone.
     with continue_hint(request.run_id):
         policy = _policy(given, is_new=before is None)
+        checks = () if before is not None else run_checks(given, policy, request)
         declare(
             app.tracks,
             request,
@@ -475,6 +480,7 @@ def _followed(
             policy=policy,
             ledger=app.ledger,
             foresee=app.foresee,
+            checks=checks,
         )
         shown = before.head.seq + 1 if before is not None else 0
         followed = drive(app, home, request.run_id, wait_s=wait_s, by=by, shown=shown)
@@ -551,17 +557,11 @@ def _checked(
     is_new = existing is None
     policy = _policy(given, is_new=is_new)
     request = replace(request, checkpoints_may_be_off=policy.checkpoints_may_be_off)
-    asked_cost = request.max_cost
     request = _cut(within_policy(request, policy.contracts), policy)
     check_place(request.launcher, chosen)
     check_request(request)
     if is_new:
         check_queue(request, policy.scheduling)  # a run that exists goes on whatever there is now
-        if request.max_cost is not None:  # a broken price table hinders no other run
-            is_by_policy = request.max_cost != asked_cost
-            prices = load_prices(given)
-            check_cap(request.max_cost, prices, request.device_class, is_by_policy=is_by_policy)
-        check_notified(policy.contracts, request.stage, request.team, partial(load_notify, given))
         request = _with_expectation(given, request)
     gang_check(given)(first_gang(request, given.store_url, policy.scheduling))
     check_home(given.home)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
-from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.track.errors import InvalidInput, check_all
 
 WORDS_CHARACTERS_MAX = 500  # of a text in a record, which is at most 16 KiB
 
@@ -36,13 +37,16 @@ def valid_json(value: Any) -> Any:
 
 def check_words(words: Mapping[str, str]) -> None:
     """Raise InvalidInput unless each of `words` (name → text) says something and fits a record."""
-    for name, value in words.items():
-        if not value.strip():
-            raise InvalidInput(f"{name} is empty: say it in a sentence, it goes into the record.")
-        if len(value) > WORDS_CHARACTERS_MAX:
-            raise InvalidInput(
-                f"{name} has {len(value)} characters; at most {WORDS_CHARACTERS_MAX} fit a record."
-            )
+    check_all(*(partial(_check_word, name, value) for name, value in words.items()))
+
+
+def _check_word(name: str, value: str) -> None:
+    if not value.strip():
+        raise InvalidInput(f"{name} is empty: say it in a sentence, it goes into the record.")
+    if len(value) > WORDS_CHARACTERS_MAX:
+        raise InvalidInput(
+            f"{name} has {len(value)} characters; at most {WORDS_CHARACTERS_MAX} fit a record."
+        )
 
 
 LINE_END = " ⏎ "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -126,13 +127,15 @@ def test_a_snapshot_of_the_installed_flights_is_made_without_any_config(
     assert made.metadata["dagster/row_count"].value == 273_355
 
 
-def tick(app: App, instance: DagsterInstance, dagster: FakeOrchestrator) -> SensorResult:
+def tick(
+    app: App, instance: DagsterInstance, dagster: FakeOrchestrator, cursor: str | None = None
+) -> SensorResult:
     context = build_sensor_context(
-        instance=instance, resources={"app": app, "orchestrator": dagster}
+        instance=instance, cursor=cursor, resources={"app": app, "orchestrator": dagster}
     )
     result = run_evals(context)
     assert isinstance(result, SensorResult)
-    return result
+    return result._replace(cursor=context.cursor)
 
 
 def evaluate(app: App, instance: DagsterInstance, number: int) -> ExecuteInProcessResult:
@@ -216,7 +219,63 @@ def test_a_promotion_is_reported_once_as_a_materialization(
     assert event.asset_key == AssetKey(names.PROMOTIONS)
     assert (event.tags or {})[names.TAG_DATA_VERSION] == ref.manifest_sha256
     assert event.metadata["alias"].value == "best"
+    # The daemon died before it stored the event.
+    (again,) = tick(app, instance, FakeOrchestrator()).asset_events
+    assert again == event
+    instance.report_runless_asset_event(event)
     assert tick(app, instance, FakeOrchestrator()).asset_events == []
+
+
+def promoted_by_hand(app: App, alias: str) -> None:
+    """As `tracks promote` does: a record in the run's track, and nothing else."""
+    state = app.tracks.run("r-1")
+    by_hand = replace(state.promotions[-1].body, alias=alias, decided_by="ann", why=f"for {alias}")
+    draft = app.tracks.draft(Kind.PROMOTION_DECIDED, by_hand)
+    app.tracks.decide_run("r-1", lambda _: draft)
+
+
+def test_a_promotion_by_a_person_becomes_an_event_after_those_before_it_and_only_once(
+    app: App, instance: DagsterInstance
+) -> None:
+    trained(app)
+    tick(app, instance, FakeOrchestrator())
+    evaluate(with_evaluator(app, EVAL_RESULT), instance, 1)
+    for event in tick(app, instance, FakeOrchestrator()).asset_events:
+        instance.report_runless_asset_event(event)
+    promoted_by_hand(app, "production")
+    promoted_by_hand(app, "canary")
+    events = tick(app, instance, FakeOrchestrator()).asset_events
+    assert [event.metadata["alias"].value for event in events] == ["production", "canary"]
+    assert [event.metadata["decided_by"].value for event in events] == ["ann", "ann"]
+    instance.report_runless_asset_event(events[0])  # then Dagster's storage was locked
+    assert tick(app, instance, FakeOrchestrator()).asset_events == [events[1]]
+    instance.report_runless_asset_event(events[1])
+    assert tick(app, instance, FakeOrchestrator()).asset_events == []
+
+
+def test_promotions_that_dagster_shows_are_looked_for_only_once_an_hour(
+    app: App, instance: DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained(app)
+    tick(app, instance, FakeOrchestrator())
+    evaluate(with_evaluator(app, EVAL_RESULT), instance, 1)
+    (event,) = tick(app, instance, FakeOrchestrator()).asset_events
+    instance.report_runless_asset_event(event)
+    cursor = tick(app, instance, FakeOrchestrator()).cursor
+    asked: list[object] = []
+    fetch = instance.fetch_materializations
+    monkeypatch.setattr(
+        instance, "fetch_materializations", lambda *a, **k: asked.append(a) or fetch(*a, **k)
+    )
+    at = app.now().replace(minute=30)
+    now = replace(app, now=lambda: at)
+    cursor = tick(now, instance, FakeOrchestrator(), cursor).cursor
+    asked.clear()
+    cursor = tick(now, instance, FakeOrchestrator(), cursor).cursor
+    assert asked == []
+    tick(replace(app, now=lambda: at + timedelta(hours=1)), instance, FakeOrchestrator(), cursor)
+    assert len(asked) == 1
+    assert tick(now, instance, FakeOrchestrator(), "no JSON").asset_events == []
 
 
 def test_a_refused_promotion_is_an_observation(app: App, instance: DagsterInstance) -> None:

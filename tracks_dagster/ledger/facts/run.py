@@ -386,7 +386,7 @@ RUN: tuple[Fact[RunView], ...] = (
 
 PROMOTION: tuple[Fact[PromotionView], ...] = (
     Fact("run_id", TEXT, lambda v: v.run_id, "the training run", is_key=True, ui="training_run_id"),
-    Fact("seq", INTEGER, lambda v: v.seq, "of the record that decided", is_key=True),
+    Fact("seq", INTEGER, lambda v: v.seq, "of the record that decided", is_key=True, ui="record"),
     Fact("alias", TEXT, lambda v: v.body.alias, "the name that is given", ui="alias"),
     Fact("promoted", TRUTH, lambda v: v.body.promoted, "false is a refusal, which is recorded too",
          ui="promoted"),
@@ -434,7 +434,7 @@ PROMOTION: tuple[Fact[PromotionView], ...] = (
     Fact("metrics", Type.MAPPING, lambda v: v.body.metrics, "all metrics of the eval"),
     Fact("decided_by", TEXT, lambda v: v.body.decided_by, "the sensor or person", ui="decided_by"),
     Fact("why", TEXT, lambda v: v.body.why, "in words", ui="why"),
-    Fact("decided_at", TIME, lambda v: v.at, "recorded"),
+    Fact("decided_at", TIME, lambda v: v.at, "recorded", ui="decided_at"),
     Fact("is_withheld", TRUTH, lambda v: v.body.is_withheld,
          "refused while a source was in quarantine"),
 )

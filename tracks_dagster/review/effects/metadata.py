@@ -36,7 +36,7 @@ from tracks_dagster.track.names import attempt_key
 from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.records import Json, canonical_json, format_time, sha256_hex
 from tracks_dagster.track.states.checkpoints import checkpoint_at
-from tracks_dagster.track.states.run_state import RunState
+from tracks_dagster.track.states.run_state import Dated, RunState
 from tracks_dagster.track.text.safe_text import bullets, table
 from tracks_dagster.track.track import last_seq, log_key, run_track
 
@@ -327,11 +327,17 @@ def eval_metadata(opened: EvalOpened, ended: EvalEnded) -> dict[str, Json]:
     }
 
 
-def promotion_metadata(decided: PromotionDecided) -> dict[str, Json]:
+def final_version(state: RunState, attempt_id: int) -> str | None:
+    """Return the version of what the attempt made: the manifest of its newest commit."""
+    commits = [c.ref.manifest_sha256 for c in state.checkpoints if c.ref.attempt_id == attempt_id]
+    return commits[-1] if commits else None
+
+
+def promotion_metadata(run_id: str, made: Dated[PromotionDecided]) -> dict[str, Json]:
     """Return what a promotion, or its refusal, rests on."""
-    run_id = decided.checkpoint.run_id
+    decided = made.body
     return {
-        **shown(PROMOTION, PromotionView(run_id=run_id, body=decided)),
+        **shown(PROMOTION, PromotionView(run_id=run_id, body=decided, seq=made.seq, at=made.at)),
         "look_up/where_it_comes_from": f"tracks lineage promotion:{run_id}/{decided.alias}",
         **{f"metrics/{name}": value for name, value in sorted(decided.metrics.items())},
     }

@@ -5,13 +5,14 @@ All it does is `attempts.effects.supervise`; here stand only what Dagster shows,
 signals mean.
 """
 
+import logging
 import platform
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from dagster import (
     AssetCheckEvaluation,
@@ -37,17 +38,20 @@ from dagster import (
 from tracks_dagster.attempts.effects.closing import find_attempt
 from tracks_dagster.attempts.effects.sharing import devices_since, lease_for
 from tracks_dagster.attempts.effects.supervise import Supervisor
+from tracks_dagster.attempts.effects.watch import stop_by_cancel
 from tracks_dagster.attempts.ports import Orchestrator
-from tracks_dagster.checkpoints.effects.checkpoint_reports import (
-    CheckpointReport,
-    CheckpointReports,
-)
-from tracks_dagster.clean_errors import without_secrets
-from tracks_dagster.holds.effects.stops import request_stop
-from tracks_dagster.ledger.effects.following import ProcessCursors, follow
+from tracks_dagster.checkpoints.effects.checkpoint_reports import checkpoint_report
+from tracks_dagster.clean_errors import clean_text, without_secrets
+from tracks_dagster.ledger.facts.checkpoint import partition_key
 from tracks_dagster.reasons.endings import Ending, ending_check
 from tracks_dagster.review.effects.explain.run import ExplainContext
-from tracks_dagster.review.effects.metadata import Show, attempt_metadata, ending_tags, runs_address
+from tracks_dagster.review.effects.metadata import (
+    Show,
+    attempt_metadata,
+    ending_tags,
+    final_version,
+    runs_address,
+)
 from tracks_dagster.review.effects.pages.report import write_report
 from tracks_dagster.settings import find_board_url, find_ui_url, usable_prices
 from tracks_dagster.track import names
@@ -55,9 +59,12 @@ from tracks_dagster.track.errors import InvalidInput, NoDevices, TracksError
 from tracks_dagster.track.names import AttemptRef, parse_attempt_key
 from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.states.end_words import end_sentence
+from tracks_dagster.track.states.evals import HAS_ALL_STEPS
 from tracks_dagster.track.states.run_state import AttemptState, RunState
-from tracks_dagster.track.track import run_track
 from tracks_dagster.wiring import App
+
+T = TypeVar("T")
+_log = logging.getLogger(__name__)
 
 # The first words of the assets after it in the group, which offer "Materialize" too.
 HOW_TO_START = (
@@ -65,8 +72,7 @@ HOW_TO_START = (
     "this: partitions appear by themselves, one for each attempt of a run."
 )
 TRAINING_DATASETS = ("aws-docs", "flights")
-SUCCEEDED = frozenset({TerminationReason.COMPLETED, TerminationReason.EARLY_STOPPED})
-CANCELLED_BY = "dagster ui"
+SHOW_S_MAX = 1.0  # of a look at the gang, for commits that Dagster does not show yet
 TAKEN_AWAY_S_MAX = 5.0  # for the launcher's word on why this worker is ended; its grace is longer
 TAKEN_AWAY_LOOK_S = 0.2
 DESCRIPTION = f"""{HOW_TO_START}
@@ -134,16 +140,17 @@ def training_attempts(
     except InvalidInput as error:
         raise Failure(str(error), allow_retries=False) from error
     except NoDevices as error:  # nothing is wrong: launch_attempts asks for another one in its turn
-        context.instance.add_run_tags(context.run.run_id, {names.TAG_NO_DEVICES: "true"})
+        _tag(context, {names.TAG_NO_DEVICES: "true"})
         raise Failure(str(error), allow_retries=False) from error
     if ended is None or ended.reason is None:
         raise Failure("Another Dagster run supervises this attempt now.", allow_retries=False)
-    context.instance.add_run_tags(context.run.run_id, ending_tags(ended.reason))
-    receipt = _show_receipt(context, app, ended)
-    if ended.reason in SUCCEEDED:
+    _tag(context, ending_tags(ended.reason))
+    receipt = _only_shown(lambda: _show_receipt(context, app, ended)) or {}
+    if ended.reason in HAS_ALL_STEPS:
+        version = final_version(app.tracks.run(run_id), attempt_id)
         yield MaterializeResult(
             metadata=receipt,
-            data_version=_final_version(app.tracks.run(run_id), attempt_id),
+            data_version=None if version is None else DataVersion(version),
             check_results=[ending_result(ended)],
         )
         return
@@ -161,7 +168,7 @@ train_attempt = define_asset_job(
     executor_def=in_process_executor,  # an attempt is one step, and starts a second sooner
     # Retries are decided in the track, under a budget for each reason; Dagster's own would add to
     # them blindly (three failures became nine runs).
-    tags={"dagster/max_retries": "0"},
+    tags=names.NO_RETRIES,
     description="Supervises one attempt at a training run; requested by launch_attempts only.",
 )
 
@@ -182,20 +189,10 @@ def _supervise(
     if launcher == names.LOCAL:
         tag = context.run.tags.get(names.TAG_LEASE)
         devices = devices_since(app.devices, ref.key, tag, attempt.held)
-    reports = CheckpointReports(
-        attempt_id=attempt_id,
-        is_reported=partial(context.instance.has_dynamic_partition, names.CHECKPOINT_PARTITIONS),
-        report=partial(_report_commit, context),
-    )
-    cursors = ProcessCursors()  # another process may have reported more
-
-    def show_commits() -> None:
-        follow(app.tracks, cursors, reports, run_track(run_id))
-
     (policy, no_policy), (rules, no_rules) = app.usable_policy(), app.usable_rules()
-    for problem in (no_policy, no_rules):
-        if problem is not None:
-            context.log.error(app.redact(problem))
+    _tag(context, names.NO_RETRIES | names.emptied(context.run.tags))
+    for problem in filter(None, (no_policy, no_rules)):
+        _only_shown(partial(context.log.error, app.redact(problem)))
     supervisor = Supervisor(
         tracks=app.tracks,
         gangs=app.launcher_of(launcher),
@@ -207,27 +204,43 @@ def _supervise(
         host=platform.node(),
         process=app.own_process(),
         sleep=time.sleep,
-        on_growth=lambda _: show_commits(),
+        on_growth=partial(_show_commits, context, attempt_id, set()),
         rules=rules,
         devices=devices,
     )
     if devices is not None:
         world = replace(app.world(policy, orchestrator), devices=devices)
         lease_for(world, ref.key, by=names.TRAIN_ATTEMPT_JOB, dagster_run_id=context.run.run_id)
+    was_cancelled = partial(orchestrator.was_cancelled, context.run.run_id)
     try:
+        # Dagster may start a run that was cancelled in its queue at the same moment (dagster#3323).
+        if _only_shown(was_cancelled):
+            stop_by_cancel(app.tracks, run_id, context.run.run_id)
         return supervisor.supervise(run_id, attempt_id)
     except DagsterExecutionInterruptedError:
-        run = orchestrator.find(context.run.run_id)
-        if run is None or not run.is_canceling:
+        # Where Dagster cannot be asked, launch_attempts asks it when this run is over.
+        if not _only_shown(was_cancelled):
             _fail_as_taken_away(context)
             raise
-        why = f"its Dagster run {context.run.run_id} was cancelled"
-        request_stop(app.tracks, run_id, mode="drain", by=CANCELLED_BY, why=why)
+        stop_by_cancel(app.tracks, run_id, context.run.run_id)
         ended = supervisor.supervise(run_id, attempt_id)
         if ended is not None and ended.reason is not None:
-            context.instance.add_run_tags(context.run.run_id, ending_tags(ended.reason))
-            _show_receipt(context, app, ended)
+            _tag(context, ending_tags(ended.reason))
+            _only_shown(partial(_show_receipt, context, app, ended))
         raise
+
+
+def _only_shown(work: Callable[[], T]) -> T | None:
+    """Ask or tell Dagster; a database of its that is locked or away ends no supervisor."""
+    try:
+        return work()
+    except Exception as error:  # noqa: BLE001  # whatever a database raises
+        _log.warning("Dagster's storage did not answer: %s", clean_text(str(error)))
+        return None
+
+
+def _tag(context: AssetExecutionContext, tags: Mapping[str, str]) -> None:
+    _only_shown(partial(context.instance.add_run_tags, context.run.run_id, dict(tags)))
 
 
 def _fail_as_taken_away(context: AssetExecutionContext) -> None:
@@ -241,7 +254,7 @@ def _fail_as_taken_away(context: AssetExecutionContext) -> None:
     while time.monotonic() < give_up_at:
         run = context.instance.get_run_by_id(context.run.run_id)
         reason = None if run is None else run.tags.get(names.TAG_WORKER_REASON)
-        if reason is not None:
+        if reason:
             sentence = TerminationReason(reason).sentence
             raise Failure(
                 f"The supervisor's own pod was taken away ({reason}): {sentence} The attempt goes on: "
@@ -251,10 +264,25 @@ def _fail_as_taken_away(context: AssetExecutionContext) -> None:
         time.sleep(TAKEN_AWAY_LOOK_S)
 
 
-def _report_commit(context: AssetExecutionContext, report: CheckpointReport) -> None:
-    """Show a checkpoint while training goes on: the partition first, then its event."""
-    context.instance.add_dynamic_partitions(names.CHECKPOINT_PARTITIONS, [report.key])
-    context.log_event(AssetMaterialization(**report.event))
+def _show_commits(
+    context: AssetExecutionContext, attempt_id: int, shown: set[str], state: RunState
+) -> bool:
+    """Show the attempt's checkpoints while training goes on; False where SHOW_S_MAX did not suffice.
+
+    Each once: the partition first, then its event. shown: those that Dagster is known to have.
+    """
+    give_up_at, assets = time.monotonic() + SHOW_S_MAX, names.CHECKPOINT_PARTITIONS
+    for commit in state.checkpoints:
+        key = partition_key(commit.ref)
+        if commit.ref.attempt_id != attempt_id or key in shown:
+            continue
+        if time.monotonic() >= give_up_at:
+            return False
+        if not context.instance.has_dynamic_partition(assets, key):
+            context.instance.add_dynamic_partitions(assets, [key])
+            context.log_event(AssetMaterialization(**checkpoint_report(state, commit).event))
+        shown.add(key)
+    return True
 
 
 def ending_result(ended: AttemptState) -> AssetCheckResult:
@@ -323,9 +351,3 @@ def _write_report(
         problem = f"No report was written to {file}, the receipt names none: {error}"
         context.log.warning(app.redact(problem))
         return None
-
-
-def _final_version(state: RunState, attempt_id: int) -> DataVersion | None:
-    """Return the version of what the attempt made: the manifest of its newest commit."""
-    commits = [c.ref.manifest_sha256 for c in state.checkpoints if c.ref.attempt_id == attempt_id]
-    return DataVersion(commits[-1]) if commits else None

@@ -99,7 +99,7 @@ evaluate_checkpoint = define_asset_job(
     selection=[evals],
     executor_def=in_process_executor,  # one step, which runs the evaluator as a process of its own
     # An eval has a budget of its own in the track; Dagster's retries would add to it.
-    tags={"dagster/max_retries": "0"},
+    tags=names.NO_RETRIES,
     description="Runs one attempt at one eval; requested by run_evals.",
 )
 

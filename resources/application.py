@@ -9,6 +9,8 @@ from datetime import UTC, datetime
 from functools import cache
 
 from dagster import (
+    AssetKey,
+    DagsterEventType,
     DagsterInstance,
     DagsterRun,
     DagsterRunStatus,
@@ -25,6 +27,8 @@ from tracks_dagster.track import names
 from tracks_dagster.wiring import App, build
 
 RUNS_MAX = 1000  # Dagster runs of one attempt or eval that are looked at, newest first
+# Begins Dagster's event where it ends a run that took longer than `dagster/max_runtime` allows.
+BY_TIME_LIMIT = "Canceling due to exceeding maximum runtime"
 build_once = cache(build)
 
 
@@ -48,21 +52,40 @@ class DagsterOrchestrator:
         self._instance = instance
 
     def runs_of_attempt(self, attempt_key: str) -> Sequence[OrchestratorRun]:
-        """Return the Dagster runs of that partition, whoever launched them, newest first."""
-        return self._runs({names.TAG_PARTITION: attempt_key})
+        """Return the Dagster runs of that partition that supervise it, whoever launched them."""
+        return [
+            _translated(record)
+            for record in self._records({names.TAG_PARTITION: attempt_key})
+            if _supervises(record.dagster_run)
+        ]
 
     def runs_of_eval(self, eval_attempt_key: str) -> Sequence[OrchestratorRun]:
         """Return the Dagster runs that were asked for that attempt at an eval, newest first."""
-        return self._runs({names.TAG_EVAL: eval_attempt_key})
+        return [_translated(each) for each in self._records({names.TAG_EVAL: eval_attempt_key})]
 
     def find(self, dagster_run_id: str) -> OrchestratorRun | None:
         """Return the Dagster run of that id, or None."""
         record = self._instance.get_run_record_by_id(dagster_run_id)
         return None if record is None else _translated(record)
 
-    def _runs(self, tags: dict[str, str]) -> Sequence[OrchestratorRun]:
-        found = self._instance.get_run_records(RunsFilter(tags=tags), limit=RUNS_MAX)
-        return [_translated(record) for record in found]
+    def was_cancelled(self, dagster_run_id: str) -> bool:
+        """Read it from the run's first event of that kind: later ones follow from it, and a worker that
+        fails while it is cancelled leaves the run as failed."""
+        for kind in (DagsterEventType.PIPELINE_CANCELING, DagsterEventType.PIPELINE_CANCELED):
+            found = self._instance.get_records_for_run(dagster_run_id, of_type=kind, limit=1)
+            for record in found.records:
+                event = record.event_log_entry.dagster_event
+                return event is None or not (event.message or "").startswith(BY_TIME_LIMIT)
+        return False
+
+    def _records(self, tags: dict[str, str]) -> Sequence[RunRecord]:
+        return self._instance.get_run_records(RunsFilter(tags=tags), limit=RUNS_MAX)
+
+
+def _supervises(run: DagsterRun) -> bool:
+    """Whether the run is one of an attempt: a foreign asset's may have the same partition key."""
+    assets = run.asset_selection or ()
+    return run.job_name == names.TRAIN_ATTEMPT_JOB or AssetKey(names.ATTEMPT_PARTITIONS) in assets
 
 
 def _translated(record: RunRecord) -> OrchestratorRun:
@@ -75,17 +98,18 @@ def _translated(record: RunRecord) -> OrchestratorRun:
         asked_at=record.create_timestamp,
         ended_at=None if ended is None else datetime.fromtimestamp(ended, UTC),
         problem=_problem(run),
-        had_no_devices=names.TAG_NO_DEVICES in run.tags,
+        had_no_devices=bool(run.tags.get(names.TAG_NO_DEVICES)),
+        run_key=run.tags.get(names.TAG_RUN_KEY),
     )
 
 
 def _problem(run: DagsterRun) -> str:
     if run.status is DagsterRunStatus.QUEUED:
         return "it waits in Dagster's queue"
-    if names.TAG_LAUNCH in run.tags:
-        return run.tags[names.TAG_LAUNCH]
+    if met := run.tags.get(names.TAG_LAUNCH):
+        return met
     reason = run.tags.get(names.TAG_WORKER_REASON)
-    return "" if reason is None else f"its run worker ended as {reason}"
+    return f"its run worker ended as {reason}" if reason else ""
 
 
 RESOURCES = {"app": app_resource, "orchestrator": orchestrator_resource}

@@ -92,7 +92,7 @@ class RunWorkerEnds:
     def tag(self, run: DagsterRun, reason: str) -> bool:
         """Write the reason into the run's tags; False where a more precise one is there already."""
         found = self._instance().get_run_by_id(run.run_id)
-        if found is None or found.tags.get(TAG_WORKER_REASON, _UNKNOWN) != _UNKNOWN:
+        if found is None or (found.tags.get(TAG_WORKER_REASON) or _UNKNOWN) != _UNKNOWN:
             return False
         self._instance().add_run_tags(run.run_id, {TAG_WORKER_REASON: reason})
         return True

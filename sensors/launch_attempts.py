@@ -11,9 +11,9 @@ from dagster import (
     sensor,
 )
 
-from tracks_dagster.attempts.effects.heartbeat import write_launches
+from tracks_dagster.attempts.effects.heartbeat import read_launches, write_launches
 from tracks_dagster.attempts.effects.sharing import share_devices, waiting_launches
-from tracks_dagster.attempts.effects.watch import survey
+from tracks_dagster.attempts.effects.watch import obey_cancels, survey
 from tracks_dagster.attempts.launch import LaunchRequest, plan_launches
 from tracks_dagster.attempts.ports import Orchestrator
 from tracks_dagster.clean_errors import without_secrets
@@ -41,17 +41,22 @@ def launch_attempts(
     app: ResourceParam[App],
     orchestrator: ResourceParam[Orchestrator],
 ) -> SensorResult | SkipReason:
-    """Share out devices, request what `plan_launches` says; its run keys make a repeat harmless."""
+    """Record what persons cancelled, share out devices, and request what `plan_launches` says.
+
+    Its run keys make a repeated tick harmless.
+    """
     world = app.world(app.usable_policy()[0], orchestrator)
     part = TickPart(name="look", work=lambda after: survey(world, TimeSlice(after=after)))
     ticks, cursor = run_parts((part,), context.cursor, app.now())
     found = ticks[part.name]
     context.update_cursor(cursor)
-    shared = share_devices(world, found.done, by=names.LAUNCH_ATTEMPTS) or Shared()
-    plan = plan_launches(found.done, app.now(), may_start=shared.may_start)
+    obeyed = obey_cancels(world, found.done)
+    shared = share_devices(world, obeyed.done, by=names.LAUNCH_ATTEMPTS) or Shared()
+    before = read_launches(app.store, names.LAUNCH_ATTEMPTS)
+    plan = plan_launches(obeyed.done, app.now(), may_start=shared.may_start, before=before)
     waits = [each for each in waiting_launches(shared) if not parse_eval_attempt_key(each.key)]
     write_launches(app.store, names.LAUNCH_ATTEMPTS, [*plan.pending, *waits])
-    problems = (*found.problems, *shared.problems)
+    problems = (*found.problems, *obeyed.problems, *shared.problems)
     for problem in (*problems, *plan.given_up):
         context.log.warning(app.redact(problem))
     if not plan.requests:

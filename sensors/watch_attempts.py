@@ -1,10 +1,10 @@
 """Closes attempts that nobody supervises any more, and decides every reason no other sensor owns."""
 
 import platform
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from functools import partial
+from itertools import islice
 
 from dagster import (
     AddDynamicPartitionsRequest,
@@ -39,16 +39,12 @@ from tracks_dagster.attempts.effects.watch import (
 )
 from tracks_dagster.attempts.effects.world import World
 from tracks_dagster.attempts.ports import Orchestrator
-from tracks_dagster.checkpoints.effects.checkpoint_reports import (
-    CheckpointReport,
-    CheckpointReports,
-)
-from tracks_dagster.clean_errors import without_secrets
+from tracks_dagster.checkpoints.effects.checkpoint_reports import checkpoint_report
+from tracks_dagster.clean_errors import clean_text, without_secrets
 from tracks_dagster.health.effects.watch import watch_machine
 from tracks_dagster.kubernetes.effects.cluster_upkeep import SWEEP_EVERY, keep_taints, sweep
 from tracks_dagster.kubernetes.upkeep import NodeTaints, StandingGangs
 from tracks_dagster.ledger.effects.deciding import Settled, decide_due
-from tracks_dagster.ledger.effects.following import ProcessCursors, follow
 from tracks_dagster.ledger.effects.projector import SCAN_EVERY
 from tracks_dagster.ledger.effects.ticks import (
     AT_ONCE_MAX,
@@ -60,18 +56,24 @@ from tracks_dagster.ledger.effects.ticks import (
     skip_reason,
     take_turns,
 )
+from tracks_dagster.ledger.facts.checkpoint import partition_key
 from tracks_dagster.reasons.endings import ending_check
 from tracks_dagster.retry.effects.due import REVISIT_EVERY, revisit
-from tracks_dagster.review.effects.metadata import Show, attempt_metadata, ending_tags
+from tracks_dagster.review.effects.metadata import (
+    Show,
+    attempt_metadata,
+    ending_tags,
+    final_version,
+)
 from tracks_dagster.review.effects.slo import LOOK_EVERY, tell_of_misses
 from tracks_dagster.settings import find_board_url, find_cluster_file, usable_prices
 from tracks_dagster.track import names
 from tracks_dagster.track.errors import TracksError
-from tracks_dagster.track.names import attempt_key
+from tracks_dagster.track.names import attempt_key, checkpoint_key
 from tracks_dagster.track.records import format_time
 from tracks_dagster.track.states.end_words import end_sentence
-from tracks_dagster.track.states.run_state import AttemptState
-from tracks_dagster.track.track import run_track
+from tracks_dagster.track.states.evals import HAS_ALL_STEPS
+from tracks_dagster.track.states.run_state import AttemptState, RunState
 from tracks_dagster.wiring import App
 
 Event = AssetMaterialization | AssetCheckEvaluation
@@ -80,11 +82,15 @@ DECIDERS = (Retries.of(names.WATCH_ATTEMPTS), FirstAttempts(), Caps(), JudgeStag
 CLOSE, DECIDE, REVISIT, SCAN, SWEEP, PRUNE = "close", "decide", "revisit", "scan", "sweep", "prune"
 DEVICES = "devices"
 OBJECTIVES = "objectives"
-RECEIPTS = "receipts"
-RECEIPTS_EVERY = timedelta(hours=1)
-_ENDED = "select run_id, attempt_id from training_attempts where ended_at < :before"
-RECEIPTS_AFTER = timedelta(minutes=5)  # of an end; until then its Dagster run may still show it
-RECEIPTS_MAX = 20  # in one tick: Dagster's storage takes 10 to 40 events a second
+LATE = "late"
+LATE_EVERY = timedelta(hours=1)
+LATE_AFTER = timedelta(minutes=5)  # of an end; until then its Dagster run may still show it
+LATE_MAX = 20  # attempts in one tick: Dagster's storage takes 10 to 40 events a second
+LATE_EVENTS_MAX = 50  # of one of them; the others at the next look
+_ENDED = (
+    "select run_id, attempt_id, termination_reason from training_attempts where ended_at < :before"
+)
+_COMMITS = "select run_id, attempt_id, step from checkpoints"
 
 
 @sensor(
@@ -126,10 +132,14 @@ def watch_attempts(
     unseen = [line for part in (DECIDE, CLOSE, SWEEP) for line in ticks[part].problems]
     words = skip_reason(replace(ticks[DECIDE], problems=tuple(unseen)), idle="nothing is due")
     shown = _shown(context, app, ticks[CLOSE].done)
-    late = [event for events in ticks[RECEIPTS].done for event in events]
+    late = [event for events in ticks[LATE].done for event in events]
     return SensorResult(
         skip_reason=app.redact("; ".join([*unusable, words])),
-        dynamic_partitions_requests=[*shown.partitions, *ticks[PRUNE].done],
+        dynamic_partitions_requests=[
+            *shown.partitions,
+            *_registered(late),
+            *ticks[PRUNE].done,
+        ],
         asset_events=[*shown.events, *late],
     )
 
@@ -160,9 +170,9 @@ def _parts(context: SensorEvaluationContext, app: App, world: World) -> tuple[Ti
         TickPart(name=PRUNE, work=lambda after: _prune(context, app), every=PRUNE_EVERY),
         TickPart(name=DEVICES, work=lambda after: _see(app), every=SEE_EVERY),
         TickPart(
-            name=RECEIPTS,
-            work=lambda after: _late_receipts(context, app, after),
-            every=RECEIPTS_EVERY,
+            name=LATE,
+            work=lambda after: _late(context, app, after),
+            every=LATE_EVERY,
         ),
     )
 
@@ -225,51 +235,65 @@ class _Shown:
 def _shown(
     context: SensorEvaluationContext, app: App, closed: Sequence[tuple[str, AttemptState]]
 ) -> _Shown:
-    for _, attempt in closed:
+    events: list[Event] = []
+    has = context.instance.has_dynamic_partition
+
+    def lacks(asset: str, key: str) -> bool:
+        return asset != names.CHECKPOINT_PARTITIONS or not has(asset, key)
+
+    for run_id, attempt in closed:
         _tag_runs(context, attempt)
-    keys = [(run_id, attempt.attempt_id) for run_id, attempt in closed]
-    commits = [report for each in keys for report in _due_reports(context, app, *each)]
-    added = [commit.key for commit in commits]
-    return _Shown(
-        partitions=[AddDynamicPartitionsRequest(names.CHECKPOINT_PARTITIONS, added)],
-        events=[
-            *(AssetMaterialization(**commit.event) for commit in commits),
-            *(event for each in closed for event in _receipt(app, *each)),
-            *(event for each in closed for event in _check(names.ATTEMPT_PARTITIONS, *each)),
-        ],
-    )
+        try:
+            events += _events(app, app.tracks.run(run_id), attempt, lacks)
+        except TracksError as error:  # an hour later it is tried again
+            context.log.warning(app.redact(f"{run_id}: its end is not shown yet: {error}"))
+    checks = (each for of in closed for each in _check(names.ATTEMPT_PARTITIONS, *of))
+    return _Shown(partitions=_registered(events), events=[*events, *checks])
 
 
-def _due_reports(
-    context: SensorEvaluationContext, app: App, run_id: str, attempt_id: int
-) -> list[CheckpointReport]:
-    """Return what Dagster was not told of; what cannot be read now holds up no receipt."""
-    due: list[CheckpointReport] = []
-    is_reported = partial(context.instance.has_dynamic_partition, names.CHECKPOINT_PARTITIONS)
-    reports = CheckpointReports(attempt_id=attempt_id, is_reported=is_reported, report=due.append)
-    try:
-        follow(app.tracks, ProcessCursors(), reports, run_track(run_id))
-    except TracksError as error:
-        context.log.warning(app.redact(f"{run_id}: its checkpoints are not shown: {error}"))
-    return due
+def _registered(events: Sequence[Event]) -> list[AddDynamicPartitionsRequest]:
+    """Return the request for the partitions that events of checkpoints need."""
+    made = (each for each in events if each.asset_key == AssetKey(names.CHECKPOINT_PARTITIONS))
+    keys = [each.partition for each in made if each.partition is not None]
+    return [AddDynamicPartitionsRequest(names.CHECKPOINT_PARTITIONS, keys)]
 
 
-def _receipt(app: App, run_id: str, attempt: AttemptState) -> Iterator[Event]:
-    """Yield the receipt that nobody else shows: this attempt's Dagster run died before its end."""
+def _events(
+    app: App, state: RunState, attempt: AttemptState, lacks: Callable[[str, str], bool]
+) -> Iterator[Event]:
+    """Yield what Dagster shows of an attempt that ended, and nobody has shown: its Dagster run died.
+
+    lacks: whether Dagster has no such partition of that asset.
+    """
+    key = attempt_key(state.run_id, attempt.attempt_id)
+    for commit in state.checkpoints:
+        of_this = commit.ref.attempt_id == attempt.attempt_id
+        if of_this and lacks(names.CHECKPOINT_PARTITIONS, partition_key(commit.ref)):
+            yield AssetMaterialization(**checkpoint_report(state, commit).event)
+    is_made = attempt.reason in HAS_ALL_STEPS and lacks(names.ATTEMPT_PARTITIONS, key)
+    is_receipt_due = lacks(names.RECEIPTS, key)
+    if not is_made and not is_receipt_due:
+        return
+    show = Show.by(MetadataValue, app.settings.ui_url, find_board_url(app.settings))
     metadata = attempt_metadata(
-        app.tracks,
-        run_id,
-        attempt.attempt_id,
-        Show.by(MetadataValue, app.settings.ui_url, find_board_url(app.settings)),
-        cache=app.settings.cache,
+        app.tracks, state.run_id, attempt.attempt_id, show, cache=app.settings.cache
     )
-    yield AssetMaterialization(
-        asset_key=AssetKey(names.RECEIPTS),
-        partition=attempt_key(run_id, attempt.attempt_id),
-        metadata=metadata,
-        tags=names.RECEIPT_TAGS,
-    )
-    yield from _check(names.RECEIPTS, run_id, attempt)
+    if is_receipt_due:
+        yield AssetMaterialization(
+            asset_key=AssetKey(names.RECEIPTS),
+            partition=key,
+            metadata=metadata,
+            tags=names.RECEIPT_TAGS,
+        )
+        yield from _check(names.RECEIPTS, state.run_id, attempt)
+    if is_made:
+        version = final_version(state, attempt.attempt_id)
+        yield AssetMaterialization(
+            asset_key=AssetKey(names.ATTEMPT_PARTITIONS),
+            partition=key,
+            metadata=metadata,
+            tags={} if version is None else {names.TAG_DATA_VERSION: version},
+        )
 
 
 def _check(asset: str, run_id: str, attempt: AttemptState) -> Iterator[AssetCheckEvaluation]:
@@ -290,29 +314,43 @@ def _check(asset: str, run_id: str, attempt: AttemptState) -> Iterator[AssetChec
         )
 
 
-def _late_receipts(
-    context: SensorEvaluationContext, app: App, after: str | None
-) -> Tick[Sequence[Event]]:
-    """Show the receipts that are missing: their Dagster run died after the end, or was of a version
-    that showed none."""
-    there = context.instance.get_materialized_partitions(AssetKey(names.RECEIPTS))
-    rows = app.ledger.query(_ENDED, {"before": format_time(app.now() - RECEIPTS_AFTER)})
+def _late(context: SensorEvaluationContext, app: App, after: str | None) -> Tick[Sequence[Event]]:
+    """Show what Dagster lacks of attempts that ended: their Dagster run died, was of a version that
+    showed less, or its storage took nothing then."""
+    shown = {
+        asset: context.instance.get_materialized_partitions(AssetKey(asset))
+        for asset in (names.CHECKPOINT_PARTITIONS, names.ATTEMPT_PARTITIONS, names.RECEIPTS)
+    }
+    rows = app.ledger.query(_ENDED, {"before": format_time(app.now() - LATE_AFTER)})
     ended = {attempt_key(row["run_id"], row["attempt_id"]): row for row in rows}
+    due = {key for key in ended if key not in shown[names.RECEIPTS]}
+    due |= {
+        key
+        for key, row in ended.items()
+        if row["termination_reason"] in HAS_ALL_STEPS and key not in shown[names.ATTEMPT_PARTITIONS]
+    }
+    due |= {
+        attempt_key(row["run_id"], row["attempt_id"])
+        for row in app.ledger.query(_COMMITS)
+        if checkpoint_key(**row) not in shown[names.CHECKPOINT_PARTITIONS]
+    }
     keys = context.instance.get_dynamic_partitions(names.ATTEMPT_PARTITIONS)
-    missing = [key for key in keys if key in ended and key not in there]
+    late = [key for key in keys if key in ended and key in due]
+
+    def lacks(asset: str, key: str) -> bool:
+        return key not in shown[asset]
 
     def look(key: str) -> Tick[Sequence[Event]]:
         state = app.tracks.run(ended[key]["run_id"])
         attempt = state.attempt(ended[key]["attempt_id"])
         if attempt is None or attempt.is_open:
             return Tick()
-        return Tick(done=(tuple(_receipt(app, state.run_id, attempt)),))
+        return Tick(done=(tuple(islice(_events(app, state, attempt, lacks), LATE_EVENTS_MAX)),))
 
-    shown = take_turns(
-        missing[:RECEIPTS_MAX], look, TimeSlice(after=after, seconds_max=UPKEEP_S_MAX)
-    )
-    is_done = shown.cut_at is None and len(missing) <= RECEIPTS_MAX
-    return replace(shown, cut_at=None, is_done=is_done)
+    found = take_turns(late[:LATE_MAX], look, TimeSlice(after=after, seconds_max=UPKEEP_S_MAX))
+    is_cut = any(len(events) == LATE_EVENTS_MAX for events in found.done)
+    is_done = found.cut_at is None and len(late) <= LATE_MAX and not is_cut
+    return replace(found, cut_at=None, is_done=is_done)
 
 
 def _tag_runs(context: SensorEvaluationContext, attempt: AttemptState) -> None:
@@ -320,8 +358,11 @@ def _tag_runs(context: SensorEvaluationContext, attempt: AttemptState) -> None:
     if attempt.reason is None or not attempt.claims:
         return
     dagster_run_id = attempt.claims[-1].body.dagster_run_id
-    if context.instance.has_run(dagster_run_id):
-        context.instance.add_run_tags(dagster_run_id, ending_tags(attempt.reason))
+    try:
+        if context.instance.has_run(dagster_run_id):
+            context.instance.add_run_tags(dagster_run_id, ending_tags(attempt.reason))
+    except Exception as error:  # noqa: BLE001  # a locked database: the end itself is still shown
+        context.log.warning(clean_text(f"{dagster_run_id} is not tagged: {error}"))
 
 
 def _switches(context: SensorEvaluationContext) -> Mapping[str, bool]:

@@ -12,6 +12,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from enum import Enum
 
+from tracks_dagster.attempts.launch import next_number
 from tracks_dagster.attempts.ports import GangPhase, GangReport, GangSpec, OrchestratorRun
 from tracks_dagster.data.ports import EvalOutcome, EvalSpec
 from tracks_dagster.reasons.evidence import RankEnd
@@ -212,17 +213,22 @@ class FakeOrchestrator:
 
     def __init__(self) -> None:
         self.runs: dict[str, list[OrchestratorRun]] = {}
+        self.cancelled: set[str] = set()  # Dagster runs whose end a person asked for
 
     def put(
         self, key: str, dagster_run_id: str, *, is_finished: bool = False, **more: str | datetime
     ) -> None:
-        """Let there be a newest run of `key`, or let the one of that id change. more: its fields."""
+        """Let there be a newest run of `key`, or let the one of that id change. more: its fields.
+
+        Its run key is the next one, where nothing else is given.
+        """
+        number = next_number(key, self.runs.get(key, []))
         run = OrchestratorRun(
             dagster_run_id=dagster_run_id,
             is_finished=is_finished,
-            is_canceling=False,
+            is_canceling=dagster_run_id in self.cancelled,
             is_failed=is_finished,
-            **more,  # type: ignore[arg-type]
+            **{"run_key": f"{key}/{number}", **more},  # type: ignore[arg-type]
         )
         others = [r for r in self.runs.get(key, []) if r.dagster_run_id != dagster_run_id]
         self.runs[key] = [run, *others]
@@ -236,6 +242,9 @@ class FakeOrchestrator:
     def find(self, dagster_run_id: str) -> OrchestratorRun | None:
         every = (run for runs in self.runs.values() for run in runs)
         return next((run for run in every if run.dagster_run_id == dagster_run_id), None)
+
+    def was_cancelled(self, dagster_run_id: str) -> bool:
+        return dagster_run_id in self.cancelled
 
 
 class FakeGangs:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from tracks_dagster.attempts.machine import Devices, ProcessId
 from tracks_dagster.attempts.ports import (
+    DRAIN_GRACE_S,
     FindShipped,
     FoundCode,
     GangLauncher,
@@ -63,7 +64,6 @@ if TYPE_CHECKING:
     from tracks_dagster.stores import Store
     from tracks_dagster.track.bodies import DevicesLeased
 
-LOCAL_DRAIN_GRACE_S = 30.0  # to finish a step and save
 
 _log = logging.getLogger(__name__)
 
@@ -111,13 +111,14 @@ class App:
             devices=self.devices,
             evaluator=self.evaluator,
             prices=usable_prices(self.settings)[0],
+            drain_grace_s=self.drain_grace_s,
         )
         return world.for_tick()
 
     def drain_grace_s(self, launcher: str) -> float:
         """Return how long a gang of that launcher gets to finish a step and save."""
         if launcher == names.LOCAL:
-            return LOCAL_DRAIN_GRACE_S
+            return DRAIN_GRACE_S
         return load_cluster(self.settings).termination_grace_s
 
     def own_process(self) -> ProcessId:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -85,9 +86,22 @@ def test_an_open_attempt_gets_a_supervisor_or_is_closed_but_never_both(
     assert (needs_supervisor(attempt), is_lost(attempt)) == (wanted, lost)
 
 
-def test_a_run_key_counts_the_dagster_runs_that_died() -> None:
-    plan = plan_launches([opened(ALIVE, DEAD, run("before", is_finished=True), placed=True)], NOW)
-    assert [request.run_key for request in plan.requests] == ["r-1/a01/2"]
+@pytest.mark.parametrize(
+    ("left", "number"),
+    [
+        ((), 1),  # all were deleted: one claimed, by the track
+        (("r-1/a01/0",), 1),
+        (("r-1/a01/1",), 2),  # the older one was deleted
+        (("r-1/a01/7", "r-1/a01/2"), 8),
+        (("r-1/a01/1", None, "r-1/a02/9", "r-1/a01/x"), 2),  # by hand, another's, no number
+    ],
+)
+def test_a_run_key_is_above_those_of_all_runs_that_are_left(
+    left: tuple[str | None, ...], number: int
+) -> None:
+    runs = [replace(run(f"dead-{each}", is_finished=True), run_key=each) for each in left]
+    plan = plan_launches([opened(ALIVE, *runs, placed=True)], NOW)
+    assert [request.run_key for request in plan.requests] == [f"r-1/a01/{number}"]
     assert [request.attempt_key for request in plan.requests] == ["r-1/a01"]
 
 
@@ -141,7 +155,7 @@ def test_a_supervisor_that_died_on_its_gang_is_followed_at_once() -> None:
     dead = run("claimed", is_finished=True, ended_s_ago=0.0)
     plan = plan_launches([opened(ALIVE, dead, placed=True)], NOW)
     assert plan.requests
-    assert plan.pending == ()
+    assert [each.failed_count for each in plan.pending] == [0]
 
 
 def test_launches_that_lead_to_nothing_are_counted_with_what_they_met() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from types import MappingProxyType
 
 import pytest
@@ -26,7 +27,7 @@ from tracks_dagster.scheduling.effects.leases import DevicePool
 from tracks_dagster.scheduling.leases import Found, Here
 from tracks_dagster.scheduling.model import Demand, Plan, Start
 from tracks_dagster.track.bodies import BUDGET, HeldDevices, StopRequested
-from tracks_dagster.track.errors import InvalidInput, NoDevices
+from tracks_dagster.track.errors import InvalidInput, LedgerError, NoDevices
 from tracks_dagster.track.names import AttemptRef
 from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.records import Draft, Json, Kind
@@ -435,6 +436,65 @@ def test_the_state_is_shown_whenever_the_track_has_grown_and_only_then(
     days = Days(clock, lambda: None, train, ends(gangs))
     supervisor(tracks, gangs, days).supervise("r-1", 1)
     assert [len(state.checkpoints) for state in days.states] == [0, 1, 1]
+
+
+def test_a_gang_is_seen_and_drained_before_anything_is_shown_of_it(
+    tracks: Tracks, store: FakeObjectStore, gangs: FakeGangs, history: History, clock: FakeClock
+) -> None:
+    """Its adopter has 300 commits to show, a second each."""
+    history.supervise("dead").place().restore()
+    for step in range(1, 31):
+        history.commit(step)
+    history.stop("drain").write_to(store)
+    gangs.reports["r-1", 1] = GangReport(phase=GangPhase.ALIVE, where="node-1")
+    at_show: list[list[str]] = []
+
+    def show(state: RunState) -> bool:
+        at_show.append([call[0] for call in gangs.calls])
+        clock.advance(1.0)
+        return len(at_show) > 5
+
+    days = Days(clock, lambda: None, ends(gangs))
+    ended = replace(supervisor(tracks, gangs, days), on_growth=show).supervise("r-1", 1)
+    assert ended is not None
+    assert "drain" in at_show[0]
+    assert len(at_show) == 6  # what was left, once the attempt had ended
+
+
+def test_what_cannot_be_shown_ends_no_supervisor_and_is_tried_again_later(
+    tracks: Tracks, store: FakeObjectStore, gangs: FakeGangs, history: History, clock: FakeClock
+) -> None:
+    history.write_to(store)
+    tries: list[float] = []
+
+    def locked(state: RunState) -> bool:
+        tries.append(clock().timestamp())
+        if len(tries) < 3:
+            raise OSError("database is locked")
+        return True
+
+    days = Days(clock, *[lambda: None] * 25, ends(gangs))
+    ended = replace(supervisor(tracks, gangs, days), on_growth=locked).supervise("r-1", 1)
+    assert ended is not None
+    assert [later - before for before, later in pairwise(tries)][:2] == [10, 10]
+
+
+def test_a_ledger_that_is_away_ends_no_supervisor(
+    tracks: Tracks,
+    store: FakeObjectStore,
+    gangs: FakeGangs,
+    history: History,
+    clock: FakeClock,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    history.write_to(store)
+
+    def away(name: str) -> None:
+        raise LedgerError("the ledger cannot be reached")
+
+    monkeypatch.setattr(tracks, "project", away)
+    ended = supervisor(tracks, gangs, Days(clock, ends(gangs))).supervise("r-1", 1)
+    assert ended is not None
 
 
 def test_the_stored_code_reaches_the_gang(

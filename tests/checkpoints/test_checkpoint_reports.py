@@ -5,8 +5,7 @@ from __future__ import annotations
 from tests.histories import History
 from tests.stories import Story
 from tracks_dagster.checkpoints.effects.checkpoint_reports import (
-    CheckpointReport,
-    CheckpointReports,
+    checkpoint_report,
     samples_per_s,
 )
 from tracks_dagster.track.bodies import TimeSpent
@@ -18,12 +17,8 @@ def test_each_commit_has_the_rate_since_the_one_before_and_its_metrics_as_number
     """24 samples a step, which takes 0.4 s and 0.1 s for its data: 48 a second."""
     story.attempt("preempted", last_step=23, commits=(10, 20))
     story.attempt("completed", last_step=40, commits=(40,))
-    found: list[CheckpointReport] = []
-    for attempt_id in (1, 2):
-        reports = CheckpointReports(
-            attempt_id=attempt_id, is_reported=lambda key: False, report=found.append
-        )
-        reports.take(story.history.state, story.history.records)
+    state = story.history.state
+    found = [checkpoint_report(state, commit) for commit in state.checkpoints]
     assert [each.metadata["samples_per_s"] for each in found] == [48.0, 48.0, 48.0]
     assert [each.metadata["metric_loss"] for each in found] == [3.5, 3.5, 3.5]
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import sqlite3
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from dagster import (
+    AddDynamicPartitionsRequest,
     AssetCheckEvaluation,
     AssetCheckKey,
     AssetCheckSeverity,
+    AssetExecutionContext,
     AssetKey,
     AssetMaterialization,
     DagsterExecutionInterruptedError,
@@ -36,6 +40,7 @@ from tests.fakes import FakeGangs, FakeOrchestrator
 from tests.histories import History
 from tracks_dagster.attempts.effects.heartbeat import read_heartbeat
 from tracks_dagster.attempts.effects.supervise import Supervisor
+from tracks_dagster.attempts.launch import BACKOFF_S
 from tracks_dagster.attempts.ports import GangPhase, GangReport
 from tracks_dagster.definitions import defs
 from tracks_dagster.reasons.evidence import Condition, RankEnd
@@ -294,6 +299,128 @@ def test_the_watcher_shows_a_receipt_that_is_missing_once_and_none_that_is_there
     assert [event.partition for event in result.asset_events] == ["r-2/a01", "r-2/a01"]
 
 
+def test_what_dagsters_storage_did_not_take_at_the_end_is_shown_by_the_watcher_later(
+    app: App, instance: DagsterInstance, dagster_runs: FakeOrchestrator
+) -> None:
+    """A checkpoint whose partition is there and whose event is not, and the attempt's own event."""
+    history = History("r-1").declare().open().supervise().place().restore().commit(20).commit(40)
+    write(app, history.end("completed"))
+    write(
+        app, History("r-2").declare().open().supervise().place().restore().commit(10).end("unknown")
+    )
+    instance.add_dynamic_partitions(names.ATTEMPT_PARTITIONS, [KEY, "r-2/a01"])
+    instance.add_dynamic_partitions(names.CHECKPOINT_PARTITIONS, [f"{KEY}/step-20"])
+    key = AssetKey(names.CHECKPOINT_PARTITIONS)
+    instance.report_runless_asset_event(AssetMaterialization(key, partition=f"{KEY}/step-40"))
+    result = tick(watch_attempts, app, instance, dagster_runs)
+    assert isinstance(result, SensorResult)
+    made = [each for each in result.asset_events if isinstance(each, AssetMaterialization)]
+    assert sorted((each.asset_key.to_user_string(), str(each.partition)) for each in made) == [
+        (names.CHECKPOINT_PARTITIONS, f"{KEY}/step-20"),
+        (names.CHECKPOINT_PARTITIONS, "r-2/a01/step-10"),
+        (names.RECEIPTS, KEY),
+        (names.RECEIPTS, "r-2/a01"),
+        (names.ATTEMPT_PARTITIONS, KEY),
+    ]
+    requests = result.dynamic_partitions_requests or ()
+    registered = [
+        k
+        for each in requests
+        if isinstance(each, AddDynamicPartitionsRequest)
+        for k in each.partition_keys
+    ]
+    assert sorted(registered) == [f"{KEY}/step-20", "r-2/a01/step-10"]
+    for event in result.asset_events:
+        instance.report_runless_asset_event(event)
+    again = tick(watch_attempts, app, instance, dagster_runs)
+    assert isinstance(again, SensorResult)
+    assert not again.asset_events
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        "add_dynamic_partitions",
+        "has_dynamic_partition",
+        "log_event",
+        "add_run_tags",
+        "get_records_for_run",
+    ],
+)
+def test_a_database_of_dagsters_that_is_locked_ends_no_supervisor(
+    app: App,
+    instance: DagsterInstance,
+    gangs: FakeGangs,
+    method: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    history = History("r-1").declare().open().supervise("dead").place().restore().commit(40)
+    write(app, history)
+    leave_word(app.store, f"{history.launch_id}/exit/rank-0.json", "completed")
+    gone(gangs, exit_code=0)
+    instance.add_dynamic_partitions(names.ATTEMPT_PARTITIONS, [KEY])
+
+    owner: object = AssetExecutionContext if method == "log_event" else instance
+    asked = getattr(instance, method, None)
+
+    def locked(*given: Any, **named: Any) -> Any:
+        if asked is not None and named.get("partitions_def_name") == names.ATTEMPT_PARTITIONS:
+            return asked(*given, **named)
+        raise sqlite3.OperationalError("database is locked")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, method, locked)
+        result = materialize(
+            [training_attempts],
+            instance=instance,
+            resources={"app": app, "orchestrator": DagsterOrchestrator(instance)},
+            partition_key=KEY,
+            raise_on_error=False,
+        )
+    assert result.success
+    assert app.tracks.run("r-1").attempts[0].reason is TerminationReason.COMPLETED
+
+
+def test_a_run_that_was_cancelled_in_the_queue_and_starts_nevertheless_trains_nothing(
+    app: App, instance: DagsterInstance, gangs: FakeGangs
+) -> None:
+    """Dagster's own race (dagster#3323)."""
+    write(app, History("r-1").declare().open())
+    instance.add_dynamic_partitions(names.ATTEMPT_PARTITIONS, [KEY])
+    runs = FakeOrchestrator()
+    runs.was_cancelled = lambda dagster_run_id: True  # type: ignore[method-assign]
+    result = materialize(
+        [training_attempts],
+        instance=instance,
+        resources={"app": app, "orchestrator": runs},
+        partition_key=KEY,
+        raise_on_error=False,
+    )
+    assert not result.success
+    state = app.tracks.run("r-1")
+    assert state.attempts[0].reason is TerminationReason.USER_CANCELLED
+    assert [stop.body.by for stop in state.stops] == ["dagster ui"]
+    assert gangs.specs == []
+
+
+def test_a_run_that_is_executed_again_has_no_verdict_of_its_parent(
+    app: App, instance: DagsterInstance
+) -> None:
+    write(app, History("r-1").declare().open().supervise().place().end("preempted"))
+    instance.add_dynamic_partitions(names.ATTEMPT_PARTITIONS, [KEY])
+    result = materialize(
+        [training_attempts],
+        instance=instance,
+        resources={"app": app, "orchestrator": FakeOrchestrator()},
+        partition_key=KEY,
+        tags={names.TAG_ENDING: "failure", names.TAG_REASON: "code_error", names.TAG_LEASE: "9"},
+        raise_on_error=False,
+    )
+    run = instance.get_run_by_id(result.run_id)
+    assert run is not None
+    assert (run.tags[names.TAG_ENDING], run.tags[names.TAG_REASON]) == ("", "")
+
+
 def test_a_receipt_that_is_materialized_by_hand_is_read_again(
     app: App, instance: DagsterInstance
 ) -> None:
@@ -448,7 +575,9 @@ def test_dagster_groups_the_attempts_of_a_run_under_the_first_and_reexecutes_not
     history = write(app, History("r-1").declare().open().end("preempted"))
     first = supervise(app, instance).dagster_run
     write(app, history.open().supervise(first.run_id))
-    requested = tick(launch_attempts, app, instance, DagsterOrchestrator(instance))
+    now = app.now
+    later = replace(app, now=lambda: now() + timedelta(seconds=BACKOFF_S))
+    requested = tick(launch_attempts, later, instance, DagsterOrchestrator(instance))
     assert isinstance(requested, SensorResult)
     (request,) = requested.run_requests or ()
     write(app, history.end("preempted"))

@@ -1,7 +1,8 @@
 """Which attempts need a supervisor: the plan of the one sensor that requests training runs.
 
 Pure. An attempt is supervised while a Dagster run of it lives, whether it has claimed the attempt
-already or is on its way to. A run key is never given twice: it counts the Dagster runs that died.
+already or is on its way to. A run key is never given to two runs that Dagster has: its number is above
+those of all that are left, and above the count of claims in the track, which never shrinks.
 After one that died for nothing the next is asked for later, each time twice as late: what keeps runs
 from starting (a machine that is overloaded) is not to be made worse.
 """
@@ -34,9 +35,9 @@ REQUESTS_MAX = 200
 class OpenAttempt:
     """An open attempt, every Dagster run it has had, and what is known of its gang here.
 
-    workload_class: as the run declares it. parent, root: the Dagster runs that supervised last and
-    first in this training run, of those that Dagster still has; None where there is none, and while
-    the attempt is supervised.
+    runs: newest first. workload_class: as the run declares it. parent, root: the Dagster runs that
+    supervised last and first in this training run, of those that Dagster still has; None where there is
+    none, and while the attempt is supervised. is_stopped: whether somebody asked for its end.
     """
 
     run_id: str
@@ -46,6 +47,7 @@ class OpenAttempt:
     workload_class: str | None = None
     parent: str | None = None
     root: str | None = None
+    is_stopped: bool = False
 
     @property
     def ref(self) -> AttemptRef:
@@ -80,8 +82,9 @@ class PendingLaunch:
     key: an attempt's, or one attempt's at an eval.
 
     failed_count: how many died for nothing; why: what the newest of them, or the one that is on its
-    way, met. asked_at: of the one that is on its way. next_at: when another is asked for; with neither
-    that waits for a person. waits: none is asked for yet, and `why` says what it waits for.
+    way, met. asked_at: of the one that is on its way. run_key: of one that was asked for and that
+    Dagster does not list yet. next_at: when another is asked for; with neither that waits for a person.
+    waits: none is asked for yet, and `why` says what it waits for.
     """
 
     key: str
@@ -90,6 +93,7 @@ class PendingLaunch:
     asked_at: str | None = None
     next_at: str | None = None
     waits: bool = False
+    run_key: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,18 +110,27 @@ def plan_launches(
     now: datetime,
     *,
     may_start: Callable[[str], bool] = lambda key: True,
+    before: Sequence[PendingLaunch] = (),
 ) -> LaunchPlan:
     """Return a request for each attempt that nobody supervises and that has not ended.
 
     At most REQUESTS_MAX, the attempts opened first; those asked for are supervised by the next tick.
-    may_start: whether what wants devices of this machine has them.
+    may_start: whether what wants devices of this machine has them. before: what was pending at the tick
+    before: a launch that is asked for again and again was asked for then.
     """
     needy = [each for each in open_attempts if needs_supervisor(each)]
     given_up = [each for each in needy if len(fruitless(each)) >= FRUITLESS_RUNS_MAX]
     due = [each for each in needy if may_be_asked(fruitless(each), now) and may_start(each.key)]
-    pending = [_pending(each) for each in open_attempts]
+    requests = tuple(_request(each) for each in due)[:REQUESTS_MAX]
+    asked = {each.attempt_key: each.run_key for each in requests}
+    pending = [
+        pending_request(each.key, asked[each.key], fruitless(each), now, before)
+        if each.key in asked
+        else _pending(each)
+        for each in open_attempts
+    ]
     return LaunchPlan(
-        requests=tuple(_request(each) for each in due)[:REQUESTS_MAX],
+        requests=requests,
         given_up=tuple(
             f"{each.key}: {FRUITLESS_RUNS_MAX} Dagster runs died before its gang ran; see why, "
             "then delete them in Dagster to have it requested again"
@@ -164,6 +177,37 @@ def pending_launch(
     )
 
 
+def pending_request(
+    key: str,
+    run_key: str,
+    died: Sequence[OrchestratorRun],
+    now: datetime,
+    before: Sequence[PendingLaunch],
+) -> PendingLaunch:
+    """Return the launch that is asked for now with that run key, since the first tick that did."""
+    since = {each.run_key: each.asked_at for each in before if each.key == key}
+    found = pending_launch(key, None, died)
+    return PendingLaunch(
+        key=key,
+        failed_count=len(died),
+        why=found.why if found is not None else "Dagster has made no run of it yet",
+        asked_at=since.get(run_key) or format_time(now),
+        run_key=run_key,
+    )
+
+
+def next_number(key: str, runs: Sequence[OrchestratorRun], *, at_least: int = 0) -> int:
+    """Return N of the next run key `KEY/N`, above that of each of `runs`; `KEY` alone counts as 0.
+
+    at_least: a count that never shrinks; Dagster's runs may be deleted.
+    """
+    found = [run.run_key.partition(key) for run in runs if run.run_key is not None]
+    numbers = [
+        rest.removeprefix("/") or "0" for before, there, rest in found if there and not before
+    ]
+    return max([at_least, *(int(number) + 1 for number in numbers if number.isdecimal())])
+
+
 def _next_at(died: Sequence[OrchestratorRun]) -> datetime | None:
     """Return until when the next run is put off; None where nothing puts it off."""
     if not died or died[0].ended_at is None:
@@ -186,12 +230,32 @@ def is_supervised(each: OpenAttempt) -> bool:
     return any(not run.is_finished for run in each.runs)
 
 
+def stopped_before_start(each: OpenAttempt) -> bool:
+    """Whether its end was asked for before anybody supervised it: there is nothing to start."""
+    is_new = each.gang.phase is GangPhase.NEVER_STARTED and each.attempt.placed is None
+    return each.is_stopped and is_new and not each.attempt.claims
+
+
+def cancelled_alone(each: OpenAttempt) -> str | None:
+    """Return the newest Dagster run of the attempt if its cancellation would be the attempt's end.
+
+    That is one that is over, or was asked to be and claimed nothing, while no other one is at the
+    attempt. One that supervises records what it is asked for by itself.
+    """
+    newest, *others = each.runs or (None,)
+    if newest is None or each.is_stopped or any(not run.is_finished for run in others):
+        return None
+    claimed = {claim.body.dagster_run_id for claim in each.attempt.claims}
+    is_over = newest.is_finished or newest.dagster_run_id not in claimed
+    return newest.dagster_run_id if is_over and (newest.is_canceling or newest.is_failed) else None
+
+
 def needs_supervisor(each: OpenAttempt) -> bool:
     """Whether to ask for one: only where a gang lives or none was ever placed.
 
     A gang that is gone, or that was placed and does not live here, is the watcher's to close.
     """
-    if is_supervised(each) or each.gang.phase is GangPhase.GONE:
+    if is_supervised(each) or each.gang.phase is GangPhase.GONE or stopped_before_start(each):
         return False
     return each.gang.phase is GangPhase.ALIVE or each.attempt.placed is None
 
@@ -203,12 +267,17 @@ def is_lost(each: OpenAttempt) -> bool:
     """
     if is_supervised(each) or each.gang.phase is GangPhase.ALIVE:
         return False
-    if each.gang.phase is GangPhase.GONE:
+    if each.gang.phase is GangPhase.GONE or stopped_before_start(each):
         return True
     placed = each.attempt.placed
     if placed is not None and each.gang.sees_all_nodes:
         return True
     return placed is not None and all(node == each.gang.where for node in nodes_of(placed))
+
+
+def is_left_to_drain(each: OpenAttempt) -> bool:
+    """Whether a gang that is to end lives, and nobody is there to see to its end."""
+    return each.is_stopped and each.gang.phase is GangPhase.ALIVE and not is_supervised(each)
 
 
 def fruitless(each: OpenAttempt) -> list[OrchestratorRun]:
@@ -228,10 +297,9 @@ def fruitless(each: OpenAttempt) -> list[OrchestratorRun]:
 
 
 def _request(each: OpenAttempt) -> LaunchRequest:
-    dead_count = sum(run.is_finished for run in each.runs)
     return LaunchRequest(
         attempt_key=each.key,
-        run_key=f"{each.key}/{dead_count}",
+        run_key=f"{each.key}/{next_number(each.key, each.runs, at_least=len(each.attempt.claims))}",
         run_id=each.run_id,
         workload_class=each.workload_class,
         parent=each.parent,

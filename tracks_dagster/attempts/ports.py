@@ -17,6 +17,7 @@ from tracks_dagster.track.names import AttemptRef
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Json
 
+DRAIN_GRACE_S = 30.0  # to finish a step and save; on a cluster its settings say
 SCRIPT = "trainer.py"  # how the one script is called that a run of an older version stored
 
 
@@ -201,7 +202,7 @@ class OrchestratorRun:
 
     asked_at, ended_at: when it was made and when it ended, None where that is not known. problem: what
     its launch met, in words; empty where nothing is known. had_no_devices: it started nothing, because
-    what it was to start on was given to somebody else.
+    what it was to start on was given to somebody else. run_key: that a sensor asked for it with.
     """
 
     dagster_run_id: str
@@ -212,13 +213,17 @@ class OrchestratorRun:
     ended_at: datetime | None = None
     problem: str = ""
     had_no_devices: bool = False
+    run_key: str | None = None
 
 
 class Orchestrator(Protocol):
     """What services ask of Dagster."""
 
     def runs_of_attempt(self, attempt_key: str) -> Sequence[OrchestratorRun]:
-        """Return every Dagster run that carries this attempt's tag, newest first."""
+        """Return the Dagster runs that supervise this attempt, did, or are about to, newest first.
+
+        A run of something else with the same partition key is none of them.
+        """
         ...
 
     def runs_of_eval(self, eval_attempt_key: str) -> Sequence[OrchestratorRun]:
@@ -227,4 +232,12 @@ class Orchestrator(Protocol):
 
     def find(self, dagster_run_id: str) -> OrchestratorRun | None:
         """Return the Dagster run of that id, or None when it was deleted."""
+        ...
+
+    def was_cancelled(self, dagster_run_id: str) -> bool:
+        """Whether a person asked for the end of that Dagster run, whatever became of it since.
+
+        An end that Dagster decides by itself (a time limit, a worker that died) is none. False when the
+        run was deleted.
+        """
         ...

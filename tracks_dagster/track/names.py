@@ -6,6 +6,7 @@ Sensors may not import assets, so they name jobs and partitions by these strings
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tracks_dagster.track.errors import InvalidInput
@@ -97,12 +98,16 @@ TAG_NO_DEVICES = "tracks/no_devices"  # it started nothing: its devices were giv
 TAG_LEASE = "tracks/lease"  # the seq of the lease of its devices, in the track of their pool
 TAG_NO_LEASE = "tracks/no_lease"  # of an eval that holds no device: nothing else limits how many
 TAG_WORKER_REASON = "tracks/run_worker_reason"  # why the Dagster run's own worker ended
+# What became of a run. Dagster copies all tags into a run that executes it again.
+RESULT_TAGS = (TAG_REASON, TAG_ENDING, TAG_LAUNCH, TAG_NO_DEVICES, TAG_WORKER_REASON)
+NO_RETRIES = {"dagster/max_retries": "0"}  # Dagster's own, where an instance retries runs by itself
 # Dagster's own: it shows runs that name a root as its group.
 TAG_PARENT_RUN = "dagster/parent_run_id"
 TAG_ROOT_RUN = "dagster/root_run_id"
 TAG_PRIORITY = (
     "dagster/priority"  # Dagster's own: of runs in its queue the greater one is the first
 )
+TAG_RUN_KEY = "dagster/run_key"  # Dagster's own, of a run that a sensor asked for
 TAG_PARTITION = "dagster/partition"  # Dagster's own, on every run of a partition
 TAG_DATA_VERSION = "dagster/data_version"  # Dagster's own, on an event: what its value is
 # Dagster's own, on a receipt: made by this version of the code, of an attempt that has no
@@ -113,6 +118,15 @@ RECEIPT_TAGS = {
     f"dagster/input_data_version/{ATTEMPT_PARTITIONS}": "NULL",
     f"dagster/input_event_pointer/{ATTEMPT_PARTITIONS}": "NULL",
 }
+
+
+def emptied(tags: Mapping[str, str]) -> dict[str, str]:
+    """Return the tags that say what became of a run, emptied: one that begins has come to nothing yet.
+
+    Dagster takes no tag away again.
+    """
+    return {name: "" for name in RESULT_TAGS if tags.get(name)}
+
 
 # The launcher's environment for a rank, besides torchrun's own variables
 ENV_STORE = "TRACKS_STORE"

@@ -20,6 +20,7 @@ from tracks_dagster.attempts.launch import (
     FRUITLESS_RUNS_MAX,
     PendingLaunch,
     may_be_asked,
+    next_number,
     pending_launch,
 )
 from tracks_dagster.attempts.ports import Orchestrator, OrchestratorRun
@@ -144,7 +145,7 @@ def _launch(
     over = [run for run in runs if run.is_finished]
     died = [run for run in over if not run.had_no_devices]
     is_due = living is None and may_be_asked(died, world.tracks.now())
-    request = _request(run_id, opened, len(over)) if is_due else None
+    request = _request(run_id, opened, runs) if is_due else None
     if has_run(world.tracks, run_id, opened):
         return request, None
     key = names.eval_attempt_key(run_id, opened.eval_id, opened.number)
@@ -215,11 +216,12 @@ def _lost_runs(runs: Sequence[OrchestratorRun]) -> Sequence[OrchestratorRun]:
     return runs if all(run.is_finished for run in runs) else ()
 
 
-def _request(run_id: str, opened: EvalOpened, died_count: int) -> EvalRequest:
+def _request(run_id: str, opened: EvalOpened, runs: Sequence[OrchestratorRun]) -> EvalRequest:
     key = names.eval_attempt_key(run_id, opened.eval_id, opened.number)
+    number = next_number(key, runs)
     return EvalRequest(
         run_id=run_id,
         eval_key=names.eval_key(run_id, opened.eval_id),
         attempt_key=key,
-        run_key=f"{key}/{died_count}" if died_count else key,
+        run_key=f"{key}/{number}" if number else key,
     )

@@ -75,6 +75,7 @@ class EndProblem:
 
 
 NO_PROBLEM = EndProblem()
+STOPPED_BEFORE_START = EndProblem(message="It was stopped before its gang was started.")
 
 
 def gather(

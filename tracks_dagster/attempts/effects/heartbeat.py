@@ -56,6 +56,16 @@ def write_launches(store: ObjectStore, sensor: str, launches: Sequence[PendingLa
         store.put(_launches_key(sensor), data)
 
 
+def read_launches(store: ObjectStore, sensor: str) -> Sequence[PendingLaunch]:
+    """Return what the sensor's last tick wrote; nothing where that cannot be read."""
+    try:
+        return [
+            from_json(PendingLaunch, each) for each in _read(store, _launches_key(sensor)) or ()
+        ]
+    except (ValueError, KeyError, TypeError):
+        return ()
+
+
 def read_heartbeat(store: ObjectStore) -> Heartbeat | None:
     """Return what the daemon left last, or None when there is nothing that can be read."""
     stored = _read(store, HEARTBEAT_KEY)
@@ -103,6 +113,9 @@ def describe_launch(launch: PendingLaunch, now: datetime) -> str | None:
     if asked_s is not None:
         return f"{failed}; the next one was asked for {about(asked_s)} ago"
     if launch.next_at is not None:
+        late_s = (now - parse_time(launch.next_at)).total_seconds()
+        if late_s > 0:
+            return f"{failed}; the next one has been due for {about(late_s)}"
         return f"{failed}; the next one is asked for at {launch.next_at[:19]}Z"
     return f"{failed}; another one is asked for once a person has deleted these in Dagster's UI"
 

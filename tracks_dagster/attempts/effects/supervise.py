@@ -7,6 +7,7 @@ here leaves nothing that the next one could not take up.
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import time
@@ -15,10 +16,15 @@ from dataclasses import dataclass, replace
 
 from tracks_dagster.attempts.drills import claim_note, was_claimed
 from tracks_dagster.attempts.effects.closing import close_attempt, find_attempt, is_over
-from tracks_dagster.attempts.effects.evidence import NO_PROBLEM, EndProblem
+from tracks_dagster.attempts.effects.evidence import (
+    NO_PROBLEM,
+    STOPPED_BEFORE_START,
+    EndProblem,
+)
 from tracks_dagster.attempts.effects.resuming import check_resume
 from tracks_dagster.attempts.machine import ProcessId
 from tracks_dagster.attempts.ports import (
+    DRAIN_GRACE_S,
     SCRIPT,
     ForeseeEnvironment,
     GangLauncher,
@@ -52,9 +58,12 @@ from tracks_dagster.track.track import run_track
 POLL_S = 1.0
 START_AGAIN_S = 10.0  # where the API server or the store could not be asked
 START_S_MAX = 900.0  # after that a cluster that cannot be asked ends the attempt
-DRAIN_GRACE_S = 30.0  # to finish a step and save
 DRAIN_KILL_S = 15.0  # after its grace the gang is killed here, should nobody have done it
+SHOW_AGAIN_S = 10.0  # where the ledger or Dagster took nothing
+SHOW_ENDED_S_MAX = 30.0  # for what is not shown yet at the end; the watcher shows the rest
 HANG_GRACE_S = 5.0  # between SIGTERM and SIGKILL of a gang that hangs: some of it may still save
+
+_log = logging.getLogger(__name__)
 
 
 def _kill_this_process() -> None:
@@ -68,9 +77,11 @@ class Supervisor:
     foresee: the environment of a gang that would start now; policy: which differences from the one
     that wrote a checkpoint refuse a resume. rules: a user's own of the classifier.
     drain_grace_s: for a gang that is drained, to finish a step and save. on_growth: called with the
-    run's state whenever its track has grown. monotonic: a steady clock, in seconds; process: this
-    one, for the claim; die: ends it as SIGKILL does, for the drill that plays it. devices: of this
-    machine, of which a gang that is started here needs a lease; None where they are not ours to give.
+    run's state whenever its track has grown, to show it within about a second; False where more is left
+    for the next look. What it raises ends no supervisor. monotonic: a steady clock, in seconds;
+    process: this one, for the claim; die: ends it as SIGKILL does, for the drill that plays it.
+    devices: of this machine, of which a gang that is started here needs a lease; None where they are
+    not ours to give.
     """
 
     tracks: Tracks
@@ -81,7 +92,7 @@ class Supervisor:
     dagster_run_id: str
     host: str
     sleep: Callable[[float], None]
-    on_growth: Callable[[RunState], None]
+    on_growth: Callable[[RunState], object]
     rules: UserRules = NO_RULES
     drain_grace_s: float = DRAIN_GRACE_S
     monotonic: Callable[[], float] = time.monotonic
@@ -193,7 +204,7 @@ class Supervisor:
             )
         state, attempt = find_attempt(self.tracks, ref)
         if state.stop_for(attempt) is not None:
-            return EndProblem(message="It was stopped before its gang was started.")
+            return STOPPED_BEFORE_START
         if (refused := self._refuse_resume(state, attempt)) is not None:
             return refused
         try:
@@ -246,17 +257,17 @@ class Supervisor:
         return None
 
     def _watch(self, ref: AttemptRef) -> AttemptState | None:
-        """Look every `POLL_S` until the attempt ends; as long as training takes."""
-        seen_seq = -1
+        """Look every `POLL_S` until the attempt ends; as long as training takes.
+
+        What it shows comes last in a look: nobody waits for it.
+        """
+        shown_seq, show_at = -1, 0.0
         drained_at: float | None = None  # monotonic: a clock that is set must not end a save
         hang_watch: HangWatch | None = None
         while True:
             state, attempt = find_attempt(self.tracks, ref)
-            if state.head.seq > seen_seq:
-                seen_seq = state.head.seq
-                self.tracks.project(run_track(ref.run_id))  # what the ranks appended
-                self.on_growth(state)
             if not attempt.is_open:
+                self._show_ended(ref)
                 return attempt
             if not self._has_claim(attempt):
                 return None
@@ -275,7 +286,29 @@ class Supervisor:
                 self.gangs.drain(ref, grace_s=self.drain_grace_s)
                 if self.monotonic() - drained_at > self.drain_grace_s + DRAIN_KILL_S:
                     return self._close(ref)
+            if state.head.seq > shown_seq and self.monotonic() >= show_at:
+                is_shown = self._show(ref)
+                shown_seq = state.head.seq if is_shown else shown_seq
+                show_at = self.monotonic() + (SHOW_AGAIN_S if is_shown is None else 0.0)
             self.sleep(POLL_S)
+
+    def _show(self, ref: AttemptRef) -> bool | None:
+        """Bring what the ranks appended into the ledger and Dagster; whether all of it is there.
+
+        None where one of them took it not: a database that is locked or away keeps no gang unwatched.
+        """
+        try:
+            self.tracks.project(run_track(ref.run_id))
+            return self.on_growth(self.tracks.run(ref.run_id)) is not False
+        except Exception as error:  # noqa: BLE001  # whatever a database raises
+            _log.warning("%s is not shown yet: %s", ref.key, self.tracks.clean(str(error)))
+            return None
+
+    def _show_ended(self, ref: AttemptRef) -> None:
+        give_up_at = self.monotonic() + SHOW_ENDED_S_MAX
+        while self._show(ref) is False:
+            if self.monotonic() >= give_up_at:
+                return
 
     def _has_moved(self, ref: AttemptRef, hang: Hang) -> bool:
         """Whether a rank has moved, or ended by itself, while the stacks were taken."""
@@ -303,7 +336,7 @@ class Supervisor:
 
     def _close(self, ref: AttemptRef, problem: EndProblem = NO_PROBLEM) -> AttemptState:
         ended = close_attempt(self, self.gangs, ref, by=self.dagster_run_id, problem=problem)
-        self.on_growth(self.tracks.run(ref.run_id))
+        self._show_ended(ref)
         return ended
 
     def _has_claim(self, attempt: AttemptState) -> bool:

@@ -11,10 +11,20 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from tracks_dagster.attempts.effects.closing import close_attempt
+from tracks_dagster.attempts.effects.evidence import NO_PROBLEM, STOPPED_BEFORE_START
 from tracks_dagster.attempts.effects.world import World
-from tracks_dagster.attempts.launch import OpenAttempt, is_lost, needs_supervisor
-from tracks_dagster.attempts.ports import Orchestrator
+from tracks_dagster.attempts.launch import (
+    OpenAttempt,
+    cancelled_alone,
+    is_left_to_drain,
+    is_lost,
+    needs_supervisor,
+    stopped_before_start,
+)
+from tracks_dagster.attempts.ports import Orchestrator, OrchestratorRun
+from tracks_dagster.holds.effects.stops import request_stop
 from tracks_dagster.ledger.effects.ticks import ONE_BY_ONE, Tick, TimeSlice, take_turns
+from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.retry.effects.due import runs_with_open_attempts
 from tracks_dagster.track import names
@@ -23,6 +33,7 @@ from tracks_dagster.track.names import AttemptRef
 from tracks_dagster.track.states.run_state import AttemptState
 from tracks_dagster.track.track import run_track
 
+CANCELLED_BY = "dagster ui"
 CLOSE_S_MAX = 20.0  # of a tick: to look and to close
 # Of one asset. Dagster's own advice is to stay below 100 000; its lists are read whole.
 PARTITIONS_MAX = 20_000
@@ -45,16 +56,51 @@ def survey(world: World, time_slice: TimeSlice = ONE_BY_ONE) -> Tick[OpenAttempt
     return take_turns(runs_with_open_attempts(world.ledger), look, time_slice)
 
 
+def obey_cancels(world: World, attempts: Sequence[OpenAttempt]) -> Tick[OpenAttempt]:
+    """Record a stop for each attempt whose only Dagster run a person cancelled; once for an attempt.
+
+    Such a run was queued, or its worker died before it could record what it was asked for. done: every
+    attempt given, as it is then.
+    """
+    found, problems = [], []
+    for each in attempts:
+        try:
+            found.append(_obeyed(world, each))
+        except TracksError as error:
+            problems.append(f"{each.key}: {error}")
+    return Tick(done=tuple(found), problems=tuple(problems))
+
+
+def _obeyed(world: World, each: OpenAttempt) -> OpenAttempt:
+    dagster_run_id = cancelled_alone(each)
+    if dagster_run_id is None or not world.orchestrator.was_cancelled(dagster_run_id):
+        return each
+    stop_by_cancel(world.tracks, each.run_id, dagster_run_id)
+    return replace(each, is_stopped=True)
+
+
+def stop_by_cancel(tracks: Tracks, run_id: str, dagster_run_id: str) -> None:
+    """Record that a person cancelled the Dagster run that supervises, or was to."""
+    why = f"its Dagster run {dagster_run_id} was cancelled"
+    request_stop(tracks, run_id, mode="drain", by=CANCELLED_BY, why=why)
+
+
 def close_lost(world: World, time_slice: TimeSlice = ONE_BY_ONE) -> Tick[tuple[str, AttemptState]]:
     """Close every attempt whose gang is gone and that no Dagster run supervises.
 
+    A gang that lives and is to end is drained: its supervisor may be gone for good.
     done: the run, and the attempt as it ended."""
 
     def look(run_id: str) -> Tick[tuple[str, AttemptState]]:
         found = _look(world, run_id)
-        if found is None or not is_lost(found):
+        if found is None:
             return Tick()
         try:
+            if is_left_to_drain(found):
+                name = found.attempt.opened.compute.launcher
+                world.launcher_of(name).drain(found.ref, grace_s=world.drain_grace_s(name))
+            if not is_lost(found):
+                return Tick()
             return Tick(done=((run_id, _close(world, found)),))
         except TracksError as error:
             return Tick(problems=(f"{found.key}: {error}",))
@@ -64,7 +110,8 @@ def close_lost(world: World, time_slice: TimeSlice = ONE_BY_ONE) -> Tick[tuple[s
 
 def _close(world: World, lost: OpenAttempt) -> AttemptState:
     gangs = world.launcher_of(lost.attempt.opened.compute.launcher)
-    return close_attempt(world, gangs, lost.ref, by=names.WATCH_ATTEMPTS)
+    problem = STOPPED_BEFORE_START if stopped_before_start(lost) else NO_PROBLEM
+    return close_attempt(world, gangs, lost.ref, by=names.WATCH_ATTEMPTS, problem=problem)
 
 
 def _look(world: World, run_id: str) -> OpenAttempt | None:
@@ -79,9 +126,10 @@ def _look(world: World, run_id: str) -> OpenAttempt | None:
     found = OpenAttempt(
         run_id=run_id,
         attempt=attempt,
-        runs=orchestrator.runs_of_attempt(ref.key),
+        runs=_runs(orchestrator, ref, attempt),
         gang=gangs.glance(ref),
         workload_class=state.declared.workload_class,
+        is_stopped=state.stop_for(attempt) is not None,
     )
     if not needs_supervisor(found):
         return found
@@ -89,6 +137,18 @@ def _look(world: World, run_id: str) -> OpenAttempt | None:
     return replace(
         found, parent=_known(reversed(claims), orchestrator), root=_known(claims, orchestrator)
     )
+
+
+def _runs(
+    orchestrator: Orchestrator, ref: AttemptRef, attempt: AttemptState
+) -> Sequence[OrchestratorRun]:
+    """Return the Dagster runs of the attempt, whatever that of its newest claim is called."""
+    runs = orchestrator.runs_of_attempt(ref.key)
+    claim = attempt.claims[-1].body.dagster_run_id if attempt.claims else None
+    if claim is None or any(run.dagster_run_id == claim for run in runs):
+        return runs
+    claimed = orchestrator.find(claim)
+    return runs if claimed is None else [*runs, claimed]
 
 
 def _known(claims: Iterable[str], orchestrator: Orchestrator) -> str | None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from tracks_dagster.attempts.ports import (
+    DRAIN_GRACE_S,
     FindShipped,
     LauncherOf,
     Orchestrator,
@@ -35,7 +36,8 @@ class World:
     nodes: without it none is struck; those on hold are still avoided. shipped: finds the code of a
     run that an older version declared with a model family. devices: of this machine, which are shared
     out among what is to start; None: nothing waits for any. evaluator: ends what lost evals left.
-    prices: None without a table that can be read, and then no cap in money is met.
+    prices: None without a table that can be read, and then no cap in money is met. drain_grace_s: of a
+    launcher's gangs.
     """
 
     tracks: Tracks
@@ -53,6 +55,7 @@ class World:
     devices: DevicePool | None = None
     evaluator: Evaluator | None = None
     prices: Prices | None = None
+    drain_grace_s: Callable[[str], float] = lambda launcher: DRAIN_GRACE_S
 
     def for_tick(self) -> World:
         """Return the same world with nothing asked yet, and with storms and strikes of nodes."""
@@ -75,3 +78,7 @@ class NoOrchestrator:
     def find(self, dagster_run_id: str) -> OrchestratorRun | None:
         """Return None."""
         return None
+
+    def was_cancelled(self, dagster_run_id: str) -> bool:
+        """Return False."""
+        return False

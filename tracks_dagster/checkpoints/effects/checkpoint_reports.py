@@ -1,4 +1,4 @@
-"""Reports each committed checkpoint to Dagster's UI once, with what the page shows of it.
+"""What Dagster's UI shows of a committed checkpoint, whoever reports it.
 
 A checkpoint is real because its record is in the track. The report comes after, so one that is lost or
 repeated changes nothing but a page.
@@ -6,16 +6,14 @@ repeated changes nothing but a page.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tracks_dagster.ledger.facts.checkpoint import CHECKPOINT, partition_key
 from tracks_dagster.ledger.facts.fact import shown
-from tracks_dagster.ledger.track_states import TrackState
 from tracks_dagster.track import names
 from tracks_dagster.track.bodies import TimeSpent
-from tracks_dagster.track.records import Json, Record
+from tracks_dagster.track.records import Json
 from tracks_dagster.track.states.accounting import cursor_from
 from tracks_dagster.track.states.run_state import CheckpointState, RunState
 
@@ -39,28 +37,8 @@ class CheckpointReport:
         }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointReports:
-    """The follower that shows the commits of one attempt in Dagster, each once.
-
-    is_reported: asked for a partition key at a time, so that the commits of other runs cost nothing.
-    """
-
-    attempt_id: int
-    is_reported: Callable[[str], bool]
-    report: Callable[[CheckpointReport], None]
-    name: str = "checkpoint_reports"
-
-    def take(self, state: TrackState, new: Sequence[Record]) -> None:
-        """Report each commit of the attempt among `new` that was not reported yet."""
-        assert isinstance(state, RunState)
-        seqs = {record.seq for record in new if record.attempt_id == self.attempt_id}
-        for commit in state.checkpoints:
-            if commit.seq in seqs and not self.is_reported(partition_key(commit.ref)):
-                self.report(_report(state, commit))
-
-
-def _report(state: RunState, checkpoint: CheckpointState) -> CheckpointReport:
+def checkpoint_report(state: RunState, checkpoint: CheckpointState) -> CheckpointReport:
+    """Return what Dagster shows of a commit of the run."""
     ref = checkpoint.ref
     rate = samples_per_s(state, checkpoint)
     return CheckpointReport(

@@ -27,9 +27,10 @@ def evaluated(
     run_id: str = "r-1",
     threshold: float = 5.5,
     better_by: float | None = None,
+    end: tuple[str, int] = ("completed", 40),
     **changes: Any,
 ) -> History:
-    """A run with all its steps; its final checkpoint was measured with a loss of 3.25."""
+    """A run with all its steps, unless its end is another; its newest checkpoint has a loss of 3.25."""
     rule = PromotionRule(
         alias="best",
         suite="heldout-loss",
@@ -40,7 +41,7 @@ def evaluated(
     )
     history = History(run_id).declare(promotion=rule, **changes)
     history.open().place().restore().commit(20).commit(40)
-    history.end("completed", last_step=40).open_eval(history.state.resumable[-1])
+    history.end(end[0], last_step=end[1]).open_eval(history.state.resumable[-1])
     history.end_eval(history.state.evals[-1].opened).write_to(store)
     return history
 
@@ -115,6 +116,23 @@ def test_a_person_promotes_to_another_alias_with_words(
     assert holder is not None
     assert (holder["run_id"], holder["decided_by"]) == ("r-1", "ann")
     assert holder["manifest_sha256"] == final.manifest_sha256
+
+
+def test_what_was_cut_off_is_promoted_only_where_that_is_said(
+    tracks: Tracks, store: FakeObjectStore
+) -> None:
+    history = evaluated(store, end=("preempted", 44))
+    newest = history.state.resumable[-1]
+    count = len(tracks.records("runs/r-1"))
+    with pytest.raises(InvalidInput, match=r"ended after step 44 as preempted.*--cut-off"):
+        promote(world_of(tracks), newest, alias="production", by="ann", why="It reads well.")
+    assert len(tracks.records("runs/r-1")) == count
+    decided = promote(
+        world_of(tracks), newest, alias="x", by="ann", why="It will do.", may_be_cut_off=True
+    )
+    assert decided.promoted
+    assert decided.stop_cause == "cut_off"
+    assert "Training was cut off" in decided.why
 
 
 def test_the_newest_promotion_over_all_runs_holds_an_alias(

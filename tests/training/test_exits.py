@@ -13,6 +13,7 @@ from tracks_dagster.reasons.classify import classify
 from tracks_dagster.reasons.evidence import Evidence, RankEnd, Verdict
 from tracks_dagster.stores.journals import journal_prefix
 from tracks_dagster.track.names import AttemptRef
+from tracks_dagster.track.states.stop_cause import CONVERGED_WORDS
 
 STEPS, EVERY = 9, 4
 WITH = """
@@ -155,6 +156,16 @@ def test_an_attempt_is_completed_only_when_its_last_step_was_reached_and_saved(
         assert verdict.reason == reason, verdict
     steps = [c.ref.step for c in run.state.checkpoints]
     assert saved is None or steps == saved  # os._exit may have cut a save off
+
+
+def test_a_script_says_that_it_has_converged_and_its_stop_says_so(tmp_path: Path) -> None:
+    converged = script(tmp_path, end=AT_5 + "a.converged(); break")
+    run = TrainingRun(tmp_path, script=converged, steps=STEPS, every_steps=EVERY)
+    gang = run.train()
+    assert gang.exit_codes == [0], gang.log()
+    verdict = judged(run, 0)
+    assert verdict.reason == "early_stopped"
+    assert any(CONVERGED_WORDS in line for line in verdict.lines)
 
 
 @pytest.mark.parametrize(

@@ -116,6 +116,9 @@ def waive_command(run_id: str, suite: str, why: str, by: str, as_json: bool) -> 
     help="Make this folder of it too, to hand over (`tracks checkpoints export --bundle`).",
 )
 @added_option
+@click.option(
+    "--cut-off", "may_be_cut_off", is_flag=True, help="Even where training was cut off at it."
+)
 @deciding_options
 @click.pass_context
 def promote_command(
@@ -124,6 +127,7 @@ def promote_command(
     alias: str,
     bundle: Path | None,
     added: tuple[Path, ...],
+    may_be_cut_off: bool,
     why: str,
     by: str,
     as_json: bool,
@@ -138,7 +142,7 @@ def promote_command(
     ref = _find_checkpoint(tracks.run(run_id), step)
     if bundle is not None:
         check_bundle(bundle, added)
-    decided = promote(app, ref, alias=alias, by=by, why=why)
+    decided = promote(app, ref, alias=alias, by=by, why=why, may_be_cut_off=may_be_cut_off)
     verb = "Promoted" if decided.promoted else "Did not promote"
     sentence = f"{verb} step {ref.step} of {run_id} to {alias}: {decided.why}"
     answer = to_json(decided)

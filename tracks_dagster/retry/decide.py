@@ -70,14 +70,15 @@ from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.records import format_time
 from tracks_dagster.track.states.checkpoints import CheckpointRef, resume_target
 from tracks_dagster.track.states.evals import (
+    HAS_ALL_STEPS,
     evals_settled,
     promotion_is_settled,
     what_evals_wait_for,
 )
 from tracks_dagster.track.states.run_state import AttemptState, RunState
+from tracks_dagster.track.states.stop_cause import StopCause, cause_of_end
 
 _R = TerminationReason
-_STOP_CAUSES = {_R.COMPLETED: "step_budget", _R.EARLY_STOPPED: "early_stop"}
 
 
 def decide(
@@ -98,7 +99,7 @@ def decide(
         return _stopped(state, failed, policy, stop)
     if failed is None or failed.reason is None:
         return Wait(why="The run is declared; its first attempt is not opened yet.")
-    if failed.reason in _STOP_CAUSES:
+    if failed.reason in HAS_ALL_STEPS:
         return _finish(state, failed, policy)
     if (wait := _waits_for_a_person(state, failed)) is not None:
         return wait
@@ -142,7 +143,7 @@ def _finish(state: RunState, last: AttemptState, policy: RetryPolicy) -> Wait | 
         return Wait(why=f"{ended}; its evals are not settled: {due}.")
     if not promotion_is_settled(state):
         return Wait(why=f"{ended}; the promotion of its checkpoint is not decided yet.")
-    cause = _STOP_CAUSES[last.reason or _R.COMPLETED]
+    cause = cause_of_end(last) or StopCause.STEP_BUDGET
     return Finish(stop_cause=cause, why=f"{ended}; its evals are settled.", final=_newest(state))
 
 

@@ -706,7 +706,8 @@ class PromotionDecided:
     quarantine, so decided again once that is released. holder, holder_value: the checkpoint that had
     the alias, and its metric; the value is None where that has no eval of the same suite, version,
     snapshot and seed. threshold: None of a run that was declared without a rule, whose checkpoint a
-    person promoted; metric and direction are empty then, and what no eval measured.
+    person promoted; metric and direction are empty then, and what no eval measured. stop_cause: why
+    training stopped there (`track.states.stop_cause`); None of older versions.
     """
 
     alias: str
@@ -729,6 +730,7 @@ class PromotionDecided:
     better_by: float | None = None
     holder: CheckpointRef | None = None
     holder_value: float | None = None
+    stop_cause: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -573,6 +573,10 @@ class Attempt:
         if self._running is not None:  # before the first step there is nothing to save
             self._running.save_soon()
 
+    def converged(self) -> None:
+        """Say that training has converged, before leaving the loop: it is the run's stop cause."""
+        self._farewell.has_converged = True
+
     @contextmanager
     def saves_settled(self) -> Iterator[None]:
         """Let a save under way end before a script that failed does: it is of an earlier step."""

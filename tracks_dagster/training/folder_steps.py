@@ -298,7 +298,10 @@ class FolderSteps:
         elif self._is_complete:
             words = f"Step {saved}, the last one that was asked for, was reached and is saved."
         else:
-            words = f"Training was stopped after step {saved}{self._of_until()}, which is saved."
+            why = self._farewell.why_stopped
+            words = (
+                f"Training was stopped after step {saved}{self._of_until()}{why}, which is saved."
+            )
         return Finished(is_complete=self._is_complete, words=words)
 
     def _describe_cut(self, exits: bool) -> str:

@@ -18,6 +18,7 @@ from tracks_dagster.track.names import AttemptRef
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.records import Json, format_time
+from tracks_dagster.track.states.stop_cause import CONVERGED_WORDS
 from tracks_dagster.track.text.redact import Redact, redact
 from tracks_dagster.training import alone
 from tracks_dagster.training.environment import (
@@ -45,8 +46,8 @@ ALONE_FOLDER = Path(".tracks-notebook")  # where a script trains that no launche
 class Farewell:
     """Leaves this rank's last word, as far as it is known by then where that belongs.
 
-    step: the last step finished, None before the first. is_alone: there is no attempt around it, so
-    rank 0 also records its end.
+    step: the last step finished, None before the first. has_converged: the script says so.
+    is_alone: there is no attempt around it, so rank 0 also records its end.
     """
 
     def __init__(self) -> None:
@@ -58,6 +59,12 @@ class Farewell:
         self._place: AttemptPlace | None = None
         self._launch_id: str | None = None
         self.is_alone = False
+        self.has_converged = False
+
+    @property
+    def why_stopped(self) -> str:
+        """Why the script leaves its loop before the last step, as far as it said; follows a clause."""
+        return f", {CONVERGED_WORDS}" if self.has_converged else ""
 
     def know_place(self, store: ObjectStore, where: AttemptPlace) -> None:
         """Take in which attempt it is."""

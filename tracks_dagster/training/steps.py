@@ -212,7 +212,8 @@ class Steps:
             words = f"Step {self._done}, the last one that was asked for, was reached and is saved."
             return Finished(is_complete=True, words=words)
         words = (
-            f"The script left its loop after step {self._done} of {self._until}; "
+            f"The script left its loop after step {self._done} of {self._until}"
+            f"{self._farewell.why_stopped}; "
             f"step {self.saver.saved_step} is saved."
         )
         if self._left is not None and not self._left.is_idle and self.running != self._done:

@@ -45,10 +45,11 @@ from tracks_dagster.track.records import Json, Record, format_time
 from tracks_dagster.track.states.checkpoints import CheckpointRef, parse_at
 from tracks_dagster.track.states.protection import RESUMES, pins_of
 from tracks_dagster.track.states.run_state import CheckpointState, find_at
+from tracks_dagster.track.states.stop_cause import StopCause, describe_stop, stop_cause
 from tracks_dagster.track.text.safe_text import check_words
 from tracks_dagster.training.saves.export import ExportedFolder, export_checkpoint
 
-_TITLES = ("attempt", "step", "status", "saved at", "bytes", "verified", "manifest")
+_TITLES = ("attempt", "step", "status", "stop cause", "saved at", "bytes", "verified", "manifest")
 WAIT_S = 300.0
 WAIT_S_MAX = 24 * 3600.0
 
@@ -76,6 +77,7 @@ def list_checkpoints(run_id: str, as_json: bool) -> None:
             each,
             sources.get(each.ref.manifest_sha256, {}),
             is_target=each.ref == target,
+            cause=stop_cause(state, each.ref),
             pins=pins_of(state, each),
             why=judged.get(each.seq, ()),
         )
@@ -101,6 +103,7 @@ def _row(
     holds: BySource,
     *,
     is_target: bool,
+    cause: StopCause,
     pins: tuple[str, ...],
     why: tuple[str, ...],
 ) -> dict[str, Json]:
@@ -120,6 +123,7 @@ def _row(
         "attempt_id": checkpoint.ref.attempt_id,
         "step": checkpoint.ref.step,
         "status": checkpoint.status,
+        "stop_cause": cause.value,
         "is_resume_target": is_target,
         "trigger": checkpoint.body.trigger,
         "total_bytes": checkpoint.body.total_bytes,
@@ -138,6 +142,7 @@ def _cells(row: dict[str, Json]) -> tuple[str, ...]:
         str(row["attempt_id"]),
         str(row["step"]),
         row["status"],
+        "–" if row["stop_cause"] == StopCause.TRAINED_ON else row["stop_cause"],
         row["committed_at"][:19],
         str(row["total_bytes"]),
         "yes" if row["verified_at"] else "not yet",
@@ -255,11 +260,13 @@ def export_command(
     tracks = open_tracks_to_read(settings)
     state = tracks.run(run_id)
     checkpoint = find_at(state, step, attempt_id=attempt)
+    stopped = describe_stop(state, checkpoint.ref)
     if bundle is not None and path is None:
         made = write_bundle(
             tracks, open_ledger_to_read(settings), state, checkpoint, bundle, added=added
         )
-        print_answer(describe_bundle(made), to_json(made), as_json=as_json)
+        answer = {**to_json(made), "stop_cause": stop_cause(state, checkpoint.ref).value}
+        print_answer(f"{describe_bundle(made)} {stopped}", answer, as_json=as_json)
         return
     if path is None or bundle is not None or added:
         raise InvalidInput(
@@ -267,15 +274,15 @@ def export_command(
         )
     exported = export_checkpoint(tracks.store, checkpoint.ref, path, overwrite=force)
     if as_json:
-        print_json(to_json(exported))
+        print_json({**to_json(exported), "stop_cause": stop_cause(state, checkpoint.ref).value})
         return
     of_attempt = f"{exported.total_bytes} bytes, of attempt {checkpoint.ref.attempt_id}"
     if isinstance(exported, ExportedFolder):
-        click.echo(f"{exported.path}: {exported.file_count} files, {of_attempt}")
+        click.echo(f"{exported.path}: {exported.file_count} files, {of_attempt}. {stopped}")
         return
     click.echo(
         f"{exported.path}: {exported.tensor_count} tensors, {of_attempt}; "
-        f"weights_sha256 {exported.metadata['weights_sha256']}"
+        f"weights_sha256 {exported.metadata['weights_sha256']}. {stopped}"
     )
 
 

@@ -34,6 +34,7 @@ from tracks_dagster.track.states import evals
 from tracks_dagster.track.states.checkpoints import CheckpointRef
 from tracks_dagster.track.states.evals import final_checkpoint, newest_completed
 from tracks_dagster.track.states.run_state import RunState, stored_code_sha256, trainer_of
+from tracks_dagster.track.states.stop_cause import StopCause, describe_stop, stop_cause
 from tracks_dagster.track.states.validity import why_invalid
 from tracks_dagster.track.text.units import counted
 
@@ -247,12 +248,19 @@ def _meets(other: RunState, proposed: PromotionDecided) -> bool:
 
 
 def promote(
-    world: HasPolicy, checkpoint: CheckpointRef, *, alias: str, by: str, why: str
+    world: HasPolicy,
+    checkpoint: CheckpointRef,
+    *,
+    alias: str,
+    by: str,
+    why: str,
+    may_be_cut_off: bool = False,
 ) -> PromotionDecided:
     """Record that a person gives `alias` to `checkpoint`, on its newest completed eval.
 
     The run's own rule names suite, metric and threshold; whether it is better than what has the alias
-    is the person's to judge, and so is all of a run that was declared without a rule.
+    is the person's to judge, and so is all of a run that was declared without a rule. may_be_cut_off:
+    also where training was cut off.
 
     Raises UnknownRun, and InvalidInput naming everything against it, with nothing written.
     """
@@ -264,6 +272,12 @@ def promote(
     def choose(state: RunState | None) -> Draft | None:
         if state is None:
             return None
+        if not may_be_cut_off and stop_cause(state, checkpoint) is StopCause.CUT_OFF:
+            raise InvalidInput(
+                f"Cannot promote step {checkpoint.step} of {state.run_id} to {alias!r}: "
+                f"{describe_stop(state, checkpoint)} It ends where time ran out, not where training "
+                "did; --cut-off promotes it all the same, and that is recorded. Nothing was written."
+            )
         decided = _by_person(world, state, checkpoint, alias=alias.strip(), by=by, why=why.strip())
         return tracks.draft(Kind.PROMOTION_DECIDED, decided)
 

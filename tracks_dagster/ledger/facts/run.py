@@ -123,6 +123,9 @@ HOLDER_NOT_MEASURED: Absence[PromotionView] = Absence(
     "that has no eval of the same suite, version, snapshot and seed",
     lambda v: v.body.holder is not None and v.body.holder_value is None,
 )
+NO_STOP_CAUSE: Absence[PromotionView] = Absence(
+    "no_stop_cause", "an older version recorded none", lambda v: v.body.stop_cause is None
+)
 OF_THE_RUN: Absence[NoteView] = Absence(
     "of_the_run", "it concerns no single attempt", lambda v: v.note.attempt_id is None
 )
@@ -431,6 +434,10 @@ PROMOTION: tuple[Fact[PromotionView], ...] = (
          "the step of that checkpoint", absent=(NO_HOLDER,), ui="holder_step"),
     Fact("holder_value", REAL, lambda v: v.body.holder_value, "its metric",
          absent=(NO_HOLDER, HOLDER_NOT_MEASURED), ui="holder_value"),
+    Fact("stop_cause", TEXT, lambda v: v.body.stop_cause,
+         "why training stopped at the checkpoint: converged, step_budget, early_stop, cut_off; "
+         "or trained_on or open, where it went on", absent=(NO_STOP_CAUSE,), ui="stop_cause",
+         since=10),
     Fact("metrics", Type.MAPPING, lambda v: v.body.metrics, "all metrics of the eval"),
     Fact("decided_by", TEXT, lambda v: v.body.decided_by, "the sensor or person", ui="decided_by"),
     Fact("why", TEXT, lambda v: v.body.why, "in words", ui="why"),

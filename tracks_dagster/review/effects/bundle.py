@@ -36,6 +36,7 @@ from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Json, sha256_hex
 from tracks_dagster.track.states.evals import artifact_key, result_key
 from tracks_dagster.track.states.run_state import CheckpointState, EvalState, RunState, trainer_of
+from tracks_dagster.track.states.stop_cause import stop_cause
 from tracks_dagster.track.track import packages_key
 from tracks_dagster.training.projects.code import CODE, lay_out
 from tracks_dagster.training.saves import handoff
@@ -200,6 +201,7 @@ def _lineage(
     return {
         "run": nested(RUN, run_view(state)),
         "checkpoint": nested(CHECKPOINT, checkpoint),
+        "stop_cause": stop_cause(state, checkpoint.ref).value,
         "promotions": [nested(PROMOTION, each) for each in promotions],
         "rests_on": to_json(ancestors(ledger, found)),
     }

@@ -27,6 +27,7 @@ from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.states.checkpoints import CheckpointRef, resume_target
 from tracks_dagster.track.states.exactness import inexact_resumes
 from tracks_dagster.track.states.run_state import CheckpointState, EvalState, RunState
+from tracks_dagster.track.states.stop_cause import StopCause, describe_stop, stop_cause
 
 HAS_ALL_STEPS = frozenset({TerminationReason.COMPLETED, TerminationReason.EARLY_STOPPED})
 DIRECTIONS = ("min", "max")
@@ -341,6 +342,7 @@ def propose(
         better_by=rule.better_by,
         decided_by=decided_by,
         why="",
+        stop_cause=stop_cause(state, checkpoint),
     )
 
 
@@ -401,7 +403,9 @@ def decide_promotion(
         on_hold = hold is not None
         return replace(proposed, promoted=False, why="; ".join(against), is_withheld=on_hold)
     inexact = inexact_resumes(state, attempt_id_max=proposed.checkpoint.attempt_id)
-    words = f"{_stopped(why)} {_comparison(proposed)}. {_replaced(proposed)}{inexact}"
+    is_plain = proposed.stop_cause == StopCause.STEP_BUDGET
+    stopped = "" if is_plain else f"{describe_stop(state, proposed.checkpoint)} "
+    words = f"{_stopped(why)} {_comparison(proposed)}. {_replaced(proposed)}{stopped}{inexact}"
     return replace(proposed, promoted=True, why=words.strip())
 
 

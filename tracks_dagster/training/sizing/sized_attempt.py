@@ -187,6 +187,9 @@ class SizedAttempt(Attempt):
     def save_soon(self) -> None:
         """Save nothing."""
 
+    def converged(self) -> None:
+        """Record nothing."""
+
     def close(self) -> None:
         """Let go of the files."""
         self._pulse.close()

@@ -54,6 +54,20 @@ def three(story: Story, home: Path) -> None:
 
 
 @pytest.mark.usefixtures("three")
+def test_a_run_in_a_pool_with_a_price_of_its_own_costs_that(call: Call, home: Path) -> None:
+    prices = (
+        "currency: USD\nper_device_hour: {cpu: 3.0}\npools: {local/cpu: {cpu: 1.5}, x: {cpu: 1}}\n"
+    )
+    (home / "prices.yaml").write_text(prices)
+    assert "At the spot price, 1.5 an hour:" in call("profile", "on-2").stdout
+    [run] = json.loads(call("profile", "on-2", "--json").stdout)["runs"]
+    whole = run["whole"]
+    assert whole["cost"]["seconds"] == pytest.approx(1.5 * whole["device_hours"]["seconds"])
+    (home / "prices.yaml").write_text(prices.replace("local/cpu", "elsewhere"))
+    assert "At the spot price, 1 an hour:" in call("profile", "on-2").stdout  # the least of them
+
+
+@pytest.mark.usefixtures("three")
 def test_a_run_is_profiled_and_its_whole_estimated(call: Call) -> None:
     shown = call("profile", "on-2")
     assert shown.exit_code == 0, shown.stderr

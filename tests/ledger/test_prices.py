@@ -30,6 +30,14 @@ def test_a_table_gives_a_price_to_each_device() -> None:
     assert prices == Prices(currency="USD", per_device_hour=per_hour)
 
 
+def test_a_pool_may_have_prices_of_its_own() -> None:
+    prices = read_prices(parse_settings(GOOD + "pools: {spot: {cpu: 0.01}}", "The file"))
+    assert prices.of("cpu", "cpu", pool="spot") == 0.01
+    assert prices.of("cpu", "cpu", pool="other") == prices.of("cpu", "cpu", pool=None) == 0.04
+    assert prices.of("NVIDIA H100 80GB HBM3", "h100", pool="spot") == 2.49  # as anywhere
+    assert prices.on_spot("cpu", "cpu") == 0.01
+
+
 @pytest.mark.parametrize(
     ("text", "line", "words"),
     [
@@ -41,6 +49,12 @@ def test_a_table_gives_a_price_to_each_device() -> None:
         ("currency: USD\nper_device_hour:\n  cpu: cheap", 3, "'cheap' is no number from 0"),
         ("currency: USD\nper_device_hour:\n  cpu: -1", 3, "-1 is no number from 0"),
         ("currency: USD\nper_device_hour: 3", 2, "3 is given where keys with values belong"),
+        ("currency: USD\nper_device_hour: {cpu: 1}\npools: {spot: 3}", 3, "3 is given where keys"),
+        (
+            "currency: USD\nper_device_hour: {cpu: 1}\npools:\n  s:\n    cpu: -1",
+            5,
+            "-1 is no number",
+        ),
         ("- currency", 1, "a list is given where keys with values belong"),
     ],
 )

@@ -22,7 +22,7 @@ from tracks_dagster.retry.decision import Refuse
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.scheduling.model import Usage
 from tracks_dagster.scheduling.policy import Allowance, SchedulingPolicy, WorkloadClass
-from tracks_dagster.track.bodies import BUDGET, MANUAL, HeldDevices
+from tracks_dagster.track.bodies import BUDGET, MANUAL, ComputeRequest, HeldDevices
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.states.lifecycle import run_status
 
@@ -123,6 +123,20 @@ def test_a_device_without_a_price_is_told_and_guessed_at_by_nobody() -> None:
     assert over_run_cap(run().state, other, run().at) is None
 
 
+def test_each_attempt_costs_what_its_pool_does() -> None:
+    spot, ours = ComputeRequest(pool="spot"), ComputeRequest(pool="own")
+    history = History().declare(compute=spot)
+    for compute in (spot, ours):
+        history.open(compute=compute).supervise().place().restore()
+        history.end("preempted", last_step=12, device_seconds=1000.0)
+    prices = replace(PRICES, pools={"spot": {"cpu": 0.36}})
+    now = history.records[-1].at
+    assert cost_of(history.state, prices, now).amount == pytest.approx(0.1 + 1.0)
+    check_cap(5.0, Prices(currency="USD", pools={"spot": {"cpu": 0.36}}), spot)
+    with pytest.raises(InvalidInput, match="no price of the device class 'cpu'"):
+        check_cap(5.0, Prices(currency="USD", pools={"spot": {"cpu": 0.36}}), ours)
+
+
 def test_a_person_gives_more_and_the_newest_word_counts() -> None:
     history = run().open(cause=MANUAL, max_cost=5.0).end("preempted").open().end("preempted")
     assert max_cost_of(history.state) == 5.0
@@ -188,12 +202,12 @@ def test_a_cap_that_nothing_would_meet_is_refused(
     amount: float, prices: Prices | None, words: str
 ) -> None:
     with pytest.raises(InvalidInput, match=words):
-        check_cap(amount, prices, "cpu")
-    check_cap(5.0, PRICES, "cpu")
+        check_cap(amount, prices, ComputeRequest())
+    check_cap(5.0, PRICES, ComputeRequest())
 
 
 def test_a_cap_that_nobody_asked_for_names_the_policys_rule() -> None:
     with pytest.raises(
         InvalidInput, match=r"of 5000000 \(policy\.yaml: cost\.max_cost, or money of"
     ):
-        check_cap(5_000_000.0, None, "cpu", is_by_policy=True)
+        check_cap(5_000_000.0, None, ComputeRequest(), is_by_policy=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -54,7 +55,7 @@ def attempt(
     compute = run.state.declared.compute
     changes = {"cause": cause} if cause else {}
     run.open(
-        compute=ComputeRequest(ranks=compute.ranks, excluded_nodes=excluded),
+        compute=replace(compute, excluded_nodes=excluded),
         debit=Debit(reason=reason, amount=1, fingerprint=None, why="by policy")
         if run.state.attempts
         else None,
@@ -196,6 +197,22 @@ def test_money_is_told_where_a_price_is_there_and_never_guessed(fill: Fill) -> N
 
 def _prices(**per_hour: float) -> Prices:
     return Prices(currency="USD", per_device_hour=per_hour)
+
+
+def test_an_attempt_in_a_pool_with_a_price_of_its_own_costs_that(fill: Fill) -> None:
+    on_spot = History("r-1").declare(compute=ComputeRequest(pool="spot"))
+    ledger = fill(
+        attempt(on_spot, "preempted", commits=False),
+        attempt(History("r-2").declare(), "preempted", commits=False),
+    )
+    prices = replace(_prices(cpu=3.0), pools={"spot": {"cpu": 0.5}, "other": {"cpu": 9.0}})
+    found = read_goodput(ledger, as_of=LATER, prices=prices, by="run")
+    assert {group.name: group.cost for group in found.groups} == {
+        "r-1": pytest.approx(1.0),  # two device hours each
+        "r-2": pytest.approx(6.0),
+    }
+    by_its_name = replace(prices, pools={"spot": {"gpu": 0.5}})
+    assert read_goodput(ledger, as_of=LATER, prices=by_its_name).total.cost == pytest.approx(12.0)
 
 
 def test_evals_are_told_by_how_late_they_were(fill: Fill) -> None:

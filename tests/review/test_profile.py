@@ -120,7 +120,9 @@ def test_spot_costs_less_and_takes_longer() -> None:
     # Of an hour each second costs 1 + 5/200 + (100 + 60)/3600 = 1.0694, 5/200 of it on demand too.
     met = Interruptions(blocking_s=5.0, restart_s=60.0, mean_time_s=3600.0, interval_s=200.0)
     assert met.waste == pytest.approx(0.06944, abs=1e-5)
-    money = Money(currency="USD", per_device_hour=3.0, spot_per_device_hour=1.0)
+    money = Money(
+        currency="USD", per_device_hour=3.0, on_demand_per_device_hour=3.0, spot_per_device_hour=1.0
+    )
     choice = on_spot(estimate(profile([10.0 * n for n in range(9)]), 354, money), met)
     assert choice.delay_s == pytest.approx(160.0)  # 3600 × 160/3600
     assert choice.cost == pytest.approx(3760 / 3600)

@@ -102,7 +102,7 @@ def idle_total(days: Iterable[IdleDay], prices: Prices | None) -> Nobody | None:
         for uuid, device in day.devices.items():
             names.add((day.node, uuid))
             idle_s, seen_s = idle_s + device.idle_s, seen_s + device.seen_s
-            price = None if prices is None else prices.of(device.model, device.model)
+            price = None if prices is None else prices.of(device.model, device.model, pool=None)
             if price is None:
                 unpriced_s += device.idle_s
             else:

@@ -10,23 +10,38 @@ from dataclasses import dataclass, field
 class Prices:
     """currency: three letters, as of ISO 4217; per_device_hour: by accelerator or device class.
 
-    spot_per_device_hour: the same of devices that may be taken away. source: the file that says so,
-    empty where it is not known.
+    pools: the same for the pools that have prices of their own, as of spot, by name.
+    spot_per_device_hour: of devices that may be taken away, whatever their pool, for an estimate
+    alone. source: the file that says so, empty where it is not known.
     """
 
     currency: str
     per_device_hour: Mapping[str, float] = field(default_factory=dict)
+    pools: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     spot_per_device_hour: Mapping[str, float] = field(default_factory=dict)
     source: str = ""
 
-    def of(self, accelerator: str, device_class: str) -> float | None:
-        """Return what an hour of this device costs: by its own name, else by its class."""
-        return self.per_device_hour.get(accelerator, self.per_device_hour.get(device_class))
+    def of(self, accelerator: str, device_class: str, *, pool: str | None) -> float | None:
+        """Return what an hour of this device costs: in its pool, else anywhere.
+
+        In each of the two by its own name, else by its class. pool: None for one that is in none.
+        """
+        tables = (self.pools.get(pool or "", {}), self.per_device_hour)
+        found = (table.get(name) for table in tables for name in (accelerator, device_class))
+        return next((price for price in found if price is not None), None)
 
     def on_spot(self, accelerator: str, device_class: str) -> float | None:
-        """Return what an hour of this device costs on spot, found as by `of`."""
-        table = self.spot_per_device_hour
-        return table.get(accelerator, table.get(device_class))
+        """Return the least that an hour of this device costs on spot, or in a pool of its own price."""
+        tables = (self.spot_per_device_hour, *self.pools.values())
+        found = (table.get(accelerator, table.get(device_class)) for table in tables)
+        return min((price for price in found if price is not None), default=None)
+
+    def rows(self) -> list[tuple[str, str, float]]:
+        """Return every price as (pool, device, price); the pool is "" for those of anywhere."""
+        tables = {"": self.per_device_hour, **self.pools}
+        return [
+            (pool, name, price) for pool, each in tables.items() for name, price in each.items()
+        ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,6 +15,7 @@ from datetime import UTC, datetime, timedelta
 
 from tracks_dagster.track.bodies import TimeSpent
 from tracks_dagster.track.errors import TrackBroken
+from tracks_dagster.track.placement import pool_of
 from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.records import parse_time
 from tracks_dagster.track.states.checkpoints import CheckpointRef
@@ -84,6 +85,7 @@ class AttemptTimeline:
     closing: Closing | None
     devices: int
     device_class: str
+    pool: str
     accelerator: str
     cause: str
     debit_reason: str | None
@@ -173,6 +175,7 @@ def _facts(
         closing=_closing(attempt, (opened_us, placed_us, restored_us), commit),
         devices=placed.world_size if placed else opened.compute.ranks,
         device_class=opened.compute.device_class,
+        pool=pool_of(opened.compute),
         accelerator=accelerator_of(attempt),
         cause=opened.cause,
         debit_reason=opened.debit.reason if opened.debit else None,

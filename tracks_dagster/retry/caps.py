@@ -16,8 +16,9 @@ from tracks_dagster.ledger.prices import NO_TABLE, Prices
 from tracks_dagster.ledger.timeline import accelerator_of
 from tracks_dagster.scheduling.model import Usage
 from tracks_dagster.scheduling.policy import SchedulingPolicy
-from tracks_dagster.track.bodies import MANUAL
+from tracks_dagster.track.bodies import MANUAL, ComputeRequest
 from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.track.placement import pool_of
 from tracks_dagster.track.states.run_state import AttemptState, RunState
 from tracks_dagster.track.text.units import about, duration, money
 
@@ -27,13 +28,13 @@ HOUR_S = 3600.0
 def check_cap(
     amount: float,
     prices: Prices | None,
-    device_class: str | None,
+    compute: ComputeRequest | None,
     *,
     is_by_policy: bool = False,
 ) -> None:
     """Raise InvalidInput for a cap in money that is none, or that nothing would ever meet.
 
-    device_class: of the run; None where it is not known yet. is_by_policy: nobody asked for it.
+    compute: of the run; None where it is not known yet. is_by_policy: nobody asked for it.
     """
     if not (math.isfinite(amount) and amount > 0):
         raise InvalidInput(f"A max cost of {amount:g} is no amount of money; write more than 0.")
@@ -41,7 +42,8 @@ def check_cap(
     doing = f"A max cost of {money(amount)}{source} cannot be kept"
     if prices is None:
         raise InvalidInput(f"{doing}: {NO_TABLE}; docs/accounting.md shows one.")
-    if device_class is not None and prices.of(device_class, device_class) is None:
+    device_class, pool = ("", "") if compute is None else (compute.device_class, pool_of(compute))
+    if compute is not None and prices.of(device_class, device_class, pool=pool) is None:
         raise InvalidInput(
             f"{doing}: {prices.source} has no price of the device class {device_class!r}; it has "
             f"{', '.join(prices.per_device_hour) or 'none'}. Add it under per_device_hour."
@@ -65,7 +67,8 @@ def cost_of(state: RunState, prices: Prices, now: datetime) -> Cost:
     amount = unpriced_s = 0.0
     for attempt in state.attempts:
         seconds = _waited_s(attempt, now) + _device_s(attempt, now, attempt.placed_at)
-        price = prices.of(accelerator_of(attempt), attempt.opened.compute.device_class)
+        compute = attempt.opened.compute
+        price = prices.of(accelerator_of(attempt), compute.device_class, pool=pool_of(compute))
         if price is None:
             unpriced_s += seconds
         else:

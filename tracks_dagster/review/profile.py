@@ -132,10 +132,12 @@ def shares_of(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Money:
-    """What a device hour costs. spot: of the same device on spot, None where the table has none."""
+    """What a device hour costs, in its pool and on demand. spot: of the same device on spot, None
+    where the table has none."""
 
     currency: str
     per_device_hour: float
+    on_demand_per_device_hour: float
     spot_per_device_hour: float | None = None
 
 
@@ -228,10 +230,10 @@ def on_spot(whole: Estimate, met: Interruptions) -> SpotChoice:
     delay_s = whole.wall.seconds * (met.waste - kept)
     money = whole.money
     cost = saved = None
-    if money is not None and money.spot_per_device_hour is not None and whole.cost is not None:
+    if money is not None and money.spot_per_device_hour is not None:
         hours = (whole.wall.seconds + delay_s) / HOUR_S * whole.devices
         cost = hours * money.spot_per_device_hour
-        saved = whole.cost.seconds - cost
+        saved = whole.device_hours.seconds * money.on_demand_per_device_hour - cost
     return SpotChoice(break_even=met.break_even, delay_s=delay_s, cost=cost, saved=saved)
 
 

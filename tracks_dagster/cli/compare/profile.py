@@ -92,7 +92,7 @@ def _profiled(given: Settings, tracks: Tracks, prices: Prices | None, run_id: st
     state, profile = tracks.run(run_id), read_profile(tracks, run_id)
     attempt = state.attempts[profile.attempt_id - 1]
     steps = value_of(attempt.opened.config, state.declared.roles, STEPS)
-    money = money_of(prices, profile, attempt.opened.compute.device_class)
+    money = money_of(prices, profile, attempt.opened.compute)
     try:
         met = read_interruptions(tracks, open_ledger_to_read(given), profile)
     except LedgerError:  # nothing was projected yet
@@ -244,7 +244,7 @@ def _whole(whole: Estimate, met: Interruptions | None, how: str) -> Iterator[str
         verb = "less" if choice.saved >= 0 else "more"
         yield (
             f"At the spot price, {whole.money.spot_per_device_hour:g} an hour: {choice.cost:.2f} "
-            f"{whole.money.currency}, {abs(choice.saved):.2f} {verb}."
+            f"{whole.money.currency}, {abs(choice.saved):.2f} {verb} than on demand."
         )
 
 

@@ -4,7 +4,9 @@ currency: USD
 per_device_hour:              # an accelerator as the ledger names it, else a device class
   NVIDIA H100 80GB HBM3: 2.49
   cpu: 0.04
-spot_per_device_hour: {cpu: 0.01}   # the same where a device may be taken away; may be left out
+pools:                        # those with prices of their own, as of spot; may be left out
+  spot: {NVIDIA H100 80GB HBM3: 0.95}
+spot_per_device_hour: {cpu: 0.01}   # for `tracks profile` alone, without such a pool; may be left out
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from tracks_dagster.track.effects.settings_file import FileModel, SettingsFile
 from tracks_dagster.track.text import units
 
 DEVICES_MAX = 100  # in one table; an organisation has a few
+POOLS_MAX = 100
 _CURRENCY = re.compile(r"[A-Z]{3}")
 
 
@@ -31,6 +34,7 @@ def read_prices(file: SettingsFile) -> Prices:
     return Prices(
         currency=found.currency,
         per_device_hour=found.per_device_hour,
+        pools=found.pools,
         spot_per_device_hour=found.spot_per_device_hour,
         source=file.path,
     )
@@ -48,6 +52,12 @@ def _few(prices: Mapping[str, float]) -> Mapping[str, float]:
     return prices
 
 
+def _few_pools(pools: Mapping[str, Mapping[str, float]]) -> Mapping[str, Mapping[str, float]]:
+    if len(pools) > POOLS_MAX:
+        raise ValueError(f"{len(pools)} pools are more than {POOLS_MAX}.")
+    return pools
+
+
 _PerHour = Annotated[
     Mapping[str, Annotated[float, PlainValidator(units.number)]], AfterValidator(_few)
 ]
@@ -59,6 +69,10 @@ class _PriceTable(FileModel):
     )
     per_device_hour: _PerHour = Field(
         description="write what each device costs, for example {cpu: 0.04}"
+    )
+    pools: Annotated[Mapping[str, _PerHour], AfterValidator(_few_pools)] = Field(
+        default_factory=dict,
+        description="write what each device costs in a pool, for example {spot: {cpu: 0.01}}",
     )
     spot_per_device_hour: _PerHour = Field(
         default_factory=dict, description="write what each device costs where it may be taken away"

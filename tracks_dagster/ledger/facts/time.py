@@ -186,6 +186,7 @@ ATTEMPT_TIME: tuple[Fact[TimedAttempt], ...] = (
          absent=(OPEN, UNMEASURED)),
     Fact("devices", INTEGER, lambda v: v.time.devices, "one for each rank"),
     Fact("device_class", TEXT, lambda v: v.time.device_class, "it asked for"),
+    Fact("pool", TEXT, lambda v: v.time.pool, "the compute pool it was asked for", since=10),
     Fact("accelerator", TEXT, lambda v: v.time.accelerator, "the model of its devices"),
     Fact("cause", TEXT, lambda v: v.time.cause, "first, retry or manual_retry"),
     Fact("debit_reason", TEXT, lambda v: v.time.debit_reason, "whose budget paid for it",

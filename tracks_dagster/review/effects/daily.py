@@ -100,8 +100,7 @@ def _costs(asked: _Day, prices: Prices | None) -> tuple[Mapping[str, float], flo
     costs: dict[str, float] = {}
     unpriced_s = 0.0
     for row in asked.rows("devices"):
-        by_device = prices.per_device_hour
-        per_hour = by_device.get(row["accelerator"], by_device.get(row["device_class"]))
+        per_hour = prices.of(row["accelerator"], row["device_class"], pool=row["pool"])
         if per_hour is None:
             unpriced_s += row["device_s"]
         else:

@@ -217,13 +217,18 @@ def _groups(
 
 
 def _price_table(prices: Prices | None) -> tuple[str, dict[str, Json]]:
-    """Return a SELECT of (name, per_hour), and its parameters."""
-    per_hour = list(prices.per_device_hour.items()) if prices else []
+    """Return a SELECT of (pool, name, per_hour), as `Prices.rows`, and its parameters."""
     parameters: dict[str, Json] = {}
-    selects = ["select cast('' as text) as name, cast(null as double precision) as per_hour"]
-    for number, (name, price) in enumerate(per_hour):
-        parameters |= {f"device_{number}": name, f"price_{number}": price}
-        selects.append(f"select :device_{number}, cast(:price_{number} as double precision)")
+    selects = [
+        "select cast('' as text) as pool, cast('' as text) as name, "
+        "cast(null as double precision) as per_hour"
+    ]
+    for number, (pool, name, price) in enumerate(prices.rows() if prices else ()):
+        values = {f"pool_{number}": pool, f"device_{number}": name, f"price_{number}": price}
+        parameters |= values
+        selects.append(
+            f"select :pool_{number}, :device_{number}, cast(:price_{number} as double precision)"
+        )
     return " union all ".join(selects), parameters
 
 

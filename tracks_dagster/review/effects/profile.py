@@ -24,7 +24,9 @@ from tracks_dagster.review.profile import (
     stalls_of,
 )
 from tracks_dagster.stores.journals import StepLine, newest_steps
+from tracks_dagster.track.bodies import ComputeRequest
 from tracks_dagster.track.errors import NothingYet
+from tracks_dagster.track.placement import pool_of
 from tracks_dagster.track.records import parse_time
 from tracks_dagster.track.roles import GLOBAL_BATCH, value_of
 from tracks_dagster.track.states.run_state import AttemptState, RunState
@@ -108,15 +110,21 @@ def _start_s(attempt: AttemptState) -> float | None:
     return max(0.0, (attempt.restored_at - began).total_seconds())
 
 
-def money_of(prices: Prices | None, profile: Profile, device_class: str) -> Money | None:
+def money_of(prices: Prices | None, profile: Profile, compute: ComputeRequest) -> Money | None:
     """Return the price of the profile's devices; None where the table has none."""
-    per_hour = None if prices is None else prices.of(profile.device, device_class)
-    if prices is None or per_hour is None:
+    if prices is None:
         return None
+    device_class, pool = compute.device_class, pool_of(compute)
+    per_hour = prices.of(profile.device, device_class, pool=pool)
+    if per_hour is None:
+        return None
+    on_demand = prices.of(profile.device, device_class, pool=None)
+    own = per_hour if pool in prices.pools else None
     return Money(
         currency=prices.currency,
         per_device_hour=per_hour,
-        spot_per_device_hour=prices.on_spot(profile.device, device_class),
+        on_demand_per_device_hour=per_hour if on_demand is None else on_demand,
+        spot_per_device_hour=own or prices.on_spot(profile.device, device_class),
     )
 
 

@@ -87,7 +87,7 @@ def _stay(row: Mapping[str, Json], policy: SchedulingPolicy, prices: Prices) -> 
         devices=row["devices"],
         begin_s=row["begin_us"] / _US,
         end_s=row["end_us"] / _US,
-        per_hour=prices.of(row["accelerator"], row["device_class"]),
+        per_hour=prices.of(row["accelerator"], row["device_class"], pool=row["pool"]),
     )
 
 

@@ -157,7 +157,7 @@ _NOW_US = {
 }
 _TEXTS = {
     *("run_id", "eval_id", "suite", "model_family", "team", "cause", "debit_reason"),
-    *("reason", "reason_family", "fingerprint", "device_class", "accelerator"),
+    *("reason", "reason_family", "fingerprint", "device_class", "pool", "accelerator"),
 }
 _NUMBERS = {"ettr_wall", "ettr", "gpu_goodput", "amount", "debit_amount"}
 
@@ -186,7 +186,7 @@ def _type(name: str) -> type[Text] | type[Double[Any]] | type[BigInteger]:
 _add_view(
     "attempt_time",
     "run_id attempt_id model_family team cause reason reason_family fingerprint devices device_class "
-    "accelerator cycled_node_count opened_us closed_us kept_steps lost_steps is_interruption "
+    "pool accelerator cycled_node_count opened_us closed_us kept_steps lost_steps is_interruption "
     "is_planned is_dead_retry is_same_failure repair_s idle_s queue_s startup_s restore_s "
     "step_kept_s step_lost_s checkpoint_blocking_s data_wait_s inline_eval_s detection_s unknown_s "
     "held_s startup_device_s restore_device_s step_kept_device_s step_lost_device_s "

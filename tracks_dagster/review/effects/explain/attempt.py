@@ -25,6 +25,7 @@ from tracks_dagster.review.effects.explain.explanation import (
 from tracks_dagster.review.effects.narrate import sentence
 from tracks_dagster.review.effects.receipts import Receipt, RunReceipts
 from tracks_dagster.track.bodies import ConfigChange, EvalRequirement
+from tracks_dagster.track.placement import pool_of
 from tracks_dagster.track.records import Json, Kind, Record, format_time
 from tracks_dagster.track.roles import STEPS, value_of
 from tracks_dagster.track.states.checkpoints import CheckpointRef
@@ -288,11 +289,16 @@ def _sum(attempts: Sequence[Money], prices: Prices | None) -> Money:
 
 
 def _money(attempt: AttemptState, time: AttemptTime, prices: Prices | None) -> Money:
-    accelerator, device_class = accelerator_of(attempt), attempt.opened.compute.device_class
+    compute = attempt.opened.compute
+    accelerator, device_class, pool = (
+        accelerator_of(attempt),
+        compute.device_class,
+        pool_of(compute),
+    )
     device = accelerator or device_class
     if prices is None:
         return Money(device=device, unknown_why=NO_TABLE)
-    price = prices.of(accelerator, device_class)
+    price = prices.of(accelerator, device_class, pool=pool)
     if price is None:
         return Money(
             device=device,

@@ -43,10 +43,12 @@ select
     sum(is_interruption * repair_s) as repair_s,
     sum(case when repair_s is not null then is_interruption else 0 end) as repaired
 from (
-    select t.*, coalesce(a.per_hour, c.per_hour) as price
+    select t.*, coalesce(pa.per_hour, pc.per_hour, a.per_hour, c.per_hour) as price
     from attempt_time t
-    left join ({prices}) a on a.name = t.accelerator
-    left join ({prices}) c on c.name = t.device_class
+    left join ({prices}) pa on pa.pool = t.pool and pa.name = t.accelerator
+    left join ({prices}) pc on pc.pool = t.pool and pc.name = t.device_class
+    left join ({prices}) a on a.pool = '' and a.name = t.accelerator
+    left join ({prices}) c on c.pool = '' and c.name = t.device_class
     where (t.closed_us is null or t.closed_us >= :since_us)
         and (:family is null or t.model_family = :family)
 ) as priced

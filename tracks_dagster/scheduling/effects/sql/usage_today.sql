@@ -1,7 +1,7 @@
 -- Every attempt and every eval that held devices since a time.
 select
     t.team, t.owner, t.workload_class, 0 as is_eval,
-    a.devices, a.accelerator, a.device_class,
+    a.devices, a.accelerator, a.device_class, a.pool,
     coalesce(a.queue_to_us, a.placed_us) as begin_us,
     coalesce(a.held_to_us, :now_us) as end_us
 from attempt_facts a
@@ -11,7 +11,7 @@ where coalesce(a.queue_to_us, a.placed_us) is not null
 union all
 select
     t.team, t.owner, t.workload_class, 1 as is_eval,
-    1 as devices, t.device_class as accelerator, t.device_class,
+    1 as devices, t.device_class as accelerator, t.device_class, null as pool,
     e.started_us as begin_us,
     e.ended_us as end_us
 from evals e

@@ -200,7 +200,7 @@ def _prices(**per_hour: float) -> Prices:
 
 
 def test_an_attempt_in_a_pool_with_a_price_of_its_own_costs_that(fill: Fill) -> None:
-    on_spot = History("r-1").declare(compute=ComputeRequest(pool="spot"))
+    on_spot = History("r-1").declare(compute=ComputeRequest(ranks=2, pool="spot"))
     ledger = fill(
         attempt(on_spot, "preempted", commits=False),
         attempt(History("r-2").declare(), "preempted", commits=False),

@@ -78,7 +78,7 @@ def test_an_estimate_is_in_hours_of_devices_and_in_money() -> None:
     found = estimate(
         profile([10.0 * n for n in range(9)], ranks=4),
         360,
-        Money(currency="USD", per_device_hour=3.0),
+        Money(currency="USD", per_device_hour=3.0, on_demand_per_device_hour=3.0),
     )
     assert found.wall.seconds == pytest.approx(3660.0)
     assert found.device_hours.seconds == pytest.approx(4.06667, abs=1e-4)

@@ -198,6 +198,7 @@ FIELD: Mapping[str, str] = {
     "branch": "a run that starts from a checkpoint of another run",
     "pin": "a person's record that a checkpoint stays",
     "retention": "which checkpoints stay when nothing pins them",
+    "stop cause": "why training stopped at a checkpoint: converged, step_budget, early_stop, cut_off",
     "verified": "every byte was read again and was as its hash says",
     "milestone": "a checkpoint that is kept because its step is a round one",
     "promotion": "giving a checkpoint an alias, on the record of an eval",

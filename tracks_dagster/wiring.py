@@ -249,7 +249,7 @@ def run_checks(
             check_cap(
                 request.max_cost,
                 load_prices(settings),
-                request.device_class,
+                request.compute,
                 is_by_policy=request.max_cost in by_policy,
             )
 

@@ -155,7 +155,7 @@ def test_gradients_between_two_optimizer_steps_are_said(
         optimizer = Adam(model.parameters())
         loop(a, model, optimizer, lambda step: step % 3 or optimizer.step())
     (said,) = capsys.readouterr().err.splitlines()
-    assert said.startswith("Step 1 ended without an optimizer's step, and left gradients.")
+    assert said.startswith("Step 1 ended without a step of optimizer, and left gradients.")
 
 
 def test_numbers_that_are_drawn_behind_a_save_are_said_once(
@@ -234,3 +234,93 @@ def test_a_schedule_that_is_registered_nowhere_is_said(
     said = capsys.readouterr().err
     assert said.startswith("A schedule was built over optimizer,") == (how == "forgotten")
     assert said == "" or how == "forgotten"
+
+
+def small_steps(
+    a: Attempt, train: Callable[[int], object], behind: Callable[[int], object], **named: Any
+) -> None:
+    """Train a toy for eight steps; behind: what the script does after each report."""
+    a.register(**named)
+    for step, _ in a.steps(until=8):
+        train(step)
+        a.report(step, loss=1.0)
+        behind(step)
+
+
+def nothing(step: int) -> None:
+    del step
+
+
+def backward(model: nn.Module) -> None:
+    model(torch.ones(2, 1)).square().mean().backward()
+
+
+@pytest.mark.parametrize("how", ["scaler", "second", "whole", "skipped", "critic"])
+def test_gradients_that_add_up_over_steps_are_said_whatever_else_steps(
+    tmp_path: Path, how: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model, other = nn.Linear(1, 1), nn.Linear(1, 1)
+    optimizer, second = SGD(model.parameters(), lr=0.1), SGD(other.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cpu", enabled=how in ("scaler", "skipped"))
+
+    def train(step: int) -> None:
+        backward(model)
+        if how == "whole":
+            optimizer.step()  # the gradients are left, and used
+        elif how == "skipped":
+            next(model.parameters()).grad.fill_(torch.inf)  # type: ignore[union-attr]
+            scaler.scale(torch.zeros(1))
+            scaler.step(optimizer)
+            scaler.update()
+        elif how == "critic":  # one in five steps of the other one, whose gradients are left
+            optimizer.step()
+            optimizer.zero_grad()
+            if step % 5 == 1:
+                second.zero_grad()
+                backward(other)
+                second.step()
+        elif step % 4 == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+        if how == "second":
+            backward(other)
+            second.step()
+
+    run = TrainingRun(tmp_path, steps=8)
+    with run.joined() as a:
+        named = {"scaler": scaler, "other": other, "second": second}
+        small_steps(a, train, nothing, model=model, optimizer=optimizer, **named)
+    said = capsys.readouterr().err
+    assert ("left gradients" in said) == (how in ("scaler", "second")), said
+
+
+@pytest.mark.parametrize("what", ["scheduler", "average", "model", "nothing"])
+def test_what_changes_behind_a_saved_report_is_said_once(
+    tmp_path: Path, what: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = nn.Sequential(nn.Linear(1, 1), nn.BatchNorm1d(1))
+    optimizer = SGD(model.parameters(), lr=0.1)
+    schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+    average = torch.optim.swa_utils.AveragedModel(model)
+
+    def train(step: int) -> None:
+        backward(model)
+        optimizer.step()
+
+    def behind(step: int) -> None:
+        optimizer.zero_grad()
+        if what == "scheduler":
+            schedule.step()
+        elif what == "average":
+            average.update_parameters(model)
+        elif what == "model":
+            model(torch.ones(2, 1))  # BatchNorm's counts go on: not in eval mode
+
+    run = TrainingRun(tmp_path, steps=8, every_steps=2)
+    with run.joined() as a:
+        named = {"scheduler": schedule, "average": average}
+        small_steps(a, train, behind, model=model, optimizer=optimizer, **named)
+    lines = [line for line in capsys.readouterr().err.splitlines() if "changed after" in line]
+    names = {"scheduler": "optimizer, scheduler", "average": "average", "model": "model"}
+    begin = f"{names.get(what)} changed after the report of step 2,"
+    assert [line.startswith(begin) for line in lines] == ([] if what == "nothing" else [True])

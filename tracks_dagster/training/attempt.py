@@ -665,6 +665,7 @@ class Attempt:
                 waits=lambda s: self._pulse.beat(Phase.SAVING, self._running_step, may_take_s=s),
             ),
             feed=feed,
+            watch=self._watch,
         )
 
     def _check_windows(self) -> None:

@@ -27,8 +27,8 @@ from tracks_dagster.training.launch import Launch
 from tracks_dagster.training.leaving import Finished, LeftEarly, left_by_exception
 from tracks_dagster.training.pulse import Pulse
 from tracks_dagster.training.sampling import Batch
-from tracks_dagster.training.saves import random_state
 from tracks_dagster.training.saves.saving import Saver
+from tracks_dagster.training.saves.state_watch import StateWatch
 from tracks_dagster.training.starting import Begun
 from tracks_dagster.training.step_log import StepLog
 from tracks_dagster.training.triggers import StopSignal, Triggers
@@ -62,6 +62,7 @@ class Steps:
         log: StepLog,
         saver: Saver,
         feed: Feed,
+        watch: StateWatch,
     ) -> None:
         self.saver = saver
         self.running = 0
@@ -77,8 +78,7 @@ class Steps:
         self._pulse = pulse
         self._log = log
         self._feed = feed
-        self._drawn: object = None  # the generators as the newest save has them
-        self._has_warned = False  # that they were drawn from behind it
+        self._watch = watch
         self._drains_after: int | None = None  # the last step to run, once SIGTERM came
         cadence = launch.opened.cadence or launch.declared.cadence
         self._triggers = Triggers(cadence, stop, is_clock=launch.ranks.is_first)
@@ -123,7 +123,7 @@ class Steps:
             except GeneratorExit:
                 self._left = Left(by_exception=left_by_exception(), is_idle=not self._log.computed)
                 raise
-            self._check_drawn()
+            self._watch.turn(self._done)
             if self._done != step:
                 raise TrainingError(
                     f"Step {step} was not reported before the next batch was asked for; call a.report "
@@ -171,17 +171,6 @@ class Steps:
             self._save_to_stop()
         if step == self._drains_after:
             self._drain()
-
-    def _check_drawn(self) -> None:
-        """Say it, once, where the script draws between a saved step and the next one."""
-        saved, self._drawn = self._drawn, None
-        if saved is not None and saved != random_state.fingerprint() and not self._has_warned:
-            self._has_warned = True
-            self._log.warn(
-                f"Random numbers were drawn after the report of step {self._done}, whose checkpoint "
-                "has those of before: a resume from there draws others. Draw before a.report, or "
-                "inside a.evaluating(), which puts them back."
-            )
 
     def save_soon(self) -> None:
         """Ask for a checkpoint at the end of the running step."""
@@ -272,8 +261,6 @@ class Steps:
                 spent=spent,
             )
         self._triggers.saved()
-        if not self._has_warned:
-            self._drawn = random_state.fingerprint()
 
     def _settle(self) -> None:
         self._pulse.beat(Phase.SAVING, self._done)

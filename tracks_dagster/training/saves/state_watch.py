@@ -10,17 +10,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.hooks import RemovableHandle
 
 from tracks_dagster.track.errors import TrainingError
+from tracks_dagster.training.saves import random_state
 from tracks_dagster.training.saves.forms import is_plain
 from tracks_dagster.training.saves.leaves import equal, numbers
 from tracks_dagster.training.saves.state_dict import check_state, collect
@@ -59,7 +61,12 @@ class StateWatch:
         self._built = dict(_unsaved(trained))
         self._saves = 0
         self._warned: set[str] = set()
-        self._has_stepped = False  # an optimizer, in the running step
+        self._used: dict[
+            int, tuple[int, object]
+        ] = {}  # by optimizer: its last step, its gradient then
+        self._is_compiled = False
+        self._drawn: object = None  # the generators as the newest save has them
+        self._saved: _Marks | None = None  # the state as the newest save that is watched has it
         self._step = step
         self._first = step
         self._has_trained = False
@@ -110,7 +117,6 @@ class StateWatch:
         ):  # seldom: it asks all parts of the modules
             self.look()
             self._warn_of_gradients(step)
-        self._has_stepped = False
         if not self._is_any:
             return
         for optimizer, seen in list(self._seen.items()):
@@ -124,8 +130,11 @@ class StateWatch:
                 )
 
     def _stepped(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        self._has_stepped = True
-        if id(optimizer) in self._known or self._is_away or torch.compiler.is_compiling():
+        if torch.compiler.is_compiling():
+            self._is_compiled = True
+            return
+        self._used[_key(optimizer)] = self._step, _gradient(optimizer)
+        if id(optimizer) in self._known or self._is_away:
             return
         seen = self._seen.get(optimizer)
         if seen is None:
@@ -137,8 +146,31 @@ class StateWatch:
     def saving(self) -> None:
         """Look again as a save begins: at the first ones, then at each that doubles their number."""
         self._saves += 1
-        if self._saves <= SAVES_WATCHED or self._saves & (self._saves - 1) == 0:
+        is_watched = self._saves <= SAVES_WATCHED or self._saves & (self._saves - 1) == 0
+        if is_watched:
             self.look()
+        self._drawn = None if "random" in self._warned else random_state.fingerprint()
+        self._saved = _marks(self._trained) if is_watched and "late" not in self._warned else None
+
+    def turn(self, step: int) -> None:
+        """Say, once each, what the script changed between the report of `step`, if that was saved, and
+        its asking for the next one."""
+        drawn, self._drawn = self._drawn, None
+        saved, self._saved = self._saved, None
+        if drawn is not None and drawn != random_state.fingerprint():
+            self._warned.add("random")
+            self._warn(
+                f"Random numbers were drawn after the report of step {step}, whose checkpoint has "
+                "those of before: a resume from there draws others. Draw before a.report, or inside "
+                "a.evaluating(), which puts them back."
+            )
+        changed = saved.changed(_marks(self._trained)) if saved is not None else []
+        if changed:
+            self._warned.add("late")
+            self._warn(
+                f"{', '.join(changed)} changed after the report of step {step}, whose checkpoint has "
+                "what was before: a resume from there lacks the change. Change it before a.report."
+            )
 
     def look(self) -> None:
         """Say, once each, what has changed since it was built and is in no checkpoint."""
@@ -157,16 +189,29 @@ class StateWatch:
             )
 
     def _warn_of_gradients(self, step: int) -> None:
-        if self._has_stepped or "" in self._warned or self._trained.scaler is not None:
+        if "gradients" in self._warned or self._is_compiled:
             return
-        parameters = self._trained.parameters.values()
-        if any(each.grad is not None for each in parameters):
-            self._warned.add("")
+        for name, optimizer in self._trained.optimizers.items():
+            last, used = self._used.get(_key(optimizer), (0, None))
+            left = _gradient(optimizer)
+            if last == step or left is None or left == used or self._is_skipped(optimizer):
+                continue
+            self._warned.add("gradients")
             self._warn(
-                f"Step {step} ended without an optimizer's step, and left gradients. Where they add up "
+                f"Step {step} ended without a step of {name}, and left gradients. Where they add up "
                 "to a later step, a checkpoint between the two loses them: a step is one "
                 "optimizer.step(), with the accumulation inside."
             )
+            return
+
+    def _is_skipped(self, optimizer: Optimizer) -> bool:
+        """Whether a scaler leaves this step out, for a gradient that is not finite."""
+        if self._trained.scaler is None:
+            return False
+        gradients = [
+            p.grad for g in optimizer.param_groups for p in g["params"] if p.grad is not None
+        ]
+        return not all(bool(each.isfinite().all()) for each in gradients)
 
     def _is_lost(self, optimizer: Optimizer, seen: _Seen) -> bool:
         if seen.is_saved:
@@ -180,6 +225,46 @@ class StateWatch:
         if all(any(group is each for each in registered) for group in optimizer.param_groups):
             return False
         return [numbers(group) for group in optimizer.param_groups] != seen.groups
+
+
+@dataclass(frozen=True, slots=True)
+class _Marks:
+    """What differs once a part has changed: tensors' versions by flat name, values by part."""
+
+    tensors: dict[str, int]
+    values: dict[str, Any]
+
+    def changed(self, now: _Marks) -> list[str]:
+        """Return the parts that differ now, by name."""
+        tensors = {
+            name.partition(".")[0]
+            for name, version in now.tensors.items()
+            if self.tensors.get(name, version) != version
+        }
+        values = {name for name, each in now.values.items() if not equal(self.values[name], each)}
+        return sorted(tensors | values)
+
+
+def _marks(trained: Trained) -> _Marks:
+    """Mark modules, optimizers, schedulers and scaler. Objects of the script's own may run ahead."""
+    known = nn.Module | Optimizer | LRScheduler
+    named = {name: each for name, each in trained.named.items() if isinstance(each, known)}
+    state = collect(replace(trained, named=named, per_rank={}))
+    tensors = {n: t._version for n, t in state.tensors.items() if not t.is_inference()}
+    return _Marks(tensors, dict(state.values))
+
+
+def _key(optimizer: Optimizer) -> int:
+    """Return what an optimizer has in common with one that wraps it: its first parameter."""
+    first = next((p for group in optimizer.param_groups for p in group["params"]), optimizer)
+    return id(first)
+
+
+def _gradient(optimizer: Optimizer) -> object:
+    """Return what differs once a backward pass has added to the first gradient; None without one."""
+    given = (p.grad for group in optimizer.param_groups for p in group["params"])
+    first = next((each for each in given if each is not None), None)
+    return None if first is None else (id(first), first._version)
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,8 +24,8 @@ from tracks_dagster.track.roles import roles_of
 
 
 def read_beside(folder: Path, ranks: int) -> dict[str, Json]:
-    """Return the project's folder, its config with the roles of its keys, and the newest usable
-    snapshot of its dataset with the store and the cache by which it is read; problem: why there is none.
+    """Return the folder of the project, its config with the roles of the keys, the newest usable
+    snapshot of its dataset with the store and the cache that it is read by; problem: why none is there.
 
     {} where `folder` lies in no project. Raises SettingsError or InvalidInput for one that is wrong.
     """

@@ -261,4 +261,7 @@ class Storm:
 
 def _is_of_a_gang(command: str) -> bool:
     """Whether a process trains, supervises or follows a run; all others serve every run."""
-    return any(word in command for word in ("training", "trainer.py", "execute_run"))
+    return any(
+        word in command
+        for word in ("training", " rank ", "gang_parent", "trainer.py", "execute_run")
+    )

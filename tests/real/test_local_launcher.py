@@ -116,13 +116,15 @@ def test_ranks_are_forked_unless_their_environment_was_needed_before(
     script = """
 import os
 from pathlib import Path
-print(Path("/proc/self/cmdline").read_text(), os.environ, flush=True)
+shown = [Path(f"/proc/{pid}/cmdline").read_text() for pid in (os.getpid(), os.getppid())]
+print(*shown, Path("/proc/self/environ").read_text()[:9000], os.environ, flush=True)
 """
     assert launcher.start(replace(spec(script, ranks=2), environment=environment))
     report = until(launcher, gone)
     is_forked = is_alike and request.node.callspec.params["launcher"] == "forked"
     for rank in report.ranks:
-        assert (warm.MODULE in rank.log_tail) is is_forked
+        assert (f"tracks r/a01 rank {rank.rank}: trainer.py" in rank.log_tail) is is_forked
+        assert "tracks r/a01 gang_parent" in rank.log_tail
         assert all(f"'{name}': '{value}'" in rank.log_tail for name, value in environment.items())
 
 

@@ -40,6 +40,7 @@ from tracks_dagster.attempts.effects.local import warm
 from tracks_dagster.attempts.effects.local.logs import private
 from tracks_dagster.attempts.effects.local.processes import (
     find_process,
+    name_process,
     now_text,
     read_json,
     this_process,
@@ -84,6 +85,7 @@ def main(work: Path) -> int:
         if (work / "gang.pid").exists() or (work / names.CLOSED).exists():
             return names.EXIT_STARTED_BEFORE
         spec = from_json(GangSpec, read_json(work / "spec.json"))
+        name_process(f"tracks {spec.ref.key} gang_parent")
         stored = work / "stored-code"
         lay_out(
             work / CODE,
@@ -204,7 +206,11 @@ class Gang:
         words = command_line(command.words, command.python)
         with open(path, "ab", opener=private) as log:
             if words[0] == sys.executable:
-                start = warm.Start(words=words[1:], cwd=str(code), environment=environment)
+                script = Path(next((each for each in words[1:] if each != "-m"), "")).name
+                name = f"tracks {self._spec.ref.key} rank {rank}: {script}"
+                start = warm.Start(
+                    words=words[1:], cwd=str(code), environment=environment, name=name
+                )
                 if (child := warm.fork(start, log.fileno())) is not None:
                     return child
             return subprocess.Popen(

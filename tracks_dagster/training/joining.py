@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import uuid
 from collections.abc import Mapping
 from functools import partial
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import torch
 
+from tracks_dagster.attempts.effects.local.processes import name_process
 from tracks_dagster.attempts.effects.local.stack_dumps import enable_dumps
 from tracks_dagster.reasons.evidence import LastWord
 from tracks_dagster.reasons.hangs import Phase
@@ -134,6 +136,8 @@ def join_launch(
     farewell.clean = partial(redact, secrets=environment.secrets)
     where = environment.attempt
     if where is not None:
+        of = f"parent of rank {environment.rank}" if is_parent else f"rank {environment.rank}"
+        name_process(f"tracks {where.ref.key} {of}: {Path(sys.argv[0]).name}")
         enable_dumps(where.work, environment.rank)
         _beat_start(where.work, environment.rank)
         farewell.know_place(open_store(where.store_url, probe=False), where)

@@ -131,6 +131,21 @@ def describe_process(pid: int) -> str:
     return f"pid {pid} ({command[:COMMAND_CHARACTERS_MAX]})" if command else f"pid {pid}"
 
 
+def name_process(name: str | None) -> None:
+    """Let ps, htop, py-spy and nvidia-smi show this process as `name`; None: as they do.
+
+    Called first before the process changes its environment, beside which the kernel shows the name: a
+    process that is forked later can be named then.
+    """
+    os.environ["SPT_NOENV"] = "1"  # else it writes over what /proc/PID/environ shows
+    try:
+        from setproctitle import getproctitle, setproctitle
+    except ImportError:  # an interpreter of a person's own; a name is worth no failure
+        return
+    setproctitle(getproctitle() if name is None else name)
+    del os.environ["SPT_NOENV"]
+
+
 def worker_environment() -> dict[str, str]:
     """Return this process's variables without those that a trainer must not have."""
     return {name: value for name, value in os.environ.items() if not name.startswith(_KEPT_BACK)}

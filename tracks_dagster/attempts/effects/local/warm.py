@@ -38,6 +38,8 @@ from pathlib import Path
 from types import FrameType, ModuleType, TracebackType
 from typing import Any
 
+from tracks_dagster.attempts.effects.local.processes import name_process
+
 RUN_WORKERS, GANGS = ".run", ".gang"  # what the names of their addresses end with
 MODULE = "tracks_dagster.attempts.effects.local.warm"
 IDLE_S_MAX = 120.0
@@ -68,13 +70,15 @@ _given: Mapping[str, str] | None = None  # what this process was started with, w
 class Start:
     """A program to start. words: as after `python`: `-m MODULE …` or `SCRIPT.py …`.
 
-    leads_session: whether it gets a session of its own, and so outlives who asked.
+    leads_session: whether it gets a session of its own, and so outlives who asked. name: as `ps` shows
+    it; empty: as it shows who forked it.
     """
 
     words: Sequence[str]
     cwd: str
     environment: Mapping[str, str]
     leads_session: bool = False
+    name: str = ""
 
 
 class Become(BaseException):
@@ -218,6 +222,7 @@ def fork(start: Start, output: int) -> Forked | None:
 def main(address: Path, modules: Sequence[str]) -> None:
     """Be a warm parent until it is not needed any more; a child runs what it was asked for."""
     given = dict(os.environ)
+    name_process(None)
     for name in modules:
         import_module(name)
     run_children(lambda: WarmParent(address, given).serve())
@@ -438,6 +443,8 @@ def _prepare(start: Start, output: int, errors: int) -> None:
 
 def _run(start: Start) -> None:
     """Run the program in this process; an error that it raises is printed as an interpreter does."""
+    if start.name:
+        name_process(start.name)
     is_module = start.words[0] == "-m"
     sys.argv[:] = start.words[is_module:]
     try:

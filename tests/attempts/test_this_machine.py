@@ -14,7 +14,14 @@ import pytest
 from tracks_dagster.attempts.effects.local import this_machine
 from tracks_dagster.attempts.effects.local.processes import boot_id, this_process
 from tracks_dagster.attempts.effects.local.this_machine import ThisMachine, find_devices, find_gone
-from tracks_dagster.attempts.machine import CPU_SLOTS, MIB, Devices, DevicesGiven
+from tracks_dagster.attempts.machine import (
+    CPU_SLOTS,
+    MIB,
+    Devices,
+    DevicesGiven,
+    cpu_threads,
+    parse_given,
+)
 
 ANSWERS = """#!/bin/sh
 case "$1" in
@@ -184,3 +191,13 @@ def test_a_device_is_gone_only_where_the_driver_says_so(
     names = ("GPU-1", "GPU-3", "MIG-c", "pretended:0", "cpu:1")
     assert find_gone(DevicesGiven(), names) == gone
     assert find_gone(DevicesGiven(pretended=2), names) == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "cpus", "threads"),
+    [("", 8, 1), ("cpu:2", 8, 4), ("cpu:1", 8, 8), ("cpu:16", 8, 1), ("cpu:3", 8, 2), ("4", 8, 1)],
+)
+def test_a_rank_computes_with_its_slots_share_of_the_cores(
+    text: str, cpus: int, threads: int
+) -> None:
+    assert cpu_threads(parse_given(text, None), cpus) == threads

@@ -224,6 +224,21 @@ def test_settings_that_cannot_be_used_are_wrong_use(settings: Path, text: str, w
     assert words in result.stderr
 
 
+def test_this_machine_is_described_and_its_load_is_nothing_missing(
+    settings: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.unlink()
+    monkeypatch.setattr("os.cpu_count", lambda: 8)
+    monkeypatch.setattr("os.getloadavg", lambda: (9.5, 1.0, 1.0))
+    monkeypatch.setenv("TRACKS_DEVICES", "cpu:2")
+    result = doctor()
+    assert result.exit_code == 0
+    assert "8 cores, load 9.5; runs are slow while more than 8 processes want them" in result.stdout
+    assert "with 4 threads" in result.stdout
+    assert "GiB of memory" in result.stdout
+    assert "torch" in result.stdout
+
+
 def test_without_a_cluster_only_the_store_is_checked(
     kube: KubeDouble, settings: Path, tmp_path: Path
 ) -> None:

@@ -159,6 +159,14 @@ def parse_given(text: str, visible: str | None) -> DevicesGiven:
     return DevicesGiven(names=names)
 
 
+def cpu_threads(given: DevicesGiven, cpus: int) -> int:
+    """Return how many threads torch gets in a rank on the CPU: its slot's share of the cores.
+
+    8 cores in `cpu:2` are 4 threads each; without slots that are given, each core is one.
+    """
+    return max(1, cpus // given.slots) if given.slots else 1
+
+
 _UUID = re.compile(r"(?:GPU|MIG)-[A-Za-z0-9/_-]{1,80}")
 
 

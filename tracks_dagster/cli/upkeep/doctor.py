@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,6 +23,7 @@ from tracks_dagster.kubernetes.settings import (
 from tracks_dagster.settings import Settings, find_cluster_file, load_cluster, load_policy
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.errors import GangError, SettingsError, StoreError
+from tracks_dagster.track.text.units import counted
 
 
 @click.command("doctor")
@@ -31,7 +33,7 @@ from tracks_dagster.track.errors import GangError, SettingsError, StoreError
 @as_json
 @click.pass_context
 def doctor_command(ctx: click.Context, on_cluster: bool, as_json: bool) -> None:
-    """Check what a run needs: the store, and on a cluster everything that gangs need.
+    """Check what a run needs: the store, this machine, and on a cluster everything that gangs need.
 
     Starts nothing and makes no store. To test the store, it puts a random key twice, checks that the
     first one stays, and removes it; a store in a folder keeps the empty folders `probe` and
@@ -40,7 +42,7 @@ def doctor_command(ctx: click.Context, on_cluster: bool, as_json: bool) -> None:
     """
     settings = Settings.from_environment()
     cluster = load_cluster(settings) if on_cluster else None
-    findings = [_home(settings), _store(settings)]
+    findings = [_home(settings), _store(settings), *_machine(settings)]
     if cluster is not None:
         findings += [_reach(settings, cluster), *_classes(settings, cluster), *_cluster(cluster)]
     is_ready = all(finding.health is not Health.MISSING for finding in findings)
@@ -75,6 +77,43 @@ def _store(settings: Settings) -> Finding:
         return Finding(check=check, health=Health.MISSING, words=str(error))
     words = f"{store.url} honours conditional writes."
     return Finding(check=check, health=Health.OK, words=words)
+
+
+def _machine(settings: Settings) -> list[Finding]:
+    """Say what this machine computes with. Its load is nothing missing, but may make runs slow."""
+    from tracks_dagster.attempts.effects.local.processes import worker_environment
+    from tracks_dagster.attempts.effects.local.this_machine import ThisMachine
+    from tracks_dagster.training.software import foresee_software
+
+    cores, load = os.cpu_count() or 1, os.getloadavg()[0]
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    home = next(each for each in (settings.home, *settings.home.parents) if each.is_dir())
+    busy = f"; runs are slow while more than {cores} processes want them" if load > cores else ""
+    words = (
+        f"{counted(cores, 'core')}, load {load:.1f}{busy}; {memory / 2**30:.1f} GiB of memory, "
+        f"{shutil.disk_usage(home).free / 2**30:.1f} GiB free for the home."
+    )
+    health = Health.UNKNOWN if busy else Health.OK
+    found = [Finding(check="machine", health=health, words=words)]
+    devices = ThisMachine().devices()
+    models = Counter(each.name for each in devices.gpus)
+    gpus = ", ".join(f"{count} × {name}" for name, count in models.items())
+    software = foresee_software(worker_environment())
+    cpu = f"none; a rank computes on the CPU, with {counted(software['threads'] or 1, 'thread')}"
+    words = f"{devices.problem or gpus or cpu}."
+    health = Health.UNKNOWN if devices.problem else Health.OK
+    found.append(Finding(check="GPUs", health=health, words=words))
+    version = software["torch"]
+    if version is None:
+        words = "not installed beside tracks: a project needs an interpreter of its own (python:)."
+        return [*found, Finding(check="torch", health=Health.UNKNOWN, words=words)]
+    built = f"built for CUDA {software['cuda']}" if software["cuda"] else "built for CPUs"
+    misfit = devices.gpus and not software["cuda"]
+    words = f"{version}, {built}{', so it uses none of the GPUs' if misfit else ''}."
+    return [
+        *found,
+        Finding(check="torch", health=Health.UNKNOWN if misfit else Health.OK, words=words),
+    ]
 
 
 def _reach(settings: Settings, cluster: ClusterSettings) -> Finding:

@@ -20,6 +20,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from tracks_dagster.attempts.machine import cpu_threads, parse_given
 from tracks_dagster.track.records import format_time
 
 PS_TIMEOUT_S = 10.0
@@ -147,8 +148,13 @@ def name_process(name: str | None) -> None:
 
 
 def worker_environment() -> dict[str, str]:
-    """Return this process's variables without those that a trainer must not have."""
-    return {name: value for name, value in os.environ.items() if not name.startswith(_KEPT_BACK)}
+    """Return this process's variables without those that a trainer must not have, and with the threads
+    that its slot of the CPUs allows, where nobody says how many."""
+    found = {name: value for name, value in os.environ.items() if not name.startswith(_KEPT_BACK)}
+    given = parse_given(os.environ.get("TRACKS_DEVICES", ""), None)
+    if (threads := cpu_threads(given, os.cpu_count() or 1)) > 1:
+        found.setdefault("OMP_NUM_THREADS", str(threads))
+    return found
 
 
 def is_stopped(pid: int) -> bool:

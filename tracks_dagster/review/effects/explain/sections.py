@@ -237,6 +237,8 @@ def _where(attempt: AttemptExplanation) -> Iterator[str]:
             given = _pairs(placed.granted) or "nothing that the queue says"
             yield f"asked of the cluster: {_pairs(placed.asked)}; granted: {given}"
         yield " ".join(f"{name}={value}" for name, value in sorted(placed.environment.items()))
+        if "threads" in placed.environment and all(r.accelerator == "cpu" for r in ranks):
+            yield f"threads={placed.environment['threads']} of torch in each rank: docs/devices.md"
 
 
 def _pairs(values: Mapping[str, str]) -> str:

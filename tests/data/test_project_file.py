@@ -80,6 +80,9 @@ def test_a_trainer_that_publishes_folders_saves_when_it_likes(folder: Path) -> N
         project = read_project(write(folder, LEAST + text))
         assert (project.by_files, project.cadence) == (True, CheckpointCadence())
         assert program_of_project(project).by_files
+    watched = read_project(write(folder, LEAST + "checkpoint: {watch: 'out/c_*.pt'}\n"))
+    assert (watched.by_files, watched.watch) == (True, ("out/c_*.pt",))
+    assert program_of_project(watched).watch == ("out/c_*.pt",)
     assert not read_project(write(folder, LEAST)).by_files
 
 
@@ -179,6 +182,11 @@ retries: 3
         (LEAST + "checkpoint: {kind: folder, every_steps: 9}\n", "saves when it likes"),
         (LEAST + "checkpoint: {kind: folder, replay: 1}\n", "saves when it likes"),
         (LEAST + "checkpoint: {replay: -1}\n", "checkpoint.replay: -1 is no count"),
+        (LEAST + "checkpoint: {watch: 'c_*.pt', replay: 1}\n", "saves when it likes"),
+        (LEAST + "checkpoint: {watch: ckpt.pt}\n", "does not say where the step's number is"),
+        (LEAST + "checkpoint: {watch: [a_*.pt, 'b_*_*']}\n", "'b_*_*' does not say where"),
+        (LEAST + "checkpoint: {watch: ../c_*.pt}\n", "is no path below the folder"),
+        (LEAST + "checkpoint: {watch: 3}\n", "3 names no files"),
         (LEAST + "evals: {q: no.py}\n", "evals.q: there is no no.py"),
         (LEAST + "evals: {q: [./train.py, '{x}']}\n", "{x}: 'x' is no config key"),
         (LEAST + "evals: {Q_1: train.py}\n", "cannot name an eval"),

@@ -12,5 +12,8 @@ from tracks_dagster.training.projects import command
 
 if __name__ == "__main__":
     plan = json.loads((Path(os.environ[names.ENV_STORE]).parent / "plan.json").read_text())
-    script = Path(__file__).with_name("command_trainer.sh")
-    sys.exit(command.main(["sh", str(script), *plan]))
+    own = [] if plan[0].endswith(".sh") else [str(Path(__file__).with_name("command_trainer.sh"))]
+    folder = Path(os.environ[names.ENV_WORK]) / "code"
+    folder.mkdir(exist_ok=True)
+    os.chdir(folder)
+    sys.exit(command.main(["sh", *own, *plan]))

@@ -11,11 +11,12 @@ import pytest
 
 from tests.training import command_rank
 from tests.training.gangs import TrainingRun
-from tracks_dagster.track.bodies import Drill
-from tracks_dagster.track.errors import TrainingError
+from tracks_dagster.track.bodies import Drill, Program
 from tracks_dagster.track.names import EXIT_DRAINED
 from tracks_dagster.track.records import Kind
+from tracks_dagster.training.projects import watched
 from tracks_dagster.training.projects.command import Box
+from tracks_dagster.training.projects.watched import Watched
 from tracks_dagster.training.saves.folders import fetch_folder
 
 
@@ -124,6 +125,87 @@ def test_a_command_that_ends_before_the_configs_last_step_says_so_or_has_failed(
     assert "how many were asked for is not known" in word.message
 
 
+def test_a_line_of_a_step_that_was_reported_is_named_and_left_out(tmp_path: Path) -> None:
+    run = shell_run(tmp_path / "run", "4", "0.02", "twice")
+    gang = run.train()
+    assert gang.exit_codes == [0], gang.log()
+    assert "metrics.jsonl, has step 1 after step 1" in gang.log()
+    assert {step: line["loss"] for step, line in run.steps(1).items()} == {
+        step: step + 0.5 for step in range(1, 5)
+    }
+
+
+UNTOUCHED = """
+step=$(ls | sed -n 's/^ckpt_\\([0-9]*\\)[.]txt$/\\1/p' | sort -n | tail -1)
+sum=$([ -z "$step" ] || head -1 "ckpt_$step.txt")
+while [ "${step:-0}" -lt 12 ]; do
+  step=$((${step:-0} + 1))
+  sum=$(echo "$sum $step" | sha256sum | cut -c1-64)
+  sleep 0.5
+  if [ "$step" = 10 ] && mkdir "$1" 2> /dev/null; then exit 9; fi
+  if [ $((step % 4)) = 0 ]; then
+    (echo "$sum"; sleep 1; echo more) > "ckpt_$step.txt"
+    echo "opt $step" > "opt-$step.bin"
+  fi
+done
+"""
+
+
+def test_a_trainer_that_may_not_be_touched_is_watched_and_resumes_by_its_own_files(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "run").mkdir()
+    script = tmp_path / "untouched.sh"
+    script.write_text(UNTOUCHED)
+    (tmp_path / "run" / "plan.json").write_text(json.dumps([str(script), str(tmp_path / "failed")]))
+    watch = Program(entry=("x",), by_files=True, watch=("ckpt_*.txt", "opt-{step}.bin"))
+    run = TrainingRun(
+        tmp_path / "run",
+        script=Path(command_rank.__file__),
+        steps=12,
+        program=watch,
+    )
+    assert run.train().exit_codes == [9]
+    assert [c.body.ref.step for c in run.state.checkpoints] == [
+        4
+    ]  # of 8 nobody saw that it was whole
+    second = run.train()
+    assert second.exit_codes == [0], second.log()
+    assert [c.body.ref.step for c in run.state.checkpoints] == [4, 8, 12]
+    chain = ""
+    for step in range(1, 13):
+        chain = hashlib.sha256(f"{chain} {step}\n".encode()).hexdigest()
+    path = fetch_folder(run.store, run.final(), tmp_path / "read").path
+    assert (path / "ckpt_12.txt").read_text() == f"{chain}\nmore\n"
+    assert (path / "opt-12.bin").read_text() == "opt 12\n"
+
+
+def test_only_what_is_whole_is_published_of_a_watched_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    into = tmp_path / "into"
+    into.mkdir()
+    (tmp_path / "ckpt_3.pt").write_bytes(b"of an earlier attempt")
+    seen = Watched(("ckpt_*.pt",), tmp_path, into)
+
+    def published() -> list[str]:
+        return sorted(each.name for each in into.iterdir())
+
+    for name in ("ckpt_last.pt", "ckpt_5.pt.tmp", "ckpt_5.pt"):
+        (tmp_path / name).write_bytes(b"x")
+    seen.publish(None)  # it may still be written to
+    monkeypatch.setattr(watched, "WATCH_STILL_S", -1.0)
+    with (tmp_path / "ckpt_5.pt").open("ab"):
+        seen.publish(None)  # it is open
+    seen.publish(-9)  # and nobody knows whether it was whole
+    assert published() == []
+    seen.publish(None)
+    (tmp_path / "ckpt_7.pt").write_bytes(b"y")
+    seen.publish(0)
+    assert published() == ["step-5", "step-7"]
+    assert (into / "step-5" / "ckpt_5.pt").read_bytes() == b"x"
+
+
 def test_only_whole_folders_and_whole_lines_are_seen(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -142,7 +224,10 @@ def test_only_whole_folders_and_whole_lines_are_seen(
     assert box.new_lines() == ({"step": 4, "loss": None, "last": False, "metrics": {}},)
     assert capsys.readouterr().err.count("left out") == 3
     box.metrics.write_bytes(box.metrics.read_bytes() + b"x" * 100_000)
-    with pytest.raises(TrainingError, match="a line of more than"):
-        box.new_lines()
+    assert box.new_lines() == ()
+    with box.metrics.open("a") as file:
+        file.write('xx\n{"step": 5, "loss": 1}\n')
+    assert [line["step"] for line in box.new_lines()] == [5]
+    assert "a line of more than" in capsys.readouterr().err
     box.remove(4)
     assert box.published() == (12,)

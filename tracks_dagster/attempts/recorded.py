@@ -43,6 +43,7 @@ def recorded_project(state: RunState, attempt: AttemptState) -> Project:
         python=None if program is None else program.python,
         by_files=program is not None and program.by_files,
         replay_steps=0 if program is None else program.replay_steps,
+        watch=() if program is None else program.watch,
         evals=tuple(_own_eval(each) for each in declared.evals if each.program is not None),
         promotion=declared.promotion,
     )

@@ -42,6 +42,7 @@ CONFIG_NAME = (
 )
 ITEMS_MAX = 256  # of a list in a config, which is part of a record
 VERSION_DIGITS = 12  # of an eval's digest
+STEP_MARK = "{step}"  # in a pattern of files that are watched
 _PLACEHOLDER = re.compile(r"\{\{|\}\}|\{([^{}]*)\}")
 _INTERPRETERS = re.compile(r"python(?:3(?:\.\d+)?)?")
 
@@ -154,7 +155,7 @@ class Project:
     suffix is its format; None where nothing reads one. dataset: None where a run reads its data by
     itself. cadence: None as the run is asked for. python: the interpreter, an
     absolute path or a name; None for the one of `tracks`. by_files,
-    replay_steps: as in `Program`. schedule: None
+    replay_steps, watch: as in `Program`. schedule: None
     where only people start runs. workload_class: None for the policy's default.
     team, on_call: None as the run is asked for.
     """
@@ -173,6 +174,7 @@ class Project:
     python: str | None = None
     by_files: bool = False
     replay_steps: int = 0
+    watch: tuple[str, ...] = ()
     evals: tuple[OwnEval, ...] = ()
     promotion: PromotionRule | None = None
     schedule: Schedule | None = None
@@ -189,6 +191,7 @@ def program_of_project(project: Project) -> Program:
         python=project.python,
         by_files=project.by_files,
         replay_steps=project.replay_steps,
+        watch=project.watch,
         takes_any_key=project.is_open,
     )
 
@@ -333,6 +336,25 @@ def module_of(entry: Sequence[str]) -> str | None:
 
 def _is_python(words: Sequence[str]) -> bool:
     return words[0] == "-m" or words[0].endswith(".py")
+
+
+def step_pattern(text: str) -> re.Pattern[str]:
+    """Return what the paths of a watched pattern match, the step's number as the group `step`.
+
+    Raises ValueError in words.
+    """
+    marks = text.count(STEP_MARK) or text.count("*")
+    if text.count(STEP_MARK) > 1 or marks != 1:
+        raise ValueError(
+            f"{text!r} does not say where the step's number is: write one star for it, ckpt_*.pt, or "
+            "{step}, run-*/ckpt_{step}.pt."
+        )
+    path = PurePosixPath(text)
+    if path.is_absolute() or ".." in path.parts or "**" in text:
+        raise ValueError(f"{text!r} is no path below the folder that the trainer runs in.")
+    star = STEP_MARK if STEP_MARK in text else "*"
+    parts = [re.escape(part).replace(r"\*", "[^/]*") for part in text.split(star)]
+    return re.compile(r"(?P<step>\d{1,12})".join(parts))
 
 
 def unknown_placeholders(

@@ -70,8 +70,9 @@ class Program:
     python: the interpreter; None for the one of `tracks`. by_files: it knows nothing of attempts and
     speaks by files and exit codes, to a parent of ours (`training.projects.command`).
     replay_steps: how many steps it trains on after the checkpoint of a SIGTERM, before it ends; the
-    next attempt runs them again, so that their losses can be compared. takes_any_key: whether its
-    config may get keys that it lacks, as that of a script without a project file may.
+    next attempt runs them again, so that their losses can be compared. watch: which files that it
+    writes are its checkpoints, where it publishes none (`training.projects.watched`). takes_any_key:
+    whether its config may get keys that it lacks, as that of a script without a project file may.
     """
 
     entry: tuple[str, ...]
@@ -80,6 +81,7 @@ class Program:
     by_files: bool = False
     replay_steps: int = 0
     takes_any_key: bool = True
+    watch: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

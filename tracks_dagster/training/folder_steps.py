@@ -176,7 +176,7 @@ class FolderSteps:
 
     def report(self, step: int, loss: float | torch.Tensor, metrics: Mapping[str, Any]) -> None:
         """Take in a step's loss as `Attempt.report` does."""
-        if step <= self._reported or step < self._ended or step <= self._begun:
+        if not self.may_report(step):
             raise TrainingError(
                 f"Step {step} was reported after step {max(self._reported, self._ended)}; report each "
                 "step once, in order."
@@ -226,6 +226,20 @@ class FolderSteps:
     def last_ended(self) -> int:
         """The last step that ended."""
         return self._ended
+
+    @property
+    def watch(self) -> tuple[str, ...]:
+        """Which files of the trainer are its checkpoints: as of `Program`."""
+        return self._launch.watch
+
+    @property
+    def begun(self) -> int:
+        """The step that it resumed from, 0 of a fresh start."""
+        return self._begun
+
+    def may_report(self, step: int) -> bool:
+        """Whether a loss of that step can still be taken in."""
+        return step > max(self._reported, self._begun) and step >= self._ended
 
     @property
     def is_asked_to_stop(self) -> bool:

@@ -89,6 +89,12 @@ class Launch:
         program = self.opened.program or self.declared.program
         return 0 if program is None else program.replay_steps
 
+    @property
+    def watch(self) -> tuple[str, ...]:
+        """Which files that a command writes are its checkpoints: as of `Program`."""
+        program = self.opened.program or self.declared.program
+        return () if program is None else program.watch
+
     def whole_track(self) -> Track:
         """Return the run's track from its first record on, for notes and alerts."""
         return Track(self.store, run_track(self.place.run_id), now=utc_now)

@@ -48,6 +48,7 @@ from tracks_dagster.data.project import (
     names_config,
     parse_entry,
     script_of,
+    step_pattern,
     unknown_placeholders,
 )
 from tracks_dagster.data.schedule import Schedule, check_cron
@@ -112,7 +113,8 @@ def parse_project(file: SettingsFile, folder: Path) -> Project | None:
         ranks=found.ranks,
         device_class=found.device,
         cadence=_cadence(saves, file),
-        by_files="kind" in saves,
+        by_files="kind" in saves or "watch" in saves,
+        watch=saves.get("watch", ()),
         replay_steps=saves.get("replay", 0),
         retention=_retention(found.retention, file),
         python=_python(found.python, folder, file),
@@ -225,9 +227,9 @@ def _roles(
 
 def _cadence(saves: Mapping[str, Any], file: SettingsFile) -> CheckpointCadence | None:
     """Return when a run saves: never by our wish where the trainer publishes folders by itself."""
-    if "kind" in saves:
+    if "kind" in saves or "watch" in saves:
         if len(saves) > 1:
-            words = "a trainer that publishes folders saves when it likes: leave the rest out."
+            words = "such a trainer saves when it likes: leave the rest out."
             file.refuse(("checkpoint",), words)
         return CheckpointCadence()
     found = {name: value for name, value in saves.items() if name != "replay"}
@@ -434,6 +436,16 @@ def _timezone(value: object) -> str:
         ) from error
 
 
+def _patterns(value: Any) -> tuple[str, ...]:
+    """Return the patterns of a trainer's own checkpoints: one text, or a list of them."""
+    texts = [value] if isinstance(value, str) else value
+    if not isinstance(texts, list) or not texts or not all(isinstance(each, str) for each in texts):
+        raise ValueError(f"{units.shown(value)} names no files; write for example ckpt_*.pt.")
+    for each in texts:
+        step_pattern(each)
+    return tuple(texts)
+
+
 _Count = Annotated[int, PlainValidator(units.count)]
 _Seconds = Annotated[float, PlainValidator(units.duration_s)]
 _Word = Annotated[str, PlainValidator(units.name)]
@@ -471,6 +483,7 @@ class _Checkpoint(FileModel):
         LEFT_OUT
     )
     replay: _Count = LEFT_OUT
+    watch: Annotated[tuple[str, ...], PlainValidator(_patterns)] = LEFT_OUT
 
 
 class _Retention(FileModel):

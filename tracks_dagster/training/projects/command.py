@@ -34,7 +34,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +47,7 @@ from tracks_dagster.training.folder_steps import FolderSteps
 from tracks_dagster.training.journal import complain
 from tracks_dagster.training.last_word import ChildFailed
 from tracks_dagster.training.projects.code import command_line, is_python
+from tracks_dagster.training.projects.watched import Watched, lay_back
 
 POLL_S = 0.2
 STILL_S = 0.5  # without a change, for `tracks conform`
@@ -88,13 +89,17 @@ def follow(a: Attempt, argv: Sequence[str]) -> None:
     """
     resumed = a.folder()
     box = Box(a.work / "command", a.rank)
+    patterns = a.folder_steps.watch
+    if patterns and resumed is not None:
+        lay_back(resumed, Path.cwd())
+    watched = Watched(patterns, Path.cwd(), box.checkpoints) if patterns else None
     environment = {**os.environ, **box.environment(resumed, a.folder_steps.saver.saved_step)}
     if a.world_size > 1:  # the parents talk on the port that the launcher gave
         environment["MASTER_PORT"] = str(a.agree(_free_port))
     for name in (names.ENV_STORE, names.ENV_RUN_ID, names.ENV_ATTEMPT_ID, names.ENV_OPENED_SEQ):
         environment.pop(name, None)  # it has joined already: by this process
     with _child(_observed(argv), environment) as child:
-        _Watch(a, child, box).watch()
+        _Watch(a, child, box, watched).watch()
 
 
 def _observed(argv: Sequence[str]) -> Sequence[str]:
@@ -130,8 +135,11 @@ class RankNow:
 class _Watch:
     """Follows the commands of all ranks together; every decision is made from what all of them see."""
 
-    def __init__(self, a: Attempt, child: subprocess.Popen[bytes], box: Box) -> None:
+    def __init__(
+        self, a: Attempt, child: subprocess.Popen[bytes], box: Box, watched: Watched | None = None
+    ) -> None:
         self._a = a
+        self._watched = watched
         self._steps: FolderSteps = a.folder_steps
         self._child = child
         self._box = box
@@ -147,6 +155,8 @@ class _Watch:
         self._steps.expect(UNREPORTED_S_MAX)
         while True:
             code = self._child.poll()  # before the look: what it published last is seen
+            if self._watched is not None and self._a.rank == 0:
+                self._watched.publish(code)
             lines = self._box.new_lines() if self._a.rank == 0 else ()
             now = RankNow(
                 code=code,
@@ -190,7 +200,17 @@ class _Watch:
             self._steps.say_last()
         if line["last"] and loss is None and step == self._steps.last_ended:
             return
-        self._steps.ends(step, last=None)
+        if self._steps.begun < step <= self._steps.last_ended and not (
+            loss is not None and self._steps.may_report(step)
+        ):
+            if self._a.rank == 0:
+                newest = self._steps.last_ended
+                self._box.complain(
+                    f"has step {step} after step {newest}; write each once, in order"
+                )
+            return
+        if step != self._steps.last_ended:
+            self._steps.ends(step, last=None)
         if loss is not None:
             self._steps.report(step, float(loss), line["metrics"])
         self._has_reported = True
@@ -210,6 +230,11 @@ class _Watch:
         nobody knows whether more will come, and its last folder counts as any other.
         below: of steps before this one only.
         """
+        if (
+            self._watched is not None
+        ):  # what rank 0 sees in the trainer's folder is of the whole gang
+            self._box.add_empty(all_now[0].published)
+            all_now = [replace(each, published=all_now[0].published) for each in all_now]
         shared = set.intersection(*(set(each.published) for each in all_now))
         open_steps = shared - self._committed - (set() if is_last else self._failed)
         due = sorted(step for step in open_steps if below is None or step < below)
@@ -245,6 +270,7 @@ class Box:
         self.checkpoints.mkdir(parents=True, exist_ok=True)
         self.metrics = folder / f"rank-{rank}" / "metrics.jsonl"
         self._offset = 0
+        self._is_cut = False  # in the middle of a line that is too long
         self._complaints = 0
 
     def environment(self, resumed: Path | None, step: int) -> dict[str, str]:
@@ -274,6 +300,11 @@ class Box:
             if (match := PUBLISHED.fullmatch(entry.name)) and int(match[1]) == step
         )
 
+    def add_empty(self, steps: Sequence[int]) -> None:
+        """Publish nothing of these steps, where nothing is published of them."""
+        for step in set(steps) - set(self.published()):
+            (self.checkpoints / f"step-{step}").mkdir()
+
     def remove(self, step: int) -> None:
         """Make room: the step is committed. First out of sight, so that half of it is never seen."""
         gone = self.checkpoints / f".committed-{step}"
@@ -294,8 +325,12 @@ class Box:
             return ()
         whole = data[: data.rfind(b"\n") + 1]
         if not whole and len(data) > LINE_BYTES_MAX:
-            raise TrainingError(f"{self.metrics} has a line of more than {LINE_BYTES_MAX} bytes.")
+            whole, self._is_cut = data, True
+            self.complain(f"has a line of more than {LINE_BYTES_MAX} bytes")
         self._offset += len(whole)
+        if self._is_cut:  # the rest of that line
+            end = whole.find(b"\n") + 1
+            whole, self._is_cut = whole[end:] if end else b"", not end
         if names.ENV_OBSERVE in os.environ:
             self.metrics.with_name(names.TAKEN).write_text(str(self._offset))
         return tuple(line for each in whole.splitlines() if (line := self._parse(each)) is not None)
@@ -309,13 +344,18 @@ class Box:
                 and _is_loss(line.get("loss"))
             ):
                 return _plain(line)
-        self._complaints += 1
-        if self._complaints <= COMPLAINTS_MAX and data.strip():
-            complain(
-                f"{self.metrics} has a line that is no JSON object with a step of 1 or more and, where "
-                f"it has one, a loss that is a number: {data[:200]!r}; it is left out."
+        if data.strip():
+            self.complain(
+                "has a line that is no JSON object with a step of 1 or more and, where it has one, a "
+                f"loss that is a number: {data[:200]!r}"
             )
         return None
+
+    def complain(self, what: str) -> None:
+        """Say what is wrong with the metrics that the command writes; so many times at most."""
+        self._complaints += 1
+        if self._complaints <= COMPLAINTS_MAX:
+            complain(f"TRACKS_METRICS, {self.metrics}, {what}; it is left out.")
 
 
 def _changed_at(folder: Path) -> float:

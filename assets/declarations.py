@@ -18,6 +18,7 @@ from dagster import (
     Permissive,
     ResourceParam,
     Selector,
+    Shape,
     asset,
     define_asset_job,
     in_process_executor,
@@ -39,12 +40,13 @@ from tracks_dagster.attempts.effects.runs import (
 from tracks_dagster.attempts.ports import FoundCode
 from tracks_dagster.clean_errors import clean_text, without_secrets
 from tracks_dagster.data.effects.projects import DEFAULT_PROJECT, Registered, find_registered
-from tracks_dagster.data.project import Project
+from tracks_dagster.data.project import OUR_KEYS, Project
 from tracks_dagster.retry.policy import RetryPolicy
 from tracks_dagster.review.effects.metadata import run_metadata
 from tracks_dagster.track import names
 from tracks_dagster.track.bodies import RetentionRule
 from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.track.samples import SKIP_WINDOWS
 from tracks_dagster.track.text.redact import redact_json
 from tracks_dagster.wiring import App, gang_check, run_checks
 
@@ -291,19 +293,20 @@ def _project_field(projects: Iterable[Registered]) -> dagster.Field:
     )
 
 
-def _keys_field(project: Project, *, is_own: bool) -> Permissive:
-    """Return the types of its keys; others are the project's to refuse when the run is declared.
+def _keys_field(project: Project, *, is_own: bool) -> Permissive | Shape:
+    """Return its keys with their types, and those of ours that any config may have. The launchpad
+    refuses others, unless the project takes any.
 
     is_own: its words are a person's. Dagster stores them with the job, so they hold no secret.
     """
-    keys = {}
-    for name, key in project.keys.items():
+    keys = {SKIP_WINDOWS: dagster.Field(dagster.Any, is_required=False)}
+    for name, key in {**OUR_KEYS, **project.keys}.items():
         kind = _TYPES.get(type(key.default), dagster.Any)
         words = f"{key.default!r}{f': {key.meaning}' if key.meaning else ''}"
         if is_own:
             words = redact_json({name: words}, clean_text)[name]
         keys[name] = dagster.Field(kind, is_required=False, description=words)
-    return Permissive(keys)  # type: ignore[no-untyped-call]
+    return Permissive(keys) if project.is_open else Shape(keys)  # type: ignore[no-untyped-call]
 
 
 def _filled_in(context: AssetExecutionContext) -> dict[str, Any]:

@@ -118,6 +118,7 @@ def test_a_project_of_the_same_name_elsewhere_is_told(
     assert (
         f"Another folder has a project tiny too: r-2 is of {project}, this run of {other}" in told
     )
+    assert "Another folder" not in call("run", "--run-id", "r-4", "--project", str(other)).stderr
 
 
 def test_a_trainer_that_publishes_folders_is_started_by_a_parent_of_ours(
@@ -198,7 +199,8 @@ def test_evals_of_the_file_and_of_an_option_are_declared_and_stored(
 
 def test_a_script_alone_is_evaluated_by_a_file_beside_it(project: Path, call: Call) -> None:
     (project / "more.py").write_text("")
-    call("run", "--trainer", "train.py", "--eval", "more.py", "--run-id", "r-1", "--intent", "try")
+    (project / "alone.py").write_text("import more\n")
+    call("run", "--trainer", "alone.py", "--eval", "more.py", "--run-id", "r-1", "--intent", "try")
     (more,) = state().declared.evals
     assert (more.suite, state().declared.promotion) == ("more", None)
 
@@ -335,3 +337,17 @@ def test_code_that_changed_since_a_run_was_declared_is_not_taken_in_silence(
     assert "--code" not in call("run", "--run-id", "r-1").stderr
     (project / "model.py").write_text("a = 2\n")
     assert "tracks retry r-1 --code" in call("run", "--run-id", "r-1").stderr
+
+
+def test_a_script_alone_that_imports_a_file_beside_it_is_refused_with_the_cure(
+    project: Path, call: Call
+) -> None:
+    (project / "alone.py").write_text("import json\nimport torch\nfrom models.net import Net\n")
+    assert call("run", "--trainer", "alone.py", "--run-id", "r-1", "--intent", "try").exit_code != 2
+    (project / "models").mkdir()
+    (project / "models" / "net.py").write_text("Net = 1\n")
+    for name, beside in (("train.py", "model.py"), ("alone.py", "models")):
+        told = call("run", "--trainer", name, "--run-id", "r-2", "--intent", "try")
+        assert told.exit_code == 2
+        assert f"{name} imports {beside} beside it" in told.stderr
+        assert "tracks init" in told.stderr

@@ -289,7 +289,11 @@ def test_the_launchpad_knows_the_projects_keys_and_their_types(
         declared(project={"my-model": {"layers": "two"}})
     with pytest.raises(DagsterInvalidConfigError, match="my-modle"):
         declared(project={"my-modle": {}})
-    assert "did you mean lr?" in (declared(project={"my-model": {"lrr": 1}}) or "")
+    with pytest.raises(DagsterInvalidConfigError, match="lrr"):
+        declared(project={"my-model": {"lrr": 1}})
+    assert (
+        declared(run_id="r-2", project={"my-model": {"hang_s": 90.0, "skip_windows": []}}) is None
+    )
 
 
 def test_the_launchpad_opens_with_nothing_that_would_overrule_a_file_and_with_no_secret(

@@ -164,9 +164,9 @@ class RunFollower:
         if late is None and trains:
             return  # a step that takes its time
         text = late or f"nothing new for {SAY_S:g} s: {why}"
-        said = (self._shown, _NUMBERS.sub("", text))
-        if said != self._waits_for:
-            self._waits_for = said
+        found = (self._shown, _NUMBERS.sub("", text))
+        if found != self._waits_for:
+            self._waits_for = found
             self._view.event(text)
 
     def _wait_for(self, error: TracksError) -> None:

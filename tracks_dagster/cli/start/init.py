@@ -49,6 +49,11 @@ ENTRY_CHARACTERS = 60  # of an entry in the answer; the file has all of it
 SOURCE_BYTES_MAX = 1024 * 1024
 _PLAIN = re.compile(r"[\w.,:/@%+={}-]+")  # what a shell, and the file, take as it is
 PACKAGE = "tracks_dagster"  # what a script that joins imports
+NO_KEYS = (
+    "It has no config keys: none were found. Write yours with their defaults below config:, and into "
+    "the entry as `train.py --lr={lr}`; or here, --set lr=3e-4 --entry 'train.py --lr={lr}'. Only a "
+    "key can be changed by --set or a retry, and is compared."
+)
 WANTED = {  # of the roles that a key may have, those without which a run cannot be shortened or shrunk
     STEPS: "a smoke cannot end after its 20 steps",
     MICRO_BATCH: "an out-of-memory cannot be retried with half of it",
@@ -370,7 +375,7 @@ def _describe(folder: Path, values: Mapping[str, Json], *, is_starter: bool) -> 
     config = values["config"]
     entry = shorten(str(values["entry"]), ENTRY_CHARACTERS, placeholder=" …")
     listed = ", ".join(config) if isinstance(config, Mapping) else config
-    keys = f"Its config: {listed}." if config else "It has no config keys yet."
+    keys = f"Its config: {listed}." if config else NO_KEYS
     script = f" {SCRIPT} is an example to replace by your own." if is_starter else ""
     return (
         f"Wrote {folder / FILE}: {values['name']} starts {entry}. {keys}{script} "

@@ -86,7 +86,7 @@ from tracks_dagster.wiring import (
 )
 
 WAIT_S = 600.0
-EVERY_STEPS = 10  # where a person names neither steps nor seconds
+EVERY_STEPS = 10  # where a person names neither steps nor seconds, and no project does
 OFF = "off"
 RULE = tuple(field.name for field in fields(RetentionRule))
 _FIELDS = {
@@ -134,7 +134,7 @@ def _refuse_family(ctx: click.Context, option: click.Parameter, name: str | None
     "--checkpoint-every",
     "checkpoint_every_steps",
     metavar="STEPS|off",
-    show_default=f"{EVERY_STEPS}, or off with --checkpoint-every-s",
+    show_default=f"as the project's file says, else {EVERY_STEPS}, or off with --checkpoint-every-s",
     help="Save every so many steps.",
 )
 @click.option(
@@ -494,13 +494,13 @@ def _followed(
 
 
 def _tell_of_namesake(app: App, request: RunRequest) -> None:
-    """Say it where the newest run of a project of that name was declared from another folder."""
+    """Say it, at the first run from this folder, where another one has a project of that name."""
     rows = app.ledger.query(
-        "select run_id, project_folder from training_runs where model_family = :name and "
-        "project_folder is not null order by declared_at desc, run_id desc limit 1",
+        "select project_folder, max(run_id) as run_id from training_runs where model_family = :name "
+        "and project_folder is not null group by project_folder order by max(declared_at) desc",
         {"name": request.family},
     )
-    if request.folder is None or not rows or rows[0]["project_folder"] == request.folder:
+    if request.folder in (None, *(row["project_folder"] for row in rows)) or not rows:
         return
     click.echo(
         f"Another folder has a project {request.family} too: {rows[0]['run_id']} is of "

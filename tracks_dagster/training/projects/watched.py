@@ -1,8 +1,8 @@
 """Publishes what a trainer that may not be touched writes by itself: the files that `watch` names.
 
 A pattern is of paths below the trainer's folder, "ckpt_*.pt" or "run-*/step-{step}.ckpt": `{step}`,
-else its only star, is the step's number. A step is published once there is something for every pattern of
-it, whole: unchanged for WATCH_STILL_S and open in no process, or left by a trainer that ended well.
+else its only star, is the step's number. A step is published once there is something for every pattern
+of it, whole: unchanged for WATCH_STILL_S and open in no process, or left by a trainer that ended well.
 What a trainer was writing when it failed is not.
 """
 

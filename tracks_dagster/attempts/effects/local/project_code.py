@@ -5,10 +5,11 @@ The code is the project of a folder, or one script.
 
 from __future__ import annotations
 
+import ast
 import json
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -80,8 +81,29 @@ def read_script_code(script: Path, *, clean: Redact, evals: Sequence[Path] = ())
     project = _with_evals(project_of_script(script), folder, evals)
     packed = pack_script(script, *(each.entry[0] for each in project.evals))
     check_python(script.read_bytes(), script, what="The trainer")
+    _check_is_alone(script, stored={each.entry[0] for each in project.evals})
     _check_evals(project, folder)
     return _found(project, packed.data, folder, clean)
+
+
+def _check_is_alone(script: Path, *, stored: Collection[str]) -> None:
+    """Raise InvalidInput where the script imports what lies beside it and is not stored with it."""
+    nodes = list(ast.walk(ast.parse(script.read_bytes())))
+    names = {each.name for node in nodes if isinstance(node, ast.Import) for each in node.names}
+    names |= {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)}
+    folder = script.absolute().parent
+    beside = sorted(
+        path.name
+        for name in {each.partition(".")[0] for each in names} - {"", script.stem}
+        for path in (folder / f"{name}.py", folder / name)
+        if path.name not in stored and (path.is_file() or any(path.glob("*.py")))
+    )
+    if beside:
+        raise InvalidInput(
+            f"{script.name} imports {', '.join(beside)} beside it, and --trainer stores one file "
+            f"alone. Make the folder a project: `tracks init {folder}` writes a tracks.yaml, and "
+            "`tracks run` there stores all of its files."
+        )
 
 
 def _with_interpreters(project: Project, store_url: str, launcher: str) -> Project:

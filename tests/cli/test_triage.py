@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
 from pathlib import Path
 
 import pytest
@@ -75,6 +76,7 @@ def test_the_last_lines_say_what_to_do_first_and_what_a_daemon_would_do(
     told = call(*PLANNED).stdout
     head, order = told.splitlines()[1], told.split("What to do:")[1]
     assert head == "9 runs: 5 done, 2 interrupted and dead, 2 queued."
+    assert re.search(r"Known after \d+\.\d s\.$", told.splitlines()[0])
     first, second = order.strip().splitlines()
     assert first.strip().startswith(f"1. `tracks {' '.join(PLANNED)} --apply --why")
     assert "records the end of v2-2, v2-3 and opens v2-2, v2-3" in first

@@ -111,6 +111,7 @@ def test_every_act_leaves_a_note_with_who_and_why_and_on_what(
     assert "attempt 1 ended as node_failure" in closed.text
     assert "Place 1 of the restart: opened" in opened.text
     assert closed.data["verdict"] == "dead"
+    assert closed.data["triage_s"] >= 0
     assert any("rebooted" in words for words in closed.data["evidence"])
 
 

@@ -236,7 +236,8 @@ def _head(found: Triage) -> str:
     standings = ", ".join(f"{count} {standing}" for standing, count in counts.items())
     word = "run" if len(found.lines) == 1 else "runs"
     runs = f"\n{len(found.lines)} {word}: {standings}." if found.lines else ""
-    return f"{found.at[:16]}Z on {found.node}{booted}; {describe_daemon(found)}.{runs}"
+    took = f"Known after {found.took_s:.1f} s."
+    return f"{found.at[:16]}Z on {found.node}{booted}; {describe_daemon(found)}. {took}{runs}"
 
 
 def _cells(line: Line) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ it is `triage_apply`'s. The verdicts are `recovery.triage`'s, the order of resta
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -57,6 +58,7 @@ class Triage:
     room: the devices that the plan is made for, in words; devices: what this machine has; more: whether
     there are more runs than `reading.RUNS_MAX`, which are not in it. unfinished_more: whether there are
     more that are not over, which were not looked at and may hold devices that the plan gives away.
+    took_s: from the question to the answer.
     """
 
     at: str
@@ -71,6 +73,7 @@ class Triage:
     orphan_memory: tuple[OrphanMemory, ...]
     more: bool
     unfinished_more: bool
+    took_s: float
 
     def line(self, run_id: str) -> Line:
         """Return the line of a run that is in it."""
@@ -81,7 +84,7 @@ class Triage:
 class Sources:
     """What triage looks at: the store and its ledger, the launchers, the machine, and the clock.
 
-    scheduling: the daemon's policy of the queue.
+    scheduling: the daemon's policy of the queue. clock_s: of seconds that never go back.
     """
 
     store: ObjectStore
@@ -91,6 +94,7 @@ class Sources:
     now: Callable[[], datetime]
     clean: Redact
     scheduling: SchedulingPolicy
+    clock_s: Callable[[], float] = time.monotonic
 
 
 def triage(
@@ -101,6 +105,7 @@ def triage(
     Runs that were not asked for are looked at too: they may hold what a restart would take. Writes
     nothing. Raises UnknownRun, LedgerError and StoreUnavailable.
     """
+    began_s = sources.clock_s()
     wanted, more = find_runs(sources.ledger, sources.store, run_ids, family)
     unfinished, unfinished_more = wanted, more
     if run_ids or family is not None:
@@ -133,6 +138,7 @@ def triage(
         orphan_memory=orphans,
         more=more,
         unfinished_more=unfinished_more,
+        took_s=round(sources.clock_s() - began_s, 3),
     )
 
 

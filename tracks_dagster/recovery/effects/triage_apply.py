@@ -6,7 +6,7 @@ daemon that comes up meanwhile does no harm. Every act leaves a note with who di
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tracks_dagster.attempts.effects.closing import close_attempt
 from tracks_dagster.attempts.effects.evidence import EndProblem
@@ -47,11 +47,12 @@ class Act:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Acting:
-    """In whose name, why, and with what: the watcher's world."""
+    """In whose name, why, and with what: the watcher's world. took_s: of the triage that it acts on."""
 
     world: World
     by: str
     why: str
+    took_s: float = 0.0
 
 
 def apply(found: Triage, acting: Acting) -> tuple[Act, ...]:
@@ -61,6 +62,7 @@ def apply(found: Triage, acting: Acting) -> tuple[Act, ...]:
     """
     places = {run_id: place for place, run_id in enumerate(found.plan.order, start=1)}
     lines = sorted(found.lines, key=lambda line: places.get(line.run_id, len(places) + 1))
+    acting = replace(acting, took_s=found.took_s)
     acts = [act for line in lines if line.verdict in _CLOSABLE for act in _close(line, acting)]
     failed = {act.run_id for act in acts if act.what != CLOSED}
     for run_id, place in places.items():
@@ -119,6 +121,7 @@ def _note(acting: Acting, line: Line, text: str) -> None:
         "command": "tracks triage --apply",
         "why": acting.why,
         "verdict": line.verdict,
+        "triage_s": acting.took_s,
         "evidence": [f"{sign.words} ({sign.source})"[:WORDS_MAX] for sign in signs],
     }
     note = Note(by=acting.by, text=f"{text[:WORDS_MAX]} Why: {acting.why}", data=data)

@@ -8,12 +8,15 @@ from pathlib import Path
 
 import pytest
 import torch
+from click.testing import CliRunner
 
 from tests.training.loops import train_linear
+from tracks_dagster.cli import main
 from tracks_dagster.stores import open_store
 from tracks_dagster.track.errors import CheckpointMismatch, InvalidInput
 from tracks_dagster.track.names import EXIT_FENCED
 from tracks_dagster.track.states import run_fold
+from tracks_dagster.track.states.lifecycle import run_status
 from tracks_dagster.track.states.run_state import RunState
 from tracks_dagster.track.track import read_records, run_track
 from tracks_dagster.training import alone, attempt
@@ -164,3 +167,36 @@ def test_a_secret_that_is_the_name_of_a_metric_is_written_nowhere(
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert [path for path in files if secret.encode() in path.read_bytes()] == []
     assert any(b'"key [hidden]":2.0' in path.read_bytes() for path in files)
+
+
+def test_a_script_alone_comes_to_an_end_and_is_explained_from_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def explained(folder: Path) -> str:
+        monkeypatch.setenv("TRACKS_STORE", str(folder / "store"))
+        monkeypatch.setenv("TRACKS_HOME", str(tmp_path / "no-home"))
+        done = CliRunner().invoke(main, ["explain", alone.RUN_ID, "--full"])
+        assert done.exit_code == 0, done.output
+        return " ".join(done.stdout.split())
+
+    with attempt.join(config=CONFIG, folder=tmp_path / "whole") as a:
+        train_linear(a, until=4)
+    text = explained(tmp_path / "whole")
+    status = run_status(state(tmp_path / "whole"))
+    assert status.state == "succeeded"
+    assert "started again, the script trains from step 4 on" in status.why
+    assert f"Nothing: {status.why}" in text
+    for words in ("/assets/", "No Dagster run", "finish are due"):
+        assert words not in text
+
+    def fail_after_the_loop() -> None:
+        with attempt.join(config=CONFIG, folder=tmp_path / "half") as a:
+            train_linear(a, until=4)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail_after_the_loop()
+    failed = run_status(state(tmp_path / "half"))
+    assert failed.state == "waiting"
+    assert "nobody retries a script outside an attempt" in failed.why
+    assert failed.why in explained(tmp_path / "half")

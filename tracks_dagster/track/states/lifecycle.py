@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from tracks_dagster.track.names import ALERT_FIRST_ATTEMPT_HELD
+from tracks_dagster.track.names import ALERT_FIRST_ATTEMPT_HELD, ALONE
 from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.states.end_words import end_label
 from tracks_dagster.track.states.evals import HAS_ALL_STEPS, unsettled
@@ -89,6 +89,8 @@ def _doing(attempt: AttemptState) -> str:
 def _between_attempts(state: RunState, attempt: AttemptState) -> RunStatus:
     """Say what is due, and from whom, after the newest attempt has ended."""
     ended = f"Attempt {attempt.attempt_id} ended as {end_label(attempt)}"
+    if state.declared.model_family == ALONE:
+        return _alone(state, attempt, ended)
     stop = next((stop for stop in state.stops if stop.body.mode == "stop"), None)
     if stop is not None:
         asked = f"{stop.body.by} asked to stop ({stop.body.why})"
@@ -106,6 +108,16 @@ def _between_attempts(state: RunState, attempt: AttemptState) -> RunStatus:
         how = f'`tracks retry {state.run_id} --why "…"` resumes from its newest checkpoint'
         return _status(RunLifecycle.WAITING, f"{ended}{waits}, as a person asked; {how}.")
     return _status(RunLifecycle.RUNNING, f"{ended}; the decision about a retry is due.")
+
+
+def _alone(state: RunState, attempt: AttemptState, ended: str) -> RunStatus:
+    """Say what a script that no daemon looks after has come to, and that only its caller goes on."""
+    newest = state.resumes_from
+    at = "afresh" if newest is None else f"from step {newest.step} on"
+    if attempt.reason in HAS_ALL_STEPS:
+        return _status(RunLifecycle.SUCCEEDED, f"{ended}; started again, the script trains {at}.")
+    why = f"{ended}; nobody retries a script outside an attempt: started again, it trains {at}."
+    return _status(RunLifecycle.WAITING, why)
 
 
 def _due_at_the_end(state: RunState) -> str:

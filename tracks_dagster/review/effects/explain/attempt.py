@@ -25,6 +25,7 @@ from tracks_dagster.review.effects.explain.explanation import (
 from tracks_dagster.review.effects.narrate import sentence
 from tracks_dagster.review.effects.receipts import Receipt, RunReceipts
 from tracks_dagster.track.bodies import ConfigChange, EvalRequirement
+from tracks_dagster.track.names import ALONE
 from tracks_dagster.track.placement import pool_of
 from tracks_dagster.track.records import Json, Kind, Record, format_time
 from tracks_dagster.track.roles import STEPS, value_of
@@ -150,7 +151,7 @@ def _steps(receipt: Receipt) -> Json:
 def missing(receipt: Receipt, evidence_problem: str | None) -> Iterator[str]:
     """Yield a sentence for each thing that the record should hold and does not."""
     attempt = receipt.attempt
-    if not attempt.claims:
+    if not attempt.claims and receipt.view.declared.model_family != ALONE:
         yield "No Dagster run has claimed it."
     if attempt.placed is None:
         yield "It was never placed: no rank 0 came up, so nodes and devices are not known."

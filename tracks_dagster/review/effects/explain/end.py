@@ -257,6 +257,8 @@ def _to_do(run: RunReceipts, attempt: AttemptState, broken: Break | None) -> str
 def _undecided(run: RunReceipts) -> str:
     if run.status.state == RunLifecycle.WAITING:  # for a person
         return run.status.why
+    if run.status.state == RunLifecycle.SUCCEEDED:  # a script that nobody finishes
+        return f"Nothing: {run.status.why}"
     return f"Nothing yet; `tracks status {run.state.run_id}` shows what it waits for."
 
 

@@ -66,6 +66,7 @@ from tracks_dagster.track.bodies import TimeSpent
 from tracks_dagster.track.errors import TrackBroken, UnknownRun
 from tracks_dagster.track.names import (
     ALERT_SAVE_FAILED,
+    ALONE,
     ATTEMPT_PARTITIONS,
     RECEIPTS,
     AttemptRef,
@@ -367,7 +368,12 @@ def attempt_address(run_id: str, attempt: AttemptState, ui_url: str = "") -> str
 
 
 def explain_links(state: RunState, attempt: AttemptState, ui_url: str) -> Iterator[UiLink]:
-    """Yield the pages that show this attempt: its partition, and each Dagster run that claimed it."""
+    """Yield the pages that show this attempt: its partition, and each Dagster run that claimed it.
+
+    None of a script that runs outside an attempt: Dagster knows nothing of it.
+    """
+    if state.declared.model_family == ALONE:
+        return
     address = attempt_address(state.run_id, attempt, ui_url)
     yield UiLink(what="the attempt's asset partition", address=address)
     for claim in attempt.claims:

@@ -56,8 +56,8 @@ def story(home: Path, story_home: Path) -> Story:
 def call(home: Path) -> Call:
     """Calls `tracks` with these arguments; its exit code, stdout and stderr come back."""
 
-    def called(*arguments: str) -> Result:
-        result = CliRunner().invoke(main, list(arguments))
+    def called(*arguments: str, typed: str | None = None) -> Result:
+        result = CliRunner().invoke(main, list(arguments), input=typed)
         if result.exception is not None and not isinstance(result.exception, SystemExit):
             raise result.exception
         return result

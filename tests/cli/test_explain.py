@@ -132,6 +132,25 @@ def test_a_failed_attempt_of_the_last_days_is_picked_and_can_be_picked_again(
     assert "--seed" in unseeded.stderr
 
 
+def test_a_reader_of_a_random_failed_attempt_is_graded_by_the_clock(
+    story: Story, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pick = ("explain", "--random-failed", "--last", "3650d", "--seed", "5", "--grade")
+    graded = call(*pick, typed="an answer\ny\n" * 6)
+    assert graded.exit_code == 0, graded.output
+    assert re.search(r"gpt-story/a0[12]: 6 of 6 answered, in .* of 15 min: passed\.", graded.stdout)
+    for words in ("Which config did it run with", "On which machines", "still to be?"):
+        assert words in graded.stderr
+    assert "aws-docs@" in graded.stderr  # the record's own answer to the data
+    half = call(*pick, "--json", typed="an answer\ny\n" * 3 + "an answer\nn\n" + "\n" * 2)
+    assert half.exit_code == 1
+    sheet = json.loads(half.stdout[half.stdout.index("{") :])  # behind what was typed
+    assert (sheet["score"], sheet["passed"]) == (3, False)
+    assert sheet["right"]["checkpoint"] is False
+    monkeypatch.setattr("tracks_dagster.review.effects.explain.grading.TIME_S_MAX", -1.0)
+    assert call(*pick, typed="an answer\ny\n" * 6).exit_code == 1  # too late
+
+
 def test_where_nothing_failed_that_is_said(story: Story, call: Call) -> None:
     told = call("explain", "--random-failed", "--last", "1min")
     assert told.exit_code == 2
@@ -145,6 +164,8 @@ def test_where_nothing_failed_that_is_said(story: Story, call: Call) -> None:
         ((RUN_ID, "--random-failed"), "not both"),
         (("gpt-stroy/a01",), "did you mean gpt-story?"),
         ((RUN_ID, "--evidence"), "write gpt-story/a01"),
+        ((RUN_ID, "--grade"), "write gpt-story/a01"),
+        ((KEY, "--grade", "--records"), "leave out"),
         ((KEY, "--evidence", "--records"), "Choose one"),
         (("--random-failed", "--last", "soon"), "--last"),
     ],

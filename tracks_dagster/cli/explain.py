@@ -18,6 +18,7 @@ from tracks_dagster.cli.common import (
     settings_for,
     text_width,
 )
+from tracks_dagster.cli.grading import grade
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.reading import open_ledger_to_read, open_tracks_to_read
@@ -78,6 +79,9 @@ IN_THE_HOME = "TRACKS_HOME/reports/RUN.html"
 @click.option("--evidence", is_flag=True, help="The stored evidence of RUN/aNN, whole.")
 @click.option("--full", is_flag=True, help="Everything that is recorded, not one screen of it.")
 @click.option("--words", is_flag=True, help="What its words mean; without RUN, all that are used.")
+@click.option(
+    "--grade", "grades", is_flag=True, help="Ask what you read in it, by the clock, and score it."
+)
 @click.option("--random-failed", is_flag=True, help="Pick a failed attempt at random.")
 @click.option(
     "--last",
@@ -97,6 +101,7 @@ def explain_command(
     evidence: bool,
     full: bool,
     words: bool,
+    grades: bool,
     random_failed: bool,
     last: str,
     seed: int | None,
@@ -112,6 +117,12 @@ def explain_command(
         _print_glossary(as_json)
         return
     _check(target, html, records=records, evidence=evidence, random_failed=random_failed)
+    if grades and (records or evidence or html is not None):
+        raise InvalidInput(
+            "--grade asks about the explanation; leave out --html, --records, --evidence."
+        )
+    if grades and not random_failed and "/" not in (target or ""):
+        raise InvalidInput(f"--grade is of one attempt: write {target}/a01, or --random-failed.")
     settings = settings_for(archive)
     tracks = open_tracks_to_read(settings)
     context = explain_context(settings, tracks)
@@ -121,6 +132,11 @@ def explain_command(
         target = attempt_key(picked.run_id, picked.attempt_id)
     run_id, attempt_id = parse_target(target or "")
     broken: Break | None = None
+    if grades and attempt_id is not None:
+        explained = explain_attempt(tracks, run_id, attempt_id, context)
+        write = attempt_text if full else attempt_summary
+        passed = grade(explained, write(explained, width=text_width()), as_json=as_json)
+        click_context.exit(0 if passed else 1)
     if records:
         broken = _print_records(tracks, run_id, context.ledger, as_json)
     elif evidence:

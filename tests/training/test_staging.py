@@ -8,6 +8,7 @@ import random
 import subprocess
 import sys
 import textwrap
+from typing import Any
 
 import pytest
 import torch
@@ -109,3 +110,55 @@ def test_a_store_that_never_answers_keeps_no_process_from_ending() -> None:
         check=True,
     )
     assert done.stdout == b"main is done\n"
+
+
+class Cuda:
+    """Stands in for CUDA's runtime: what is registered, and whether it registers anything."""
+
+    def __init__(self, answer: int) -> None:
+        self.answer = answer
+        self.registered: dict[int, int] = {}
+
+    def cudaHostRegister(self, address: int, size_bytes: int, flags: int) -> int:  # noqa: N802
+        assert flags == 1
+        if self.answer == 0:
+            self.registered[address] = size_bytes
+        return self.answer
+
+    def cudaHostUnregister(self, address: int) -> int:  # noqa: N802
+        del self.registered[address]
+        return 0
+
+
+def test_staging_memory_of_a_gpu_is_registered_as_long_as_it_is_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cuda = Cuda(0)
+    monkeypatch.setattr(torch.cuda, "cudart", lambda: cuda)
+    arena = Arena(torch.device("cuda"))
+    assert arena.take(100).tolist() == [0] * 100
+    assert cuda.registered == {arena.address: GROW_BYTES}
+    assert arena.take(GROW_BYTES + 1).data_ptr() == arena.address
+    assert cuda.registered == {arena.address: 2 * GROW_BYTES}
+    del arena
+    assert cuda.registered == {}
+
+
+def test_what_cuda_does_not_register_is_allocated_by_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    allocate = torch.empty
+    asked: list[int] = []
+
+    def allocated(size: int, **how: Any) -> torch.Tensor:
+        if how.pop("pin_memory", False):
+            asked.append(size)
+        return allocate(size, **how)
+
+    def refuse(size: int, **how: Any) -> torch.Tensor:
+        asked.append(0)
+        raise RuntimeError("CUDA error: operation not supported")
+
+    monkeypatch.setattr(torch.cuda, "cudart", lambda: Cuda(801))  # cudaErrorNotSupported
+    monkeypatch.setattr(torch, "zeros", refuse)  # who asks next, and is given the error
+    monkeypatch.setattr(torch, "empty", allocated)
+    assert len(Arena(torch.device("cuda")).take(10)) == 10
+    assert asked == [0, GROW_BYTES]

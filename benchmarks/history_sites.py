@@ -371,7 +371,7 @@ class OneTrack:
         self._prefix = log_key(track.name, 0).removesuffix("000000000000.json")
         self._stored = track.stored
 
-    def get(self, key: str) -> bytes | None:
+    def get(self, key: str, bytes_max: int | None = None) -> bytes | None:
         """Return the record that the key names, None after the last one."""
         seq = int(key.removeprefix(self._prefix).removesuffix(".json"))
         return self._stored[seq] if seq < len(self._stored) else None

@@ -136,10 +136,10 @@ class CountedStore:
         self.asked = 0
         self.has_columns = True
 
-    def get(self, key: str) -> bytes | None:
+    def get(self, key: str, bytes_max: int | None = None) -> bytes | None:
         """As of the store."""
         self.asked += "/journal/" in key or COLUMNS in key
-        return self._store.get(key)
+        return self._store.get(key, bytes_max)
 
     def list(self, prefix: str) -> Iterator[str]:
         """As of the store."""

@@ -25,10 +25,10 @@ from tracks_dagster.kubernetes.run_workers import (
     worker_end,
 )
 from tracks_dagster.reasons.kube_json import mapping, text
-from tracks_dagster.track.errors import TracksError
 from tracks_dagster.track.names import TAG_WORKER_REASON
 from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.records import Json
+from tracks_dagster.track.unforeseen import problem_of
 
 STARTING_LOOKS_MAX = 20  # runs that start, looked at in one round; the others come in the next ones
 # An image, a secret or a volume that is missing may yet be put there. For a node or a quota Dagster's
@@ -126,8 +126,9 @@ class RunWorkerEnds:
         for run in runs[begin : self._turn]:
             try:
                 self._look_at(run)
-            except TracksError as error:
-                _log.warning("Cannot look at run %s, which starts: %s", run.run_id, error)
+            except Exception as error:  # noqa: BLE001 - of that run alone
+                why = problem_of(error)
+                _log.warning("Cannot look at run %s, which starts: %s", run.run_id, why)
 
     def _look_at(self, run: DagsterRun) -> None:
         name = job_name(run)

@@ -45,6 +45,7 @@ from tracks_dagster.settings import (
 )
 from tracks_dagster.track import names
 from tracks_dagster.track.errors import SettingsError
+from tracks_dagster.track.json_text import parse_json
 from tracks_dagster.track.states.run_state import RunState
 from tracks_dagster.track.text.redact import redact
 from tracks_dagster.wiring import App
@@ -140,7 +141,7 @@ def _links_of(board_url: str, ui_url: str) -> LinksOf:
 def _read_cursor(text: str | None) -> tuple[Mapping[str, int], str | None]:
     """Return how far each track was looked at, and where the parts were cut."""
     try:
-        value = json.loads(text or "{}")
+        value = parse_json(text or "{}")
         seen = {str(track): int(seq) for track, seq in value.get("seen", {}).items()}
         return seen, value.get("marks")
     except (ValueError, TypeError, AttributeError):

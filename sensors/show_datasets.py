@@ -22,7 +22,9 @@ from dagster import (
 from tracks_dagster.clean_errors import without_secrets
 from tracks_dagster.review.effects.metadata import files_metadata
 from tracks_dagster.track import names
+from tracks_dagster.track.json_text import parse_json
 from tracks_dagster.track.states.dataset_state import DatasetState
+from tracks_dagster.track.unforeseen import problem_of
 from tracks_dagster.wiring import App
 
 Event = AssetMaterialization | AssetObservation | AssetCheckEvaluation
@@ -50,23 +52,39 @@ _HEADS = (
 @without_secrets
 def show_datasets(context: SensorEvaluationContext, app: ResourceParam[App]) -> SensorResult:
     """Report what is new since the cursor: a JSON object from dataset to the seq that was shown."""
-    shown: dict[str, int] = json.loads(context.cursor or "{}")
+    shown = _cursor(context.cursor)
     heads: Mapping[str, int] = {row["dataset"]: row["seq"] for row in app.ledger.query(_HEADS)}
     new = [name for name, seq in heads.items() if seq > shown.get(name, -1)][:TRACKS_MAX]
     events: list[Event] = []
+    problems: list[str] = []
     for name in new:
-        state = app.tracks.find_dataset(name)
-        if state is not None:
-            new_events = _events(state, after=shown.get(name, -1))
-            there = _shown(context.instance, name)
-            events += (event for what, event in new_events if what not in there)
-            shown[name] = state.head.seq
+        try:
+            state = app.tracks.find_dataset(name)
+            if state is not None:
+                new_events = list(_events(state, after=shown.get(name, -1)))
+                there = _shown(context.instance, name)
+                events += (event for what, event in new_events if what not in there)
+                shown[name] = state.head.seq
+        except Exception as error:  # noqa: BLE001 - of that dataset alone
+            problems.append(app.redact(f"{name}: {problem_of(error)}"))
+    for problem in problems:
+        context.log.warning(problem)
+    new = [name for name in new if shown.get(name, -1) >= 0]
     context.update_cursor(json.dumps(shown))
     return SensorResult(
-        skip_reason=f"shown: {', '.join(new)}" if new else "no dataset has anything new",
+        skip_reason="; ".join(problems)
+        or (f"shown: {', '.join(new)}" if new else "no dataset has anything new"),
         dynamic_partitions_requests=[AddDynamicPartitionsRequest(names.DATASET_PARTITIONS, new)],
         asset_events=events,
     )
+
+
+def _cursor(text: str | None) -> dict[str, int]:
+    """Return what was shown; nothing where that cannot be read: then Dagster is asked what it has."""
+    try:
+        return {str(name): int(seq) for name, seq in parse_json(text or "{}").items()}
+    except (ValueError, TypeError, AttributeError):
+        return {}
 
 
 def _shown(instance: DagsterInstance, dataset: str) -> frozenset[str]:

@@ -74,6 +74,7 @@ from tracks_dagster.track.records import format_time
 from tracks_dagster.track.states.end_words import end_sentence
 from tracks_dagster.track.states.evals import HAS_ALL_STEPS
 from tracks_dagster.track.states.run_state import AttemptState, RunState
+from tracks_dagster.track.unforeseen import problem_of
 from tracks_dagster.wiring import App
 
 Event = AssetMaterialization | AssetCheckEvaluation
@@ -242,13 +243,14 @@ def _shown(
         return asset != names.CHECKPOINT_PARTITIONS or not has(asset, key)
 
     for run_id, attempt in closed:
-        _tag_runs(context, attempt)
         try:
-            events += _events(app, app.tracks.run(run_id), attempt, lacks)
-        except TracksError as error:  # an hour later it is tried again
-            context.log.warning(app.redact(f"{run_id}: its end is not shown yet: {error}"))
-    checks = (each for of in closed for each in _check(names.ATTEMPT_PARTITIONS, *of))
-    return _Shown(partitions=_registered(events), events=[*events, *checks])
+            _tag_runs(context, attempt)
+            own = list(_events(app, app.tracks.run(run_id), attempt, lacks))
+            events += [*own, *_check(names.ATTEMPT_PARTITIONS, run_id, attempt)]
+        except Exception as error:  # noqa: BLE001 - of that run alone; an hour later it is tried again
+            why = problem_of(error)
+            context.log.warning(app.redact(f"{run_id}: its end is not shown yet: {why}"))
+    return _Shown(partitions=_registered(events), events=events)
 
 
 def _registered(events: Sequence[Event]) -> list[AddDynamicPartitionsRequest]:

@@ -58,10 +58,11 @@ class FakeObjectStore:
         """Make the `number`-th call of `method` from now (1 is the next one) go wrong."""
         self._faults[method, self._counts[method] + number] = fault
 
-    def get(self, key: str) -> bytes | None:
+    def get(self, key: str, bytes_max: int | None = None) -> bytes | None:
         with self._lock:
             self._begin("get", key)
-            return self.objects.get(key)
+            data = self.objects.get(key)
+            return data if data is None or bytes_max is None else data[: bytes_max + 1]
 
     def read_into(self, key: str, buffer: memoryview) -> int | None:
         with self._lock:

@@ -72,8 +72,8 @@ class Interrupted:
     def url(self) -> str:
         return self._below.url
 
-    def get(self, key: str) -> bytes | None:
-        return self._call(lambda: self._below.get(key))
+    def get(self, key: str, bytes_max: int | None = None) -> bytes | None:
+        return self._call(lambda: self._below.get(key, bytes_max))
 
     def read_into(self, key: str, buffer: memoryview) -> int | None:
         return self._call(lambda: self._below.read_into(key, buffer))

@@ -48,12 +48,12 @@ def test_an_hour_without_a_holder_is_one_alert_and_a_holder_ends_it(
     assert machine.watch(10, used=("GPU-0",)) == [
         "local/node-1: Nobody has held 1 accelerator of node-1 for 60 min."
     ]
-    [line] = read_alerts(tracks, ledger)
+    [line] = read_alerts(tracks, ledger).lines
     assert (line.run_id, line.pool, line.rule) == (None, POOL, "device_unheld")
     assert machine.watch(120, used=("GPU-0",)) == []
     assert machine.watch(5, used=("GPU-0", "GPU-1")) == ["local/node-1: It is held, used or gone."]
-    assert read_alerts(tracks, ledger) == []
-    assert len(read_alerts(tracks, ledger, ended=True)) == 1
+    assert read_alerts(tracks, ledger).lines == ()
+    assert len(read_alerts(tracks, ledger, ended=True).lines) == 1
 
 
 def test_midnight_begins_no_hour_anew_and_a_pause_of_the_daemon_does(

@@ -13,7 +13,7 @@ from tests.deciders import world_of
 from tests.fakes import FakeClock, FakeObjectStore, Fault, SequentialUids
 from tests.histories import History
 from tracks_dagster.attempts.effects.world import World
-from tracks_dagster.health.effects.listing import mutes_in_force, read_alerts
+from tracks_dagster.health.effects.listing import read_alerts
 from tracks_dagster.health.effects.looking import look_back
 from tracks_dagster.health.effects.muting import mute, unmute
 from tracks_dagster.health.effects.watch import WatchHealth
@@ -120,7 +120,7 @@ def test_a_slow_rank_is_one_alert_within_thirty_steps_and_ends_when_it_keeps_up(
     [alert] = tracks.run("r-1").open_alerts
     assert (alert.body.rule, alert.body.severity, alert.attempt_id) == ("slow_rank", "yellow", 1)
     assert str(alert.body.data["advice"]).startswith("continue; the slope of the loss is not")
-    [line] = read_alerts(tracks, ledger)
+    [line] = read_alerts(tracks, ledger).lines
     assert (line.rule, line.runbook, line.muted) == (
         "slow_rank",
         "docs/runbooks/slow_rank.md",
@@ -129,8 +129,8 @@ def test_a_slow_rank_is_one_alert_within_thirty_steps_and_ends_when_it_keeps_up(
     gang.train(60)
     [said] = look(gang).decided
     assert said == "r-1: cleared: slow_rank is over: The rule no longer holds."
-    assert read_alerts(tracks, ledger) == []
-    [line] = read_alerts(tracks, ledger, ended=True)
+    assert read_alerts(tracks, ledger).lines == ()
+    [line] = read_alerts(tracks, ledger, ended=True).lines
     assert line.cleared_why == "The rule no longer holds."
 
 
@@ -233,7 +233,7 @@ def test_a_muted_rule_is_recorded_and_marked(
     mute(tracks, "slow_rank", run_id="r-1", for_s=7200, by="ann", why="being replaced")
     gang.train(60, factor=2.0)
     look(gang)
-    [line] = read_alerts(tracks, ledger)
+    [line] = read_alerts(tracks, ledger).lines
     assert line.muted is not None
     assert line.muted.startswith("slow_rank of r-1 is muted until 2026-01-31T0")
     assert line.muted.endswith("by ann: being replaced")
@@ -246,8 +246,8 @@ def test_a_muted_rule_is_recorded_and_marked(
     )
     assert unmute(tracks, "slow_rank", run_id=None, by="ann", why="back") is None  # another mute
     assert unmute(tracks, "slow_rank", run_id="r-1", by="ann", why="back") is not None
-    assert mutes_in_force(tracks) == ()
-    assert read_alerts(tracks, ledger)[0].muted is None
+    assert read_alerts(tracks, ledger).mutes == ()
+    assert read_alerts(tracks, ledger).lines[0].muted is None
 
 
 @pytest.mark.parametrize(

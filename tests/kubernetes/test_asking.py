@@ -72,8 +72,8 @@ class Pods(FakeObjectStore):
                 super().put(where(AttemptRef("r-1", 1), self.uid, ask.uid), answer)
             self._is_asked = True
 
-    def get(self, key: str) -> bytes | None:
-        found = super().get(key)
+    def get(self, key: str, bytes_max: int | None = None) -> bytes | None:
+        found = super().get(key, bytes_max)
         if found is None and self._is_asked:
             self._clock.advance(STACKS_S_MAX)
         return found

@@ -50,7 +50,15 @@ TEXTS = (
 )
 NUMBERS = (0, -1, 2**31, 2**53 + 1, 2**63 - 1, -(2**63), 0.0, -0.5, 1e308, -1e308, 5e-324)
 WRONG = (2**63, 10**30, -(2**63) - 1, 1e309, True, None, [], {}, [[]], {"a": {"b": []}}, "text", 7)
-TIMES = ("0001-01-01T00:00:00.000000Z", "9999-12-31T23:59:59.999999Z", "yesterday", "")
+TIMES = (
+    "0001-01-01T00:00:00.000000Z",
+    "0001-01-01T00:00:00+14:00",  # in UTC it is before the first year
+    "9999-12-31T23:59:59.999999Z",
+    "9999-12-31T23:59:59-14:00",
+    "2026-06-30T23:59:60.000000Z",  # a leap second
+    "yesterday",
+    "",
+)
 
 
 def forged(rng: Random, value: Json) -> Json:
@@ -93,6 +101,8 @@ def forge(rng: Random, store: FakeObjectStore) -> tuple[str, int]:
         stored = {**model, "seq": seq, "prev_sha256": prev_sha256, "uid": f"{seq:032x}"}
         for _ in range(rng.randrange(1, 4)):
             stored["body"] = forged(rng, stored["body"])
+        if rng.random() < 0.05:
+            stored["at"] = rng.choice(TIMES)
         if rng.random() < 0.05:
             stored["attempt_id"] = rng.choice((*NUMBERS, *WRONG))
         data = json.dumps(stored, allow_nan=True).replace("1e+309", "1e309").encode()

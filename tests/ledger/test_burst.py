@@ -105,9 +105,9 @@ class Distant(FakeObjectStore):
     now_s = 0.0
     side_by_side = 1
 
-    def get(self, key: str) -> bytes | None:
+    def get(self, key: str, bytes_max: int | None = None) -> bytes | None:
         self.now_s += CALL_S / self.side_by_side
-        return super().get(key)
+        return super().get(key, bytes_max)
 
     def create(self, key: str, data: bytes | memoryview) -> bool:
         self.now_s += CALL_S / self.side_by_side

@@ -15,6 +15,7 @@ from tracks_dagster.kubernetes.effects.cluster_upkeep import SWEEP_EVERY
 from tracks_dagster.ledger.effects.projector import SCAN_EVERY
 from tracks_dagster.ledger.effects.ticks import (
     AT_ONCE_MAX,
+    ONE_BY_ONE,
     SEVERAL_AT_ONCE,
     Mark,
     Tick,
@@ -112,18 +113,32 @@ def test_where_there_is_no_time_at_all_nothing_is_begun_and_the_place_is_kept() 
     assert (tick.done, tick.cut_at) == ((), "a")
 
 
-def test_an_error_of_one_look_is_raised_when_the_others_are_done() -> None:
-    done = []
-
-    def look(run_id: str) -> Tick[None]:
+def test_an_error_that_nobody_foresaw_is_a_problem_of_the_run_that_it_is_met_at() -> None:
+    def look(run_id: str) -> Tick[str]:
         if run_id == "a":
-            raise ValueError("a bug")
-        done.append(run_id)
-        return Tick()
+            raise RuntimeError("a bug")
+        return Tick(done=(run_id,))
 
-    with pytest.raises(ValueError, match="a bug"):
-        take_turns(["a", "b", "c"], look, SEVERAL_AT_ONCE)
-    assert sorted(done) == ["b", "c"]
+    for time_slice in (SEVERAL_AT_ONCE, ONE_BY_ONE):
+        tick = take_turns(["a", "b", "c"], look, time_slice)
+        assert tick.done == ("b", "c")
+        [problem] = tick.problems
+        assert problem.startswith("a: An error that nobody foresaw (RuntimeError: a bug) at ")
+
+
+def test_an_error_that_nobody_foresaw_in_one_part_of_a_tick_leaves_the_others_their_turn() -> None:
+    def fails(after: str | None) -> Tick[str]:
+        raise RuntimeError("a bug")
+
+    parts = [
+        TickPart(name="bad", work=fails, every=timedelta(hours=1)),
+        TickPart(name="good", work=lambda after: Tick(done=("done",))),
+    ]
+    ticks, cursor = run_parts(parts, None, BEGIN)
+    assert ticks["good"].done == ("done",)
+    assert "RuntimeError: a bug" in ticks["bad"].problems[0]
+    again, _ = run_parts(parts, cursor, BEGIN)  # it does not rest
+    assert again["bad"].problems == ticks["bad"].problems
 
 
 @pytest.mark.parametrize(

@@ -31,8 +31,8 @@ def _once_read(world: World, key: str, act: Callable[[], object]) -> None:
     """Do `act` right after `key` was read for the first time."""
     get, acts = world.store.get, [act]
 
-    def get_then_act(asked: str) -> bytes | None:
-        data = get(asked)
+    def get_then_act(asked: str, bytes_max: int | None = None) -> bytes | None:
+        data = get(asked, bytes_max)
         if asked == key and acts:
             acts.pop()()
         return data

@@ -234,7 +234,10 @@ HARMS_MORE = {
     *(K.SOURCE_UNKNOWN, K.SNAPSHOT_UNKNOWN, K.LEDGER_TRACK_LOST, K.LEDGER_REMEMBERS_MORE),
 }
 UNREADABLE = {K.LEDGER_UNREADABLE}  # tests/cli/test_fsck_ledger.py
-UNFORESEEN = {K.RECORD_WITHOUT_ROWS}  # no such record is known; a test below plays one
+UNFORESEEN = {
+    K.RECORD_WITHOUT_ROWS,
+    K.NOT_CHECKED,
+}  # no such record is known; a test below plays one
 
 
 def test_every_kind_of_finding_has_its_way_to_tamper() -> None:

@@ -32,9 +32,9 @@ class Slow(FakeObjectStore):
 
     now_s = 0.0
 
-    def get(self, key: str) -> bytes | None:
+    def get(self, key: str, bytes_max: int | None = None) -> bytes | None:
         self.now_s += CALL_S
-        return super().get(key)
+        return super().get(key, bytes_max)
 
 
 def told(store: FakeObjectStore) -> None:

@@ -8,8 +8,9 @@ from tests.bodies import placed
 from tracks_dagster.track.bodies import AttemptPlaced, RankPlace
 from tracks_dagster.track.body_json import from_json, to_json
 from tracks_dagster.track.errors import TrackBroken
+from tracks_dagster.track.json_text import RECORD_BYTES_MAX
 from tracks_dagster.track.placement import compacted, decode_places, node_of, nodes_of
-from tracks_dagster.track.records import RECORD_BYTES_MAX, Json, canonical_json
+from tracks_dagster.track.records import Json, canonical_json
 
 NODE = "gke-production-pool-h100-a3-0123456789-{:04d}"
 ENVIRONMENT: dict[str, Json] = {

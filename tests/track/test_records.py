@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from tracks_dagster.track.errors import RecordTooLarge, TrackBroken
+from tracks_dagster.track.json_text import RECORD_BYTES_MAX
 from tracks_dagster.track.records import (
     COMMIT_BYTES_MAX,
-    RECORD_BYTES_MAX,
     Draft,
     Kind,
     canonical_json,
@@ -101,6 +101,13 @@ def without(name: str) -> bytes:
         changed(at="2026-01-31 02:00:00"),
         changed(at="2026-01-31T02:00:00.000005+00:00"),
         changed(at=7),
+        changed(at="0001-01-01T00:00:00+14:00"),
+        changed(at="9999-12-31T23:59:59.999999-14:00"),
+        changed(at="2026-06-30T23:59:60.000000Z"),
+        changed(body={"text": "y" * RECORD_BYTES_MAX}),
+        changed(body={"loss": float("nan")}),
+        changed(body={"loss": 10**400}).replace(b"1" + b"0" * 400, b"1e400"),
+        sealed()[:-1] + b',"seq":3}',
         changed(body=[]),
         changed(body="text"),
         changed(uid=7),

@@ -27,6 +27,7 @@ from tracks_dagster.track.bodies import (
     SnapshotRef,
     StageJudged,
 )
+from tracks_dagster.track.json_text import parse_json
 from tracks_dagster.track.names import LOCAL
 from tracks_dagster.track.records import Json, canonical_json, sha256_hex
 from tracks_dagster.track.roles import (
@@ -325,9 +326,11 @@ def _as_given(value: Json) -> str:
     if not isinstance(value, str):
         return json.dumps(value)
     try:
-        json.loads(value)
-    except ValueError:
+        parse_json(value)
+    except json.JSONDecodeError:
         return value
+    except ValueError:  # JSON that is refused, such as NaN: as a text it is quoted
+        return json.dumps(value)
     return json.dumps(value)
 
 

@@ -16,7 +16,6 @@ leaves where its ranks stand and how they ended, and looks for what it is asked.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -25,6 +24,7 @@ from tracks_dagster.reasons.evidence import Condition, RankEnd
 from tracks_dagster.reasons.hangs import Beat, Phase, StackDump
 from tracks_dagster.track.body_json import from_json, to_json
 from tracks_dagster.track.errors import TrackBroken
+from tracks_dagster.track.json_text import parse_json
 from tracks_dagster.track.names import AttemptRef
 from tracks_dagster.track.records import Json, canonical_json
 
@@ -182,6 +182,6 @@ def _decoded(data: bytes | None, read: Callable[[Json], T]) -> T | None:
     if data is None:
         return None
     try:
-        return read(json.loads(data))
+        return read(parse_json(data))
     except (ValueError, KeyError, TypeError, AttributeError, TrackBroken):
         return None

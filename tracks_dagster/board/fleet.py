@@ -16,6 +16,7 @@ from tracks_dagster.retry.caps import Cost
 from tracks_dagster.track.records import Json
 from tracks_dagster.track.states.lifecycle import RunLifecycle
 from tracks_dagster.track.text.units import counted
+from tracks_dagster.track.unforeseen import problem_of
 
 SPARK_WIDTH, SPARK_HEIGHT, SPARK_MARGIN = 96, 22, 2  # pixels; board.css has them too
 SPARK_POINTS_MAX = 25
@@ -91,11 +92,15 @@ def fleet_view(
     found: dict[Group, list[FleetRow]] = {each: [] for each in Group}
     for row in rows:
         reading, problem = readings.get(row["run_id"]), (problems or {}).get(row["run_id"])
+        if problem is None:
+            try:
+                group, shown = _group(row, reading), _row(row, reading)
+            except Exception as error:  # noqa: BLE001 - of that run alone
+                problem = problem_of(error)
         if problem is not None:
-            broken = replace(_row_of_ledger(row), now=problem, alert_colour="red")
-            found[Group.NEEDS_A_PERSON].append(broken)
-        else:
-            found[_group(row, reading)].append(_row(row, reading))
+            group = Group.NEEDS_A_PERSON
+            shown = replace(_row_of_ledger(row), now=problem, alert_colour="red")
+        found[group].append(shown)
     devices = sum(each.devices for each in readings.values())
     return FleetView(
         title=_title(found),

@@ -62,10 +62,25 @@ _OF_A_RUN: Sequence[tuple[str, str, Callable[[RunReading], float | None]]] = (
 )
 
 
-def gauges(readings: Iterable[RunReading]) -> list[Gauge]:
-    """Return every gauge of the runs with an open attempt."""
-    shown = [each for each in readings if each.state.open_attempt is not None][:RUNS_MAX]
-    return [*_of_runs(shown), *_of_lights(shown)]
+def gauges(readings: Iterable[RunReading], *, unread: int = 0) -> list[Gauge]:
+    """Return every gauge of the runs with an open attempt.
+
+    unread: runs that could not be read; one of which no gauge can be made counts as one.
+    """
+    shown: list[RunReading] = []
+    for each in readings:
+        try:
+            if each.state.open_attempt is not None and len(shown) < RUNS_MAX:
+                _ = [*_of_runs([each]), *_of_lights([each])]
+                shown.append(each)
+        except Exception:  # noqa: BLE001 - of that run alone; its page says it
+            unread += 1
+    problems = Gauge(
+        name="tracks_runs_unread",
+        meaning="open runs that are in no other gauge, because they cannot be read",
+        samples=[((), float(unread))],
+    )
+    return [*_of_runs(shown), *_of_lights(shown), problems]
 
 
 def _of_runs(readings: Sequence[RunReading]) -> Iterator[Gauge]:

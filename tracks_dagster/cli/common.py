@@ -19,6 +19,7 @@ import click
 from tracks_dagster.cli.terminal import RECORDED, console, visible_table
 from tracks_dagster.settings import Settings
 from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.track.json_text import parse_json
 from tracks_dagster.track.names import check_run_id, parse_attempt_key
 from tracks_dagster.track.records import Json, Record, format_time
 from tracks_dagster.track.text.safe_text import visible_json
@@ -247,11 +248,11 @@ def parse_settings(pairs: tuple[str, ...]) -> dict[str, Json]:
 
 def _value(text: str) -> Json:
     try:
-        return json.loads(text)
-    except ValueError:
+        return parse_json(text)
+    except json.JSONDecodeError:
         return text
-    except RecursionError as error:
-        raise InvalidInput(f"{text[:40]}… is nested too deeply to be read as JSON.") from error
+    except ValueError as error:
+        raise InvalidInput(f"The value {text[:40]!r} cannot be in a config: {error}.") from error
 
 
 class WholeGroup(click.Group):

@@ -20,6 +20,7 @@ from tracks_dagster.kubernetes.effects.kube_requests import KubeRequests
 from tracks_dagster.kubernetes.pod_template import CONTAINER_SECURITY, POD_SECURITY
 from tracks_dagster.kubernetes.settings import ClusterSettings, why_unreachable
 from tracks_dagster.track.errors import SettingsError
+from tracks_dagster.track.json_text import parse_json
 from tracks_dagster.track.names import LABEL_APP, MANAGED_BY, TAG_ATTEMPT, TAG_EVAL
 from tracks_dagster.track.records import Json
 
@@ -258,7 +259,7 @@ def _joined(ours: Any, given: Any) -> Any:
 
 def _plain(value: Any) -> Any:
     """Return JSON in lists and dicts, as YAML writes them."""
-    return json.loads(json.dumps(value, default=lambda each: dict(each)))
+    return parse_json(json.dumps(value, default=lambda each: dict(each)))
 
 
 def _yaml(value: Mapping[str, Any]) -> str:

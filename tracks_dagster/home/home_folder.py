@@ -9,6 +9,7 @@ import uuid
 from pathlib import Path
 
 from tracks_dagster.track.errors import SettingsError
+from tracks_dagster.track.json_text import parse_json
 
 PRIVATE = 0o700
 HOME_FORMAT = 1  # of its layout; a home of a greater one is refused
@@ -78,7 +79,7 @@ def prepare_home(home: Path) -> None:
 
 def _read_format(path: Path) -> int | None:
     try:
-        return int(json.loads(path.read_text())["format"])
+        return int(parse_json(path.read_text())["format"])
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError) as error:

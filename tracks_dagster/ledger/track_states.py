@@ -77,6 +77,7 @@ from tracks_dagster.track.track import (
     pool_named,
     pool_track,
 )
+from tracks_dagster.track.unforeseen import as_broken
 
 TrackState = RunState | DatasetState | PoolState | QuarantineState | MuteState | CodeState
 
@@ -89,22 +90,13 @@ def apply(track: str, state: TrackState | None, record: Record) -> TrackState:
 
     Raises TrackBroken for one that cannot come next, RecordNewer in a track of an unknown kind.
     """
-    try:
+    with as_broken(f"Record {record.seq} ({record.kind}) of {track} cannot be taken in"):
         after, whose = _applied(track, state, record)
-    except UNFORESEEN as error:
-        raise TrackBroken(
-            f"Record {record.seq} ({record.kind}) of {track} cannot be taken in, for a reason that "
-            f"nobody foresaw ({type(error).__name__}: {error}); tell its authors."
-        ) from error
     if whose != track:
         raise TrackBroken(
             f"Record {record.seq} ({record.kind}) of {track} says that it is of {whose}."
         )
     return after
-
-
-# What the code of a fold or a projection raises at a value that nobody thought of.
-UNFORESEEN = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RecursionError)
 
 
 def _applied(track: str, state: TrackState | None, record: Record) -> tuple[TrackState, str]:
@@ -138,13 +130,8 @@ def rows_of(
 
     Raises TrackBroken when none can be made.
     """
-    try:
+    with as_broken(f"No rows of the ledger can be made of {track}"):
         return {**_changed_rows(after, before), "texts": text_rows(track, records)}
-    except UNFORESEEN as error:
-        raise TrackBroken(
-            f"No rows of the ledger can be made of {track}, for a reason that nobody foresaw "
-            f"({type(error).__name__}: {error}); tell its authors."
-        ) from error
 
 
 def _changed_rows(after: TrackState, before: TrackState | None) -> Rows:

@@ -6,10 +6,10 @@ its parent raises. The words of rules fit neither, so the lines inside are read 
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 
+from tracks_dagster.track.json_text import parse_json
 from tracks_dagster.track.records import Json
 
 JSON_CHARACTERS_MAX = 200_000  # of a line that is parsed
@@ -82,8 +82,8 @@ def _of_json(line: str) -> list[str] | None:
     if len(stripped) > JSON_CHARACTERS_MAX:
         return None
     try:
-        value = json.loads(stripped)
-    except (ValueError, RecursionError):
+        value = parse_json(stripped, foreign=True)
+    except ValueError:
         return None
     return [text for _, text in zip(range(_TEXTS_MAX), _texts(value, DEPTH_MAX), strict=False)]
 

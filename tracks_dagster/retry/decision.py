@@ -25,9 +25,10 @@ from tracks_dagster.track.bodies import (
     SnapshotRef,
 )
 from tracks_dagster.track.errors import RecordTooLarge
+from tracks_dagster.track.json_text import RECORD_BYTES_MAX
 from tracks_dagster.track.names import LOCAL
 from tracks_dagster.track.reasons import TerminationReason
-from tracks_dagster.track.records import RECORD_BYTES_MAX, Draft, Json, canonical_json
+from tracks_dagster.track.records import Draft, Json, canonical_json
 from tracks_dagster.track.roles import (
     ACCUMULATION,
     LOADER_WORKERS,

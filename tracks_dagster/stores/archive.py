@@ -15,7 +15,6 @@ What is written keeps to the same bounds. The file goes with the process, or at 
 from __future__ import annotations
 
 import gzip
-import json
 import os
 import shutil
 import tarfile
@@ -40,6 +39,7 @@ from tracks_dagster.track.errors import (
     StoreUnsuitable,
     TrackBroken,
 )
+from tracks_dagster.track.json_text import MANIFEST_BYTES_MAX, parse_json
 from tracks_dagster.track.ports import LEFTOVER_AGE_S
 from tracks_dagster.track.records import canonical_json
 
@@ -92,7 +92,7 @@ def manifest_bytes(manifest: ArchiveManifest) -> bytes:
 def parse_manifest(data: bytes) -> ArchiveManifest:
     """Return the manifest; raises StoreUnsuitable for what is none, ArchiveNewer for a later format."""
     try:
-        stored = json.loads(data)
+        stored = parse_json(data, bytes_max=MANIFEST_BYTES_MAX)
         found = stored["format"]
         if isinstance(found, int) and found > ARCHIVE_FORMAT:
             raise ArchiveNewer(
@@ -103,7 +103,7 @@ def parse_manifest(data: bytes) -> ArchiveManifest:
         manifest = from_json(ArchiveManifest, stored)
         if found != ARCHIVE_FORMAT or not isinstance(manifest.members, dict):
             raise ValueError(f"its format is {found!r}")
-    except (ValueError, KeyError, TypeError, RecursionError, TrackBroken) as error:
+    except (ValueError, KeyError, TypeError, TrackBroken) as error:
         raise StoreUnsuitable(f"Its {MANIFEST} cannot be read ({error}).") from error
     return manifest
 
@@ -153,19 +153,19 @@ class ArchiveStore:
         """Return the name of every member, sorted; objects are those below `store/`."""
         return list(self._names)
 
-    def member(self, name: str) -> bytes | None:
-        """Return the bytes of a member, or None when there is none."""
+    def member(self, name: str, bytes_max: int | None = None) -> bytes | None:
+        """Return the bytes of a member, or None when there is none; bytes_max: as of `get`."""
         place = self._places.get(name)
         if place is None:
             return None
         offset, size = place
         with self._lock:
             self._file.seek(offset)
-            return self._file.read(size)
+            return self._file.read(size if bytes_max is None else min(size, bytes_max + 1))
 
     def manifest(self) -> ArchiveManifest:
         """Return its manifest; raises StoreUnsuitable when that cannot be read."""
-        data = self.member(MANIFEST)
+        data = self.member(MANIFEST, MANIFEST_BYTES_MAX)
         if data is None:
             raise StoreUnsuitable(
                 f"{self._path} has no {MANIFEST}: it is no export of ours, or cut."
@@ -175,9 +175,9 @@ class ArchiveStore:
         except StoreUnsuitable as error:
             raise type(error)(f"Cannot read the archive {self._path}. {error}") from error
 
-    def get(self, key: str) -> bytes | None:
+    def get(self, key: str, bytes_max: int | None = None) -> bytes | None:
         """Return the object's bytes, or None when there is none."""
-        return self.member(STORE + key)
+        return self.member(STORE + key, bytes_max)
 
     def read_into(self, key: str, buffer: memoryview) -> int | None:
         """Read the object into the start of `buffer`; return its size in bytes."""

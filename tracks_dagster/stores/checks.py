@@ -11,7 +11,6 @@ know.
 
 from __future__ import annotations
 
-import json
 import secrets
 import uuid
 from contextlib import suppress
@@ -22,6 +21,7 @@ from tracks_dagster.track.errors import (
     StoreUnavailable,
     StoreUnsuitable,
 )
+from tracks_dagster.track.json_text import SMALL_BYTES_MAX, parse_json
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import canonical_json
 
@@ -37,7 +37,7 @@ def check_format(store: ObjectStore, *, must_exist: bool) -> bool:
 
     must_exist: a store that was never made is refused as well, as StoreMissing.
     """
-    data = store.get(FORMAT_KEY)
+    data = store.get(FORMAT_KEY, SMALL_BYTES_MAX)
     if data is None:
         if must_exist:
             raise StoreMissing(
@@ -70,7 +70,7 @@ def make_format(store: ObjectStore) -> None:
 
 def _format_of(data: bytes) -> object:
     try:
-        return json.loads(data)["format"]
+        return parse_json(data)["format"]
     except (ValueError, KeyError, TypeError):
         return data[:40].decode("utf-8", "replace")
 

@@ -16,20 +16,23 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from tracks_dagster.stores.journal_tables import Column, Gathered, Table, parse
+from tracks_dagster.track.json_text import parse_json
 from tracks_dagster.track.ports import ObjectStore
 
 FORMAT = 1  # of a file
 BLOCK_BYTES = 4 * 1024**2  # of a journal, in one file: some 8 000 steps
 WAITING_MAX = 16  # files, of a megabyte each, while the store takes none
+FILE_BYTES_MAX = 64 * 1024**2  # of one file: thousands of metrics take room of their own
 INDEX = "index"  # the part of a file that says what is in it
 _SUFFIX = ".npz"
 _DAMAGE = (  # what damaged archives of arrays raise
     OSError,
     EOFError,
     KeyError,
+    MemoryError,  # of an array that says that it is larger than it is
     RuntimeError,
     TypeError,
     ValueError,
@@ -135,7 +138,7 @@ def encode(tables: Mapping[str, Table], index: BlockIndex) -> bytes:
 def read_index(file: Path | bytes) -> BlockIndex:
     """Return what a file holds; raises ColumnsDamaged."""
     with _opened(file) as arrays:
-        stored = json.loads(arrays[INDEX].tobytes())
+        stored = parse_json(arrays[INDEX].tobytes())
         tables = {kind: TableIndex(**table) for kind, table in stored["tables"].items()}
         return BlockIndex(tables=tables, left_out=stored["left_out"])
 
@@ -154,9 +157,11 @@ def read_table(file: Path | bytes, index: BlockIndex, kind: str, names: Iterable
 
 def check(data: bytes) -> None:
     """Raise ColumnsDamaged where a byte of a file is not as it was written."""
-    with _damage_named("columns"), zipfile.ZipFile(io.BytesIO(data)) as file:
-        if (name := file.testzip()) is not None:
-            raise ColumnsDamaged(f"the part {name} of columns is damaged")
+    with _damage_named("columns"):
+        _check_stored(io.BytesIO(data))
+        with zipfile.ZipFile(io.BytesIO(data)) as file:
+            if (name := file.testzip()) is not None:
+                raise ColumnsDamaged(f"the part {name} of columns is damaged")
 
 
 @contextmanager
@@ -166,8 +171,21 @@ def _opened(file: Path | bytes) -> Iterator[Mapping[str, Any]]:
     with _damage_named("columns" if isinstance(file, bytes) else str(file)):
         # Opened here: numpy leaves a file open that is no archive.
         opened = io.BytesIO(file) if isinstance(file, bytes) else file.open("rb")
-        with opened, np.load(opened) as arrays:
-            yield arrays
+        with opened:
+            _check_stored(opened)
+            with np.load(opened) as arrays:
+                yield arrays
+
+
+def _check_stored(file: IO[bytes]) -> None:
+    """Raise ColumnsDamaged for a file whose arrays may be larger than it: ours are not compressed."""
+    if (size_bytes := file.seek(0, io.SEEK_END)) > FILE_BYTES_MAX:
+        raise ColumnsDamaged(f"columns have {size_bytes} bytes, at most {FILE_BYTES_MAX} are read")
+    with zipfile.ZipFile(file) as parts:
+        infos = parts.infolist()
+    if any(info.compress_type != zipfile.ZIP_STORED for info in infos):
+        raise ColumnsDamaged("columns are compressed, which no file of ours is")
+    file.seek(0)
 
 
 @contextmanager

@@ -7,7 +7,6 @@ returned, nothing is guessed. docs/signals.md says what every line holds.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from typing import Any
 from tracks_dagster.track.bodies import MemoryPeak, TimeSpent
 from tracks_dagster.track.body_json import from_json
 from tracks_dagster.track.errors import TrackBroken
+from tracks_dagster.track.json_text import parse_json
 from tracks_dagster.track.names import AttemptRef
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Json, parse_time
@@ -277,8 +277,8 @@ def parse_lines(data: bytes) -> Iterator[dict[str, Json]]:
     """Yield the JSON objects of one segment, in order; a torn line is left out."""
     for line in data.split(b"\n"):
         try:
-            value = json.loads(line) if line else None
-        except (ValueError, RecursionError):  # torn, or damaged
+            value = parse_json(line) if line else None
+        except ValueError:  # torn, or damaged
             continue
         if isinstance(value, dict):
             yield value

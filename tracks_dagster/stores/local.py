@@ -65,10 +65,12 @@ class LocalStore:
         """The folder's absolute path."""
         return str(self._root)
 
-    def get(self, key: str) -> bytes | None:
+    def get(self, key: str, bytes_max: int | None = None) -> bytes | None:
         """Return the object's bytes, or None when there is none."""
         with self._opened(key) as file:
-            return None if file is None else file.readall()
+            if file is None:
+                return None
+            return file.readall() if bytes_max is None else _first(file, bytes_max + 1)
 
     def read_into(self, key: str, buffer: memoryview) -> int | None:
         """Read the object into the start of `buffer`; return its size in bytes."""
@@ -225,6 +227,14 @@ class LocalStore:
         if len(self._durable) >= FOLDERS_MAX:
             self._durable = {self._root}
         self._durable.add(folder)
+
+
+def _first(file: FileIO, count: int) -> bytes:
+    """Return at most so many bytes; one read may give fewer than there are."""
+    found = b""
+    while len(found) < count and (data := file.read(count - len(found))):
+        found += data
+    return found
 
 
 def make_root(root: Path) -> None:

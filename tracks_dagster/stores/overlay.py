@@ -24,8 +24,8 @@ class OverlayStore:
     def url(self) -> str:
         return self._below.url
 
-    def get(self, key: str) -> bytes | None:
-        return self._changed[key] if key in self._changed else self._below.get(key)
+    def get(self, key: str, bytes_max: int | None = None) -> bytes | None:
+        return self._changed[key] if key in self._changed else self._below.get(key, bytes_max)
 
     def read_into(self, key: str, buffer: memoryview) -> int | None:
         if key not in self._changed:

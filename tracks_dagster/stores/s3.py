@@ -87,9 +87,15 @@ class S3Store:
         """`s3://bucket/prefix`."""
         return f"s3://{self._bucket}/{self._prefix}".rstrip("/")
 
-    def get(self, key: str) -> bytes | None:
+    def get(self, key: str, bytes_max: int | None = None) -> bytes | None:
         """Return the object's bytes, or None when there is none."""
-        return self._read(key, lambda body, size_bytes: body.read())
+
+        def take(body: StreamingBody, size_bytes: int) -> bytes:
+            if bytes_max is None or size_bytes <= bytes_max:
+                return body.read()
+            return body.read(bytes_max + 1)
+
+        return self._read(key, take)
 
     def read_into(self, key: str, buffer: memoryview) -> int | None:
         """Read the object into the start of `buffer`; return its size in bytes."""

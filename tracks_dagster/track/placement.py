@@ -7,7 +7,6 @@ a rank was on) never needs more than the record.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import groupby
@@ -15,6 +14,7 @@ from itertools import groupby
 from tracks_dagster.track.bodies import AttemptPlaced, ComputeRequest, RankPlace
 from tracks_dagster.track.body_json import from_json, to_json
 from tracks_dagster.track.errors import TrackBroken
+from tracks_dagster.track.json_text import MANIFEST_BYTES_MAX, parse_json
 from tracks_dagster.track.names import AttemptRef
 from tracks_dagster.track.records import canonical_json, sha256_hex
 
@@ -62,7 +62,9 @@ def decode_places(data: bytes, sha256: str) -> tuple[RankPlace, ...]:
         raise TrackBroken(
             f"The places of a gang have sha256 {sha256_hex(data)}; its record says {sha256}."
         )
-    return tuple(from_json(RankPlace, each) for each in json.loads(data))
+    return tuple(
+        from_json(RankPlace, each) for each in parse_json(data, bytes_max=MANIFEST_BYTES_MAX)
+    )
 
 
 def _pod_nodes(places: Sequence[RankPlace]) -> tuple[str, ...]:

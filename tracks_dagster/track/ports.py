@@ -34,8 +34,11 @@ class ObjectStore(Protocol):
         """Where this store is, without credentials, for people and for the gang's environment."""
         ...
 
-    def get(self, key: str) -> bytes | None:
-        """Return the object's bytes, or None when there is none. Reads see completed writes."""
+    def get(self, key: str, bytes_max: int | None = None) -> bytes | None:
+        """Return the object's bytes, or None when there is none. Reads see completed writes.
+
+        bytes_max: of a larger object its first `bytes_max` + 1 are read, which no parser takes.
+        """
         ...
 
     def read_into(self, key: str, buffer: memoryview) -> int | None:

@@ -15,14 +15,14 @@ from enum import StrEnum
 from typing import Any
 
 from tracks_dagster.track.errors import RecordNewer, RecordTooLarge, TrackBroken
+from tracks_dagster.track.json_text import RECORD_BYTES_MAX, parse_json
 from tracks_dagster.track.text.safe_text import valid_json
 
-RECORD_BYTES_MAX = 16 * 1024
 COMMIT_BYTES_MAX = 4 * 1024
 SHOWN_CHARACTERS_MAX = 80  # of a wrong value, in a message
 INTEGER_END = 2**63  # the first whole number that a database cannot hold; -2**63 it can
 
-Json = Any  # what json.loads returns: dict, list, str, int, float, bool or None
+Json = Any  # what parse_json returns: dict, list, str, int, float, bool or None
 
 
 class Kind(StrEnum):
@@ -142,14 +142,14 @@ def parse(data: bytes, *, seq: int) -> Record:
     are one of a kind that this version does not know.
     """
     try:
-        stored = {"attempt_id": None, **json.loads(data)}
+        stored = {"attempt_id": None, **parse_json(data, bytes_max=RECORD_BYTES_MAX)}
         if any(
             mark in data for mark in _MARKS_OF_INVALID
         ):  # one that was stored before drafts were valid
             stored = valid_json(stored)
         at = parse_time(stored["at"])
         _check_types(stored)
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         raise TrackBroken(f"Record {seq} cannot be read ({error}).") from error
     if stored["seq"] != seq:
         raise TrackBroken(f"The record stored as {seq} says that it is {stored['seq']}.")
@@ -222,7 +222,12 @@ def format_time(at: datetime) -> str:
 
 def parse_time(text: str) -> datetime:
     """Return the aware UTC datetime that `format_time` wrote; ValueError for another text."""
-    at = datetime.fromisoformat(text)
-    if format_time(at) != text:
-        raise ValueError(f"{text!r} is no UTC time such as 2026-01-31T02:00:00.000000Z")
+    try:
+        at = datetime.fromisoformat(text)
+        is_ours = format_time(at) == text
+    except OverflowError:  # in UTC it lies outside of the years 1 to 9999
+        is_ours = False
+    if not is_ours:
+        shown = repr(text)[:SHOWN_CHARACTERS_MAX]
+        raise ValueError(f"{shown} is no UTC time such as 2026-01-31T02:00:00.000000Z")
     return at

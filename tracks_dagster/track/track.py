@@ -21,8 +21,10 @@ from tracks_dagster.track.errors import (
     StoreUnavailable,
     TrackBroken,
 )
+from tracks_dagster.track.json_text import RECORD_BYTES_MAX
 from tracks_dagster.track.ports import Clock, ObjectStore
 from tracks_dagster.track.records import Draft, Record, parse
+from tracks_dagster.track.unforeseen import as_broken
 
 # --- track gaps -----------------------------------------------------------------------------------
 #
@@ -268,13 +270,14 @@ def read_records(
     as they come."""
     previous = after
     for seq in range(after.seq + 1 if after else first, RECORDS_MAX):
-        data = store.get(log_key(name, seq))
-        if data is None:
-            return
-        before = previous.sha256 if previous is not None else None
-        if previous is None and seq > 0:  # what it follows was not read
-            before = parse(data, seq=seq).prev_sha256
-        previous = _read(name, before, data, seq)
+        with as_broken(f"Record {seq} of {name} cannot be read"):
+            data = store.get(log_key(name, seq), RECORD_BYTES_MAX)
+            if data is None:
+                return
+            before = previous.sha256 if previous is not None else None
+            if previous is None and seq > 0:  # what it follows was not read
+                before = parse(data, seq=seq).prev_sha256
+            previous = _read(name, before, data, seq)
         yield previous
 
 
@@ -382,4 +385,4 @@ def _perform(store: ObjectStore, name: str, request: Request) -> Reply:
             return Created.YES if store.create(key, request.data) else Created.TAKEN
         except OutcomeUnknown:
             return Created.UNKNOWN
-    return store.get(key)
+    return store.get(key, RECORD_BYTES_MAX)

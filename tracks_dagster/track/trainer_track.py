@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from tracks_dagster.track.append import Authority, Claim, Outcome, Walk, fences, withdraws
 from tracks_dagster.track.errors import Contended, Fenced, TrackBroken
+from tracks_dagster.track.json_text import RECORD_BYTES_MAX
 from tracks_dagster.track.ports import Clock, ObjectStore
 from tracks_dagster.track.records import Draft, Kind, Record, parse
 from tracks_dagster.track.track import (
@@ -123,7 +124,7 @@ class TrainerTrack:
     def _refresh(self) -> list[Record]:
         self._check_fence()
         for _ in range(RECORDS_MAX):
-            data = self._store.get(log_key(self.name, self._seq))
+            data = self._store.get(log_key(self.name, self._seq), RECORD_BYTES_MAX)
             if data is None:
                 return self.seen
             self._meet(parse(data, seq=self._seq))
@@ -143,7 +144,7 @@ class TrainerTrack:
 
     def _read_opened(self, opened_seq: int) -> None:
         """Read the own `attempt_opened`: from any later record, what fences could be missed."""
-        data = self._store.get(log_key(self.name, opened_seq))
+        data = self._store.get(log_key(self.name, opened_seq), RECORD_BYTES_MAX)
         record = None if data is None else parse(data, seq=opened_seq)
         expected = (Kind.ATTEMPT_OPENED, self.authority.attempt_id)
         if record is None or (record.kind, record.attempt_id) != expected:

@@ -9,7 +9,6 @@ the config, and the newest snapshot of its dataset in TRACKS_HOME.
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -35,6 +34,7 @@ from tracks_dagster.track.bodies import (
 )
 from tracks_dagster.track.body_json import from_json, to_json
 from tracks_dagster.track.errors import StoreError, TrackBroken, TracksError
+from tracks_dagster.track.json_text import SMALL_BYTES_MAX, parse_json
 from tracks_dagster.track.names import ALONE, AttemptRef
 from tracks_dagster.track.placement import nodes_of
 from tracks_dagster.track.ports import ObjectStore
@@ -172,7 +172,7 @@ def _read_beside(world_size: int) -> _Beside:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=READ_S_MAX, check=False
         )
-        found = json.loads(done.stdout) if done.returncode == 0 else None
+        found = parse_json(done.stdout) if done.returncode == 0 else None
     except (OSError, subprocess.SubprocessError, ValueError) as error:
         done, found = None, None
         print(f"{PROJECT_FILE} was not read: {error}", file=sys.stderr)
@@ -293,7 +293,9 @@ def _last_words(store: ObjectStore, attempt: AttemptState) -> list[LastWord]:
     for rank in range(attempt.placed.world_size):
         key = last_word_key(AttemptRef(RUN_ID, attempt.attempt_id), attempt.placed.launch_id, rank)
         with suppress(ValueError, TrackBroken):
-            found.append(from_json(LastWord, json.loads(store.get(key) or b"null")))
+            found.append(
+                from_json(LastWord, parse_json(store.get(key, SMALL_BYTES_MAX) or b"null"))
+            )
     return found
 
 

@@ -5,7 +5,6 @@ A snapshot of files is `stores.local_files`'s.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,6 +13,7 @@ from pyarrow import parquet
 from tracks_dagster.stores.local_files import local_files, read_verified
 from tracks_dagster.track.bodies import SnapshotRef
 from tracks_dagster.track.errors import DataRejected, InvalidInput
+from tracks_dagster.track.json_text import SNAPSHOT_BYTES_MAX, parse_json
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Json
 from tracks_dagster.track.states.dataset_state import manifest_key
@@ -33,7 +33,7 @@ def load_snapshot(store: ObjectStore, snapshot: SnapshotRef) -> pa.Table:
             f"{snapshot.dataset} is a dataset of files, which has no rows; a.data() gives the folder "
             "that holds them."
         )
-    manifest: Json = json.loads(data)
+    manifest: Json = parse_json(data, bytes_max=SNAPSHOT_BYTES_MAX)
     tables = [
         parquet.read_table(pa.BufferReader(read_verified(store, shard["key"], shard["sha256"])))
         for shard in manifest["shards"]
@@ -57,7 +57,7 @@ def data_folder(store: ObjectStore, snapshot: SnapshotRef, *, cache: Path, folde
     data = read_verified(store, key, snapshot.snapshot_id)
     if is_files_manifest(data):
         return local_files(store, snapshot, cache)
-    manifest: Json = json.loads(data)
+    manifest: Json = parse_json(data, bytes_max=SNAPSHOT_BYTES_MAX)
     folder.mkdir(parents=True)
     for number, shard in enumerate(manifest["shards"]):
         path = folder / f"part-{number:05d}.parquet"

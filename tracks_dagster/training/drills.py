@@ -362,9 +362,9 @@ class StoreLikeAnother:
         """Where it is."""
         return self._store.url
 
-    def get(self, key: str) -> bytes | None:
+    def get(self, key: str, bytes_max: int | None = None) -> bytes | None:
         """Return the object's bytes, or None."""
-        return self._store.get(key)
+        return self._store.get(key, bytes_max)
 
     def read_into(self, key: str, buffer: memoryview) -> int | None:
         """Read the object into the start of `buffer`."""
@@ -419,9 +419,9 @@ class FullDiskStore(StoreLikeAnother):
 class BadShardStore(StoreLikeAnother):
     """Changes the last byte of every shard of a snapshot that is read."""
 
-    def get(self, key: str) -> bytes | None:
+    def get(self, key: str, bytes_max: int | None = None) -> bytes | None:
         """Return the object's bytes, or None."""
-        data = super().get(key)
+        data = super().get(key, bytes_max)
         if data is None or _SHARDS not in key:
             return data
         return data[:-1] + bytes([data[-1] ^ 1])

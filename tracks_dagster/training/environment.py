@@ -6,7 +6,6 @@ launcher sets for an attempt. Nothing here starts a process group or touches the
 
 from __future__ import annotations
 
-import json
 import platform
 import socket
 from collections.abc import Mapping
@@ -21,6 +20,7 @@ from tracks_dagster.attempts.effects.local.processes import this_process
 from tracks_dagster.track import names
 from tracks_dagster.track.bodies import RankPlace
 from tracks_dagster.track.errors import SettingsError
+from tracks_dagster.track.json_text import parse_json
 from tracks_dagster.track.names import AttemptRef
 from tracks_dagster.track.records import Json, canonical_json, sha256_hex
 from tracks_dagster.track.text.redact import secrets_of
@@ -108,7 +108,7 @@ def read_environment(environ: Mapping[str, str]) -> RankEnvironment:
 
 def _asked(environ: Mapping[str, str]) -> dict[str, str]:
     try:
-        return {str(k): str(v) for k, v in json.loads(environ.get(names.ENV_ASKED) or "{}").items()}
+        return {str(k): str(v) for k, v in parse_json(environ.get(names.ENV_ASKED) or "{}").items()}
     except (ValueError, AttributeError) as error:
         raise SettingsError(f"{names.ENV_ASKED} is no mapping; a launcher sets it.") from error
 

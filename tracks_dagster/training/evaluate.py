@@ -7,7 +7,6 @@ claim of a drill; whoever started it does. Exit code 1 with a traceback on stder
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from datetime import UTC, datetime
@@ -20,6 +19,7 @@ from tracks_dagster.data.project import has_function
 from tracks_dagster.stores import open_store
 from tracks_dagster.track.body_json import from_json, to_json
 from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.track.json_text import parse_json
 from tracks_dagster.track.names import ENV_CACHE
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Json, canonical_json, format_time
@@ -39,7 +39,7 @@ from tracks_dagster.training.software import describe_code, platform_name
 def main(path: Path) -> None:
     """Evaluate what the spec at `path` names; folders of a project's own eval lie beside it."""
     environment = read_environment(os.environ)
-    spec = from_json(EvalSpec, json.loads(path.read_text(encoding="utf-8")))
+    spec = from_json(EvalSpec, parse_json(path.read_text(encoding="utf-8")))
     store = open_store(spec.store_url, probe=False)
     # Before anything that can fail: from here on this is an attempt at the eval, and is counted.
     store.put(started_key(spec.result_key), canonical_json({"at": format_time(datetime.now(UTC))}))

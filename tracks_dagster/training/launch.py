@@ -19,6 +19,7 @@ from tracks_dagster.track.append import Authority
 from tracks_dagster.track.bodies import WORDS, AttemptOpened, AttemptPlaced, RankPlace, RunDeclared
 from tracks_dagster.track.body_json import body_of, from_json, to_json
 from tracks_dagster.track.errors import SettingsError, TrackBroken
+from tracks_dagster.track.json_text import RECORD_BYTES_MAX
 from tracks_dagster.track.names import ALONE
 from tracks_dagster.track.placement import compacted, places_key
 from tracks_dagster.track.ports import ObjectStore
@@ -230,7 +231,7 @@ def _journal(
 
 def _record(store: ObjectStore, where: AttemptPlace, seq: int, kind: Kind) -> Record:
     name = run_track(where.run_id)
-    data = store.get(log_key(name, seq))
+    data = store.get(log_key(name, seq), RECORD_BYTES_MAX)
     record = None if data is None else parse(data, seq=seq)
     own = record is not None and record.attempt_id in (None, where.attempt_id)
     if record is None or record.kind is not kind or not own:

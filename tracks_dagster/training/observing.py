@@ -40,6 +40,7 @@ from torch.optim.swa_utils import AveragedModel
 from torch.utils import data
 
 from tracks_dagster.track import names
+from tracks_dagster.track.json_text import parse_json
 from tracks_dagster.track.records import Json
 from tracks_dagster.training.sampling import BatchSampler
 
@@ -69,7 +70,7 @@ def observed(
     if asked is None:
         yield
         return
-    with Observer(json.loads(asked), running, before_step).installed():
+    with Observer(parse_json(asked), running, before_step).installed():
         yield
 
 
@@ -419,7 +420,7 @@ def running_step(metrics: Path, resumed: int) -> int:
     """Return the step that a command is in: the one after the last that it has told of."""
     for line in reversed(_text(metrics).split("\n")[:-1]):
         with suppress(ValueError, TypeError, KeyError):
-            return int(json.loads(line)["step"]) + 1
+            return int(parse_json(line)["step"]) + 1
     return resumed + 1
 
 

@@ -105,7 +105,8 @@ class Ranks:
         padded[: len(data)] = _bytes_tensor(data)
         rows = self._gather_rows(padded)
         return [
-            json.loads(row[:size].numpy().tobytes()) for row, size in zip(rows, sizes, strict=True)
+            json.loads(row[:size].numpy().tobytes())  # noqa: TID251
+            for row, size in zip(rows, sizes, strict=True)
         ]
 
     def gather_objects(self, value: T) -> list[T]:
@@ -153,7 +154,7 @@ class Ranks:
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, FETCH_POLL_S_MAX)
         count = int(self._words.get(key))
-        return json.loads(b"".join(self._words.get(f"{key}/{n}") for n in range(count)))
+        return json.loads(b"".join(self._words.get(f"{key}/{n}") for n in range(count)))  # noqa: TID251
 
     def from_first(self, action: Callable[[], Json]) -> Json:
         """Do `action` on rank 0 and return its value on every rank.
@@ -195,7 +196,7 @@ class Ranks:
         if self.is_first:
             buffer.copy_(_bytes_tensor(data))
         dist.broadcast(buffer, src=0)
-        return json.loads(buffer.cpu().numpy().tobytes())
+        return json.loads(buffer.cpu().numpy().tobytes())  # noqa: TID251
 
     def _gather_rows(self, row: torch.Tensor) -> list[torch.Tensor]:
         row = row.to(self.device)

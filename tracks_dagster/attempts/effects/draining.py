@@ -6,7 +6,6 @@ ends are planned: `node_drained`, free of debit, no interruption, and no strike.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -14,13 +13,15 @@ from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.retry.effects.pool_nodes import check_length, check_node, check_pool, keep_off
 from tracks_dagster.track.bodies import MOVE, StopRequested
-from tracks_dagster.track.errors import InvalidInput, TracksError, UnknownRun
+from tracks_dagster.track.errors import InvalidInput, UnknownRun
+from tracks_dagster.track.json_text import parse_json
 from tracks_dagster.track.names import LOCAL
 from tracks_dagster.track.placement import nodes_of, pool_of
 from tracks_dagster.track.records import Draft, Json, Kind, format_time
 from tracks_dagster.track.states.run_state import AttemptState, RunState
 from tracks_dagster.track.text.safe_text import check_words
 from tracks_dagster.track.track import run_track
+from tracks_dagster.track.unforeseen import problem_of
 
 DRAIN_S = 24 * 3600.0  # of the quarantine: a maintenance window
 KNOWN_S = 30 * 86_400.0  # a node on which nothing has run for longer is not known any more
@@ -53,7 +54,7 @@ def pools_of_node(tracks: Tracks, ledger: Ledger, node: str) -> list[str]:
         ":pattern and opened_at > :since order by opened_at desc limit :attempts_max",
         {"pattern": f'%"{node}"%', "since": format_time(since), "attempts_max": ATTEMPTS_MAX},
     )
-    found = {row["pool"] for row in rows if node in json.loads(row["nodes_json"])}
+    found = {row["pool"] for row in rows if node in parse_json(row["nodes_json"])}
     rows = ledger.query(
         "select pool from node_strikes where node = :node and device is null "
         "union select pool from node_quarantines where node = :node and device is null",
@@ -97,8 +98,8 @@ def drain_node(
     for run_id in _candidates(ledger, node, pools):
         try:
             answer = _empty(tracks, run_id, node, pools, by=by, why=words)
-        except TracksError as error:  # the others leave anyway
-            problems.append(f"{run_id}: {error}")
+        except Exception as error:  # noqa: BLE001 - the others leave anyway
+            problems.append(f"{run_id}: {problem_of(error)}")
             continue
         if answer is not None:
             found[answer].append(run_id)
@@ -143,7 +144,7 @@ def _open_attempts(ledger: Ledger, pools: list[str]) -> list[dict[str, Json]]:
 
 
 def _names(row: dict[str, Json], node: str) -> bool:
-    return node in json.loads(row["nodes_json"])
+    return node in parse_json(row["nodes_json"])
 
 
 def _is_on(attempt: AttemptState, node: str) -> bool:

@@ -7,7 +7,6 @@ stay in the work folder of the machine that ran them (`attempts.effects.local.lo
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -26,6 +25,7 @@ from tracks_dagster.stores.journals import (
 from tracks_dagster.track.bodies import AttemptPlaced, MemoryPeak, RankPlace, TimeSpent
 from tracks_dagster.track.body_json import from_json, to_json
 from tracks_dagster.track.errors import TrackBroken
+from tracks_dagster.track.json_text import EVIDENCE_BYTES_MAX, SMALL_BYTES_MAX, parse_json
 from tracks_dagster.track.names import AttemptRef
 from tracks_dagster.track.placement import decode_places, places_key
 from tracks_dagster.track.ports import ObjectStore
@@ -189,7 +189,7 @@ def _last_words(store: ObjectStore, keys: Iterable[str]) -> dict[int, LastWord]:
     words: dict[int, LastWord] = {}
     for key in keys:
         try:
-            word = from_json(LastWord, json.loads(store.get(key) or b"null"))
+            word = from_json(LastWord, parse_json(store.get(key, SMALL_BYTES_MAX) or b"null"))
         except (ValueError, TrackBroken):
             continue
         if word.rank not in words or word.at < words[word.rank].at:
@@ -285,12 +285,12 @@ def read_evidence(store: ObjectStore, attempt: AttemptState) -> tuple[Evidence |
     """Return the stored evidence, or None and what is wrong with it."""
     if attempt.ended is None:
         return None, None
-    data = store.get(attempt.ended.evidence_key)
+    data = store.get(attempt.ended.evidence_key, EVIDENCE_BYTES_MAX)
     if data is None:
         return None, f"The evidence ({attempt.ended.evidence_key}) is not in the store."
     if sha256_hex(data) != attempt.ended.evidence_sha256:
         return None, CHANGED
-    return from_json(Evidence, json.loads(data)), None
+    return from_json(Evidence, parse_json(data, bytes_max=EVIDENCE_BYTES_MAX)), None
 
 
 def read_places(

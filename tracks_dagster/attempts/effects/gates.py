@@ -6,7 +6,6 @@ so does a gang on a cluster.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -35,6 +34,7 @@ from tracks_dagster.retry.policy import RetryPolicy
 from tracks_dagster.retry.stages import FULL, GATES, JUDGED, KITCHEN_SINK, StageRule
 from tracks_dagster.track.bodies import CERTIFIES, RunDeclared, SkippedGates, SnapshotRef
 from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.track.json_text import parse_json
 from tracks_dagster.track.records import Json
 from tracks_dagster.track.roles import STEPS, roles_of
 from tracks_dagster.track.states.lifecycle import RunLifecycle
@@ -217,10 +217,10 @@ def _run(tracks: Tracks, row: Mapping[str, Json], key: str) -> ShownRun:
         stage=row["stage"],
         subject=Subject(
             code_sha256=code_of(row["trainer"]),
-            config=json.loads(row["config_json"]),
-            roles=json.loads(row["roles_json"]),
+            config=parse_json(row["config_json"]),
+            roles=parse_json(row["roles_json"]),
             snapshot=snapshot,
-            environment=json.loads(row["environment_json"]),
+            environment=parse_json(row["environment_json"]),
         ),
         state=row["state"],
         why=row["state_why"],
@@ -237,7 +237,7 @@ def _says_little(row: Mapping[str, Json]) -> bool:
 
 
 def _certificate(row: Mapping[str, Json]) -> ShownCertificate:
-    found = json.loads(row["findings_json"])
+    found = parse_json(row["findings_json"])
     counts = (
         f"{row['passed_count']} passed, {row['failed_count']} failed, "
         f"{row['left_out_count']} left out"

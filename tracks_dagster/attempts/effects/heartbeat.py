@@ -6,13 +6,13 @@ and a reading command can ask Dagster nothing.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
 from tracks_dagster.attempts.launch import PendingLaunch
 from tracks_dagster.track.body_json import from_json, to_json
+from tracks_dagster.track.json_text import SMALL_BYTES_MAX, parse_json
 from tracks_dagster.track.names import LAUNCH_ATTEMPTS, RUN_EVALS
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Json, canonical_json, format_time, parse_time
@@ -125,8 +125,8 @@ def _launches_key(sensor: str) -> str:
 
 
 def _read(store: ObjectStore, key: str) -> Json:
-    data = store.get(key)
+    data = store.get(key, SMALL_BYTES_MAX)
     try:
-        return None if data is None else json.loads(data)
+        return None if data is None else parse_json(data)
     except ValueError:
         return None

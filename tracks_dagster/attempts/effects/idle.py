@@ -5,7 +5,6 @@ For people only: nothing is decided by it. Two daemons that look at once may los
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Iterator
 from datetime import date, datetime, timedelta
 
@@ -13,6 +12,7 @@ from tracks_dagster.attempts.idle import SEE_EVERY_S, IdleDay, next_day, tallied
 from tracks_dagster.attempts.machine import Devices
 from tracks_dagster.track.body_json import from_json, to_json
 from tracks_dagster.track.errors import TrackBroken
+from tracks_dagster.track.json_text import SMALL_BYTES_MAX, parse_json
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import canonical_json
 
@@ -57,8 +57,8 @@ def read_days(store: ObjectStore, *, since: date | None, until: date) -> Iterato
 
 
 def _read(store: ObjectStore, key: str) -> IdleDay | None:
-    data = store.get(key)
+    data = store.get(key, SMALL_BYTES_MAX)
     try:
-        return None if data is None else from_json(IdleDay, json.loads(data))
+        return None if data is None else from_json(IdleDay, parse_json(data))
     except (ValueError, TrackBroken):
         return None

@@ -7,7 +7,8 @@ queue (`scheduling.rules`) to say; here is only what they are asked with.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -58,6 +59,9 @@ from tracks_dagster.track.states.run_state import (
     program_of,
     steps_of,
 )
+from tracks_dagster.track.unforeseen import problem_of
+
+_log = logging.getLogger(__name__)
 
 # What is kept of a device beside the most that was measured: fragments differ from run to run, and
 # CUDA's own context, which no allocator counts, takes 0.3 to 0.6 GiB.
@@ -78,10 +82,9 @@ def share_devices(world: World, attempts: Sequence[OpenAttempt], *, by: str) -> 
     if pool is None:
         return None
     now, past = world.tracks.now(), PastTimes(world.ledger)
-    waiting = [_demand(world, past, each, now) for each in attempts if wants_devices(each, now)]
-    waiting += _eval_demands(world)
+    waiting, unknown = _demands(world, past, attempts, now)
     if not waiting:
-        return Shared()
+        return _without(unknown, Shared())
     policy = world.policy.scheduling
     try:
         usage = read_usage(world.ledger, policy, now=now, prices=world.prices)
@@ -90,16 +93,46 @@ def share_devices(world: World, attempts: Sequence[OpenAttempt], *, by: str) -> 
         shared = pool.share(waiting, decide, partial(describe_running, pool, past, now), by=by)
     except TracksError as error:
         why = f"nobody can tell who has the devices of this machine: {error}"
-        return Shared(
+        nobody = Shared(
             wanted=frozenset(each.key for each in waiting),
             waits=tuple(Waits(key=each.key, starts=LATER, why=why) for each in waiting),
             problems=(why,),
         )
+        return _without(unknown, nobody)
     asked = [
         _ask_to_save(world, pool, move) if move.saves_first else _ask_to_move(pool, move)
         for move in shared.moves
     ]
-    return replace(shared, problems=(*shared.problems, *filter(None, asked)))
+    return _without(unknown, replace(shared, problems=(*shared.problems, *filter(None, asked))))
+
+
+def _demands(
+    world: World, past: PastTimes, attempts: Sequence[OpenAttempt], now: datetime
+) -> tuple[list[Demand], dict[str, str]]:
+    """Return what waits for devices; and by key what of, or for, nobody can tell it, and why."""
+    waiting: list[Demand] = []
+    unknown: dict[str, str] = {}
+    for each in attempts:
+        try:
+            if wants_devices(each, now):
+                waiting.append(_demand(world, past, each, now))
+        except Exception as error:  # noqa: BLE001 - of that run alone
+            unknown[each.key] = problem_of(error)
+    for run_id in runs_with_open_evals(world.ledger):
+        try:
+            waiting += _eval_demands(world, run_id)
+        except Exception as error:  # noqa: BLE001 - of that run alone
+            unknown[run_id] = problem_of(error)
+    return waiting, unknown
+
+
+def _without(unknown: Mapping[str, str], shared: Shared) -> Shared:
+    """Return what was shared out; what nobody knows what it needs does not start."""
+    return replace(
+        shared,
+        wanted=shared.wanted | unknown.keys(),
+        problems=(*shared.problems, *(f"{key}: {why}" for key, why in unknown.items())),
+    )
 
 
 def lease_for(world: World, key: str, *, by: str, dagster_run_id: str) -> None:
@@ -171,20 +204,19 @@ def _need(memory: MemoryPeak | None) -> int | None:
     return int(memory.reserved_bytes * MEMORY_FACTOR) + CONTEXT_BYTES
 
 
-def _eval_demands(world: World) -> list[Demand]:
-    """Return the evals that no Dagster run measures yet, of runs that train on this machine, and that
-    need a device."""
+def _eval_demands(world: World, run_id: str) -> list[Demand]:
+    """Return the run's evals that no Dagster run measures yet and that need a device; none of a run
+    that does not train on this machine."""
+    state = world.tracks.find_run(run_id)
+    if state is None or state.declared.compute.launcher != LOCAL:
+        return []
     demands = []
-    for run_id in runs_with_open_evals(world.ledger):
-        state = world.tracks.find_run(run_id)
-        if state is None or state.declared.compute.launcher != LOCAL:
+    for each in state.evals:
+        if each.ended is not None or not needs_device(state, each.opened.suite):
             continue
-        for each in state.evals:
-            if each.ended is not None or not needs_device(state, each.opened.suite):
-                continue
-            key = eval_attempt_key(run_id, each.opened.eval_id, each.opened.number)
-            if _is_to_start(world, key):
-                demands.append(_eval_demand(state, each, key))
+        key = eval_attempt_key(run_id, each.opened.eval_id, each.opened.number)
+        if _is_to_start(world, key):
+            demands.append(_eval_demand(state, each, key))
     return demands
 
 
@@ -230,8 +262,19 @@ def describe_running(
 ) -> Running:
     """Add what the run's own records and journal say: how long it still takes, what a move loses.
 
-    past: of runs of this home's store, for one that has no steps yet.
+    past: of runs of this home's store, for one that has no steps yet. A run of which nobody can tell
+    that has its devices all the same, and is never moved.
     """
+    try:
+        return _described(pool, past, now, holder, running)
+    except Exception as error:  # noqa: BLE001 - of that run alone
+        _log.warning("%s: %s", holder.lease.body.key, problem_of(error))
+        return running
+
+
+def _described(
+    pool: DevicePool, past: PastTimes, now: datetime, holder: Holder, running: Running
+) -> Running:
     state, key, store = holder.state, holder.lease.body.key, holder.lease.body.store
     named = parse_eval_attempt_key(key)
     if state is None:
@@ -323,8 +366,9 @@ def _ask_to_move(pool: DevicePool, move: Move) -> str | None:
 
     try:
         tracks.decide_run(run_id, choose)
-    except TracksError as error:
-        return f"{move.key} could not be asked to make room for {move.for_key}: {error}"
+    except Exception as error:  # noqa: BLE001 - of that run alone
+        why = problem_of(error)
+        return f"{move.key} could not be asked to make room for {move.for_key}: {why}"
     return None
 
 
@@ -346,8 +390,9 @@ def _ask_to_save(world: World, pool: DevicePool, move: Move) -> str | None:
         if asked_s is None or asked_s >= SAVE_AGAIN_S:
             pool.asked_to_save[move.key] = now
             ask_to_save(tracks, world.launcher_of, run_id)
-    except TracksError as error:
-        return f"{move.key} could not be asked to save, to make room for {move.for_key}: {error}"
+    except Exception as error:  # noqa: BLE001 - of that run alone
+        why = problem_of(error)
+        return f"{move.key} could not be asked to save, to make room for {move.for_key}: {why}"
     return None
 
 

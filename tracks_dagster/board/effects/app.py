@@ -323,7 +323,9 @@ class Board:
     def metrics(self, request: Request) -> Response:
         """`/metrics`: of the runs with an open attempt."""
         try:
-            text, content_type = exposition(gauges(self._sources.fleet().readings.values()))
+            fleet = self._sources.fleet()
+            found = gauges(fleet.readings.values(), unread=len(fleet.problems))
+            text, content_type = exposition(found)
         except ImportError:
             return PlainTextResponse(f"{NO_CLIENT}\n", status_code=501)
         return Response(text, media_type=content_type)

@@ -44,12 +44,12 @@ from tracks_dagster.settings import (
     usable_prices,
     usable_rules,
 )
-from tracks_dagster.track.errors import TracksError
 from tracks_dagster.track.names import attempt_key
 from tracks_dagster.track.records import Json
 from tracks_dagster.track.states.lifecycle import RunLifecycle
 from tracks_dagster.track.states.run_state import RunState
 from tracks_dagster.track.text.redact import redact
+from tracks_dagster.track.unforeseen import problem_of
 from tracks_dagster.wiring import utc_now
 
 FRESH_S = 1.0  # of a run's page: a browser asks for it every two seconds
@@ -305,8 +305,8 @@ class Sources:
         """Return the run, or why it cannot be read: one broken track hides no other run."""
         try:
             return self._read(run_id)
-        except TracksError as error:
-            return self.clean(str(error))
+        except Exception as error:  # noqa: BLE001 - of that run alone
+            return self.clean(problem_of(error))
 
     # --- several runs ---
 

@@ -7,7 +7,6 @@ written: whether to follow the advice is a person's decision.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator
 from datetime import datetime
 from statistics import median
@@ -24,6 +23,7 @@ from tracks_dagster.checkpoints.cadence import (
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.stores.journals import newest_steps
+from tracks_dagster.track.json_text import parse_json
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.records import Json
@@ -130,6 +130,6 @@ def _device_classes(rows: Iterable[dict[str, Json]]) -> dict[tuple[str, int], st
 
 
 def _changed_to(remediation_json: str) -> Iterator[str]:
-    for change in json.loads(remediation_json):
+    for change in parse_json(remediation_json):
         if change["key"] == "compute.device_class":
             yield change["after"]

@@ -7,7 +7,6 @@ Leftovers, bytes that no record names, go without one.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime, timedelta
 
@@ -15,6 +14,7 @@ from tracks_dagster.checkpoints.retention import ChunkSizes, Deletion, still_ask
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.track.bodies import CheckpointDecision
 from tracks_dagster.track.errors import CheckpointCorrupt
+from tracks_dagster.track.json_text import MANIFEST_BYTES_MAX, parse_json
 from tracks_dagster.track.names import AttemptRef
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Draft, Kind, canonical_json, sha256_hex
@@ -141,7 +141,7 @@ def _chunks(store: ObjectStore, checkpoint: CheckpointState) -> tuple[str, ...]:
             "its own prefix goes without the list, once the attempt has ended; the rest stays until "
             "it is restored."
         )
-    return tuple(json.loads(data))
+    return tuple(parse_json(data, bytes_max=MANIFEST_BYTES_MAX))
 
 
 # --- leftovers ------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import textwrap
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -44,6 +43,7 @@ from tracks_dagster.settings import Settings
 from tracks_dagster.track.bodies import MemoryPeak, Program, RunDeclared
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.errors import InvalidInput, LedgerError
+from tracks_dagster.track.json_text import parse_json
 from tracks_dagster.track.names import TRAINER_FAMILY, attempt_key
 from tracks_dagster.track.records import Json
 from tracks_dagster.track.roles import (
@@ -300,7 +300,7 @@ def _truth(given: Settings, subject: Subject, run_id: str | None) -> tuple[str, 
         return None
     wanted = subject.memory_config(subject.declared.config)
     for row in rows:
-        if subject.memory_config(json.loads(row["config_json"])) == wanted:
+        if subject.memory_config(parse_json(row["config_json"])) == wanted:
             figures = {name: row[name] for name in to_json(MemoryPeak()) if name in row}
             return attempt_key(row["run_id"], row["attempt_id"]), MemoryPeak(**figures)
     return None

@@ -27,7 +27,6 @@ from tracks_dagster.track.errors import (
     CheckpointMismatch,
     InvalidInput,
     StoreUnavailable,
-    TracksError,
 )
 from tracks_dagster.track.names import check_run_id
 from tracks_dagster.track.ports import ObjectStore
@@ -35,6 +34,7 @@ from tracks_dagster.track.records import Json
 from tracks_dagster.track.states.checkpoints import CheckpointRef
 from tracks_dagster.track.states.run_state import RunState, find_at
 from tracks_dagster.track.text.units import counted
+from tracks_dagster.track.unforeseen import problem_of
 from tracks_dagster.wiring import App
 
 BY = "tracks checkpoints gc"
@@ -299,9 +299,10 @@ def of_every_run(store: ObjectStore, one: Callable[[str], Iterable[Result]]) -> 
     for run_id in store.folders("runs/"):
         try:
             yield from one(run_id)
-        except TracksError as error:
-            row = {"run_id": run_id, "status": "failed", "problem": str(error)}
-            yield Result(row=row, text=f"failed      {run_id}: {error}", is_bad=True)
+        except Exception as error:  # noqa: BLE001 - of that run alone
+            problem = problem_of(error)
+            row = {"run_id": run_id, "status": "failed", "problem": problem}
+            yield Result(row=row, text=f"failed      {run_id}: {problem}", is_bad=True)
 
 
 def print_results(results: Iterable[Result], *, as_json: bool, nothing: str) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -47,6 +46,7 @@ from tracks_dagster.simulation.histories import (
 from tracks_dagster.simulation.play import Scenario
 from tracks_dagster.simulation.world import Costs
 from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.track.json_text import parse_json
 from tracks_dagster.track.records import Json, format_time
 from tracks_dagster.track.text.units import DURATION_WORDS, duration, duration_s, or_none
 from tracks_dagster.wiring import utc_now
@@ -274,10 +274,10 @@ def _read_json(path: Path) -> Json:
     if len(data) > TRACE_BYTES_MAX:
         raise InvalidInput(f"{path} has more than {TRACE_BYTES_MAX // 2**20} MiB; split it.")
     try:
-        return json.loads(data)
+        return parse_json(data, bytes_max=TRACE_BYTES_MAX)
     except UnicodeDecodeError as error:
         raise InvalidInput(f"{path} is not UTF-8: byte {error.start} is not text.") from error
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise InvalidInput(
             f"{path} is not JSON ({error}). A trace file is one object, for example "
             '{"zone-a": {"intervals": [[1, 3600], [0, 300], [1, 7200]]}}.'

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import datetime, timedelta
 
 import click
@@ -22,8 +22,8 @@ from tracks_dagster.health.delivery import Channel, Delivery, Letter
 from tracks_dagster.health.effects.listing import (
     ALERTS_MAX,
     AlertLine,
+    AlertList,
     describe_mute,
-    mutes_in_force,
     read_alerts,
 )
 from tracks_dagster.health.effects.muting import check_rule, mute, unmute
@@ -73,16 +73,18 @@ _run_option = click.option("--run", "run_id", metavar="RUN", help="Only alerts o
 @click.pass_context
 def list_open(ctx: click.Context, run_id: str | None, as_json: bool) -> None:
     """List the open alerts, newest first, with what to do; exit code 1 where one of them is red."""
-    found, mutes = _read(run_id)
-    letters = find_letters()
+    found = _read(run_id)
+    letters, alerts = find_letters(), found.lines
     if as_json:
-        alerts = [to_json(each) for each in found]
-        print_json({"alerts": alerts, "undelivered": letters_json(letters)})
+        listed = [to_json(each) for each in alerts]
+        print_json({"alerts": listed, "undelivered": letters_json(letters)})
     else:
-        shown = ["\n".join(_open_lines(each)) for each in found] or ["No alert is open."]
-        for words in (*shown, *mutes, *describe_delivery(letters, has_alerts=bool(found))):
+        shown = ["\n".join(_open_lines(each)) for each in alerts] or ["No alert is open."]
+        mutes = map(describe_mute, found.mutes)
+        for words in (*shown, *mutes, *describe_delivery(letters, has_alerts=bool(alerts))):
             click.echo(words)
-    ctx.exit(BAD_NEWS if any(each.severity == Colour.RED for each in found) else 0)
+    is_bad = found.problems or any(each.severity == Colour.RED for each in alerts)
+    ctx.exit(BAD_NEWS if is_bad else 0)
 
 
 @alerts_command.command("history")
@@ -96,7 +98,7 @@ def history(run_id: str | None, rule: str | None, last: str, as_json: bool) -> N
     """List all alerts of a stretch of time, newest first, those that are over too."""
     if rule is not None:
         check_rule(rule)
-    found, _ = _read(run_id, rule=rule, since=_since(last), ended=True)
+    found = _read(run_id, rule=rule, since=_since(last), ended=True).lines
     if as_json:
         print_json([to_json(each) for each in found])
     elif not found:
@@ -207,15 +209,17 @@ def _read(
     rule: str | None = None,
     since: datetime | None = None,
     ended: bool = False,
-) -> tuple[Sequence[AlertLine], Sequence[str]]:
-    """Return the alerts that were asked for, and the mutes that hold, in words."""
+) -> AlertList:
+    """Return the alerts that were asked for; print on stderr what could not be read."""
     settings = Settings.from_environment()
     tracks = open_tracks_to_read(settings)
     if run_id is not None:
         tracks.run(check_run_id(run_id))
     ledger = open_ledger_to_read(settings)
     found = read_alerts(tracks, ledger, run_id=run_id, rule=rule, since=since, ended=ended)
-    return found, [describe_mute(each) for each in mutes_in_force(tracks)]
+    for problem in found.problems:
+        click.echo(problem, err=True)
+    return found
 
 
 def _open_lines(alert: AlertLine) -> tuple[str, ...]:

@@ -16,9 +16,11 @@ from tracks_dagster.health.rules import command_of, runbook_of, severity_of
 from tracks_dagster.reading import open_ledger_to_read, open_tracks_to_read
 from tracks_dagster.settings import Settings, usable_policy, usable_prices
 from tracks_dagster.track.body_json import to_json
+from tracks_dagster.track.errors import LedgerError, StoreError
 from tracks_dagster.track.names import attempt_key
 from tracks_dagster.track.records import Json, format_time
 from tracks_dagster.track.states.run_state import RunState
+from tracks_dagster.track.unforeseen import problem_of
 
 RUNS_MAX = 200  # in one table
 
@@ -32,30 +34,41 @@ def health_command(ctx: click.Context, run_id: str | None, as_json: bool) -> Non
 
     By the tail of its journal and its record, as of now. Exit code 1 where a light is red.
     """
-    seen = list(_seen(run_id))
+    problems: list[str] = []
+    seen = list(_seen(run_id, problems))
     if as_json:
         found = [_json(state, lights) for state, lights in seen]
         print_json(found if run_id is None else found[0])
     elif run_id is not None:
         _print(*seen[0])
-    elif not seen:
+    elif not seen and not problems:
         click.echo("No run goes on.")
     else:
         titles = ("run", "attempt", "step", "healthy?", "improving?", "resources?", "what is wrong")
         print_table(titles, (_cells(lights) for _, lights in seen))
+    for problem in problems:
+        click.echo(problem, err=True)
     is_red = any(lights.worst is Colour.RED for _, lights in seen)
-    ctx.exit(BAD_NEWS if is_red else 0)
+    ctx.exit(BAD_NEWS if is_red or problems else 0)
 
 
-def _seen(run_id: str | None) -> Iterator[tuple[RunState, Lights]]:
+def _seen(run_id: str | None, problems: list[str]) -> Iterator[tuple[RunState, Lights]]:
+    """Yield one run, whose error is raised, or every run; of those an error is a problem of its own."""
     settings = Settings.from_environment()
     tracks, ledger = open_tracks_to_read(settings), open_ledger_to_read(settings)
     looks = Looks(tracks, ledger)
     scheduling, prices = usable_policy(settings)[0].scheduling, usable_prices(settings)[0]
     chosen = [run_id] if run_id is not None else list(runs_that_go_on(ledger))[:RUNS_MAX]
     for each in chosen:
-        state = tracks.run(each)
-        yield state, looks.look(state, scheduling=scheduling, prices=prices).lights
+        try:
+            state = tracks.run(each)
+            lights = looks.look(state, scheduling=scheduling, prices=prices).lights
+        except Exception as error:
+            if run_id is not None or isinstance(error, StoreError | LedgerError):
+                raise
+            problems.append(f"{each}: {problem_of(error)}")
+        else:
+            yield state, lights
 
 
 def _cells(lights: Lights) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ import yaml
 
 from tracks_dagster.data.project import check_value
 from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.track.json_text import parse_json
 from tracks_dagster.track.records import Json
 from tracks_dagster.track.text.units import shown
 
@@ -25,7 +26,7 @@ DEPTH_MAX = 16
 _PARSERS: Mapping[str, Callable[[str], Any]] = {
     ".yaml": yaml.safe_load,
     ".yml": yaml.safe_load,
-    ".json": json.loads,
+    ".json": parse_json,
     ".toml": tomllib.loads,
 }
 

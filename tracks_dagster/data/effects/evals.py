@@ -7,7 +7,6 @@ has not run a line has no end: the attempt stays open and costs nothing.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -35,6 +34,7 @@ from tracks_dagster.track.bodies import (
 )
 from tracks_dagster.track.body_json import from_json
 from tracks_dagster.track.errors import GangError, InvalidInput, UnknownRun
+from tracks_dagster.track.json_text import SMALL_BYTES_MAX, parse_json
 from tracks_dagster.track.names import eval_attempt_key
 from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.records import Draft, Json, Kind, format_time, parse_time
@@ -371,11 +371,11 @@ def _stored_end(
     dagster_run_id: str | None,
 ) -> EvalEnded | None:
     """Return the end by the stored result; None when there is no result."""
-    data = tracks.store.get(spec.result_key)
+    data = tracks.store.get(spec.result_key, SMALL_BYTES_MAX)
     if data is None:
         return None
     try:
-        return _completed(opened, json.loads(data), dagster_run_id)
+        return _completed(opened, parse_json(data), dagster_run_id)
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         now = format_time(tracks.now())
         return failed_end(

@@ -6,7 +6,6 @@ that a run shows why it was not promoted. A person gets an error at once, and no
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -19,6 +18,7 @@ from tracks_dagster.track import names
 from tracks_dagster.track.bodies import PromotionDecided, PromotionRule, SnapshotRef
 from tracks_dagster.track.body_json import from_json
 from tracks_dagster.track.errors import InvalidInput, UnknownRun
+from tracks_dagster.track.json_text import parse_json
 from tracks_dagster.track.records import Draft, Json, Kind
 from tracks_dagster.track.roles import (
     ACCUMULATION,
@@ -176,7 +176,7 @@ def _other_seeds(world: HasPolicy, state: RunState, proposed: PromotionDecided) 
     )
     found: dict[str, str] = {}
     for row in rows:
-        if _settings(json.loads(row["config_json"]), state.declared.roles) != own.settings:
+        if _settings(parse_json(row["config_json"]), state.declared.roles) != own.settings:
             continue
         other = world.tracks.run(row["run_id"])
         its = _recipe(other)

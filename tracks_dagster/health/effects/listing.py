@@ -11,10 +11,12 @@ from tracks_dagster.health.rules import RULES, command_of, runbook_of, severity_
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.track.bodies import Alert
+from tracks_dagster.track.json_text import parse_json
 from tracks_dagster.track.records import Json, format_time
 from tracks_dagster.track.states.alerts import AlertState
 from tracks_dagster.track.states.mute_state import Mute
 from tracks_dagster.track.track import pool_named
+from tracks_dagster.track.unforeseen import problem_of
 
 ALERTS_MAX = 500
 
@@ -64,11 +66,12 @@ def read_alerts(
     rule: str | None = None,
     since: datetime | None = None,
     ended: bool = False,
-) -> list[AlertLine]:
+) -> AlertList:
     """Return the newest alerts, at most ALERTS_MAX, newest first; ended: also those that are over.
 
     Raises LedgerError.
     """
+    problems: list[str] = []
     asked = {
         "run_id": run_id,
         "rule": rule,
@@ -76,32 +79,54 @@ def read_alerts(
         "ended": int(ended),
         "alerts_max": ALERTS_MAX,
     }
-    mutes, now = tracks.find_mutes(), tracks.now()
+    mutes, now = None, tracks.now()
+    try:
+        mutes = tracks.find_mutes()
+    except Exception as error:  # noqa: BLE001 - of the mutes alone
+        problems.append(f"Mutes are not known: {problem_of(error)}")
     rows = ledger.query(_ALERTS, asked)
-    if run_id is None:
-        rows += _of_machines(tracks, ledger, rule=rule, since=since, ended=ended)
+    for pool in _pools(ledger) if run_id is None else ():
+        try:
+            rows += _of_machines(tracks, pool, rule=rule, since=since, ended=ended)
+        except Exception as error:  # noqa: BLE001 - of that pool alone
+            problems.append(f"The alerts of pool {pool} are not known: {problem_of(error)}")
     lines = []
     for row in sorted(rows, key=lambda row: row["noted_at"], reverse=True)[:ALERTS_MAX]:
-        mute = None if mutes is None else mutes.mute_of(row["author"], row["run_id"], now)
-        lines.append(_line(row, mute))
-    return lines
+        try:
+            mute = None if mutes is None else mutes.mute_of(row["author"], row["run_id"], now)
+            lines.append(_line(row, mute))
+        except Exception as error:  # noqa: BLE001 - of that alert alone
+            whose = row["run_id"] or row.get("pool")
+            problems.append(f"Alert {row['seq']} of {whose} is not shown: {problem_of(error)}")
+    in_force = () if mutes is None else mutes.in_force(now)
+    return AlertList(lines=tuple(lines), mutes=in_force, problems=tuple(problems))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlertList:
+    """Alerts, newest first. mutes: that hold now; problems: what could not be read, in words."""
+
+    lines: tuple[AlertLine, ...]
+    mutes: tuple[Mute, ...]
+    problems: tuple[str, ...]
+
+
+def _pools(ledger: Ledger) -> list[str]:
+    rows = ledger.query(
+        "select track from track_cursors where track >= 'pools/' and track < 'pools0'"
+    )
+    return [pool_named(row["track"]) for row in rows]
 
 
 def _of_machines(
-    tracks: Tracks, ledger: Ledger, *, rule: str | None, since: datetime | None, ended: bool
+    tracks: Tracks, pool: str, *, rule: str | None, since: datetime | None, ended: bool
 ) -> list[dict[str, Json]]:
-    """Return the alerts of pools as rows of `_ALERTS`: those are in no table."""
-    pools = ledger.query(
-        "select track from track_cursors where track >= 'pools/' and track < 'pools0'"
-    )
-    found: list[dict[str, Json]] = []
-    for row in pools:
-        name = pool_named(row["track"])
-        state = tracks.find_pool(name)
-        for alert in () if state is None else state.alerts:
-            is_asked = (ended or alert.is_open) and rule in (None, alert.body.rule)
-            if is_asked and (since is None or alert.at >= since):
-                found.append(_row(name, alert))
+    """Return the alerts of a pool as rows of `_ALERTS`: those are in no table."""
+    state, found = tracks.find_pool(pool), []
+    for alert in () if state is None else state.alerts:
+        is_asked = (ended or alert.is_open) and rule in (None, alert.body.rule)
+        if is_asked and (since is None or alert.at >= since):
+            found.append(_row(pool, alert))
     return found
 
 
@@ -122,12 +147,6 @@ def _row(pool: str, alert: AlertState) -> dict[str, Json]:
     }
 
 
-def mutes_in_force(tracks: Tracks) -> tuple[Mute, ...]:
-    """Return the mutes that hold now, oldest first."""
-    mutes = tracks.find_mutes()
-    return () if mutes is None else mutes.in_force(tracks.now())
-
-
 def describe_mute(mute: Mute) -> str:
     """Return a mute in words."""
     whose = f" of {mute.body.run_id}" if mute.body.run_id is not None else ""
@@ -140,7 +159,7 @@ def _line(row: Mapping[str, Json], mute: Mute | None) -> AlertLine:
     body = Alert(
         rule=name,
         text=row["text"],
-        data=json.loads(row["data_json"]),
+        data=parse_json(row["data_json"]),
         severity=row["severity"],
         light=row["light"],
     )

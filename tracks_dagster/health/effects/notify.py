@@ -12,7 +12,6 @@ last laid among the dead letters, which `tracks alerts` shows and `tracks alerts
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -34,11 +33,12 @@ from tracks_dagster.ledger.effects.ticks import (
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.ledger.track_states import TrackState
-from tracks_dagster.track.errors import TracksError
+from tracks_dagster.track.json_text import SMALL_BYTES_MAX, parse_json
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Kind, Record, canonical_json, format_time, parse_time
 from tracks_dagster.track.states.mute_state import MuteState
 from tracks_dagster.track.text.redact import Redact
+from tracks_dagster.track.unforeseen import problem_of
 
 if TYPE_CHECKING:  # what only reads letters loads no client of mail and HTTP
     from tracks_dagster.health.effects.senders import Senders
@@ -101,9 +101,9 @@ def begin(store: ObjectStore, now: datetime, *, file_at: datetime) -> Begun:
 
 def _stored(store: ObjectStore) -> Begun | None:
     """Return what is remembered; None where that is nothing, or nothing of this version."""
-    stored = store.get(BEGUN)
+    stored = store.get(BEGUN, SMALL_BYTES_MAX)
     try:
-        value = {} if stored is None else json.loads(stored)
+        value = {} if stored is None else parse_json(stored)
         return Begun(at=parse_time(value["at"]), looked_at=parse_time(value["looked_at"]))
     except (KeyError, TypeError, ValueError):
         return None
@@ -229,8 +229,9 @@ class Outbox:
         """Return what is muted; where that cannot be read, nothing is, and why."""
         try:
             return self.find_mutes(), ()
-        except TracksError as error:
-            return None, (f"mutes are not known, and nothing is muted: {error}",)
+        except Exception as error:  # noqa: BLE001 - then nothing is muted
+            why = problem_of(error)
+            return None, (f"mutes are not known, and nothing is muted: {why}",)
 
     def _send_all(
         self, name: str, keys: Sequence[str], mutes: MuteState | None, now: datetime
@@ -343,9 +344,9 @@ def _by_channel(keys: Iterable[str]) -> dict[str, list[str]]:
 
 def _read(store: ObjectStore, key: str) -> Letter | None:
     """Return a stored letter; None where it is gone, or no letter of this version."""
-    stored = store.get(key)
+    stored = store.get(key, SMALL_BYTES_MAX)
     try:
-        return None if stored is None else Letter.from_json(json.loads(stored))
+        return None if stored is None else Letter.from_json(parse_json(stored))
     except (KeyError, TypeError, ValueError):
         return None
 

@@ -6,7 +6,6 @@ open attempt consumed what its newest commit by then says, and resumed from what
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -16,6 +15,7 @@ from tracks_dagster.holds.effects.things import Exact, as_it_was
 from tracks_dagster.holds.lineage import Consumed, ThingKind, checkpoint_name, skipped_samples
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.ledger.timeline import micros
+from tracks_dagster.track.json_text import parse_json
 from tracks_dagster.track.names import attempt_key
 from tracks_dagster.track.records import Json, format_time
 
@@ -254,7 +254,7 @@ def _ancestor(row: Row, until: datetime) -> Ancestor:
         snapshot=None
         if row["snapshot_id"] is None
         else f"snapshot:{row['dataset']}@{row['snapshot_id'][:12]}",
-        nodes=tuple(json.loads(row["nodes_json"])) if was_placed else (),
+        nodes=tuple(parse_json(row["nodes_json"])) if was_placed else (),
         git_commit=row["git_commit"],
         package_version=row["package_version"],
         code_sha256=row["code_sha256"],
@@ -300,6 +300,6 @@ def newest_consumed(row: Row, until: datetime) -> Consumed | None:
 
 def consumed_between(row: Row, first: int | None, end: int | None) -> Consumed:
     """Return the samples between two cursors, without what the config of `row` skips."""
-    config, roles = json.loads(row["config_json"]), json.loads(row["roles_json"])
+    config, roles = parse_json(row["config_json"]), parse_json(row["roles_json"])
     skipped = skipped_samples(config, roles, first, end)
     return Consumed(cursor_from=first, cursor_to=end, skipped=skipped)

@@ -7,7 +7,6 @@ that leaves the client is one of CLIENT_ERRORS; `explain` describes it.
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from kubernetes.config.kube_config import KubeConfigMerger
 
 from tracks_dagster.kubernetes.settings import ClusterSettings
 from tracks_dagster.track.errors import GangError, GangUnreachable, SettingsError
+from tracks_dagster.track.json_text import parse_json
 from tracks_dagster.track.records import Json
 
 CONNECT_S_MAX = 10.0
@@ -98,7 +98,7 @@ def status_of(error: BaseException) -> Json:
     """Return the API server's `Status` object; an empty one where the answer was none."""
     body = getattr(error, "body", None)
     try:
-        found = json.loads(body) if body else {}
+        found = parse_json(body, foreign=True) if body else {}
     except ValueError:
         found = {}
     return found if isinstance(found, dict) else {}

@@ -29,6 +29,7 @@ from tracks_dagster.track.bodies import Note
 from tracks_dagster.track.errors import TracksError
 from tracks_dagster.track.names import attempt_key
 from tracks_dagster.track.records import Json, Kind
+from tracks_dagster.track.unforeseen import problem_of
 
 SWEEP_EVERY = timedelta(minutes=1)
 LOOKED_AT_MAX = 200  # attempts of one sweep whose tracks are read; the next one sees what is left
@@ -60,8 +61,8 @@ def sweep(
         try:
             cluster.sweep(orphan.gang)
             problems.append(_note_sweep(tracks, orphan))
-        except TracksError as error:
-            problems.append(f"{orphan.gang.key}: {error}")
+        except Exception as error:  # noqa: BLE001 - of that gang alone
+            problems.append(f"{orphan.gang.key}: {problem_of(error)}")
     return Tick(problems=tuple(problems))
 
 
@@ -97,8 +98,8 @@ def _fates(tracks: Tracks, gangs: Iterable[StandingGang]) -> tuple[dict[str, Fat
         key = attempt_key(run_id, attempt_id)
         try:
             state = tracks.find_run(run_id)
-        except TracksError as error:
-            problems.append(f"{key}: {error}")
+        except Exception as error:  # noqa: BLE001 - of that run alone
+            problems.append(f"{key}: {problem_of(error)}")
             continue
         attempt = state.attempt(attempt_id) if state is not None else None
         ended_at = attempt.ended_at if attempt is not None else None

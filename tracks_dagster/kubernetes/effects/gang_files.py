@@ -7,7 +7,6 @@ pod; an end is read once its pod is ending, until all its ranks have theirs.
 
 from __future__ import annotations
 
-import json
 import math
 import threading
 import time
@@ -39,6 +38,7 @@ from tracks_dagster.attempts.pod_files import (
 from tracks_dagster.reasons.hangs import StackDump
 from tracks_dagster.track.body_json import from_json, to_json
 from tracks_dagster.track.errors import StoreError, TrackBroken
+from tracks_dagster.track.json_text import SMALL_BYTES_MAX, parse_json
 from tracks_dagster.track.names import AttemptRef
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import canonical_json
@@ -103,9 +103,9 @@ class GangFiles:
 
     def started(self) -> Started | None:
         """Return what the start left; None where there was none, or nobody lived to write it."""
-        data = self._store.get(self.started_key)
+        data = self._store.get(self.started_key, SMALL_BYTES_MAX)
         try:
-            return None if data is None else from_json(Started, json.loads(data))
+            return None if data is None else from_json(Started, parse_json(data))
         except (ValueError, TrackBroken):
             return None
 

@@ -6,7 +6,6 @@ folder has other paths on other machines, and two object stores may call their b
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -16,6 +15,7 @@ from tracks_dagster.kubernetes.effects.pod_evidence import read_evidence
 from tracks_dagster.reasons.kube_json import mapping, mappings, text
 from tracks_dagster.stores.checks import FORMAT_KEY
 from tracks_dagster.track.errors import GangError
+from tracks_dagster.track.json_text import SMALL_BYTES_MAX, parse_json
 from tracks_dagster.track.names import ENV_STORE
 from tracks_dagster.track.ports import ObjectStore
 
@@ -33,7 +33,7 @@ class Home:
     def id(self) -> str:
         """The store's own id; its address where it has none."""
         if self._id is None:
-            self._id = _id_in(self._store.get(FORMAT_KEY)) or self._store.url
+            self._id = _id_in(self._store.get(FORMAT_KEY, SMALL_BYTES_MAX)) or self._store.url
         return self._id
 
     def mark(self, objects: Iterable[Object]) -> None:
@@ -90,7 +90,7 @@ def _mark_of(found: Object) -> str:
 
 def _id_in(data: bytes | None) -> str:
     try:
-        return text(mapping(json.loads(data or b"{}")).get("store_id"))
+        return text(mapping(parse_json(data or b"{}")).get("store_id"))
     except ValueError:
         return ""
 

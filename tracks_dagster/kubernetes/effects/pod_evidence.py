@@ -7,7 +7,6 @@ would grow with the run's length. Each watcher writes below its own uid only.
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections import deque
@@ -16,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from tracks_dagster.kubernetes.gang_fold import GangFold
 from tracks_dagster.kubernetes.sightings import GangSeen, Line, tail
 from tracks_dagster.track.errors import StoreError
+from tracks_dagster.track.json_text import parse_json
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Json, canonical_json
 
@@ -50,7 +50,7 @@ def read_lines(store: ObjectStore, prefix: str) -> Iterator[Json]:
 def _parsed(data: bytes) -> Iterator[Json]:
     for line in data.splitlines():
         try:
-            yield json.loads(line)
+            yield parse_json(line)
         except ValueError:
             continue
 

@@ -7,7 +7,6 @@ read from the stream. Nothing is tried twice here: who asks knows what a refusal
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -22,6 +21,7 @@ from urllib3.response import BaseHTTPResponse
 
 from tracks_dagster.reasons.kube_json import mapping, mappings, text
 from tracks_dagster.track.errors import GangError
+from tracks_dagster.track.json_text import parse_json
 from tracks_dagster.track.records import Json
 
 CONNECT_S = 10.0
@@ -151,7 +151,7 @@ class Reads:
                 if len(data) > LIST_BYTES_MAX:
                     raise ReadFailed(f"Cannot {doing}: the reply is over {LIST_BYTES_MAX} bytes.")
         try:
-            found = mapping(json.loads(data))
+            found = mapping(parse_json(bytes(data), bytes_max=LIST_BYTES_MAX, foreign=True))
         except ValueError as error:
             raise ReadFailed(f"Cannot {doing}: the reply is no JSON ({error}).") from error
         # A proxy's page, taken for an empty list, would show every pod as gone.
@@ -229,7 +229,7 @@ def _lines(response: BaseHTTPResponse, line_bytes_max: int) -> Iterator[bytes]:
 
 def _event(line: bytes) -> Mapping[str, Json]:
     try:
-        event = mapping(json.loads(line))
+        event = mapping(parse_json(line, bytes_max=LIST_BYTES_MAX, foreign=True))
     except ValueError as error:
         raise ReadFailed(f"An event of the API server's is no JSON ({error}).") from error
     if not text(event.get("type")) or not isinstance(event.get("object"), dict):
@@ -249,7 +249,7 @@ def _refused_within(event: Mapping[str, Json], names: str) -> ReadFailed:
 def _refused(error: ApiException, doing: str) -> ReadFailed:
     words = text(error.body) or text(error.reason)
     with suppress(ValueError):
-        words = text(mapping(json.loads(words)).get("message")) or words
+        words = text(mapping(parse_json(words, foreign=True)).get("message")) or words
     headers = {name.lower(): value for name, value in (error.headers or {}).items()}
     try:
         retry_after_s = float(headers.get("retry-after", 0))

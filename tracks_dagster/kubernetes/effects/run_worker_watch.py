@@ -8,7 +8,6 @@ events and Jobs.
 
 from __future__ import annotations
 
-import json
 import logging
 import threading
 from collections import OrderedDict
@@ -27,6 +26,7 @@ from tracks_dagster.kubernetes.effects.log_tails import split_line
 from tracks_dagster.kubernetes.settings import ClusterSettings
 from tracks_dagster.reasons.kube_json import mapping, mappings, text
 from tracks_dagster.track.errors import GangError, TracksError
+from tracks_dagster.track.json_text import parse_json
 from tracks_dagster.track.records import Json
 
 # dagster-k8s labels so what its run launcher starts, and nothing else.
@@ -252,7 +252,7 @@ class RunWorkerApi:
         answer = self._open(self._path("pods"), query, seconds + ANSWER_S_SLACK)
         try:
             for line in iter_resp_lines(answer):
-                yield dict(mapping(json.loads(line)))
+                yield dict(mapping(parse_json(line, foreign=True)))
         finally:
             answer.close()
             answer.release_conn()

@@ -7,13 +7,13 @@ writes the rows.
 
 from __future__ import annotations
 
-import json
 from functools import partial, reduce
 
 from tracks_dagster.ledger import track_states
 from tracks_dagster.ledger.deciding import Cursors, Follower
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.track_states import TrackState
+from tracks_dagster.track.json_text import SMALL_BYTES_MAX, parse_json
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Record, canonical_json
 from tracks_dagster.track.track import RUNS
@@ -68,8 +68,8 @@ class StoredCursors:
         """Implements `Cursors`; raises StoreUnavailable."""
         seq = self._known.get(follower, track)
         if seq < 0:
-            stored = self._store.get(_key(follower, track))
-            seq = -1 if stored is None else int(json.loads(stored)["seq"])
+            stored = self._store.get(_key(follower, track), SMALL_BYTES_MAX)
+            seq = -1 if stored is None else int(parse_json(stored)["seq"])
             self._known.move(follower, track, seq)
         return seq
 

@@ -23,7 +23,9 @@ from tracks_dagster.track.errors import (
     RowRefused,
     StoreError,
     TrackBroken,
+    TracksError,
 )
+from tracks_dagster.track.json_text import RECORD_BYTES_MAX
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Record, sha256_hex
 from tracks_dagster.track.track import (
@@ -36,6 +38,7 @@ from tracks_dagster.track.track import (
     log_key,
     read_records,
 )
+from tracks_dagster.track.unforeseen import problem_of
 
 TRIES_MAX = 64  # cursors lost in a row to other projectors; each loss is another's progress
 STATES_CACHED_MAX = 1024  # states kept in memory by one process; then it begins anew
@@ -120,8 +123,10 @@ class Projector:
                     break
                 try:
                     self._bring_in(track)
-                except (TrackBroken, LedgerError) as error:
-                    problems.append(f"{track}: {error}")
+                except StoreError:
+                    raise
+                except Exception as error:  # noqa: BLE001 - one track's, whatever it is
+                    problems.append(f"{track}: {problem_of(error)}")
                 reached = track
             else:
                 is_done = True
@@ -162,6 +167,10 @@ class Projector:
                 self._bring_in(track)
             except (TrackBroken, LedgerAhead) as error:
                 problems[track] = f"{track}: {error}"
+            except TracksError:
+                raise
+            except Exception as error:  # noqa: BLE001 - one track's, whatever it is
+                problems[track] = f"{track}: {problem_of(error)}"
             if progress is not None:
                 progress.tell(count)
         return count, problems
@@ -177,7 +186,7 @@ class Projector:
             track, cursor = row["track"], Cursor(seq=row["seq"], sha256=row["sha256"])
             if builder._holds(track, cursor):
                 continue
-            is_lost = self._store.get(log_key(track, 0)) is None
+            is_lost = self._store.get(log_key(track, 0), RECORD_BYTES_MAX) is None
             why = f"{track}: the store has no such track." if is_lost else f"{track}: {_OTHER}"
             carried[track] = f"{problems.get(track, why)} {_STAYS}"
             try:
@@ -199,7 +208,7 @@ class Projector:
             if reached == cursor:
                 return True
             if reached is not None and reached.seq > cursor.seq:
-                record = self._store.get(log_key(track, cursor.seq))
+                record = self._store.get(log_key(track, cursor.seq), RECORD_BYTES_MAX)
                 return record is not None and sha256_hex(record) == cursor.sha256
             with suppress(TrackBroken, LedgerAhead):
                 self.project(track)  # appended, and projected elsewhere, since it was looked at
@@ -214,10 +223,10 @@ class Projector:
         cursor = self._ledger.cursor(track)
         if cursor is None:
             return False
-        last = self._store.get(log_key(track, cursor.seq))
+        last = self._store.get(log_key(track, cursor.seq), RECORD_BYTES_MAX)
         if last is None or sha256_hex(last) != cursor.sha256:
             return False
-        return self._store.get(log_key(track, cursor.seq + 1)) is None
+        return self._store.get(log_key(track, cursor.seq + 1), RECORD_BYTES_MAX) is None
 
     def _try_project(self, track: str) -> bool:
         """Take in what is new since the cursor; False when another projector moved it meanwhile."""
@@ -295,8 +304,17 @@ class Projector:
             for name in self._store.folders(prefix):
                 if after is not None and f"{prefix}{name}/" <= f"{after}/":
                     continue
-                if self._store.get(log_key(prefix + name, 0)) is not None:
+                if self._begins(prefix + name):
                     yield prefix + name
+
+    def _begins(self, track: str) -> bool:
+        """Whether the track has a first record, also one that cannot be read: that is its problem."""
+        try:
+            return self._store.get(log_key(track, 0), RECORD_BYTES_MAX) is not None
+        except TracksError:
+            raise
+        except Exception:  # noqa: BLE001 - who reads the track says it
+            return True
 
 
 class _Progress:

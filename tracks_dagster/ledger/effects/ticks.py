@@ -19,7 +19,9 @@ from typing import Any, Generic, TypeVar
 
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.track.errors import TracksError
+from tracks_dagster.track.json_text import parse_json
 from tracks_dagster.track.records import format_time, parse_time
+from tracks_dagster.track.unforeseen import problem_of
 
 T = TypeVar("T")
 
@@ -79,15 +81,14 @@ def take_turns(
 
     They come in the order given as long as time suffices. After a cut they come by name, from the one
     after `after` on and round to it: whatever was decided, ended or declared meanwhile, each has had
-    its turn before any has a second one. A TracksError of one is a problem, and the others go on; any
-    other error is raised when those that were begun are done.
+    its turn before any has a second one. Whatever one raises is a problem of its own.
     """
 
     def looked(name: str) -> Tick[T]:
         try:
             return work(name)
-        except TracksError as error:
-            return Tick(problems=(f"{name}: {error}",))
+        except Exception as error:  # noqa: BLE001 - one name's, whatever it is
+            return Tick(problems=(f"{name}: {problem_of(error)}",))
 
     turns = _Turns(names, time_slice)
     ticks = turns.work(looked)
@@ -189,7 +190,8 @@ def run_parts(
 ) -> tuple[dict[str, Tick[Any]], str]:
     """Do the parts that are due, in order; return what came of each, and the next tick's cursor.
 
-    The parts that rest come to nothing.
+    The parts that rest come to nothing. What nobody foresaw in one is its problem, and the others are
+    done. Raises the TracksErrors of a part: then the store or the ledger is away, for all of them.
     """
     marks = read_cursor(cursor)
     ticks: dict[str, Tick[Any]] = {}
@@ -198,10 +200,19 @@ def run_parts(
         if not _is_due(part, mark, now):
             ticks[part.name] = Tick()
             continue
-        tick = ticks[part.name] = part.work(mark.after)
+        tick = ticks[part.name] = _done(part, mark.after)
         done_at = mark.done_at if part.every is None or not tick.is_done else format_time(now)
         marks[part.name] = Mark(done_at=done_at, after=tick.cut_at)
     return ticks, format_cursor(marks)
+
+
+def _done(part: TickPart, after: str | None) -> Tick[Any]:
+    try:
+        return part.work(after)
+    except TracksError:
+        raise
+    except Exception as error:  # noqa: BLE001 - one part's
+        return Tick(problems=(f"{part.name}: {problem_of(error)}",), cut_at=after, is_done=False)
 
 
 def _is_due(part: TickPart, mark: Mark, now: datetime) -> bool:
@@ -218,6 +229,6 @@ def format_cursor(marks: Mapping[str, Mark]) -> str:
 def read_cursor(text: str | None) -> dict[str, Mark]:
     """Return the marks by part; a text that cannot be read has none, and all is done once more."""
     try:
-        return {name: Mark(**mark) for name, mark in json.loads(text or "{}").items()}
+        return {name: Mark(**mark) for name, mark in parse_json(text or "{}").items()}
     except (ValueError, TypeError, AttributeError):
         return {}

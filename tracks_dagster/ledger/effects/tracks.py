@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import TypeVar
 
 from tracks_dagster.track.bodies import WORDS, RunDeclared
 from tracks_dagster.track.body_json import to_json
-from tracks_dagster.track.errors import LedgerError, TrackBroken, UnknownRun
+from tracks_dagster.track.errors import UnknownRun
 from tracks_dagster.track.ports import Clock, NewUid, ObjectStore
 from tracks_dagster.track.records import Draft, Kind, Record
 from tracks_dagster.track.states import (
@@ -45,11 +46,13 @@ from tracks_dagster.track.track import (
     pool_track,
     run_track,
 )
+from tracks_dagster.track.unforeseen import as_broken, problem_of
 
 _log = logging.getLogger(__name__)
 
 TRACKS_CACHED_MAX = 1024  # tracks kept in memory by one process; the oldest used goes first
 
+S = TypeVar("S")
 Project = Callable[[str], None]  # brings one track's new records into the ledger
 
 
@@ -150,14 +153,17 @@ class Tracks:
 
     def find_dataset(self, name: str) -> DatasetState | None:
         """Return the dataset's state now, or None."""
-        return dataset_state.fold(self._track(dataset_track(name)).refresh())
+        track = self._track(dataset_track(name))
+        return _whole(dataset_state.fold, track.name, track.refresh())
 
     def decide_dataset(
         self, name: str, choose: Callable[[DatasetState | None], Draft | None]
     ) -> Record | None:
         """Append the decision that `choose` makes of the dataset's state; None when none."""
         track = self._track(dataset_track(name))
-        record = track.decide(lambda records: choose(dataset_state.fold(records)))
+        record = track.decide(
+            lambda records: choose(_whole(dataset_state.fold, track.name, records))
+        )
         return self._projected(track.name, record)
 
     def find_pool(self, pool: str, *, first: int = 0) -> PoolState | None:
@@ -186,19 +192,23 @@ class Tracks:
 
     def find_quarantines(self) -> QuarantineState | None:
         """Return what persons have put in quarantine as a source; None where nothing ever was."""
-        return quarantine_state.fold(self._track(QUARANTINES_TRACK).refresh())
+        track = self._track(QUARANTINES_TRACK)
+        return _whole(quarantine_state.fold, track.name, track.refresh())
 
     def decide_quarantines(
         self, choose: Callable[[QuarantineState | None], Draft | None]
     ) -> Record | None:
         """Append the decision that `choose` makes of that state; None when there is none."""
         track = self._track(QUARANTINES_TRACK)
-        record = track.decide(lambda records: choose(quarantine_state.fold(records)))
+        record = track.decide(
+            lambda records: choose(_whole(quarantine_state.fold, track.name, records))
+        )
         return self._projected(track.name, record)
 
     def find_code(self, code_sha256: str) -> CodeState | None:
         """Return what that code was certified by; None where it never was."""
-        return code_state.fold(self._track(code_track(code_sha256)).refresh())
+        track = self._track(code_track(code_sha256))
+        return _whole(code_state.fold, track.name, track.refresh())
 
     def note_code(self, code_sha256: str, draft: Draft) -> Record:
         """Append a certificate of that code; the first one makes the track."""
@@ -209,12 +219,13 @@ class Tracks:
 
     def find_mutes(self) -> MuteState | None:
         """Return which alerts persons want sent to nobody; None where nobody ever did."""
-        return mute_state.fold(self._track(MUTES_TRACK).refresh())
+        track = self._track(MUTES_TRACK)
+        return _whole(mute_state.fold, track.name, track.refresh())
 
     def decide_mutes(self, choose: Callable[[MuteState | None], Draft | None]) -> Record | None:
         """Append the decision that `choose` makes of that state; None when there is none."""
         track = self._track(MUTES_TRACK)
-        record = track.decide(lambda records: choose(mute_state.fold(records)))
+        record = track.decide(lambda records: choose(_whole(mute_state.fold, track.name, records)))
         return self._projected(track.name, record)
 
     def project(self, track_name: str) -> None:
@@ -230,12 +241,12 @@ class Tracks:
         """Project the track of a record that was appended; what the ledger refuses is a warning."""
         try:
             self._project(track_name)
-        except (LedgerError, TrackBroken) as error:
+        except Exception as error:  # noqa: BLE001 - whatever it is, the record is written
             _log.warning(
                 "Record %d of %s is written, and the ledger does not show it yet: %s",
                 record.seq,
                 track_name,
-                error,
+                problem_of(error),
             )
 
     def _track(self, name: str, first: int = 0) -> Track:
@@ -256,7 +267,8 @@ class Tracks:
         if state is not None and state.head.seq >= len(records):
             state = None  # another thread has read and folded more than these
         known = state.head.seq + 1 if state is not None else 0
-        state = run_fold.fold(records[known:], state)
+        with as_broken(f"{name} cannot be folded"):
+            state = run_fold.fold(records[known:], state)
         if state is not None:
             self._run_states[name] = state
         return state
@@ -267,7 +279,16 @@ class Tracks:
         if state is not None and state.head.seq >= first + len(records):
             state = None
         known = state.head.seq + 1 - first if state is not None else 0
-        state = pool_state.fold(records[known:], state)
+        with as_broken(f"{name} cannot be folded"):
+            state = pool_state.fold(records[known:], state)
         if state is not None:
             self._pool_states[name, first] = state
         return state
+
+
+def _whole(
+    fold: Callable[[Iterable[Record]], S | None], name: str, records: Iterable[Record]
+) -> S | None:
+    """Return the state after all records of a track; raises TrackBroken whatever goes wrong."""
+    with as_broken(f"{name} cannot be folded"):
+        return fold(records)

@@ -6,7 +6,6 @@ One bad line does not hide the others: what cannot be read is yielded in its pla
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.track.json_text import parse_json
 from tracks_dagster.track.records import Json
 
 LINE_BYTES_MAX = 128 * 1024 * 1024  # a log is in there whole; more than this is no log tail
@@ -166,21 +166,22 @@ def _document(path: Path) -> list[Json] | None:
             return None
         rest = lines.read()
     try:
-        value = json.loads((head + rest).decode("utf-8-sig"))
-    except (ValueError, RecursionError):
+        value = parse_json(
+            (head + rest).decode("utf-8-sig"), bytes_max=DOCUMENT_BYTES_MAX, foreign=True
+        )
+    except ValueError:
         return None
     return value if isinstance(value, list) else [value]
 
 
 def _parsed(number: int, data: bytes) -> ReadCase:
     try:
-        return _case(number, json.loads(data.decode("utf-8-sig")))
+        text = data.decode("utf-8-sig")
+        return _case(number, parse_json(text, bytes_max=LINE_BYTES_MAX, foreign=True))
     except UnicodeDecodeError as error:
         return ReadCase(line=number, problem=f"not UTF-8 at byte {error.start + 1}")
     except ValueError as error:
         return ReadCase(line=number, problem=f"not JSON: {error}")
-    except RecursionError:
-        return ReadCase(line=number, problem="not readable: nested too deeply")
 
 
 def _case(number: int, value: Json) -> ReadCase:

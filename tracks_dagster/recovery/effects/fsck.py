@@ -34,11 +34,12 @@ from tracks_dagster.recovery.effects.fsck_tracks import (
     OtherTracks,
     check_cursor,
     fold_track,
+    not_checked,
     read_track,
     track_names,
 )
 from tracks_dagster.stores.archive import MANIFEST, STORE, ArchiveManifest
-from tracks_dagster.track.errors import ArchiveNewer, LedgerError, StoreUnsuitable
+from tracks_dagster.track.errors import ArchiveNewer, LedgerError, StoreError, StoreUnsuitable
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Record, sha256_hex
 from tracks_dagster.track.states.dataset_state import DatasetState
@@ -78,26 +79,23 @@ def fsck(
     record_count = checkpoint_count = snapshot_count = 0
     names = track_names(store)
     for name in names:
-        track, ledger = _read(store, ledger, name)
-        state = track.state
-        record_count += len(track.records)
-        findings += track.problems
-        if isinstance(state, RunState):
-            checkpoint_count += sum(not c.deleted for c in state.checkpoints)
-            findings += check_checkpoints(store, state, verify)
-            findings += check_deletions(store, state)
-            findings += check_evidence(store, state, is_absent)
-            findings += check_places(store, state, is_absent)
-            findings += check_trainer(store, state, is_absent)
-            findings += check_packages(store, state, is_absent)
-            findings += check_eval_results(store, state)
-            findings += check_eval_files(store, state, is_absent)
-            findings += check_journals(store, state)
-            findings += sources.check(state)
-        elif isinstance(state, DatasetState):
-            snapshot_count += len(state.snapshots)
-            findings += check_snapshots(store, state, is_absent)
-        findings += track.wrong_rows
+        try:
+            track, ledger = _read(store, ledger, name)
+            record_count += len(track.records)
+            findings += track.problems
+            if isinstance(track.state, RunState):
+                checkpoint_count += sum(not c.deleted for c in track.state.checkpoints)
+                for found in _of_run(store, track.state, verify, is_absent):
+                    findings.append(found)  # as it comes: what was found before a defect counts
+                findings += sources.check(track.state)
+            elif isinstance(track.state, DatasetState):
+                snapshot_count += len(track.state.snapshots)
+                findings += check_snapshots(store, track.state, is_absent)
+            findings += track.wrong_rows
+        except StoreError:
+            raise
+        except Exception as error:  # noqa: BLE001 - of that track alone
+            findings.append(not_checked(name, error))
     if not isinstance(ledger, LedgerError):
         try:
             findings += check_orphans(ledger, store, set(names))
@@ -111,6 +109,21 @@ def fsck(
         snapshot_count=snapshot_count,
         findings=tuple(findings),
     )
+
+
+def _of_run(
+    store: ObjectStore, state: RunState, verify: VerifyCheckpoint, is_absent: IsAbsent
+) -> Iterator[Finding]:
+    """Check what the records of a run name."""
+    yield from check_checkpoints(store, state, verify)
+    yield from check_deletions(store, state)
+    yield from check_evidence(store, state, is_absent)
+    yield from check_places(store, state, is_absent)
+    yield from check_trainer(store, state, is_absent)
+    yield from check_packages(store, state, is_absent)
+    yield from check_eval_results(store, state)
+    yield from check_eval_files(store, state, is_absent)
+    yield from check_journals(store, state)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterator, Sequence
 
@@ -12,6 +11,7 @@ from tracks_dagster.stores.hashes import digest
 from tracks_dagster.stores.journals import journal_prefix
 from tracks_dagster.track.bodies import SnapshotCommitted
 from tracks_dagster.track.errors import CheckpointError, DataRejected
+from tracks_dagster.track.json_text import SNAPSHOT_BYTES_MAX, parse_json
 from tracks_dagster.track.names import AttemptRef
 from tracks_dagster.track.placement import places_key
 from tracks_dagster.track.ports import ObjectStore
@@ -298,8 +298,8 @@ def _check_end(
 
 def _is_whole(line: bytes) -> bool:
     try:
-        return not line or isinstance(json.loads(line), dict)
-    except (ValueError, RecursionError):
+        return not line or isinstance(parse_json(line), dict)
+    except ValueError:
         return False
 
 
@@ -399,15 +399,18 @@ def _files_with(manifest: FilesManifest, shard: str, parts: Sequence[Part]) -> s
 
 def _shards_of(manifest: bytes) -> list[tuple[str, str]] | None:
     try:
-        return [(shard["key"], shard["sha256"]) for shard in json.loads(manifest)["shards"]]
-    except (ValueError, KeyError, TypeError, RecursionError):
+        return [
+            (shard["key"], shard["sha256"])
+            for shard in parse_json(manifest, bytes_max=SNAPSHOT_BYTES_MAX)["shards"]
+        ]
+    except (ValueError, KeyError, TypeError):
         return None
 
 
 def _metrics_of(data: bytes) -> Json:
     try:
-        return json.loads(data)["metrics"]
-    except (ValueError, KeyError, TypeError, RecursionError):
+        return parse_json(data)["metrics"]
+    except (ValueError, KeyError, TypeError):
         return None
 
 

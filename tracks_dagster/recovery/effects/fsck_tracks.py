@@ -14,6 +14,7 @@ from tracks_dagster.ledger import track_states
 from tracks_dagster.ledger.ports import Cursor
 from tracks_dagster.ledger.track_states import TrackState
 from tracks_dagster.track.errors import RecordNewer, TrackBroken
+from tracks_dagster.track.json_text import RECORD_BYTES_MAX
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Record, sha256_hex
 from tracks_dagster.track.states.checkpoints import checkpoint_at
@@ -32,6 +33,7 @@ from tracks_dagster.track.track import (
     read_record,
     run_track,
 )
+from tracks_dagster.track.unforeseen import problem_of
 
 RESTORE = "Restore the object from a backup or the bucket's versions"
 UPGRADE = (
@@ -51,6 +53,7 @@ class FindingKind(StrEnum):
     TRACK_CUT = "track_cut"  # records at its end are gone
     RECORD_WITHOUT_ROWS = "record_without_rows"  # it holds, and the ledger cannot be made of it
     RULES_BROKEN = "rules_broken"  # the state before a record does not allow it
+    NOT_CHECKED = "not_checked"  # checking it met an error that nobody foresaw
     # what a record names by hash, or describes
     CHECKPOINT_CORRUPT = "checkpoint_corrupt"
     DELETION_LIST_WRONG = "deletion_list_wrong"
@@ -128,7 +131,7 @@ def read_track(
     prev_sha256 = records[-1].sha256 if records else None
     last = last_seq(store, name)
     for seq in range(len(records), last + 1):
-        data = store.get(log_key(name, seq))
+        data = store.get(log_key(name, seq), RECORD_BYTES_MAX)
         if data is None:
             return records, [*newer, _missing(name, seq, last)]
         sha256 = sha256_hex(data)
@@ -181,6 +184,16 @@ def fold_track(name: str, records: Sequence[Record]) -> tuple[TrackState | None,
         except TrackBroken as error:
             return state, [_against_the_rules(log_key(name, record.seq), error)]
     return state, []
+
+
+def not_checked(name: str, error: Exception) -> Finding:
+    """Return that the check of a track broke off, of which the rest is not known."""
+    return Finding(
+        kind=FindingKind.NOT_CHECKED,
+        where=name,
+        meaning=f"{problem_of(error)} What {name} holds, and names, was not checked to its end.",
+        to_do="Report it, with this sentence; every other track was checked.",
+    )
 
 
 def _newer(where: str, error: RecordNewer) -> Finding:

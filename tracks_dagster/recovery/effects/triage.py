@@ -31,6 +31,7 @@ from tracks_dagster.recovery.effects.triage_reading import (
     daemon_of,
     find_runs,
     read_runs,
+    unread,
 )
 from tracks_dagster.recovery.triage import AttemptObservation, Judgement, Sign, Verdict, judge
 from tracks_dagster.scheduling.model import CPU, LATER, NEVER, Demand, Device, Plan, Running, Waits
@@ -45,6 +46,7 @@ from tracks_dagster.track.states.lifecycle import FINISHED_AS
 from tracks_dagster.track.states.run_state import AttemptState
 from tracks_dagster.track.text.redact import Redact
 from tracks_dagster.track.track import log_key, run_track
+from tracks_dagster.track.unforeseen import problem_of
 
 OVER = frozenset(state.value for state in FINISHED_AS.values())
 GPU = "gpu"  # the kind of an accelerator
@@ -110,14 +112,14 @@ def triage(
     unfinished, unfinished_more = wanted, more
     if run_ids or family is not None:
         unfinished, unfinished_more = find_runs(sources.ledger, sources.store, (), None)
-    runs = read_runs(sources.ledger, sources.store, list(dict.fromkeys((*wanted, *unfinished))))
+    asked_for = list(dict.fromkeys((*wanted, *unfinished)))
+    runs = list(map(_sound, read_runs(sources.ledger, sources.store, asked_for)))
     gangs = Gangs(sources.launcher_of, clean=sources.clean)
     reports = {read.run_id: _report(gangs, read) for read in runs}
     machine = sources.machine.look(pid for read in runs for pid in _pids(read))
     heartbeat, now = read_heartbeat(sources.store), sources.now()
     daemon_at, daemon = heartbeat.at if heartbeat else None, daemon_of(heartbeat, now)
-    judged = {r.run_id: _judged(r, reports[r.run_id], machine, daemon_at, now) for r in runs}
-    everyone = tuple(line_of(r, judged[r.run_id], reports[r.run_id][0]) for r in runs)
+    everyone = tuple(_line(r, reports[r.run_id], machine, daemon_at, now) for r in runs)
     devices, ranks = sources.machine.devices(), _ranks(runs, machine)
     lines = tuple(_with_memory(e, devices, ranks) for e in everyone if e.run_id in set(wanted))
     others = [line for line in everyone if line.run_id not in set(wanted)]
@@ -140,6 +142,30 @@ def triage(
         unfinished_more=unfinished_more,
         took_s=round(sources.clock_s() - began_s, 3),
     )
+
+
+def _sound(read: RunRead) -> RunRead:
+    """Return the run, or what is left of it where its open attempt cannot be looked at."""
+    try:
+        _pids(read)
+    except Exception as error:  # noqa: BLE001 - of that run alone
+        return unread(read.row, problem_of(error))
+    return read
+
+
+def _line(
+    read: RunRead,
+    looked: tuple[GangReport | None, str | None],
+    machine: MachineNow,
+    daemon_at: datetime | None,
+    now: datetime,
+) -> Line:
+    """Return the line of a run; where nobody can judge it, that it was not seen and why."""
+    try:
+        return line_of(read, _judged(read, looked, machine, daemon_at, now), looked[0])
+    except Exception as error:  # noqa: BLE001 - of that run alone
+        rest = unread(read.row, problem_of(error))
+        return line_of(rest, _without_attempt(rest), None)
 
 
 def _open_attempt(read: RunRead) -> AttemptState | None:

@@ -20,9 +20,9 @@ from tracks_dagster.recovery.effects.triage_line import Line
 from tracks_dagster.recovery.triage import CLOSABLE, Verdict
 from tracks_dagster.scheduling.model import Waits
 from tracks_dagster.track.bodies import Note
-from tracks_dagster.track.errors import TracksError
 from tracks_dagster.track.names import AttemptRef
 from tracks_dagster.track.records import Json, Kind
+from tracks_dagster.track.unforeseen import problem_of
 
 CLOSED, OPENED, LEFT, FAILED = "closed", "opened", "left", "failed"
 WORDS_MAX = 1000  # characters of a sentence in a note, which is a record of at most 16 KiB
@@ -83,8 +83,8 @@ def _close(line: Line, acting: Acting) -> list[Act]:
         ref = AttemptRef(line.run_id, line.attempt_id)
         problem = EndProblem(message=message)
         ended = close_attempt(world, gangs, ref, by=acting.by, problem=problem)
-    except TracksError as error:
-        return [Act(run_id=line.run_id, what=FAILED, why=str(error))]
+    except Exception as error:  # noqa: BLE001 - of that run alone
+        return [Act(run_id=line.run_id, what=FAILED, why=problem_of(error))]
     words = f"attempt {line.attempt_id} ended as {ended.reason}: {line.why}"
     _note(acting, line, f"Closed {words}")
     return [Act(run_id=line.run_id, what=CLOSED, why=words, seq=ended.ended_seq)]
@@ -104,8 +104,8 @@ def _start(line: Line, place: int, waits: Waits | None, acting: Acting) -> Act:
             FirstAttempts(name=acting.by) if is_first else Retries(name=acting.by)
         )
         settled = settle(acting.world.for_tick(), decider, run_id)
-    except TracksError as error:
-        return Act(run_id=run_id, what=FAILED, why=str(error))
+    except Exception as error:  # noqa: BLE001 - of that run alone
+        return Act(run_id=run_id, what=FAILED, why=problem_of(error))
     seq = settled.record.seq if settled.record is not None else None
     what = LEFT if is_first and settled.what != OPENED else settled.what
     act = Act(run_id=run_id, what=what, why=settled.why, seq=seq)

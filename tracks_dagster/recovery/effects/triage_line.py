@@ -6,7 +6,6 @@ metrics are listed apart, under their own names.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,6 +17,7 @@ from tracks_dagster.recovery.effects.triage_reading import Commit, RunRead
 from tracks_dagster.recovery.triage import Judgement, Sign, Verdict
 from tracks_dagster.stores.journals import journal_prefix
 from tracks_dagster.track.bodies import ComputeRequest
+from tracks_dagster.track.json_text import parse_json
 from tracks_dagster.track.names import AttemptRef
 from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.records import Json, format_time, parse_time
@@ -227,12 +227,12 @@ def _config(read: RunRead) -> Mapping[str, Json]:
     if attempt is not None:
         return attempt.opened.config
     text = read.attempts[-1]["attempt_config_json"] if read.attempts else read.row["config_json"]
-    config: Mapping[str, Json] = json.loads(text)
+    config: Mapping[str, Json] = parse_json(text)
     return config
 
 
 def _steps(read: RunRead, config: Mapping[str, Json]) -> int | None:
-    steps = value_of(config, json.loads(read.row["roles_json"]), STEPS)
+    steps = value_of(config, parse_json(read.row["roles_json"]), STEPS)
     return steps if isinstance(steps, int) and steps > 0 else None
 
 

@@ -7,7 +7,6 @@ only, and little of each run: one with a thousand records costs a dozen reads.
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,14 +25,12 @@ from tracks_dagster.recovery.triage import DAEMON_AGE_S_MAX
 from tracks_dagster.stores.journals import JournalTail, read_tail
 from tracks_dagster.track.bodies import StopRequested
 from tracks_dagster.track.errors import (
-    GangError,
     LedgerError,
-    SettingsError,
     StoreError,
     TrackBroken,
-    TracksError,
     UnknownRun,
 )
+from tracks_dagster.track.json_text import RECORD_BYTES_MAX, parse_json
 from tracks_dagster.track.names import LOCAL, AttemptRef
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Json, Kind, Record, format_time, parse
@@ -41,6 +38,7 @@ from tracks_dagster.track.states.lifecycle import RunLifecycle
 from tracks_dagster.track.text.nearest import no_run
 from tracks_dagster.track.text.redact import Redact
 from tracks_dagster.track.track import RUNS, check_chain, log_key, read_records, run_track
+from tracks_dagster.track.unforeseen import problem_of
 
 RUNS_MAX = 200
 ATTEMPTS_MAX = 3  # the newest ones: the newest attempt may have taken no step to measure a pace by
@@ -138,8 +136,8 @@ class Gangs:
             if launcher == LOCAL:
                 return gangs.observe(ref), None
             return gangs.glance(ref), None
-        except (GangError, SettingsError, TracksError) as error:
-            return None, self._clean(str(error))
+        except Exception as error:  # noqa: BLE001 - of that gang, or of its launcher
+            return None, self._clean(problem_of(error))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,7 +211,7 @@ def _known(ledger: Ledger, store: ObjectStore, run_ids: list[str]) -> list[str]:
     missing = [run_id for run_id in run_ids if run_id not in {row["run_id"] for row in rows}]
     if not missing:
         return run_ids
-    if store.get(log_key(run_track(missing[0]), 0)) is not None:
+    if store.get(log_key(run_track(missing[0]), 0), RECORD_BYTES_MAX) is not None:
         raise LedgerError(
             f"The ledger does not know training run {missing[0]}, the store does: `tracks reindex` "
             "takes it in, and so does the daemon by itself."
@@ -230,9 +228,33 @@ def read_runs(ledger: Ledger, store: ObjectStore, run_ids: Sequence[str]) -> lis
     for row in _rows(ledger, "commits", run_ids, commits_max=COMMITS_MAX):
         commits.setdefault(row["run_id"], []).append(_commit(row))
     return [
-        _read(store, list(group), commits.get(run_id, []))
+        _read_any(store, list(group), commits.get(run_id, []))
         for run_id, group in groupby(rows, lambda row: row["run_id"])
     ]
+
+
+def _read_any(store: ObjectStore, rows: list[dict[str, Json]], known: Sequence[Commit]) -> RunRead:
+    try:
+        return _read(store, rows, known)
+    except StoreError:
+        raise
+    except Exception as error:  # noqa: BLE001 - of that run alone
+        return unread(rows[0], problem_of(error))
+
+
+def unread(row: Mapping[str, Json], problem: str) -> RunRead:
+    """Return a run of which nothing but the ledger's row is known, and why."""
+    return RunRead(
+        row=row,
+        attempts=(),
+        tail=None,
+        problem=problem,
+        commit=None,
+        journal=JournalTail(),
+        paced=None,
+        paced_launch=None,
+        heartbeat_at=None,
+    )
 
 
 def _read(store: ObjectStore, rows: list[dict[str, Json]], known: Sequence[Commit]) -> RunRead:
@@ -300,8 +322,8 @@ def _tail(store: ObjectStore, row: Mapping[str, Json]) -> tuple[Tail | None, str
         if head_seq is not None:
             _check_head(records, head_seq, row["head_sha256"])
         return fold_tail(records), None
-    except (TrackBroken, StoreError) as error:
-        return None, str(error)
+    except Exception as error:  # noqa: BLE001 - of that run alone
+        return None, problem_of(error)
 
 
 def _check_head(records: Sequence[Record], seq: int, sha256: str) -> None:
@@ -321,7 +343,7 @@ def _newest_records(store: ObjectStore, track: str, head_seq: int | None) -> lis
     """Return the records from the opening of the last attempt on, or all of a track without one."""
     back: list[Record] = []
     for seq in range(head_seq if head_seq is not None else -1, -1, -1):
-        data = store.get(log_key(track, seq)) if len(back) < TAIL_MAX else None
+        data = store.get(log_key(track, seq), RECORD_BYTES_MAX) if len(back) < TAIL_MAX else None
         if data is None:
             return list(read_records(store, track))  # longer than expected, or a record is missing
         record = parse(data, seq=seq)
@@ -340,7 +362,7 @@ def _commit(row: Mapping[str, Json]) -> Commit:
         step=row["step"],
         epoch=row["epoch"],
         at=row["committed_at"],
-        metrics=json.loads(row["metrics_json"]),
+        metrics=parse_json(row["metrics_json"]),
         manifest_sha256=row["manifest_sha256"],
     )
 

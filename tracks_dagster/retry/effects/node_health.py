@@ -28,6 +28,7 @@ from tracks_dagster.retry.node_health import (
 from tracks_dagster.scheduling.effects.leases import DevicePool
 from tracks_dagster.track.bodies import Alert, NodeQuarantined, NodeStruck
 from tracks_dagster.track.errors import TrackBroken
+from tracks_dagster.track.json_text import parse_json
 from tracks_dagster.track.names import LOCAL
 from tracks_dagster.track.placement import nodes_of, pool_of
 from tracks_dagster.track.records import Draft, Kind, format_time
@@ -260,7 +261,7 @@ def _read(
     seconds: dict[str, float] = {}
     for row in rows:
         worked_s = (row["ended_at"] - max(row["placed_at"], since)).total_seconds()
-        for name in json.loads(row[names]):
+        for name in parse_json(row[names]):
             seconds[name] = seconds.get(name, 0.0) + max(0.0, worked_s)
     return PoolWork(seconds=seconds)
 

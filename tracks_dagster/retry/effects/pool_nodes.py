@@ -12,11 +12,12 @@ from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.retry.effects.node_health import PoolWork, read_device_work, read_work
 from tracks_dagster.retry.node_health import DEVICES_ALLOWED_MIN, NodeRule, healths
 from tracks_dagster.track.bodies import NodeQuarantined, NodeReleased
-from tracks_dagster.track.errors import InvalidInput, TrackBroken
+from tracks_dagster.track.errors import InvalidInput, LedgerError
 from tracks_dagster.track.names import LOCAL
 from tracks_dagster.track.records import Draft, Kind, Record, format_time
 from tracks_dagster.track.states.pool_state import NodeState, PoolState, Quarantine
 from tracks_dagster.track.text.safe_text import check_words
+from tracks_dagster.track.unforeseen import problem_of
 
 POOLS_MAX = 200  # that a message names
 QUARANTINE_S_MAX = 366 * 86_400.0
@@ -69,8 +70,10 @@ def view_pools(
     for pool in pools:
         try:
             lines.append(view_pool(tracks, ledger, rule, pool))
-        except TrackBroken as error:
-            problems.append(f"{pool}: {error} `tracks fsck` says what to do.")
+        except LedgerError:
+            raise
+        except Exception as error:  # noqa: BLE001 - of that pool alone
+            problems.append(f"{pool}: {problem_of(error)} `tracks fsck` says what to do.")
     return lines, problems
 
 

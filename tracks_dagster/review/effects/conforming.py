@@ -46,6 +46,7 @@ from tracks_dagster.track import names
 from tracks_dagster.track.bodies import MANUAL, AttemptOpened
 from tracks_dagster.track.body_json import from_json
 from tracks_dagster.track.errors import CheckpointCorrupt, InvalidInput, StoreError
+from tracks_dagster.track.json_text import EVIDENCE_BYTES_MAX, parse_json
 from tracks_dagster.track.names import ALERT_SAVE_FAILED, LOCAL, AttemptRef
 from tracks_dagster.track.records import Draft, Json, canonical_json, sha256_hex
 from tracks_dagster.track.records import Kind as RecordKind
@@ -449,7 +450,7 @@ class Trials:
     def _evidence(self, attempt: AttemptState) -> Evidence:
         key = attempt.ended.evidence_key if attempt.ended else ""
         data = self.world.tracks.store.get(key) if key else None
-        return from_json(Evidence, json.loads(data or b"{}"))
+        return from_json(Evidence, parse_json(data or b"{}", bytes_max=EVIDENCE_BYTES_MAX))
 
     def _contents(self, state: RunState) -> dict[str, str]:
         """Return the digest of each tensor, file and value of the newest checkpoint."""
@@ -485,7 +486,7 @@ def _ranks(folder: Path, count: int) -> Iterator[RankSeen]:
 def _lines(text: str) -> Iterator[Mapping[str, Json]]:
     for line in text.splitlines():
         with suppress(ValueError):  # a torn last line of a rank that was killed
-            yield json.loads(line)
+            yield parse_json(line)
 
 
 def _words(evidence: Evidence) -> str:

@@ -6,7 +6,6 @@ The values are in `review.daily`.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
@@ -26,6 +25,7 @@ from tracks_dagster.review.daily import (
     day_bounds,
     in_order,
 )
+from tracks_dagster.track.json_text import parse_json
 from tracks_dagster.track.reasons import ReasonFamily, TerminationReason
 from tracks_dagster.track.records import Json, format_time
 
@@ -216,7 +216,7 @@ def _alert(row: Mapping[str, Json]) -> Matter:
 
 
 def _skip(row: Mapping[str, Json]) -> Matter:
-    gates = ", ".join(json.loads(row["skipped_gates_json"]))
+    gates = ", ".join(parse_json(row["skipped_gates_json"]))
     return Matter(
         kind=MatterKind.GATE,
         who=row["run_id"],

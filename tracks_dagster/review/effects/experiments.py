@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.review.comparing import Score
 from tracks_dagster.review.experiments import ExperimentRun, MeasuredBy
+from tracks_dagster.track.json_text import parse_json
 from tracks_dagster.track.states.run_state import stored_code_sha256
 
 _SQL = Path(__file__).parent / "sql"
@@ -45,7 +45,7 @@ def read_scores(ledger: Ledger, run_ids: Sequence[str]) -> Mapping[str, tuple[Sc
             seed=row["seed"],
             step=row["step"],
             environment_sha256=row["environment_sha256"],
-            metrics=json.loads(row["metrics_json"]),
+            metrics=parse_json(row["metrics_json"]),
         )
         key = (score.suite, score.suite_version, score.snapshot_id, score.seed)
         found.setdefault(row["run_id"], {})[key] = score
@@ -53,10 +53,10 @@ def read_scores(ledger: Ledger, run_ids: Sequence[str]) -> Mapping[str, tuple[Sc
 
 
 def _run(row: dict[str, Any], scores: tuple[Score, ...]) -> ExperimentRun:
-    source, config = row["branched_from_run_id"], json.loads(row["config_json"])
+    source, config = row["branched_from_run_id"], parse_json(row["config_json"])
     own = {"ranks": row["ranks"], "snapshot": row["snapshot_id"], "code": _code(row)}
-    rule = json.loads(row["promotion_json"] or "null")
-    trained = json.loads(row["metrics_json"] or "{}")
+    rule = parse_json(row["promotion_json"] or "null")
+    trained = parse_json(row["metrics_json"] or "{}")
     return ExperimentRun(
         run_id=row["run_id"],
         owner=row["owner"],
@@ -64,7 +64,7 @@ def _run(row: dict[str, Any], scores: tuple[Score, ...]) -> ExperimentRun:
         steps=row["step"],
         # A key of the config may have such a name too: neither hides the other.
         settings={**{f"config.{k}" if k in own else k: v for k, v in config.items()}, **own},
-        environment=json.loads(row["environment_json"] or "{}"),
+        environment=parse_json(row["environment_json"] or "{}"),
         branched_from=None if source is None else f"{source}@{row['branched_from_step']}",
         device_s=row["device_seconds"] or 0.0,
         alias=row["alias"],

@@ -7,7 +7,6 @@ quarantines where they are small. Chunks only on request, rows of data never.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -25,6 +24,7 @@ from tracks_dagster.stores.archive import (
     readme,
 )
 from tracks_dagster.track.errors import InvalidInput, TrackBroken, UnknownRun
+from tracks_dagster.track.json_text import EVIDENCE_BYTES_MAX, MANIFEST_BYTES_MAX, parse_json
 from tracks_dagster.track.placement import pool_of
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import sha256_hex
@@ -94,13 +94,23 @@ def export_run(
         left_out=tuple(plan.left_out),
         members=dict(members.sha256s),
     )
-    members.write(MANIFEST, manifest_bytes(manifest))
+    members.write(MANIFEST, _checked(manifest_bytes(manifest)))
     return Exported(
         manifest=manifest,
         member_count=len(members.sha256s),
         total_bytes=members.total_bytes,
         broken=reads[0].broken,
     )
+
+
+def _checked(manifest: bytes) -> bytes:
+    """Return the manifest; raises InvalidInput for one that nobody could read."""
+    if len(manifest) > MANIFEST_BYTES_MAX:
+        raise InvalidInput(
+            f"Cannot export: the list of all files has {len(manifest)} bytes, and none of more than "
+            f"{MANIFEST_BYTES_MAX} is read. Leave out --with-chunks, or copy the store."
+        )
+    return manifest
 
 
 class _Members:
@@ -138,8 +148,8 @@ class _Members:
 
     def _line_has_secret(self, line: bytes) -> bool:
         try:
-            value = valid_json(json.loads(line))
-        except (ValueError, RecursionError):
+            value = valid_json(parse_json(line, bytes_max=EVIDENCE_BYTES_MAX))
+        except ValueError:
             value = line.decode("utf-8", "replace")
         return bool(redact_json(value, self._redact) != value)
 

@@ -6,13 +6,13 @@ have it. It is read from the store, of the newest ended attempts first, a bounde
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.ledger.texts import Question, excerpt
+from tracks_dagster.track.json_text import EVIDENCE_BYTES_MAX, parse_json
 from tracks_dagster.track.names import attempt_key
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Json, format_time
@@ -177,8 +177,10 @@ def _most_telling(texts: list[str], question: Question) -> str:
 def _texts_in(data: bytes | None) -> list[str] | None:
     """Return every text in an evidence object, in order; None for one that is missing or no JSON."""
     try:
-        return None if data is None else list(_strings(json.loads(data)))
-    except (ValueError, RecursionError):
+        return (
+            None if data is None else list(_strings(parse_json(data, bytes_max=EVIDENCE_BYTES_MAX)))
+        )
+    except ValueError:
         return None
 
 

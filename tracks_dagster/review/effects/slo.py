@@ -7,7 +7,6 @@ together.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -22,8 +21,10 @@ from tracks_dagster.review.daily import day_bounds
 from tracks_dagster.review.slo import Judged, Wait, Waits, judge, missed, objectives
 from tracks_dagster.scheduling.policy import SchedulingPolicy
 from tracks_dagster.track.bodies import Alert
+from tracks_dagster.track.json_text import parse_json
 from tracks_dagster.track.names import ALERT_OBJECTIVE_MISSED
 from tracks_dagster.track.records import Json, Kind, format_time
+from tracks_dagster.track.unforeseen import problem_of
 
 DAY = timedelta(days=1)
 LOOK_EVERY = timedelta(minutes=10)  # for a class that misses
@@ -68,16 +69,20 @@ def tell_of_misses(
     Raises LedgerError.
     """
     day = now.date().isoformat()
-    alerted = []
+    alerted, problems = [], []
     for each in missed(read_slo(ledger, policy, as_of=now, last=DAY).judged):
         mark = {"workload_class": each.workload_class, "wait": each.wait.value, "day": day}
         if each.waits is None or _is_alerted(ledger, mark, now):
             continue
         run_id, text = each.waits.longest_run_id, f"On the last day, {each.sentence}."
         body = Alert(rule=ALERT_OBJECTIVE_MISSED, text=text, data=mark)
-        tracks.note_run(run_id, tracks.draft(Kind.ALERT, body))
+        try:
+            tracks.note_run(run_id, tracks.draft(Kind.ALERT, body))
+        except Exception as error:  # noqa: BLE001 - of that run alone
+            problems.append(f"{run_id}: {problem_of(error)}")
+            continue
         alerted.append(f"{run_id}: alert: {each.sentence}")
-    return Tick(decided=tuple(alerted))
+    return Tick(decided=tuple(alerted), problems=tuple(problems))
 
 
 def _is_alerted(ledger: Ledger, mark: Mapping[str, Json], now: datetime) -> bool:
@@ -86,7 +91,7 @@ def _is_alerted(ledger: Ledger, mark: Mapping[str, Json], now: datetime) -> bool
         "select data_json from notes where kind = 'alert' and author = :rule and noted_at >= :begin",
         {"rule": ALERT_OBJECTIVE_MISSED, "begin": format_time(day_bounds(now.date())[0])},
     )
-    return any(mark.items() <= json.loads(str(row["data_json"])).items() for row in rows)
+    return any(mark.items() <= parse_json(str(row["data_json"])).items() for row in rows)
 
 
 # All tries of an eval are looked at together, and of runs long ago none.

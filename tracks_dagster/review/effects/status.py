@@ -26,7 +26,8 @@ from tracks_dagster.holds.effects.starts import describe_sources
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.stores.journals import JournalTail, read_tail
-from tracks_dagster.track.errors import TrackBroken, UnknownRun
+from tracks_dagster.track.errors import StoreError, TrackBroken, UnknownRun
+from tracks_dagster.track.json_text import RECORD_BYTES_MAX
 from tracks_dagster.track.names import (
     ALERT_POOL_STORM,
     TRAINER_SCRIPT,
@@ -41,6 +42,7 @@ from tracks_dagster.track.states.checkpoints import checkpoint_at
 from tracks_dagster.track.states.lifecycle import RunLifecycle, run_status
 from tracks_dagster.track.states.run_state import AttemptState, RunState, steps_of
 from tracks_dagster.track.track import log_key, run_track
+from tracks_dagster.track.unforeseen import problem_of
 
 # A run's row in the ledger answers for its track when the ledger has the track to its end and nothing
 # is waited for: the run is over, waits for a person, or a gang works. To read every record of many
@@ -76,10 +78,10 @@ def _is_at_the_end(store: ObjectStore, row: Mapping[str, Json]) -> bool:
     track, seq = run_track(row["run_id"]), row["head_seq"]
     if seq is None:
         return False  # the ledger has nothing of the track any more
-    last = store.get(log_key(track, seq))
+    last = store.get(log_key(track, seq), RECORD_BYTES_MAX)
     if last is None or sha256_hex(last) != row["head_sha256"]:
         return False
-    return store.get(log_key(track, seq + 1)) is None
+    return store.get(log_key(track, seq + 1), RECORD_BYTES_MAX) is None
 
 
 RUNS_MAX = 200
@@ -132,7 +134,18 @@ def read_status(tracks: Tracks, ledger: Ledger, *, run_id: str | None = None) ->
         return [replace(line, quarantined=describe_sources(Holds(tracks), state))]
     sql = Path(__file__).with_name("sql").joinpath("status_newest.sql").read_text(encoding="utf-8")
     rows = ledger.query(sql, {"runs_max": RUNS_MAX})
-    return [_known_line(tracks, row) or _read_line(tracks, row, heartbeat) for row in rows]
+    return [_any_line(tracks, row, heartbeat) for row in rows]
+
+
+def _any_line(tracks: Tracks, row: Mapping[str, Json], heartbeat: Heartbeat | None) -> RunLine:
+    """Return a run's status, whatever goes wrong with it: that is in its line, and in no other's."""
+    try:
+        return _known_line(tracks, row) or _read_line(tracks, row, heartbeat)
+    except StoreError:
+        raise
+    except Exception as error:  # noqa: BLE001 - of that run alone
+        why = f"{problem_of(error)} The ledger says: {row['state_why']}"
+        return _line_of(row, JournalTail(), why=why)
 
 
 def _read_line(tracks: Tracks, row: Mapping[str, Json], heartbeat: Heartbeat | None) -> RunLine:

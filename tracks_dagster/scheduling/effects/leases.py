@@ -46,11 +46,11 @@ from tracks_dagster.track.errors import (
     InvalidInput,
     NoDevices,
     TrackBroken,
-    TracksError,
 )
 from tracks_dagster.track.records import Draft, Kind, Record, format_time
 from tracks_dagster.track.states.pool_state import Lease, NodeState, PoolState
 from tracks_dagster.track.text.safe_text import check_words
+from tracks_dagster.track.unforeseen import problem_of
 
 LEASES_MAX = 200  # of one tick; the next one continues
 
@@ -323,8 +323,8 @@ class DevicePool:
         is_gone = self.is_gone(lease.body)
         try:
             state = self.runs(lease.body.store).find_run(lease.body.run_id)
-        except TracksError as error:
-            return Holder(lease=lease, unread=str(error), is_gone=is_gone)
+        except Exception as error:  # noqa: BLE001 - of that run alone
+            return Holder(lease=lease, unread=problem_of(error), is_gone=is_gone)
         return Holder(lease=lease, state=state, is_gone=is_gone)
 
 

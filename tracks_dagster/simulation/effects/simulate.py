@@ -5,7 +5,6 @@ Reads the ledger only and writes nothing. The assumptions are in `simulation.pas
 
 from __future__ import annotations
 
-import json
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -39,6 +38,7 @@ from tracks_dagster.simulation.past_runs import (
 from tracks_dagster.simulation.play import Pacer, simulate
 from tracks_dagster.track.bodies import CheckpointCadence
 from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.track.json_text import parse_json
 from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.records import Json, format_time
 
@@ -204,8 +204,8 @@ def _past_run(
         run_id=run_id,
         devices=devices,
         estimated_s=None if estimated is None else estimated / devices,
-        config=json.loads(rows[0]["config_json"]),
-        roles=json.loads(rows[0]["roles_json"]),
+        config=parse_json(rows[0]["config_json"]),
+        roles=parse_json(rows[0]["roles_json"]),
         attempts=tuple(
             replace(
                 attempt,
@@ -234,7 +234,7 @@ def _past_attempt(row: dict[str, Json], since: datetime) -> PastAttempt:
     if row["restored_at"] is not None:
         restored_s = max(0.0, (row["restored_at"] - row["started_at"]).total_seconds())
     resumed = row["resumed_from_step"] or 0
-    nodes = json.loads(row["nodes_json"])
+    nodes = parse_json(row["nodes_json"])
     return PastAttempt(
         cause=row["cause"],
         opened_s=(row["opened_at"] - since).total_seconds(),

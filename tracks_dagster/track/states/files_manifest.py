@@ -17,6 +17,7 @@ from pathlib import PurePosixPath
 from typing import NamedTuple
 
 from tracks_dagster.track.errors import DataRejected
+from tracks_dagster.track.json_text import SNAPSHOT_BYTES_MAX, parse_json
 from tracks_dagster.track.records import Json, canonical_json, sha256_hex
 
 FILES_FORMAT = 2
@@ -176,15 +177,15 @@ def join_files(
 def is_files_manifest(data: bytes) -> bool:
     """Whether these bytes are a manifest of files; other manifests are of rows."""
     try:
-        return bool(json.loads(data)["format"] == FILES_FORMAT)
-    except (ValueError, KeyError, TypeError, RecursionError):
+        return bool(parse_json(data, bytes_max=SNAPSHOT_BYTES_MAX)["format"] == FILES_FORMAT)
+    except (ValueError, KeyError, TypeError):
         return False
 
 
 def parse_files_manifest(data: bytes) -> FilesManifest:
     """Return the manifest; raises DataRejected for one that is none, or leads out of its folder."""
     try:
-        value: Json = json.loads(data)
+        value: Json = parse_json(data, bytes_max=SNAPSHOT_BYTES_MAX)
         if value["format"] != FILES_FORMAT or value["kind"] != FILES:
             raise ValueError(f"it has format {value['format']!r} and kind {value['kind']!r}")
         names: list[str] = [*map(str, value["shards"]), ""]  # -1 is in place
@@ -196,7 +197,7 @@ def parse_files_manifest(data: bytes) -> FilesManifest:
             for path, parts in value["files"]
         )
         return FilesManifest(dataset=str(value["dataset"]), in_place=value["in_place"], files=files)
-    except (ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, IndexError) as error:
         raise DataRejected(
             f"The snapshot's manifest cannot be used: {error}. A newer version may have written it; "
             "`tracks fsck` says whether its bytes are whole."

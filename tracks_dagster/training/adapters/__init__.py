@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tracks_dagster.track.errors import CheckpointMismatch
+from tracks_dagster.track.json_text import MANIFEST_BYTES_MAX, parse_json
 from tracks_dagster.track.records import Json
 from tracks_dagster.training.attempt import Attempt
 
@@ -58,7 +59,7 @@ def read_place(a: Attempt, folder: Path) -> dict[str, Json]:
             f"The checkpoint has no {file.name}: resume on as many ranks as saved it, with the adapter "
             "that saved it."
         )
-    place: dict[str, Json] = json.loads(file.read_text())
+    place: dict[str, Json] = parse_json(file.read_text(), bytes_max=MANIFEST_BYTES_MAX)
     ranks = place.pop("ranks")
     if ranks != a.world_size:
         raise CheckpointMismatch(

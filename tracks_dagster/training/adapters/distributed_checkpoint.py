@@ -24,6 +24,7 @@ from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
 from torch.distributed.checkpoint.stateful import Stateful
 
 from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.track.json_text import MANIFEST_BYTES_MAX, parse_json
 from tracks_dagster.training.attempt import Attempt
 from tracks_dagster.training.saves import random_state
 
@@ -73,7 +74,7 @@ class Checkpoints:
             return 0
         is_alone = not dist.is_initialized()
         state_dict_loader.load(self._states, checkpoint_id=found, no_dist=is_alone)
-        own = json.loads((found / "place.json").read_text())
+        own = parse_json((found / "place.json").read_text(), bytes_max=MANIFEST_BYTES_MAX)
         if len(own["random"]) == self._attempt.world_size:
             random_state.restore(own["random"][self._attempt.rank])
         return int(own["step"])

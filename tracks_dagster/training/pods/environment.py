@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +10,7 @@ from tracks_dagster.attempts.ports import RankCommand
 from tracks_dagster.track import names
 from tracks_dagster.track.body_json import from_json
 from tracks_dagster.track.errors import InvalidInput, SettingsError, TrackBroken
+from tracks_dagster.track.json_text import parse_json
 from tracks_dagster.track.names import AttemptRef
 from tracks_dagster.track.text.redact import secrets_of
 
@@ -120,7 +120,7 @@ class _Reader:
     def command(self) -> RankCommand:
         value = self.text(names.ENV_COMMAND)
         try:
-            return from_json(RankCommand, json.loads(value or '{"words": []}'))
+            return from_json(RankCommand, parse_json(value or '{"words": []}'))
         except (ValueError, TrackBroken) as error:
             self.problems.append(f"{names.ENV_COMMAND} is no command: {error}")
             return RankCommand(words=())

@@ -22,7 +22,6 @@ what it printed says more.
 from __future__ import annotations
 
 import faulthandler
-import json
 import math
 import os
 import re
@@ -40,6 +39,7 @@ from typing import Any
 
 from tracks_dagster.track import names
 from tracks_dagster.track.errors import RankLost, TrainingError
+from tracks_dagster.track.json_text import parse_json
 from tracks_dagster.track.records import Json
 from tracks_dagster.training import attempt
 from tracks_dagster.training.attempt import Attempt
@@ -336,8 +336,8 @@ class Box:
         return tuple(line for each in whole.splitlines() if (line := self._parse(each)) is not None)
 
     def _parse(self, data: bytes) -> Mapping[str, Json] | None:
-        with suppress(ValueError, RecursionError):
-            line = json.loads(data, parse_constant=float)
+        with suppress(ValueError):
+            line = parse_json(data, foreign=True)
             if (
                 isinstance(line, dict)
                 and _is_whole(line.get("step"))

@@ -9,7 +9,6 @@ by `load`, `infer` and `score`. Files that it leaves in the artifacts folder are
 from __future__ import annotations
 
 import inspect
-import json
 import math
 import os
 import re
@@ -27,6 +26,7 @@ from tracks_dagster.data.ports import EvalSpec
 from tracks_dagster.data.project import eval_version, fill_entry, has_function, script_of
 from tracks_dagster.track.bodies import Artifact, Program
 from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.track.json_text import parse_json
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Json, sha256_hex
 from tracks_dagster.track.states.evals import artifact_key
@@ -171,7 +171,7 @@ def _run(words: Sequence[str], output: Path, what: str) -> object:
         lines = file.read().decode("utf-8", errors="replace").strip().splitlines()
     last = lines[-1] if lines else ""
     try:
-        return json.loads(last)
+        return parse_json(last, foreign=True)
     except ValueError as error:
         raise InvalidInput(
             f"{what}: the last line of {words[0]} is no JSON object of metrics: "

@@ -6,7 +6,6 @@ JSON file. Nothing here imports torch.
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -22,6 +21,7 @@ from tracks_dagster.attempts.sizing import SizeRequest, StepMemory
 from tracks_dagster.track import names
 from tracks_dagster.track.body_json import from_json
 from tracks_dagster.track.errors import TrainingError
+from tracks_dagster.track.json_text import parse_json
 from tracks_dagster.track.text.redact import Redact
 from tracks_dagster.training.gang_parent import as_alone
 from tracks_dagster.training.projects.code import CODE, command_line, lay_out, paths
@@ -55,7 +55,7 @@ def size_steps(
         environment |= paths(work / CODE, command.python, environment)
         how = _run(command_line(command.words, command.python), work, log, environment)
         if how is None and report.exists():
-            return from_json(StepMemory, json.loads(report.read_text("utf-8")))
+            return from_json(StepMemory, parse_json(report.read_text("utf-8")))
         words = clean(read_tail(log)).strip().splitlines()
         why = how or "it ended before its first step was reported"
         raise TrainingError("\n".join([f"The script cannot be sized: {why}.", *words[-LINES_MAX:]]))

@@ -13,7 +13,6 @@ large ones span several. `storage_writer` makes one of the tensors that the rank
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
@@ -22,7 +21,8 @@ from itertools import chain
 
 from blake3 import blake3
 
-from tracks_dagster.track.errors import CheckpointCorrupt, CheckpointMismatch
+from tracks_dagster.track.errors import CheckpointCorrupt, CheckpointError, CheckpointMismatch
+from tracks_dagster.track.json_text import MANIFEST_BYTES_MAX, parse_json
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Json, canonical_json, sha256_hex
 from tracks_dagster.track.states.checkpoints import CheckpointRef, manifest_key
@@ -151,13 +151,22 @@ class Manifest:
         )
 
     def to_bytes(self) -> bytes:
-        """Return the canonical JSON that is stored; its sha256 names the manifest."""
+        """Return the canonical JSON that is stored; its sha256 names the manifest.
+
+        Raises CheckpointError for one that is too large to be read again.
+        """
         stored = {each.name: getattr(self, each.name) for each in fields(self)}
         stored["chunks"] = [asdict(chunk) for chunk in self.chunks]
         stored["members"] = {
             name: member.to_json(self.format) for name, member in self.members.items()
         }
-        return canonical_json(stored)
+        data = canonical_json(stored)
+        if len(data) > MANIFEST_BYTES_MAX:
+            raise CheckpointError(
+                f"Cannot save step {self.step}: its manifest has {len(data)} bytes, and none of more "
+                f"than {MANIFEST_BYTES_MAX} is read; save fewer, larger tensors."
+            )
+        return data
 
 
 def parse_manifest(data: bytes, *, key: str) -> Manifest:
@@ -168,7 +177,7 @@ def parse_manifest(data: bytes, *, key: str) -> Manifest:
     quarantine it.
     """
     try:
-        stored = json.loads(data)
+        stored = parse_json(data, bytes_max=MANIFEST_BYTES_MAX)
         if stored["format"] not in (FORMAT, FORMAT_NAMED):
             raise CheckpointMismatch(
                 f"{key} has format {stored['format']}; this version reads {FORMAT} and "

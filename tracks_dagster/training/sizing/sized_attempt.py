@@ -24,6 +24,7 @@ from tracks_dagster.stores.overlay import OverlayStore
 from tracks_dagster.track.bodies import FIRST, AttemptOpened, RunDeclared
 from tracks_dagster.track.body_json import from_json
 from tracks_dagster.track.errors import TrainingError
+from tracks_dagster.track.json_text import parse_json
 from tracks_dagster.track.records import Json
 from tracks_dagster.training.attempt import Attempt
 from tracks_dagster.training.environment import AttemptPlace, device_of, read_environment
@@ -57,7 +58,7 @@ def sized(request: Path) -> Iterator[SizedAttempt]:
     request: a JSON file with `declared` (a RunDeclared), `store_url`, `work` (a folder of its own),
     `report` (the file to write) and `measures` (whether the steps are real).
     """
-    asked: Json = json.loads(request.read_text("utf-8"))
+    asked: Json = parse_json(request.read_text("utf-8"))
     device = device_of(read_environment(os.environ))
     if device.type == "cpu":
         torch.set_num_threads(read_environment(os.environ).threads)

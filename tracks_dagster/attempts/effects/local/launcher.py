@@ -7,7 +7,6 @@ machine can adopt a gang that it did not start. Nothing here judges an end or sp
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import platform
 import signal
@@ -37,6 +36,7 @@ from tracks_dagster.reasons.hangs import Beat, Phase, StackDump, beat_file, deco
 from tracks_dagster.track.bodies import RankPlace
 from tracks_dagster.track.body_json import from_json, to_json
 from tracks_dagster.track.errors import GangError
+from tracks_dagster.track.json_text import parse_json
 from tracks_dagster.track.names import (
     CLOSED,
     ENV_CACHE,
@@ -403,4 +403,4 @@ def _conditions(folder: Path) -> tuple[Condition, ...]:
     except FileNotFoundError:
         return ()
     lines = text.split("\n")[:-1]  # not the one that is being written
-    return tuple(from_json(Condition, json.loads(line)) for line in lines)
+    return tuple(from_json(Condition, parse_json(line)) for line in lines)

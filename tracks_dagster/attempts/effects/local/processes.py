@@ -15,18 +15,21 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from tracks_dagster.attempts.machine import cpu_threads, parse_given
+from tracks_dagster.track.json_text import parse_json
 from tracks_dagster.track.records import format_time
 
 PS_TIMEOUT_S = 10.0
 COMMAND_CHARACTERS_MAX = 80  # of a command line, in words
 # Of a process that trains or evaluates: no credentials of a database, no Dagster instance to join.
 _KEPT_BACK = ("DAGSTER_", "TRACKS_POSTGRES_URL", "PGPASSWORD")
+_LISTEN = "0A"  # a socket's state, in /proc/net/tcp
 _PROC = Path("/proc")
 _ON_LINUX = sys.platform == "linux"
 
@@ -170,6 +173,32 @@ def now_text() -> str:
     return format_time(datetime.now(UTC))
 
 
+def listens(process: Process, port: int) -> bool:
+    """Whether a member of the process' group listens on that TCP port; True where nobody can tell."""
+    if not _ON_LINUX:
+        return True
+    sockets = {f"socket:[{inode}]" for inode in _listening(port)}
+    return any(not sockets.isdisjoint(_files_of(pid)) for pid in process.group)
+
+
+def _listening(port: int) -> Iterator[str]:
+    """Yield the inodes of sockets that listen on the port; see proc_net(5)."""
+    for line in (_PROC / "net" / "tcp").read_text().splitlines()[1:]:
+        fields = line.split()
+        if int(fields[1].rpartition(":")[2], 16) == port and fields[3] == _LISTEN:
+            yield fields[9]
+
+
+def _files_of(pid: int) -> Iterator[str]:
+    """Yield what the process has open."""
+    try:
+        for path in (_PROC / str(pid) / "fd").iterdir():
+            with suppress(OSError):  # closed meanwhile
+                yield str(path.readlink())
+    except OSError:
+        return  # gone, or of somebody else
+
+
 def write_process(path: Path, process: Process, **more: object) -> None:
     """Write `process`, and more fields beside it, to a JSON file in one step."""
     write_json(path, {**asdict(process), **more})
@@ -196,7 +225,7 @@ def write_json(path: Path, value: object) -> None:
 def read_json(path: Path) -> dict[str, Any] | None:
     """Return the JSON object in `path`, or None when there is no such file."""
     try:
-        stored = json.loads(path.read_text(encoding="utf-8"))
+        stored = parse_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
     if not isinstance(stored, dict):

@@ -6,7 +6,6 @@ The code is the project of a folder, or one script.
 from __future__ import annotations
 
 import ast
-import json
 import shutil
 import subprocess
 from collections.abc import Collection, Mapping, Sequence
@@ -28,6 +27,7 @@ from tracks_dagster.data.effects.project_file import (
 from tracks_dagster.data.effects.projects import load_shipped
 from tracks_dagster.data.project import OwnEval, Project, has_function, script_of
 from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.track.json_text import parse_json
 from tracks_dagster.track.names import LOCAL
 from tracks_dagster.track.records import Json
 from tracks_dagster.track.text.redact import Redact
@@ -186,7 +186,7 @@ def ask_interpreter(python: str) -> Mapping[str, Json]:
     try:
         done = _run(python, "-m", "tracks_dagster.training.software")
         done.check_returncode()
-        found: dict[str, Json] = json.loads(done.stdout)
+        found: dict[str, Json] = parse_json(done.stdout)
     except (OSError, ValueError, subprocess.SubprocessError):
         return {}  # its gang says why it cannot start, and records what it finds
     return found

@@ -39,6 +39,7 @@ from types import FrameType, ModuleType, TracebackType
 from typing import Any
 
 from tracks_dagster.attempts.effects.local.processes import name_process
+from tracks_dagster.track.json_text import parse_json
 
 RUN_WORKERS, GANGS = ".run", ".gang"  # what the names of their addresses end with
 MODULE = "tracks_dagster.attempts.effects.local.warm"
@@ -107,7 +108,7 @@ class Child:
             with suppress(BlockingIOError):
                 self._connection.setblocking(False)
                 if data := self._connection.recv(MESSAGE_BYTES_MAX):
-                    self._code = int(json.loads(data)["code"])
+                    self._code = int(parse_json(data)["code"])
                 self.close()
         return self._code
 
@@ -169,7 +170,7 @@ def ask(address: Path, start: Start, output: int, errors: int | None = None) -> 
         request = {"python": _interpreter(), "start": asdict(start)}
         outputs = [output, output if errors is None else errors]
         socket.send_fds(connection, [json.dumps(request).encode()], outputs)
-        answer = json.loads(connection.recv(MESSAGE_BYTES_MAX) or "{}")
+        answer = parse_json(connection.recv(MESSAGE_BYTES_MAX) or "{}")
     except (OSError, ValueError):
         answer = {}
     if "pid" not in answer:
@@ -305,7 +306,7 @@ class WarmParent:
             if not data:
                 return  # it was looked whether one listens
             self._asked_at = time.monotonic()
-            asked = json.loads(data)
+            asked = parse_json(data)
             start = Start(**asked["start"])
             refusal = self._stale(asked["python"]) or _refusal(start, self._given)
             pid = None if refusal else _fork(start, *outputs)

@@ -11,13 +11,13 @@ import hashlib
 import html
 import importlib.metadata
 import importlib.util
-import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
 from tracks_dagster.data.effects.datasets.text import Document
 from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.track.json_text import MANIFEST_BYTES_MAX, parse_json
 from tracks_dagster.track.records import Json
 
 TRAINING_BYTES_MAX = 6_000_000
@@ -78,7 +78,8 @@ def _service_text(folder: Path) -> str:
     if newest is None:
         return ""
     data = newest.read_bytes()
-    model = json.loads(gzip.decompress(data) if newest.suffix == ".gz" else data)
+    text = gzip.decompress(data) if newest.suffix == ".gz" else data
+    model = parse_json(text, bytes_max=MANIFEST_BYTES_MAX, foreign=True)
     return "\n".join(filter(None, map(_plain, _documentation(model))))
 
 

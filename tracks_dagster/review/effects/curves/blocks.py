@@ -26,6 +26,7 @@ from uuid import uuid4
 
 from tracks_dagster.stores.journal_columns import (
     BLOCK_BYTES,
+    FILE_BYTES_MAX,
     FORMAT,
     BlockIndex,
     ColumnsDamaged,
@@ -210,7 +211,7 @@ class _Blocks:
         self._blocks = [block for block in self._blocks if block.end <= common]
 
         def copy(stretch: tuple[int, int]) -> Block | None:
-            data = store.get(prefix + file_name(*stretch))
+            data = store.get(prefix + file_name(*stretch), FILE_BYTES_MAX)
             return None if data is None else _copied(data, *stretch, self._folder)
 
         for block in _each(copy, chain):

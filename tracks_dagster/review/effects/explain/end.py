@@ -6,7 +6,6 @@ often ends with what another rank's failure did to it, so the rank that failed f
 
 from __future__ import annotations
 
-import json
 import signal
 from collections.abc import Iterable, Iterator
 
@@ -22,6 +21,7 @@ from tracks_dagster.review.effects.narrate import sentence
 from tracks_dagster.review.effects.receipts import RunReceipts
 from tracks_dagster.track.body_json import from_json
 from tracks_dagster.track.errors import TrackBroken
+from tracks_dagster.track.json_text import SMALL_BYTES_MAX, parse_json
 from tracks_dagster.track.names import AttemptRef, attempt_key
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.reasons import ReasonFamily, TerminationReason
@@ -184,7 +184,7 @@ def late_messages(store: ObjectStore, run_id: str, attempt: AttemptState) -> Ite
 
 def _read_word(store: ObjectStore, key: str) -> LastWord | None:
     try:
-        return from_json(LastWord, json.loads(store.get(key) or b"null"))
+        return from_json(LastWord, parse_json(store.get(key, SMALL_BYTES_MAX) or b"null"))
     except (ValueError, TrackBroken):
         return None
 

@@ -27,6 +27,7 @@ from tracks_dagster.recovery.effects.fsck_tracks import (
 )
 from tracks_dagster.review.effects.narrate import sentence
 from tracks_dagster.track.errors import RecordNewer, TrackBroken, UnknownRun
+from tracks_dagster.track.json_text import EVIDENCE_BYTES_MAX, parse_json
 from tracks_dagster.track.reasons import ReasonFamily, TerminationReason
 from tracks_dagster.track.records import Json, Record, format_time, sha256_hex
 from tracks_dagster.track.states import run_fold
@@ -161,12 +162,14 @@ def evidence_text(tracks: Tracks, run_id: str, attempt_id: int | None) -> tuple[
             f"{run_id} has no attempt {attempt_id} that has ended; `tracks explain {run_id}` lists "
             "those that there are."
         )
-    data = tracks.store.get(attempt.ended.evidence_key)
+    data = tracks.store.get(attempt.ended.evidence_key, EVIDENCE_BYTES_MAX)
     if data is None:
         raise UnknownRun(f"The evidence {attempt.ended.evidence_key} is not in the store any more.")
     problem = None if sha256_hex(data) == attempt.ended.evidence_sha256 else CHANGED
     try:
-        return json.dumps(json.loads(data), indent=2, ensure_ascii=False), problem
+        return json.dumps(
+            parse_json(data, bytes_max=EVIDENCE_BYTES_MAX), indent=2, ensure_ascii=False
+        ), problem
     except ValueError:
         return data.decode("utf-8", errors="replace"), problem
 

@@ -19,6 +19,7 @@ from tracks_dagster.review.effects.curves.rows import Row
 from tracks_dagster.review.effects.trackers.exporting import News, progressed
 from tracks_dagster.review.exports import NOTHING_SENT, ExportedRun, Sent
 from tracks_dagster.track.errors import InvalidInput, TrackerError
+from tracks_dagster.track.json_text import parse_json
 from tracks_dagster.track.records import Json
 from tracks_dagster.track.states.lifecycle import RunLifecycle
 from tracks_dagster.track.text.redact import Redact, redact, secrets_of
@@ -231,7 +232,7 @@ def _sent(found: MlflowRun | None) -> Sent:
     if stored is None:
         return NOTHING_SENT
     try:
-        return Sent.from_json(json.loads(stored))
+        return Sent.from_json(parse_json(stored))
     except (ValueError, AttributeError) as error:
         raise TrackerError(
             f"The tag {TAG_SENT} of its run in MLflow does not say how far the export has come: "

@@ -22,6 +22,7 @@ from tracks_dagster.review.effects.curves.rows import Row
 from tracks_dagster.review.effects.trackers.exporting import News, check_key, progressed
 from tracks_dagster.review.exports import NOTHING_SENT, ExportedRun, Sent
 from tracks_dagster.track.errors import TrackerError
+from tracks_dagster.track.json_text import parse_json
 
 CURSOR_FILE = ".tracks-export.json"
 LOCK_FILE = ".tracks-export.lock"
@@ -78,7 +79,7 @@ class _EventFile:
     def _read(self) -> tuple[int, Sent]:
         """Return the bytes that count, and what they hold; nothing where either file is lost."""
         try:
-            stored = json.loads(self._cursor.read_bytes())
+            stored = parse_json(self._cursor.read_bytes())
             size, sent = int(stored["bytes"]), Sent.from_json(stored)
         except FileNotFoundError:
             return 0, NOTHING_SENT

@@ -18,6 +18,7 @@ from pathlib import Path
 from tracks_dagster.review.effects.trackers.exporting import News, check_key, progressed
 from tracks_dagster.review.exports import NOTHING_SENT, ExportedRun, Sent
 from tracks_dagster.track.errors import InvalidInput, TrackerError
+from tracks_dagster.track.json_text import parse_json
 
 CURSOR_FILE = "tracks-export.json"
 PREFIX = "offline-run-"  # by which `wandb sync` knows such a folder
@@ -110,7 +111,7 @@ def _written(folder: Path, news: News) -> tuple[Path, Sent]:
 def _read(file: Path, run: ExportedRun) -> tuple[Sent, str]:
     """Return what the folder holds, and what the run was then."""
     try:
-        stored = json.loads(file.read_bytes())
+        stored = parse_json(file.read_bytes())
         found = Sent.from_json(stored), str(stored["status"])
     except FileNotFoundError:
         return NOTHING_SENT, ""

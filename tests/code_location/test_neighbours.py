@@ -1,0 +1,225 @@
+"""One bad track stops nothing else: whoever looks at many of them serves all others, and says which.
+
+The badness is of a kind that nobody foresaw: an exception of no class of ours, from the store, from a
+fold or from a property of a state; or a record whose time no calendar has.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from dagster import DagsterInstance, build_sensor_context
+
+from tests.fakes import FakeOrchestrator
+from tests.histories import DatasetHistory, History
+from tests.live_runs import LiveRun
+from tests.pools import PoolHistory
+from tests.visitors import Visitor
+from tracks_dagster.board.effects.app import Board
+from tracks_dagster.board.effects.serving import Guard
+from tracks_dagster.board.effects.sources import Sources
+from tracks_dagster.cli import main
+from tracks_dagster.definitions import defs
+from tracks_dagster.settings import Settings
+from tracks_dagster.stores.local import LocalStore
+from tracks_dagster.track.records import Record, sha256_hex
+from tracks_dagster.track.states import dataset_state, pool_state, run_fold
+from tracks_dagster.track.states.run_state import RunState
+from tracks_dagster.wiring import App, build, reindex
+
+BAD = "-bad"
+GOOD_LIVE, GOOD_PREEMPTED = "live-good", "preempted-good"
+COMMANDS = (
+    ("status",),
+    ("triage",),
+    ("health",),
+    ("alerts",),
+    ("pool",),
+    ("fsck",),
+    ("goodput",),
+    ("slo",),
+    ("review",),
+    ("search", "warm-up"),
+    ("snapshots", "list"),
+    ("checkpoints", "verify"),
+)
+LISTED = {("status",), ("triage",), ("health",)}  # these name each run that goes on
+
+
+class Unforeseen(Exception):
+    """Of no class that anything of ours catches by name."""
+
+
+def write_home(app: App) -> None:
+    """Write a good and a bad track of every kind; no ledger has taken them in."""
+    now = datetime.now(UTC)
+    for name in ("good", "bad"):
+        LiveRun(app.store, f"live-{name}", now=now, ranks=2).write()
+        begin = now - timedelta(hours=2)
+        run = History(f"preempted-{name}", begin=begin).declare().open().place().restore()
+        run.commit(20).end("preempted", last_step=23).write_to(app.store)
+        done = History(f"done-{name}", begin=begin).declare().open().place().restore().commit(20)
+        done.end("completed", last_step=20).finish().write_to(app.store)
+        DatasetHistory(f"words-{name}").declare().commit().write_to(app.store)
+        PoolHistory(f"pool-{name}", begin=begin).strike("n-1").alert().write_to(app.store)
+
+
+def of_the_store(part: str) -> Callable[[App, pytest.MonkeyPatch], None]:
+    """The store raises what is no error of ours, for some keys of the bad tracks."""
+
+    def plant(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+        for method in ("get", "read_into", "list"):
+            real = getattr(LocalStore, method)
+
+            def asked(self: LocalStore, key: str, *given: Any, real: Any = real) -> Any:
+                if f"{BAD}/{part}" in key:
+                    raise Unforeseen("a driver's own")
+                return real(self, key, *given)
+
+            if (method, part) != ("list", "log/"):  # how a store lists is one call for all tracks
+                monkeypatch.setattr(LocalStore, method, asked)
+
+    return plant
+
+
+def of_a_fold(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    for fold in (run_fold, dataset_state, pool_state):
+        real: Callable[[Any, Record], Any] = fold.apply
+
+        def apply(state: Any, record: Record, real: Any = real) -> Any:
+            after = real(state, record)
+            named = [getattr(after, name, "") for name in ("run_id", "pool")]
+            named.append(getattr(getattr(after, "declared", None), "dataset", ""))
+            if any(str(each).endswith(BAD) for each in named):
+                raise Unforeseen("in a fold")
+            return after
+
+        monkeypatch.setattr(fold, "apply", apply)
+
+
+def of_a_state(name: str) -> Callable[[App, pytest.MonkeyPatch], None]:
+    """A property of a bad run's state raises, once the ledger has taken it in."""
+
+    def plant(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+        app.projector.scan()
+        real = getattr(RunState, name).fget
+
+        def asked(self: RunState) -> Any:
+            if self.run_id.endswith(BAD):
+                raise Unforeseen("in a state")
+            return real(self)
+
+        monkeypatch.setattr(RunState, name, property(asked))
+
+    return plant
+
+
+def a_time_of_no_calendar(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    add_record(app, lambda last: {"at": "0001-01-01T00:00:00+14:00"})
+
+
+def a_huge_record(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    add_record(app, lambda last: {"body": {"text": "y" * 10**6, "by": "x"}, "kind": "note"})
+
+
+def a_deep_record(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    add_record(app, lambda last: {"body": {"text": "x", "by": "x", "data": nested(500)}})
+
+
+def nested(times: int) -> Any:
+    return [] if not times else [nested(times - 1)]
+
+
+def add_record(app: App, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+    root = Path(app.store.url)
+    for track in ("runs/live", "runs/preempted", "runs/done", "datasets/words", "pools/pool"):
+        files = sorted((root / f"{track}{BAD}" / "log").glob("*.json"))
+        data = files[-1].read_bytes()
+        record = {**json.loads(data), "seq": len(files), "uid": "f" * 32}
+        record |= {"prev_sha256": sha256_hex(data), **change(record)}
+        (files[0].parent / f"{len(files):012d}.json").write_text(json.dumps(record))
+
+
+PLANTS: dict[str, Callable[[App, pytest.MonkeyPatch], None]] = {
+    "the store, at a record": of_the_store("log/"),
+    "the store, at all else of an attempt": of_the_store("attempts/"),
+    "a fold": of_a_fold,
+    "open_attempt": of_a_state("open_attempt"),
+    "last_attempt": of_a_state("last_attempt"),
+    "a time": a_time_of_no_calendar,
+    "a huge record": a_huge_record,
+    "a deep record": a_deep_record,
+}
+
+
+@pytest.fixture(params=PLANTS, name="bad")
+def bad_home(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> App:
+    """A home with good and bad tracks of every kind, at whose ledger a scan has been."""
+    monkeypatch.setenv("TRACKS_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("COLUMNS", "10000")
+    app = build(Settings.from_environment())
+    write_home(app)
+    if request.param.startswith("the store, at all") or "attempt" in request.param:
+        app.projector.scan()
+    PLANTS[request.param](app, monkeypatch)
+    app = build(Settings.from_environment())
+    problems = app.projector.scan_part(None, seconds=lambda: 0.0).problems
+    assert all(BAD in each for each in problems)
+    rows = app.ledger.query("select run_id from training_runs")
+    assert {GOOD_LIVE, GOOD_PREEMPTED, "done-good"} <= {row["run_id"] for row in rows}
+    return app
+
+
+def test_every_sensor_serves_the_others(bad: App, instance: DagsterInstance) -> None:
+    resources = {"app": bad, "orchestrator": FakeOrchestrator()}
+    ticked = {}
+    sensors = sorted(defs.get_repository_def().sensor_defs, key=lambda each: each.name)
+    for sensor in [*sensors, *sensors]:
+        with build_sensor_context(
+            instance=instance, resources=resources, definitions=defs
+        ) as context:
+            result = sensor(context)
+            ticked[sensor.name] = list(result) if hasattr(result, "__next__") else [result]
+    assert len(bad.tracks.run(GOOD_PREEMPTED).attempts) == 2
+    [launched] = ticked["launch_attempts"]
+    assert [each.partition_key for each in launched.run_requests] == [f"{GOOD_PREEMPTED}/a02"]
+
+
+def test_every_command_over_many_tracks_serves_the_others(bad: App) -> None:
+    rows = bad.ledger.query("select run_id from training_runs where run_id like 'live-%'")
+    known = {row["run_id"] for row in rows}
+    for command in COMMANDS:
+        done = CliRunner().invoke(main, command)
+        assert done.exception is None or isinstance(done.exception, SystemExit), (
+            command,
+            done.exc_info,
+        )
+        assert done.exit_code in (0, 1), (command, done.output)
+        for name in {GOOD_LIVE, *known} if command in LISTED else ():
+            assert name in done.output, (command, done.output)
+
+
+def test_the_board_serves_the_others(bad: App) -> None:
+    visitor = Visitor(Guard(Board(Sources(bad.settings)).app()))
+    for path in ("/", f"/runs/{GOOD_LIVE}", "/metrics"):
+        for _ in range(20):  # the fleet is shown as far as it was read
+            found = visitor.get(path)
+            assert found.status_code == 200, (path, found.text)
+            if GOOD_LIVE in found.text:
+                break
+        assert GOOD_LIVE in found.text, path
+
+
+def test_a_new_ledger_holds_the_others(bad: App) -> None:
+    done = reindex(bad.settings, forgets_lost=False)
+    assert all(BAD in each for each in done.problems)
+    rows = bad.ledger.query("select run_id from training_runs")
+    assert {GOOD_LIVE, GOOD_PREEMPTED, "done-good"} <= {row["run_id"] for row in rows}

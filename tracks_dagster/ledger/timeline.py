@@ -110,6 +110,11 @@ def micros(at: datetime) -> int:
     return (at - EPOCH) // timedelta(microseconds=1)
 
 
+def time_at(moment_us: int) -> datetime:
+    """Return the time that is so many microseconds after 1970 began."""
+    return EPOCH + timedelta(microseconds=moment_us)
+
+
 def time_of(text: str | None) -> datetime | None:
     """Return the time that a body holds as text.
 

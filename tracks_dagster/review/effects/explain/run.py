@@ -26,6 +26,7 @@ from tracks_dagster.ledger.facts.run import RUN, RunView
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.ledger.prices import Prices
 from tracks_dagster.ledger.time_buckets import RunTime, run_buckets
+from tracks_dagster.ledger.timeline import time_at, timeline
 from tracks_dagster.reasons.endings import Ending, ending_of
 from tracks_dagster.reasons.user_rules import NO_RULES, UserRules
 from tracks_dagster.review.completeness import completeness
@@ -129,7 +130,8 @@ def load_run(tracks: Tracks, run_id: str, context: ExplainContext = NO_CONTEXT) 
     state, run = read.state, receipts_of(tracks.store, read.state)
     newest = max(record.at for record in read.records)  # clocks of several machines wrote them
     until = newest if state.open_attempt is None else max(tracks.now(), newest)
-    until = state.finished_at or until
+    if (finished_us := timeline(state).finished_us) is not None:
+        until = time_at(finished_us)  # by a clock that was set back, it finished before it ended
     return LoadedRun(
         read=read,
         run=run,

@@ -17,7 +17,7 @@ from tests.cli.reading_commands import (
 from tests.ports import free_port
 from tests.stories import RUN_ID, Story
 from tracks_dagster.cli.start import follow
-from tracks_dagster.cli.start.follow import RESTART_S_MAX, DaemonKeeper
+from tracks_dagster.cli.start.follow import RESTART_S_MAX, Keeper
 from tracks_dagster.home.dagster_home import DagsterHome
 from tracks_dagster.track.errors import OrchestratorError
 
@@ -111,7 +111,7 @@ def test_a_daemon_that_dies_again_and_again_is_started_less_and_less_often(
     now_s = 0.0
     monkeypatch.setattr(follow.time, "monotonic", lambda: now_s)
     home, told = DyingHome(), list[str]()
-    keeper = DaemonKeeper(home, told.append)  # type: ignore[arg-type]
+    keeper = Keeper(home.ensure_daemon, home.why_daemon_ended, told.append)
     while now_s < 600.0:
         keeper.keep()
         now_s += 0.5

@@ -18,8 +18,9 @@ import yaml
 from dagster._core.storage.tags import BACKFILL_ID_TAG
 
 from tracks_dagster.attempts.effects.local import reaper
-from tracks_dagster.attempts.effects.local.processes import Process
+from tracks_dagster.attempts.effects.local.processes import Process, this_process
 from tracks_dagster.attempts.machine import CPU_SLOTS
+from tracks_dagster.cli.start.follow import Keeper
 from tracks_dagster.home import dagster_home
 from tracks_dagster.home.dagster_home import (
     DagsterHome,
@@ -30,6 +31,7 @@ from tracks_dagster.home.dagster_home import (
     sockets_of,
     write_config,
 )
+from tracks_dagster.home.web_server import WebServer, check_port, server_name
 from tracks_dagster.track import names
 from tracks_dagster.track.errors import OrchestratorError
 
@@ -118,7 +120,8 @@ from tracks_dagster.home.dagster_home import DagsterHome
 dagster_home.DAEMON, dagster_home.WEBSERVER = "played_daemon", "played_webserver"
 root = Path(sys.argv[1])
 home = DagsterHome(root / "dagster", root=root, environment={}, postgres_url=None)
-with home.daemon(), home.webserver():
+with home.daemon(), home.webserver() as web:
+    web.ensure()
     print("up", flush=True)
     sys.stdin.read()
 """
@@ -231,38 +234,95 @@ def test_what_a_daemon_that_died_had_started_ends_with_the_next_one(
     assert died.group == []
 
 
+def answering(web: WebServer) -> str:
+    """Keep the web server until it answers; return where."""
+
+    def answers() -> bool:
+        web.ensure()
+        return web.answers
+
+    wait_for(answers)
+    return web.address
+
+
 def test_the_web_server_answers_at_the_address_that_is_given_and_goes(
     home: DagsterHome, tmp_path: Path
 ) -> None:
-    with home.webserver() as address, urllib.request.urlopen(address) as reply:
-        assert reply.status == 200
-        assert read_address(tmp_path / "dagster") == address  # by others, for links
+    with home.webserver() as web:
+        with urllib.request.urlopen(answering(web)) as reply:
+            assert reply.status == 200
+        assert read_address(tmp_path / "dagster") == web.address  # by others, for links
     assert read_address(tmp_path / "dagster") == ""
     with pytest.raises(OSError, match="refused"):
-        urllib.request.urlopen(address)
+        urllib.request.urlopen(web.address)
 
 
 def test_until_a_web_server_answers_nobody_is_sent_to_the_one_before(
-    home: DagsterHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    home: DagsterHome, tmp_path: Path
 ) -> None:
-    told: list[str] = []
-    waits = DagsterHome._wait_for_answer
-
-    def wait(self: DagsterHome, address: str, process: Process) -> None:
-        told.append(read_address(tmp_path / "dagster"))
-        waits(self, address, process)
-
-    monkeypatch.setattr(DagsterHome, "_wait_for_answer", wait)
     for _ in range(2):
-        with home.webserver() as address:
-            assert read_address(tmp_path / "dagster") == address
-    assert told == ["", ""]
+        with home.webserver() as web:
+            web.ensure()
+            assert read_address(tmp_path / "dagster") == ""
+            assert read_address(tmp_path / "dagster") in ("", answering(web))
 
 
-def test_a_web_server_that_cannot_start_says_why(home: DagsterHome, tmp_path: Path) -> None:
-    (tmp_path / "played_webserver.py").write_text("raise SystemExit('the port is taken')")
-    with pytest.raises(OrchestratorError, match="the port is taken"), home.webserver():
-        pass
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_web_server_that_was_killed_comes_back_and_says_so(
+    number: signal.Signals, home: DagsterHome, tmp_path: Path
+) -> None:
+    reported: list[str] = []
+    with home.webserver() as web:
+        answering(web)
+        keeper = Keeper(web.ensure, web.why_ended, reported.append)
+        for _ in range(2):
+            [process] = reaper.groups(tmp_path / "dagster", server_name(port_of(web)))
+            os.kill(process.pid, number)
+            wait_for(lambda process=process: not process.lives)
+            assert read_address(tmp_path / "dagster") == ""
+            keeper._next_at = 0.0
+            keeper.keep()
+            assert reported.pop().startswith("Dagster's web server was gone (")
+            with urllib.request.urlopen(answering(web)) as reply:
+                assert reply.status == 200
+        assert read_address(tmp_path / "dagster") == web.address
+
+
+def port_of(web: WebServer) -> int:
+    return int(web.address.rpartition(":")[2])
+
+
+def test_a_web_server_that_cannot_start_ends_nothing_and_its_keeper_says_why(
+    home: DagsterHome, tmp_path: Path
+) -> None:
+    (tmp_path / "played_webserver.py").write_text("raise SystemExit('no such workspace')")
+    reported: list[str] = []
+    with home.webserver() as web:
+        keeper = Keeper(web.ensure, web.why_ended, reported.append)
+
+        def said() -> bool:
+            keeper._next_at = 0.0
+            keeper.keep()
+            return any("no such workspace" in each for each in reported)
+
+        wait_for(said)
+        assert not web.answers
+
+
+def test_what_another_program_answers_on_the_port_is_not_taken_for_the_own_server(
+    home: DagsterHome, tmp_path: Path
+) -> None:
+    with home.webserver() as web:
+        answering(web)
+        port = port_of(web)
+        with pytest.raises(OrchestratorError, match=f"{port}.*name another port"):
+            check_port(port)
+        # Started in the same moment as the other, before that one listened.
+        late = WebServer(tmp_path, port, start=lambda: this_process(), why_ended=lambda: "")
+        assert late.ensure()
+        for _ in range(5):
+            assert not late.ensure()
+        assert not late.answers
 
 
 @pytest.mark.parametrize("what", ["others may write there", "a file"])

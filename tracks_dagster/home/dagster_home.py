@@ -15,15 +15,14 @@ import importlib.metadata
 import json
 import os
 import signal
-import socket
 import stat
 import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
@@ -34,10 +33,10 @@ from tracks_dagster.attempts.effects.local.processes import (
     find_process,
     read_json,
     read_process,
-    write_process,
 )
 from tracks_dagster.attempts.effects.local.reaper import wait_for_lock
 from tracks_dagster.home.home_folder import PRIVATE
+from tracks_dagster.home.web_server import ADDRESS, ADDRESS_FILE, WebServer, check_port, server_name
 from tracks_dagster.track.errors import LedgerError, OrchestratorError
 from tracks_dagster.track.names import ENV_SOCKETS, TAG_ATTEMPT, TAG_NO_LEASE
 
@@ -113,14 +112,10 @@ storage:
 """
 DAEMON = "resources.daemon"
 WEBSERVER = "resources.webserver"
-ADDRESS = "127.0.0.1"
 WORKSPACE = "workspace.yaml"  # in the home: where the daemon's code server is found
 LOCATION = "tracks_dagster"  # as the root's workspace.yaml calls it, too
 CODE_ADDRESS = ".code"  # what the code server's address ends with
 USERS_FILE = "daemon.users"  # locked by every command that uses the daemon
-ADDRESS_FILE = "webserver.json"  # which web server answers, and where
-ANSWER_S_MAX = 180.0  # until the web server answers
-POLL_S = 0.1
 TMPDIR_CHARACTERS_MAX = 60
 LOG_CHARACTERS_MAX = 300  # of the last line of a log
 
@@ -359,23 +354,22 @@ class DagsterHome:
         return sorted(path.stem for path in self._folder.glob("*.pid"))
 
     @contextmanager
-    def webserver(self, port: int | None = None) -> Iterator[str]:
-        """Serve the UI while the context lasts; yields its address. port: None takes a free one.
+    def webserver(self, port: int | None = None) -> Iterator[WebServer]:
+        """Use the UI's server on that port, None: a free one; its `ensure` starts it, and keeps it.
 
-        Raises OrchestratorError when it does not answer.
+        Raises OrchestratorError where something listens there already.
         """
         self.prepare()
-        chosen = _free_port() if port is None else port
+        chosen = check_port(port or 0)
         options = ("-h", ADDRESS, "-p", str(chosen), "-w", self._workspace)
-        name = f"webserver-{chosen}"
-        with self._used(name):
-            reaper.ensure_reaper(self._folder, name)
-            process = self._start("webserver", WEBSERVER, *options)
-            reaper.add_group(self._folder, name, process)
-            address = f"http://{ADDRESS}:{chosen}"
-            self._wait_for_answer(address, process)
-            write_process(self._folder / ADDRESS_FILE, process, address=address)
-            yield address
+
+        def start() -> Process:
+            self._collect()
+            return self._start("webserver", WEBSERVER, *options)
+
+        with self._used(server_name(chosen)):
+            why_ended = partial(self._why_ended, "webserver")
+            yield WebServer(self._folder, chosen, start=start, why_ended=why_ended)
 
     def _start(self, name: str, module: str, *arguments: str) -> Process:
         """Start one of Dagster's programs; return which process it is."""
@@ -395,25 +389,6 @@ class DagsterHome:
         if process is None:
             raise OrchestratorError(f"Dagster's {name} ended at once: {self._why_ended(name)}")
         return process
-
-    def _wait_for_answer(self, address: str, process: Process) -> None:
-        from urllib.request import urlopen  # reading commands import this module and ask no address
-
-        give_up_at = time.monotonic() + ANSWER_S_MAX
-        while time.monotonic() < give_up_at:
-            if not process.lives:
-                raise OrchestratorError(
-                    f"Dagster's web server at {address} ended: {self._why_ended('webserver')}"
-                )
-            try:
-                with urlopen(f"{address}/server_info", timeout=5):
-                    return
-            except OSError:  # URLError is one
-                time.sleep(POLL_S)
-        raise OrchestratorError(
-            f"Dagster's web server at {address} did not answer within {ANSWER_S_MAX:g} s: "
-            f"{self._why_ended('webserver')}"
-        )
 
     @property
     def _workspace(self) -> str:
@@ -521,10 +496,3 @@ def _database_id(postgres_url: str) -> str:
     where = parts.netloc.rpartition("@")[2]
     named = f"{where}{parts.path}?{urlencode(sorted(options))}"
     return hashlib.sha256(named.encode()).hexdigest()[:16]
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((ADDRESS, 0))
-        port: int = probe.getsockname()[1]
-        return port

@@ -16,9 +16,9 @@ import click
 from tracks_dagster.attempts.effects.manual_retry import ManualRetry, retry_by_person
 from tracks_dagster.attempts.effects.supervise import claim_outside_drill, steps_done
 from tracks_dagster.cli.start.follow import (
-    DaemonKeeper,
     Followed,
     Interrupts,
+    Keeper,
     RunFollower,
     View,
     open_view,
@@ -87,7 +87,7 @@ def _drive(
         return Followed(state=state, is_drained=False, waited_for=None)  # nothing to wait for
     with Interrupts() as interrupts, home.daemon():
         with open_view() as view:
-            keeper = DaemonKeeper(home, view.event)
+            keeper = Keeper(home.ensure_daemon, home.why_daemon_ended, view.event)
             follower = RunFollower(
                 app.tracks,
                 run_id,
@@ -106,7 +106,7 @@ def _drive(
     return followed
 
 
-def _look_after_daemon(app: App, home: DagsterHome, run_id: str, keeper: DaemonKeeper) -> None:
+def _look_after_daemon(app: App, home: DagsterHome, run_id: str, keeper: Keeper) -> None:
     play_daemon_death(app, home, run_id)
     keeper.keep()
 

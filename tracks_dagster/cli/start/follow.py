@@ -22,7 +22,6 @@ from tracks_dagster.attempts.effects.evidence import read_evidence
 from tracks_dagster.attempts.effects.heartbeat import read_heartbeat
 from tracks_dagster.cli.terminal import console
 from tracks_dagster.holds.effects.stops import request_stop
-from tracks_dagster.home.dagster_home import DagsterHome
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.review.effects.explain.end import raised_at
 from tracks_dagster.review.effects.narrate import sentence
@@ -31,6 +30,7 @@ from tracks_dagster.stores.journals import last_step
 from tracks_dagster.track.errors import (
     InvalidInput,
     LedgerError,
+    OrchestratorError,
     OutcomeUnknown,
     StoreUnavailable,
     TracksError,
@@ -321,27 +321,40 @@ class Interrupts:
             raise KeyboardInterrupt
 
 
-class DaemonKeeper:
-    """Restarts a daemon that died: its runs are not lost with it.
+class Keeper:
+    """Restarts a program that died, such as a home's daemon: its runs are not lost with it.
 
-    One that dies again and again is started less and less often.
+    ensure: starts it if it does not live, and tells whether it did. One that dies again and again is
+    started less and less often, until it has lived for a while.
     """
 
-    def __init__(self, home: DagsterHome, report: Callable[[str], None]) -> None:
-        self._home = home
+    def __init__(
+        self,
+        ensure: Callable[[], bool],
+        why_ended: Callable[[], str],
+        report: Callable[[str], None],
+    ) -> None:
+        self._ensure = ensure
+        self._why_ended = why_ended
         self._report = report
         self._pause_s = RESTART_S
         self._next_at = 0.0
+        self._started_at = -RESTART_S_MAX
 
     def keep(self) -> None:
-        """Start the daemon if none lives and it is time to."""
+        """Start the program if it does not live and it is time to; what keeps it from that is said."""
         now = time.monotonic()
         if now < self._next_at:
             return
-        if not self._home.ensure_daemon():
-            self._pause_s = RESTART_S
-            return
-        self._report(self._home.why_daemon_ended())
+        try:
+            if not self._ensure():
+                if now - self._started_at >= RESTART_S_MAX:
+                    self._pause_s = RESTART_S
+                return
+            self._report(self._why_ended())
+        except OrchestratorError as error:
+            self._report(str(error))
+        self._started_at = now
         self._next_at = now + self._pause_s
         self._pause_s = min(self._pause_s * 2, RESTART_S_MAX)
 

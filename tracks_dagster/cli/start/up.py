@@ -6,23 +6,27 @@ import os
 import sys
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stderr
+from contextlib import contextmanager, redirect_stderr, suppress
+from functools import partial
 
 import click
 
 from tracks_dagster.attempts.effects.local.launcher import living_gangs
 from tracks_dagster.attempts.effects.local.processes import this_process, write_process
 from tracks_dagster.cli import BAD_NEWS, fail
-from tracks_dagster.cli.start.follow import DaemonKeeper, Interrupts
+from tracks_dagster.cli.start.follow import Interrupts, Keeper
 from tracks_dagster.home.dagster_home import DagsterHome
 from tracks_dagster.home.home_folder import how_open
 from tracks_dagster.home.on_demand import BOARD_FILE, OnDemand, on_demand
+from tracks_dagster.home.web_server import check_port
 from tracks_dagster.settings import Settings
-from tracks_dagster.track.errors import TracksError
+from tracks_dagster.track.errors import OrchestratorError, TracksError
 from tracks_dagster.track.names import parse_attempt_key
+from tracks_dagster.track.unforeseen import problem_of
 from tracks_dagster.wiring import App, build, open_cluster_home, open_dagster_home
 
 LOOK_EVERY_S = 2.0
+FIRST_LOOKS_EVERY_S = 0.2  # until the UI answers
 
 
 @click.command("up")
@@ -43,18 +47,29 @@ def up_command(port: int, on_kubernetes: bool) -> None:
     home = open_cluster_home(settings) if on_kubernetes else open_dagster_home(settings)
     if (code := _look_around(settings, home)) != 0:
         sys.exit(code)
+    check_port(port)
     with (
         Interrupts() as interrupts,
         home.daemon(),
-        home.webserver(port) as address,
+        home.webserver(port) as web,
         _board(settings, port) as board,
     ):
-        click.echo(f"{address} (Ctrl-C stops it)")
-        click.echo(f"{board.address} is the board: every open run, live")
-        keeper = DaemonKeeper(home, lambda text: click.echo(text, err=True))
+        report = partial(click.echo, err=True)
+        keepers = [
+            Keeper(home.ensure_daemon, home.why_daemon_ended, report),
+            Keeper(web.ensure, web.why_ended, report),
+        ]
+        with suppress(OrchestratorError):  # its keeper says why, and tries again
+            web.ensure()
+        is_shown = False
         while not interrupts.count:
-            keeper.keep()
-            board.wait(LOOK_EVERY_S)
+            for keeper in keepers:
+                keeper.keep()
+            if web.answers and not is_shown:
+                is_shown = True
+                click.echo(f"{web.address} (Ctrl-C stops it)")
+                click.echo(f"{board.address} is the board: every open run, live")
+            board.wait(LOOK_EVERY_S if is_shown else FIRST_LOOKS_EVERY_S)
 
 
 @contextmanager
@@ -102,7 +117,13 @@ def _report_what_runs(app: App, home: DagsterHome) -> None:
         click.echo(f"Runs already, and is used by another command: {what}", err=True)
     for key, parent in living_gangs(app.settings.work):
         run_id, attempt_id = parse_attempt_key(key)
-        state = app.tracks.find_run(run_id)
+        try:
+            state = app.tracks.find_run(run_id)
+        except Exception as error:  # noqa: BLE001 - of that run alone
+            click.echo(
+                f"Runs already: the gang of {key}, pid {parent.pid}. {problem_of(error)}", err=True
+            )
+            continue
         attempt = state.attempt(attempt_id) if state is not None else None
         since = f"since {parent.began_at:%Y-%m-%dT%H:%M:%SZ}"
         what = f"the gang of {key}: pid {parent.pid} and its ranks, {since}"

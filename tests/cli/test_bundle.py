@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.cli.conftest import Call
 from tests.stories import RUN_ID, Story
+from tracks_dagster.checkpoints.retention import best_of
+from tracks_dagster.reading import open_tracks_to_read
 from tracks_dagster.settings import Settings
+from tracks_dagster.track.artifacts import note_of
+from tracks_dagster.track.records import Kind
+from tracks_dagster.training.saves import handoff
+from tracks_dagster.training.saves.artifacts import store_files
 from tracks_dagster.wiring import build
 
 COMMANDS = {
@@ -41,6 +48,52 @@ def test_a_bundle_has_the_files_that_were_added(
     lineage = json.loads((bundle / "lineage.json").read_text())
     aliases = [each["alias"] for each in lineage["promotions"]]
     assert ("stable" in aliases) == (command[0] == "promote")
+
+
+def test_a_bundle_has_what_the_script_left_and_no_state_of_training(
+    story: Story, call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    best = tmp_path / "best"
+    best.mkdir()
+    (best / "adapter.bin").write_bytes(b"weights")
+    app = build(Settings.from_environment())
+    for text in ("older", "newer"):
+        (best / "adapter.bin").write_text(text)
+        files = store_files(app.store, RUN_ID, best)
+        note = note_of("best", files, step=40, by="attempt 2")
+        app.tracks.note_run(RUN_ID, app.tracks.draft(Kind.NOTE, note))
+    write = handoff.write_checkpoint
+
+    def with_files(store: Any, ref: Any, folder: Path, **rest: Any) -> str:
+        digest = write(store, ref, folder, **rest)
+        for name in ("optimizer.pt", "rng_state_1.pth", "model.safetensors", "model.pkl"):
+            (folder / handoff.OWN_FILES).mkdir(exist_ok=True)
+            (folder / handoff.OWN_FILES / name).write_text("")
+        return digest
+
+    monkeypatch.setattr(handoff, "write_checkpoint", with_files)
+    bundle = tmp_path / "bundle"
+    done = call("checkpoints", "export", f"{RUN_ID}@40", "--bundle", str(bundle))
+    assert done.exit_code == 0, done.stderr
+    assert (bundle / "artifacts" / "best" / "adapter.bin").read_text() == "newer"
+    assert sorted(path.name for path in (bundle / "files").iterdir()) == [
+        "model.pkl",
+        "model.safetensors",
+    ]
+    assert "Not in it: optimizer.pt, rng_state_1.pth, which only training on needs." in done.stdout
+    assert "artifact best after step 40" in call("explain", RUN_ID, "--full").stdout
+
+
+def test_the_best_checkpoint_is_promoted_by_the_metric_of_the_retention(
+    story: Story, call: Call
+) -> None:
+    refused = call("promote", f"{RUN_ID}@40", "--best", "--alias", "top", "--why", "it is")
+    assert (refused.exit_code, "give one of them" in refused.stderr) == (2, True)
+    tracks = open_tracks_to_read(Settings.from_environment())
+    best = best_of(tracks.run(RUN_ID))
+    told = call("promote", RUN_ID, "--best", "--alias", "top", "--why", "it is")
+    assert best is not None
+    assert f"step {best.ref.step} of {RUN_ID}" in told.output
 
 
 @commands

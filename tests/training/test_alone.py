@@ -13,13 +13,15 @@ from click.testing import CliRunner
 from tests.training.loops import train_linear
 from tracks_dagster.cli import main
 from tracks_dagster.stores import open_store
-from tracks_dagster.track.errors import CheckpointMismatch, InvalidInput
+from tracks_dagster.track import artifacts
+from tracks_dagster.track.errors import CheckpointCorrupt, CheckpointMismatch, InvalidInput
 from tracks_dagster.track.names import EXIT_FENCED
 from tracks_dagster.track.states import run_fold
 from tracks_dagster.track.states.lifecycle import run_status
 from tracks_dagster.track.states.run_state import RunState
 from tracks_dagster.track.track import read_records, run_track
 from tracks_dagster.training import alone, attempt
+from tracks_dagster.training.saves.artifacts import write_out
 from tracks_dagster.training.saves.manifest import weights_sha256
 
 CONFIG = {"global_batch": 10, "micro_batch": 5}
@@ -104,6 +106,39 @@ def test_outside_an_attempt_the_tracks_yaml_beside_the_script_counts(
         assert a.config == {"batch": 10}
         train_linear(a, until=3)
     assert f"{script.parent}/tracks.yaml" in capfd.readouterr().err
+
+
+def test_what_a_script_leaves_beside_its_checkpoints_belongs_to_the_run(tmp_path: Path) -> None:
+    best = tmp_path / "best"
+    (best / "deep").mkdir(parents=True)
+    (best / "adapter.bin").write_bytes(b"x" * (artifacts.PART_BYTES + 5))
+    (best / "deep" / "config.json").write_text("{}")
+    (best / "secret").symlink_to("/etc/hostname")
+    with attempt.join(config=CONFIG, folder=tmp_path / "run") as a:
+        for path, said in ((tmp_path / "no", "no file at"), (best / "deep", "cannot name")):
+            with pytest.raises(InvalidInput, match=said):
+                a.artifact(path, name="a/b")
+        train_linear(a, until=3)
+        assert a.artifact(best)
+        (best / "deep" / "config.json").write_text("{1}")
+        assert a.artifact(best)
+        assert a.artifact(best / "adapter.bin", name="plot.png")
+    folder = open_store(str(tmp_path / "run" / "store"))
+    notes = [each.body for each in state(tmp_path / "run").notes]
+    assert len(notes) == 3
+    assert notes[0].text.startswith("artifact best after step 3: 2 files, 8388615 bytes, ")
+    newest, plot = artifacts.artifacts_of(notes)
+    assert (newest.name, newest.file_count, plot.name) == ("best", 2, "plot.png")
+    write_out(folder, alone.RUN_ID, newest.sha256, tmp_path / "out")
+    assert (tmp_path / "out" / "deep" / "config.json").read_text() == "{1}"
+    assert (tmp_path / "out" / "adapter.bin").stat().st_size == artifacts.PART_BYTES + 5
+    parts = list((tmp_path / "run" / "store").glob("runs/*/artifacts/parts/*"))
+    assert len(parts) == 4  # two of the file, stored once, and of each config one
+    for part in parts:
+        part.chmod(0o600)
+        part.write_bytes(b"other")
+    with pytest.raises(CheckpointCorrupt, match="has another sha256"):
+        write_out(folder, alone.RUN_ID, plot.sha256, tmp_path / "bad")
 
 
 def test_a_script_that_was_killed_is_closed_at_the_next_by_what_it_left(tmp_path: Path) -> None:

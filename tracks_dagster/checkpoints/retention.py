@@ -132,13 +132,21 @@ def wanted_by_rule(state: RunState) -> dict[str, tuple[str, ...]]:
 
     for place, checkpoint in enumerate(usable[: rule.keep_last], start=1):
         keep(checkpoint, f"number {place} of the last {rule.keep_last}")
-    for place, checkpoint in enumerate(_best(usable, rule), start=1):
+    for place, checkpoint in enumerate(_best(usable, rule)[: rule.keep_best], start=1):
         value = checkpoint.body.metrics[rule.metric]
         keep(checkpoint, f"number {place} of the best {rule.keep_best}: {rule.metric} {value:.6g}")
     for checkpoint in usable:
         if rule.milestone_every_steps and checkpoint.ref.step % rule.milestone_every_steps == 0:
             keep(checkpoint, f"milestone every {rule.milestone_every_steps} steps")
     return words
+
+
+def best_of(state: RunState) -> CheckpointState | None:
+    """Return the best committed checkpoint by the rule's metric, of equal ones the newer; None where no
+    one has it."""
+    usable = [c for c in state.checkpoints if c.is_resumable]
+    usable.sort(key=lambda c: (c.ref.attempt_id, c.ref.step), reverse=True)
+    return next(iter(_best(usable, state.declared.retention)), None)
 
 
 def plan_deletions(
@@ -252,4 +260,4 @@ def _best(usable: list[CheckpointState], rule: RetentionRule) -> list[Checkpoint
     """Return the best of `usable`, best first; of equal ones the newer. NaN is never the best."""
     measured = [c for c in usable if math.isfinite(c.body.metrics.get(rule.metric, math.nan))]
     sign = 1.0 if rule.direction == "min" else -1.0
-    return sorted(measured, key=lambda c: sign * c.body.metrics[rule.metric])[: rule.keep_best]
+    return sorted(measured, key=lambda c: sign * c.body.metrics[rule.metric])

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from tracks_dagster.attempts.effects.heartbeat import describe_age, read_heartbeat
+from tracks_dagster.checkpoints.retention import best_of
 from tracks_dagster.cli import BAD_NEWS
 from tracks_dagster.cli.common import (
     added_option,
@@ -110,6 +111,12 @@ def waive_command(run_id: str, suite: str, why: str, by: str, as_json: bool) -> 
 @click.argument("target", metavar="RUN[@STEP]")
 @click.option("--alias", default=ALIAS, show_default=True, help="The alias to give.")
 @click.option(
+    "--best",
+    "is_best",
+    is_flag=True,
+    help="The best checkpoint by the metric of the run's retention, in the place of the final one.",
+)
+@click.option(
     "--bundle",
     metavar="DIR",
     type=click.Path(path_type=Path),
@@ -125,6 +132,7 @@ def promote_command(
     ctx: click.Context,
     target: str,
     alias: str,
+    is_best: bool,
     bundle: Path | None,
     added: tuple[Path, ...],
     may_be_cut_off: bool,
@@ -132,14 +140,17 @@ def promote_command(
     by: str,
     as_json: bool,
 ) -> None:
-    """Promote the final checkpoint of RUN, or the newest one of STEP."""
+    """Promote the final checkpoint of RUN, the newest one of STEP, or with --best the best one."""
     check_words({"alias": alias, "why": why, "by": by})
     if added and bundle is None:
         raise InvalidInput("--add puts a file into a bundle: name its folder by --bundle DIR.")
     run_id, step = parse_run_and_step(target)
     app = open_app()
     tracks = app.tracks
-    ref = _find_checkpoint(tracks.run(run_id), step)
+    if is_best and step is not None:
+        raise InvalidInput(f"{target} names a step, and --best finds one; give one of them.")
+    state = tracks.run(run_id)
+    ref = _find_best(state) if is_best else _find_checkpoint(state, step)
     if bundle is not None:
         check_bundle(bundle, added)
     decided = promote(app, ref, alias=alias, by=by, why=why, may_be_cut_off=may_be_cut_off)
@@ -156,6 +167,17 @@ def promote_command(
         )
     print_answer(sentence, answer, as_json=as_json)
     ctx.exit(0 if decided.promoted else BAD_NEWS)
+
+
+def _find_best(state: RunState) -> CheckpointRef:
+    best, metric = best_of(state), state.declared.retention.metric
+    if best is None:
+        known = sorted({name for each in state.checkpoints for name in each.body.metrics})
+        raise InvalidInput(
+            f"No checkpoint of {state.run_id} has {metric}, by which its retention finds the best; "
+            f"they have: {', '.join(known) or 'no metric'}. Name a step: {state.run_id}@STEP."
+        )
+    return best.ref
 
 
 def _find_checkpoint(state: RunState, step: int | None) -> CheckpointRef:

@@ -39,11 +39,12 @@ from torch.optim.lr_scheduler import LRScheduler
 from tracks_dagster.reasons.hangs import Phase
 from tracks_dagster.stores import open_store
 from tracks_dagster.stores.local_files import local_files
+from tracks_dagster.track.artifacts import ARTIFACTS_MAX, note_of
 from tracks_dagster.track.bodies import SnapshotRef
-from tracks_dagster.track.errors import Fenced, InvalidInput, TrainingError
+from tracks_dagster.track.errors import Fenced, InvalidInput, StoreError, TrainingError
 from tracks_dagster.track.names import ENV_OBSERVE, ENV_SIZE, EXIT_FENCED
 from tracks_dagster.track.ports import ObjectStore
-from tracks_dagster.track.records import Json
+from tracks_dagster.track.records import Json, Kind
 from tracks_dagster.track.roles import (
     GLOBAL_BATCH,
     MICRO_BATCH,
@@ -63,11 +64,13 @@ from tracks_dagster.training.evaluating import (
 from tracks_dagster.training.feeding import Feed, quiet_iterators, state_of
 from tracks_dagster.training.folder_steps import Ends, FolderSteps
 from tracks_dagster.training.joining import ALONE_FOLDER, Farewell, join_launch
+from tracks_dagster.training.journal import complain
 from tracks_dagster.training.last_word import is_exit_0, is_of_lost_rank
 from tracks_dagster.training.launch import Launch
 from tracks_dagster.training.leaving import Finished, LeftEarly
 from tracks_dagster.training.pulse import Pulse
 from tracks_dagster.training.sampling import Batch, BatchSampler, split
+from tracks_dagster.training.saves.artifacts import find_files, store_files
 from tracks_dagster.training.saves.saving import Saver
 from tracks_dagster.training.saves.staging import Arena
 from tracks_dagster.training.saves.state_dict import check_state
@@ -79,6 +82,8 @@ from tracks_dagster.training.starting import begin, rescale
 from tracks_dagster.training.step_log import Best, StepLog
 from tracks_dagster.training.steps import Steps
 from tracks_dagster.training.triggers import StopSignal
+
+SLOWEST_BYTES_S = 1e6  # of an artifact: before that it is no hang
 
 
 @contextmanager
@@ -202,6 +207,7 @@ class Attempt:
         self._folders: FolderSteps | None = None
         self._evaluations: Evaluations | None = None
         self._watch: StateWatch | None = None
+        self._artifacts = 0
 
     @property
     def config(self) -> Mapping[str, Json]:
@@ -521,6 +527,34 @@ class Attempt:
         CheckpointWriteFailed when that failed; Fenced.
         """
         return self._of_folders(step).commit(step, Path(folder))
+
+    def artifact(self, path: Path | str, *, name: str | None = None) -> bool:
+        """Let the run have a file, or a folder of files, beside its checkpoints; return whether it has.
+
+        name: the path's own without it; left again under the same name, the newer one counts. Stored
+        before this returns, once for equal bytes; rank 0's counts, and only it needs to call this. A
+        store that is down costs the artifact, stderr says so, and training goes on. Raises InvalidInput
+        for what is not there, and beyond the limits of `track.artifacts`.
+        """
+        if not self._launch.ranks.is_first:
+            return True
+        path, self._artifacts = Path(path), self._artifacts + 1
+        if self._artifacts > ARTIFACTS_MAX:
+            raise InvalidInput(f"{path} is one artifact too many: a launch leaves {ARTIFACTS_MAX}.")
+        step, where = self._farewell.step or 0, self._launch.place
+        size_bytes = sum(each.stat().st_size for each in find_files(path))
+        self._pulse.beat(Phase.SAVING, step, may_take_s=size_bytes / SLOWEST_BYTES_S)
+        called = self._launch.clean(name or path.name)
+        try:
+            files = store_files(self.store, where.run_id, path)
+            note = note_of(called, files, step=step, by=f"attempt {where.attempt_id}")
+            self._launch.whole_track().note(self._launch.draft(Kind.NOTE, note))
+        except StoreError as error:
+            complain(f"Artifact {called} was not stored: {error}")
+            return False
+        finally:
+            self._pulse.beat(Phase.REPORTING, step)
+        return True
 
     @property
     def work(self) -> Path:

@@ -5,6 +5,7 @@
     code/                                       the files that the run was declared with
     packages.txt                                name==version of the interpreter that trained it
     evals.json, evals/SUITE/NUMBER/…            every eval of it, and the files that these left
+    artifacts/NAME/…                            what the run's script left beside its checkpoints
     lineage.json                                run, checkpoint, promotions, attempts that it rests on
     SHA256SUMS                                  `sha256sum -c SHA256SUMS` checks all of it
 
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 import uuid
 from collections.abc import Sequence
@@ -29,6 +31,7 @@ from tracks_dagster.ledger.facts.checkpoint import CHECKPOINT, EVAL, eval_view
 from tracks_dagster.ledger.facts.fact import nested
 from tracks_dagster.ledger.facts.run import PROMOTION, RUN, PromotionView, run_view
 from tracks_dagster.ledger.ports import Ledger
+from tracks_dagster.track.artifacts import artifacts_of
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.errors import CheckpointCorrupt, InvalidInput
 from tracks_dagster.track.names import TRAINER_FAMILY
@@ -40,13 +43,20 @@ from tracks_dagster.track.states.stop_cause import stop_cause
 from tracks_dagster.track.track import packages_key
 from tracks_dagster.training.projects.code import CODE, lay_out
 from tracks_dagster.training.saves import handoff
+from tracks_dagster.training.saves.artifacts import write_out
 
 SUMS = "SHA256SUMS"
 PACKAGES, EVALS, ARTIFACTS, LINEAGE = "packages.txt", "evals.json", "evals", "lineage.json"
+LEFT = "artifacts"
 OWN_NAMES = {
     *(handoff.WEIGHTS, handoff.OWN_FILES, handoff.CONFIG, handoff.CHECKPOINT, CODE),
-    *(PACKAGES, EVALS, ARTIFACTS, LINEAGE, SUMS),
+    *(PACKAGES, EVALS, ARTIFACTS, LINEAGE, LEFT, SUMS),
 }
+# What Trainer and accelerate leave beside the model; `tracks checkpoints export` writes it too.
+TRAINING_STATE = re.compile(
+    r"(optimizer|scheduler|scaler)(_\d+)?\.(pt|bin)|training_args\.bin|rng_state(_\d+)?\.pth|"
+    r"random_states_\d+\.pkl"
+)
 BACKSLASH = "\\"
 
 
@@ -145,7 +155,7 @@ def _fill(
     attempt = state.attempt(ref.attempt_id)
     config = state.declared.config if attempt is None else attempt.opened.config
     digest = handoff.write_checkpoint(store, ref, folder, config=config)
-    missing: list[str] = []
+    missing = _without_training_state(folder / handoff.OWN_FILES)
     trainer = state.declared.trainer if attempt is None else trainer_of(state, attempt)
     if trainer != TRAINER_FAMILY:
         code = _read(store, trainer, Path(trainer).stem, missing)
@@ -161,10 +171,24 @@ def _fill(
     handoff.write_json(folder / EVALS, [nested(EVAL, eval_view(state, each)) for each in done])
     for each in done:
         _write_artifacts(store, state.run_id, each, folder / ARTIFACTS, missing)
+    for left in artifacts_of(each.body for each in state.notes):
+        try:
+            write_out(store, state.run_id, left.sha256, folder / LEFT / left.name)
+        except CheckpointCorrupt as error:
+            missing.append(f"artifact {left.name}: {error}".rstrip("."))
     handoff.write_json(folder / LINEAGE, _lineage(tracks, ledger, state, checkpoint))
     for path in added:
         shutil.copyfile(path, folder / path.name)
     return digest, tuple(missing)
+
+
+def _without_training_state(files: Path) -> list[str]:
+    """Remove what only training on needs of a folder that a framework wrote; return it in words."""
+    found = [path for path in files.rglob("*") if TRAINING_STATE.fullmatch(path.name)]
+    for path in found:
+        path.unlink()
+    names = ", ".join(sorted({path.name for path in found}))
+    return [f"{names}, which only training on needs"] if found else []
 
 
 def _read(store: ObjectStore, key: str, expected: str, missing: list[str]) -> bytes | None:

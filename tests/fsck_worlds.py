@@ -20,6 +20,7 @@ from tracks_dagster.ledger.effects.projector import Projector
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.recovery.effects.fsck import fsck
 from tracks_dagster.recovery.effects.fsck_tracks import Finding
+from tracks_dagster.track.artifacts import ArtifactFile, list_key, list_of, note_of, part_key
 from tracks_dagster.track.bodies import (
     Artifact,
     CheckpointDecision,
@@ -107,6 +108,10 @@ def make_world(story: Story, store: FakeObjectStore, ledger_file: Path) -> World
     again = history.state.evals[-1].opened
     history.end_eval(again, artifacts=(Artifact(name="a.csv", size_bytes=1, sha256=SHA_OF_1),))
     store.put(artifact_key(result_key(RUN_ID, again.eval_id, again.number), "a.csv"), b"1")
+    plot = ArtifactFile(path="plot.png", size_bytes=1, parts=(SHA_OF_1,))
+    history.add(Kind.NOTE, note_of("best", [plot], step=40, by="attempt 2"))
+    store.put(list_key(RUN_ID, sha256_hex(list_of([plot]))), list_of([plot]))
+    store.put(part_key(RUN_ID, SHA_OF_1), b"1")
     listed = f"runs/{RUN_ID}/deletions/20260131T020000Z/{sha256_hex(b'[]')}.json"
     store.put(listed, b"[]")
     gone = CheckpointDecision(

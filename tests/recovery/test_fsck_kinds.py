@@ -170,6 +170,11 @@ TAMPERED: dict[FindingKind, tuple[Tamper, str, str]] = {
         "a.csv, which eval heldout-loss@40, number 2, of run gpt-story left, has sha256",
         "tracks eval gpt-story@40 --seed N",
     ),
+    K.ARTIFACT_WRONG: (
+        lambda w: w.store.put(w.key("/artifacts/parts/"), b"other"),
+        "The artifact best of run gpt-story cannot be had: plot.png has sha256",
+        "leave the artifact again under its name",
+    ),
     K.SNAPSHOT_WRONG: (
         lambda w: w.store.put(w.key("datasets/aws-docs/shards/"), b"other rows"),
         "runs on that snapshot cannot load it",

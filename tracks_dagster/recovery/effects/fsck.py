@@ -16,6 +16,7 @@ from tracks_dagster.recovery.effects.fsck_ledger import check_ledger, check_orph
 from tracks_dagster.recovery.effects.fsck_objects import (
     IsAbsent,
     VerifyCheckpoint,
+    check_artifacts,
     check_checkpoints,
     check_deletions,
     check_eval_files,
@@ -123,6 +124,7 @@ def _of_run(
     yield from check_packages(store, state, is_absent)
     yield from check_eval_results(store, state)
     yield from check_eval_files(store, state, is_absent)
+    yield from check_artifacts(store, state, is_absent)
     yield from check_journals(store, state)
 
 
@@ -254,4 +256,5 @@ def no_store(error: StoreUnsuitable) -> Finding:
 def is_left_out(manifest: ArchiveManifest, key: str) -> bool:
     """Whether an object is not in the archive on purpose: rows of data, and what the manifest names."""
     is_row = key.startswith("datasets/") and "/log/" not in key and "/manifests/" not in key
-    return is_row or any(each.what == key for each in manifest.left_out)
+    is_part = "/artifacts/parts/" in key  # of what a script left: as chunks are
+    return is_row or is_part or any(each.what == key for each in manifest.left_out)

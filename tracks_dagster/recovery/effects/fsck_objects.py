@@ -9,6 +9,7 @@ from tracks_dagster.attempts.effects.evidence import read_journal_end
 from tracks_dagster.recovery.effects.fsck_tracks import Finding, FindingKind, fold_track, read_track
 from tracks_dagster.stores.hashes import digest
 from tracks_dagster.stores.journals import journal_prefix
+from tracks_dagster.track.artifacts import artifacts_of, files_of, list_key, part_key
 from tracks_dagster.track.bodies import SnapshotCommitted
 from tracks_dagster.track.errors import CheckpointError, DataRejected
 from tracks_dagster.track.json_text import SNAPSHOT_BYTES_MAX, parse_json
@@ -169,6 +170,30 @@ def check_eval_files(
                     to_do="Restore the object from a backup, or measure again with another seed: "
                     f"`tracks eval {state.run_id}@{opened.checkpoint.step} --seed N`.",
                 )
+
+
+def check_artifacts(
+    store: ObjectStore, state: RunState, is_absent: IsAbsent = nothing_is_absent
+) -> Iterator[Finding]:
+    """Check what the run's script left beside its checkpoints, every byte."""
+    for left in artifacts_of(note.body for note in state.notes):
+        key = list_key(state.run_id, left.sha256)
+        data = store.get(key)
+        problem = _problem(data, left.sha256)
+        if problem is None:
+            for file in files_of(json.loads(data or b"")):
+                for part in file.parts:
+                    own = part_key(state.run_id, part)
+                    wrong = None if is_absent(own) else _problem(store.get(own), part)
+                    key, problem = (own, f"{file.path} {wrong}") if wrong else (key, problem)
+        if problem is not None:
+            yield Finding(
+                kind=FindingKind.ARTIFACT_WRONG,
+                where=key,
+                meaning=f"The artifact {left.name} of run {state.run_id} cannot be had: {problem}.",
+                to_do="Restore the object from a backup, or leave the artifact again under its name; "
+                "nothing resumes from it.",
+            )
 
 
 def check_packages(

@@ -66,6 +66,7 @@ class FindingKind(StrEnum):
     CHECKS_WRONG = "checks_wrong"
     EVAL_RESULT_WRONG = "eval_result_wrong"
     EVAL_FILE_WRONG = "eval_file_wrong"
+    ARTIFACT_WRONG = "artifact_wrong"
     JOURNAL_GAP = "journal_gap"
     JOURNAL_EDITED = "journal_edited"
     JOURNAL_SHORT = "journal_short"

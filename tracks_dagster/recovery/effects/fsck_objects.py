@@ -12,7 +12,7 @@ from tracks_dagster.stores.journals import journal_prefix
 from tracks_dagster.track.artifacts import artifacts_of, files_of, list_key, part_key
 from tracks_dagster.track.bodies import SnapshotCommitted
 from tracks_dagster.track.errors import CheckpointError, DataRejected
-from tracks_dagster.track.json_text import SNAPSHOT_BYTES_MAX, parse_json
+from tracks_dagster.track.json_text import MANIFEST_BYTES_MAX, SNAPSHOT_BYTES_MAX, parse_json
 from tracks_dagster.track.names import AttemptRef
 from tracks_dagster.track.placement import places_key
 from tracks_dagster.track.ports import ObjectStore
@@ -181,7 +181,7 @@ def check_artifacts(
         data = store.get(key)
         problem = _problem(data, left.sha256)
         if problem is None:
-            for file in files_of(json.loads(data or b"")):
+            for file in files_of(parse_json(data or b"", bytes_max=MANIFEST_BYTES_MAX)):
                 for part in file.parts:
                     own = part_key(state.run_id, part)
                     wrong = None if is_absent(own) else _problem(store.get(own), part)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from tracks_dagster.track.artifacts import (
     part_key,
 )
 from tracks_dagster.track.errors import CheckpointCorrupt, InvalidInput
+from tracks_dagster.track.json_text import MANIFEST_BYTES_MAX, parse_json
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import sha256_hex
 
@@ -58,7 +58,7 @@ def store_files(store: ObjectStore, run_id: str, path: Path) -> tuple[ArtifactFi
 def write_out(store: ObjectStore, run_id: str, sha256: str, folder: Path) -> None:
     """Write the files of an artifact below `folder`, every part verified. Raises CheckpointCorrupt."""
     data = _read(store, list_key(run_id, sha256), sha256)
-    for each in files_of(json.loads(data)):
+    for each in files_of(parse_json(data, bytes_max=MANIFEST_BYTES_MAX)):
         path = folder / each.path
         if not path.resolve().is_relative_to(folder.resolve()):
             raise CheckpointCorrupt(f"The list of artifact {sha256[:12]} names {each.path!r}.")

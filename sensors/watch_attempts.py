@@ -25,6 +25,7 @@ from dagster._core.scheduler.instigation import InstigatorStatus, InstigatorType
 from tracks_dagster.attempts.effects.caps import Caps
 from tracks_dagster.attempts.effects.heartbeat import write_heartbeat
 from tracks_dagster.attempts.effects.idle import SEE_EVERY, see
+from tracks_dagster.attempts.effects.pool_returns import PoolReturns
 from tracks_dagster.attempts.effects.retry import Retries
 from tracks_dagster.attempts.effects.runs import FirstAttempts
 from tracks_dagster.attempts.effects.stage_verdicts import JudgeStages
@@ -79,7 +80,7 @@ from tracks_dagster.wiring import App
 
 Event = AssetMaterialization | AssetCheckEvaluation
 
-DECIDERS = (Retries.of(names.WATCH_ATTEMPTS), FirstAttempts(), Caps(), JudgeStages())
+DECIDERS = (Retries.of(names.WATCH_ATTEMPTS), FirstAttempts(), Caps(), PoolReturns(), JudgeStages())
 CLOSE, DECIDE, REVISIT, SCAN, SWEEP, PRUNE = "close", "decide", "revisit", "scan", "sweep", "prune"
 DEVICES = "devices"
 OBJECTIVES = "objectives"

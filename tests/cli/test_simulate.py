@@ -88,6 +88,20 @@ def test_the_chance_to_finish_with_checkpoints_and_without_is_in_text_and_json(
         assert chance["starts"] == 40
 
 
+def test_each_trace_may_be_a_pool_of_one_run(trace: str, tmp_path: Path, call: Call) -> None:
+    told = json.loads(call("simulate", "--trace", trace, "--pools", "--json").stdout)
+    names = [row["policy"] for row in told["rows"]]
+    assert names == ["ours, other pools", "ours, its own pool", "unlimited retries"]
+    assert "paid for each kept device-hour: ours, other pools" in call(
+        "simulate", "--trace", trace, "--pools"
+    ).stdout.replace("\n", " ")
+    policy = tmp_path / "policy.yaml"
+    policy.write_text("other_pools: {zone-a: nowhere}\n")
+    wrong = call("simulate", "--trace", trace, "--pools", "--policy", str(policy))
+    assert wrong.exit_code == 2
+    assert "other_pools name nowhere, of which there is no trace" in wrong.stderr
+
+
 def test_a_gang_of_one_of_two_instances_runs_on(trace: str, call: Call) -> None:
     told = json.loads(call("simulate", "--trace", trace, "--nodes", "1", "--json").stdout)
     assert told["rows"][0]["runs"][1]["ends"] == {}
@@ -184,6 +198,7 @@ def test_a_file_that_is_no_trace_is_refused_in_words(
         (("--trace", "nowhere.json"), "nowhere.json cannot be read"),
         (("--llama3", "--trace", "t.json"), "give one of them"),
         (("--llama3", "--grace", "30s"), "for --trace"),
+        (("--llama3", "--pools"), "give --trace FILE"),
         (("--llama3", "--save", "30"), "has no unit"),
         (("--llama3", "--every", "0s"), "no time at all"),
         (("--save", "30s"), "Give them with --trace FILE or --llama3"),

@@ -182,14 +182,15 @@ def test_what_has_no_memory_to_grow_is_told_what_to_do() -> None:
 
 def test_a_pool_follows_the_one_before_and_the_last_one_stays() -> None:
     pools = {"k8s/a100-40": "spot", "spot": "on-demand"}
-    first = change_pool(tried(), pools)
-    second = change_pool(first.tried, pools)
+    given = Remedied(tried=tried(), changes=())
+    first = change_pool(given, pools, why="w")
+    second = change_pool(replace(first, changes=()), pools, why="w")
     assert [first.tried.compute.pool, second.tried.compute.pool] == ["spot", "on-demand"]
     assert [(c.key, c.before, c.after) for c in second.changes] == [
         ("compute.pool", "spot", "on-demand")
     ]
-    assert change_pool(second.tried, pools).changes == ()
-    assert change_pool(tried(), {}).changes == ()
+    assert change_pool(second, pools, why="w") == second
+    assert change_pool(given, {}, why="w").changes == ()
 
 
 @pytest.mark.parametrize(

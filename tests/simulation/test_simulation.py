@@ -22,9 +22,10 @@ from tracks_dagster.simulation.compare import (
     best_kept_s,
     fixed_retries,
     ours,
+    pool_choices,
 )
 from tracks_dagster.simulation.finishing import STARTS, finish_chances
-from tracks_dagster.simulation.histories import CONFIG, llama3, spot
+from tracks_dagster.simulation.histories import CONFIG, llama3, ring, spot, zones
 from tracks_dagster.simulation.outcome import Outcome, play
 from tracks_dagster.simulation.play import Decider, Pacer, Scenario, simulate
 from tracks_dagster.simulation.tracks import Job, SimulatedRun, at
@@ -405,3 +406,34 @@ def test_a_run_that_nothing_interrupts_finishes_with_and_without() -> None:
 
 def test_a_history_that_is_shorter_than_any_run_has_no_chance_to_tell() -> None:
     assert finish_chances([spot("t", [(1, 600.0)], COSTS)], EVERY_100) == []
+
+
+# --- pools ------------------------------------------------------------------------------------------
+
+
+def test_a_run_that_may_change_its_pool_keeps_more_than_one_that_stays() -> None:
+    # Zone a takes its machine away every 10 minutes and is down for an hour in four; b is calm.
+    a = spot("zone-a", [*[(1, 600.0), (0, 30.0)] * 18, (0, 3600.0)] * 6, COSTS)
+    b = spot("zone-b", [(1, 24 * 3600.0)], COSTS)
+    [in_a, in_b] = zones([a, b])
+    assert in_a.horizon_s == min(a.horizon_s, b.horizon_s)
+    moving, staying, naive = (
+        simulate(in_a, each.decider, each.pacer)
+        for each in pool_choices(DEFAULT_POLICY, blocking_s=2.0, pools=ring(["zone-a", "zone-b"]))
+    )
+    for outcome in (moving, staying, naive):
+        assert buckets(outcome) == pytest.approx(outcome.wall_s)
+    assert moving.kept_s > 1.2 * max(staying.kept_s, naive.kept_s)
+    assert moving.device_s / moving.kept_s < min(o.device_s / o.kept_s for o in (staying, naive))
+    calm = simulate(in_b, OURS, EVERY_100_S)
+    assert calm.ends == {}  # its own pool takes nothing away: there is nowhere to go
+
+
+def test_an_attempt_that_finds_no_capacity_gives_up_and_the_next_asks_elsewhere() -> None:
+    a = spot("a", [(1, 900.0), (0, 20_000.0), (1, 100.0)], COSTS)
+    b = spot("b", [(1, 21_000.0)], COSTS)
+    in_a = zones([a, b])[0]
+    moving = next(pool_choices(DEFAULT_POLICY, blocking_s=2.0, pools=ring(["a", "b"])))
+    outcome = simulate(in_a, moving.decider, moving.pacer)
+    assert outcome.ends["scheduling_timeout"] >= 1
+    assert outcome.kept_s > 15_000.0

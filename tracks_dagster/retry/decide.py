@@ -42,6 +42,7 @@ from tracks_dagster.retry.decision import (
     seqs_of,
     what_to_do,
 )
+from tracks_dagster.retry.elsewhere import in_which_pool
 from tracks_dagster.retry.limits import Limit, is_free, limits
 from tracks_dagster.retry.pauses import backing_off, unproven, weathering
 from tracks_dagster.retry.policy import Remedy, RetryPolicy, RetryRule
@@ -262,6 +263,7 @@ def _plan(this: _Failure, counted: Sequence[Limit]) -> _Plan | Refuse:
     remedied = remedy(state, failed, rule, this.policy, this.now, rollback)
     if isinstance(remedied, NothingToChange):
         return _refusal(this, "remediation", remedied.why, counted)
+    remedied = in_which_pool(remedied, state, failed, this.policy, this.now)
     return _Plan(rollback=rollback, start=start, remedied=remedied)
 
 
@@ -363,7 +365,9 @@ def remedy(
                 growth_max=policy.memory_growth_max,
             )
         case Remedy.OTHER_POOL:
-            return change_pool(tried, policy.other_pools)
+            nothing_changed = Remedied(tried=tried, changes=())
+            why = "nothing started in the pool before"
+            return change_pool(nothing_changed, policy.other_pools, why=why)
         case Remedy.EARLIER_CHECKPOINT if not _saved(state, failed):
             return save_sooner(tried, state.declared.cadence)
         case Remedy.ROLL_BACK if rollback is not None and rollback.onset is not None:

@@ -128,8 +128,10 @@ class RetryPolicy:
     memory_growth, memory_growth_max: a step of more host memory, and the cap, as a multiple of what
     the run was declared with.
     larger_devices: device class → the next larger one, where a cluster has such.
-    other_pools: pool → the one to try when nothing starts in it. A launcher's own, which has no name,
-    is "<launcher>/<device class>".
+    other_pools: pool → the one to try when nothing starts in it, or it keeps taking devices away. A
+    launcher's own, which has no name, is "<launcher>/<device class>". other_pool_from: preemptions of
+    a run inside `other_pool_window_s` from which on it leaves its pool; other_pool_s: how long it
+    stays away from its own.
     environment: which differences between the libraries that wrote a checkpoint and those of the gang
     that would resume from it refuse the resume; all others are only reported.
     storm: when the retries in a pool pause. nodes: what strikes a node, and when it is quarantined.
@@ -149,6 +151,9 @@ class RetryPolicy:
     checkpoints_may_be_off: bool = False
     larger_devices: Mapping[str, str] = field(default_factory=dict)
     other_pools: Mapping[str, str] = field(default_factory=dict)
+    other_pool_from: int = 2
+    other_pool_window_s: float = HOUR_S
+    other_pool_s: float = HOUR_S
     environment: tuple[EnvironmentRule, ...] = ()
     storm: StormRule = field(default_factory=StormRule)
     nodes: NodeRule = field(default_factory=NodeRule)
@@ -172,6 +177,8 @@ class RetryPolicy:
             raise ValueError("The device-hours cap of a retry policy must be above zero.")
         if self.memory_growth <= 1 or self.memory_growth_max < 1:
             raise ValueError("More memory means a factor above 1.")
+        if self.other_pool_from < 1 or min(self.other_pool_window_s, self.other_pool_s) <= 0:
+            raise ValueError("A pool is left from a 1st preemption or later on, for more than 0 s.")
         keys = [rule.key for rule in self.environment]
         if len(keys) != len(set(keys)):
             raise ValueError(f"A retry policy has one environment rule a key at most, not {keys}.")
@@ -321,6 +328,11 @@ def limit_lines(policy: RetryPolicy) -> Iterator[str]:
         f"attempts that never started: {policy.never_started_limit} free retries, after "
         f"{duration(policy.never_started_backoff_s)} to {duration(policy.never_started_backoff_s_max)}"
     )
+    for pool, other in policy.other_pools.items():
+        yield (
+            f"pool {pool}: to {other} from preemption {policy.other_pool_from} within "
+            f"{duration(policy.other_pool_window_s)} on, and back after {duration(policy.other_pool_s)}"
+        )
     if policy.checkpoints_may_be_off:
         yield "a run may train without periodic checkpoints"
     yield _nodes(policy.nodes)

@@ -175,18 +175,21 @@ def _newest_nodes(nodes: tuple[str, ...]) -> tuple[str, ...]:
     return nodes[-kept:]
 
 
-def change_pool(tried: Tried, other_pools: Mapping[str, str]) -> Remedied:
-    """Return `tried` in the pool that `other_pools` names after its own; unchanged where it names none.
+def change_pool(remedied: Remedied, other_pools: Mapping[str, str], *, why: str) -> Remedied:
+    """Return it in the pool that `other_pools` names after its own; unchanged where it names none.
 
-    The pools may form a ring: the time that such ends may take together is limited elsewhere.
+    The pools may form a ring: the time that such ends may take together is limited elsewhere. Nodes
+    that were excluded are of the pool before, and are let back.
     """
-    before = tried.compute.pool
-    after = other_pools.get(pool_of(tried.compute))
+    tried = remedied.tried
+    before = pool_of(tried.compute)
+    after = other_pools.get(before)
     if after is None or after == before:
-        return Remedied(tried=tried, changes=())
-    change = _change("compute.pool", before, after, "nothing started in the pool before")
-    compute = replace(tried.compute, pool=after)
-    return Remedied(tried=replace(tried, compute=compute), changes=(change,))
+        return remedied
+    others = [change for change in remedied.changes if change.key != "compute.excluded_nodes"]
+    change = _change("compute.pool", before, after, why)
+    compute = replace(tried.compute, pool=after, excluded_nodes=())
+    return Remedied(tried=replace(tried, compute=compute), changes=(*others, change))
 
 
 def save_sooner(tried: Tried, declared: CheckpointCadence) -> Remedied:

@@ -6,8 +6,8 @@ The best that is possible is computed beside them.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from statistics import median
 
@@ -78,6 +78,21 @@ def choices(
         pacer = always(CheckpointCadence(every_s=seconds))
         yield Choice(policy=OURS, cadence=f"{seconds:g} s", decider=decider, pacer=pacer)
     yield Choice(policy=OURS, cadence="never", decider=decider, pacer=always(NEVER))
+
+
+def pool_choices(
+    policy: RetryPolicy, *, blocking_s: float, pools: Mapping[str, str]
+) -> Iterator[Choice]:
+    """Yield ours with other pools (the policy's, else `pools`), and two that stay in one."""
+    advice = advised(blocking_s)
+    moving = policy if policy.other_pools else replace(policy, other_pools=pools)
+    staying = replace(policy, other_pools={})
+    for name, decider in (
+        ("ours, other pools", ours(moving)),
+        ("ours, its own pool", ours(staying)),
+        (retries_name(None), fixed_retries(None)),
+    ):
+        yield Choice(policy=name, cadence=ADVISED, decider=decider, pacer=advice)
 
 
 def compare(

@@ -6,10 +6,11 @@ import json
 import math
 import random
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from tracks_dagster.simulation.play import Scenario
 from tracks_dagster.simulation.tracks import Job
-from tracks_dagster.simulation.world import Costs, InterruptedWorld, Interruption
+from tracks_dagster.simulation.world import Costs, InterruptedWorld, Interruption, PooledWorld
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.records import Json
@@ -53,6 +54,7 @@ _BLAMES_NODE = frozenset({_R.GPU_HARDWARE, _R.NODE_FAILURE, _R.SILENT_CORRUPTION
 
 # Spot capacity is taken for others; what a step takes is of no weight beside minutes.
 SPOT_STEP_S = 1.0
+SCHEDULING_S = 600.0  # until a gang that waits for capacity gives up
 HOURS_MAX = 24.0 * 3650
 INTERVALS_MAX = 1_000_000  # of one trace
 SHOWN_MAX = 60  # characters of a value in an error
@@ -141,6 +143,32 @@ def spot(
         ),
         horizon_s=horizon_s,
     )
+
+
+def zones(spots: Sequence[Scenario]) -> list[Scenario]:
+    """Return one run for each of these traces as its own pool, which may go on in the others.
+
+    A run whose pool has no capacity gives up after SCHEDULING_S. Beyond the shortest trace nothing is
+    known of a pool.
+    """
+    horizon_s = min(each.horizon_s for each in spots)
+    pools = {each.name: each.world for each in spots}
+    return [
+        replace(
+            each,
+            job=replace(each.job, pool=each.name),
+            world=lambda: PooledWorld(
+                {name: world() for name, world in pools.items()}, scheduling_s=SCHEDULING_S
+            ),
+            horizon_s=horizon_s,
+        )
+        for each in spots
+    ]
+
+
+def ring(names: Sequence[str]) -> dict[str, str]:
+    """Return `other_pools` in which each pool is followed by the next, and the last by the first."""
+    return dict(zip(names, [*names[1:], *names[:1]], strict=True)) if len(names) > 1 else {}
 
 
 def interruptions_of(

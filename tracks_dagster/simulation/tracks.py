@@ -51,7 +51,8 @@ BY = "simulate"
 class Job:
     """What is to be run. steps: None runs as long as it is let; devices: all of one gang.
 
-    estimated_s: how long it takes undisturbed, which the policy's cap in device-hours rests on.
+    estimated_s: how long it takes undisturbed, which the policy's cap in device-hours rests on. pool:
+    the one that it is declared for; None: the launcher's own.
     """
 
     run_id: str
@@ -60,6 +61,7 @@ class Job:
     steps: int | None = None
     config: Mapping[str, Json]
     roles: Roles = field(default_factory=dict)
+    pool: str | None = None
 
     def __post_init__(self) -> None:
         check_run_id(self.run_id)
@@ -83,7 +85,11 @@ class SimulatedRun:
     def __init__(self, job: Job) -> None:
         self._job = job
         compute = ComputeRequest(
-            launcher=LAUNCHER, ranks=job.devices, device_class="gpu", memory_bytes=MEMORY_BYTES
+            launcher=LAUNCHER,
+            ranks=job.devices,
+            device_class="gpu",
+            memory_bytes=MEMORY_BYTES,
+            pool=job.pool,
         )
         declared = RunDeclared(
             run_id=job.run_id,

@@ -199,6 +199,41 @@ class InterruptedWorld:
         return next(free, self._nodes[-1])
 
 
+class PooledWorld:
+    """Several pools, each with the interruptions of its own; an attempt runs in the one it asks for.
+
+    scheduling_s: how long an attempt waits for capacity in a pool before it ends as scheduling_timeout.
+    """
+
+    def __init__(self, pools: Mapping[str, World], *, scheduling_s: float) -> None:
+        self._pools = pools
+        self._scheduling_s = scheduling_s
+        self._here: World | None = None  # None: the newest attempt found no capacity
+
+    def launch(self, attempt_id: int, ready_at_s: float, compute: ComputeRequest) -> Launch | None:
+        """Return the launch in the attempt's pool, or the moment at which it gives up."""
+        self._here = self._pools[compute.pool or ""]
+        found = self._here.launch(attempt_id, ready_at_s, compute)
+        gives_up_s = ready_at_s + self._scheduling_s
+        if found is None or found.at_s <= gives_up_s:
+            return found
+        self._here = None
+        return Launch(at_s=gives_up_s, node="", restart_s=found.restart_s)
+
+    def ends(self, start: Start) -> Sequence[End]:
+        """Return what would end the attempt in its pool."""
+        if self._here is not None:
+            return self._here.ends(start)
+        why = "no capacity in the pool"
+        return [
+            End(reason=TerminationReason.SCHEDULING_TIMEOUT, message=why, at_s=start.launch.at_s)
+        ]
+
+    def person_at_s(self, refused_at_s: float) -> float | None:
+        """Return when somebody takes the run up: pools have one person on call."""
+        return next(iter(self._pools.values())).person_at_s(refused_at_s)
+
+
 def _met_by(start: Start, defect: Defect) -> End | None:
     """Return the end that a defect means for an attempt, or None where it does not show."""
     if defect.times is not None and start.met.get(defect.message, 0) >= defect.times:

@@ -23,6 +23,7 @@ from tracks_dagster.simulation.compare import (
     best_ettr,
     choices,
     compare,
+    pool_choices,
     row_json,
 )
 from tracks_dagster.simulation.effects.own_queue import LEDGER
@@ -41,7 +42,9 @@ from tracks_dagster.simulation.histories import (
     SPOT_STEP_S,
     llama3,
     read_traces,
+    ring,
     spot,
+    zones,
 )
 from tracks_dagster.simulation.play import Scenario
 from tracks_dagster.simulation.world import Costs
@@ -117,6 +120,12 @@ MEANING_OF_BEST = (
     metavar="FILE",
     help="With --schedule: write a picture, .svg, or a page with it, .html.",
 )
+@click.option(
+    "--pools",
+    "as_pools",
+    is_flag=True,
+    help="With --trace: each trace is a pool, and a run may change it.",
+)
 @click.option("--person-after", help="How soon a person answers a refusal, or none [1h; 15min].")
 @click.option("--every", multiple=True, help="A fixed checkpoint interval to compare; repeatable.")
 @click.option(
@@ -157,6 +166,7 @@ class Options:
     devices_per_node: int | None
     submissions: int | None
     picture: Path | None
+    as_pools: bool
     person_after: str | None
     every: tuple[str, ...]
     seed: int
@@ -190,6 +200,10 @@ def _check_together(given: Options) -> None:
         raise InvalidInput(
             "--save, --restart, --grace, --nodes and --person-after describe a world that is made "
             "up; the ledger's history has its own. Give them with --trace FILE or --llama3."
+        )
+    if given.as_pools and given.trace is None:
+        raise InvalidInput(
+            "--pools takes each trace for a pool: give --trace FILE with two or more."
         )
     if given.trace is not None and given.is_llama3:
         raise InvalidInput("--trace and --llama3 are two histories; give one of them.")
@@ -243,10 +257,31 @@ def _play_made_up(given: Options, policy: RetryPolicy, *, as_json: bool) -> None
     else:
         world |= {"grace_s": _seconds("--grace", given.grace, 0.0), "nodes": given.nodes}
         scenarios = _spots(given.trace, costs, world)
+    if given.as_pools:
+        names = [each.name for each in scenarios]
+        _check_pools(policy, names)
+        found = pool_choices(policy, blocking_s=costs.blocking_s, pools=ring(names))
+        rows = compare(zones(scenarios), list(found), has_best=False)
+        _print_made_up(rows, [], policy, world, is_llama3=False, as_json=as_json)
+        return
     chosen = list(choices(policy, blocking_s=costs.blocking_s, every_s=given.every_s))
     rows = compare(scenarios, chosen, has_best=True)
     finishing = finish_chances(scenarios, chosen[0])
     _print_made_up(rows, finishing, policy, world, is_llama3=is_llama3, as_json=as_json)
+
+
+def _check_pools(policy: RetryPolicy, names: Sequence[str]) -> None:
+    """Raise InvalidInput for fewer than two pools, and for a policy's pool that is no trace."""
+    if len(names) < 2:
+        raise InvalidInput(
+            f"--pools needs two traces or more in the file; it has {', '.join(names)}."
+        )
+    missing = {*policy.other_pools, *policy.other_pools.values()} - set(names)
+    if missing:
+        raise InvalidInput(
+            f"The policy's other_pools name {', '.join(sorted(missing))}, of which there is no trace; "
+            f"there are: {', '.join(names)}."
+        )
 
 
 def _spots(path: Path, costs: Costs, given: dict[str, Json]) -> list[Scenario]:
@@ -371,7 +406,12 @@ def _meanings(rows: Sequence[Row]) -> Iterator[str]:
     yield from MEANINGS
     if any(row.best_shares for row in rows):
         yield MEANING_OF_BEST
-    refused = next(row.outcome.refused for row in rows if row.policy == OURS)
+    if any(row.outcome.kept_device_s <= 0 for row in rows):
+        yield "paid for each kept device-hour: not known, as one of them kept nothing"
+    else:
+        paid = (f"{r.policy} {r.outcome.device_s / r.outcome.kept_device_s:.3f}" for r in rows[:3])
+        yield f"paid for each kept device-hour: {', '.join(paid)}"
+    refused = next(row.outcome.refused for row in rows if row.policy.startswith(OURS))
     if not refused:
         yield "ours refused nothing"
         return

@@ -317,6 +317,9 @@ class _Limits(FileModel):
     memory_growth: _Number = LEFT_OUT
     memory_growth_max: _Number = LEFT_OUT
     checkpoints_may_be_off: _Flag = LEFT_OUT
+    other_pool_from: _Count = LEFT_OUT
+    other_pool_window_s: _Seconds = LEFT_OUT
+    other_pool_s: _Seconds = Field(default=LEFT_OUT, alias="other_pool_stay")
 
 
 class _Storm(FileModel):

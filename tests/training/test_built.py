@@ -197,6 +197,16 @@ def test_what_follows_a_metric_takes_the_new_numbers_from_now_on(tmp_path: Path)
     assert "patience 0 → 9, from now on" in changed(run)
 
 
+@pytest.mark.parametrize("floor", [0.03, [0.03]])
+def test_the_new_floor_of_what_follows_a_metric_holds(tmp_path: Path, floor: Any) -> None:
+    build = scheduled(
+        lambda o, c: schedules.ReduceLROnPlateau(o, patience=0, factor=0.5, min_lr=c["floor"])
+    )
+    seen, run = resumed(tmp_path, build, {"lr": 0.08, "floor": 0.04}, {"floor": floor})
+    assert min(each[0]["lr"] for each in seen.values()) == 0.03
+    assert "min_lr 0.04 → " in changed(run)
+
+
 def test_a_rate_that_the_script_set_itself_keeps_its_ratio(tmp_path: Path) -> None:
     """A schedule that does not say how the rate came about is not played anew over it."""
 
@@ -332,6 +342,21 @@ def test_groups_are_named_by_their_number(tmp_path: Path) -> None:
         "optimizer, group 1: lr 0.01 → 0.02",
         "optimizer, group 1: weight_decay 0 → 0.5",
     ]
+
+
+@pytest.mark.parametrize(("then", "now"), [("both", "each"), ("each", "both"), ("both", "one")])
+def test_parameters_that_are_grouped_otherwise_are_refused_by_name(
+    tmp_path: Path, then: str, now: str
+) -> None:
+    def build(c: dict[str, Any], model: nn.Module) -> dict[str, Any]:
+        both = {"params": [model.weight, model.bias]}
+        one, other = {"params": [model.weight]}, {"params": [model.bias]}
+        groups = {"both": [both], "each": [one, other], "one": [one]}[c["groups"]]
+        return {"optimizer": torch.optim.Adam(groups, lr=0.1)}
+
+    says = r"no group of exactly|group of exactly .* this one lacks|has state of bias"
+    with pytest.raises(CheckpointMismatch, match=says):
+        resumed(tmp_path, build, {"groups": then}, {"groups": now})
 
 
 def test_a_number_of_a_state_of_ones_own_is_said_not_to_be_used(tmp_path: Path) -> None:

@@ -415,13 +415,15 @@ def _lines(leaves: Leaves) -> list[str]:
 def _first_rates(differs: Leaves) -> Leaves:
     """Return the changed numbers of groups, of a group's rates the first alone."""
     rates: dict[str | int, str] = {}
+    # A group that the checkpoint lacks has no number to compare; the restore refuses it by name.
+    numbers = {path: pair for path, pair in differs.items() if len(path) > 1}
     for rate in RATES:
-        for path in differs:
+        for path in numbers:
             if path[1] == rate:
                 rates.setdefault(path[0], rate)
     return {
         path: pair
-        for path, pair in differs.items()
+        for path, pair in numbers.items()
         if path[1] not in RATES or rates[path[0]] == path[1]
     }
 

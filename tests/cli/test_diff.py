@@ -72,6 +72,16 @@ def test_metrics_of_different_evals_are_refused_with_words_and_shown_by_force(
     assert "suite v2 against v1" in refused["refused"][0]
 
 
+def test_a_run_is_its_last_checkpoint_and_of_a_step_an_attempt_may_be_named(
+    story: Story, call: Call
+) -> None:
+    wanted = call("diff", f"{RUN_ID}@30", f"{RUN_ID}@40").stdout
+    assert f"{RUN_ID}@40 (attempt 3)" in wanted
+    assert call("diff", f"{RUN_ID}/a02@30", RUN_ID).stdout == wanted
+    refused = call("diff", RUN_ID, "gpt-stroy")
+    assert (refused.exit_code, "did you mean" in refused.stderr) == (2, True)
+
+
 def test_a_manifest_names_a_checkpoint(story: Story, call: Call) -> None:
     sha256 = story.history.state.checkpoints[0].ref.manifest_sha256
     told = call("diff", sha256, f"{RUN_ID}@20")

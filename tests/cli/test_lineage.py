@@ -131,10 +131,38 @@ def test_as_of_a_time_before_a_quarantine_nobody_knew_of_it(story: Story, call: 
         assert "in quarantine" not in call("blast", source).stdout
 
 
+def test_a_thing_is_found_without_its_kind_and_a_snapshot_without_its_dataset(
+    story: Story, call: Call
+) -> None:
+    """`blast snapshot:ID` named a command that led nowhere; `lineage RUN@STEP` was refused."""
+    snapshot_id = story.snapshot.snapshot_id
+    same = {
+        "gpt-story@40": "checkpoint:gpt-story@40",
+        "gpt-story/a03@40": "checkpoint:gpt-story@40",
+        "gpt-story/a02": "attempt:gpt-story/a02",
+        "gpt-story": "run:gpt-story",
+        f"snapshot:{snapshot_id[:12]}": f"snapshot:aws-docs@{snapshot_id[:12]}",
+        f"aws-docs@{snapshot_id[:12]}": f"snapshot:aws-docs@{snapshot_id[:12]}",
+        snapshot_id: f"snapshot:aws-docs@{snapshot_id[:12]}",
+        story.history.state.checkpoints[-1].ref.manifest_sha256: "checkpoint:gpt-story@40",
+    }
+    for short, whole in same.items():
+        for command in ("lineage", "blast"):
+            if command == "blast" and whole.startswith("run:"):
+                continue
+            found, wanted = call(command, short), call(command, whole)
+            assert found.stdout == wanted.stdout != "", (command, short, found.stderr)
+    listed = call("snapshots", "list", snapshot_id[:12])
+    assert (listed.exit_code, "There is no dataset" in listed.stderr) == (2, True)
+
+
 @pytest.mark.parametrize(
     ("thing", "says"),
     [
-        ("nonsense", "names nothing that can be looked up; write one of snapshot:DATASET@ID"),
+        ("nonsense", "There is no training run 'nonsense'"),
+        ("nonsense", "write the kind too: snapshot:DATASET@ID"),
+        ("gpt-story@25", "the nearest are: 10, 20, 30, 40"),
+        ("snapshot:ffffff", "No dataset has a snapshot whose id begins with 'ffffff'"),
         ("attempt:gpt-stroy/a01", "did you mean gpt-story?"),
         (
             "attempt:gpt-story/a09",

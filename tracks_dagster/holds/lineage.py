@@ -59,7 +59,7 @@ class Thing:
 
 
 FORMS = {  # kind → how its name is written, and what it has to look like
-    ThingKind.SNAPSHOT: ("DATASET@ID", r"[A-Za-z0-9._-]+@[0-9a-f]{6,64}"),
+    ThingKind.SNAPSHOT: ("DATASET@ID or ID", r"([A-Za-z0-9._-]+@)?[0-9a-f]{6,64}"),
     ThingKind.CHECKPOINT: (
         "RUN@STEP, RUN/aNN@STEP or SHA256",
         rf"{RUN_ID}(/a[0-9]+)?@[0-9]{{1,18}}|[0-9a-f]{{6,64}}",
@@ -91,14 +91,40 @@ def parse_thing(text: str) -> Thing:
     return Thing(kind=kind, name=name)
 
 
+def is_named_with_kind(text: str) -> bool:
+    """Whether the text begins with the kind of what it names."""
+    kind, separator, _ = text.partition(":")
+    return bool(separator) and kind in set(ThingKind)
+
+
+def possible_things(text: str) -> list[Thing]:
+    """Return what a name without its kind may mean by its form, the likeliest kind first.
+
+    Raises InvalidInput where it has the form of nothing.
+    """
+    order = (
+        *(ThingKind.RUN, ThingKind.ATTEMPT, ThingKind.CHECKPOINT, ThingKind.SNAPSHOT),
+        *(ThingKind.EVAL, ThingKind.PROMOTION, ThingKind.CODE, ThingKind.NODE),
+    )
+    found = [parse_thing(f"{kind}:{text}") for kind in order if re.fullmatch(FORMS[kind][1], text)]
+    kinds = {each.kind for each in found}
+    if ThingKind.ATTEMPT in kinds:  # RUN/aNN is no alias
+        found = [each for each in found if each.kind is not ThingKind.PROMOTION]
+    if ThingKind.CHECKPOINT in kinds and "/" in text:  # nor RUN/aNN@STEP a suite
+        found = [each for each in found if each.kind not in (ThingKind.EVAL, ThingKind.PROMOTION)]
+    return found or [parse_thing(text)]
+
+
 def _hint(kind: ThingKind, name: str) -> str:
     """Return a hint for a shortened name, with a space before it; empty where none helps."""
     shortest = f"The first {PREFIX_CHARACTERS_MIN} or more digits are needed"
     if kind is ThingKind.SNAPSHOT:
-        dataset, _, digits = name.partition("@")
+        dataset, at, digits = name.partition("@")
         if not re.fullmatch(r"[A-Za-z0-9._-]+", dataset):
             return ""
-        listed = f"`tracks snapshots list {dataset}` names them."
+        if not at and re.fullmatch(r"[0-9a-f]+", name):
+            dataset, digits = "", name
+        listed = f"`{f'tracks snapshots list {dataset}'.rstrip()}` names them."
         is_short = 0 < len(digits) < PREFIX_CHARACTERS_MIN and re.fullmatch(r"[0-9a-f]+", digits)
         return f" {shortest} of its id; {listed}" if is_short else f" {listed}"
     if kind is ThingKind.CHECKPOINT and RUN_ID_PATTERN.fullmatch(name):

@@ -59,7 +59,9 @@ def diff_command(
     archive: Path | None,
     as_json: bool,
 ) -> None:
-    """Compare two attempts (RUN/aNN) or two checkpoints (RUN@STEP, or a manifest's sha256).
+    """Compare two attempts (RUN/aNN) or two checkpoints (RUN@STEP, RUN, or a manifest's sha256).
+
+    RUN alone is its last checkpoint.
 
     Metrics are not compared across versions of an eval, across eval snapshots, or across seeds with
     only one eval each. Then everything else is shown, and the exit code is 1.

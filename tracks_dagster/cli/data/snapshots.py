@@ -20,7 +20,7 @@ from tracks_dagster.cli.common import (
     print_table,
 )
 from tracks_dagster.cli.terminal import console
-from tracks_dagster.data.effects.datasets.catalog import ShippedDatasets
+from tracks_dagster.data.effects.datasets.catalog import DATASETS, ShippedDatasets
 from tracks_dagster.data.effects.own_checks import read_checks
 from tracks_dagster.data.effects.snapshots import add_files, checks_in_force
 from tracks_dagster.holds.effects.quarantines import (
@@ -35,7 +35,7 @@ from tracks_dagster.reading import open_ledger_to_read
 from tracks_dagster.retry.stages import KITCHEN_SINK
 from tracks_dagster.settings import Settings
 from tracks_dagster.track.body_json import to_json
-from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.track.errors import InvalidInput, UnknownRun
 from tracks_dagster.track.records import Json
 from tracks_dagster.track.text.nearest import did_you_mean
 from tracks_dagster.track.text.safe_text import check_words
@@ -182,9 +182,13 @@ order by s.dataset, s.committed_at, s.snapshot_id
 def _no_snapshot(ledger: Ledger, dataset: str | None) -> str:
     if dataset is None:
         return "There is no snapshot yet; `tracks snapshots add NAME PATH` makes one."
+    if dataset in DATASETS:
+        return f"There is no snapshot of dataset {dataset} yet; `tracks run` makes one."
     known = [row["dataset"] for row in ledger.query("select distinct dataset from snapshots")]
-    hint = did_you_mean(dataset, known) or "`tracks run` makes one."
-    return f"There is no snapshot of dataset {dataset} yet; {hint.rstrip()}"
+    raise UnknownRun(
+        f"There is no dataset {dataset!r}; {did_you_mean(dataset, known)}"
+        "`tracks snapshots list` names those that there are."
+    )
 
 
 @snapshots_command.command("quarantine")

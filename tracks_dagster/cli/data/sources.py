@@ -28,8 +28,7 @@ from tracks_dagster.holds.effects.quarantines import (
     quarantine_source,
     release_source,
 )
-from tracks_dagster.holds.effects.things import find_exact
-from tracks_dagster.holds.lineage import parse_thing
+from tracks_dagster.holds.effects.things import find_exact, find_thing
 from tracks_dagster.reading import open_ledger_to_read, open_tracks_to_read
 from tracks_dagster.settings import Settings
 from tracks_dagster.track.body_json import to_json
@@ -39,7 +38,7 @@ SOURCE_KEYS = ("source", "by", "why", "at", "track", "seq", "through")  # of one
 
 
 @click.command("lineage")
-@click.argument("thing", metavar="KIND:NAME")
+@click.argument("thing", metavar="[KIND:]NAME")
 @as_of_option
 @as_json
 def lineage_command(thing: str, as_of: str | None, as_json: bool) -> None:
@@ -49,10 +48,12 @@ def lineage_command(thing: str, as_of: str | None, as_json: bool) -> None:
     checkpoint:RUN@STEP     attempt:RUN/aNN      run:RUN
     eval:RUN/SUITE@STEP     promotion:RUN/ALIAS
     snapshot:DATASET@ID     node:NAME            code:COMMIT
+
+    The kind may be left out where only one thing has such a name; ids may be shortened.
     """
-    asked, until = parse_thing(thing), parse_as_of(as_of)
-    settings = Settings.from_environment()
+    until, settings = parse_as_of(as_of), Settings.from_environment()
     tracks, ledger = open_tracks_to_read(settings), open_ledger_to_read(settings)
+    asked = find_thing(tracks, ledger, thing)
     found = find_exact(tracks, ledger, asked)
     up, down = ancestors(ledger, found, as_of=until), descendants(ledger, found, as_of=until)
     holds = quarantined_sources(tracks, ledger, asked, as_of=until)
@@ -73,7 +74,7 @@ def lineage_command(thing: str, as_of: str | None, as_json: bool) -> None:
 
 
 @click.command("blast")
-@click.argument("source", metavar="KIND:NAME")
+@click.argument("source", metavar="[KIND:]NAME")
 @as_of_option
 @as_json
 @click.pass_context
@@ -87,11 +88,12 @@ def blast_command(ctx: click.Context, source: str, as_of: str | None, as_json: b
     code:COMMIT             what ran it; also a version or another sha256
     attempt:RUN/aNN         what it worked on
 
-    Ids may be shortened. Exit code 1 when anything promoted descends from it.
+    The kind may be left out where only one thing has such a name; ids may be shortened. Exit code 1
+    when anything promoted descends from it.
     """
-    thing, until = parse_thing(source), parse_as_of(as_of)
-    settings = Settings.from_environment()
+    until, settings = parse_as_of(as_of), Settings.from_environment()
     tracks, ledger = open_tracks_to_read(settings), open_ledger_to_read(settings)
+    thing = find_thing(tracks, ledger, source)
     found = blast(tracks, ledger, thing, as_of=until)
     if as_json:
         print_json(to_json(found))
@@ -101,7 +103,7 @@ def blast_command(ctx: click.Context, source: str, as_of: str | None, as_json: b
 
 
 @click.command("quarantine")
-@click.argument("source", metavar="KIND:NAME")
+@click.argument("source", metavar="[KIND:]NAME")
 @deciding_options
 def quarantine_command(source: str, why: str, by: str, as_json: bool) -> None:
     """Let nothing new start from a source: snapshot, checkpoint, node, code or attempt.
@@ -109,8 +111,8 @@ def quarantine_command(source: str, why: str, by: str, as_json: bool) -> None:
     No attempt is opened on what descends from it, no eval, no branch, no promotion; a retry resumes
     from the newest checkpoint that does not. Attempts that run continue. `tracks release` undoes it.
     """
-    thing = parse_thing(source)
     app = open_app()
+    thing = find_thing(app.tracks, app.ledger, source)
     decided = quarantine_source(app.tracks, app.ledger, thing, by=by, why=why)
     found = blast(app.tracks, app.ledger, thing)
     source_name, record = decided.source.called, decided.record
@@ -120,12 +122,13 @@ def quarantine_command(source: str, why: str, by: str, as_json: bool) -> None:
 
 
 @click.command("release")
-@click.argument("source", metavar="KIND:NAME")
+@click.argument("source", metavar="[KIND:]NAME")
 @deciding_options
 def release_command(source: str, why: str, by: str, as_json: bool) -> None:
     """End the quarantine of a source; a run whose retry was refused needs `tracks retry` as well."""
     app = open_app()
-    decided = release_source(app.tracks, app.ledger, parse_thing(source), by=by, why=why)
+    thing = find_thing(app.tracks, app.ledger, source)
+    decided = release_source(app.tracks, app.ledger, thing, by=by, why=why)
     name, record = decided.source.called, decided.record
     sentence = f"{name} was not in quarantine; nothing was written."
     if record is not None:

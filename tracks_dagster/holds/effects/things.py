@@ -12,11 +12,15 @@ from datetime import datetime
 
 from tracks_dagster.holds.lineage import (
     COMMIT_CHARACTERS_MIN,
+    FORMS,
     PREFIX_CHARACTERS_MIN,
     Thing,
     ThingKind,
     checkpoint_name,
     checkpoint_thing,
+    is_named_with_kind,
+    parse_thing,
+    possible_things,
 )
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
@@ -85,6 +89,27 @@ def find_exact(tracks: Tracks, ledger: Ledger | None, thing: Thing) -> Exact:
             return _promotion(tracks, thing)
 
 
+def find_thing(tracks: Tracks, ledger: Ledger | None, text: str) -> Thing:
+    """Return the thing that a person names, with its kind or, where only one thing has such a name,
+    without: RUN, RUN/aNN, RUN@STEP, DATASET@ID, the first digits of an id.
+
+    Raises InvalidInput for what names nothing or several things, and UnknownRun.
+    """
+    if is_named_with_kind(text):
+        return parse_thing(text)
+    found, problems = {}, []
+    for thing in possible_things(text):
+        try:
+            found[find_exact(tracks, ledger, thing).text] = thing
+        except InvalidInput as error:
+            problems.append(error)
+    one_of(text, [str(each) for each in found.values()])
+    if not found:
+        kinds = ", ".join(f"{kind}:{form}" for kind, (form, _) in FORMS.items())
+        raise UnknownRun(f"{problems[0]} Of another kind of thing write the kind too: {kinds}.")
+    return next(iter(found.values()))
+
+
 def as_it_was(thing: Exact, until: datetime) -> Exact | None:
     """Return what `thing` named at that time: of an eval or a promotion the newest one by then.
 
@@ -111,9 +136,13 @@ def as_it_was(thing: Exact, until: datetime) -> Exact | None:
 
 def _snapshot(tracks: Tracks, name: str) -> Exact:
     dataset, _, prefix = name.rpartition("@")
+    known = [
+        each.removeprefix("datasets/").rstrip("/") for each in tracks.store.folders("datasets/")
+    ]
+    if not dataset:
+        dataset = _dataset_of(tracks, known, prefix)
     state = tracks.find_dataset(dataset)
     if state is None:
-        known = [each.rstrip("/") for each in tracks.store.folders("datasets/")]
         raise UnknownRun(
             f"There is no dataset {dataset!r}; {did_you_mean(dataset, known)}"
             "`tracks snapshots list` names them."
@@ -135,6 +164,23 @@ def _snapshot(tracks: Tracks, name: str) -> Exact:
         called=called,
         snapshot=ref,
     )
+
+
+def _dataset_of(tracks: Tracks, datasets: Sequence[str], prefix: str) -> str:
+    """Return the dataset that has a snapshot whose id begins so."""
+    found = {}
+    for dataset in datasets:
+        state = tracks.find_dataset(dataset)
+        for each in () if state is None else state.snapshots:
+            if each.body.snapshot_id.startswith(prefix):
+                found[f"snapshot:{dataset}@{each.body.snapshot_id[:12]}"] = dataset
+    one_of(f"snapshot:{prefix}", list(found))
+    if not found:
+        raise UnknownRun(
+            f"No dataset has a snapshot whose id begins with {prefix!r}; `tracks snapshots list` names "
+            "them."
+        )
+    return next(iter(found.values()))
 
 
 def _attempt(tracks: Tracks, thing: Thing) -> Exact:

@@ -13,9 +13,9 @@ from tracks_dagster.ledger.facts.fact import compared
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.review.comparing import Comparison, Score, Side, compare
 from tracks_dagster.track.errors import InvalidInput, UnknownRun
-from tracks_dagster.track.names import attempt_key, parse_attempt_key
+from tracks_dagster.track.names import RUN_ID_PATTERN, attempt_key, parse_attempt_key
 from tracks_dagster.track.records import Json
-from tracks_dagster.track.states.checkpoints import CheckpointRef, parse_at
+from tracks_dagster.track.states.checkpoints import CheckpointRef, parse_at, resume_target
 from tracks_dagster.track.states.evals import is_completed
 from tracks_dagster.track.states.run_state import (
     AttemptState,
@@ -46,7 +46,8 @@ class Named:
 def compare_named(
     tracks: Tracks, open_ledger: OpenLedger, a: str, b: str, *, is_forced: bool = False
 ) -> Comparison:
-    """Return two attempts (RUN/aNN) or two checkpoints (RUN@STEP, or a manifest's sha256) compared.
+    """Return two attempts (RUN/aNN) or two checkpoints (RUN@STEP, RUN for its last one, or a manifest's
+    sha256) compared.
 
     open_ledger: asked only for a manifest, which does not name its run. Raises UnknownRun naming the
     nearest, InvalidInput for other names and for an attempt against a checkpoint.
@@ -62,24 +63,45 @@ def compare_named(
 
 def find(tracks: Tracks, open_ledger: OpenLedger, text: str) -> Named:
     """Return what `text` names; raises UnknownRun or InvalidInput."""
+    where, at, step = text.partition("@")
+    if at:
+        run_id, attempt_id = parse_attempt_key(where) if "/" in where else (where, None)
+        if not step.isascii() or not step.isdigit():
+            parse_at(text)
+        state = tracks.run(run_id)
+        return _of_checkpoint(state, _at_step(state, int(step), attempt_id))
     if "/" in text:
         run_id, attempt_id = parse_attempt_key(text)
         state = tracks.run(run_id)
         return Named(state=state, attempt=known_attempt(state, attempt_id), checkpoint=None)
-    if "@" in text:
-        run_id, step = parse_at(text)
-        state = tracks.run(run_id)
-        return _of_checkpoint(state, _at_step(state, step))
+    of_run = tracks.find_run(text) if RUN_ID_PATTERN.fullmatch(text) else None
+    if of_run is not None:
+        return _of_checkpoint(of_run, _last(of_run))
     if _SHA256.fullmatch(text):
         run_id, sha256 = _run_of_manifest(open_ledger(), text)
         state = tracks.run(run_id)
         checkpoint = state.checkpoint(sha256)
         if checkpoint is not None:
             return _of_checkpoint(state, checkpoint)
+    if RUN_ID_PATTERN.fullmatch(text):
+        tracks.run(text)  # raises UnknownRun with the nearest
     raise InvalidInput(
-        f"{text!r} names neither an attempt nor a checkpoint; write RUN/aNN, RUN@STEP or at least "
-        f"{SHA256_DIGITS_MIN} digits of a manifest's sha256."
+        f"{text!r} names neither an attempt nor a checkpoint; write RUN/aNN, RUN@STEP, RUN (its last "
+        f"checkpoint) or at least {SHA256_DIGITS_MIN} digits of a manifest's sha256."
     )
+
+
+def _last(state: RunState) -> CheckpointState:
+    """Return the checkpoint that the run ended with, else the newest that can be resumed from."""
+    ref = state.finished.final if state.finished is not None else None
+    ref = ref or (resume_target(state.resumable) if state.resumable else None)
+    found = None if ref is None else state.checkpoint(ref.manifest_sha256)
+    if found is None:
+        raise UnknownRun(
+            f"{state.run_id} has no checkpoint that could be compared; name an attempt, "
+            f"{attempt_key(state.run_id, 1)}."
+        )
+    return found
 
 
 def side_of(tracks: Tracks, named: Named) -> Side:
@@ -116,9 +138,13 @@ def _of_checkpoint(state: RunState, checkpoint: CheckpointState) -> Named:
     return Named(state=state, attempt=attempt, checkpoint=checkpoint)
 
 
-def _at_step(state: RunState, step: int) -> CheckpointState:
-    """Return the newest attempt's checkpoint of `step`, whatever was decided about it since."""
-    there = [c for c in state.checkpoints if c.ref.step == step]
+def _at_step(state: RunState, step: int, attempt_id: int | None = None) -> CheckpointState:
+    """Return the checkpoint of `step`, of that attempt or the newest, whatever was decided about it."""
+    there = [
+        c
+        for c in state.checkpoints
+        if c.ref.step == step and attempt_id in (None, c.ref.attempt_id)
+    ]
     if there:
         return max(there, key=lambda c: c.ref.attempt_id)
     steps = sorted({c.ref.step for c in state.checkpoints}, key=lambda s: (abs(s - step), s))

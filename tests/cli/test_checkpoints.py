@@ -75,6 +75,18 @@ def test_verify_exits_with_one_and_names_object_hashes_fallback_and_record(
     assert f"Quarantined by record {seq}" in told.stdout
 
 
+def test_a_checkpoint_that_rotted_since_it_was_verified_is_verified_no_longer(
+    long_story: Story, call: Call, home: Path
+) -> None:
+    assert call("checkpoints", "verify", RUN_ID).exit_code == 0
+    damage(home, long_story, -1)
+    assert call("checkpoints", "verify", RUN_ID).exit_code == 1
+    lines = call("checkpoints", "list", RUN_ID).stdout.splitlines()
+    [rotten] = [line for line in lines if "quarantined" in line and "attempt" not in line]
+    assert "no: in quarantine" in rotten
+    assert " yes " not in rotten
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

@@ -54,6 +54,21 @@ def test_every_command_that_answers_does_so_in_json_too_and_calls_a_run_run(
     assert "RUN_ID" not in command.get_help(click.Context(command))
 
 
+@pytest.mark.parametrize(
+    ("typed", "says"),
+    [
+        (("statsu",), "No such command 'statsu'; did you mean status?"),
+        (("nonsense",), "No such command 'nonsense'; `main --help` lists them."),
+        (("checkpoints", "lst"), "No such command 'lst'; did you mean list?"),
+    ],
+)
+def test_a_mistyped_command_is_told_with_the_nearest(
+    typed: tuple[str, ...], says: str, call: Call
+) -> None:
+    refused = call(*typed)
+    assert (refused.exit_code, says in refused.stderr) == (2, True), refused.stderr
+
+
 def test_every_command_stands_once_in_a_group_of_a_few() -> None:
     shown = CliRunner().invoke(main, ["--help"], terminal_width=COLUMNS).stdout.splitlines()
     for title, commands in GROUPS.items():

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import json
+import sys
 from pathlib import Path
 
+import click
 import pytest
 
 from tests.cli.conftest import Call
 from tests.stories import RUN_ID, Story
+from tracks_dagster.cli.common import print_json_line, print_table
+from tracks_dagster.cli.terminal import visible_output
 from tracks_dagster.settings import Settings
 from tracks_dagster.track.text.safe_text import visible
 from tracks_dagster.wiring import build
@@ -78,3 +83,42 @@ def test_a_report_runs_nothing_and_holds_no_control_character(
     assert "default-src 'none'" in page
     assert visible(page) == page
     assert "\\x1b]0;t\\x07" in page
+
+
+class Terminal(io.StringIO):
+    """A terminal that remembers what was written."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_terminal_gets_sentences_broken_between_words_and_json_as_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    screen, sentence = (
+        Terminal(),
+        "A refusal of some length that names `tracks retry RUN` as a cure.",
+    )
+    monkeypatch.setattr(sys, "stdout", screen)
+    with visible_output():
+        click.echo(sentence)
+        print_json_line({"why": sentence})
+    lines = screen.getvalue().splitlines()
+    assert lines[:2] == ["A refusal of some length that names `tracks retry RUN` as a", "cure."]
+    assert json.loads(lines[2]) == {"why": sentence}
+
+
+@pytest.mark.parametrize("width", [80, 30])
+def test_no_word_of_a_table_is_cut(
+    width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`tracks policy` showed node_draine/d in 80 columns."""
+    monkeypatch.setenv("COLUMNS", str(width))
+    titles = ("reason", "what follows", "how often it may be so in a run", "by")
+    row = ("node_drained", "the next attempt, elsewhere", "without any limit", "retry_preempted")
+    print_table(titles, [row])
+    shown = capsys.readouterr().out
+    assert max(map(len, shown.splitlines())) <= width
+    words = {word for cell in row for word in cell.replace(",", "").split()}
+    assert words <= set(shown.replace(",", "").split())

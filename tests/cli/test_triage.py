@@ -70,17 +70,17 @@ def test_the_plan_has_the_devices_that_the_daemon_gives_out(
     assert text.count(": now on ") == 2
 
 
-def test_the_last_lines_say_what_to_do_first_and_what_a_daemon_would_do(
-    variants: App, call: Call
-) -> None:
+def test_what_to_do_is_said_before_the_evidence_for_it(variants: App, call: Call) -> None:
     told = call(*PLANNED).stdout
-    head, order = told.splitlines()[1], told.split("What to do:")[1]
+    head, order = told.splitlines()[1], told.split("What to do:")[1].split("\n\n")[0]
     assert head == "9 runs: 5 done, 2 interrupted and dead, 2 queued."
     assert re.search(r"Known after \d+\.\d s\.$", told.splitlines()[0])
     first, second = order.strip().splitlines()
     assert first.strip().startswith(f"1. `tracks {' '.join(PLANNED)} --apply --why")
     assert "records the end of v2-2, v2-3 and opens v2-2, v2-3" in first
     assert "`tracks up` continues v2-2, v2-3." in second
+    assert told.splitlines()[3] == "What to do:"
+    assert told.index("To start, in this order") < told.index("Evidence:")
 
 
 def test_one_run_alone_is_counted_as_one(variants: App, call: Call) -> None:
@@ -188,7 +188,7 @@ def test_the_answer_fits_a_narrow_terminal(
     variants: App, monkeypatch: pytest.MonkeyPatch, call: Call
 ) -> None:
     monkeypatch.setattr("tracks_dagster.cli.common.FILE_WIDTH", 80)
-    table = call(*PLANNED).stdout.split("\n\n")[0].splitlines()[2:]
+    table = call(*PLANNED).stdout.split("\n\n")[2].splitlines()
     assert max(len(line) for line in table) <= 80
     assert len(table) == 1 + 9  # a row each: nothing had to be folded
 

@@ -23,6 +23,7 @@ from tracks_dagster.track.errors import (
     StoreUnsuitable,
     TracksError,
 )
+from tracks_dagster.track.text.nearest import did_you_mean
 
 BAD_NEWS = 1
 WRONG_USE = 2
@@ -160,6 +161,13 @@ class LazyGroup(click.Group):
             return None
         return check_text_arguments(_load(cmd_name))
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command; a mistyped one is refused with those that are meant."""
+        refuse_unknown(self, ctx, args)
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the catalog."""
         width = max(map(len, SUMMARIES))
@@ -184,6 +192,17 @@ class LazyGroup(click.Group):
             return super().invoke(ctx)
         except TracksError as error:
             ctx.exit(fail(error))
+
+
+def refuse_unknown(group: click.Group, ctx: click.Context, args: list[str]) -> None:
+    """Raise UsageError for a subcommand that there is not, with those that it may mean."""
+    name = args[0] if args else ""
+    if not name or name.startswith("-") or name in group.list_commands(ctx):
+        return
+    hint = (
+        did_you_mean(name, group.list_commands(ctx)) or f"`{ctx.command_path} --help` lists them."
+    )
+    ctx.fail(f"No such command {name!r}; {hint.rstrip()}")
 
 
 def _load(name: str) -> click.Command:

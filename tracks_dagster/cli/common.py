@@ -16,13 +16,15 @@ from typing import Literal, TypeVar
 
 import click
 
-from tracks_dagster.cli.terminal import RECORDED, console, visible_table
+from tracks_dagster.cli import refuse_unknown
+from tracks_dagster.cli.terminal import RECORDED, console, echo_whole, visible_table
 from tracks_dagster.settings import Settings
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.json_text import parse_json
 from tracks_dagster.track.names import check_run_id, parse_attempt_key
 from tracks_dagster.track.records import Json, Record, format_time
-from tracks_dagster.track.text.safe_text import visible_json
+from tracks_dagster.track.text.safe_text import visible, visible_json
+from tracks_dagster.track.text.wrapping import column_widths, wrap_line
 from tracks_dagster.wiring import App, build
 
 Command = TypeVar("Command", bound=Callable[..., object])
@@ -50,12 +52,12 @@ def person() -> str:
 def print_json(value: Json) -> None:
     """Print one JSON value on stdout, over several lines; a time in it as records have it."""
     text = json.dumps(value, indent=2, ensure_ascii=False, default=_time_text)
-    click.echo(visible_json(text))
+    echo_whole(visible_json(text))
 
 
 def print_json_line(value: Json) -> None:
     """Print one JSON value on stdout, in one line."""
-    click.echo(visible_json(json.dumps(value, ensure_ascii=False, default=_time_text)))
+    echo_whole(visible_json(json.dumps(value, ensure_ascii=False, default=_time_text)))
 
 
 def _time_text(value: object) -> str:
@@ -104,19 +106,38 @@ def print_table(
 ) -> None:
     """Print a table on stdout: as wide as COLUMNS or the terminal, else as any row needs.
 
-    right: titles of columns of numbers. whole: of columns whose words are never broken.
+    right: titles of columns of numbers. whole: of columns whose cells are never broken. No word is cut:
+    where the columns have no room for theirs, each row is printed as a block of lines.
     """
     from rich.table import Table  # what prints no table need not load it
 
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in titles:
-        align: Literal["left", "right"] = "right" if title in right else "left"
-        table.add_column(title, justify=align, overflow="fold", no_wrap=title in whole)
-    for row in rows:
-        table.add_row(*row)
+    titles, lines = tuple(titles), [tuple(map(visible, row)) for row in rows]
     is_given = sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdecimal()
-    width = None if is_given else FILE_WIDTH
+    width = text_width() if is_given else FILE_WIDTH
+    filled = [(*row, *("",) * (len(titles) - len(row))) for row in lines]
+    room = width - 2 * (len(titles) - 1)  # two spaces between two columns
+    kept = [number for number, title in enumerate(titles) if title in whole]
+    widths = column_widths([titles, *filled], room, kept)
+    if widths is None:
+        _print_blocks(titles, filled, width)
+        return
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title, wide in zip(titles, widths, strict=True):
+        align: Literal["left", "right"] = "right" if title in right else "left"
+        table.add_column(title, justify=align, overflow="fold", width=wide)
+    for row in lines:
+        table.add_row(*row)
     console(sys.stdout, width=width).print(visible_table(table))
+
+
+def _print_blocks(titles: Sequence[str], rows: Iterable[Sequence[str]], width: int) -> None:
+    """Print each row as a block: its first cell, then a line for each other that is not empty."""
+    for row in rows:
+        echo_whole(row[0])
+        for title, cell in zip(titles[1:], row[1:], strict=True):
+            if cell:
+                text = f"  {title}: {', '.join(cell.splitlines())}"
+                echo_whole(wrap_line(text, width, indent="    "))
 
 
 def as_json(command: Command) -> Command:
@@ -256,7 +277,14 @@ def _value(text: str) -> Json:
 
 
 class WholeGroup(click.Group):
-    """A group that lists each subcommand with its whole first sentence."""
+    """A group that lists each subcommand with its whole first sentence, and knows a mistyped one."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the subcommand; a mistyped one is refused with those that are meant."""
+        refuse_unknown(self, ctx, args)
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the subcommands and what each does."""

@@ -26,6 +26,7 @@ from tracks_dagster.cli.common import (
     print_json,
     settings_for,
 )
+from tracks_dagster.cli.terminal import echo_whole
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.reading import open_tracks_to_read
 from tracks_dagster.track.errors import InvalidInput, StoreUnavailable, UnknownRun
@@ -193,4 +194,4 @@ class AttemptLogs:
 def _print(rank: int, text: str, *, is_alone: bool) -> None:
     """Print lines of a rank's log, each after its rank where there are several."""
     before = "" if is_alone else f"rank {rank}: "
-    click.echo("".join(f"{before}{line}\n" for line in text.splitlines()), nl=False)
+    echo_whole("".join(f"{before}{line}\n" for line in text.splitlines()), nl=False)

@@ -11,6 +11,7 @@ sees a warning. A file's name stays as it is, or the file would not be found.
 from __future__ import annotations
 
 import io
+import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
@@ -21,10 +22,13 @@ import click
 from tracks_dagster.settings import Settings
 from tracks_dagster.track.text.redact import HIDDEN, redact
 from tracks_dagster.track.text.safe_text import REPLACEMENT, valid_text, visible
+from tracks_dagster.track.text.wrapping import wrap_line
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table  # what prints no table need not load it
+
+WIDTH_MIN = 40  # a narrower terminal breaks lines by itself
 
 
 @contextmanager
@@ -51,9 +55,29 @@ class _Visible(io.TextIOBase):
     def write(self, text: str | bytes) -> int:
         if isinstance(text, bytes):  # click writes them so where a stream has no buffer below
             text = text.decode("utf-8", "replace")
-        shown = visible(text).encode(self.encoding, "backslashreplace").decode(self.encoding)
-        self.stream.write(shown)
+        self.stream.write(self._encodable(visible(self._wrapped(text))))
         return len(text)
+
+    def write_whole(self, text: str) -> None:
+        """Write text whose lines are not to be broken."""
+        self.stream.write(self._encodable(visible(text)))
+
+    def _encodable(self, text: str) -> str:
+        return text.encode(self.encoding, "backslashreplace").decode(self.encoding)
+
+    def _wrapped(self, text: str) -> str:
+        """Break lines between words where they are longer than the terminal is wide."""
+        if not self.isatty():
+            return text
+        width = max(WIDTH_MIN, shutil.get_terminal_size((WIDTH_MIN, 0)).columns)
+        if len(text) <= width:
+            return text
+        lines = text.splitlines(keepends=True)
+        ends = (len(line) - len(line.rstrip("\r\n")) for line in lines)
+        return "".join(
+            wrap_line(line[: len(line) - end], width) + line[len(line) - end :]
+            for line, end in zip(lines, ends, strict=True)
+        )
 
     def flush(self) -> None:
         self.stream.flush()
@@ -66,6 +90,14 @@ class _Visible(io.TextIOBase):
 
     def writable(self) -> bool:
         return True
+
+
+def echo_whole(text: str, *, nl: bool = True) -> None:
+    """Print JSON, a log or a file: its lines as they are, however wide the terminal is."""
+    if isinstance(sys.stdout, _Visible):
+        sys.stdout.write_whole(f"{text}\n" if nl else text)
+    else:
+        click.echo(text, nl=nl)
 
 
 def raw(stream: TextIO) -> TextIO:

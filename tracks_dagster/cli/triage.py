@@ -96,11 +96,12 @@ def triage_command(
     if as_json:
         print_json({**to_json(found), "acts": [to_json(act) for act in acts]})
     else:
-        print_triage(found)
+        click.echo(_head(found))
         if applies:
             print_acts(found, acts)
         else:
             print_steps(found, options=_options(run_ids, family, devices, device_memory))
+        print_triage(found)
     ctx.exit(_exit_code(found, acts, applies=applies))
 
 
@@ -152,8 +153,8 @@ def _memory(text: str | None) -> int | None:
 
 
 def print_triage(found: Triage) -> None:
-    """Print the state of every run, the evidence for it, and last the order of the restart."""
-    click.echo(_head(found))
+    """Print the state of every run, the order of the restart, and last the evidence."""
+    click.echo()
     if not found.lines:
         click.echo(
             "No training run is open; `tracks triage --family NAME` shows those that are over."
@@ -170,8 +171,6 @@ def print_triage(found: Triage) -> None:
     ):
         if lines:
             click.echo("\n".join(["", title, *_bounded(lines)]))
-    if found.lines:
-        click.echo("\n".join(["", "Evidence:", *_evidence(found.lines)]))
     if found.plan.order:
         click.echo(
             "\n".join(
@@ -182,6 +181,8 @@ def print_triage(found: Triage) -> None:
         click.echo("\n".join(["", "Evals that wait for devices:", *_bounded(evals)]))
     for words in _unseen(found):
         click.echo(f"\n{words}")
+    if found.lines:
+        click.echo("\n".join(["", "Evidence:", *_evidence(found.lines)]))
 
 
 def _waiting_evals(found: Triage) -> Iterator[str]:

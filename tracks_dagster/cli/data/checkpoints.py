@@ -145,9 +145,18 @@ def _cells(row: dict[str, Json]) -> tuple[str, ...]:
         "–" if row["stop_cause"] == StopCause.TRAINED_ON else row["stop_cause"],
         row["committed_at"][:19],
         str(row["total_bytes"]),
-        "yes" if row["verified_at"] else "not yet",
+        _verified(row),
         row["ref"]["manifest_sha256"][:12],
     )
+
+
+def _verified(row: dict[str, Json]) -> str:
+    """Return whether its bytes are known to be right, as of now: they may have rotted since."""
+    if row["deleted_at"]:
+        return "–"
+    if row["quarantined_at"]:
+        return "no: in quarantine"
+    return "yes" if row["verified_at"] else "not yet"
 
 
 def _why(row: dict[str, Json]) -> str:

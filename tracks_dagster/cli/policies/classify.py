@@ -23,6 +23,7 @@ from tracks_dagster.cli.common import (
     recorded,
     seq_of,
 )
+from tracks_dagster.cli.terminal import echo_whole
 from tracks_dagster.reasons.cases import evidence_of
 from tracks_dagster.reasons.classify import classify
 from tracks_dagster.reasons.effects.case_file import ReadCase, read_given
@@ -79,7 +80,7 @@ def classify_command(
                 continue
             name, verdict = _classified(path, read, read.case, rules)
             if as_json:
-                click.echo(_verdict_json(name, verdict))
+                echo_whole(_verdict_json(name, verdict))
             else:
                 rows.append(_cells(name, verdict, read))
     if rows:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import click
 from click.shell_completion import get_completion_class
 
+from tracks_dagster.cli.terminal import echo_whole
+
 VARIABLE = "_TRACKS_COMPLETE"  # click's own name for the program "tracks"
 SHELLS = ("bash", "zsh", "fish")
 
@@ -21,4 +23,4 @@ def completion_command(context: click.Context, shell: str) -> None:
     completion = get_completion_class(shell)
     if completion is None:  # click knows all of SHELLS
         raise click.UsageError(f"There is no completion for {shell}.")
-    click.echo(completion(context.find_root().command, {}, "tracks", VARIABLE).source())
+    echo_whole(completion(context.find_root().command, {}, "tracks", VARIABLE).source())

@@ -24,6 +24,7 @@ from tracks_dagster.cli.common import (
     settings_for,
     text_width,
 )
+from tracks_dagster.cli.terminal import echo_whole
 from tracks_dagster.cli.watch.trackers import GivenTrackers, send, tracker_options
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.reading import open_tracks_to_read
@@ -213,13 +214,13 @@ def _print_csv(columns: Sequence[str], rows: Iterator[Row], *, with_head: bool) 
     """Print rows, after their head where that is asked for; return how many."""
     count = 0
     if with_head:
-        click.echo(_csv([("step", "attempt", "at", *columns)]), nl=False)
+        echo_whole(_csv([("step", "attempt", "at", *columns)]), nl=False)
     while some := list(islice(rows, ROWS_AT_ONCE)):
         lines = (
             (row.step, row.attempt_id, time_json(row.at), *(row.values.get(c, "") for c in columns))
             for row in some
         )
-        click.echo(_csv(lines), nl=False)
+        echo_whole(_csv(lines), nl=False)
         count += len(some)
     return count
 

@@ -7,8 +7,6 @@ themselves; a command in backticks is never broken, so that it can be copied. Th
 
 from __future__ import annotations
 
-import re
-import textwrap
 from collections.abc import Iterable, Iterator
 
 from tracks_dagster.review.effects.explain.explanation import AttemptExplanation, RunExplanation
@@ -21,13 +19,12 @@ from tracks_dagster.review.effects.explain.sections import (
     open_word,
     sections,
 )
+from tracks_dagster.track.text.wrapping import wrap_line
 
-LABEL_WIDTH = 14
+LABEL_WIDTH = 15  # two more than the longest label
 MARGIN = "  "  # before a label
 HANGING = "  "  # how far the rest of a line is indented
 WIDTH_MIN = 60  # a narrower terminal breaks lines by itself
-_COMMAND = re.compile(r"`[^`]*`")
-_JOINT = "\N{NO-BREAK SPACE}"  # in place of a space that must not end a line, while it is wrapped
 
 
 def run_text(run: RunExplanation, *, width: int | None = None) -> str:
@@ -74,25 +71,12 @@ def wrapped(text: str, width: int | None) -> str:
 
 
 def _wrapped(line: str, width: int) -> str:
-    if len(line) <= width:
-        return line
     is_labelled = line.startswith(MARGIN)
     # Of a head further to the right than a label, so that its rest does not look like one.
     hanging = (MARGIN + " " * LABEL_WIDTH if is_labelled else MARGIN) + HANGING
-    joined = _COMMAND.sub(lambda match: match.group().replace(" ", _JOINT), line)
     # The label and the space after it, or the indentation of a traceback's line, are kept as they are.
     kept = len(MARGIN) + LABEL_WIDTH if is_labelled else 0
-    kept += len(joined[kept:]) - len(joined[kept:].lstrip(" "))
-    wrapper = textwrap.TextWrapper(
-        width=width,
-        initial_indent=joined[:kept],
-        subsequent_indent=hanging,
-        break_long_words=False,
-        break_on_hyphens=False,
-        expand_tabs=False,
-        replace_whitespace=False,
-    )
-    return wrapper.fill(joined[kept:]).replace(_JOINT, " ")
+    return wrap_line(line, width, indent=hanging, kept=kept)
 
 
 def headline(attempt: AttemptExplanation) -> str:

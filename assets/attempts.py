@@ -66,7 +66,8 @@ from tracks_dagster.wiring import App
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
-# The first words of the assets after it in the group, which offer "Materialize" too.
+# The second paragraph of the assets that offer "Materialize" beside training_runs; the first is all
+# that Dagster's catalog shows, and it shows it as plain text.
 HOW_TO_START = (
     f"**To start training, materialize [{names.TRAINING_RUNS}]({names.TRAINING_RUNS_PAGE})**, not "
     "this: partitions appear by themselves, one for each attempt of a run."
@@ -75,9 +76,9 @@ TRAINING_DATASETS = ("aws-docs", "flights")
 SHOW_S_MAX = 1.0  # of a look at the gang, for commits that Dagster does not show yet
 TAKEN_AWAY_S_MAX = 5.0  # for the launcher's word on why this worker is ended; its grace is longer
 TAKEN_AWAY_LOOK_S = 0.2
-DESCRIPTION = f"""{HOW_TO_START}
+DESCRIPTION = f"""One attempt at a training run, from its launch to the reason why it ended.
 
-One attempt at a training run: `RUN/aNN`, from its launch to the reason why it ended.
+{HOW_TO_START} A partition is called `RUN/aNN`.
 
 Green: the attempt reached the step it was asked for. Red: it ended before, and the sensors decide what
 follows. Why it ended, its curve, what it cost, from where, what was decided and where it ran: that is

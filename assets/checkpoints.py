@@ -38,8 +38,9 @@ checkpoints = AssetSpec(
     kinds={"pytorch"},
     owners=["team:training"],
     description=(
+        "Every committed checkpoint of every training run.\n\n"
         f"{HOW_TO_START}\n\n"
-        "Every committed checkpoint: `RUN/aNN/step-STEP`. A checkpoint appears here after its commit "
+        "A partition is called `RUN/aNN/step-STEP`. A checkpoint appears here after its commit "
         "record is in the run's track, and only that record makes it real. Weights, optimizer, "
         "RNG and data cursor of one step, verified by hash whenever they are read. Never red: a "
         "save that failed leaves no checkpoint. `tracks checkpoints list RUN` shows what was "

@@ -220,15 +220,16 @@ def training_runs_of(projects: Iterable[Registered]) -> AssetsDefinition:
     def training_runs(
         context: AssetExecutionContext, app: ResourceParam[App]
     ) -> MaterializeResult[None]:
-        """**To start training, materialize this asset**: its launchpad opens; only `intent` is needed.
+        """Starts a training run: materialize it, and its launchpad opens; only the intent is needed.
 
         Each materialization is one run that was declared in Dagster: by a person, here or by the job
         declare_training_run, or by a project's schedule. Runs of the command `tracks run` are not among
-        them. Within seconds the first attempt of the run appears as a partition of training_attempts,
-        started and retried by the sensors. When it is red nothing was recorded, and the error names the
-        value that is wrong. A run needs a snapshot of its dataset first; nothing else is to be
-        materialized by hand. `project` chooses what is trained: `tracks projects add DIR` adds
-        yours.
+        them: "Never materialized" says that none was declared here, whatever trained. Within seconds
+        the first attempt of a run appears as a partition of training_attempts, where those of `tracks
+        run` are too, started and retried by the sensors. When it is red nothing was recorded, and the
+        error names the value that is wrong. A run needs a snapshot of its dataset first; nothing else
+        is to be materialized by hand. `project` chooses what is trained: `tracks projects add DIR`
+        adds yours.
         """
         filled = _filled_in(context)
         try:

@@ -25,7 +25,9 @@ from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.names import AttemptRef, parse_attempt_key
 from tracks_dagster.wiring import App
 
-DESCRIPTION = f"""{HOW_TO_START}
+DESCRIPTION = f"""What is recorded of each attempt that ended: why, its loss, what it cost.
+
+{HOW_TO_START}
 
 What is recorded of an attempt that ended, however it ended: why, the run's loss as a picture, what it
 cost, which steps it ran, what was decided, on which data, where, with which config. A partition has the

@@ -15,7 +15,7 @@ from tracks_dagster.attempts.pace import (
     measure,
     time_for,
 )
-from tracks_dagster.track.text.units import about
+from tracks_dagster.track.text.units import about, cost_text
 
 
 def ends(*lengths: float) -> list[float]:
@@ -115,3 +115,23 @@ def test_the_interval_holds_about_as_often_as_it_says() -> None:
         held += left.low_s <= sum(random.gauss(10.0, 2.0) for _ in range(50)) <= left.high_s
     # 95 % of 400 are 380; five standard deviations of sqrt(400 * 0.95 * 0.05) = 4.4 below are 358.
     assert held >= 358, f"seed {seed}: {held} of {trials}"
+
+
+def test_time_left_has_no_interval_of_nothing() -> None:
+    assert format_span(Span(seconds=0.0, low_s=0.0, high_s=0.0)) == "0 s"
+    assert format_span(Span(seconds=220.0, low_s=220.0, high_s=220.0)) == "3.7 min"
+    assert format_span(Span(seconds=2.5, low_s=2.4, high_s=2.5003)) == "2.5000 ± 0.0003 s"
+
+
+@pytest.mark.parametrize(
+    ("amount", "text"),
+    [
+        (12.5, "12.50"),
+        (0.25, "0.25"),
+        (0.0, "0.00"),
+        (0.0042, "0.0042"),
+        (0.00000042, "0.00000042"),
+    ],
+)
+def test_money_of_less_than_a_cent_has_two_digits_that_count(amount: float, text: str) -> None:
+    assert cost_text(amount) == text

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tracks_dagster.board.comparison import CHANGES_MAX, experiment_view
+from tracks_dagster.board.comparison import CHANGES_MAX, colours_of, experiment_view
 from tracks_dagster.review.comparing import Score
 from tracks_dagster.review.experiments import ExperimentRun, MeasuredBy, baseline_of, differing
 
@@ -129,3 +129,12 @@ def test_a_baseline_from_elsewhere_says_so() -> None:
     assert [row.about for row in view.rows] == ["ann, outside: of no experiment", "ann, candidate"]
     of_family = experiment_view("gpt", (FIRST, mine), FIRST, "")
     assert [row.about for row in of_family.rows] == ["ann", "ann, candidate"]
+
+
+def test_a_run_has_its_own_colour_whatever_it_is_compared_with() -> None:
+    runs = ["base", "lr-001", "lr-010", "lr-030"]
+    all_of_them = colours_of(runs)
+    assert len(set(all_of_them.values())) == len(runs)
+    assert colours_of(runs[::-1]) == all_of_them
+    assert all(colours_of([run])[run] in {f"a{n}" for n in range(6)} for run in runs)
+    assert len(colours_of([f"r-{n}" for n in range(20)])) == 20

@@ -9,6 +9,7 @@ import pytest
 
 from tests.cli.conftest import Call
 from tests.stories import RUN_ID, Story
+from tracks_dagster.review import slo
 
 
 def test_the_account_tells_what_ended_why_and_what_it_cost(story: Story, call: Call) -> None:
@@ -84,8 +85,9 @@ def test_wrong_use_says_what_to_write(
 
 
 def test_the_waits_of_each_class_stand_beside_the_policys_objectives(
-    story: Story, call: Call, home: Path
+    story: Story, call: Call, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(slo, "COUNT_MIN", 1)
     day = ("--as-of", "2026-02-01", "--last", "1d")
     met = call("slo", *day)
     assert met.exit_code == 0

@@ -53,6 +53,17 @@ def test_words_may_come_as_one_argument_or_several(story: Story, call: Call) -> 
     assert call("search", "wants", "the as").exit_code == 1  # an argument with spaces is a phrase
 
 
+def test_runs_are_found_by_their_id_and_what_they_were_declared_with(
+    story: Story, call: Call
+) -> None:
+    """Four runs were called lr-…, and `search lr` found nothing."""
+    for text in ("gpt-sto", "twice the accumulation", "micro_batch"):
+        found = call("search", text)
+        assert (found.exit_code, found.stdout.startswith("gpt-story (gpt, ")) == (0, True), text
+    [row] = json.loads(call("search", "gpt-story", "--json").stdout)["runs"]
+    assert row["run_id"] == "gpt-story"
+
+
 def test_nothing_found_is_bad_news_and_says_what_else_can_be_searched(
     story: Story, call: Call
 ) -> None:

@@ -16,6 +16,7 @@ import pytest
 from playwright.sync_api import Page, expect, sync_playwright
 
 from tests.board.conftest import LIVE, OVER, REFUSED, SECOND, Home, make_home
+from tracks_dagster.board.comparison import colours_of
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 START_MS_MAX = 120_000
@@ -125,18 +126,78 @@ def test_comparing_shows_two_runs_over_each_other(window: Window) -> None:
 def test_a_run_is_hidden_by_its_box_and_stays_so_while_the_page_is_live(window: Window) -> None:
     page = window.open(f"/compare?run={LIVE}&run={SECOND}")
     loss = page.locator("figure", has=page.get_by_text("loss", exact=True)).first
-    page.locator("#show-a1").focus()
+    colours = colours_of([LIVE, SECOND])
+    page.locator(f"#show-{colours[SECOND]}").focus()
     page.keyboard.press("Space")
-    expect(loss.locator("polyline.a1").first).to_be_hidden()
-    expect(loss.locator("polyline.a0").first).to_be_visible()
+    expect(loss.locator(f"polyline.{colours[SECOND]}").first).to_be_hidden()
+    expect(loss.locator(f"polyline.{colours[LIVE]}").first).to_be_visible()
     before = loss.locator("svg").get_attribute("data-x1") or "nan"
     window.home.live.grow(5)
     grown = f"{float(before) + 5:g}"
     expect(loss.locator("svg")).to_have_attribute("data-x1", grown, timeout=ANSWER_MS_MAX)
-    expect(loss.locator("polyline.a1").first).to_be_hidden()
+    expect(loss.locator(f"polyline.{colours[SECOND]}").first).to_be_hidden()
     loss.locator("svg").hover()
     shown = page.locator("figcaption output").first.inner_text()
     assert len(shown.split(" · ")) == 2  # the step, and the value of the run that is shown
+
+
+def test_a_link_in_a_row_is_focused_still_when_the_page_has_grown(window: Window) -> None:
+    page = window.open(f"/runs/{LIVE}")
+    link = page.get_by_role("link", name="report", exact=True)
+    link.focus()
+    loss = page.locator("figure", has=page.get_by_text("loss", exact=True)).first.locator("svg")
+    before = float(loss.get_attribute("data-x1") or "nan")
+    window.home.live.grow(5)
+    expect(loss).to_have_attribute("data-x1", f"{before + 5:g}", timeout=ANSWER_MS_MAX)
+    expect(link).to_be_focused()
+    assert page.locator("#pulse[role]").count() == 0  # or a reader of screens never falls silent
+
+
+def test_a_filter_counts_what_it_shows(window: Window) -> None:
+    page = window.open("/")
+    count = page.locator("[data-count]", has_text="1").first
+    expect(count).to_have_text("1")
+    page.locator("#find").fill("nothing is called so")
+    expect(count).to_have_text("0 of 1")
+
+
+def test_a_part_of_the_curves_is_marked_and_on_another_axis_the_page_says_why_not(
+    window: Window,
+) -> None:
+    page = window.open(f"/runs/{LIVE}?by=hours")
+    box = page.locator("figure svg[data-x0]").first.bounding_box()
+    assert box is not None
+    y = box["y"] + box["height"] / 2
+
+    def drag() -> None:
+        page.mouse.move(box["x"] + 120, y)
+        page.mouse.down()
+        page.mouse.move(box["x"] + 260, y, steps=4)
+
+    drag()
+    page.mouse.up()
+    expect(page.locator("#hint")).to_contain_text("by steps")
+    page = window.open(f"/runs/{LIVE}")
+    drag()
+    expect(page.locator("svg .band")).to_have_count(1)
+    page.mouse.up()
+    page.wait_for_url("**?steps=*")
+
+
+def test_an_open_page_says_why_nothing_new_comes_and_that_it_does_again(window: Window) -> None:
+    page = window.open(f"/runs/{LIVE}")
+    store = window.home.settings.home / "store"
+    away = store.with_name("away")
+    store.rename(away)
+    try:
+        banner = page.locator("#away")
+        expect(banner).to_contain_text("moved, removed or unmounted", timeout=ANSWER_MS_MAX)
+        expect(page.locator("#pulse")).to_have_text("not live")
+    finally:
+        away.rename(store)
+    expect(banner).to_have_count(0, timeout=ANSWER_MS_MAX)
+    expect(page.locator("#news")).to_have_text("live again")
+    window.errors[:] = [each for each in window.errors if "503" not in each]
 
 
 def test_a_value_is_read_back_from_a_logarithmic_axis(window: Window) -> None:

@@ -13,6 +13,7 @@ from tests.histories import History
 from tracks_dagster.ledger.effects.projector import Projector
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
+from tracks_dagster.review import slo
 from tracks_dagster.review.effects.slo import SloReport, read_slo, tell_of_misses
 from tracks_dagster.review.slo import Judged, Wait, Waits, judge, missed
 from tracks_dagster.scheduling.policy import SHIPPED_CLASSES, SchedulingPolicy, WorkloadClass
@@ -49,6 +50,15 @@ def test_an_objective_is_missed_when_the_95th_percentile_is_above_it(
     [urgent] = [each for each in judged if each.workload_class == "urgent"]
     assert urgent.is_missed is is_missed
     assert missed(judged) == ((urgent,) if is_missed else ())
+
+
+def test_of_fewer_than_twenty_waits_no_objective_is_missed() -> None:
+    """A first run that took long was an alert: "95 of 100 times", of one."""
+    found = waits(count=19, late=19, p95_s=90.0)
+    [urgent] = [each for each in judge(POLICY.classes, [found]) if each.waits is not None]
+    assert not urgent.is_missed
+    assert "19 of 19 took longer" in urgent.doubt
+    assert missed([urgent]) == ()
 
 
 def test_what_is_missed_names_the_numbers_and_the_run() -> None:
@@ -200,8 +210,13 @@ def test_a_class_that_is_gone_counts_as_the_default_one(ledger: Ledger) -> None:
 
 
 def test_a_class_that_misses_is_told_of_once_a_day_in_the_track_of_the_longest(
-    ledger: Ledger, tracks: Tracks, store: FakeObjectStore, clock: FakeClock
+    ledger: Ledger,
+    tracks: Tracks,
+    store: FakeObjectStore,
+    clock: FakeClock,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(slo, "COUNT_MIN", 1)
     slow = Timed("slow", workload_class="urgent").attempt(0, 5, 10, "completed")
     slow.history.write_to(store)
     tracks.project("runs/slow")

@@ -91,6 +91,9 @@ def measure(attempt_id: int, ends_s: Sequence[float]) -> Pace | None:
     )
 
 
+DIGITS_MAX = 6  # after the point, of a span with a narrow interval
+
+
 def format_span(span: Span) -> str:
     """Return a span with its interval: "40.2 ± 0.3 min"; without one "40.2 min"."""
     larger = ((86_400.0, "d"), (3600.0, "h"), (60.0, "min"))
@@ -99,7 +102,9 @@ def format_span(span: Span) -> str:
     if span.high_s is None:
         return f"{span.seconds / size:.1f} {unit}"
     half = (span.high_s - span.seconds) / size
-    digits = 1 if half >= 0.1 else 2
+    if half <= 0.0:
+        return f"{span.seconds / size:.1f} {unit}" if span.seconds else "0 s"
+    digits = 1 if half >= 0.1 else min(DIGITS_MAX, max(2, -math.floor(math.log10(half))))
     return f"{span.seconds / size:.{digits}f} ± {half:.{digits}f} {unit}"
 
 

@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 
 from tracks_dagster.board import formats
 from tracks_dagster.board.reading import RunReading
-from tracks_dagster.board.run_page import SHORT, Choice, Key, Link, Panel
+from tracks_dagster.board.run_page import COLOUR_COUNT, SHORT, Choice, Key, Link, Panel
 from tracks_dagster.review.comparing import Score, own_values
 from tracks_dagster.review.curves import Point
 from tracks_dagster.review.experiments import (
@@ -22,7 +22,7 @@ from tracks_dagster.review.experiments import (
     outside,
     result,
 )
-from tracks_dagster.track.records import Json
+from tracks_dagster.track.records import Json, sha256_hex
 from tracks_dagster.track.states.accounting import kept_and_lost
 from tracks_dagster.track.text.units import about, counted
 
@@ -81,6 +81,20 @@ class ComparisonView:
     banners: tuple[str, ...] = ()
 
 
+def colours_of(run_ids: Sequence[str]) -> dict[str, str]:
+    """Return the class of each run's line: its own on every page, by its name.
+
+    Of two that would have the same one, the later by name takes the next that is free; of more runs
+    than there are colours, some share one.
+    """
+    found: dict[str, int] = {}
+    for run_id in sorted(set(run_ids)):
+        first = int(sha256_hex(run_id.encode())[:8], 16)
+        places = [(first + more) % COLOUR_COUNT for more in range(COLOUR_COUNT)]
+        found[run_id] = next((p for p in places if p not in found.values()), places[0])
+    return {run_id: f"a{found[run_id]}" for run_id in run_ids}
+
+
 def comparison_view(
     runs: Sequence[ComparedRun],
     *,
@@ -99,6 +113,7 @@ def comparison_view(
     groups = dict.fromkeys(name for run in runs for name in run.settings)
     differences = {name: _differences(name, runs) for name in groups}
     same = [name for name, group in differences.items() if not group.rows]
+    colours = colours_of([run.run_id for run in runs])
     return ComparisonView(
         title=" against ".join(run.run_id for run in runs) or "Compare runs",
         summary=_summary(runs),
@@ -106,10 +121,10 @@ def comparison_view(
         runs=tuple(
             ColouredRun(
                 run_id=run.run_id,
-                colour=f"a{index}",
+                colour=colours[run.run_id],
                 without=(without or {}).get(run.run_id, "") if len(runs) > 2 else "",
             )
-            for index, run in enumerate(runs)
+            for run in runs
         ),
         groups=(
             ComparedGroup(title="What came of it", rows=outcome),
@@ -117,7 +132,7 @@ def comparison_view(
         ),
         panels=tuple(panels),
         choices=tuple(choices),
-        keys=tuple(Key(colour=f"a{n}", text=run.run_id) for n, run in enumerate(runs)),
+        keys=tuple(Key(colour=colours[run.run_id], text=run.run_id) for run in runs),
         zoom=zoom,
         banners=tuple(banners),
     )
@@ -131,7 +146,7 @@ def outcome_of(
     accounts = kept_and_lost(reading.state)
     ended = [each.ended.device_seconds for each in reading.state.attempts if each.ended]
     return {
-        "state": reading.status.state,
+        "state": reading.pill,
         "step": formats.of_steps(reading.step, reading.steps),
         **{
             eval_title(*name): formats.at_step(formats.number(value), step)

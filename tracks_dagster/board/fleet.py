@@ -33,6 +33,7 @@ class Group(StrEnum):
 
     NEEDS_A_PERSON = "Needs a person"
     TRAINING = "Training"
+    STARTING = "Starting"
     QUEUED = "Waiting for devices"
     ENDED = "Ended in the last 24 hours"
 
@@ -67,12 +68,14 @@ class FleetGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetView:
-    """The page. banners: sentences about the whole home; families: whose experiments have a page."""
+    """The page. banners: sentences about the whole home; experiments, families: of the runs
+    listed, which have a page each."""
 
     title: str
     summary: str
     groups: tuple[FleetGroup, ...]
     banners: tuple[str, ...]
+    experiments: tuple[str, ...]
     families: tuple[str, ...]
     nothing: str = NOTHING
 
@@ -109,6 +112,9 @@ def fleet_view(
             FleetGroup(title=group.value, rows=tuple(each)) for group, each in found.items() if each
         ),
         banners=tuple(banners),
+        experiments=tuple(
+            dict.fromkeys(str(row["experiment"]) for row in rows if row["experiment"])
+        ),
         families=tuple(dict.fromkeys(str(row["model_family"]) for row in rows)),
     )
 
@@ -124,7 +130,9 @@ def _group(row: Row, reading: RunReading | None) -> Group:
         return Group.QUEUED
     worst = reading.worst
     is_red = worst is not None and worst.colour is Colour.RED
-    return Group.NEEDS_A_PERSON if is_red or reading.waits_for else Group.TRAINING
+    if is_red or reading.waits_for:
+        return Group.NEEDS_A_PERSON
+    return Group.STARTING if reading.is_starting else Group.TRAINING
 
 
 def _row(row: Row, reading: RunReading | None) -> FleetRow:
@@ -203,7 +211,7 @@ def _summary(
     parts = [f"{counted(devices, 'device')} at work"]
     spent = total_cost(reading.cost for reading in readings.values())
     if spent is not None and spent.amount > 0:
-        parts.append(f"{spent.amount:.2f} {spent.currency} so far for the runs that are open")
+        parts.append(f"{formats.money(spent)} so far for the runs that are open")
     if found[Group.QUEUED]:
         parts.append(f"{len(found[Group.QUEUED])} in the queue")
     return " · ".join(parts)

@@ -12,7 +12,7 @@ from tracks_dagster.health.finding import Question
 from tracks_dagster.health.lights import Light, Lights
 from tracks_dagster.retry.caps import Cost
 from tracks_dagster.track.records import Json
-from tracks_dagster.track.text.units import about
+from tracks_dagster.track.text.units import about, cost_text
 
 UNKNOWN = "–"
 THIN = "\u202f"  # between thousands; a line never breaks there
@@ -68,7 +68,7 @@ def money(cost: Cost | None) -> str:
     """Return what it cost so far."""
     if cost is None or (cost.amount == 0 and cost.unpriced_s > 0):
         return UNKNOWN
-    return f"{cost.amount:.2f} {cost.currency}"
+    return f"{cost_text(cost.amount)} {cost.currency}"
 
 
 def ago(at: datetime | None, now: datetime) -> str:

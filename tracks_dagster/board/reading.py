@@ -18,6 +18,7 @@ from tracks_dagster.track.states.accounting import newest_step
 from tracks_dagster.track.states.lifecycle import RunStatus, run_status
 from tracks_dagster.track.states.run_state import RunState, steps_of
 
+QUEUED, STARTING = "queued", "starting"  # beside the states of a run
 NEWEST_STEPS = 20  # that shares of a step are the mean of
 
 
@@ -41,6 +42,19 @@ class RunReading:
     def status(self) -> RunStatus:
         """Its state in one word and a sentence."""
         return run_status(self.state)
+
+    @property
+    def pill(self) -> str:
+        """Its state in one word, as a person sees it: a run that waits for devices does not run."""
+        if self.queue is not None:
+            return QUEUED
+        return STARTING if self.is_starting else self.status.state
+
+    @property
+    def is_starting(self) -> bool:
+        """Whether its open attempt has no ranks together yet."""
+        attempt = self.state.open_attempt
+        return attempt is not None and attempt.placed is None
 
     @property
     def config(self) -> Mapping[str, Json]:

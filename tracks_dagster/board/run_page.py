@@ -19,7 +19,7 @@ from tracks_dagster.review.curves import Point
 from tracks_dagster.track.states.checkpoints import checkpoint_at
 from tracks_dagster.track.states.end_words import end_sentence
 from tracks_dagster.track.states.run_state import AttemptState, RunState
-from tracks_dagster.track.text.units import about, counted
+from tracks_dagster.track.text.units import about, cost_text, counted
 
 ATTEMPTS_MAX = 12  # the newest; the report has them all
 ALERTS_MAX = 20  # that are over, the newest
@@ -166,7 +166,7 @@ def run_page(reading: RunReading, beside: Beside) -> RunPage:
     alerts = list(_alerts(state, reading.now))
     return RunPage(
         run_id=state.run_id,
-        state=reading.status.state,
+        state=reading.pill,
         why=" ".join(filter(None, (reading.status.why, waits))),
         intent=state.declared.intent,
         about=_about(state),
@@ -239,7 +239,11 @@ def _tiles(reading: RunReading, kept: Point | None) -> Iterator[Tile]:
         )
     if reading.cost is not None:
         cap = reading.max_cost
-        of = "" if cap is None else f"of at most {cap:.2f}, {100 * reading.cost.amount / cap:.0f} %"
+        of = (
+            ""
+            if cap is None
+            else f"of at most {cost_text(cap)}, {100 * reading.cost.amount / cap:.0f} %"
+        )
         yield Tile(label="money so far", value=formats.money(reading.cost), beside=of)
 
 

@@ -16,6 +16,7 @@ from enum import Enum
 
 from tracks_dagster.track.bodies import DELETE_AFTER_S_MAX, KEEP_MAX, RetentionRule
 from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.track.journal_lines import LOSS
 from tracks_dagster.track.records import format_time
 from tracks_dagster.track.states.checkpoints import CheckpointRef
 from tracks_dagster.track.states.protection import against_deleting, against_superseding, newest
@@ -134,7 +135,9 @@ def wanted_by_rule(state: RunState) -> dict[str, tuple[str, ...]]:
         keep(checkpoint, f"number {place} of the last {rule.keep_last}")
     for place, checkpoint in enumerate(_best(usable, rule)[: rule.keep_best], start=1):
         value = checkpoint.body.metrics[rule.metric]
-        keep(checkpoint, f"number {place} of the best {rule.keep_best}: {rule.metric} {value:.6g}")
+        # The loss of one step is noisy: who reads "best" has to know what it is the best by.
+        what = "training loss of this step alone" if rule.metric == LOSS else rule.metric
+        keep(checkpoint, f"number {place} of the best {rule.keep_best}: {what} {value:.6g}")
     for checkpoint in usable:
         if rule.milestone_every_steps and checkpoint.ref.step % rule.milestone_every_steps == 0:
             keep(checkpoint, f"milestone every {rule.milestone_every_steps} steps")

@@ -24,6 +24,7 @@ from tracks_dagster.review.effects.search import (
     Found,
     Hit,
     Scope,
+    find_runs,
     search,
     search_deep,
 )
@@ -37,6 +38,7 @@ from tracks_dagster.track.text.units import counted
 from tracks_dagster.wiring import utc_now
 
 HITS = 50
+RUNS = 20  # that are named by the text
 
 
 @click.command("search")
@@ -62,7 +64,7 @@ def search_command(
     limit: int,
     as_json: bool,
 ) -> None:
-    """Search notes, alerts, stops, decisions and messages of failures, newest first.
+    """Search runs by name and declaration; notes, alerts, decisions and failures, newest first.
 
     All words of TEXT must occur in one record; "words in quotes" side by side. Exit code 1 when
     nothing is found.
@@ -76,8 +78,16 @@ def search_command(
         found = search(ledger, question, scope)
     if not found.hits and scope.run_id is not None:
         tracks.run(scope.run_id)  # raises for an unknown run, with the nearest id
-    print_json(to_json(found)) if as_json else click.echo(_text(found, deep=deep))
-    ctx.exit(0 if found.hits else BAD_NEWS)
+    is_of_all = scope.run_id is None and scope.since is None
+    runs = find_runs(ledger, " ".join(text), runs_max=RUNS) if is_of_all else []
+    if as_json:
+        print_json({"runs": runs, **to_json(found)})
+    else:
+        for row in runs:
+            click.echo(f"{row['run_id']} ({row['model_family']}, {row['state']}): {row['intent']}")
+        if found.hits or not runs:
+            click.echo(("\n" if runs else "") + _text(found, deep=deep))
+    ctx.exit(0 if found.hits or runs else BAD_NEWS)
 
 
 def _question(text: tuple[str, ...]) -> str:

@@ -20,7 +20,7 @@ from tracks_dagster.track.bodies import MANUAL, ComputeRequest
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.placement import pool_of
 from tracks_dagster.track.states.run_state import AttemptState, RunState
-from tracks_dagster.track.text.units import about, duration, money
+from tracks_dagster.track.text.units import about, cost_text, duration, money
 
 HOUR_S = 3600.0
 
@@ -91,8 +91,8 @@ def over_run_cap(state: RunState, prices: Prices, now: datetime) -> str | None:
     if cost.amount < cap:
         return None
     return (
-        f"{cost.amount:.2f} of at most {cap:.2f} {cost.currency} spent (its max cost; prices: "
-        f"{prices.source}){_unpriced(cost)}"
+        f"{cost_text(cost.amount)} of at most {cost_text(cap)} {cost.currency} spent (its max cost; "
+        f"prices: {prices.source}){_unpriced(cost)}"
     )
 
 
@@ -125,8 +125,8 @@ def over_day_cap(
     for whose, cap, spent in _day_caps(state, scheduling, usage):
         if cap is not None and spent >= cap:
             return (
-                f"{spent:.2f} of at most {cap:.2f} {currency} spent by {whose} since midnight UTC "
-                "(money_per_day in policy.yaml)"
+                f"{cost_text(spent)} of at most {cost_text(cap)} {currency} spent by {whose} since "
+                "midnight UTC (money_per_day in policy.yaml)"
             )
     return None
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from tracks_dagster.reasons.endings import Ending
 from tracks_dagster.review.daily import EndedAttempt, MatterKind, ReasonCount, Review
 from tracks_dagster.track.text.safe_text import table
+from tracks_dagster.track.text.units import cost_digits
 
 MESSAGE_CHARACTERS_MAX = 300  # of a message in a table; `tracks explain --full` has the whole of it
 
@@ -151,7 +152,7 @@ def _reason_row(each: ReasonCount) -> tuple[str, ...]:
 
 
 def _money_text(cost: float | None) -> str:
-    return "no price" if cost is None else f"{cost:,.2f}"
+    return "no price" if cost is None else f"{cost:,.{cost_digits(cost)}f}"
 
 
 def _attempt_row(each: EndedAttempt) -> tuple[str, ...]:
@@ -263,7 +264,7 @@ def _money(review: Review) -> dict[str, int | float]:
 
 
 def _priced(review: Review) -> str:
-    return f" ({_cost(review.reasons):,.2f} {review.currency})" if review.currency else ""
+    return f" ({_money_text(_cost(review.reasons))} {review.currency})" if review.currency else ""
 
 
 def _cost(reasons: Sequence[ReasonCount]) -> float:

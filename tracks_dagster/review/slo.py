@@ -26,6 +26,9 @@ class Wait(StrEnum):
     )
 
 
+COUNT_MIN = 20  # waits of which one is the 5 % that may be late: of fewer a percentile says nothing
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waits:
     """The waits of one class, of one kind.
@@ -56,10 +59,21 @@ class Judged:
 
     @property
     def is_missed(self) -> bool:
-        """Whether the class misses this objective."""
+        """Whether the class misses this objective, by as many waits as show it."""
         if self.objective_s is None or self.waits is None:
             return False
-        return self.waits.p95_s > self.objective_s
+        return self.waits.count >= COUNT_MIN and self.waits.p95_s > self.objective_s
+
+    @property
+    def doubt(self) -> str:
+        """Why a late wait is no miss yet; empty where none is late, or enough are known."""
+        found = self.waits
+        if found is None or self.objective_s is None or not found.late or found.count >= COUNT_MIN:
+            return ""
+        return (
+            f"class {self.workload_class}, {self.wait.value}: {found.late} of {found.count} took "
+            f"longer than {duration(self.objective_s)}; fewer than {COUNT_MIN} show no miss"
+        )
 
     @property
     def sentence(self) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from tracks_dagster.scheduling.model import Demand, Running, Usage
 from tracks_dagster.scheduling.policy import SWEEP, SchedulingPolicy
+from tracks_dagster.track.text.units import cost_text
 
 Key = tuple[str, ...]  # who is limited, for which kind of device
 
@@ -68,7 +69,9 @@ class Caps:
             return None
         for who, limit, spent in self._money_of(demand):
             if spent >= limit:
-                return f"{who} has spent {spent:.2f} of its {limit:.2f} for today (UTC)"
+                return (
+                    f"{who} has spent {cost_text(spent)} of its {cost_text(limit)} for today (UTC)"
+                )
         return None
 
     def taken(self, cap: Cap) -> int:

@@ -43,7 +43,7 @@ _WHAT_TO_DO = {
     errno.EROFS: "the file system is read-only; mount it writable or name another folder",
     errno.EACCES: "this user may not do that; change its permissions or name another folder",
     errno.EPERM: "this user may not do that; change its permissions or name another folder",
-    errno.ENOENT: "its folder is gone; was it moved, removed or unmounted?",
+    errno.ENOENT: "its folder is gone: it was moved, removed or unmounted",
     errno.ENOTDIR: "there is a file where a folder has to be; name another folder",
     errno.EEXIST: "there is a file where a folder has to be; name another folder",
 }

@@ -39,6 +39,7 @@ from tracks_dagster.board.comparison import (
     RUNS_MAX,
     ColouredRun,
     ComparedRun,
+    colours_of,
     comparison_view,
     experiment_view,
     measured_of,
@@ -72,6 +73,8 @@ from tracks_dagster.track.text.units import counted
 
 EXPERIMENT_CURVES_MAX = 6  # as many as there are colours
 METRICS_MAX = 100  # of one request for curves
+FOUND_BY = "id, experiment, family, owner, team, intent or config"
+HTTP_503 = 503  # from here on nothing could be read
 NO_CLIENT = (
     "There is no /metrics here: the package prometheus-client is not installed. Install it beside "
     "tracks_dagster (`pip install prometheus-client`, or the extra `metrics`), then start the board "
@@ -229,11 +232,12 @@ class Board:
         runs: list[ComparedRun] = []
         drawn: list[tuple[ColouredRun, Curves]] = []
         scores = read_scores(self._sources.ledger, wanted)
-        for index, run_id in enumerate(wanted):
+        colours = colours_of(wanted)
+        for run_id in wanted:
             reading = self._sources.run(run_id)
             curves, words = self._curves(reading.state, by, steps)
             banners += words
-            drawn.append((ColouredRun(run_id=run_id, colour=f"a{index}"), curves))
+            drawn.append((ColouredRun(run_id=run_id, colour=colours[run_id]), curves))
             runs.append(self._compared(reading, scores.get(run_id, ())))
         view = comparison_view(
             runs,
@@ -265,9 +269,11 @@ class Board:
         baseline, why = baseline_of(runs, request.query_params.get("baseline", ""))
         others = [run for run in reversed(runs) if run.run_id != baseline.run_id]
         drawn: list[tuple[ColouredRun, Curves]] = []
-        for run in (baseline, *others[: EXPERIMENT_CURVES_MAX - 1]):
+        shown = (baseline, *others[: EXPERIMENT_CURVES_MAX - 1])
+        colours = colours_of([run.run_id for run in shown])
+        for run in shown:
             state = self._sources.run(run.run_id).state
-            coloured = ColouredRun(run_id=run.run_id, colour=f"a{len(drawn)}")
+            coloured = ColouredRun(run_id=run.run_id, colour=colours[run.run_id])
             drawn.append((coloured, self._curves(state, by)[0]))
         view = replace(
             experiment_view(name, runs, baseline, why),
@@ -300,10 +306,10 @@ class Board:
             return RedirectResponse(f"/runs/{quote(exact)}", status_code=303)
         line = f"{counted(len(ids), 'run')}, the newest first."
         if not ids:
-            line = f"No run has {text!r} in its id, family, owner or intent."
+            line = f"No run has {text!r} in its {FOUND_BY}."
         words = Words(
             title=f"Runs like {text}" if text else "Find a run",
-            lines=[line if text else "Write a part of its id, family, owner or intent."],
+            lines=[line if text else f"Write a part of its {FOUND_BY}."],
             links=[
                 Link(label=f"{row['run_id']}: {row['intent']}", address=f"/runs/{row['run_id']}")
                 for row in found
@@ -344,13 +350,20 @@ class Board:
         body = pages.render_part(part, view)
         version = f'"{pages.digest(body)}"'
         as_of = f"as of {formats.clock(self._sources.now())[11:]}"
+        is_away = status >= HTTP_503
         headers = {"ETag": version, "X-As-Of": as_of, "Cache-Control": "no-store", "Vary": "X-Part"}
         if request.headers.get("X-Part") == "main":
             if request.headers.get("If-None-Match") == version:
                 return Response(status_code=304, headers=headers)
             return HTMLResponse(body, status_code=status, headers=headers)
         html = pages.render_page(
-            part, title, body, as_of=as_of, ui_url=self._sources.ui_url, is_live=is_live
+            part,
+            title,
+            body,
+            as_of="not live" if is_away else as_of,
+            ui_url=self._sources.ui_url,
+            is_live=is_live,
+            is_away=is_away,
         )
         return HTMLResponse(html, status_code=status, headers=headers)
 

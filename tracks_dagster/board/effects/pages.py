@@ -82,8 +82,10 @@ def render_part(part: str, view: object) -> str:
     return visible(_templates().get_template(part).render(view=view))
 
 
-def render_page(part: str, title: str, body: str, *, as_of: str, ui_url: str, is_live: bool) -> str:
-    """Return a whole page around a part that was rendered."""
+def render_page(
+    part: str, title: str, body: str, *, as_of: str, ui_url: str, is_live: bool, is_away: bool
+) -> str:
+    """Return a whole page around a part that was rendered. is_away: it only says why there is none."""
     return visible(
         _templates()
         .get_template("base.html")
@@ -96,6 +98,7 @@ def render_page(part: str, title: str, body: str, *, as_of: str, ui_url: str, is
             as_of=as_of,
             ui_url=ui_url,
             is_live=is_live,
+            is_away=is_away,
         )
     )
 
@@ -166,7 +169,13 @@ def compared_panels(found: Sequence[tuple[ColouredRun, Curves]], look: Look) -> 
         width, height = LARGE if is_large else (WIDTH, HEIGHT)
         label = found[0][1].x_label
         svg = compare_panel(
-            drawn, x_label=label, x_range=shared, width=width, height=height, look=look
+            drawn,
+            x_label=label,
+            x_range=shared,
+            width=width,
+            height=height,
+            look=look,
+            colours={run.run_id: run.colour for run, _ in found},
         )
         if svg:
             panels.append(Panel(name=name, value="", svg=svg, is_large=is_large))
@@ -176,6 +185,6 @@ def compared_panels(found: Sequence[tuple[ColouredRun, Curves]], look: Look) -> 
 
 
 def _nothing(name: str) -> Curve:
-    """Return the curve of a run that has none: it keeps its place, and so the others their colours."""
+    """Return the curve of a run that has none."""
     metric = Metric(name=name, group=TRAINING, kind=STEPS, column=name)
     return Curve(metric=metric, series=())

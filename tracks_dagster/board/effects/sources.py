@@ -34,6 +34,7 @@ from tracks_dagster.review.effects.comparing import Named, side_of
 from tracks_dagster.review.effects.curves.reading import read_curves
 from tracks_dagster.review.effects.experiments import read_experiment
 from tracks_dagster.review.effects.explain.run import ExplainContext
+from tracks_dagster.review.effects.search import find_runs
 from tracks_dagster.review.effects.status import waiting_for, waits_for_devices
 from tracks_dagster.review.experiments import ExperimentRun
 from tracks_dagster.scheduling.policy import SchedulingPolicy
@@ -330,11 +331,8 @@ class Sources:
         return read_experiment(self.ledger, name, runs_max=EXPERIMENT_RUNS_MAX)
 
     def find(self, text: str) -> Sequence[Row]:
-        """Return runs whose id, family, owner or intent holds the text, newest first."""
-        words = text.lower()
-        for sign in "!%_":
-            words = words.replace(sign, f"!{sign}")
-        return self._query("find", pattern=f"%{words}%", runs_max=FOUND_MAX)
+        """Return runs whose id, experiment, family, owner, team, intent or config holds the text."""
+        return find_runs(self.ledger, text, runs_max=FOUND_MAX)
 
     def _query(self, name: str, **values: object) -> list[dict[str, Json]]:
         sql = (SQL / f"{name}.sql").read_text(encoding="utf-8")

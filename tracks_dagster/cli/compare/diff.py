@@ -29,7 +29,7 @@ from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.records import Json
 from tracks_dagster.track.states.checkpoints import checkpoint_at
-from tracks_dagster.track.text.units import about, counted
+from tracks_dagster.track.text.units import about, cost_text, counted
 
 EXPERIMENT_RUNS_MAX = 200  # the newest
 
@@ -182,7 +182,7 @@ def _experiment_cells(
         "\n".join([*losses, f"at {run.trained_step}"]) if losses else "–",
         about(run.device_s) if run.device_s else "–",
     )
-    return (*cells, f"{costs[run.run_id].amount:.2f}") if costs else cells
+    return (*cells, cost_text(costs[run.run_id].amount)) if costs else cells
 
 
 def _descent(found: Comparison) -> str:

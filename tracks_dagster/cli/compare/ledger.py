@@ -149,6 +149,8 @@ def _print_slo(report: SloReport, policy: SchedulingPolicy) -> None:
         print_table(_SLO_TITLES, rows, right=_SLO_TITLES[2:])
     for each in missed(report.judged):
         click.echo(f"Missed: {each.sentence}.")
+    for doubt in filter(None, (each.doubt for each in report.judged)):
+        click.echo(f"Not judged: {doubt}.")
     measured = {each.workload_class for each in report.judged if each.waits is not None}
     idle = [name for name in policy.classes if name not in measured]
     if idle:

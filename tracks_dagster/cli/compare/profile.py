@@ -40,7 +40,7 @@ from tracks_dagster.track.roles import (
     value_of,
 )
 from tracks_dagster.track.states.run_state import RunState
-from tracks_dagster.track.text.units import about
+from tracks_dagster.track.text.units import about, cost_text
 
 FREE_OF_SIZE = (STEPS, SEED, LR, MICRO_BATCH, ACCUMULATION)  # what runs of one config may differ in
 RUNS_MAX = 20
@@ -215,9 +215,11 @@ def _whole(whole: Estimate, met: Interruptions | None, how: str) -> Iterator[str
     money = ""
     if whole.cost is not None and whole.money is not None:
         half = (
-            "" if whole.cost.high_s is None else f" ± {whole.cost.high_s - whole.cost.seconds:.2f}"
+            ""
+            if whole.cost.high_s is None
+            else f" ± {cost_text(whole.cost.high_s - whole.cost.seconds)}"
         )
-        money = f", {whole.cost.seconds:.2f}{half} {whole.money.currency}"
+        money = f", {cost_text(whole.cost.seconds)}{half} {whole.money.currency}"
     yield (
         f"All {whole.steps} steps from a start on: {format_span(whole.wall)} on {whole.devices}, "
         f"{hours.seconds:.3g} device hours{money}. Without interruptions."
@@ -243,8 +245,9 @@ def _whole(whole: Estimate, met: Interruptions | None, how: str) -> Iterator[str
     if choice.cost is not None and choice.saved is not None and whole.money is not None:
         verb = "less" if choice.saved >= 0 else "more"
         yield (
-            f"At the spot price, {whole.money.spot_per_device_hour:g} an hour: {choice.cost:.2f} "
-            f"{whole.money.currency}, {abs(choice.saved):.2f} {verb} than on demand."
+            f"At the spot price, {whole.money.spot_per_device_hour:g} an hour: "
+            f"{cost_text(choice.cost)} {whole.money.currency}, {cost_text(abs(choice.saved))} {verb} "
+            "than on demand."
         )
 
 

@@ -159,7 +159,7 @@ def _refuse_family(ctx: click.Context, option: click.Parameter, name: str | None
     metavar="NAME",
     default="loss",
     show_default=True,
-    help="Metric of the best: loss, or another that the script reports.",
+    help="Metric of the best: loss (of one noisy training step), or what an evaluation reports.",
 )
 @click.option(
     "--best-direction",

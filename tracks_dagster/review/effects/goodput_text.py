@@ -9,7 +9,7 @@ from tracks_dagster.attempts.idle import Nobody
 from tracks_dagster.ledger.time_buckets import BUCKETS
 from tracks_dagster.review.effects.explain.sections import clock_time
 from tracks_dagster.review.effects.goodput import Goodput, Group
-from tracks_dagster.track.text.units import counted
+from tracks_dagster.track.text.units import cost_digits, counted
 
 BUCKET_LABELS = {
     "queue": "in queue, before the first rank",
@@ -191,4 +191,4 @@ def _share(value: float | None) -> str:
 
 
 def _money(amount: float) -> str:
-    return f"{amount:,.2f}".replace(",", " ")
+    return f"{amount:,.{cost_digits(amount)}f}".replace(",", " ")

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.ledger.texts import Question, excerpt
@@ -65,6 +66,16 @@ class Found:
     evidence_read: int | None = None
     evidence_left: int | None = None
     unread: tuple[str, ...] = ()
+
+
+def find_runs(ledger: Ledger, text: str, *, runs_max: int) -> list[dict[str, Json]]:
+    """Return runs whose id, experiment, family, owner, team, intent or config holds the text: first
+    those that are called so, then the newest."""
+    words = text.lower()
+    for sign in "!%_":
+        words = words.replace(sign, f"!{sign}")
+    sql = Path(__file__).with_name("sql").joinpath("find_runs.sql").read_text(encoding="utf-8")
+    return ledger.query(sql, {"pattern": f"%{words}%", "runs_max": runs_max})
 
 
 def search(ledger: Ledger, question: Question, scope: Scope) -> Found:

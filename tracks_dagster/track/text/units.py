@@ -6,6 +6,7 @@ that name the value, what is valid and an example. A duration has a unit, always
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
@@ -17,6 +18,7 @@ Reader = Callable[[object], T]
 
 NONE = "none"  # takes a limit away; an empty value could as well be one that was forgotten
 COUNT_MAX = 1_000_000
+COST_DIGITS_MAX = 9
 NUMBER_MAX = 1_000_000.0
 MONEY_MAX = 1e12  # in any currency
 DURATION_S_MAX = 3650 * 86_400.0  # ten years; a time minus more than that may be none
@@ -165,6 +167,18 @@ def counted(count: int, noun: str, plural: str = "") -> str:
 def money(amount: float) -> str:
     """Return an amount without noughts after the point: "200", "0.5", "2500000"."""
     return f"{amount:.12g}"
+
+
+def cost_text(amount: float) -> str:
+    """Return what was spent: "12.50", and of a small amount two digits that count: "0.0042"."""
+    return f"{amount:.{cost_digits(amount)}f}"
+
+
+def cost_digits(amount: float) -> int:
+    """Return how many digits after the point show an amount of money: two, more of a small one."""
+    if amount == 0 or abs(amount) >= 0.1 or not math.isfinite(amount):
+        return 2
+    return min(COST_DIGITS_MAX, 1 - math.floor(math.log10(abs(amount))))
 
 
 def about(seconds: float) -> str:

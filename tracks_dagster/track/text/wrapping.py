@@ -20,10 +20,7 @@ def wrap_line(line: str, width: int, *, indent: str | None = None, kept: int = 0
     if len(line) <= width:
         return line
 
-    def joined(match: re.Match[str]) -> str:
-        return match.group().replace(" ", _JOINT) if len(match.group()) <= width else match.group()
-
-    text = _COMMAND.sub(joined, line)
+    text = _COMMAND.sub(lambda match: match.group().replace(" ", _JOINT), line)
     kept += len(text[kept:]) - len(text[kept:].lstrip(" "))
     wrapper = textwrap.TextWrapper(
         width=width,

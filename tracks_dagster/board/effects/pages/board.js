@@ -4,6 +4,7 @@
 
 const EVERY_MS = 2000, LATE_MS_MAX = 30000; // between two looks; after failures up to the second
 const main = document.querySelector("main"), pulse = document.getElementById("pulse");
+const news = document.getElementById("news"); // read aloud, so it changes with what is live alone
 let version = main.dataset.version, failures = 0, timer = 0, chosen = null, pointer = null;
 
 // --- live ---
@@ -16,8 +17,10 @@ async function look() {
     const headers = { "X-Part": "main", "If-None-Match": version || "" };
     const answer = await fetch(location.href, { headers, cache: "no-store",
       signal: AbortSignal.timeout(LATE_MS_MAX) });
-    if (answer.status !== 304 && !answer.ok) throw new Error(`the board answers ${answer.status}`);
+    if (answer.status !== 304 && !answer.ok) throw new Error(await reason(answer));
+    if (failures) news.textContent = "live again";
     failures = 0;
+    tell("");
     pulse.className = "";
     pulse.textContent = answer.headers.get("X-As-Of") || "live";
     if (answer.status !== 304) {
@@ -29,9 +32,28 @@ async function look() {
     failures += 1;
     wait = Math.min(LATE_MS_MAX, EVERY_MS * 2 ** failures);
     pulse.className = "late";
-    pulse.textContent = `not live: ${error.message}`;
+    pulse.textContent = "not live";
+    tell(error.name === "TypeError" || error.name === "TimeoutError"
+      ? "The board does not answer. What is shown here was read before." : error.message);
   }
   again(wait);
+}
+
+async function reason(answer) { // what the page says that was sent in place of this one
+  const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+  const words = [...page.querySelectorAll("h1, p")].map((each) => each.textContent.trim()).join(". ");
+  return `${words || `The board answers ${answer.status}.`} What is shown here was read before.`;
+}
+
+function tell(words, id = "away", css = "banner bad", role = "alert") { // once, above the page
+  let banner = document.getElementById(id);
+  if (banner?.textContent === words) return;
+  banner?.remove();
+  if (!words) return;
+  banner = document.createElement("p");
+  Object.assign(banner, { id, className: css, textContent: words });
+  banner.setAttribute("role", role);
+  main.before(banner);
 }
 
 function isRead() {
@@ -44,7 +66,8 @@ function replace(text) { // what is unfolded, scrolled, marked and chosen stays 
   const boxes = [...main.querySelectorAll("input[type=checkbox]")].map((each) => [each.id, each.checked]);
   const scrolled = [...main.querySelectorAll("[data-scroll]")].map((each) =>
     [each.id, each.scrollTop + each.clientHeight > each.scrollHeight - 8 ? -1 : each.scrollTop]);
-  const focused = main.contains(document.activeElement) ? document.activeElement.id : "";
+  const focused = main.contains(document.activeElement) ? document.activeElement : null;
+  const place = focused ? like(focused).indexOf(focused) : -1;
   main.innerHTML = text;
   for (const id of unfolded) { const e = document.getElementById(id); if (e) e.open = true; }
   for (const [id, on] of boxes) { const e = document.getElementById(id); if (e) e.checked = on; }
@@ -52,10 +75,15 @@ function replace(text) { // what is unfolded, scrolled, marked and chosen stays 
     const e = document.getElementById(id);
     if (e) e.scrollTop = top < 0 ? e.scrollHeight : top;
   }
-  if (focused) document.getElementById(focused)?.focus({ preventScroll: true });
+  if (focused) {
+    const again = (focused.id && document.getElementById(focused.id)) || like(focused)[place];
+    again?.focus({ preventScroll: true });
+  }
   settle();
 }
 
+const like = (one) => [...main.querySelectorAll(one.tagName)].filter((each) => // a link in a row has no id
+  each.getAttribute("href") === one.getAttribute("href") && each.textContent === one.textContent);
 const keys = (selector) => [...main.querySelectorAll(selector)].map((each) => each.id).filter(Boolean);
 
 function settle() {
@@ -100,6 +128,11 @@ function filter() { // the rows of this page, as it is typed; Enter asks for eve
   const words = find.value.toLowerCase().split(/\s+/).filter(Boolean);
   for (const each of main.querySelectorAll("[data-row]"))
     each.hidden = !words.every((word) => each.textContent.toLowerCase().includes(word));
+  for (const each of main.querySelectorAll("[data-count]")) { // of a group: what of it is shown
+    const all = +each.dataset.count;
+    const shown = each.closest("tbody").querySelectorAll("[data-row]:not([hidden])").length;
+    each.textContent = shown === all ? all : `${shown} of ${all}`;
+  }
 }
 find.addEventListener("input", filter);
 
@@ -167,17 +200,35 @@ main.addEventListener("pointerleave", () => cross({ x: -1, y: -1 }));
 
 // --- zoom: drag over a curve to see that part of all of them ---
 let dragged = null;
+const isBySteps = () => (new URLSearchParams(location.search).get("by") || "step") === "step";
+
 main.addEventListener("pointerdown", (event) => {
   const svg = event.target.closest("svg[data-x0]");
   dragged = svg && event.button === 0 ? { svg, from: event.clientX } : null;
 });
-main.addEventListener("pointerup", (event) => {
-  if (!dragged || Math.abs(event.clientX - dragged.from) < 12) return;
-  const query = new URLSearchParams(location.search), { svg, from } = dragged;
+main.addEventListener("pointermove", (event) => { // the part that is marked, where it can be shown
+  if (!dragged || !isBySteps() || !main.contains(dragged.svg)) return;
+  const { svg, from } = dragged, box = svg.getBoundingClientRect(), d = svg.dataset;
+  const scale = svg.viewBox.baseVal.width / box.width;
+  const ends = [from, event.clientX].map((x) =>
+    Math.min(+d.right, Math.max(+d.left, (x - box.left) * scale))).sort((a, b) => a - b);
+  const band = svg.querySelector(".band")
+    || svg.appendChild(document.createElementNS("http://www.w3.org/2000/svg", "rect"));
+  const sides = { class: "band", x: ends[0], width: ends[1] - ends[0], y: d.top, height: d.bottom - d.top };
+  for (const [name, value] of Object.entries(sides)) band.setAttribute(name, value);
+});
+document.addEventListener("pointerup", (event) => {
+  for (const each of main.querySelectorAll("svg .band")) each.remove();
+  const drag = dragged;
   dragged = null;
-  if ((query.get("by") || "step") !== "step" || !main.contains(svg)) return;
-  const steps = [from, event.clientX].map((x) => Math.max(0, Math.round(xOf(svg, x)))).sort((a, b) => a - b);
-  query.set("steps", steps.join("-"));
+  if (!drag || !main.contains(drag.svg) || Math.abs(event.clientX - drag.from) < 12) return;
+  if (!isBySteps()) {
+    tell("A part of the curves is chosen by steps: choose by step first.", "hint", "banner", "status");
+    return;
+  }
+  const query = new URLSearchParams(location.search);
+  const steps = [drag.from, event.clientX].map((x) => Math.max(0, Math.round(xOf(drag.svg, x))));
+  query.set("steps", steps.sort((a, b) => a - b).join("-"));
   location.search = query;
 });
 

@@ -23,6 +23,7 @@ from tracks_dagster.review.effects.explain.glossary import bucket_label
 from tracks_dagster.review.effects.explain.reading import Break
 from tracks_dagster.track.records import format_time
 from tracks_dagster.track.text.safe_text import one_line
+from tracks_dagster.track.text.units import cost_text
 from tracks_dagster.track.track import code_diff_key
 
 CHECKPOINTS_MAX = 12  # of one attempt, the newest; `tracks checkpoints list` has all
@@ -317,8 +318,8 @@ def format_money(money: Money) -> str:
         return f"in money not known: {money.unknown_why}"
     price = f" at {money.per_device_hour:g} a device hour" if money.per_device_hour else ""
     return (
-        f"{money.amount:.2f} {money.currency}{price}, "
-        f"{money.wasted:.2f} of it not for steps that were kept (prices: {money.source})"
+        f"{cost_text(money.amount)} {money.currency}{price}, "
+        f"{cost_text(money.wasted or 0.0)} of it not for steps that were kept (prices: {money.source})"
     )
 
 

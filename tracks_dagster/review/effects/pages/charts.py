@@ -107,10 +107,12 @@ def compare_panel(
     width: int = WIDTH,
     height: int = HEIGHT,
     look: Look = PLAIN,
+    colours: Mapping[str, str] | None = None,
 ) -> str:
     """Return several runs' curves over each other, by what they are called; each has a colour.
 
-    Only what was kept. An empty text where nothing of them is finite.
+    Only what was kept. An empty text where nothing of them is finite. colours: the class of each; None:
+    by its place.
     """
     kept = [series for curve in curves.values() for series in curve.kept]
     frame = _frame(kept, (), x_label, x_range, width, height, look)
@@ -118,7 +120,8 @@ def compare_panel(
         return ""
     parts = [*_axes(frame, x_label)]
     for number, (label, curve) in enumerate(curves.items(), 1):
-        line = _Line(f"line {colour(number)}", label, points_of(curve.kept))
+        own = colour(number) if colours is None else colours[label]
+        line = _Line(f"line {own}", label, points_of(curve.kept))
         if look.smooth:
             parts += _lines(frame, [_raw(line)])
             line = replace(line, points=smoothed(line.points, look.smooth))

@@ -134,6 +134,15 @@ def test_a_trainer_that_tells_of_no_step_but_its_last_is_not_certified() -> None
     assert not done.is_green
 
 
+def test_one_kill_comes_before_the_other_shapes_and_is_not_repeated() -> None:
+    short = certify(Trials(), workers=(0, 2), time_limit_s=2.5 * RUN_S)
+    kinds = [each.seen.trial.kind for each in short.trials]
+    assert kinds == [Kind.CALM, Kind.AGAIN, Kind.SIGKILL]
+    whole = [each.seen.trial for each in certify(Trials(), workers=(0, 2)).trials]
+    assert len(whole) == len(set(whole))
+    assert [each.kind for each in whole[:4]] == [*kinds, Kind.CALM]
+
+
 def test_what_there_is_no_time_for_is_left_out_and_said() -> None:
     done = certify(Trials(), time_limit_s=4.5 * RUN_S)
     assert len(done.trials) == 5

@@ -166,7 +166,10 @@ class _Round:
         return {finding.name for each in self.judged for finding in each.findings}
 
     def play_calm(self) -> None:
-        """Run each shape undisturbed, the first of them twice."""
+        """Run each shape undisturbed, the first of them twice.
+
+        That one is killed once before any other runs: with little time, one resume was tried.
+        """
         for number, (ranks, workers) in enumerate(self._plan.shapes):
             calm = self._play(Trial(kind=Kind.CALM, ranks=ranks, workers=workers))
             if calm is None and not number:
@@ -184,6 +187,10 @@ class _Round:
                     self._unstable = unstable_contents(calm, again)
                     seconds = min(calm.seconds, again.seconds)  # the first one loads torch, too
                     self._attempt_s_max = max(HANG_S_MIN, HANG_TIMES * seconds)
+                steps = interruptions(calm.last)
+                if steps and "not_deterministic" not in self._names:
+                    self._planned += 1
+                    self._play(replace(calm.trial, kind=Kind.SIGKILL, step=steps[0]))
 
     def play_trials(self) -> None:
         """Run what follows from the calm runs; what there is no time for is left out."""
@@ -191,7 +198,9 @@ class _Round:
             return
         calm = {shape: seen.last for shape, seen in self._calm.items()}
         self._without_steps(calm)
-        planned = trials_of(calm, faults=self._plan.has_faults, steps_max=self._plan.steps_max)
+        found = trials_of(calm, faults=self._plan.has_faults, steps_max=self._plan.steps_max)
+        tried = [*(each.seen.trial for each in self.judged), *self._missed, *self._had_no_time]
+        planned = [each for each in found if each not in tried]
         if "not_deterministic" in self._names:
             planned = self._without(planned, INTERRUPTS, "Two undisturbed runs differ")
         self._planned = len(self.judged) + len(planned)

@@ -251,6 +251,7 @@ NAMES = {
         "packages_sha256",
         "python",
         "roles",
+        "watch",
     ),  # of a program: refused where one holds a secret
     *("asked", "devices", "granted", "machine_id", "store", "work", "workload_class"),
     *(

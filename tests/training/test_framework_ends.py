@@ -19,8 +19,10 @@ from torch.utils.data import DataLoader
 
 from tests.fakes import FakeObjectStore
 from tests.training.gangs import TrainingRun
+from tracks_dagster.track.artifacts import artifacts_of
 from tracks_dagster.training.attempt import Attempt
 from tracks_dagster.training.leaving import LeftEarly
+from tracks_dagster.training.saves.artifacts import write_out
 
 STEPS, EVALUATED_EVERY = 12, 2
 pytestmark = [pytest.mark.full, pytest.mark.filterwarnings("ignore")]  # the frameworks' own
@@ -159,6 +161,11 @@ def test_early_stopping_is_no_completion_and_its_last_step_is_saved(
     assert not finished.is_complete
     assert f"stopped after step {stopped}" in finished.words
     assert run.final().step == stopped
+    (best,) = artifacts_of(note.body for note in run.state.notes)
+    write_out(run.store, run.run_id, best.sha256, tmp_path / "best")
+    names = {path.name for path in (tmp_path / "best").iterdir()}
+    assert names
+    assert not names & {"training_args.bin", "optimizer.pt"}
 
 
 @pytest.mark.parametrize("train", TRAINERS)

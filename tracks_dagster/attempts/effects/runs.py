@@ -348,7 +348,7 @@ def plan_run(
     if (question := ask_expectation(tracks, request)) is not None:
         raise InvalidInput(question)
     project, archive = _project(request), _archive(request)
-    started = {"entry": " ".join(project.entry)}
+    started = {"entry": " ".join(project.entry), "watch": " ".join(project.watch)}
     place = {} if request.folder is None else {"project folder": request.folder}
     refuse_secrets({"run id": request.run_id, **started, **place, **config}, tracks.clean)
     code_sha256 = sha256_hex(archive)

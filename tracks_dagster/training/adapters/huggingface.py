@@ -33,6 +33,7 @@ RANDOM_SAMPLES = (
     "numbers only after its first fetch."
 )
 DATA_AGAIN = "A resume begins the epoch's data again: ignore_data_skip is set."
+BEST = "best"  # the artifact
 BEST_MODEL = (
     "The best model so far stays on the machine that found it: load_best_model_at_end finds those of "
     "its own attempt only."
@@ -129,8 +130,13 @@ class _Following(TrainerCallback):
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Say that the loop came to an end, and no exception left it."""
+        """Say that the loop came to its end, and leave the best model where the Trainer put it back."""
         self._attempt.loops(False)
+        if args.load_best_model_at_end and state.best_model_checkpoint is not None:
+            folder = self._attempt.work / BEST
+            self._trainer.save_model(str(folder))
+            (folder / "training_args.bin").unlink(missing_ok=True)  # a pickle of settings
+            self._attempt.artifact(folder, name=BEST)
 
     def on_save(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any

@@ -14,6 +14,7 @@ import signal
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -160,10 +161,14 @@ class _Following(Callback):
         self._attempt.evaluated(trainer.global_step, **found)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Save the last step where another callback made it the last one; no exception did."""
+        """Save the last step where another callback made it the last one; leave what was the best."""
         self._attempt.loops(False)
         if self._committed < self._ended:
             self._save(trainer, 0)
+        for callback in trainer.checkpoint_callbacks:
+            best = Path(getattr(callback, "best_model_path", "") or "missing")
+            if getattr(callback, "monitor", None) is not None and best.exists():
+                self._attempt.artifact(best, name=f"best-{callback.monitor}")
 
     def on_exception(
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException

@@ -84,6 +84,23 @@ def test_a_bundle_has_what_the_script_left_and_no_state_of_training(
     assert "artifact best after step 40" in call("explain", RUN_ID, "--full").stdout
 
 
+@commands
+def test_a_command_completes_a_bundle_before_it_is_sealed(
+    story: Story, call: Call, tmp_path: Path, command: tuple[str, ...]
+) -> None:
+    bundle = tmp_path / "bundle"
+    failed = call(*command, "--bundle", str(bundle), "--then", "sh -c 'exit 3'")
+    assert (failed.exit_code, bundle.exists()) == (2, False)
+    assert "ended with 3 (above is why), so no bundle was made" in failed.stderr
+    merge = "sh -c 'mkdir merged && cp weights.pt merged/'"
+    done = call(*command, "--bundle", str(bundle), "--then", merge)
+    assert done.exit_code == 0, done.stderr
+    assert (bundle / "merged/weights.pt").read_bytes() == (bundle / "weights.pt").read_bytes()
+    assert "  merged/weights.pt\n" in (bundle / "SHA256SUMS").read_text()
+    alone = call(*command, "--then", "true")
+    assert (alone.exit_code, "--bundle DIR" in alone.stderr) == (2, True)
+
+
 def test_the_best_checkpoint_is_promoted_by_the_metric_of_the_retention(
     story: Story, call: Call
 ) -> None:

@@ -6,11 +6,14 @@ import getpass
 import json
 import os
 import re
+import shlex
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -27,6 +30,8 @@ from tracks_dagster.track.text.safe_text import visible, visible_json
 from tracks_dagster.track.text.wrapping import column_widths, wrap_line
 from tracks_dagster.wiring import App, build
 
+THEN_S_MAX = 3600.0  # of a command that completes a bundle
+STDERR = 2
 Command = TypeVar("Command", bound=Callable[..., object])
 
 TEXT_WIDTH = 100  # of sentences that go into a file or another program
@@ -200,7 +205,15 @@ def deciding_options(command: Command) -> Command:
 
 
 def added_option(command: Command) -> Command:
-    """Add `--add`, the files of a person's own that go into a bundle."""
+    """Add `--add`, files of a person's own for a bundle, and `--then`, a command that completes it."""
+    command = click.option(
+        "--then",
+        "then",
+        metavar="COMMAND",
+        callback=lambda _ctx, _option, text: None if text is None else partial(_run_in, text),
+        help="Run in the bundle before it is sealed: merge an adapter, convert the weights. What it "
+        "writes there is of the bundle; where it fails there is none.",
+    )(command)
     return click.option(
         "--add",
         "added",
@@ -209,6 +222,26 @@ def added_option(command: Command) -> Command:
         type=click.Path(path_type=Path, exists=True, dir_okay=False),
         help="Put a file of yours into the bundle, a tokenizer for example.",
     )(command)
+
+
+def _run_in(text: str, folder: Path) -> None:
+    """Run a person's command in a folder; raises InvalidInput where it fails."""
+    try:
+        words = shlex.split(text)
+        done = subprocess.run(
+            words,
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=STDERR,  # stdout is for the answer
+            timeout=THEN_S_MAX,
+            check=False,
+        )
+    except (ValueError, OSError, IndexError, subprocess.TimeoutExpired) as error:
+        raise InvalidInput(f"--then {text!r} cannot complete the bundle: {error}.") from error
+    if done.returncode != 0:
+        raise InvalidInput(
+            f"--then {text!r} ended with {done.returncode} (above is why), so no bundle was made."
+        )
 
 
 def attempt_option(command: Command) -> Command:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import click
@@ -135,6 +136,7 @@ def promote_command(
     is_best: bool,
     bundle: Path | None,
     added: tuple[Path, ...],
+    then: Callable[[Path], None] | None,
     may_be_cut_off: bool,
     why: str,
     by: str,
@@ -142,8 +144,8 @@ def promote_command(
 ) -> None:
     """Promote the final checkpoint of RUN, the newest one of STEP, or with --best the best one."""
     check_words({"alias": alias, "why": why, "by": by})
-    if added and bundle is None:
-        raise InvalidInput("--add puts a file into a bundle: name its folder by --bundle DIR.")
+    if (added or then) and bundle is None:
+        raise InvalidInput("--add and --then complete a bundle: name its folder by --bundle DIR.")
     run_id, step = parse_run_and_step(target)
     app = open_app()
     tracks = app.tracks
@@ -160,7 +162,7 @@ def promote_command(
     if bundle is not None and decided.promoted:
         state = tracks.run(run_id)
         checkpoint = find_at(state, ref.step, attempt_id=ref.attempt_id)
-        made = write_bundle(tracks, app.ledger, state, checkpoint, bundle, added=added)
+        made = write_bundle(tracks, app.ledger, state, checkpoint, bundle, added=added, then=then)
         sentence, answer = (
             f"{sentence} {describe_bundle(made)}",
             {**answer, "bundle": to_json(made)},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import click
@@ -255,6 +256,7 @@ def export_command(
     path: Path | None,
     bundle: Path | None,
     added: tuple[Path, ...],
+    then: Callable[[Path], None] | None,
     attempt: int | None,
     force: bool,
     as_json: bool,
@@ -271,15 +273,14 @@ def export_command(
     checkpoint = find_at(state, step, attempt_id=attempt)
     stopped = describe_stop(state, checkpoint.ref)
     if bundle is not None and path is None:
-        made = write_bundle(
-            tracks, open_ledger_to_read(settings), state, checkpoint, bundle, added=added
-        )
+        ledger = open_ledger_to_read(settings)
+        made = write_bundle(tracks, ledger, state, checkpoint, bundle, added=added, then=then)
         answer = {**to_json(made), "stop_cause": stop_cause(state, checkpoint.ref).value}
         print_answer(f"{describe_bundle(made)} {stopped}", answer, as_json=as_json)
         return
-    if path is None or bundle is not None or added:
+    if path is None or bundle is not None or added or then:
         raise InvalidInput(
-            "Name a PATH for the weights, or --bundle DIR; --add goes with --bundle."
+            "Name a PATH for the weights, or --bundle DIR; --add and --then go with --bundle."
         )
     exported = export_checkpoint(tracks.store, checkpoint.ref, path, overwrite=force)
     if as_json:

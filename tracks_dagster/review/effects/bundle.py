@@ -19,7 +19,7 @@ import os
 import re
 import shutil
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -79,16 +79,19 @@ def write_bundle(
     folder: Path,
     *,
     added: Sequence[Path] = (),
+    then: Callable[[Path], None] | None = None,
 ) -> Bundle:
     """Make `folder` of a checkpoint, in full or not at all; every chunk is verified as it is read.
 
-    added: files of a person's own, put beside. Raises InvalidInput for a folder that is there or cannot
-    be written, CheckpointCorrupt, CheckpointMismatch.
+    added: files of a person's own, put beside; then: completes the folder before it is sealed. Raises
+    InvalidInput for a folder that is there or cannot be written, CheckpointCorrupt, CheckpointMismatch.
     """
     check_bundle(folder, added)
     scratch = folder.with_name(f".{folder.name}.{uuid.uuid4().hex}.partial")
     try:
         digest, missing = _fill(tracks, ledger, state, checkpoint, scratch, added)
+        if then is not None:
+            then(scratch)
         sizes = [path.stat().st_size for path in _seal(scratch)]
         scratch.rename(folder)
     except OSError as error:

@@ -95,6 +95,46 @@ def test_every_reading_command_reads_on_a_read_only_mount(open_home: Path) -> No
     read_all([*mounted, script, str(open_home)], open_home)
 
 
+FULL = """
+mount -t tmpfs -o size=24m,nr_inodes=20k tmpfs /mnt && cp -a "$0" /mnt/home && chmod 700 /mnt/home
+case $1 in
+    full) dd if=/dev/zero of=/mnt/fill bs=4k 2>/dev/null ;;
+    inodes) mkdir /mnt/files && cd /mnt/files && seq 30000 | xargs touch 2>/dev/null; cd - >/dev/null ;;
+esac
+mount --bind /mnt/home "$0" && shift && exec "$@"
+"""
+
+
+@pytest.mark.parametrize("what", ["full", "inodes"])
+@pytest.mark.parametrize("has_wal", [True, False], ids=["records in the WAL", "no WAL"])
+def test_every_reading_command_reads_on_a_disk_that_is_full(
+    what: str, has_wal: bool, open_home: Path
+) -> None:
+    mounted = ["unshare", "-m", "sh", "-c", FULL, str(open_home), what]
+    tried = (
+        subprocess.run([*mounted, "true"], capture_output=True, text=True, check=False)
+        if shutil.which("unshare")
+        else None
+    )
+    if tried is None or tried.returncode:
+        pytest.skip(
+            f"no mounts of one's own here: {tried.stderr.strip() if tried else 'no unshare'}"
+        )
+    with sqlite3.connect(open_home / "ledger.db") as writer:
+        if has_wal:
+            writer.execute("update training_runs set owner = owner")
+            writer.commit()
+            copies = {
+                p: p.read_bytes() for p in open_home.glob("ledger.db*") if "shm" not in p.name
+            }
+    writer.close()
+    if has_wal:
+        for path, data in copies.items():
+            path.write_bytes(data)
+            path.chmod(0o644)
+    read_all(mounted, open_home)
+
+
 def test_every_reading_command_reads_as_another_user(open_home: Path) -> None:
     if os.getuid() != 0 or shutil.which("setpriv") is None:
         pytest.skip("only root can become another user, and needs setpriv for it")

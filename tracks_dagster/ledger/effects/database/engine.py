@@ -11,13 +11,15 @@ Who only reads a SQLite file may have to copy it: see `to_read`.
 from __future__ import annotations
 
 import atexit
+import functools
+import logging
 import os
 import shutil
 import sqlite3
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -32,11 +34,17 @@ from sqlalchemy.pool import NullPool, Pool, QueuePool
 
 from tracks_dagster.track.errors import LedgerError, RowRefused, SettingsError
 
+_log = logging.getLogger(__name__)
+
 CONNECT_S_MAX = 10  # for a Postgres to answer
 BUSY_S_MAX = 30  # for another writer of the same rows, or of the same SQLite file
 BUSY_POLL_S = 0.01  # between two tries where SQLite does not wait by itself
 READ_S_MAX = 60  # for one reading query on Postgres
+ROOM_BYTES_MIN = 64 * 1024  # SQLite makes an index of 32 KiB beside a file that is read
+MEMORY = "/dev/shm"  # where the temporary folder is full too
 
+# Part of what SQLite writes where its disk is full, in place of saying so.
+_OF_A_DISK = ("disk I/O error", "unable to open database file", "database or disk is full")
 # Part of what a Postgres writes that cannot answer now → what to do.
 _OF_THE_SERVER = {
     "the database system is": "it does so for a while; try again when it is up",
@@ -102,10 +110,16 @@ def transaction(engine: Engine, what: str, *, write: bool) -> Iterator[Connectio
     except SQLAlchemyError as error:
         kind = RowRefused if _is_of_a_value(error) else LedgerError
         where = f"the ledger at {place(engine.url)}"
-        raise kind(f"Cannot {what} {where}: {reason(error)}") from error
+        full = _full(engine.url)
+        raise kind(f"Cannot {what} {where}: {reason(error, full)}") from error
     except (ValueError, OverflowError) as error:  # of a driver, at a value that it cannot bind
         where = f"the ledger at {place(engine.url)}"
         raise RowRefused(f"Cannot {what} {where}: {error}.") from error
+
+
+def _full(url: URL) -> str | None:
+    is_file = url.get_backend_name() == "sqlite" and url.database
+    return full_disk(Path(url.database).absolute().parent) if is_file and url.database else None
 
 
 def _is_of_a_value(error: SQLAlchemyError) -> bool:
@@ -133,8 +147,11 @@ def place(url: URL) -> str:
     return f"postgresql://{host}{port}/{url.database or ''}"
 
 
-def reason(error: SQLAlchemyError) -> str:
-    """Say in one sentence what went wrong, and what to do where that is known."""
+def reason(error: SQLAlchemyError, full: str | None = None) -> str:
+    """Say in one sentence what went wrong, and what to do where that is known.
+
+    full: that the disk of SQLite's file is, in words.
+    """
     found = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
     line = (str(found).strip().splitlines() or [type(found).__name__])[0].rstrip(".")
     for part, what_to_do in _OF_THE_SERVER.items():
@@ -145,6 +162,8 @@ def reason(error: SQLAlchemyError) -> str:
         if is_refusal:
             return f"{words.strip()}; correct TRACKS_POSTGRES_URL, or create what is missing."
         return f"{line}; see that the server is up and TRACKS_POSTGRES_URL right."
+    if full is not None and any(part in line for part in _OF_A_DISK):
+        return f"{line}. {full}"
     if "could not translate host name" in line:
         return f"{line}; correct the host in TRACKS_POSTGRES_URL."
     if "not a database" in line or "malformed" in line:
@@ -237,6 +256,9 @@ def _limit_postgres(connection: Connection, *, write: bool) -> None:
 # - a WAL and its index: a writer lives, or was killed; SQLite reads along with it.
 # - a WAL without an index, as a copy of a home may have: both are copied to a folder of this process's
 #   own, where SQLite can recover them.
+#
+# On a full disk, or one without inodes, SQLite has the right to make the two and no room for them: then
+# the file is read in the same ways, and the cause is a warning.
 
 FileLook = tuple[
     tuple[int, int] | None, ...
@@ -263,24 +285,62 @@ class SqliteFile:
 def to_read(path: Path) -> SqliteFile:
     """Return how the file is read from here; raises LedgerError when it cannot be copied."""
     wal, index = _beside(path, "-wal"), _beside(path, "-shm")
+    full = full_disk(path.parent)
     if os.access(path, os.W_OK) and os.access(path.parent, os.W_OK):
-        return SqliteFile(path, _uri(path, "rw"))
+        if full is None or _can_be_read(_uri(path, "rw")):
+            return SqliteFile(path, _uri(path, "rw"))
+        _warn_once(f"{full} The ledger is read without a place beside it; nothing can be recorded.")
     seen = _look(path)
     if seen[1] is None or seen[1][1] == 0:
         return SqliteFile(path, _uri(path, "ro&immutable=1"), seen)
-    if os.access(index, os.R_OK):
+    if os.access(index, os.R_OK) and (full is None or _can_be_read(_uri(path, "ro"))):
         return SqliteFile(path, _uri(path, "ro"))
-    folder = Path(tempfile.mkdtemp(prefix="tracks-ledger-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return SqliteFile(path, _uri(_copied(path, wal, full), "rw"), seen)
+
+
+def _copied(path: Path, wal: Path, full: str | None) -> Path:
+    """Return a copy of the file and its WAL in a folder of this process; raises LedgerError."""
+    problems = []
+    for place in (tempfile.gettempdir(), MEMORY):
+        try:
+            folder = Path(tempfile.mkdtemp(prefix="tracks-ledger-", dir=place))
+            atexit.register(shutil.rmtree, folder, ignore_errors=True)
+            for each in (path, wal):
+                shutil.copyfile(each, folder / each.name)
+        except OSError as error:
+            problems.append(f"{place} ({error.strerror or error})")
+        else:
+            return folder / path.name
+    raise LedgerError(
+        f"Cannot read the ledger at {path}: it has records in {wal.name}, and cannot be copied to "
+        f"{' or '.join(problems)}. {full or ''}".rstrip()
+    )
+
+
+def _can_be_read(uri: str) -> bool:
+    """Whether SQLite can make, beside the file, what it reads with; other troubles are not met here."""
+    with suppress(sqlite3.Error), closing(sqlite3.connect(uri, uri=True)) as opened:
+        opened.execute("select 1 from sqlite_schema limit 1").fetchone()
+        return True
+    return False
+
+
+def full_disk(folder: Path) -> str | None:
+    """Say that the disk of `folder` has no room, or no inodes, left; None where it has both."""
     try:
-        for each in (path, wal):
-            shutil.copyfile(each, folder / each.name)
-    except OSError as error:
-        raise LedgerError(
-            f"Cannot read the ledger at {path}: it has records in {wal.name}, and cannot be copied to "
-            f"{folder} ({error.strerror or error})."
-        ) from error
-    return SqliteFile(path, _uri(folder / path.name, "rw"), seen)
+        found = os.statvfs(folder)
+    except OSError:
+        return None
+    if found.f_bavail * found.f_frsize < ROOM_BYTES_MIN:
+        return f"The disk of {folder} is full; free some space."
+    if found.f_files and found.f_favail == 0:
+        return f"The disk of {folder} has no inodes left; remove some files."
+    return None
+
+
+@functools.cache
+def _warn_once(words: str) -> None:
+    _log.warning("%s", words)
 
 
 def _look(path: Path) -> FileLook:

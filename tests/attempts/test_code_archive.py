@@ -113,6 +113,16 @@ def test_what_cannot_be_stored_is_named(
         pack_folder(folder)
 
 
+@pytest.mark.parametrize("links", [{"loop": "loop"}, {"one": "other", "other": "one"}])
+def test_a_link_that_leads_to_itself_is_refused_by_name(
+    links: dict[str, str], folder: Path
+) -> None:
+    for link, target in links.items():
+        (folder / link).symlink_to(target)
+    with pytest.raises(InvalidInput, match=r"leads to itself, over .*; remove it"):
+        pack_folder(folder)
+
+
 def test_a_link_out_of_the_folder_and_what_is_no_file_are_refused(
     folder: Path, tmp_path: Path
 ) -> None:

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import socket
+import threading
 import time
+import urllib.request
+from collections.abc import Iterator
 from types import SimpleNamespace
 
 import pytest
+import uvicorn
+from starlette.responses import PlainTextResponse
+from starlette.types import Receive, Scope, Send
 
 from tracks_dagster.board.effects import serving
 from tracks_dagster.board.effects.serving import listen
@@ -47,3 +53,54 @@ def test_it_ends_when_who_started_it_is_gone(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(serving, "LOOK_EVERY_S", 0.0)
     assert watched(asked_s_ago=0.0)
     assert next(parents, None) is None
+
+
+@pytest.fixture
+def board(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, int]]:
+    """A server with the board's protocol and number of connections, over an application of one word."""
+
+    async def word(scope: Scope, receive: Receive, send: Send) -> None:
+        await PlainTextResponse("here")(scope, receive, send)
+
+    monkeypatch.setattr(serving, "HEAD_S_MAX", 0.5)
+    config = uvicorn.Config(
+        word,
+        http=serving.PromptProtocol,
+        lifespan="off",
+        log_level="critical",
+        limit_concurrency=serving.CONNECTIONS_MAX,
+    )
+    with listen(0) as listener:
+        server = uvicorn.Server(config)
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+        thread.start()
+        yield listener.getsockname()
+        server.should_exit = True
+        thread.join()
+
+
+@pytest.mark.parametrize("first", [b"", b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nX: "])
+def test_connections_that_ask_for_nothing_do_not_shut_the_board(
+    first: bytes, board: tuple[str, int]
+) -> None:
+    silent = [socket.create_connection(board) for _ in range(serving.CONNECTIONS_MAX)]
+    for each in silent:
+        each.sendall(first)
+        each.settimeout(120)
+    for each in silent:
+        assert each.recv(1) == b""  # it is closed
+        each.close()
+    with urllib.request.urlopen(f"http://127.0.0.1:{board[1]}/") as reply:
+        assert reply.read() == b"here"
+
+
+def test_a_connection_that_is_kept_is_answered_again_and_then_closed(
+    board: tuple[str, int],
+) -> None:
+    with socket.create_connection(board) as kept:
+        kept.settimeout(120)
+        for _ in range(3):
+            kept.sendall(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+            while b"here" not in (data := kept.recv(4096)):
+                assert data
+        assert kept.recv(1) == b""

@@ -384,3 +384,25 @@ def test_a_disk_without_inodes_is_told_as_that_and_not_as_full(tmp_path: Path) -
     assert "all 40 inodes are in use" in done.stderr
     assert "% of its bytes are free; remove files" in done.stderr
     assert "disk is full" not in done.stderr
+
+
+def test_a_link_that_leads_to_itself_is_named_and_the_rest_is_listed(tmp_path: Path) -> None:
+    (tmp_path / "store").mkdir()
+    store = LocalStore(tmp_path / "store")
+    for key in ("runs/a/x", "runs/b/x"):
+        store.put(key, b"1")
+    (tmp_path / "store" / "runs" / "loop").symlink_to("loop")
+    (tmp_path / "store" / "runs" / "a" / "loop").symlink_to("loop")
+    assert list(store.list("runs/")) == ["runs/a/loop", "runs/a/x", "runs/b/x", "runs/loop"]
+    assert list(store.folders("runs/")) == ["a", "b"]
+    with pytest.raises(StoreUnavailable, match="runs/a/loop"):
+        store.get("runs/a/loop")
+
+
+def test_of_an_object_that_is_too_large_no_more_is_read_than_shows_that(tmp_path: Path) -> None:
+    (tmp_path / "store").mkdir()
+    store = LocalStore(tmp_path / "store")
+    store.put("a/b", b"x" * 1000)
+    assert store.get("a/b", 10) == b"x" * 11
+    assert store.get("a/b", 1000) == store.get("a/b") == b"x" * 1000
+    assert store.get("a/c", 10) is None

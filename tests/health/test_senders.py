@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import logging
 import socket
@@ -69,6 +70,30 @@ def test_an_answer_that_is_no_success_is_told_with_its_first_line_and_without_th
         hook.status, hook.words = 500, f"invalid_token {TOKEN.split('/')[1]}\nmore"
         problem = send(f"{hook.url}/{TOKEN}")
     assert problem == "It answers HTTP 500 Internal Server Error: invalid_token [hidden]."
+
+
+SECRET = "T0kEn-of-The-Hook"
+ECHOES = {
+    "capitals": SECRET.upper(),
+    "small letters": SECRET.lower(),
+    "from its end": SECRET[::-1],
+    "base64": base64.b64encode(SECRET.encode()).decode(),
+    "base64 of a longer text": base64.b64encode(f"/x/{SECRET}/y".encode()).decode(),
+    "base64 for URLs": base64.urlsafe_b64encode(f"ab{SECRET}".encode()).decode(),
+    "hex": SECRET.encode().hex(),
+    "a short part": "no such channel: q7x",
+    "a short part in capitals": "Q7X",
+}
+
+
+@pytest.mark.parametrize("form", ECHOES)
+def test_an_answer_that_repeats_a_part_of_the_address_in_any_form_is_left_out(form: str) -> None:
+    with hook_server() as hook:
+        hook.status, hook.words = 403, f"not allowed {ECHOES[form]}"
+        problem = send(f"{hook.url}/q7x/{SECRET}")
+    assert problem == (
+        "It answers HTTP 403 Forbidden. What it says is left out: it repeats a part of the address."
+    )
 
 
 def test_a_redirect_is_not_followed() -> None:

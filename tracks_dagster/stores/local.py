@@ -281,12 +281,22 @@ def _names(folder: Path) -> list[str]:
     try:
         with os.scandir(folder) as entries:
             return sorted(
-                entry.name + "/" if entry.is_dir() else entry.name
+                entry.name + "/" if _is_folder(entry) else entry.name
                 for entry in entries
                 if is_part(entry.name)
             )
     except (FileNotFoundError, NotADirectoryError):
         return []  # removed meanwhile, or never there
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    """Whether it is a folder; a link to itself is none: it is listed, and reading it fails."""
+    try:
+        return entry.is_dir()
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            return False
+        raise
 
 
 def _without_inodes(error: OSError) -> str | None:

@@ -19,6 +19,7 @@ SCALES = LINEAR, LOG = "linear", "log"
 SMOOTHS = (0, 10, 100, 1000)  # steps, as links; 0 for none
 SMOOTH_STEPS_MAX = 10**6
 
+_SMOOTH = re.compile(r"[0-9]{1,9}")
 _RANK = re.compile(r"[0-9]{1,6}")
 _STEPS = re.compile(r"([0-9]{1,12})-([0-9]{1,12})")
 
@@ -63,9 +64,9 @@ def look(request: Request) -> Look:
     if scale not in SCALES:
         raise InvalidInput(f"y={scale!r} is no scale of curves: use {', '.join(SCALES)}.")
     smooth = request.query_params.get("smooth", "0")
-    if not smooth.isascii() or not smooth.isdigit() or int(smooth[:9]) > SMOOTH_STEPS_MAX:
+    if _SMOOTH.fullmatch(smooth) is None or int(smooth) > SMOOTH_STEPS_MAX:
         raise InvalidInput(
-            f"smooth={smooth!r} is no number of steps: write for example smooth=100, at most "
+            f"smooth={smooth[:40]!r} is no number of steps: write for example smooth=100, at most "
             f"{SMOOTH_STEPS_MAX}."
         )
     return Look(is_log=scale == LOG, smooth=int(smooth))

@@ -12,6 +12,7 @@ refused too.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 import threading
@@ -23,6 +24,7 @@ import uvicorn
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from tracks_dagster.board.effects.app import Board
 from tracks_dagster.board.effects.sources import Sources
@@ -32,6 +34,7 @@ from tracks_dagster.track.errors import InvalidInput
 
 CONNECTIONS_MAX = 64  # at once; more get a 503
 BACKLOG = 128
+HEAD_S_MAX = 10.0  # from a connection, or the answer before, to the whole head of a request
 DRAIN_S_MAX = 2  # for answers that are under way when it ends
 LOOK_EVERY_S = 2.0
 
@@ -87,7 +90,7 @@ def _serve(
     server = uvicorn.Server(
         uvicorn.Config(
             guard,
-            http="h11",
+            http=PromptProtocol,
             ws="none",
             loop="asyncio",
             lifespan="off",
@@ -107,6 +110,45 @@ def _serve(
         server.run(sockets=[listener])
     finally:
         sources.close()
+
+
+class PromptProtocol(H11Protocol):
+    """Closes a connection that asks for nothing: without that, a few dozen that are silent would be all
+    that there may be, for as long as they like."""
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self._due: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Begin to wait for a request's head."""
+        super().connection_made(transport)
+        self._await_head()
+
+    def data_received(self, data: bytes) -> None:
+        """Go on waiting where it was no whole head."""
+        super().data_received(data)
+        self._await_head()
+
+    def on_response_complete(self) -> None:
+        """Wait for the next head."""
+        super().on_response_complete()
+        self._await_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Wait no more."""
+        super().connection_lost(exc)
+        if self._due is not None:
+            self._due.cancel()
+
+    def _await_head(self) -> None:
+        cycle: Any = self.cycle  # None before the first request
+        is_asked = cycle is not None and not cycle.response_complete
+        if is_asked and self._due is not None:
+            self._due.cancel()
+            self._due = None
+        elif not is_asked and self._due is None:
+            self._due = self.loop.call_later(HEAD_S_MAX, self.transport.close)
 
 
 def _end_unused(server: uvicorn.Server, guard: Guard) -> None:

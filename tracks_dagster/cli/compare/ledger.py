@@ -23,6 +23,9 @@ from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Json, format_time
 from tracks_dagster.track.text import units
 
+END_S_MAX = 5.0  # that a query which is interrupted may take to end; then it is killed
+SQL_BYTES_MAX = 4 * 1024**3  # of memory, of a query with its answer
+
 
 @click.command("goodput")
 @click.option(
@@ -184,15 +187,24 @@ def sql_command(query: str, as_json: bool) -> None:
     allowed; the error about another one lists them.
     """
     # goodput, beside it, loads no database driver
-    from tracks_dagster.ledger.effects.database.sql_query import run_sql
+    from tracks_dagster.cli.in_child import in_child
+    from tracks_dagster.ledger.effects.database.engine import READ_S_MAX
+    from tracks_dagster.ledger.effects.database.sql_query import QueryResult, run_sql
 
     settings = Settings.from_environment()
     open_ledger_to_read(
         settings
     )  # its error names what to do where there is none, or one of another version
-    columns, rows = run_sql(
-        settings.ledger_url, query, warn=lambda warning: click.echo(warning, err=True)
+
+    def answer() -> tuple[QueryResult, list[str]]:
+        warnings: list[str] = []
+        return run_sql(settings.ledger_url, query, warn=warnings.append), warnings
+
+    (columns, rows), warnings = in_child(
+        answer, "The query", seconds_max=READ_S_MAX + END_S_MAX, bytes_max=SQL_BYTES_MAX
     )
+    for warning in warnings:
+        click.echo(warning, err=True)
     plain = [[_plain(value) for value in row] for row in rows]
     if as_json:
         _check_names(columns)

@@ -42,6 +42,7 @@ COMMAND_SHARE = 0.9  # of that time, so that a command which is killed can still
 ANSWER_S_MAX = 10.0  # from one byte of the other side to the next
 ANSWER_BYTES_MAX = 1024  # of an answer that are read
 PROBLEM_CHARACTERS_MAX = 300
+ECHOED_LENGTH_MIN = 3  # of a part of an address that an answer may not repeat
 SECRET_PART_LENGTH_MIN = 6  # shorter parts of an address are ports and words
 
 INSTALL_APPRISE = (
@@ -117,7 +118,7 @@ class Senders:
         thread.start()
         thread.join(self._seconds_max)
         if found:
-            return None if found[0] is None else self._problem(found[0])
+            return None if found[0] is None else self._problem(found[0], channel.to)
         self._left[channel.name] = thread
         return f"There was no answer within {self._seconds_max:g} s."
 
@@ -141,9 +142,45 @@ class Senders:
                 return _apprise(channel.to, message)
         return "There is no way to send it."
 
-    def _problem(self, text: str) -> str:
-        text = visible(one_line(redact(text.strip(), self._secrets)))
-        return text[:PROBLEM_CHARACTERS_MAX]
+    def _problem(self, text: str, to: str) -> str:
+        text = redact(text.strip(), self._secrets)
+        ours, colon, theirs = text.partition(": ")
+        if colon and _repeats(theirs, to):
+            text = f"{ours}. What it says is left out: it repeats a part of the address."
+        return visible(one_line(text))[:PROBLEM_CHARACTERS_MAX]
+
+
+def _repeats(text: str, to: str) -> bool:
+    """Whether a text of the other side, in which the address is hidden, shows a part of it: one that is
+    too short to be hidden by itself, in other letters, from its end, as base64 or hex."""
+    if way_of(to) not in (Way.WEBHOOK, Way.APPRISE):
+        return False
+    lower = text.lower()
+    parts = {part for part in map(unquote, _parts(to)) if len(part) >= ECHOED_LENGTH_MIN}
+    return any(form in lower for part in {to, *parts} for form in _forms(part))
+
+
+def _parts(to: str) -> Iterator[str]:
+    """Yield the parts of an address but its host: of a webhook; of Apprise's all may be secret."""
+    rest = to.partition("://")[2]
+    if way_of(to) is Way.WEBHOOK:
+        user, _, _ = urlsplit(to).netloc.rpartition("@")
+        rest = f"{user}/{rest.partition('/')[2]}"
+    return filter(None, re.split(r"[/:@?&=#]+", rest))
+
+
+def _forms(part: str) -> Iterator[str]:
+    """Yield a part, and its other forms, in small letters."""
+    data = part.encode()
+    yield part.lower()
+    yield part[::-1].lower()
+    yield data.hex()
+    for before in range(3):  # bytes of a longer text that is encoded as a whole
+        encoded = base64.b64encode(b"\0" * before + data).decode()
+        core = encoded[4 if before else 0 : len(encoded) - 4 if len(data) > 3 else None].rstrip("=")
+        if len(core) >= 4:
+            yield core.lower()
+            yield core.lower().replace("+", "-").replace("/", "_")
 
 
 # --- a webhook ------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ and contents decide the bytes; owners and times do not, so that unchanged code h
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import stat
@@ -129,6 +130,10 @@ def _unread(path: Path, error: OSError) -> InvalidInput:
 
 def _inner_target(folder: Path, link: Path) -> str:
     """Return where a link leads to, relative to it; raises InvalidInput where that is not stored."""
+    if _leads_to_itself(link):
+        raise InvalidInput(
+            f"The link {link} leads to itself, over {link.readlink()}; remove it, or let git ignore it."
+        )
     root, target = folder.resolve(), link.resolve()
     if not target.is_relative_to(root):
         raise InvalidInput(
@@ -136,6 +141,14 @@ def _inner_target(folder: Path, link: Path) -> str:
             "Put a copy in its place, or let git ignore it (data belongs into a snapshot)."
         )
     return os.path.relpath(target, link.parent.resolve())
+
+
+def _leads_to_itself(link: Path) -> bool:
+    try:
+        link.stat()
+    except OSError as error:
+        return error.errno == errno.ELOOP
+    return False
 
 
 def _names(folder: Path, depth: int = 0) -> Iterator[str]:

@@ -102,6 +102,7 @@ def _log(context: OpExecutionContext, app: App, done: Collected) -> None:
 
 @job(
     name=names.COLLECT_CHECKPOINTS_JOB,
+    tags=names.NO_RETRIES,
     executor_def=in_process_executor,
     description=(
         "Reads the newest checkpoint of every run in full, supersedes those that retention no longer "

@@ -3,8 +3,10 @@
 It only declares the run and opens its first attempt, as `tracks run` does; the sensors do the rest.
 """
 
-from collections.abc import Iterable, Mapping
-from dataclasses import fields, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields, replace
+from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import dagster
@@ -12,6 +14,8 @@ from dagster import (
     AssetExecutionContext,
     AssetsDefinition,
     Config,
+    DagsterInstance,
+    DagsterRun,
     Failure,
     MaterializeResult,
     Noneable,
@@ -25,6 +29,7 @@ from dagster import (
 )
 from pydantic import Field
 
+from assets.attempts import TRAINING_DATASETS
 from tracks_dagster.attempts.effects.branches import find_origin
 from tracks_dagster.attempts.effects.local.checkout import read_code_version
 from tracks_dagster.attempts.effects.local.project_code import read_project_code
@@ -50,6 +55,7 @@ from tracks_dagster.track.samples import SKIP_WINDOWS
 from tracks_dagster.track.text.redact import redact_json
 from tracks_dagster.wiring import App, gang_check, run_checks
 
+TRIES_MAX = 100  # Dagster runs that repeat one another
 OWNER = "dagster"  # of runs that nobody else answers for
 NO_STEPS = "checkpoint_every_steps"  # null: it saves by seconds alone
 CADENCE = frozenset({NO_STEPS, "checkpoint_every_s"})
@@ -212,6 +218,9 @@ def training_runs_of(projects: Iterable[Registered]) -> AssetsDefinition:
     @asset(
         name=names.TRAINING_RUNS,
         config_schema={**TrainingRunConfig.to_fields_dict(), "project": _project_field(projects)},
+        deps=[
+            *map(names.snapshot_asset, TRAINING_DATASETS)
+        ],  # made first, where both are asked for
         group_name="training",
         kinds={"python"},
         owners=["team:training"],
@@ -226,15 +235,18 @@ def training_runs_of(projects: Iterable[Registered]) -> AssetsDefinition:
         declare_training_run, or by a project's schedule. Runs of the command `tracks run` are not among
         them: "Never materialized" says that none was declared here, whatever trained. Within seconds
         the first attempt of a run appears as a partition of training_attempts, where those of `tracks
-        run` are too, started and retried by the sensors. When it is red nothing was recorded, and the
-        error names the value that is wrong. A run needs a snapshot of its dataset first; nothing else
-        is to be materialized by hand. `project` chooses what is trained: `tracks projects add DIR`
-        adds yours.
+        run` are too, started and retried by the sensors. When it is red the error names the value that
+        is wrong; to execute it again declares no second run. A run needs a snapshot of its dataset
+        first; nothing else is to be materialized by hand. `project` chooses what is trained: `tracks
+        projects add DIR` adds yours.
         """
         filled = _filled_in(context)
+        # Dagster's own retries would declare it again, and its first one may yet train.
+        context.instance.add_run_tags(context.run.run_id, names.NO_RETRIES)
         try:
             policy = app.policy
-            asked, settings = _request(app, filled, policy), app.settings
+            default_id = partial(_default_id, first_try(context.instance, context.run))
+            asked, settings = _request(app, filled, policy, default_id), app.settings
             request = limited(within_policy(asked, policy.contracts), policy)
             check = gang_check(settings)
             if (existing := app.tracks.find_run(names.check_run_id(request.run_id))) is not None:
@@ -261,6 +273,7 @@ declare_training_run = define_asset_job(
     names.DECLARE_TRAINING_RUN_JOB,
     selection=[names.TRAINING_RUNS],
     executor_def=in_process_executor,  # one step of a second
+    tags=names.NO_RETRIES,
     description=(
         "Starts a training run, as the asset training_runs does. Fill in the launchpad (only `intent` "
         "is needed; every field explains itself), then launch."
@@ -327,8 +340,44 @@ def _filled_in(context: AssetExecutionContext) -> dict[str, Any]:
     }
 
 
-def _request(app: App, filled: Mapping[str, Any], policy: RetryPolicy) -> RunRequest:
-    """Return what the launchpad asks for; of a branch with what it takes over. Raises InvalidInput."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FirstTry:
+    """The Dagster run that declares, or the first of those that it repeats because they failed."""
+
+    dagster_run_id: str
+    at: datetime
+
+
+def first_try(instance: DagsterInstance, run: DagsterRun) -> FirstTry:
+    """Return what a declaration without a run id is named by.
+
+    A run that failed may have declared before it died, so whoever repeats it declares the same. One
+    that succeeded is repeated for another training run.
+    """
+    first, at = run.run_id, datetime.now(UTC)
+    for _ in range(TRIES_MAX):
+        record = instance.get_run_record_by_id(first)
+        if record is None:  # deleted, and still the one that was repeated
+            break
+        at, parent_id = record.create_timestamp, record.dagster_run.parent_run_id
+        parent = None if parent_id is None else instance.get_run_by_id(parent_id)
+        if parent_id is None or (parent is not None and parent.is_success):
+            break
+        first = parent_id
+    return FirstTry(dagster_run_id=first, at=at)
+
+
+def _default_id(first: FirstTry, name: str) -> str:
+    return new_run_id(name, day=f"{first.at:%Y%m%d}", new_uid=lambda: first.dagster_run_id)
+
+
+def _request(
+    app: App, filled: Mapping[str, Any], policy: RetryPolicy, default_id: Callable[[str], str]
+) -> RunRequest:
+    """Return what the launchpad asks for; of a branch with what it takes over. Raises InvalidInput.
+
+    default_id: of a run of that project.
+    """
     origin = None
     if (branch_from := filled.get("branch_from")) is not None:
         origin = find_origin(
@@ -349,13 +398,12 @@ def _request(app: App, filled: Mapping[str, Any], policy: RetryPolicy) -> RunReq
     name = name or (DEFAULT_PROJECT if origin is None else origin.family)
     launcher = filled.get("launcher", names.LOCAL)
     found = None if is_inherited else _code_of(app, name, launcher)
-    day = app.now().strftime("%Y%m%d")
     request = RunRequest(
         family=name,
         config=overrides or {},
         checkpoints_may_be_off=policy.checkpoints_may_be_off,
         **{
-            "run_id": new_run_id(name, day=day, new_uid=app.new_uid),
+            "run_id": default_id(name),
             "owner": OWNER,
             # The code that a branch inherits has its source's version, but for this package's.
             **({"code": read_code_version(app.settings.root)} if found is None else found.fields),

@@ -55,6 +55,7 @@ def play_round(context: OpExecutionContext, config: DrillConfig, app: ResourcePa
 
 @job(
     name=names.DRILL_JOB,
+    tags=names.NO_RETRIES,
     executor_def=in_process_executor,
     description=(
         "Declares a small run for each chosen drill, which plays a fault beside the work of this home, "

@@ -29,6 +29,7 @@ from dagster._daemon.run_coordinator.queued_run_coordinator_daemon import (
 from dagster._daemon.utils import DaemonErrorCapture
 from dagster._utils.interrupts import capture_interrupts, setup_interrupt_handlers
 
+from resources.run_monitoring import RunMonitoringDaemon
 from tracks_dagster.attempts.sensor_pace import UNKNOWN, Work
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.retry.effects.due import open_work
@@ -66,6 +67,8 @@ def _daemons(instance: DagsterInstance) -> Iterator[DagsterDaemon[Any]]:
             yield sensors
         elif kind == QueuedRunCoordinatorDaemon.daemon_type():
             yield PromptQueueDaemon(lambda: sensors.poll_s)
+        elif kind == RunMonitoringDaemon.daemon_type():
+            yield RunMonitoringDaemon(instance.run_monitoring_poll_interval_seconds)
         else:
             yield create_daemon_of_type(kind, instance)
 

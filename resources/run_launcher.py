@@ -20,12 +20,14 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, Self
 
-from dagster import DagsterEventType, DagsterInstance, DagsterRun
+from dagster import DagsterEventType, DagsterInstance, DagsterRun, DagsterRunStatus
+from dagster._core.events import EngineEventData
 from dagster._core.launcher import LaunchRunContext, RunLauncher
 from dagster._core.launcher.base import CheckRunHealthResult, WorkerStatus
 from dagster._grpc.types import ExecuteRunArgs
 from dagster._serdes import ConfigurableClass, ConfigurableClassData, serialize_value
 
+from resources.application import DagsterOrchestrator
 from resources.run_process import IMPORTED
 from tracks_dagster.attempts.effects.local import warm
 from tracks_dagster.attempts.effects.local.processes import Process, find_process
@@ -37,6 +39,7 @@ from tracks_dagster.track.text.redact import redact
 RUN_PROCESS = "resources.run_process"
 OUTPUT = 1  # where it prints: into the log of who launches it
 STARTED = "Started process for run"  # begins Dagster's event of a run's own process
+LAUNCHED = "Launched a process for the run"  # begins ours of the one that is to be it
 EVENTS_MAX = 100  # of Dagster's own, the newest first, among which that one is looked for
 CLOCK_S = 60.0  # a process that is younger than its event by more got the pid later
 TAG_CHARACTERS_MAX = 200
@@ -71,14 +74,22 @@ class ProcessRunLauncher(RunLauncher, ConfigurableClass):
     def launch_run(self, context: LaunchRunContext) -> None:
         """Start the run's process; raises OrchestratorError, with the reason in the run's tags."""
         run = context.dagster_run
+        if DagsterOrchestrator(self._instance).was_cancelled(run.run_id):
+            # In its queue, at the moment at which Dagster took it from there (dagster#3323).
+            self._instance.report_run_canceled(run, "It was cancelled in the queue.")
+            return
         try:
-            self._start(run)
+            pid = self._start(run)
         except OSError as error:
             met = redact(f"its process could not be started: {error}")
             self._instance.add_run_tags(run.run_id, {TAG_LAUNCH: met[:TAG_CHARACTERS_MAX]})
             raise OrchestratorError(f"Run {run.run_id}: {met}") from error
+        self._instance.report_engine_event(
+            f"{LAUNCHED} (pid: {pid}).", run, EngineEventData.in_process(pid)
+        )
 
-    def _start(self, run: DagsterRun) -> None:
+    def _start(self, run: DagsterRun) -> int:
+        """Return the pid of the process that was started; raises OSError."""
         self._children = [child for child in self._children if child.poll() is None]
         if run.job_code_origin is None:
             raise OSError("the run names no code")
@@ -98,15 +109,15 @@ class ProcessRunLauncher(RunLauncher, ConfigurableClass):
             warm.ensure(address, IMPORTED, environment)
             if (child := warm.ask(address, start, OUTPUT)) is not None:
                 child.close()
-                return
-        self._children.append(
-            subprocess.Popen(
-                [sys.executable, *words],
-                cwd=folder,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-            )
+                return child.pid
+        popen = subprocess.Popen(
+            [sys.executable, *words],
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.DEVNULL,
         )
+        self._children.append(popen)
+        return popen.pid
 
     def terminate(self, run_id: str) -> bool:
         """Ask the run's process to end; one that has yet to begin finds that it is cancelled."""
@@ -124,6 +135,8 @@ class ProcessRunLauncher(RunLauncher, ConfigurableClass):
         if process is not None:
             with suppress(ProcessLookupError):
                 os.kill(process.pid, signal.SIGTERM)
+        elif run.status is DagsterRunStatus.STARTING:
+            self._instance.report_run_canceled(run, "Its worker, when it comes, begins nothing.")
         return True
 
     @property
@@ -140,21 +153,33 @@ class ProcessRunLauncher(RunLauncher, ConfigurableClass):
         return CheckRunHealthResult(WorkerStatus.NOT_FOUND, "Its process is gone.")
 
 
-def find_run_process(instance: DagsterInstance, run: DagsterRun) -> Process | None:
-    """Return the living process that the run recorded as its own; None where none lives."""
+def find_run_process(
+    instance: DagsterInstance, run: DagsterRun, words: str = STARTED
+) -> Process | None:
+    """Return the living process that the run recorded as its own; None where none lives.
+
+    words: LAUNCHED for the process that was started for it, which may have yet to begin.
+    """
+    found = recorded_process(instance, run, words)
+    if found is None:
+        return None
+    process = find_process(found[0])
+    is_another = process is not None and process.began_at.timestamp() - CLOCK_S > found[1]
+    return None if is_another else process
+
+
+def recorded_process(
+    instance: DagsterInstance, run: DagsterRun, words: str
+) -> tuple[int, float] | None:
+    """Return the pid that the newest such event names, and the event's time in seconds; else None."""
     events = instance.get_records_for_run(
         run.run_id, of_type=DagsterEventType.ENGINE_EVENT, limit=EVENTS_MAX, ascending=False
     )
     for record in events.records:
         event = record.event_log_entry.dagster_event
-        if event is None or not event.message or STARTED not in event.message:
-            continue
-        pid = event.engine_event_data.metadata.get("pid")
-        process = find_process(int(str(pid.value))) if pid is not None else None
-        is_another = (
-            process is not None and process.began_at.timestamp() - CLOCK_S > record.timestamp
-        )
-        return None if is_another else process
+        if event is not None and event.message and words in event.message:
+            pid = event.engine_event_data.metadata.get("pid")
+            return None if pid is None else (int(str(pid.value)), record.timestamp)
     return None
 
 

@@ -144,5 +144,5 @@ def _read_cursor(text: str | None) -> tuple[Mapping[str, int], str | None]:
         value = parse_json(text or "{}")
         seen = {str(track): int(seq) for track, seq in value.get("seen", {}).items()}
         return seen, value.get("marks")
-    except (ValueError, TypeError, AttributeError):
+    except (ValueError, TypeError, AttributeError, RecursionError):
         return {}, None

@@ -118,3 +118,6 @@ def test_what_the_terminal_added_is_shown_once_without_a_reload(
     assert "quarantined: rows twice" in (seen.description or "")
     lost, _ = tick(app, instance, None)  # Dagster stored the events and lost the cursor
     assert not lost.asset_events
+    for cursor in ("no JSON", "7", "[]", '{"mine": "x"}', '{"mine": {}}', "[" * 100_000):
+        by_hand, _ = tick(app, instance, cursor)  # a person may set any
+        assert not by_hand.asset_events

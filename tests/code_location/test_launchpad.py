@@ -9,15 +9,19 @@ import pytest
 from dagster import (
     DagsterInstance,
     DagsterInvalidConfigError,
+    DagsterRun,
+    DagsterRunStatus,
     ExecuteInProcessResult,
+    job,
     materialize,
 )
 
-from assets.declarations import training_runs_of
+from assets.declarations import first_try, training_runs_of
 from tests.code_location.test_training import write
 from tests.examples import EXAMPLES, example_config
 from tests.histories import DatasetHistory, History
 from tracks_dagster.data.effects.projects import Registered, load_shipped
+from tracks_dagster.track import names
 from tracks_dagster.track.bodies import (
     CheckpointCadence,
     ComputeRequest,
@@ -26,6 +30,11 @@ from tracks_dagster.track.bodies import (
     SnapshotRef,
 )
 from tracks_dagster.wiring import App
+
+
+@job
+def noop() -> None:
+    """Do nothing."""
 
 
 def test_the_launchpad_declares_nothing_without_an_intent(
@@ -54,6 +63,45 @@ def test_the_job_of_the_launchpad_declares_a_run_and_opens_its_first_attempt(
     assert state.declared.config["steps"] == 5
     assert state.declared.workload_class == "urgent"
     assert state.open_attempt is not None
+
+
+@pytest.mark.usefixtures("snapshots")
+def test_a_run_is_named_by_the_dagster_run_that_declares_it_which_dagster_does_not_retry(
+    app: App, instance: DagsterInstance
+) -> None:
+    result = declare(app, instance, {"project": {"gpt": {"steps": 5}}})
+    run = instance.get_run_by_id(result.run_id)
+    assert run is not None
+    assert run.tags["dagster/max_retries"] == "0"
+    run_id = run.tags[names.TAG_TRAINING_RUN]
+    assert run_id == f"gpt-{app.now():%Y%m%d}-{result.run_id[:4]}"
+    assert app.tracks.run(run_id).open_attempt is not None
+
+
+def test_what_repeats_a_declaration_that_failed_declares_the_same_run(
+    instance: DagsterInstance,
+) -> None:
+    """Retried by the instance or by a person; of a success a person wants another training run."""
+
+    def run(parent: DagsterRun | None, status: DagsterRunStatus) -> DagsterRun:
+        parent_id = None if parent is None else parent.run_id
+        root_id = None if parent is None else parent.root_run_id or parent.run_id
+        return instance.create_run_for_job(
+            noop, parent_run_id=parent_id, root_run_id=root_id, status=status
+        )
+
+    failed, success = DagsterRunStatus.FAILURE, DagsterRunStatus.SUCCESS
+    first = run(None, failed)
+    second = run(first, failed)
+    third = run(second, success)
+    fourth = run(third, failed)
+    fifth = run(fourth, DagsterRunStatus.STARTED)
+    found = [
+        first_try(instance, each).dagster_run_id for each in (first, second, third, fourth, fifth)
+    ]
+    assert found == [first.run_id] * 3 + [fourth.run_id] * 2
+    instance.delete_run(fourth.run_id)
+    assert first_try(instance, fifth).dagster_run_id == fourth.run_id  # still the one it repeats
 
 
 @pytest.mark.usefixtures("snapshots")

@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import cast
 
@@ -27,12 +28,14 @@ from dagster._core.events.log import EventLogEntry
 from dagster._core.launcher import LaunchRunContext
 from dagster._core.launcher.base import WorkerStatus
 from dagster._core.origin import JobPythonOrigin
+from dagster._core.run_coordinator import QueuedRunCoordinator, SubmitRunContext
 from dagster._core.workspace.context import BaseWorkspaceRequestContext
 from dagster._daemon.monitoring.run_monitoring import monitor_started_run
 
-from resources import run_launcher
+from resources import run_launcher, run_monitoring
 from resources.application import DagsterOrchestrator
 from resources.run_launcher import ProcessRunLauncher
+from resources.run_monitoring import UNLAUNCHED, give_up_lost_starts, why_lost
 from tracks_dagster.track import names
 from tracks_dagster.track.errors import OrchestratorError
 
@@ -182,9 +185,111 @@ def test_a_launch_that_fails_says_why_in_the_tags_of_its_run(
         launch(instance, launcher, "sleeps")
     [run] = instance.get_runs()
     instance.report_run_failed(run)  # as Dagster does
-    [found] = DagsterOrchestrator(instance).runs_of_attempt("r-1/a01")
+    found = DagsterOrchestrator(instance).find(run.run_id)
+    assert found is not None
     assert found.is_failed
     assert "could not be started: [Errno 12] Cannot allocate memory" in found.problem
     assert found.asked_at is not None
     assert found.ended_at is not None
     assert 0 <= (found.ended_at - found.asked_at).total_seconds() < 3600  # both in UTC
+
+
+@pytest.fixture
+def ours(tmp_path: Path) -> Iterator[DagsterInstance]:
+    """An instance with our launcher and our queue."""
+    (tmp_path / "dagster.yaml").write_text(
+        "telemetry: {enabled: false}\n"
+        "run_launcher: {module: resources.run_launcher, class: ProcessRunLauncher}\n"
+        "run_coordinator: {module: resources.run_coordinator, class: TracksRunCoordinator}\n"
+        "run_monitoring: {enabled: true}\n"
+    )
+    with DagsterInstance.from_config(str(tmp_path)) as instance:
+        yield instance
+
+
+def begins(instance: DagsterInstance, **tags: str) -> DagsterRun:
+    """A run that Dagster has taken from its queue and asked the launcher for."""
+    run = instance.create_run_for_job(nothing, tags=tags)
+    event = DagsterEvent(event_type_value="PIPELINE_STARTING", job_name=run.job_name)
+    instance.report_dagster_event(event, run_id=run.run_id)
+    return run
+
+
+@pytest.mark.parametrize(
+    ("pid", "silent", "found"),
+    [
+        (os.getpid(), 5 * UNLAUNCHED, None),  # slow, on a machine that is overloaded: waited for
+        (2**22 + 1, timedelta(seconds=1), None),  # it may have begun this moment
+        (2**22 + 1, timedelta(minutes=1), "its process ended before it began"),
+        (None, timedelta(minutes=1), None),  # its launcher is at it
+        (None, UNLAUNCHED, "no process was started for it"),
+    ],
+    ids=["slow", "just gone", "gone", "not launched yet", "never launched"],
+)
+def test_a_run_that_begins_is_waited_for_as_long_as_its_process_lives(
+    pid: int | None, silent: timedelta, found: str | None, ours: DagsterInstance
+) -> None:
+    run = begins(ours)
+    if pid is not None:
+        words, data = f"{run_launcher.LAUNCHED} (pid: {pid}).", EngineEventData.in_process(pid)
+        ours.report_engine_event(words, run, data)
+    record = ours.get_run_record_by_id(run.run_id)
+    assert record is not None
+    assert why_lost(ours, record, datetime.now(UTC) + silent) == found
+
+
+def test_a_run_whose_process_died_before_it_began_is_given_up_with_why_and_others_are_not(
+    ours: DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost, slow = begins(ours, **{names.TAG_PARTITION: "r-1/a01"}), begins(ours)
+    for run, pid in ((lost, 2**22 + 1), (slow, os.getpid())):
+        words, data = f"{run_launcher.LAUNCHED} (pid: {pid}).", EngineEventData.in_process(pid)
+        ours.report_engine_event(words, run, data)
+    monkeypatch.setattr(run_monitoring, "GONE", timedelta(0))
+    list(give_up_lost_starts(ours, logging.getLogger("monitoring")))
+    statuses = {run.run_id: run.status for run in ours.get_runs()}
+    assert statuses[lost.run_id] is DagsterRunStatus.FAILURE
+    assert statuses[slow.run_id] is DagsterRunStatus.STARTING
+    found = DagsterOrchestrator(ours).find(lost.run_id)
+    assert found is not None
+    assert found.problem == "its process ended before it began"
+
+
+def test_a_run_that_was_cancelled_while_dagster_took_it_from_its_queue_is_not_started(
+    ours: DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = ours.create_run_for_job(nothing)
+    ours.report_run_canceling(run, message="Canceling run from the queue.")
+    ours.report_run_canceled(run)
+    event = DagsterEvent(event_type_value="PIPELINE_STARTING", job_name=run.job_name)
+    ours.report_dagster_event(event, run_id=run.run_id)
+    monkeypatch.setattr(ProcessRunLauncher, "_start", lambda *_: pytest.fail("it was started"))
+    ours.run_launcher.launch_run(LaunchRunContext(dagster_run=run, workspace=None))
+    [now] = ours.get_runs()
+    assert now.status is DagsterRunStatus.CANCELED
+
+
+def test_a_run_that_is_cancelled_before_its_worker_comes_up_is_cancelled_at_once(
+    ours: DagsterInstance,
+) -> None:
+    run = begins(ours)
+    assert ours.run_launcher.terminate(run.run_id)
+    [now] = ours.get_runs()
+    assert now.status is DagsterRunStatus.CANCELED
+
+
+def test_a_run_comes_into_the_queue_without_what_became_of_the_one_that_it_repeats(
+    ours: DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    verdict = dict.fromkeys(names.RESULT_TAGS, "failure")
+    run = ours.create_run_for_job(nothing, tags={**verdict, names.TAG_LEASE: "9"})
+    context = SubmitRunContext(run, cast(BaseWorkspaceRequestContext, None))
+    monkeypatch.setattr(
+        QueuedRunCoordinator, "submit_run", lambda *_: ours.get_run_by_id(run.run_id)
+    )
+    queued = ours.run_coordinator.submit_run(context)
+    assert {name: queued.tags[name] for name in names.RESULT_TAGS} == dict.fromkeys(verdict, "")
+    assert queued.tags[names.TAG_LEASE] == "9"
+    found = DagsterOrchestrator(ours).find(run.run_id)
+    assert found is not None
+    assert not found.had_no_devices

@@ -267,6 +267,12 @@ MET = "the code server did not answer in 300 s; see daemon.log in /home/dagster"
             f"waiting: 20 launches failed: {MET}; another one is asked for once a person has deleted "
             "these in Dagster's UI",
         ),
+        # nobody asked again when it was time: no launch is ever asked for in the past
+        (
+            {"failed_count": 1, "why": "see Dagster run 0badcafe", "next_s": -180},
+            0,
+            "waiting: 1 launch failed: see Dagster run 0badcafe; the next one has been due for 3 min",
+        ),
         # in the queue of this machine's devices: the queue's own sentence
         (
             {"failed_count": 0, "why": "0 of 2 devices free; after gpt-7/a02", "waits": True},

@@ -36,6 +36,14 @@ def test_an_open_attempt_says_how_far_it_has_come() -> None:
     check(history.restore(), "running", "training from step 0 on")
 
 
+def test_an_open_attempt_says_who_asked_for_its_end_and_when() -> None:
+    history = trained().stop("drain")
+    at = history.state.stops[-1].at
+    words = f"training from step 0 on; ann asked to drain it at {at:%Y-%m-%dT%H:%M:%S}Z (enough), "
+    check(history, "running", f"{words}not obeyed yet.")
+    check(history.end("user_cancelled"), "waiting", "`tracks retry ")
+
+
 def test_a_decision_that_is_due_counts_as_running() -> None:
     check(trained().end("preempted", last_step=23), "running", "decision about a retry is due")
 

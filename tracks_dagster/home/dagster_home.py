@@ -52,7 +52,9 @@ BACKFILL_RUNS_MAX = 8  # of all backfills: somebody may ask for hundreds of snap
 # Generous: at a load of 60 on two cores a run worker needs more than Dagster's 60 s for its imports,
 # and a time-out only starts the same work again.
 CODE_SERVER_S_MAX = 300  # until a code server answers: its own start, a sensor's tick, a launch
-RUN_START_S_MAX = 600  # until a run that was launched has begun; then it counts as failed
+# Until a run that was launched has begun; then it counts as failed. The daemon sees to it that only one
+# whose process lives is waited for so long (`resources.run_monitoring`): it is slow, not lost.
+RUN_START_S_MAX = 7200
 DEADLINES = {
     "DAGSTER_GRPC_TIMEOUT_SECONDS": str(CODE_SERVER_S_MAX),
     # By default as long as the one before; a code server that is asked to end must not take that long.
@@ -82,8 +84,8 @@ retention:
 """
 _ON_THIS_MACHINE = f"""\
 run_coordinator:
-  module: dagster.core.run_coordinator
-  class: QueuedRunCoordinator
+  module: resources.run_coordinator
+  class: TracksRunCoordinator
   config:
     max_concurrent_runs: {RUNS_MAX}
     dequeue_interval_seconds: 1

@@ -222,8 +222,8 @@ def _runs(cluster: ClusterSettings, launcher: Mapping[str, Any]) -> str:
     ]
     found = {
         "run_coordinator": {
-            "module": "dagster.core.run_coordinator",
-            "class": "QueuedRunCoordinator",
+            "module": "resources.run_coordinator",
+            "class": "TracksRunCoordinator",
             "config": {
                 "max_concurrent_runs": RUNS_MAX,
                 "dequeue_interval_seconds": 1,

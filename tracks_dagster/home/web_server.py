@@ -6,6 +6,7 @@ command's server.
 
 from __future__ import annotations
 
+import json
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -13,10 +14,12 @@ from pathlib import Path
 from tracks_dagster.attempts.effects.local import reaper
 from tracks_dagster.attempts.effects.local.processes import Process, listens, write_process
 from tracks_dagster.track.errors import OrchestratorError
+from tracks_dagster.track.json_text import parse_json
 
 ADDRESS = "127.0.0.1"
 ADDRESS_FILE = "webserver.json"  # which web server answers, and where
 ASK_S_MAX = 2.0  # who asks keeps a daemon meanwhile
+_LOADED = "{workspaceOrError{... on Workspace{locationEntries{locationOrLoadError{__typename}}}}}"
 
 
 class WebServer:
@@ -56,6 +59,22 @@ class WebServer:
     def why_ended(self) -> str:
         """Say why the one that was started before ended, as far as that is known."""
         return f"Dagster's web server was gone ({self._why_ended()}); started another one"
+
+    def takes_launches(self) -> bool:
+        """Whether it has loaded the code; until then it refuses whatever is launched there."""
+        from urllib.request import Request, urlopen
+
+        headers = {"Content-Type": "application/json"}
+        request = Request(
+            f"{self.address}/graphql", json.dumps({"query": _LOADED}).encode(), headers
+        )
+        try:
+            with urlopen(request, timeout=ASK_S_MAX) as reply:
+                entries = parse_json(reply.read())["data"]["workspaceOrError"]["locationEntries"]
+                loaded = [(each["locationOrLoadError"] or {})["__typename"] for each in entries]
+        except (OSError, ValueError, KeyError, TypeError):
+            return False
+        return set(loaded) == {"RepositoryLocation"}
 
     def _is_answering(self) -> bool:
         from urllib.request import urlopen  # reading commands import this module and ask no address

@@ -520,7 +520,7 @@ def first_gang(request: RunRequest, store_url: str, scheduling: SchedulingPolicy
 
 
 def new_run_id(family: str, *, day: str, new_uid: NewUid) -> str:
-    """Return a fresh run id like `gpt-20260131-1f3a`; `day` is YYYYMMDD."""
+    """Return a run id like `gpt-20260131-1f3a`, of the uid that is given; `day` is YYYYMMDD."""
     return check_run_id(f"{family}-{day}-{new_uid()[:4]}")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, suppress
@@ -15,7 +16,7 @@ from tracks_dagster.attempts.effects.local.launcher import living_gangs
 from tracks_dagster.attempts.effects.local.processes import this_process, write_process
 from tracks_dagster.cli import BAD_NEWS, fail
 from tracks_dagster.cli.start.follow import Interrupts, Keeper
-from tracks_dagster.home.dagster_home import DagsterHome
+from tracks_dagster.home.dagster_home import CODE_SERVER_S_MAX, DagsterHome
 from tracks_dagster.home.home_folder import how_open
 from tracks_dagster.home.on_demand import BOARD_FILE, OnDemand, on_demand
 from tracks_dagster.home.web_server import check_port
@@ -61,13 +62,15 @@ def up_command(port: int, on_kubernetes: bool) -> None:
         ]
         with suppress(OrchestratorError):  # its keeper says why, and tries again
             web.ensure()
-        is_shown = False
+        is_shown, give_up_at = False, time.monotonic() + CODE_SERVER_S_MAX
         while not interrupts.count:
             for keeper in keepers:
                 keeper.keep()
-            if web.answers and not is_shown:
+            is_late = time.monotonic() > give_up_at  # then a person may see there what is wrong
+            if web.answers and not is_shown and (is_late or web.takes_launches()):
                 is_shown = True
-                click.echo(f"{web.address} (Ctrl-C stops it)")
+                unready = "; its code is not loaded yet: it launches nothing" if is_late else ""
+                click.echo(f"{web.address} (Ctrl-C stops it{unready})")
                 click.echo(f"{board.address} is the board: every open run, live")
             board.wait(LOOK_EVERY_S if is_shown else FIRST_LOOKS_EVERY_S)
 

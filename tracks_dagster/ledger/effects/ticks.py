@@ -229,6 +229,12 @@ def format_cursor(marks: Mapping[str, Mark]) -> str:
 def read_cursor(text: str | None) -> dict[str, Mark]:
     """Return the marks by part; a text that cannot be read has none, and all is done once more."""
     try:
-        return {name: Mark(**mark) for name, mark in parse_json(text or "{}").items()}
+        marks = {name: Mark(**mark) for name, mark in parse_json(text or "{}").items()}
+        for mark in marks.values():
+            if mark.done_at is not None:
+                parse_time(mark.done_at)
+            if not isinstance(mark.after, str | None):
+                raise TypeError(f"after is {mark.after!r}, no name")
     except (ValueError, TypeError, AttributeError):
         return {}
+    return marks

@@ -31,6 +31,7 @@ from tracks_dagster.track.json_text import RECORD_BYTES_MAX
 from tracks_dagster.track.names import (
     ALERT_POOL_STORM,
     TRAINER_SCRIPT,
+    WATCH_ATTEMPTS,
     AttemptRef,
     attempt_key,
     eval_attempt_key,
@@ -237,7 +238,7 @@ def waiting_for(state: RunState, heartbeat: Heartbeat | None, now: datetime) -> 
     """
     if state.declared.trainer == TRAINER_SCRIPT:
         return None  # it trains outside of attempts: no daemon belongs to its folder
-    sensor = next_sensor(state)
+    sensor = next_sensor(state) or _sensor_of_stop(state)
     if sensor is None or run_status(state).state != RunLifecycle.RUNNING:
         return None
     launches = heartbeat.launches if heartbeat is not None else ()
@@ -248,6 +249,12 @@ def waiting_for(state: RunState, heartbeat: Heartbeat | None, now: datetime) -> 
     if heartbeat is not None and heartbeat.sensors.get(sensor) is False:
         return f"waiting: sensor {sensor} is off"
     return _storm(state, now)
+
+
+def _sensor_of_stop(state: RunState) -> str | None:
+    """Return the sensor without which a stop is not carried out where the supervisor is gone."""
+    attempt = state.open_attempt
+    return None if attempt is None or state.stop_for(attempt) is None else WATCH_ATTEMPTS
 
 
 def waits_for_devices(state: RunState, heartbeat: Heartbeat | None, now: datetime) -> str | None:

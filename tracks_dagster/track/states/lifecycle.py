@@ -11,6 +11,7 @@ from enum import StrEnum
 
 from tracks_dagster.track.names import ALERT_FIRST_ATTEMPT_HELD, ALONE
 from tracks_dagster.track.reasons import TerminationReason
+from tracks_dagster.track.records import format_time
 from tracks_dagster.track.states.end_words import end_label
 from tracks_dagster.track.states.evals import HAS_ALL_STEPS, unsettled
 from tracks_dagster.track.states.exactness import inexact_resumes
@@ -59,7 +60,8 @@ def _run_status(state: RunState) -> RunStatus:
     if attempt is None:
         return _status(RunLifecycle.RUNNING, _before_the_first(state))
     if attempt.is_open:
-        return _status(RunLifecycle.RUNNING, _doing(attempt))
+        words = "; ".join(filter(None, [_doing(attempt), asked_end(state)]))
+        return _status(RunLifecycle.RUNNING, f"{words}.")
     return _between_attempts(state, attempt)
 
 
@@ -78,12 +80,22 @@ def _before_the_first(state: RunState) -> str:
 def _doing(attempt: AttemptState) -> str:
     name = f"Attempt {attempt.attempt_id}"
     if attempt.restored is not None:
-        return f"{name} is training from step {attempt.restored.step} on."
+        return f"{name} is training from step {attempt.restored.step} on"
     if attempt.placed is not None:
-        return f"{name} is restoring."
+        return f"{name} is restoring"
     if attempt.claims:
-        return f"{name} is starting its gang."
-    return f"{name} is opened and waits for a supervisor."
+        return f"{name} is starting its gang"
+    return f"{name} is opened and waits for a supervisor"
+
+
+def asked_end(state: RunState) -> str:
+    """Say who asked for the end of the open attempt, and when; empty where nobody did."""
+    attempt = state.open_attempt
+    stop = None if attempt is None else state.stop_for(attempt)
+    if stop is None:
+        return ""
+    at, body = f"{format_time(stop.at)[:19]}Z", stop.body
+    return f"{body.by} asked to {body.mode} it at {at} ({body.why}), not obeyed yet"
 
 
 def _between_attempts(state: RunState, attempt: AttemptState) -> RunStatus:

@@ -27,7 +27,7 @@ from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.reasons import ReasonFamily, TerminationReason
 from tracks_dagster.track.records import Record, format_time
 from tracks_dagster.track.states.end_words import sentence_of
-from tracks_dagster.track.states.lifecycle import RunLifecycle
+from tracks_dagster.track.states.lifecycle import RunLifecycle, asked_end
 from tracks_dagster.track.states.run_state import AttemptState
 from tracks_dagster.track.text.redact import redact
 
@@ -249,6 +249,8 @@ def _to_do(run: RunReceipts, attempt: AttemptState, broken: Break | None) -> str
         return state.refusal.body.what_to_do
     if state.finished is not None:
         return "Nothing: the run is finished."
+    if attempt.is_open and (asked := asked_end(state)):
+        return f"Nothing yet: {asked}; `tracks status {state.run_id}` shows what that waits for."
     if attempt.is_open:
         return f"Nothing yet: it is open; `tracks status {state.run_id}` shows how far it is."
     return _undecided(run)

@@ -126,7 +126,7 @@ def test_no_number_of_a_run_depends_on_the_part_of_its_curves_that_is_shown(tmp_
 
 def test_a_comparison_names_evals_apart_and_equal_code_is_the_same(tmp_path: Path) -> None:
     shown = text_of(over(tmp_path, "first", "second").get("/compare?run=first&run=second").text)
-    assert "eval heldout-loss: loss 3.500 at 40 4.500 at 40" in shown
+    assert "eval heldout-loss loss 3.500 at 40 4.500 at 40" in shown
     assert "training loss 0.1250 at 40 0.1250 at 40" in shown
     assert "c0dec0de" not in shown
     assert re.search(r"The same in all of them: [^.]*code", shown)
@@ -203,7 +203,8 @@ def test_an_experiment_has_a_baseline_and_what_each_run_changed(visitor: Visitor
 def test_the_fleet_lists_the_experiments_that_runs_were_declared_with(tmp_path: Path) -> None:
     settings = Settings.from_environment({"TRACKS_HOME": str(tmp_path / "home")})
     app = build(settings)
-    History("lr-1").declare(experiment="rates", team="vision").open().write_to(app.store)
+    history = History("lr-1").declare(experiment="rates", team="vision").open().place().restore()
+    history.commit(40).end("completed", last_step=40).finish().write_to(app.store)  # long ago
     app.projector.scan()
     visitor = Visitor(Guard(Board(Sources(settings)).app()))
     assert 'href="/experiments/rates"' in visitor.get("/").text

@@ -90,7 +90,7 @@ def test_a_checkpoint_in_quarantine_is_no_result(app: App, call: Call) -> None:
     assert (run["result"]["value"], run["result"]["step"]) == (2.0, 20)
     assert (run["trained"], run["trained_step"]) == ({"loss": 0.5, "val_loss": 0.75}, 20)
     shown = " ".join(call("diff", "--experiment", "bad").stdout.split())
-    assert "eval heldout-loss: loss" in shown
+    assert "eval heldout-loss loss" in shown
     assert "2 at 20" in shown
 
 

@@ -12,7 +12,7 @@ from tracks_dagster.track.text.wrapping import column_widths, wrap_line
     [
         ("short", 10, ["short"]),
         ("one two three", 8, ["one two", "three"]),
-        ("  indented one two", 12, ["  indented", "  one two"]),
+        ("  indented one two", 12, ["  indented", "    one two"]),
         ("see `tracks status` now", 18, ["see", "`tracks status`", "now"]),
         ("see `tracks status now` ok", 12, ["see", "`tracks status now`", "ok"]),  # to be copied
         ("a wholly-unbreakable-word b", 10, ["a", "wholly-unbreakable-word", "b"]),

@@ -68,8 +68,8 @@ class FleetGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetView:
-    """The page. banners: sentences about the whole home; experiments, families: of the runs
-    listed, which have a page each."""
+    """The page. banners: sentences about the whole home; experiments: with
+    the newest runs; families: of the runs listed; each has a page."""
 
     title: str
     summary: str
@@ -86,6 +86,7 @@ def fleet_view(
     *,
     problems: Mapping[str, str] | None = None,
     banners: Iterable[str] = (),
+    experiments: Iterable[str] = (),
 ) -> FleetView:
     """Return the page of `rows`, newest declaration first in each group.
 
@@ -112,9 +113,7 @@ def fleet_view(
             FleetGroup(title=group.value, rows=tuple(each)) for group, each in found.items() if each
         ),
         banners=tuple(banners),
-        experiments=tuple(
-            dict.fromkeys(str(row["experiment"]) for row in rows if row["experiment"])
-        ),
+        experiments=tuple(experiments),
         families=tuple(dict.fromkeys(str(row["model_family"]) for row in rows)),
     )
 

@@ -136,13 +136,13 @@ def print_table(
 
 
 def _print_blocks(titles: Sequence[str], rows: Iterable[Sequence[str]], width: int) -> None:
-    """Print each row as a block: its first cell, then a line for each other that is not empty."""
+    """Print each row as a block: its first cell that is not empty, then what is known of the others."""
     for row in rows:
-        echo_whole(row[0])
-        for title, cell in zip(titles[1:], row[1:], strict=True):
-            if cell:
-                text = f"  {title}: {', '.join(cell.splitlines())}"
-                echo_whole(wrap_line(text, width, indent="    "))
+        head, *others = [(title, cell) for title, cell in zip(titles, row, strict=True) if cell]
+        echo_whole(f"{head[0]} {', '.join(head[1].splitlines())}")
+        known = [f"{t}: {', '.join(cell.splitlines())}" for t, cell in others if cell != "–"]
+        if known:
+            echo_whole(wrap_line(f"  {'; '.join(known)}", width, indent="  "))
 
 
 def as_json(command: Command) -> Command:

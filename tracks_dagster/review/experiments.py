@@ -16,7 +16,7 @@ Settings = Mapping[str, Json]
 
 def eval_title(suite: str, metric: str) -> str:
     """Return the name of an eval's metric, as no metric of the training is called."""
-    return f"eval {suite}: {metric}"
+    return f"eval {suite} {metric}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

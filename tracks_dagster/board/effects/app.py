@@ -135,7 +135,13 @@ class Board:
     def fleet(self, request: Request) -> Response:
         """`/`: every open run."""
         read = self._sources.fleet()
-        view = fleet_view(read.rows, read.readings, problems=read.problems, banners=read.banners)
+        view = fleet_view(
+            read.rows,
+            read.readings,
+            problems=read.problems,
+            banners=read.banners,
+            experiments=read.experiments,
+        )
         return self._page(request, "fleet.html", view, view.title)
 
     def run(self, request: Request) -> Response:

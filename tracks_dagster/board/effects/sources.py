@@ -64,6 +64,7 @@ THREADS_FAR, THREADS_NEAR = 8, 1
 PAGES_KEPT_MAX, CURVES_KEPT_MAX, MAPS_KEPT_MAX = 64, 12, 4
 READS_MAX = 3  # of curves, at once
 EXPERIMENT_RUNS_MAX = 50
+EXPERIMENTS_MAX = 40  # on the fleet's page, those with the newest runs
 FOUND_MAX = 30
 LOG_LINES_MAX = 200
 POINTS_MAX = 600  # of a curve: what a panel has pixels for
@@ -76,12 +77,13 @@ Row = Mapping[str, Json]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetRead:
     """rows: of fleet.sql; readings: of its open runs, as far as they were read; problems: why one
-    cannot be read; banners: sentences about the whole home."""
+    cannot be read; banners: sentences about the whole home; experiments: those with the newest runs."""
 
     rows: Sequence[Row]
     readings: Mapping[str, RunReading]
     problems: Mapping[str, str]
     banners: tuple[str, ...]
+    experiments: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -300,7 +302,14 @@ class Sources:
                 known[run_id] = found
         self._known = known
         banners = self._home.get("", self._read_home).banners
-        return FleetRead(rows=rows, readings=known, problems=problems, banners=banners)
+        named = self._query("experiments", experiments_max=EXPERIMENTS_MAX)
+        return FleetRead(
+            rows=rows,
+            readings=known,
+            problems=problems,
+            banners=banners,
+            experiments=tuple(str(row["experiment"]) for row in named),
+        )
 
     def _try(self, run_id: str) -> RunReading | str:
         """Return the run, or why it cannot be read: one broken track hides no other run."""

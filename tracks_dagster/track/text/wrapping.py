@@ -14,7 +14,7 @@ _JOINT = "\N{NO-BREAK SPACE}"  # in place of a space that must not end a line, w
 def wrap_line(line: str, width: int, *, indent: str | None = None, kept: int = 0) -> str:
     """Return one line over several of at most `width`; words and commands that are longer stay whole.
 
-    indent: before the second and later ones; None: as the first has it. kept: characters at the
+    indent: before the second and later ones; None: below the first one's words. kept: characters at the
     beginning that no break may touch.
     """
     if len(line) <= width:
@@ -25,7 +25,7 @@ def wrap_line(line: str, width: int, *, indent: str | None = None, kept: int = 0
     wrapper = textwrap.TextWrapper(
         width=width,
         initial_indent=text[:kept],
-        subsequent_indent=text[:kept] if indent is None else indent,
+        subsequent_indent=(text[:kept] and f"{text[:kept]}  ") if indent is None else indent,
         break_long_words=False,
         break_on_hyphens=False,
         expand_tabs=False,

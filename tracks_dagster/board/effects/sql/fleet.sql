@@ -2,7 +2,7 @@
 -- what is shown of one whose journal is not read: its newest step on record, the alias it was given.
 select
     r.run_id, r.model_family, r.workload_class, r.owner, r.ranks, r.state, r.state_why, r.declared_at,
-    r.finished_at, r.experiment, r.max_steps, r.attempt_count,
+    r.finished_at, r.max_steps, r.attempt_count,
     r.step as recorded_step,
     (
         select p.alias from promotions p

@@ -141,11 +141,11 @@ def name_process(name: str | None) -> None:
     Called first before the process changes its environment, beside which the kernel shows the name: a
     process that is forked later can be named then.
     """
-    os.environ["SPT_NOENV"] = "1"  # else it writes over what /proc/PID/environ shows
     try:
         from setproctitle import getproctitle, setproctitle
     except ImportError:  # an interpreter of a person's own; a name is worth no failure
         return
+    os.environ["SPT_NOENV"] = "1"  # else it writes over what /proc/PID/environ shows
     setproctitle(getproctitle() if name is None else name)
     del os.environ["SPT_NOENV"]
 

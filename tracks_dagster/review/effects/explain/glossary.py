@@ -123,7 +123,7 @@ FIELD: Mapping[str, str] = {
     "certificate": "a record that a code passed its own tests, or `tracks conform`",
     "drill": "a fault that is caused on purpose",
     # how it trains
-    "artifact": "what a run leaves: checkpoints, logs, packages, files of evals",
+    "artifact": "what a run leaves: checkpoints, logs, packages, files of evals and of its script",
     "model": "the weights, and how an output is made with them",
     "batch": "samples that are used together",
     "context": "how many tokens of text a sample has at most",

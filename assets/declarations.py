@@ -250,7 +250,7 @@ def training_runs_of(projects: Iterable[Registered]) -> AssetsDefinition:
             request = limited(within_policy(asked, policy.contracts), policy)
             check = gang_check(settings)
             if (existing := app.tracks.find_run(names.check_run_id(request.run_id))) is not None:
-                check_as_declared(existing, request, set(filled))
+                check_as_declared(existing, replace(request, config=asked.config), set(filled))
             declared = declare(
                 app.tracks,
                 request,

@@ -330,6 +330,16 @@ def test_a_run_that_exists_continues_by_the_line_that_declared_it(call: Call) ->
     assert len(state().attempts) == 1
 
 
+@pytest.mark.usefixtures("project")
+def test_a_stage_that_cut_a_run_is_no_difference_when_it_continues(call: Call) -> None:
+    smoke = ("smoke", "--run-id", "r-1", "--steps", "30")
+    call(*smoke)
+    assert state().declared.config["max_iters"] == 20
+    for again in (smoke, ("smoke", "--run-id", "r-1"), ("run", "--run-id", "r-1")):
+        assert call(*again).exit_code != 2
+    assert call("run", "--run-id", "r-1", "--steps", "30").exit_code == 2
+
+
 def test_code_that_changed_since_a_run_was_declared_is_not_taken_in_silence(
     project: Path, call: Call
 ) -> None:
@@ -337,6 +347,9 @@ def test_code_that_changed_since_a_run_was_declared_is_not_taken_in_silence(
     assert "--code" not in call("run", "--run-id", "r-1").stderr
     (project / "model.py").write_text("a = 2\n")
     assert "tracks retry r-1 --code" in call("run", "--run-id", "r-1").stderr
+    (project / "other.py").write_text("")
+    refused = call("run", "--run-id", "r-1", "--trainer", "other.py")
+    assert (refused.exit_code, "cannot be declared with code = " in refused.stderr) == (2, True)
 
 
 def test_a_script_alone_that_imports_a_file_beside_it_is_refused_with_the_cure(

@@ -50,11 +50,19 @@ def check_as_declared(state: RunState, request: RunRequest, given: Collection[st
 
 def has_other_code(state: RunState, request: RunRequest) -> bool:
     """Whether the request's code, of the folder that the run was declared in, is not what it runs."""
-    if request.archive is None or request.folder != state.declared.folder:
-        return False
+    is_of_run = request.folder == state.declared.folder
+    return is_of_run and _code(request, state.run_id) not in (None, _runs(state))
+
+
+def _code(request: RunRequest, run_id: str) -> str | None:
+    """Return the key of the request's code in that run; None where it brings none."""
+    return None if request.archive is None else code_key(run_id, sha256_hex(request.archive))
+
+
+def _runs(state: RunState) -> str:
+    """Return the key of the code that the run trains now."""
     last = state.last_attempt
-    runs = (last.opened.trainer if last else None) or state.declared.trainer
-    return runs != code_key(state.run_id, sha256_hex(request.archive))
+    return (last.opened.trainer if last else None) or state.declared.trainer
 
 
 def _compared(
@@ -75,6 +83,8 @@ def _compared(
             yield name, asked, getattr(declared.compute, name), getattr(opened.compute, name)
         elif name in DECLARED:
             yield name, asked, getattr(declared, name)
+        elif name == "archive":
+            yield "code", _code(request, state.run_id), declared.trainer, _runs(state)
         elif name == "snapshot_id" and asked is not None:
             own = [each and each.snapshot_id for each in (declared.snapshot, opened.snapshot)]
             yield name, asked, *(asked if each and each.startswith(asked) else each for each in own)

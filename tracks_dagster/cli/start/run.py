@@ -93,6 +93,7 @@ _FIELDS = {
     "snapshot": "snapshot_id",
     "data": "snapshot_id",
     "branch_at": "branched_from",
+    "trainer": "archive",
 }  # by option
 EXAMPLE = '--intent "Does a wider model learn faster?"'
 _TITLES = ("attempt", "ended as", "from", "to", "kept", "lost", "device s", "continuity")
@@ -557,6 +558,7 @@ def _checked(
     is_new = existing is None
     policy = _policy(given, is_new=is_new)
     request = replace(request, checkpoints_may_be_off=policy.checkpoints_may_be_off)
+    asked = request.config
     request = _cut(within_policy(request, policy.contracts), policy)
     check_place(request.launcher, chosen)
     check_request(request)
@@ -568,7 +570,10 @@ def _checked(
     if data is not None:
         request = replace(request, snapshot_id=check_source(_dataset(request), data))
     if existing is not None:
-        check_as_declared(existing, request, {_FIELDS.get(name, name) for name in chosen})
+        # A stage that nobody named cuts what a run of another one was declared with.
+        config = {key: request.config[key] if request.is_limited else asked[key] for key in asked}
+        given_now = {_FIELDS.get(name, name) for name in chosen}
+        check_as_declared(existing, replace(request, config=config), given_now)
     if data is not None:
         return request
     home_is_empty = not given.home.exists() and "://" not in given.store_url

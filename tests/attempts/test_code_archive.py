@@ -138,7 +138,7 @@ def test_a_link_out_of_the_folder_and_what_is_no_file_are_refused(
 @pytest.mark.parametrize(
     ("name", "link"), [("../x", None), ("/x", None), ("a", "../b"), ("a/b", "/etc"), ("d", "")]
 )
-def test_an_archive_of_somebody_else_writes_nothing_outside(
+def test_an_archive_of_somebody_else_with_one_wrong_member_is_refused(
     tmp_path: Path, name: str, link: str | None
 ) -> None:
     written = io.BytesIO()
@@ -154,3 +154,54 @@ def test_an_archive_of_somebody_else_writes_nothing_outside(
     assert not (tmp_path / "w" / "code").exists()
     with pytest.raises(CodeUnusable, match="cannot be unpacked"):
         laid(b"no archive", tmp_path / "w" / "code")
+
+
+Member = tuple[str, str | None]  # its name, and where it leads to: None for a file
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        [("x", "."), ("y", "x/.."), ("y/evil", None)],
+        [("x", "."), ("y", "x/.."), ("z", "y/x/.."), ("z/evil", None)],
+        [("a/b/f", None), ("s", "a"), ("q", "s/b/../../.."), ("q/evil", None)],
+        [("d/f", None), ("d/up", ".."), ("out", "d/up/.."), ("out/evil", None)],
+        [("later", "deep/in/../../.."), ("deep/in", "."), ("later/evil", None)],
+        [("y", "x/../.."), ("x/f", None)],  # a link alone: the ranks would write through it
+        [("y", "x/.."), ("x", ".")],
+        [("x", "/"), ("x/evil", None)],
+        [("x", None), ("x", "y")],
+        [("x", "sub/evil"), ("x", None)],
+        [("x", "../evil"), ("x", None)],
+        [("x", None), ("x", None)],
+        [("x", None), ("x/evil", None)],
+        [("d", "gone"), ("d/evil", None)],
+        [("a/../evil", None)],
+        [(".", None)],
+        [("n" * 300, None)],
+    ],
+)
+def test_no_chain_of_links_and_names_writes_outside(tmp_path: Path, members: list[Member]) -> None:
+    written = io.BytesIO()
+    with tarfile.open(fileobj=written, mode="w", format=tarfile.PAX_FORMAT) as tar:
+        for name, target in members:
+            member = tarfile.TarInfo(name)
+            if target is None:
+                member.size = 4
+            else:
+                member.type, member.linkname = tarfile.SYMTYPE, target
+            tar.addfile(member, io.BytesIO(b"EVIL"))
+    code = tmp_path / "deep" / "work" / "code"
+    code.parent.mkdir(parents=True)
+    with pytest.raises(CodeUnusable, match="stored code "):
+        laid(written.getvalue(), code)
+    assert [path.name for path in tmp_path.rglob("*")] == ["deep", "work"]
+
+
+def test_a_config_is_written_through_no_link_of_the_archive(folder: Path, tmp_path: Path) -> None:
+    (folder / "linked").symlink_to("pkg")
+    data = pack_folder(folder).data
+    with pytest.raises(CodeUnusable, match=r"'linked/config\.json' below a link"):
+        lay_out(tmp_path / "code", code=data, key="k.tar", files={"linked/config.json": "{}"})
+    with pytest.raises(CodeUnusable, match="'pkg', where a file has to go"):
+        lay_out(tmp_path / "code", code=data, key="k.tar", files={"pkg": "{}"})

@@ -7,6 +7,7 @@ parent uses it.
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import shutil
@@ -16,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
 from tracks_dagster.attempts.ports import SCRIPT
+from tracks_dagster.track.errors import InvalidInput
 
 CODE = "code"  # the folder in a gang's own that its ranks start in
 PYTHONS = ("python", "python3")
@@ -23,7 +25,7 @@ READ_ONLY = 0o444
 EXECUTABLE = 0o111
 
 
-class CodeUnusable(ValueError):
+class CodeUnusable(InvalidInput):
     """Stored code that cannot be laid out: it is no archive of ours."""
 
 
@@ -32,23 +34,30 @@ def lay_out(folder: Path, *, code: bytes | None, key: str | None, files: Mapping
 
     code: of the store's object `key`, an archive or one script. files: name → text, laid over it. All
     of it or nothing: it is made beside `folder` and renamed. Raises CodeUnusable for what is no
-    archive, and for a name or link in it that leads out of the folder.
+    archive, and for a name or link in it that leads out of the folder. The archive may come from
+    anybody: nothing is written through a link, and nothing twice.
     """
     if folder.exists():
         return
     scratch = folder.with_name(f".{folder.name}.{os.getpid()}")
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir(parents=True)
-    if code is not None and key is not None and key.endswith(".py"):
-        (scratch / SCRIPT).write_bytes(code)
-    elif code is not None:
-        _unpack(code, scratch)
-    for name, text in files.items():
-        path = scratch / _inside(name)
-        path.unlink(missing_ok=True)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    scratch.rename(folder)
+    try:
+        if code is not None and key is not None and key.endswith(".py"):
+            (scratch / SCRIPT).write_bytes(code)
+        elif code is not None:
+            _unpack(code, scratch)
+        for name, text in files.items():
+            path = _place(name, scratch)
+            if path.is_dir() and not path.is_symlink():
+                raise CodeUnusable(
+                    f"The stored code has a folder {name!r}, where a file has to go."
+                )
+            path.unlink(missing_ok=True)
+            path.write_text(text, encoding="utf-8")
+        scratch.rename(folder)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
 
 
 def command_line(words: Sequence[str], python: str | None) -> list[str]:
@@ -85,40 +94,41 @@ def paths(code: Path, python: str | None, environ: Mapping[str, str]) -> dict[st
 def _unpack(code: bytes, folder: Path) -> None:
     try:
         with tarfile.open(fileobj=io.BytesIO(code), mode="r:") as tar:
-            for member in tar:
-                _write(tar, member, folder)
-    except tarfile.TarError as error:
+            links = [path for member in tar if (path := _write(tar, member, folder)).is_symlink()]
+    except (tarfile.TarError, ValueError) as error:  # ValueError: a name that no file can have
         raise CodeUnusable(f"The stored code cannot be unpacked: {error}.") from error
+    except OSError as error:
+        if error.errno != errno.ENAMETOOLONG:
+            raise
+        raise CodeUnusable(f"The stored code cannot be unpacked: {error.strerror}.") from error
+    for link in links:  # now that all are there: `a/..` is elsewhere where `a` is a link
+        if not Path(os.path.realpath(link)).is_relative_to(os.path.realpath(folder)):
+            name = link.relative_to(folder).as_posix()
+            raise CodeUnusable(f"The stored code has a link {name!r} that leads out of it.")
 
 
-def _write(tar: tarfile.TarFile, member: tarfile.TarInfo, folder: Path) -> None:
-    name = _inside(member.name)
-    path = folder / name
-    path.parent.mkdir(parents=True, exist_ok=True)
+def _write(tar: tarfile.TarFile, member: tarfile.TarInfo, folder: Path) -> Path:
+    path = _place(member.name, folder)
+    if os.path.lexists(path):
+        raise CodeUnusable(f"The stored code has {member.name!r} twice.")
     if member.issym():
-        if not _is_inside(name.parent / member.linkname):
-            raise CodeUnusable(f"The stored code has a link {member.name!r} that leads out of it.")
         path.symlink_to(member.linkname)
-        return
-    content = tar.extractfile(member) if member.isreg() else None
+        return path
+    content = tar.extractfile(member) if member.isreg() and not member.issparse() else None
     if content is None:
         raise CodeUnusable(f"The stored code has {member.name!r}, which is no file or link.")
     path.write_bytes(content.read())
     path.chmod(READ_ONLY | (member.mode & EXECUTABLE))
-
-
-def _inside(name: str) -> PurePosixPath:
-    path = PurePosixPath(name)
-    if not _is_inside(path):
-        raise CodeUnusable(f"The stored code has a file {name!r} outside of its folder.")
     return path
 
 
-def _is_inside(path: PurePosixPath) -> bool:
-    """Whether a path, its `..` followed, stays below where it starts."""
-    depth = 0
-    for part in path.parts:
-        depth += -1 if part == ".." else 1
-        if depth < 0 or part == "/":
-            return False
-    return depth >= 0
+def _place(name: str, folder: Path) -> Path:
+    """Return where a file of that name goes, its folders made; nothing is ever below a link."""
+    parts = PurePosixPath(name).parts
+    if not parts or ".." in parts or name.startswith("/"):
+        raise CodeUnusable(f"The stored code has a file {name!r} outside of its folder.")
+    for parent in (folder.joinpath(*parts[:depth]) for depth in range(1, len(parts))):
+        if parent.is_symlink() or (parent.exists() and not parent.is_dir()):
+            raise CodeUnusable(f"The stored code has a file {name!r} below a link or a file.")
+        parent.mkdir(exist_ok=True)
+    return folder.joinpath(*parts)

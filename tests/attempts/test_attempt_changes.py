@@ -22,12 +22,13 @@ from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.track.bodies import CheckpointCadence, ComputeRequest, SnapshotRef
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.names import KUBERNETES
-from tracks_dagster.track.records import Json
+from tracks_dagster.track.records import Json, sha256_hex
 from tracks_dagster.track.states.run_state import AttemptState
 
 CONFIG = example_config({"steps": 40, "micro_batch": 2}, ranks=2)
 POD = ComputeRequest(launcher=KUBERNETES, ranks=2, memory_bytes=2**30, queue="team-a")
 SCRIPT = b"print('the first')\n"
+FIRST = f"runs/r-1/trainer/{sha256_hex(SCRIPT)}.py"
 
 
 @pytest.fixture
@@ -134,7 +135,7 @@ def test_what_cannot_be_changed_is_refused_and_nothing_is_written(
 @pytest.fixture
 def scripted(tracks: Tracks, store: FakeObjectStore) -> History:
     """A run of a script that raised before its first step."""
-    key = "runs/r-1/trainer/first.py"
+    key = FIRST
     store.put(key, SCRIPT)
     history = History().declare(config=CONFIG, trainer=key).open().place().restore()
     return history.end("code_error", last_step=None)
@@ -149,7 +150,7 @@ def test_a_corrected_script_is_stored_run_and_kept_by_later_retries(
     assert key.endswith(".tar")
     assert store.get(key) == b"the second"
     assert changed(attempt) == {
-        "trainer": ("runs/r-1/trainer/first.py", key),
+        "trainer": (FIRST, key),
         "entry": (None, "second.py"),
     }
     assert attempt.opened.config == CONFIG
@@ -169,7 +170,7 @@ def test_a_corrected_script_is_stored_run_and_kept_by_later_retries(
 def test_what_ended_before_its_first_step_is_not_opened_again_without_a_change(
     reason: str, tracks: Tracks, store: FakeObjectStore
 ) -> None:
-    key = "runs/r-1/trainer/first.py"
+    key = FIRST
     store.put(key, SCRIPT)
     history = History().declare(config=CONFIG, trainer=key).open().place().restore()
     history.end(reason, last_step=None)
@@ -190,6 +191,6 @@ def test_a_change_of_anything_is_enough(
 def test_after_a_first_step_the_same_again_is_a_persons_choice(
     tracks: Tracks, store: FakeObjectStore
 ) -> None:
-    history = History().declare(config=CONFIG, trainer="runs/r-1/trainer/first.py").open()
+    history = History().declare(config=CONFIG, trainer=FIRST).open()
     history.place().restore().end("code_error", last_step=3)
     assert retried(tracks, store, history).attempt_id == 2

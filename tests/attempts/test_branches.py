@@ -34,12 +34,13 @@ from tracks_dagster.track.errors import InvalidInput, StoreUnavailable, UnknownR
 from tracks_dagster.track.records import Draft, Kind, sha256_hex
 from tracks_dagster.track.states.checkpoints import CheckpointRef
 from tracks_dagster.track.states.run_state import RunState
+from tracks_dagster.track.track import code_diff_key, code_key
 
 DAY_S = 24 * 3600.0
 CONFIG = example_config({"steps": 40, "seed": 11, "lr": 0.002}, ranks=2)
 REMEDIED = {**CONFIG, "micro_batch": 2, "accumulation": 6}
 BRANCH = replace(REQUEST, run_id="b-1", config={}, project=None, archive=None)
-KEY = "runs/r-0/trainer/0a.tar"
+KEY = code_key("r-0", sha256_hex(b"a tar"))
 
 
 @pytest.fixture
@@ -188,17 +189,20 @@ def test_the_script_of_the_source_is_stored_with_the_branch(
 ) -> None:
     for dataset in story.datasets:
         dataset.write_to(store)
-    key = "runs/r-0/trainer/0a.py"
+    key = f"runs/r-0/trainer/{sha256_hex(b'theirs')}.py"
     history = History("r-0").declare(config=CONFIG, snapshot=story.snapshot, trainer=key)
     history.open().place().restore().commit(20).write_to(store)
     with pytest.raises(InvalidInput, match="give it with --trainer"):
         branched(tracks)
-    store.put(key, b"print('theirs')\n")
+    store.put(key, b"changed")
+    with pytest.raises(InvalidInput, match="or was changed there; give it with --trainer"):
+        branched(tracks)
+    store.put(key, b"theirs")
     declared = declare(tracks, branched(tracks))
     with tarfile.open(fileobj=io.BytesIO(store.objects[declared.trainer])) as tar:
         script = tar.extractfile("trainer.py")
         assert script is not None
-        assert script.read() == b"print('theirs')\n"
+        assert script.read() == b"theirs"
     assert declared.program == Program(entry=("trainer.py",))
     assert declared.trainer.startswith("runs/b-1/trainer/")
     assert declared.code.git_commit is None  # older versions recorded their own checkout's
@@ -221,7 +225,8 @@ def test_a_branch_of_an_older_versions_family_takes_the_code_of_its_example(
 def test_inherited_code_is_of_the_sources_checkout(
     source: History, tracks: Tracks, store: FakeObjectStore, story: Story
 ) -> None:
-    key, theirs = "runs/r-9/trainer/0a.tar", replace(REQUEST.code, diff_sha256="d1")
+    key, diff_sha256 = code_key("r-9", sha256_hex(b"a tar")), sha256_hex(b"+ theirs")
+    theirs = replace(REQUEST.code, diff_sha256=diff_sha256)
     history = History("r-9").declare(
         config=CONFIG,
         snapshot=story.snapshot,
@@ -231,7 +236,7 @@ def test_inherited_code_is_of_the_sources_checkout(
     )
     history.open().place().restore().commit(20).write_to(store)
     store.put(key, b"a tar")
-    store.put("runs/r-9/code/d1.diff", b"+ theirs")
+    store.put(code_diff_key("r-9", diff_sha256), b"+ theirs")
     declared = declare(tracks, branched(tracks, "r-9@20"))
     assert declared.code.git_commit == "theirs"
     diff = store.objects[f"runs/b-1/code/{declared.code.diff_sha256}.diff"]

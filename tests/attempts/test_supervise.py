@@ -30,7 +30,7 @@ from tracks_dagster.track.bodies import BUDGET, HeldDevices, StopRequested
 from tracks_dagster.track.errors import InvalidInput, LedgerError, NoDevices
 from tracks_dagster.track.names import AttemptRef
 from tracks_dagster.track.reasons import TerminationReason
-from tracks_dagster.track.records import Draft, Json, Kind
+from tracks_dagster.track.records import Draft, Json, Kind, sha256_hex
 from tracks_dagster.track.states.run_state import RunState
 
 ROUNDS_MAX = 100  # of a supervisor in these tests; more means that it would never end
@@ -41,12 +41,13 @@ def gangs() -> FakeGangs:
     return FakeGangs()
 
 
-TRAINER = "runs/r-1/trainer/0a.py"
+CODE = b"print('mine')"
+TRAINER = f"runs/r-1/trainer/{sha256_hex(CODE)}.py"
 
 
 @pytest.fixture
 def history(store: FakeObjectStore) -> History:
-    store.put(TRAINER, b"print('mine')")
+    store.put(TRAINER, CODE)
     return History("r-1").declare(trainer=TRAINER).open()
 
 
@@ -220,6 +221,27 @@ def test_an_attempt_is_claimed_started_watched_and_closed(
     assert kinds[-2:] == [Kind.ATTEMPT_SUPERVISED, Kind.ATTEMPT_ENDED]
     (spec,) = gangs.specs
     assert (spec.ranks, spec.opened_seq, spec.code_key) == (2, 1, TRAINER)
+
+
+@pytest.mark.parametrize("code", [None, b"print('other')"])
+def test_code_that_is_missing_or_was_changed_is_not_started(
+    code: bytes | None,
+    tracks: Tracks,
+    store: FakeObjectStore,
+    gangs: FakeGangs,
+    history: History,
+    clock: FakeClock,
+) -> None:
+    history.write_to(store)
+    store.delete(TRAINER)
+    if code is not None:
+        store.put(TRAINER, code)
+    attempt = supervisor(tracks, gangs, Days(clock)).supervise("r-1", 1)
+    assert gangs.specs == []
+    assert attempt is not None
+    assert attempt.ended is not None
+    words = "is missing" if code is None else f"has sha256 {sha256_hex(code)} instead of"
+    assert f"Cannot start r-1/a01: its code {TRAINER} {words}" in attempt.ended.root_message
 
 
 def test_a_gang_that_lives_is_adopted_and_no_second_one_is_started(

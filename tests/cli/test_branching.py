@@ -20,7 +20,8 @@ from tracks_dagster.track.bodies import (
     RetentionRule,
     SnapshotRef,
 )
-from tracks_dagster.track.records import Kind
+from tracks_dagster.track.records import Kind, sha256_hex
+from tracks_dagster.track.track import code_key
 from tracks_dagster.wiring import build
 
 CONFIG = example_config({"steps": 40, "seed": 11}, ranks=2)
@@ -35,7 +36,7 @@ def source(home: Path) -> History:
     snapshot = SnapshotRef(dataset="aws-docs", snapshot_id=data.state.snapshots[0].body.snapshot_id)
     history = History("r-0").declare(
         config=CONFIG,
-        trainer="runs/r-0/trainer/0a.tar",
+        trainer=code_key("r-0", sha256_hex(b"a tar")),
         program=Program(entry=("train.py",)),
         snapshot=snapshot,
         cadence=CheckpointCadence(every_steps=25, every_s=600.0),
@@ -43,7 +44,7 @@ def source(home: Path) -> History:
         compute=ComputeRequest(ranks=2, device_class="h200"),
         stage="canary",
     )
-    app.store.put("runs/r-0/trainer/0a.tar", b"a tar")
+    app.store.put(code_key("r-0", sha256_hex(b"a tar")), b"a tar")
     history.open().place().restore().commit(10).commit(20)
     history.decide_checkpoint(Kind.CHECKPOINT_QUARANTINED, history.state.checkpoints[0].ref)
     for track in (heldout, data, history.end("preempted", last_step=23)):

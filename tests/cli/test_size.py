@@ -116,7 +116,21 @@ def test_a_run_without_stored_code_is_told_apart(
 ) -> None:
     shown = call("size", RUN_ID)
     assert (shown.exit_code, asked) == (2, [])
-    assert "its code family is not in the store" in shown.stderr
+    assert "its code family is missing" in shown.stderr
+
+
+def test_code_that_was_changed_in_the_store_is_not_sized(
+    call: Call, asked: list[dict[str, Any]], story: Story
+) -> None:
+    trainer = code_key("mine-1", sha256_hex(b"code"))
+    story.store.put(trainer, b"other code")
+    History("mine-1").declare(
+        trainer=trainer, program=Program(entry=("train.py",))
+    ).open().write_to(story.store)
+    shown = call("size", "mine-1")
+    assert (shown.exit_code, asked) == (2, [])
+    assert "mine-1 cannot be sized: its code runs/mine-1/trainer/" in shown.stderr
+    assert "instead of" in shown.stderr
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,8 @@ from tracks_dagster.track.bodies import (
     RetentionRule,
     SnapshotRef,
 )
+from tracks_dagster.track.records import sha256_hex
+from tracks_dagster.track.track import code_key
 from tracks_dagster.wiring import App
 
 
@@ -168,7 +170,7 @@ def source(app: App, snapshots: None) -> History:
     assert dataset is not None
     history = History("r-0").declare(
         config=example_config({"steps": 40, "seed": 11}, ranks=2),
-        trainer="runs/r-0/trainer/0a.tar",
+        trainer=code_key("r-0", sha256_hex(b"a tar")),
         program=Program(entry=("train.py",)),
         snapshot=SnapshotRef(dataset="aws-docs", snapshot_id=dataset.snapshots[0].body.snapshot_id),
         cadence=CheckpointCadence(every_steps=25, every_s=600.0),
@@ -176,7 +178,7 @@ def source(app: App, snapshots: None) -> History:
         compute=ComputeRequest(ranks=2, device_class="h200"),
         stage="full",
     )
-    app.store.put("runs/r-0/trainer/0a.tar", b"a tar")
+    app.store.put(code_key("r-0", sha256_hex(b"a tar")), b"a tar")
     history.open().place().restore().commit(20).end("preempted", last_step=23)
     history.open(resume=None).place().restore().commit(20).end("preempted", last_step=23)
     return write(app, history)

@@ -23,7 +23,9 @@ from tracks_dagster.reasons.evidence import START_FAILED, Evidence
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.track.bodies import ComputeRequest
 from tracks_dagster.track.body_json import from_json
+from tracks_dagster.track.records import sha256_hex
 from tracks_dagster.track.states.run_state import AttemptState
+from tracks_dagster.track.track import code_key
 
 ROUNDS_MAX = 2000
 TRIES = len(WAITS_S) + 1  # of one request
@@ -44,8 +46,10 @@ def clock() -> Clock:
 
 @pytest.fixture
 def tracks(store: FakeObjectStore, clock: Clock) -> Tracks:
-    history = History("r-1").declare(trainer="runs/r-1/trainer/0a.tar").open(compute=COMPUTE)
-    store.put("runs/r-1/trainer/0a.tar", b"a tar")
+    history = (
+        History("r-1").declare(trainer=code_key("r-1", sha256_hex(b"a tar"))).open(compute=COMPUTE)
+    )
+    store.put(code_key("r-1", sha256_hex(b"a tar")), b"a tar")
     history.write_to(store)
     return Tracks(store, now=clock.now, new_uid=SequentialUids(), project=lambda track: None)
 

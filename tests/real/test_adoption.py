@@ -19,12 +19,11 @@ from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.stores import open_store
 from tracks_dagster.track.names import AttemptRef
-from tracks_dagster.track.records import Kind
+from tracks_dagster.track.records import Kind, sha256_hex
 from tracks_dagster.wiring import new_uid, utc_now
 
 ROOT = Path(__file__).resolve().parents[2]
 WAIT_S_MAX = 120.0  # for what takes a second on an idle machine
-TRAINER = "runs/r-1/trainer/0a.py"
 SCRIPT = """
 import os, pathlib, time
 work = pathlib.Path(os.environ["TRACKS_WORK"])
@@ -33,6 +32,7 @@ with (work / "starts").open("a") as starts:
 while not (work / "go").exists():
     time.sleep(0.02)
 """
+TRAINER = f"runs/r-1/trainer/{sha256_hex(SCRIPT.encode())}.py"
 
 
 def make_supervisor(home: Path, dagster_run_id: str) -> Supervisor:

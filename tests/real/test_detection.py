@@ -26,12 +26,11 @@ from tracks_dagster.stores import open_store
 from tracks_dagster.track.bodies import AttemptEnded
 from tracks_dagster.track.body_json import from_json
 from tracks_dagster.track.names import AttemptRef
-from tracks_dagster.track.records import parse_time
+from tracks_dagster.track.records import parse_time, sha256_hex
 from tracks_dagster.track.states.run_state import AttemptState
 from tracks_dagster.training.drills import why_no_memory_cgroup
 from tracks_dagster.wiring import new_uid, utc_now
 
-TRAINER = "runs/r-1/trainer/0a.py"
 CRASH_S_MAX = 10.0  # slept from a process's end to the end of its attempt
 HANG_S = 3.0
 
@@ -107,8 +106,9 @@ def supervise(
         time.sleep(seconds)
 
     def run(script: str, *, ranks: int = 2, **config: float) -> AttemptState:
-        store.put(TRAINER, script.encode())
-        history = History("r-1").declare(trainer=TRAINER)
+        trainer = f"runs/r-1/trainer/{sha256_hex(script.encode())}.py"
+        store.put(trainer, script.encode())
+        history = History("r-1").declare(trainer=trainer)
         declared = history.state.declared
         told = {**declared.config, "hang_s": HANG_S, "hang_factor": 1.0, **config}
         compute = replace(declared.compute, ranks=ranks)

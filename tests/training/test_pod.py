@@ -229,4 +229,16 @@ def test_code_that_is_not_in_the_store_is_named(
     monkeypatch.setenv("TRACKS_CODE_KEY", "scripts/absent.tar")
     pod = pods.start()
     assert pod.wait() == 2, pod.log
-    assert "scripts/absent.tar is not in" in pod.log
+    assert "scripts/absent.tar is missing" in pod.log
+
+
+def test_code_that_was_changed_in_the_store_is_not_trained(
+    pods: PodStarter, store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = f"runs/r/trainer/{'0a' * 32}.py"
+    store.put(key, b"print('I am other code')")
+    monkeypatch.setenv("TRACKS_CODE_KEY", key)
+    pod = pods.start()
+    assert pod.wait() == 2, pod.log
+    assert f"Cannot start: the run's code {key} has sha256 " in pod.log
+    assert "other code" not in pod.log

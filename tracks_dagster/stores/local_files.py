@@ -21,10 +21,10 @@ from pathlib import Path
 
 from tracks_dagster.stores.hashes import Hashes, digest, find_changed, in_order, thread_count
 from tracks_dagster.stores.sources import Buffers, FolderSource, Source, named, open_source
+from tracks_dagster.track.addressed import read_addressed
 from tracks_dagster.track.bodies import SnapshotRef
-from tracks_dagster.track.errors import DataRejected, InvalidInput, StoreUnavailable
+from tracks_dagster.track.errors import DataRejected, InvalidInput, ObjectLost, StoreUnavailable
 from tracks_dagster.track.ports import ObjectStore
-from tracks_dagster.track.records import sha256_hex
 from tracks_dagster.track.states.dataset_state import manifest_key
 from tracks_dagster.track.states.files_manifest import (
     FilesManifest,
@@ -45,15 +45,13 @@ Waits = Callable[[], object]  # called again and again while it takes long
 
 def read_verified(store: ObjectStore, key: str, sha256: str) -> bytes:
     """Return an object that is named by its sha256; raises DataRejected when it is not what it was."""
-    data = store.get(key)
-    found = None if data is None else sha256_hex(data)
-    if data is None or found != sha256:
-        state = "is missing" if data is None else f"has sha256 {found}"
+    try:
+        return read_addressed(store, key, sha256)
+    except ObjectLost as error:
         raise DataRejected(
-            f"Cannot load the snapshot: {key} {state}; expected sha256 {sha256}. "
-            "Make the snapshot again; nothing was trained on these bytes."
-        )
-    return data
+            f"Cannot load the snapshot: {error}. Make the snapshot again; nothing was trained on these "
+            "bytes."
+        ) from error
 
 
 def read_files_manifest(store: ObjectStore, snapshot: SnapshotRef) -> FilesManifest:

@@ -10,6 +10,7 @@
     │   ├── OutcomeUnknown      a write may or may not have happened (time-out, 409): read back
     │   └── StoreUnsuitable     it ignores conditional puts, or has another format version
     │       └── ArchiveNewer    an exported run that only a newer version can read
+    ├── ObjectLost              an object is missing, or has other bytes than its sha256 names
     ├── TrackError              the records of a track
     │   ├── TrackBroken         the hash chain or a record does not hold
     │   │   └── RecordNewer     it chains, and only a newer version can read it
@@ -102,6 +103,10 @@ class StoreMissing(StoreUnsuitable):
 
 class ArchiveNewer(StoreUnsuitable):
     """An exported run is of a format that a newer version writes: update and read it again."""
+
+
+class ObjectLost(TracksError):
+    """An object that is named by its sha256 is missing, or has other bytes: restore it."""
 
 
 class TrackError(TracksError):

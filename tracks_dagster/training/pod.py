@@ -26,7 +26,8 @@ from tracks_dagster.attempts.effects.local.processes import write_json
 from tracks_dagster.attempts.pod_files import ASK_EVERY_S, BEAT_EVERY_S
 from tracks_dagster.stores import open_store
 from tracks_dagster.track import names
-from tracks_dagster.track.errors import SettingsError, StoreError, TracksError
+from tracks_dagster.track.addressed import read_addressed
+from tracks_dagster.track.errors import ObjectLost, SettingsError, StoreError, TracksError
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.text.redact import redact
 from tracks_dagster.training.pods.environment import PodEnvironment, read_pod_environment
@@ -58,17 +59,17 @@ def main() -> int:
 def prepare(store: ObjectStore, pod: PodEnvironment) -> None:
     """Lay out the pod's folder: the stored code, when there is any, and what starts each rank.
 
-    Raises StoreError, SettingsError when the code is not there or is no code.
+    Raises StoreError, SettingsError when the code is not there, was changed, or is no code.
     """
     pod.work.mkdir(parents=True, exist_ok=True)
-    code = None if pod.code_key is None else store.get(pod.code_key)
-    if code is None and pod.code_key is not None:
-        raise SettingsError(
-            f"The run's code {pod.code_key} is not in {store.url}; it is stored before the Job is made."
-        )
     folder, command = pod.work / CODE, pod.command
     try:
+        code = None if pod.code_key is None else read_addressed(store, pod.code_key)
         lay_out(folder, code=code, key=pod.code_key, files=command.files)
+    except ObjectLost as error:
+        raise SettingsError(
+            f"Cannot start: the run's code {error}, in {store.url}; it is stored before the Job is."
+        ) from error
     except CodeUnusable as error:
         raise SettingsError(f"{pod.code_key}: {error}") from error
     started = {

@@ -15,8 +15,9 @@ from tracks_dagster.attempts.run_config import CLUSTER_FIELDS, COMPUTE_FIELDS
 from tracks_dagster.data.project import Project
 from tracks_dagster.holds.effects.holds import Holds
 from tracks_dagster.ledger.effects.tracks import Tracks
+from tracks_dagster.track.addressed import read_addressed
 from tracks_dagster.track.bodies import CodeVersion, RetentionRule, SnapshotRef
-from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.track.errors import InvalidInput, ObjectLost
 from tracks_dagster.track.names import TRAINER_FAMILY
 from tracks_dagster.track.records import Json
 from tracks_dagster.track.states.checkpoints import CheckpointRef, checkpoint_at, parse_at
@@ -73,8 +74,8 @@ class Origin:
             project = replace(project, dataset=data)
         if archive is None:
             raise InvalidInput(
-                f"The code of {self.ref.run_id}, {self.trainer}, is not in the store; give it with "
-                "--trainer, or from the project's folder."
+                f"The code of {self.ref.run_id}, {self.trainer}, is not in the store, or was changed "
+                "there; give it with --trainer, or from the project's folder."
             )
         own = {name: getattr(request.retention, name) for name in _RULE if name in given}
         is_moved = "launcher" in given and request.launcher != self.fields["launcher"]
@@ -138,7 +139,6 @@ def find_origin(
         raise InvalidInput(f"Nothing can branch from {at}: {hold.sentence}")
     writer = state.attempts[ref.attempt_id - 1]
     wrote, declared, trainer = writer.opened, state.declared, trainer_of(state, writer)
-    stored = None if trainer == TRAINER_FAMILY else tracks.store.get(trainer)
     code = None if program_of(state, writer) is None else code_of(state, writer)
     return Origin(
         ref=ref,
@@ -159,13 +159,21 @@ def find_origin(
         retention=declared.retention,
         trainer=trainer,
         project=recorded_project(state, writer),
-        archive=as_archive(trainer, stored),
+        archive=as_archive(trainer, _stored(tracks, trainer)),
         folder=declared.folder,
         code=code,
         code_diff=None
         if code is None or code.diff_sha256 is None
-        else tracks.store.get(code_diff_key(state.run_id, code.diff_sha256)),
+        else _stored(tracks, code_diff_key(state.run_id, code.diff_sha256)),
     )
+
+
+def _stored(tracks: Tracks, key: str) -> bytes | None:
+    """Return an object as it was stored; None where it is lost, and of a model family's code."""
+    try:
+        return None if key == TRAINER_FAMILY else read_addressed(tracks.store, key)
+    except ObjectLost:
+        return None
 
 
 def _check_branch(state: RunState | None, ref: CheckpointRef) -> None:

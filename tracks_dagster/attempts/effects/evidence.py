@@ -22,14 +22,15 @@ from tracks_dagster.stores.journals import (
     parse_lines,
     spent_of,
 )
+from tracks_dagster.track.addressed import read_addressed
 from tracks_dagster.track.bodies import AttemptPlaced, MemoryPeak, RankPlace, TimeSpent
 from tracks_dagster.track.body_json import from_json, to_json
-from tracks_dagster.track.errors import TrackBroken
+from tracks_dagster.track.errors import ObjectLost, TrackBroken
 from tracks_dagster.track.json_text import EVIDENCE_BYTES_MAX, SMALL_BYTES_MAX, parse_json
 from tracks_dagster.track.names import AttemptRef
 from tracks_dagster.track.placement import decode_places, places_key
 from tracks_dagster.track.ports import ObjectStore
-from tracks_dagster.track.records import Json, sha256_hex
+from tracks_dagster.track.records import Json
 from tracks_dagster.track.states.run_state import AttemptState, RunState
 from tracks_dagster.track.text.redact import Redact
 
@@ -38,7 +39,6 @@ RANKS_READ_MAX = 16  # of a gang, whose memory is looked at
 MEMORY_SEGMENTS_MAX = 2  # of a journal that are read for it, beyond the last step's
 KEYS_MAX = 4096  # of ranks that ended before their launch had an id
 _NO_LAUNCHES = {"early", "evidence", "gang", "pods"}  # the other names below an attempt
-CHANGED = "The stored evidence was changed after the verdict: run `tracks fsck`."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -285,11 +285,13 @@ def read_evidence(store: ObjectStore, attempt: AttemptState) -> tuple[Evidence |
     """Return the stored evidence, or None and what is wrong with it."""
     if attempt.ended is None:
         return None, None
-    data = store.get(attempt.ended.evidence_key, EVIDENCE_BYTES_MAX)
-    if data is None:
-        return None, f"The evidence ({attempt.ended.evidence_key}) is not in the store."
-    if sha256_hex(data) != attempt.ended.evidence_sha256:
-        return None, CHANGED
+    ended = attempt.ended
+    try:
+        data = read_addressed(
+            store, ended.evidence_key, ended.evidence_sha256, bytes_max=EVIDENCE_BYTES_MAX
+        )
+    except ObjectLost as error:
+        return None, f"The evidence of the verdict {error}; `tracks fsck` says what else is wrong."
     return from_json(Evidence, parse_json(data, bytes_max=EVIDENCE_BYTES_MAX)), None
 
 

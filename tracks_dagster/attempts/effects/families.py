@@ -14,6 +14,7 @@ from tracks_dagster.data.effects.config_file import render_config
 from tracks_dagster.data.ports import EvalSpec
 from tracks_dagster.data.project import program_of_project, requirement_of
 from tracks_dagster.holds.effects.starts import refuse_code
+from tracks_dagster.track.addressed import write_addressed
 from tracks_dagster.track.bodies import AttemptOpened, ConfigChange
 from tracks_dagster.track.names import TRAINER_FAMILY
 from tracks_dagster.track.ports import ObjectStore
@@ -38,7 +39,7 @@ def with_stored_code(world: World, state: RunState, opened: AttemptOpened) -> At
     if found.code_diff is not None:
         code = replace(code, diff_sha256=sha256_hex(found.code_diff))
         key = code_diff_key(state.run_id, sha256_hex(found.code_diff))
-        world.tracks.store.create(key, found.code_diff)
+        write_addressed(world.tracks.store, key, found.code_diff)
     key = _store(world.tracks.store, state.run_id, found)
     change = ConfigChange(
         key="trainer",
@@ -82,5 +83,5 @@ def measured_by_example(store: ObjectStore, shipped: FindShipped, spec: EvalSpec
 
 def _store(store: ObjectStore, run_id: str, found: FoundCode) -> str:
     key = code_key(run_id, sha256_hex(found.archive))
-    store.create(key, found.archive)
+    write_addressed(store, key, found.archive)
     return key

@@ -32,8 +32,9 @@ from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.retry.contracts import check_may
 from tracks_dagster.retry.policy import RetryPolicy
 from tracks_dagster.retry.stages import FULL, GATES, JUDGED, KITCHEN_SINK, StageRule
+from tracks_dagster.track.addressed import read_addressed
 from tracks_dagster.track.bodies import CERTIFIES, RunDeclared, SkippedGates, SnapshotRef
-from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.track.errors import InvalidInput, ObjectLost
 from tracks_dagster.track.json_text import parse_json
 from tracks_dagster.track.records import Json
 from tracks_dagster.track.roles import STEPS, roles_of
@@ -157,8 +158,11 @@ def _changed(tracks: Tracks, shown: Shown, subject: Subject, request: RunRequest
     if newest is None or request.archive is None:
         return ""
     code_sha256 = newest.subject.code_sha256
-    stored = tracks.store.get(code_key(newest.run_id, code_sha256))
-    if stored is None or code_sha256 == subject.code_sha256:
+    if code_sha256 == subject.code_sha256:
+        return ""
+    try:
+        stored = read_addressed(tracks.store, code_key(newest.run_id, code_sha256))
+    except ObjectLost:  # what differs cannot be said; that the code differs is
         return ""
     names = changed_files(stored, request.archive)
     return f"The code is not that of {newest.run_id}: {names}." if names else ""

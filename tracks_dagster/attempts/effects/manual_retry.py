@@ -46,6 +46,7 @@ from tracks_dagster.retry.decision import MORE_TIME
 from tracks_dagster.retry.effects.node_health import avoid_now
 from tracks_dagster.retry.rollback import CheckpointQuarantine, from_onset_on
 from tracks_dagster.track import names
+from tracks_dagster.track.addressed import problem_of, sha256_in, write_addressed
 from tracks_dagster.track.bodies import (
     MANUAL,
     AttemptOpened,
@@ -131,8 +132,10 @@ class ManualRetry:
         if tainted := from_onset_on(state, last, world.policy):
             return First(do=partial(_quarantine, tracks, state, tainted, self.name))
         for key, data in _objects(state, changes, plan):
-            if tracks.store.get(key) is None:
-                return First(do=partial(_store, tracks, key, data))  # before what needs it
+            if problem_of(tracks.store.get(key), sha256_in(key)) is not None:
+                return First(
+                    do=partial(write_addressed, tracks.store, key, data)
+                )  # before its user
         opened = AttemptOpened(
             cause=MANUAL,
             decided_by=self.name,
@@ -185,10 +188,6 @@ def _objects(
         yield plan.trainer, changes.archive
     if changes.code_diff is not None:
         yield code_diff_key(state.run_id, sha256_hex(changes.code_diff)), changes.code_diff
-
-
-def _store(tracks: Tracks, key: str, source: bytes) -> None:
-    tracks.store.create(key, source)
 
 
 def _start(tracks: Tracks, state: RunState, plan: AttemptPlan) -> CleanStart:

@@ -62,6 +62,7 @@ from tracks_dagster.retry.effects.node_health import avoid_now
 from tracks_dagster.retry.policy import RetryPolicy
 from tracks_dagster.scheduling.policy import SWEEP, SchedulingPolicy
 from tracks_dagster.track import names
+from tracks_dagster.track.addressed import write_addressed
 from tracks_dagster.track.bodies import (
     Alert,
     AttemptOpened,
@@ -216,10 +217,10 @@ def declare(
             pin_source(tracks, request.branched_from, request.run_id, by=request.owner)
         # Before the record: from then on the watcher may open the attempt that needs it. A caller
         # killed here leaves code without a run, which nobody takes for one.
-        tracks.store.create(declared.trainer, _archive(request))
+        write_addressed(tracks.store, declared.trainer, _archive(request))
         if request.code_diff is not None and declared.code.diff_sha256 is not None:
             key = code_diff_key(request.run_id, declared.code.diff_sha256)
-            tracks.store.create(key, request.code_diff)
+            write_addressed(tracks.store, key, request.code_diff)
         tracks.declare_run(declared)
     open_first_attempt(tracks, request.run_id, decided_by=request.owner)
     # A caller killed between its append and the projection left a run that no sensor sees.

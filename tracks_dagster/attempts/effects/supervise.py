@@ -47,8 +47,15 @@ from tracks_dagster.scheduling.effects.leases import DevicePool, no_devices
 from tracks_dagster.scheduling.policy import SchedulingPolicy
 from tracks_dagster.stores.journals import last_step
 from tracks_dagster.track import names
+from tracks_dagster.track.addressed import read_addressed
 from tracks_dagster.track.bodies import AttemptSupervised, Drill, HeldDevices, Note, Program
-from tracks_dagster.track.errors import GangError, GangUnreachable, InvalidInput, NoDevices
+from tracks_dagster.track.errors import (
+    GangError,
+    GangUnreachable,
+    InvalidInput,
+    NoDevices,
+    ObjectLost,
+)
 from tracks_dagster.track.names import LOCAL, AttemptRef, attempt_key
 from tracks_dagster.track.records import Draft, Json, Kind, format_time, sha256_hex
 from tracks_dagster.track.states.pool_state import Lease
@@ -350,7 +357,7 @@ _BY_FILES = ("-m", "tracks_dagster.training.projects.command")
 def gang_spec(
     tracks: Tracks, state: RunState, attempt: AttemptState, scheduling: SchedulingPolicy
 ) -> GangSpec:
-    """Return what to start for `attempt`; raises GangError when its code is not in the store."""
+    """Return what to start for `attempt`; raises GangError when its code is missing or was changed."""
     key = trainer_of(state, attempt)
     doing = f"Cannot start {attempt_key(state.run_id, attempt.attempt_id)}"
     if key == names.TRAINER_FAMILY:
@@ -358,11 +365,14 @@ def gang_spec(
             f"{doing}: the code of the model family {state.declared.model_family} was a part of an "
             "older version. The next attempt gets the code of the example of that name."
         )
-    code = tracks.store.get(key)
-    if code is None:
+    try:
+        code = read_addressed(tracks.store, key)
+    except ObjectLost as error:
         raise GangError(
-            f"{doing}: its code {key} is not in the store; `tracks fsck` says what else is missing."
-        )
+            f"{doing}: its code {error}. Nothing was started; restore the object, or `tracks retry "
+            f'{state.run_id} --why "…" --code DIR` stores the code of a folder. `tracks fsck` says '
+            "what else is wrong."
+        ) from error
     return GangSpec(
         run_id=state.run_id,
         attempt_id=attempt.attempt_id,

@@ -12,8 +12,9 @@ from datetime import datetime, timedelta
 
 from tracks_dagster.checkpoints.retention import ChunkSizes, Deletion, still_asked_for
 from tracks_dagster.ledger.effects.tracks import Tracks
+from tracks_dagster.track.addressed import read_addressed
 from tracks_dagster.track.bodies import CheckpointDecision
-from tracks_dagster.track.errors import CheckpointCorrupt
+from tracks_dagster.track.errors import CheckpointCorrupt, ObjectLost
 from tracks_dagster.track.json_text import MANIFEST_BYTES_MAX, parse_json
 from tracks_dagster.track.names import AttemptRef
 from tracks_dagster.track.ports import ObjectStore
@@ -132,16 +133,15 @@ def _chunks(store: ObjectStore, checkpoint: CheckpointState) -> tuple[str, ...]:
     if deletion is None or deletion.chunks_key is None:
         return deletion.chunks if deletion is not None else ()
     key = deletion.chunks_key
-    data = store.get(key)
-    found = "nothing" if data is None else sha256_hex(data)
-    if data is None or found != key.rpartition("/")[2].removesuffix(".json"):
+    try:
+        listed = read_addressed(store, key, bytes_max=MANIFEST_BYTES_MAX)
+        return tuple(parse_json(listed, bytes_max=MANIFEST_BYTES_MAX))
+    except ObjectLost as error:
         raise CheckpointCorrupt(
             f"Cannot remove the chunks of step {checkpoint.ref.step}, attempt "
-            f"{checkpoint.ref.attempt_id}: {key} lists them and has sha256 {found}. What lies under "
-            "its own prefix goes without the list, once the attempt has ended; the rest stays until "
-            "it is restored."
-        )
-    return tuple(parse_json(data, bytes_max=MANIFEST_BYTES_MAX))
+            f"{checkpoint.ref.attempt_id}: their list {error}. What lies under its own prefix goes "
+            "without the list, once the attempt has ended; the rest stays until it is restored."
+        ) from error
 
 
 # --- leftovers ------------------------------------------------------------------------------------

@@ -40,11 +40,12 @@ from tracks_dagster.cli.common import (
 from tracks_dagster.data.effects.projects import DEFAULT_PROJECT
 from tracks_dagster.reading import open_ledger_to_read, open_tracks_to_read
 from tracks_dagster.settings import Settings
+from tracks_dagster.track.addressed import read_addressed
 from tracks_dagster.track.bodies import MemoryPeak, Program, RunDeclared
 from tracks_dagster.track.body_json import to_json
-from tracks_dagster.track.errors import InvalidInput, LedgerError
+from tracks_dagster.track.errors import InvalidInput, LedgerError, ObjectLost
 from tracks_dagster.track.json_text import parse_json
-from tracks_dagster.track.names import TRAINER_FAMILY, attempt_key
+from tracks_dagster.track.names import attempt_key
 from tracks_dagster.track.records import Json
 from tracks_dagster.track.roles import (
     ACCUMULATION,
@@ -224,9 +225,10 @@ def _of_run(given: Settings, run_id: str) -> Subject:
     if attempt is None:
         raise InvalidInput(f"{run_id} has no attempt yet, so nothing that could be sized.")
     key = trainer_of(state, attempt)
-    code = None if key == TRAINER_FAMILY else tracks.store.get(key)
-    if code is None:
-        raise InvalidInput(f"{run_id} cannot be sized: its code {key} is not in the store.")
+    try:
+        code = read_addressed(tracks.store, key)
+    except ObjectLost as error:
+        raise InvalidInput(f"{run_id} cannot be sized: its code {error}.") from error
     opened = attempt.opened
     return Subject(
         declared=replace(

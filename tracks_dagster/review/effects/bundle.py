@@ -31,12 +31,13 @@ from tracks_dagster.ledger.facts.checkpoint import CHECKPOINT, EVAL, eval_view
 from tracks_dagster.ledger.facts.fact import nested
 from tracks_dagster.ledger.facts.run import PROMOTION, RUN, PromotionView, run_view
 from tracks_dagster.ledger.ports import Ledger
+from tracks_dagster.track.addressed import read_addressed, sha256_in
 from tracks_dagster.track.artifacts import artifacts_of
 from tracks_dagster.track.body_json import to_json
-from tracks_dagster.track.errors import CheckpointCorrupt, InvalidInput
+from tracks_dagster.track.errors import CheckpointCorrupt, InvalidInput, ObjectLost
 from tracks_dagster.track.names import TRAINER_FAMILY
 from tracks_dagster.track.ports import ObjectStore
-from tracks_dagster.track.records import Json, sha256_hex
+from tracks_dagster.track.records import Json
 from tracks_dagster.track.states.evals import artifact_key, result_key
 from tracks_dagster.track.states.run_state import CheckpointState, EvalState, RunState, trainer_of
 from tracks_dagster.track.states.stop_cause import stop_cause
@@ -161,7 +162,7 @@ def _fill(
     missing = _without_training_state(folder / handoff.OWN_FILES)
     trainer = state.declared.trainer if attempt is None else trainer_of(state, attempt)
     if trainer != TRAINER_FAMILY:
-        code = _read(store, trainer, Path(trainer).stem, missing)
+        code = _read(store, trainer, sha256_in(trainer), missing)
         if code is not None:
             lay_out(folder / CODE, code=code, key=trainer, files={})
     placed = None if attempt is None else attempt.placed
@@ -195,12 +196,12 @@ def _without_training_state(files: Path) -> list[str]:
 
 
 def _read(store: ObjectStore, key: str, expected: str, missing: list[str]) -> bytes | None:
-    """Return an object that has the sha256 of its name; else None, and say so."""
-    data = store.get(key)
-    if data is None or sha256_hex(data) != expected:
-        missing.append(f"{key} {'is missing' if data is None else 'has another sha256'}")
+    """Return an object that has that sha256; else None, and say so."""
+    try:
+        return read_addressed(store, key, expected)
+    except ObjectLost as error:
+        missing.append(str(error))
         return None
-    return data
 
 
 def _write_artifacts(

@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tracks_dagster.attempts.effects.closing import close_attempt, find_attempt
+from tracks_dagster.attempts.effects.evidence import read_evidence
 from tracks_dagster.attempts.effects.runs import RunRequest, declare
 from tracks_dagster.attempts.effects.supervise import gang_spec
 from tracks_dagster.attempts.effects.world import World
@@ -457,9 +458,8 @@ class Trials:
         )
 
     def _evidence(self, attempt: AttemptState) -> Evidence:
-        key = attempt.ended.evidence_key if attempt.ended else ""
-        data = self.world.tracks.store.get(key) if key else None
-        return from_json(Evidence, parse_json(data or b"{}", bytes_max=EVIDENCE_BYTES_MAX))
+        found, _ = read_evidence(self.world.tracks.store, attempt)
+        return found or from_json(Evidence, {})
 
     def _contents(self, state: RunState) -> dict[str, str]:
         """Return the digest of each tensor, file and value of the newest checkpoint."""

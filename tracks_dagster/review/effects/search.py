@@ -13,6 +13,8 @@ from pathlib import Path
 
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.ledger.texts import Question, excerpt
+from tracks_dagster.track.addressed import read_addressed
+from tracks_dagster.track.errors import ObjectLost
 from tracks_dagster.track.json_text import EVIDENCE_BYTES_MAX, parse_json
 from tracks_dagster.track.names import attempt_key
 from tracks_dagster.track.ports import ObjectStore
@@ -97,7 +99,7 @@ def search_deep(ledger: Ledger, store: ObjectStore, question: Question, scope: S
     rows = ledger.query(*_ended_attempts(scope))
     hits, unread = list(found.hits), []
     for row in rows[:EVIDENCE_READ_MAX]:
-        texts = _texts_in(store.get(row["evidence_key"]))
+        texts = _texts_in(store, row["evidence_key"])
         if texts is None:
             unread.append(row["evidence_key"])
         elif question.is_met_by("\n".join(texts)):
@@ -185,13 +187,12 @@ def _most_telling(texts: list[str], question: Question) -> str:
     return max(texts, key=lambda text: (sum(q.is_met_by(text) for q in alone), len(text)))
 
 
-def _texts_in(data: bytes | None) -> list[str] | None:
-    """Return every text in an evidence object, in order; None for one that is missing or no JSON."""
+def _texts_in(store: ObjectStore, key: str) -> list[str] | None:
+    """Return every text of stored evidence, in order; None where it is missing, changed or no JSON."""
     try:
-        return (
-            None if data is None else list(_strings(parse_json(data, bytes_max=EVIDENCE_BYTES_MAX)))
-        )
-    except ValueError:
+        data = read_addressed(store, key, bytes_max=EVIDENCE_BYTES_MAX)
+        return list(_strings(parse_json(data, bytes_max=EVIDENCE_BYTES_MAX)))
+    except (ObjectLost, ValueError):
         return None
 
 

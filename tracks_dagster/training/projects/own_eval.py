@@ -18,14 +18,15 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib.machinery import SourceFileLoader
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from tracks_dagster.data.ports import EvalSpec
 from tracks_dagster.data.project import eval_version, fill_entry, has_function, script_of
+from tracks_dagster.track.addressed import read_addressed
 from tracks_dagster.track.bodies import Artifact, Program
-from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.track.errors import InvalidInput, ObjectLost
 from tracks_dagster.track.json_text import parse_json
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Json, sha256_hex
@@ -109,12 +110,12 @@ def evaluate_own(
 
 
 def _read_code(store: ObjectStore, key: str | None) -> bytes:
-    data = None if key is None else store.get(key)
-    found = None if data is None else sha256_hex(data)
-    if key is None or data is None or found != PurePosixPath(key).stem:
-        state = "is missing" if data is None else f"has sha256 {found}"
-        raise InvalidInput(f"The run's stored code {key} {state}; nothing was evaluated.")
-    return data
+    if key is None:
+        raise InvalidInput("The run has no stored code; nothing was evaluated.")
+    try:
+        return read_addressed(store, key)
+    except ObjectLost as error:
+        raise InvalidInput(f"The run's stored code {error}; nothing was evaluated.") from error
 
 
 def _check_version(spec: EvalSpec, program: Program, code: Path) -> None:

@@ -21,7 +21,13 @@ from itertools import chain
 
 from blake3 import blake3
 
-from tracks_dagster.track.errors import CheckpointCorrupt, CheckpointError, CheckpointMismatch
+from tracks_dagster.track.addressed import read_addressed
+from tracks_dagster.track.errors import (
+    CheckpointCorrupt,
+    CheckpointError,
+    CheckpointMismatch,
+    ObjectLost,
+)
 from tracks_dagster.track.json_text import MANIFEST_BYTES_MAX, parse_json
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Json, canonical_json, sha256_hex
@@ -272,12 +278,10 @@ def read_manifest(store: ObjectStore, ref: CheckpointRef) -> Manifest:
     or it speaks of another run, attempt or step; CheckpointMismatch for another format version.
     """
     key = manifest_key(ref)
-    data = store.get(key)
-    if data is None:
-        raise CheckpointCorrupt(f"{key} is missing; expected sha256 {ref.manifest_sha256}.")
-    found = sha256_hex(data)
-    if found != ref.manifest_sha256:
-        raise CheckpointCorrupt(f"{key} has sha256 {found}; expected {ref.manifest_sha256}.")
+    try:
+        data = read_addressed(store, key, ref.manifest_sha256)
+    except ObjectLost as error:
+        raise CheckpointCorrupt(f"{error}.") from error
     manifest = parse_manifest(data, key=key)
     named = (manifest.run_id, manifest.attempt_id, manifest.step)
     if named != (ref.run_id, ref.attempt_id, ref.step):

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from tracks_dagster.attempts.effects.evidence import CHANGED
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.recovery.effects.fsck_tracks import (
@@ -26,10 +25,11 @@ from tracks_dagster.recovery.effects.fsck_tracks import (
     read_track,
 )
 from tracks_dagster.review.effects.narrate import sentence
+from tracks_dagster.track.addressed import problem_of
 from tracks_dagster.track.errors import RecordNewer, TrackBroken, UnknownRun
 from tracks_dagster.track.json_text import EVIDENCE_BYTES_MAX, parse_json
 from tracks_dagster.track.reasons import ReasonFamily, TerminationReason
-from tracks_dagster.track.records import Json, Record, format_time, sha256_hex
+from tracks_dagster.track.records import Json, Record, format_time
 from tracks_dagster.track.states import run_fold
 from tracks_dagster.track.states.run_state import RunState
 from tracks_dagster.track.track import run_track
@@ -165,7 +165,8 @@ def evidence_text(tracks: Tracks, run_id: str, attempt_id: int | None) -> tuple[
     data = tracks.store.get(attempt.ended.evidence_key, EVIDENCE_BYTES_MAX)
     if data is None:
         raise UnknownRun(f"The evidence {attempt.ended.evidence_key} is not in the store any more.")
-    problem = None if sha256_hex(data) == attempt.ended.evidence_sha256 else CHANGED
+    wrong = problem_of(data, attempt.ended.evidence_sha256)
+    problem = None if wrong is None else f"The evidence was changed after the verdict: it {wrong}."
     try:
         return json.dumps(
             parse_json(data, bytes_max=EVIDENCE_BYTES_MAX), indent=2, ensure_ascii=False

@@ -47,8 +47,9 @@ from tracks_dagster.review.effects.narrate import sentence
 from tracks_dagster.review.effects.pages.charts import HEIGHT, WIDTH, colour, curve_panel
 from tracks_dagster.review.effects.pages.lineage_picture import lineage_picture
 from tracks_dagster.review.effects.pages.time_strip import lanes, name_of
+from tracks_dagster.track.addressed import read_addressed
 from tracks_dagster.track.bodies import SnapshotRef
-from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.track.errors import InvalidInput, ObjectLost
 from tracks_dagster.track.journal_lines import LOSS
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.states.checkpoints import checkpoint_at
@@ -345,8 +346,11 @@ def _evidence(store: ObjectStore, explained: RunExplanation) -> dict[int, str]:
     texts: dict[int, str] = {}
     left = EVIDENCE_CHARACTERS_ALL
     for each in reversed(explained.attempts):
-        data = store.get(each.ended.evidence_key) if each.ended else None
-        if data is None:
+        if each.ended is None:
+            continue
+        try:
+            data = read_addressed(store, each.ended.evidence_key)
+        except ObjectLost:  # its explanation names what is wrong with it
             continue
         text, room = data.decode("utf-8", errors="replace"), min(left, EVIDENCE_CHARACTERS_MAX)
         if len(text) > room:

@@ -84,7 +84,7 @@ def look(home: Path) -> dict[str, float]:
     import uvicorn
 
     from tracks_dagster.board.effects.app import Board
-    from tracks_dagster.board.effects.serving import Guard, listen
+    from tracks_dagster.board.effects.serving import guarded, listen
     from tracks_dagster.board.effects.sources import FLEET_FRESH_S, FRESH_S, Sources
     from tracks_dagster.settings import Settings
 
@@ -93,7 +93,7 @@ def look(home: Path) -> dict[str, float]:
     listener = listen(0)
     address = f"http://127.0.0.1:{listener.getsockname()[1]}"
     config = uvicorn.Config(
-        Guard(Board(sources).app()),
+        guarded(Board(sources)),
         http="h11",
         loop="asyncio",
         lifespan="off",

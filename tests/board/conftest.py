@@ -12,7 +12,7 @@ from tests.histories import History
 from tests.live_runs import LiveRun
 from tests.visitors import Visitor
 from tracks_dagster.board.effects.app import Board
-from tracks_dagster.board.effects.serving import Guard
+from tracks_dagster.board.effects.serving import guarded
 from tracks_dagster.board.effects.sources import Sources
 from tracks_dagster.settings import Settings
 from tracks_dagster.track.bodies import SkippedGates
@@ -33,7 +33,7 @@ class Home:
 
     def visitor(self) -> Visitor:
         """Return one who opens the board of this home, which has read nothing yet."""
-        return Visitor(Guard(Board(Sources(self.settings)).app()))
+        return Visitor(guarded(Board(Sources(self.settings))))
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from tracks_dagster.attempts.effects.heartbeat import write_heartbeat, write_lau
 from tracks_dagster.attempts.launch import PendingLaunch
 from tracks_dagster.board.effects import sources
 from tracks_dagster.board.effects.app import Board
-from tracks_dagster.board.effects.serving import Guard
+from tracks_dagster.board.effects.serving import guarded
 from tracks_dagster.board.effects.sources import Sources
 from tracks_dagster.settings import Settings
 from tracks_dagster.track.names import LAUNCH_ATTEMPTS
@@ -66,7 +66,7 @@ def test_an_ordinary_wait_for_devices_is_in_the_queue_and_no_alarm(tmp_path: Pat
     write_heartbeat(app.store, now, {})
     waits = PendingLaunch(key="queued/a01", failed_count=0, why=why, waits=True)
     write_launches(app.store, LAUNCH_ATTEMPTS, [waits])
-    visitor = Visitor(Guard(Board(Sources(settings)).app()))
+    visitor = Visitor(guarded(Board(Sources(settings))))
     page = visitor.get("/").text
     row = page[page.index('id="run-queued"') :].partition("</tr>")[0]
     assert re.findall(r'scope="rowgroup">([^<]*) <', page) == ["Waiting for devices"]
@@ -292,7 +292,7 @@ def test_what_is_not_there_is_said_with_what_is(
 
 def test_a_home_without_a_record_says_how_one_begins(tmp_path: Path) -> None:
     settings = Settings.from_environment({"TRACKS_HOME": str(tmp_path / "none")})
-    board = Visitor(Guard(Board(Sources(settings)).app()))
+    board = Visitor(guarded(Board(Sources(settings))))
     reply = board.get("/")
     assert reply.status_code == 200
     assert "tracks run" in reply.text

@@ -1,4 +1,4 @@
-"""The board's door: names of this machine, reading methods, headers that keep a page at home."""
+"""The board behind its door: what is refused, and headers that keep a page at home."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from tests.visitors import Visitor
-from tracks_dagster.board.effects.serving import POLICY, Guard
+from tracks_dagster.board.effects.guard import Guard
+from tracks_dagster.board.effects.serving import HEADERS, POLICY
 
 
 async def answer(request: Request) -> Response:
@@ -23,31 +24,11 @@ def visitor() -> Visitor:
     """A visitor of a board that says one word."""
     methods = ["GET", "POST", "PUT", "DELETE"]
     app = Starlette(routes=[Route("/", answer, methods=methods)])
-    return Visitor(Guard(app))
+    return Visitor(Guard(app, headers=HEADERS))
 
 
-@pytest.mark.parametrize(
-    "host", ["127.0.0.1", "127.0.0.1:3001", "localhost:9", "LOCALHOST", "[::1]", "[::1]:3001"]
-)
-def test_names_of_this_machine_are_answered_with_any_port(visitor: Visitor, host: str) -> None:
-    assert visitor.get("/", headers={"Host": host}).text == "inside"
-
-
-@pytest.mark.parametrize(
-    "host",
-    [
-        "evil.example",
-        "evil.example:3001",
-        "127.0.0.1.evil.example",
-        "localhost.evil",
-        "10.0.0.5",
-        "",
-    ],
-)
-def test_a_name_that_somebody_made_resolve_to_this_machine_is_refused(
-    visitor: Visitor, host: str
-) -> None:
-    reply = visitor.get("/", headers={"Host": host})
+def test_a_name_that_somebody_made_resolve_to_this_machine_is_refused(visitor: Visitor) -> None:
+    reply = visitor.get("/", headers={"Host": "evil.example"})
     assert reply.status_code == 421
     assert "inside" not in reply.text
     assert "http://127.0.0.1" in reply.text  # what to open instead

@@ -19,6 +19,7 @@ from typing import Literal, TypeVar
 
 import click
 
+from tracks_dagster.board.admission import check_hosts
 from tracks_dagster.cli import refuse_unknown
 from tracks_dagster.cli.terminal import RECORDED, console, echo_whole, visible_table
 from tracks_dagster.settings import Settings
@@ -156,6 +157,17 @@ def archive_option(command: Command) -> Command:
         "--archive",
         type=click.Path(exists=True, dir_okay=False, path_type=Path),
         help="Read this exported run (`tracks export`) and no store.",
+    )(command)
+
+
+def allow_host_option(command: Command) -> Command:
+    """Add `--allow-host` to a command that serves pages."""
+    return click.option(
+        "--allow-host",
+        multiple=True,
+        metavar="NAME",
+        callback=lambda context, option, given: sorted(check_hosts(given)),
+        help="Answer to this name too, by which others come through a proxy of yours. Repeat it.",
     )(command)
 
 

@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -356,14 +356,18 @@ class DagsterHome:
         return sorted(path.stem for path in self._folder.glob("*.pid"))
 
     @contextmanager
-    def webserver(self, port: int | None = None) -> Iterator[WebServer]:
+    def webserver(
+        self, port: int | None = None, *, hosts: Sequence[str] = ()
+    ) -> Iterator[WebServer]:
         """Use the UI's server on that port, None: a free one; its `ensure` starts it, and keeps it.
+        hosts: names by which others come, through a proxy.
 
         Raises OrchestratorError where something listens there already.
         """
         self.prepare()
         chosen = check_port(port or 0)
-        options = ("-h", ADDRESS, "-p", str(chosen), "-w", self._workspace)
+        allowed = (f"--allow-host={host}" for host in hosts)
+        options = ("-h", ADDRESS, "-p", str(chosen), "-w", self._workspace, *allowed)
 
         def start() -> Process:
             self._collect()

@@ -4,10 +4,8 @@
 asked for anything for long, or when who started it is gone. So a home that nobody looks at pays for no
 board.
 
-The board has no password: it is bound to 127.0.0.1. A web site that makes a name of its own resolve to
-127.0.0.1 would still reach it through somebody's browser (DNS rebinding), but its requests
-carry that name in `Host`, and are refused here. Nothing is ever written: any method but GET and HEAD is
-refused too.
+The board has no password: it is bound to 127.0.0.1, behind the guard of all our web servers. Nothing is
+ever written: any method but GET and HEAD is refused.
 """
 
 from __future__ import annotations
@@ -17,16 +15,14 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, MutableMapping
-from typing import Any
+from collections.abc import Callable, Collection
 
 import uvicorn
-from starlette.datastructures import Headers, MutableHeaders
-from starlette.responses import PlainTextResponse
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from tracks_dagster.board.effects.app import Board
+from tracks_dagster.board.effects.guard import HEADERS as GUARD_HEADERS
+from tracks_dagster.board.effects.guard import Guard
 from tracks_dagster.board.effects.sources import Sources
 from tracks_dagster.home.on_demand import ADDRESS, IDLE_S_MAX
 from tracks_dagster.settings import Settings
@@ -38,17 +34,14 @@ HEAD_S_MAX = 10.0  # from a connection, or the answer before, to the whole head 
 DRAIN_S_MAX = 2  # for answers that are under way when it ends
 LOOK_EVERY_S = 2.0
 
-HOSTS = ("127.0.0.1", "localhost", "[::1]")  # with any port: a tunnel has one of its own
-METHODS = ("GET", "HEAD")
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
     "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
 HEADERS = {
+    **GUARD_HEADERS,
     "Content-Security-Policy": POLICY,
-    "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
-    "Cross-Origin-Resource-Policy": "same-origin",
 }
 
 
@@ -68,25 +61,37 @@ def listen(port: int) -> socket.socket:
     return found
 
 
-def serve(settings: Settings, listener: socket.socket, on_ready: Callable[[str], None]) -> None:
-    """Answer until a signal ends it. on_ready: called with the address."""
-    _serve(settings, listener, on_ready=on_ready)
+def serve(
+    settings: Settings,
+    listener: socket.socket,
+    on_ready: Callable[[str], None],
+    *,
+    hosts: Collection[str] = (),
+) -> None:
+    """Answer until a signal ends it. on_ready: called with the address; hosts: as of `Guard`."""
+    _serve(settings, listener, hosts, on_ready=on_ready)
 
 
-def serve_on_demand(settings: Settings, fd: int) -> None:
+def serve_on_demand(settings: Settings, fd: int, *, hosts: Collection[str] = ()) -> None:
     """Answer on the socket `fd` until nobody asks for IDLE_S_MAX, or the parent is gone."""
-    _serve(settings, socket.socket(fileno=fd), is_on_demand=True)
+    _serve(settings, socket.socket(fileno=fd), hosts, is_on_demand=True)
+
+
+def guarded(board: Board, hosts: Collection[str] = ()) -> Guard:
+    """Return the board behind its door."""
+    return Guard(board.app(), hosts=hosts, headers=HEADERS)
 
 
 def _serve(
     settings: Settings,
     listener: socket.socket,
+    hosts: Collection[str],
     *,
     on_ready: Callable[[str], None] | None = None,
     is_on_demand: bool = False,
 ) -> None:
     sources = Sources(settings)
-    guard = Guard(Board(sources).app())
+    guard = guarded(Board(sources), hosts)
     server = uvicorn.Server(
         uvicorn.Config(
             guard,
@@ -156,45 +161,3 @@ def _end_unused(server: uvicorn.Server, guard: Guard) -> None:
     while os.getppid() == parent and time.monotonic() - guard.last_at < IDLE_S_MAX:
         time.sleep(LOOK_EVERY_S)
     server.should_exit = True
-
-
-class Guard:
-    """Passes on what may be answered. last_at: when something was asked, by the monotonic clock."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-        self.last_at = time.monotonic()
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request; what is not HTTP (the server's own start and end) is passed on."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        self.last_at = time.monotonic()
-
-        async def send_with_headers(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                headers = MutableHeaders(scope=message)
-                for name, value in HEADERS.items():
-                    headers.setdefault(name, value)
-            await send(message)
-
-        refused = _refused(scope)
-        await (refused or self._app)(scope, receive, send_with_headers)
-
-
-def _refused(scope: MutableMapping[str, Any]) -> PlainTextResponse | None:
-    """Return the refusal of a request; None where it may be answered."""
-    host = Headers(scope=scope).get("host", "")
-    name = host.rpartition(":")[0] if not host.endswith("]") and ":" in host else host
-    if name.lower() not in HOSTS:
-        words = (
-            "The board answers on this machine only: open it as http://127.0.0.1 or http://localhost "
-            "with its port; from another machine through `ssh -L`.\n"
-        )
-        return PlainTextResponse(words, status_code=421)
-    if scope["method"] not in METHODS:
-        words = "The board only reads: GET and HEAD. The command line is what changes something.\n"
-        allow = {"Allow": ", ".join(METHODS)}
-        return PlainTextResponse(words, status_code=405, headers=allow)
-    return None

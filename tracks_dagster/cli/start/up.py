@@ -6,7 +6,7 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, suppress
 from functools import partial
 
@@ -15,6 +15,7 @@ import click
 from tracks_dagster.attempts.effects.local.launcher import living_gangs
 from tracks_dagster.attempts.effects.local.processes import this_process, write_process
 from tracks_dagster.cli import BAD_NEWS, fail
+from tracks_dagster.cli.common import allow_host_option
 from tracks_dagster.cli.start.follow import Interrupts, Keeper
 from tracks_dagster.home.dagster_home import CODE_SERVER_S_MAX, DagsterHome
 from tracks_dagster.home.home_folder import how_open
@@ -35,7 +36,8 @@ FIRST_LOOKS_EVERY_S = 0.2  # until the UI answers
 @click.option(
     "--kubernetes", "on_kubernetes", is_flag=True, help="Start every Dagster run as a pod."
 )
-def up_command(port: int, on_kubernetes: bool) -> None:
+@allow_host_option
+def up_command(port: int, on_kubernetes: bool, allow_host: tuple[str, ...]) -> None:
     """Serve the UI and the board, keep the daemon running, print the addresses; Ctrl-C stops all.
 
     Gangs train on without them, and the next daemon adopts them. With --kubernetes the runs are pods
@@ -52,8 +54,8 @@ def up_command(port: int, on_kubernetes: bool) -> None:
     with (
         Interrupts() as interrupts,
         home.daemon(),
-        home.webserver(port) as web,
-        _board(settings, port) as board,
+        home.webserver(port, hosts=allow_host) as web,
+        _board(settings, port, allow_host) as board,
     ):
         report = partial(click.echo, err=True)
         keepers = [
@@ -76,10 +78,11 @@ def up_command(port: int, on_kubernetes: bool) -> None:
 
 
 @contextmanager
-def _board(settings: Settings, port: int) -> Iterator[OnDemand]:
+def _board(settings: Settings, port: int, hosts: Sequence[str]) -> Iterator[OnDemand]:
     """Hold the board beside the UI, for its first visitor to start, and write down where it answers."""
     log = settings.home / "board.log"
-    with on_demand(port, ["board"], environment=settings.environment, log=log) as board:
+    command = ["board", *(f"--allow-host={host}" for host in hosts)]
+    with on_demand(port, command, environment=settings.environment, log=log) as board:
         write_process(settings.home / BOARD_FILE, this_process(), address=board.address)
         yield board
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from tracks_dagster.cli.common import archive_option, settings_for
+from tracks_dagster.cli.common import allow_host_option, archive_option, settings_for
 
 
 @click.command("board")
@@ -17,9 +17,12 @@ from tracks_dagster.cli.common import archive_option, settings_for
     show_default=True,
     help="Port on 127.0.0.1; 0: a free one.",
 )
+@allow_host_option
 @click.option("--fd", type=int, hidden=True, help="A socket to answer on, of `tracks up`.")
 @archive_option
-def board_command(port: int, fd: int | None, archive: Path | None) -> None:
+def board_command(
+    port: int, fd: int | None, archive: Path | None, allow_host: tuple[str, ...]
+) -> None:
     """Serve the board and print its address: the fleet, each run live, runs side by side.
 
     It only reads, answers on this machine alone, and asks no other machine for anything. `tracks up`
@@ -29,9 +32,14 @@ def board_command(port: int, fd: int | None, archive: Path | None) -> None:
 
     settings = settings_for(archive)
     if fd is not None:
-        serve_on_demand(settings, fd)
+        serve_on_demand(settings, fd, hosts=allow_host)
         return
     try:
-        serve(settings, listen(port), lambda address: click.echo(f"{address} (Ctrl-C stops it)"))
+        serve(
+            settings,
+            listen(port),
+            lambda address: click.echo(f"{address} (Ctrl-C stops it)"),
+            hosts=allow_host,
+        )
     except KeyboardInterrupt:  # uvicorn passes the signal on once it has ended well
         return

@@ -23,18 +23,24 @@ SCRIPT = "trainer.py"  # how the one script is called that a run of an older ver
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundCode:
-    """A project, its packed files, its folder and the version of the checkout that it lies in."""
+    """A project, its packed files, its folder and the version of the checkout that it lies in.
+
+    remarks: what a person should read before the code is stored.
+    """
 
     project: Project
     archive: bytes = field(repr=False)
     folder: str
     code: CodeVersion
     code_diff: bytes | None
+    remarks: tuple[str, ...] = ()
 
     @property
     def fields(self) -> dict[str, Any]:
         """The same as fields of a `RunRequest`."""
-        return {each.name: getattr(self, each.name) for each in fields(self)}
+        return {
+            each.name: getattr(self, each.name) for each in fields(self) if each.name != "remarks"
+        }
 
     def called(self, name: str) -> FoundCode:
         """Return the same code as that of a project of another name, whose run it continues."""

@@ -157,5 +157,7 @@ def _code(
         found = read_project_code(home, store_url=given.store_url, clean=clean, launcher=launcher)
     else:
         return {}
+    for remark in found.remarks:
+        click.echo(remark, err=True)
     taken = ("project", "archive", "code", "code_diff")
     return {name: getattr(found, name) for name in taken}

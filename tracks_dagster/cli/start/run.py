@@ -288,6 +288,8 @@ def run_command(
     is_limited = "stage" not in ctx.params  # `tracks smoke` and `tracks canary` have their own
     chosen |= {"stage"} if is_limited else set()
     if found is not None:
+        for remark in found.remarks:
+            click.echo(remark, err=True)
         family, declared = found.project.name, _with_defaults(declared, found.project, chosen)
     request = _request(given, family, found, is_limited=is_limited, **declared)
     if wait_s <= 0:

@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any
 from urllib.parse import quote, unquote
 
+from tracks_dagster.track.text.private_keys import AGE_KEY, PRIVATE_KEY
 from tracks_dagster.track.text.safe_text import valid_text
 
 HIDDEN = "[hidden]"
@@ -189,23 +190,9 @@ def _token(pattern: str) -> re.Pattern[str]:
     return re.compile(rf"(?<![A-Za-z0-9])(?:{pattern})")
 
 
-_NEW_LINE = r"(?:\s|\\[rn])"
-_KEY_HEAD = (
-    rf"{_NEW_LINE}{{0,4}}(?:[A-Z][A-Za-z-]{{1,30}}: [^\n\\]{{0,200}}{_NEW_LINE}{{1,4}}){{0,4}}"
-)
-_KEY_LINE = rf"[A-Za-z0-9+/=]{{4,100}}{_NEW_LINE}{{1,4}}"
-_KEY_BEGIN = r"-----BEGIN [A-Z0-9 ]{0,30}PRIVATE KEY(?: BLOCK)?-----"
-_KEY_END = r"-----END [A-Z0-9 ]{0,30}PRIVATE KEY(?: BLOCK)?-----"
-
 _SHAPES = (
-    _Shape(
-        ("private key",),
-        re.compile(
-            rf"{_KEY_BEGIN}(?:(?!-----)[\s\S]){{0,20000}}{_KEY_END}"
-            rf"|{_KEY_BEGIN}{_KEY_HEAD}(?:[A-Za-z0-9+/=]{{8,}}{_NEW_LINE}{{0,4}}){{0,200}}"  # no end
-            rf"|(?<![A-Za-z0-9+/=])(?:{_KEY_LINE}){{1,100}}{_KEY_END}"  # no beginning
-        ),
-    ),
+    _Shape(("private key",), PRIVATE_KEY),
+    _Shape(("age-secret-key-",), AGE_KEY),
     _Shape(("://",), _URL_PASSWORD),
     _Shape(  # a token, or the key of a DSN, in the place of a user
         ("://",), re.compile(r"://(?P<secret>[A-Za-z0-9_-]{16,200})(?=@)"), _is_made_up

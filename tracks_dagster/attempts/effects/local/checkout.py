@@ -18,6 +18,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from tracks_dagster.attempts.effects.local.key_files import key_part
 from tracks_dagster.track.bodies import CodeVersion
 from tracks_dagster.track.text.redact import Redact
 
@@ -29,6 +30,7 @@ UNTRACKED_BYTES_MAX = 256 * 1024  # of a file that git does not know
 
 # Lines of content begin with " ", "+" or "-".
 _FILE = re.compile(rb"^(?=diff --git )", re.MULTILINE)
+_NAME = re.compile(r"diff --git .*? \"?b/(?P<name>[^\n\"]*)")
 _BINARY = re.compile(rb"^(?:Binary files .* differ|GIT binary patch)$", re.MULTILINE)
 
 
@@ -95,6 +97,9 @@ def _objection(part: bytes, room_bytes: int, clean: Redact) -> str | None:
         text = part.decode("utf-8")
     except UnicodeDecodeError:
         return "it is no UTF-8"
+    named = _NAME.match(text)
+    if named is not None and key_part(named["name"]) is not None:
+        return "it is called like a key"
     return None if clean(text) == text else "it holds what looks like a secret"
 
 

@@ -1,7 +1,7 @@
 """What of a project's folder is stored with a run: its files as one tar, the same bytes every time.
 
-With git: what it tracks, and what it neither tracks nor ignores. Without: all files. Caches,
-environments and files that hold keys by their name are left out, unless git tracks them. Names, modes
+With git: what it tracks, and what it neither tracks nor ignores. Without: all files. Caches and
+environments are left out, unless git tracks them; files that are called like keys always. Names, modes
 and contents decide the bytes; owners and times do not, so that unchanged code has the same sha256.
 """
 
@@ -13,13 +13,15 @@ import os
 import stat
 import tarfile
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from pathlib import Path
 
 from tracks_dagster.attempts.effects.local.checkout import git
+from tracks_dagster.attempts.effects.local.key_files import key_part, may_hold_secret
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.records import sha256_hex
+from tracks_dagster.track.text.private_keys import holds_private_key
 
 CODE_BYTES_MAX = 64 * 1024 * 1024  # of all files together; every attempt unpacks them
 FILES_MAX = 20_000
@@ -36,37 +38,72 @@ LEFT_OUT = (
         ".coverage",
         ".coverage.*",
     ),  # what tests leave, which `pytest --tracks` allows
-    *(".env", ".env.*", ".netrc", "*.pem", "id_rsa*", "id_ed25519*", "credentials.json"),  # keys
 )
+NAMED_MAX = 5  # files in a remark
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackedCode:
-    """A tar of a folder's files. names: of the files, relative to the folder, sorted."""
+    """A tar of a folder's files. names: of the files, relative to the folder, sorted.
+
+    keys: what was left out, as it is called like a key; suspects: files in it that may hold a secret.
+    """
 
     data: bytes
     names: tuple[str, ...]
+    keys: tuple[str, ...] = ()
+    suspects: tuple[str, ...] = ()
 
     @property
     def sha256(self) -> str:
         """Of the tar."""
         return sha256_hex(self.data)
 
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What a person should read before the code is stored, a sentence or two each."""
+        found = []
+        if self.keys:
+            found.append(
+                f"Not stored with the code, being called like keys: {_listed(self.keys)}. Give secrets "
+                "to the trainer by its environment; call otherwise what is none."
+            )
+        if self.suspects:
+            found.append(
+                f"Stored with the code, and may hold secrets: {_listed(self.suspects)}. The store "
+                "keeps them for ever; let .gitignore leave out what holds one."
+            )
+        return tuple(found)
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    more = len(names) - NAMED_MAX
+    return ", ".join(names[:NAMED_MAX]) + (f" and {more} more" if more > 0 else "")
+
 
 def pack_folder(folder: Path, *, needed: Iterable[str] = ()) -> PackedCode:
     """Return the files of `folder`; needed: names of those without which the project cannot start.
 
     Raises InvalidInput naming what cannot be stored: too much (with the largest files), a link that
-    leads out of the folder, a file that cannot be read, a needed file that is left out.
+    leads out of the folder, a file that cannot be read or holds a private key, a needed file that is
+    left out.
     """
-    found = _pack(folder, sorted(set(_names(folder))))
+    called_so = {name: key_part(name) for name in sorted(set(_names(folder)))}
+    found = _pack(folder, [name for name, key in called_so.items() if key is None])
     for name in needed:
+        if called_so.get(name) is not None:
+            raise InvalidInput(
+                f"{name} is not stored with the run: {called_so[name]} is called like a key. Call it "
+                "otherwise."
+            )
         if name not in found.names:
             raise InvalidInput(
                 f"{name} is not stored with the run: git ignores it, or its name is one of those left "
                 f"out ({', '.join(LEFT_OUT)}). Add it to git, or call it otherwise."
             )
-    return found
+    return replace(
+        found, keys=tuple(sorted({key for key in called_so.values() if key is not None}))
+    )
 
 
 def pack_script(script: Path, *others: str) -> PackedCode:
@@ -92,9 +129,8 @@ def _pack(folder: Path, names: list[str]) -> PackedCode:
         )
     written = io.BytesIO()
     with tarfile.open(fileobj=written, mode="w", format=tarfile.PAX_FORMAT) as tar:
-        for name in names:
-            _add(tar, folder, name)
-    return PackedCode(data=written.getvalue(), names=tuple(names))
+        suspects = tuple(name for name in names if may_hold_secret(name, _add(tar, folder, name)))
+    return PackedCode(data=written.getvalue(), names=tuple(names), suspects=suspects)
 
 
 def _size(folder: Path, name: str) -> int:
@@ -104,22 +140,27 @@ def _size(folder: Path, name: str) -> int:
         raise _unread(folder / name, error) from error
 
 
-def _add(tar: tarfile.TarFile, folder: Path, name: str) -> None:
-    """Add a file or a link, with nothing of this machine in its header."""
+def _add(tar: tarfile.TarFile, folder: Path, name: str) -> bytes:
+    """Add a file or a link, with nothing of this machine in its header; return what it holds."""
     path, member = folder / name, tarfile.TarInfo(name)
     try:
         mode = path.lstat().st_mode
         if stat.S_ISLNK(mode):
             member.type, member.linkname = tarfile.SYMTYPE, _inner_target(folder, path)
             tar.addfile(member)
-        elif stat.S_ISREG(mode):
+            return b""
+        if stat.S_ISREG(mode):
             data = path.read_bytes()
+            if holds_private_key(data):
+                raise InvalidInput(
+                    f"{path} holds a private key, which would be stored with the run and copied to "
+                    "every machine that trains it. Move it out of the folder, or let .gitignore leave "
+                    f"it out (`git rm --cached {name}` where git tracks it)."
+                )
             member.size, member.mode = len(data), 0o755 if mode & stat.S_IXUSR else 0o644
             tar.addfile(member, io.BytesIO(data))
-        else:
-            raise InvalidInput(
-                f"{path} is no file, folder or link; remove it, or let git ignore it."
-            )
+            return data
+        raise InvalidInput(f"{path} is no file, folder or link; remove it, or let git ignore it.")
     except OSError as error:
         raise _unread(path, error) from error
 

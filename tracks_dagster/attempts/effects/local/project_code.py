@@ -13,7 +13,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from tracks_dagster.attempts.effects.local.checkout import read_code_diff, read_code_version
-from tracks_dagster.attempts.effects.local.code_archive import pack_folder, pack_script
+from tracks_dagster.attempts.effects.local.code_archive import (
+    PackedCode,
+    pack_folder,
+    pack_script,
+)
 from tracks_dagster.attempts.effects.local.processes import worker_environment
 from tracks_dagster.attempts.ports import FoundCode
 from tracks_dagster.data.effects.own_checks import check_python
@@ -64,7 +68,7 @@ def read_project_code(
     entries = (project.entry, *(each.entry for each in project.evals))
     packed = pack_folder(folder, needed=(FILE, *filter(None, map(_file_of, entries))))
     _check_evals(project, folder)
-    return _found(project, packed.data, folder, clean)
+    return _found(project, packed, folder, clean)
 
 
 def find_shipped(examples: Path, name: str, *, store_url: str, clean: Redact) -> FoundCode | None:
@@ -83,7 +87,7 @@ def read_script_code(script: Path, *, clean: Redact, evals: Sequence[Path] = ())
     check_python(script.read_bytes(), script, what="The trainer")
     _check_is_alone(script, stored={each.entry[0] for each in project.evals})
     _check_evals(project, folder)
-    return _found(project, packed.data, folder, clean)
+    return _found(project, packed, folder, clean)
 
 
 def _check_is_alone(script: Path, *, stored: Collection[str]) -> None:
@@ -156,13 +160,14 @@ def _check_evals(project: Project, folder: Path) -> None:
             check_python(script.read_bytes(), script, what=f"The eval {each.name}")
 
 
-def _found(project: Project, archive: bytes, folder: Path, clean: Redact) -> FoundCode:
+def _found(project: Project, packed: PackedCode, folder: Path, clean: Redact) -> FoundCode:
     return FoundCode(
         project=project,
-        archive=archive,
+        archive=packed.data,
         folder=str(folder.resolve()),
         code=read_code_version(folder),
         code_diff=read_code_diff(folder, clean),
+        remarks=packed.remarks,
     )
 
 

@@ -21,7 +21,7 @@ PRIVATE_KEY = re.compile(
 AGE_KEY = re.compile(r"AGE-SECRET-KEY-(?:PQ-)?1[0-9A-Z]{20,}", re.IGNORECASE)
 
 # A program that reads keys names these lines too, so a file has to have a key behind them.
-_HELD = re.compile(
+_WRITTEN = re.compile(
     rf"{_BEGIN}{_HEAD}[^A-Za-z0-9+/=]{{0,40}}[A-Za-z0-9+/]{{24}}"
     r"|PuTTY-User-Key-File-\d[\s\S]{1,20000}?Private-Lines: ?\d"
     r"|SSH PRIVATE KEY FILE FORMAT 1\.1"
@@ -35,7 +35,7 @@ _IN_BASE64 = re.compile(r"LS0tLS1CRUdJTi[A-Za-z0-9+/]{16,60}")  # "-----BEGIN" t
 def holds_private_key(data: bytes) -> bool:
     """Whether a file has a private key in it: PEM, OpenSSH, PGP, PuTTY, age, JWK; as text in any usual
     encoding, in JSON or in base64."""
-    return any(_HELD.search(text) or _has_base64(text) for text in _texts(data))
+    return any(_WRITTEN.search(text) or _has_base64(text) for text in _texts(data))
 
 
 def _texts(data: bytes) -> Iterator[str]:

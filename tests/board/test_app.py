@@ -111,7 +111,7 @@ def over(tmp_path: Path, *run_ids: str) -> Visitor:
         opened = history.open_eval(history.state.resumable[-1]).state.evals[-1].opened
         history.end_eval(opened, metrics={"loss": 3.5 + number}).finish().write_to(app.store)
     app.projector.scan()
-    return Visitor(Guard(Board(Sources(settings)).app()))
+    return Visitor(guarded(Board(Sources(settings))))
 
 
 def test_no_number_of_a_run_depends_on_the_part_of_its_curves_that_is_shown(tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ from tracks_dagster.track import names
 from tracks_dagster.track.bodies import MANUAL, AttemptOpened
 from tracks_dagster.track.body_json import from_json
 from tracks_dagster.track.errors import CheckpointCorrupt, InvalidInput, StoreError
-from tracks_dagster.track.json_text import EVIDENCE_BYTES_MAX, parse_json
+from tracks_dagster.track.json_text import parse_json
 from tracks_dagster.track.names import ALERT_SAVE_FAILED, LOCAL, AttemptRef
 from tracks_dagster.track.records import Draft, Json, canonical_json, sha256_hex
 from tracks_dagster.track.records import Kind as RecordKind

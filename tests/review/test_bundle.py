@@ -143,7 +143,8 @@ def test_what_the_store_lost_is_named_and_the_rest_is_there(
     key = packages_key("r-1", sha256_hex(PACKAGES))
     store.put(key, b"torch==3\n")
     made = bundle(tmp_path / "bundle")
-    assert made.missing == (f"{key} has another sha256",)
+    found = sha256_hex(store.objects[key])
+    assert made.missing == (f"{key} has sha256 {found} instead of {sha256_hex(PACKAGES)}",)
     assert (tmp_path / "bundle" / "weights.pt").is_file()
 
 

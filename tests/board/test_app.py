@@ -206,7 +206,7 @@ def test_the_fleet_lists_the_experiments_that_runs_were_declared_with(tmp_path: 
     history = History("lr-1").declare(experiment="rates", team="vision").open().place().restore()
     history.commit(40).end("completed", last_step=40).finish().write_to(app.store)  # long ago
     app.projector.scan()
-    visitor = Visitor(Guard(Board(Sources(settings)).app()))
+    visitor = Visitor(guarded(Board(Sources(settings))))
     assert 'href="/experiments/rates"' in visitor.get("/").text
     for text in ("rates", "lr-", "vision", "micro_batch"):
         assert visitor.get(f"/find?run={text}").headers["Location"] == "/runs/lr-1", text
@@ -219,7 +219,7 @@ def test_a_run_whose_ranks_are_not_together_yet_does_not_train(tmp_path: Path) -
     history.write_to(app.store)
     app.projector.scan()
     write_heartbeat(app.store, datetime.now(UTC), {})
-    visitor = Visitor(Guard(Board(Sources(settings)).app()))
+    visitor = Visitor(guarded(Board(Sources(settings))))
     assert 'class="pill starting">starting<' in visitor.get("/runs/early").text
     assert re.findall(r'scope="rowgroup">([^<]*) <', visitor.get("/").text) == ["Starting"]
 
@@ -229,10 +229,10 @@ def test_a_store_that_is_away_is_no_live_page(tmp_path: Path) -> None:
     app = build(settings)
     History("one").declare().open().write_to(app.store)
     app.projector.scan()
-    visitor = Visitor(Guard(Board(Sources(settings)).app()))
+    visitor = Visitor(guarded(Board(Sources(settings))))
     assert '<span id="pulse">as of' in visitor.get("/runs/one").text
     (tmp_path / "home" / "store").rename(tmp_path / "away")
-    away = Visitor(Guard(Board(Sources(settings)).app())).get("/runs/one")
+    away = Visitor(guarded(Board(Sources(settings)))).get("/runs/one")
     assert away.status_code == 503
     assert '<span id="pulse" class="late">not live' in away.text
     assert "it was moved, removed or unmounted." in text_of(away.text)

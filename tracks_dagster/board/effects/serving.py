@@ -16,6 +16,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Collection
+from typing import Any
 
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol

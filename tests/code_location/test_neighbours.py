@@ -22,7 +22,7 @@ from tests.live_runs import LiveRun
 from tests.pools import PoolHistory
 from tests.visitors import Visitor
 from tracks_dagster.board.effects.app import Board
-from tracks_dagster.board.effects.serving import Guard
+from tracks_dagster.board.effects.serving import guarded
 from tracks_dagster.board.effects.sources import Sources
 from tracks_dagster.cli import main
 from tracks_dagster.definitions import defs
@@ -208,7 +208,7 @@ def test_every_command_over_many_tracks_serves_the_others(bad: App) -> None:
 
 
 def test_the_board_serves_the_others(bad: App) -> None:
-    visitor = Visitor(Guard(Board(Sources(bad.settings)).app()))
+    visitor = Visitor(guarded(Board(Sources(bad.settings))))
     for path in ("/", f"/runs/{GOOD_LIVE}", "/metrics"):
         for _ in range(20):  # the fleet is shown as far as it was read
             found = visitor.get(path)

@@ -223,3 +223,97 @@ def test_a_new_ledger_holds_the_others(bad: App) -> None:
     assert all(BAD in each for each in done.problems)
     rows = bad.ledger.query("select run_id from training_runs")
     assert {GOOD_LIVE, GOOD_PREEMPTED, "done-good"} <= {row["run_id"] for row in rows}
+
+
+DEEP = b"[" * 100_000
+SMALL = {
+    "nothing": b"",
+    "deep": DEEP,
+    "a huge number": b'{"at": ' + b"9" * 5000 + b"}",
+    "null": b"null",
+    "a list": b"[[], {}]",
+    "a text": b'"x"',
+    "a time of no calendar": json.dumps(
+        {"at": "0001-01-01T00:00:00+14:00", "looked_at": 7, "sensors": [], "step": "x", "rank": []}
+    ).encode(),
+    "other shapes": json.dumps(
+        [
+            {"key": 7, "failed_count": "x", "why": None},
+            {"key": "a/a01", "failed_count": 0, "why": "w"},
+        ]
+    ).encode(),
+    "a launch of no calendar": json.dumps(
+        [
+            {
+                "key": f"{GOOD_LIVE}/a03",
+                "failed_count": 1,
+                "why": "w",
+                "asked_at": "soon",
+                "next_at": "x",
+            }
+        ]
+    ).encode(),
+    "too large": b'"' + b"x" * 2**21 + b'"',
+}
+PLACES = (
+    "daemon/heartbeat.json",
+    "daemon/launches/launch_attempts.json",
+    "daemon/launches/run_evals.json",
+    "notify/begun.json",
+    "notify/waiting/x/a.json",
+    "notify/dead/x/a.json",
+)
+
+
+@pytest.mark.parametrize("what", SMALL)
+def test_an_object_beside_the_tracks_that_holds_anything_stops_nothing(
+    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRACKS_HOME", str(tmp_path / "home"))
+    app = build(Settings.from_environment())
+    write_home(app)
+    app.projector.scan()
+    at = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.000000Z")
+    for place in PLACES:
+        app.store.put(place, SMALL[what])
+    words = [key for key in app.store.list("runs/") if "/exit/" in key]
+    for key in words:
+        app.store.put(key, SMALL[what])
+    for heartbeat in (SMALL[what], json.dumps({"at": at, "sensors": {}}).encode()):
+        app.store.put("daemon/heartbeat.json", heartbeat)
+        for command in (*COMMANDS, ("status", "preempted-good"), ("explain", "preempted-good")):
+            done = CliRunner().invoke(main, command)
+            assert done.exception is None or isinstance(done.exception, SystemExit), (
+                command,
+                done.exc_info,
+            )
+            assert done.exit_code in (0, 1), (command, done.output)
+    visitor = Visitor(Guard(Board(Sources(app.settings)).app()))
+    assert visitor.get("/").status_code == 200
+    assert visitor.get(f"/runs/{GOOD_LIVE}").status_code == 200
+
+
+@pytest.mark.parametrize("track", ["lineage/quarantines", "alerts/mutes"])
+def test_a_track_that_all_runs_ask_is_bad_and_what_does_not_depend_on_it_goes_on(
+    track: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, instance: DagsterInstance
+) -> None:
+    monkeypatch.setenv("TRACKS_HOME", str(tmp_path / "home"))
+    app = build(Settings.from_environment())
+    write_home(app)
+    record = {"seq": 0, "uid": "f" * 32, "kind": "note", "prev_sha256": None, "body": {}}
+    record["at"] = "0001-01-01T00:00:00+14:00"
+    app.store.put(f"{track}/log/{0:012d}.json", json.dumps(record).encode())
+    app.projector.scan_part(None)
+    for command in COMMANDS:
+        done = CliRunner().invoke(main, command)
+        assert done.exception is None or isinstance(done.exception, SystemExit), command
+        assert done.exit_code in (0, 1), (command, done.output)
+    resources = {"app": app, "orchestrator": FakeOrchestrator()}
+    for sensor in defs.get_repository_def().sensor_defs:
+        with build_sensor_context(
+            instance=instance, resources=resources, definitions=defs
+        ) as context:
+            result = sensor(context)
+            _ = list(result) if hasattr(result, "__next__") else result
+    retried = len(app.tracks.run(GOOD_PREEMPTED).attempts) == 2
+    assert retried is (track == "alerts/mutes")  # nobody can tell what is in quarantine: no start

@@ -6,12 +6,14 @@ and a reading command can ask Dagster nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 
 from tracks_dagster.attempts.launch import PendingLaunch
 from tracks_dagster.track.body_json import from_json, to_json
+from tracks_dagster.track.errors import TrackBroken
 from tracks_dagster.track.json_text import SMALL_BYTES_MAX, parse_json
 from tracks_dagster.track.names import LAUNCH_ATTEMPTS, RUN_EVALS
 from tracks_dagster.track.ports import ObjectStore
@@ -70,17 +72,22 @@ def read_heartbeat(store: ObjectStore) -> Heartbeat | None:
     """Return what the daemon left last, or None when there is nothing that can be read."""
     stored = _read(store, HEARTBEAT_KEY)
     try:
-        return Heartbeat(
-            at=parse_time(stored["at"]),
-            sensors=dict(stored["sensors"]),
-            launches=[
-                from_json(PendingLaunch, each)
-                for sensor in (LAUNCH_ATTEMPTS, RUN_EVALS)
-                for each in _read(store, _launches_key(sensor)) or ()
-            ],
-        )
+        at, sensors = parse_time(stored["at"]), dict(stored["sensors"])
     except (ValueError, KeyError, TypeError):
         return None  # a broken one is as good as none
+    launches = [each for name in (LAUNCH_ATTEMPTS, RUN_EVALS) for each in _launches(store, name)]
+    return Heartbeat(at=at, sensors=sensors, launches=launches)
+
+
+def _launches(store: ObjectStore, sensor: str) -> Iterator[PendingLaunch]:
+    """Yield the launches that a sensor left, as far as they can be read."""
+    stored = _read(store, _launches_key(sensor))
+    for each in stored if isinstance(stored, list) else ():
+        with suppress(TrackBroken, ValueError):
+            launch = from_json(PendingLaunch, each)
+            for text in filter(None, (launch.asked_at, launch.next_at)):
+                parse_time(text)
+            yield launch
 
 
 def describe_age(heartbeat: Heartbeat | None, now: datetime) -> str | None:

@@ -288,7 +288,7 @@ def test_an_object_beside_the_tracks_that_holds_anything_stops_nothing(
                 done.exc_info,
             )
             assert done.exit_code in (0, 1), (command, done.output)
-    visitor = Visitor(Guard(Board(Sources(app.settings)).app()))
+    visitor = Visitor(guarded(Board(Sources(app.settings))))
     assert visitor.get("/").status_code == 200
     assert visitor.get(f"/runs/{GOOD_LIVE}").status_code == 200
 

@@ -75,6 +75,9 @@ class RunWorkerEnds:
         if problem is not None:
             end = never_started(problem)
             self.tag(run, end.reason)
+            if run.status is DagsterRunStatus.STARTING:
+                # Dagster ignores a worker that comes later: it would be paid for nothing.
+                self._api.delete_job(job_name(run))
             return end.words
         if standing(job, pods, _now()) in (Standing.ENDED, Standing.GONE):
             return self.explain_end(run, pods)

@@ -2,6 +2,8 @@
 decision on a promotion, whoever made it."""
 
 from collections.abc import Mapping, Set
+from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 from dagster import (
@@ -24,16 +26,35 @@ from tracks_dagster.attempts.effects.eval_tick import EvalRequest, EvalsOfRun, t
 from tracks_dagster.attempts.effects.heartbeat import write_launches
 from tracks_dagster.attempts.ports import Orchestrator
 from tracks_dagster.clean_errors import without_secrets
-from tracks_dagster.ledger.effects.ticks import Tick, TickPart, TimeSlice, run_parts, skip_reason
-from tracks_dagster.review.effects.metadata import promotion_metadata
+from tracks_dagster.data.effects.evals import find_eval
+from tracks_dagster.ledger.effects.ticks import (
+    UPKEEP_S_MAX,
+    Tick,
+    TickPart,
+    TimeSlice,
+    run_parts,
+    skip_reason,
+    take_turns,
+)
+from tracks_dagster.review.effects.metadata import (
+    eval_metadata,
+    promotion_metadata,
+    result_sha256,
+)
 from tracks_dagster.scheduling.policy import EVAL
 from tracks_dagster.track import names
 from tracks_dagster.track.bodies import PromotionDecided
 from tracks_dagster.track.errors import TracksError
-from tracks_dagster.track.records import sha256_hex
+from tracks_dagster.track.records import format_time, sha256_hex
 from tracks_dagster.track.states.run_state import Dated
 from tracks_dagster.wiring import App
 
+LATE_EVERY = timedelta(hours=1)
+LATE_AFTER = timedelta(minutes=5)  # of an end; until then its Dagster run may still show it
+_RESULTS = (
+    "select run_id, eval_id, number from evals where reason = 'completed' and ended_at < :before "
+    "order by ended_at, run_id, eval_id"
+)
 DECISIONS_MAX = 1000  # on promotions, the newest, that Dagster is asked for
 SHOWN_MAX, PAGE = 2000, 200  # of its events, at once
 EVENTS_MAX = 50  # in one tick: Dagster's storage takes 10 to 40 a second
@@ -72,11 +93,13 @@ def run_evals(
         ),
     )
     promotions = TickPart(name="promotions", work=lambda seen: _promotions(context, app, seen))
-    ticks, cursor = run_parts((part, promotions), context.cursor, app.now())
+    late = TickPart(name="late", work=lambda after: _late(context, app, after), every=LATE_EVERY)
+    ticks, cursor = run_parts((part, promotions, late), context.cursor, app.now())
     tick: Tick[EvalsOfRun] = ticks[part.name]
     context.update_cursor(cursor)
     write_launches(app.store, names.RUN_EVALS, [each for run in tick.done for each in run.pending])
-    for problem in (*tick.problems, *ticks[promotions.name].problems):
+    unseen = (*ticks[promotions.name].problems, *ticks[late.name].problems)
+    for problem in (*tick.problems, *unseen):
         context.log.warning(app.redact(problem))
     requests = [request for run in tick.done for request in run.requests]
     keys = [request.eval_key for request in requests]
@@ -85,7 +108,7 @@ def run_evals(
         run_requests=[_run_request(request, priority=priority) for request in requests],
         skip_reason=None if keys else app.redact(skip_reason(tick, idle="no run owes an eval")),
         dynamic_partitions_requests=[AddDynamicPartitionsRequest(names.EVAL_PARTITIONS, keys)],
-        asset_events=ticks[promotions.name].done,
+        asset_events=[*ticks[promotions.name].done, *ticks[late.name].done],
     )
 
 
@@ -97,6 +120,35 @@ def _run_request(request: EvalRequest, *, priority: int) -> RunRequest:
     else:
         tags[names.TAG_LEASE] = str(request.lease_seq)
     return RunRequest(run_key=request.run_key, partition_key=request.eval_key, tags=tags)
+
+
+def _late(
+    context: SensorEvaluationContext, app: App, after: str | None
+) -> Tick[AssetMaterialization]:
+    """Show the evals with a result that Dagster lacks: their Dagster run died before it was stored."""
+    shown = context.instance.get_materialized_partitions(AssetKey(names.EVAL_PARTITIONS))
+    there = set(context.instance.get_dynamic_partitions(names.EVAL_PARTITIONS)) - shown
+    rows = app.ledger.query(_RESULTS, {"before": format_time(app.now() - LATE_AFTER)})
+    late = {key: r for r in rows if (key := names.eval_key(r["run_id"], r["eval_id"])) in there}
+
+    def look(key: str) -> Tick[AssetMaterialization]:
+        row = late[key]
+        each = find_eval(app.tracks.run(row["run_id"]), row["eval_id"], row["number"])
+        if each.ended is None:
+            return Tick()
+        made = AssetMaterialization(
+            asset_key=AssetKey(names.EVAL_PARTITIONS),
+            partition=key,
+            metadata=eval_metadata(each.opened, each.ended),
+            tags={names.TAG_DATA_VERSION: result_sha256(each.ended)},
+        )
+        return Tick(done=(made,))
+
+    found = take_turns(
+        list(late)[:EVENTS_MAX], look, TimeSlice(after=after, seconds_max=UPKEEP_S_MAX)
+    )
+    is_done = found.cut_at is None and len(late) <= EVENTS_MAX
+    return replace(found, cut_at=None, is_done=is_done)
 
 
 def _promotions(

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from dagster import (
@@ -25,8 +25,9 @@ from assets.evals import evals
 from assets.snapshots import CHECK, aws_docs, flights
 from sensors.run_evals import run_evals
 from tests.bodies import EVAL_RESULT, declared
-from tests.fakes import FakeEvaluator, FakeOrchestrator
+from tests.fakes import FakeEvaluator, FakeObjectStore, FakeOrchestrator
 from tests.histories import History
+from tracks_dagster.data.effects.evals import run_eval
 from tracks_dagster.data.effects.snapshots import find_snapshot
 from tracks_dagster.settings import Settings
 from tracks_dagster.track import names
@@ -276,6 +277,24 @@ def test_promotions_that_dagster_shows_are_looked_for_only_once_an_hour(
     tick(replace(app, now=lambda: at + timedelta(hours=1)), instance, FakeOrchestrator(), cursor)
     assert len(asked) == 1
     assert tick(now, instance, FakeOrchestrator(), "no JSON").asset_events == []
+
+
+def test_an_eval_whose_dagster_run_died_before_it_was_shown_is_shown_once_later(
+    app: App, instance: DagsterInstance
+) -> None:
+    ref = trained(app)
+    tick(app, instance, FakeOrchestrator())
+    evaluator = FakeEvaluator(cast(FakeObjectStore, app.store), EVAL_RESULT)
+    run_eval(app.tracks, evaluator, "r-1", "heldout-loss@40", 1)
+    instance.add_dynamic_partitions(names.EVAL_PARTITIONS, [EVAL])
+    now = app.now
+    later = replace(app, now=lambda: now() + timedelta(hours=1))
+    made = [e for e in tick(later, instance, FakeOrchestrator()).asset_events if e.partition]
+    assert [(e.asset_key, e.partition) for e in made] == [(AssetKey(names.EVAL_PARTITIONS), EVAL)]
+    assert made[0].metadata["manifest_sha256"].value == ref.manifest_sha256
+    instance.report_runless_asset_event(made[0])
+    again = tick(later, instance, FakeOrchestrator()).asset_events
+    assert [e for e in again if e.partition] == []
 
 
 def test_a_refused_promotion_is_an_observation(app: App, instance: DagsterInstance) -> None:

@@ -118,6 +118,7 @@ def test_a_worker_without_a_node_is_waited_for_until_dagsters_timeout_tells_why(
         assert failed.status is FAILED
         assert failed.tags[TAG_WORKER_REASON] == "scheduling_timeout"
         assert "nodes are available" in failure_of(instance, run)
+        until(lambda: not pods_of(kube, run), "its Job is gone: nobody would take a late worker")
 
 
 def _unscheduled(kube: KubeDouble, run: DagsterRun) -> bool:

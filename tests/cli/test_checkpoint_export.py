@@ -83,7 +83,7 @@ def test_a_corrupt_checkpoint_is_bad_news_and_leaves_no_file(
     assert list(path.parent.glob("*safetensors*")) == []
 
 
-@pytest.mark.parametrize("target", [RUN_ID, f"{RUN_ID}@", f"{RUN_ID}@11", "nobody@40"])
+@pytest.mark.parametrize("target", ["nobody", f"{RUN_ID}@", f"{RUN_ID}@11", "nobody@40"])
 def test_what_names_no_checkpoint_is_wrong_use(
     target: str, story: Story, call: Call, path: Path
 ) -> None:

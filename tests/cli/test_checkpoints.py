@@ -97,7 +97,7 @@ def test_a_checkpoint_that_rotted_since_it_was_verified_is_verified_no_longer(
         (("verify", "no-such-run"), "no training run"),
         (("save", RUN_ID), "no attempt that runs"),
         (("save", RUN_ID, "--wait", "0"), "more than 0"),
-        (("pin", RUN_ID, "--why", "x"), "write RUN@STEP"),
+        (("pin", f"{RUN_ID}/a01", "--why", "x"), "write RUN@STEP"),
         (("pin", f"{RUN_ID}@11", "--why", "x"), "it has: 10 (attempt 1)"),
         (("pin", f"{RUN_ID}@10", "--why", " "), "why is empty"),
         (("unpin", f"{RUN_ID}@10", "--why", "x", "--by", "ann"), "it is held by: nobody"),
@@ -201,6 +201,15 @@ def test_verify_says_of_a_checkpoint_that_was_deleted_meanwhile_that_it_is_delet
     assert told.exit_code == 0
     assert [row["status"] for row in json.loads(told.stdout)] == ["deleted"]
     assert call("checkpoints", "verify", RUN_ID, "--step", "10").stdout.startswith("deleted ")
+
+
+def test_a_checkpoint_is_named_in_every_way_that_names_one(long_story: Story, call: Call) -> None:
+    sha256 = long_story.history.state.checkpoints[-1].ref.manifest_sha256
+    for name in (f"{RUN_ID}@50", f"{RUN_ID}/a01@50", RUN_ID, sha256[:12]):
+        pinned = call("checkpoints", "pin", name, "--why", "x")
+        assert pinned.stdout.startswith(f"Step 50 of {RUN_ID}, attempt 1, pinned"), pinned.stderr
+    refused = call("explain", f"{RUN_ID}@50")
+    assert (refused.exit_code, f"tracks lineage {RUN_ID}@50" in refused.stderr) == (2, True)
 
 
 def test_a_pin_is_listed_until_it_is_let_go(long_story: Story, call: Call) -> None:

@@ -154,7 +154,9 @@ def test_a_reader_of_a_random_failed_attempt_is_graded_by_the_clock(
 def test_where_nothing_failed_that_is_said(story: Story, call: Call) -> None:
     told = call("explain", "--random-failed", "--last", "1min")
     assert told.exit_code == 2
-    assert "No attempt failed in the last 1min" in told.stderr
+    assert "No attempt failed in the last 1min; give a longer time" in told.stderr
+    longer = call("explain", "--random-failed", "--last", "1d").stderr
+    assert "--last 90d" in longer
 
 
 @pytest.mark.parametrize(
@@ -203,7 +205,7 @@ def test_what_a_broken_record_does_not_reach_is_not_said_to_be_open_or_absent(
     assert told.startswith(f"{KEY}: end not known")
     assert "whether it has ended is not known" in told
     assert f"not known: what came after record {(seq or 0) - 1} cannot be read" in told
-    assert "what to do    First mend the record: Restore the object" in told
+    assert "what to do     First mend the record: Restore the object" in told
     assert "still running" not in told
     later = call("explain", f"{RUN_ID}/a03")
     assert later.exit_code == 1  # it is there, and cannot be read
@@ -219,7 +221,7 @@ def test_an_attempt_that_runs_says_so_and_what_is_known(
     running.commit(10)
     running.write_tracks()
     text = call("explain", "still-runs/a01", "--full").stdout
-    assert "how far it is It is still running: step 14 of 40" in text
+    assert "how far it is  It is still running: step 14 of 40" in text
     assert re.search(
         r"it has been silent for \d+ min, since \S+Z: `tracks triage still-runs`", text
     )

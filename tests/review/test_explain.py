@@ -282,3 +282,11 @@ def test_a_checkpoints_fate_is_told_with_its_reason() -> None:
     digest = ref.manifest_sha256[:12]
     expected = f"checkpoint {digest} quarantined by tests: for the test"
     assert sentence(history.records[-1]) == expected
+
+
+def test_the_cap_of_a_run_is_part_of_what_it_cost(tracks: Tracks, store: FakeObjectStore) -> None:
+    history = History("capped").declare(max_cost=5.0).open().place().restore().commit(10)
+    history.write_to(store)
+    text = run_text(explain_run(tracks, "capped"))
+    assert "at most 5.00 by its max cost" in text
+    assert "at most" not in run_text(replace(explain_run(tracks, "capped"), cap=None))

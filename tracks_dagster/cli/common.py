@@ -22,11 +22,14 @@ import click
 from tracks_dagster.board.admission import check_hosts
 from tracks_dagster.cli import refuse_unknown
 from tracks_dagster.cli.terminal import RECORDED, console, echo_whole, visible_table
+from tracks_dagster.ledger.effects.tracks import Tracks
+from tracks_dagster.reading import open_ledger_to_read
 from tracks_dagster.settings import Settings
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.json_text import parse_json
 from tracks_dagster.track.names import check_run_id, parse_attempt_key
 from tracks_dagster.track.records import Json, Record, format_time
+from tracks_dagster.track.states.run_state import CheckpointState, RunState
 from tracks_dagster.track.text.safe_text import visible, visible_json
 from tracks_dagster.track.text.wrapping import column_widths, wrap_line
 from tracks_dagster.wiring import App, build
@@ -267,6 +270,11 @@ def attempt_option(command: Command) -> Command:
 
 def parse_target(text: str) -> tuple[str, int | None]:
     """Return (run_id, attempt_id or None) of `RUN` or `RUN/aNN`; raises InvalidInput."""
+    if "@" in text:
+        raise InvalidInput(
+            f"{text!r} is written as a checkpoint is, and this takes RUN or RUN/aNN. `tracks lineage "
+            f"{text}` says which attempt made it."
+        )
     if "/" in text:
         return parse_attempt_key(text)
     return check_run_id(text), None
@@ -278,6 +286,19 @@ def parse_run_and_step(text: str) -> tuple[str, int | None]:
     if match is None:
         return check_run_id(text), None
     return check_run_id(match["run_id"]), int(match["step"])
+
+
+def named_checkpoint(
+    tracks: Tracks, text: str, attempt_id: int | None = None
+) -> tuple[RunState, CheckpointState]:
+    """Return the checkpoint that a person names, the same way for every command; raises UnknownRun or
+    InvalidInput. The ledger is asked for a manifest's sha256 alone."""
+    from tracks_dagster.review.effects.comparing import find_checkpoint
+
+    settings = Settings.from_environment()
+    return find_checkpoint(
+        tracks, lambda: open_ledger_to_read(settings), text, attempt_id=attempt_id
+    )
 
 
 def parse_as_of(text: str | None) -> datetime | None:

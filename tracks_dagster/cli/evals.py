@@ -16,6 +16,7 @@ from tracks_dagster.cli.common import (
     attempt_option,
     by_option,
     deciding_options,
+    named_checkpoint,
     open_app,
     parse_run_and_step,
     print_answer,
@@ -29,7 +30,7 @@ from tracks_dagster.review.effects.bundle import check_bundle, describe_bundle, 
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.names import check_run_id
-from tracks_dagster.track.states.checkpoints import CheckpointRef, parse_at, resume_target
+from tracks_dagster.track.states.checkpoints import CheckpointRef, resume_target
 from tracks_dagster.track.states.run_state import RunState, find_at
 from tracks_dagster.track.text.safe_text import check_words
 
@@ -51,22 +52,21 @@ def eval_command(
     by: str,
     as_json: bool,
 ) -> None:
-    """Ask for an eval of the checkpoint RUN@STEP; the daemon's run_evals runs it.
+    """Ask for an eval of the checkpoint RUN@STEP, or RUN's last; the daemon's run_evals runs it.
 
     An eval that runs already, or is done with that seed, is shown and not asked for again. With evals
     of several seeds `tracks diff` shows how much the seed alone changes.
     """
     check_words({"by": by, **({"why": why} if why else {})})
-    run_id, step = parse_at(at)
     tracks = open_app().tracks
-    ref = find_at(tracks.run(run_id), step, attempt_id=attempt).ref
+    ref = named_checkpoint(tracks, at, attempt)[1].ref
     asked = ask_for_evals(tracks, ref, by=by, why=why, suite=suite, seed=seed)
     nobody = describe_age(read_heartbeat(tracks.store), tracks.now())
     if as_json:
         print_json([to_json(each) for each in asked])
         return
     for each in asked:
-        click.echo(_describe_eval(run_id, each))
+        click.echo(_describe_eval(ref.run_id, each))
     if nobody is not None and any(each.ended is None for each in asked):
         click.echo(f"It waits: {nobody}.", err=True)
 

@@ -65,6 +65,8 @@ from tracks_dagster.wiring import App, utc_now
 
 IN_THE_HOME = "TRACKS_HOME/reports/RUN.html"
 
+LONGER_S = units.duration_s("90d")  # what is proposed where nothing is found
+
 
 @click.command("explain")
 @click.argument("target", metavar="[RUN[/aNN]]", required=False)
@@ -196,9 +198,8 @@ def _pick(settings: Settings, last: str, seed: int | None) -> Picked:
     chosen = secrets.randbelow(SEED_MAX) if seed is None else seed
     picked = pick_failed(open_ledger_to_read(settings), now=utc_now(), last_s=last_s, seed=chosen)
     if picked is None:
-        raise InvalidInput(
-            f"No attempt failed in the last {last}; give a longer time, for example --last 90d."
-        )
+        longer = "; give a longer time, for example --last 90d" if last_s < LONGER_S else ""
+        raise InvalidInput(f"No attempt failed in the last {last}{longer}.")
     return picked
 
 

@@ -22,6 +22,7 @@ from typing import NamedTuple
 from tracks_dagster.track.bodies import ConfigChange
 from tracks_dagster.track.journal_lines import (
     BY_RANK,
+    DEVICE,
     EVALUATED,
     LOSS,
     METRICS_MAX,
@@ -39,6 +40,12 @@ STEP, TOKENS, HOURS = "step", "tokens", "hours"
 AXES = (STEP, TOKENS, HOURS)
 
 TRAINING, SPEED = "training", "speed"  # groups; the others have their kind's name
+GROUP_WORDS = {  # of a curve, beside its name: a loss of the training is none of an eval
+    TRAINING: "training",
+    EVALUATED: "evaluated in training",
+    SPEED: "speed",
+    DEVICE: "rank 0",
+}
 SAMPLES_PER_S, TOKENS_PER_S = "samples_per_s", "tokens_per_s"
 MEASURED_BY_US = "tracks"  # before the name of what is measured, where the script has one like it
 REPORTED = ("lr", "grad_norm")  # measured where the script does not report them

@@ -17,7 +17,15 @@ from markupsafe import Markup
 from tracks_dagster.board import formats
 from tracks_dagster.board.comparison import ColouredRun
 from tracks_dagster.board.run_page import Panel
-from tracks_dagster.review.curves import TRAINING, Curve, Curves, Metric, Point, axis_range
+from tracks_dagster.review.curves import (
+    GROUP_WORDS,
+    TRAINING,
+    Curve,
+    Curves,
+    Metric,
+    Point,
+    axis_range,
+)
 from tracks_dagster.review.effects.pages import report
 from tracks_dagster.review.effects.pages.charts import Look, compare_panel, curve_panel
 from tracks_dagster.track.journal_lines import LOSS, STEPS
@@ -32,12 +40,6 @@ STYLES = (  # in this order: what comes later counts
 WIDTH, HEIGHT = 420, 190  # of a panel, in the units of its text
 LARGE = (640, 306)  # of the loss, which takes the place of four: here its marks have words
 PANELS_MAX = 24  # on one page
-KINDS = {
-    TRAINING: "training",
-    "evaluated": "evaluated in training",
-    "speed": "speed",
-    "device": "rank 0",
-}  # by a curve's group
 
 
 @cache
@@ -144,7 +146,7 @@ def _panel(curve: Curve, last: Point | None, curves: Curves, look: Look) -> Pane
             height=height,
             look=look,
         ),
-        kind=KINDS.get(curve.group, ""),
+        kind=GROUP_WORDS.get(curve.group, ""),
         is_large=is_large,
     )
 

@@ -17,6 +17,7 @@ from tracks_dagster.cli.common import (
     as_json,
     attempt_option,
     deciding_options,
+    named_checkpoint,
     open_app,
     print_answer,
     print_json,
@@ -45,7 +46,7 @@ from tracks_dagster.track.names import check_run_id
 from tracks_dagster.track.records import Json, Record, format_time
 from tracks_dagster.track.states.checkpoints import CheckpointRef, parse_at
 from tracks_dagster.track.states.protection import RESUMES, pins_of
-from tracks_dagster.track.states.run_state import CheckpointState, find_at
+from tracks_dagster.track.states.run_state import CheckpointState
 from tracks_dagster.track.states.stop_cause import StopCause, describe_stop, stop_cause
 from tracks_dagster.track.text.safe_text import check_words
 from tracks_dagster.training.saves.export import ExportedFolder, export_checkpoint
@@ -202,9 +203,8 @@ def save_checkpoint(ctx: click.Context, run_id: str, wait_s: float, as_json: boo
 def pin_checkpoint(at: str, attempt: int | None, why: str, by: str, as_json: bool) -> None:
     """Hold the checkpoint RUN@STEP: it is neither superseded nor deleted until it is unpinned."""
     check_words({"why": why, "by": by})
-    run_id, step = parse_at(at)
     tracks = open_app().tracks
-    ref = find_at(tracks.run(run_id), step, attempt_id=attempt).ref
+    ref = named_checkpoint(tracks, at, attempt)[1].ref
     record = pin(tracks, ref, holder=pin_of_person(by), by=by, why=why)
     _print_pin("pinned", ref, pin_of_person(by), record, as_json=as_json)
 
@@ -266,11 +266,9 @@ def export_command(
 
     With --bundle DIR, a folder to hand over: it loads with torch.load, and needs nothing of ours.
     """
-    run_id, step = parse_at(target)
     settings = Settings.from_environment()
     tracks = open_tracks_to_read(settings)
-    state = tracks.run(run_id)
-    checkpoint = find_at(state, step, attempt_id=attempt)
+    state, checkpoint = named_checkpoint(tracks, target, attempt)
     stopped = describe_stop(state, checkpoint.ref)
     if bundle is not None and path is None:
         ledger = open_ledger_to_read(settings)

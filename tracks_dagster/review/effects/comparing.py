@@ -22,6 +22,7 @@ from tracks_dagster.track.states.run_state import (
     CheckpointState,
     EvalState,
     RunState,
+    find_at,
     known_attempt,
 )
 
@@ -89,6 +90,23 @@ def find(tracks: Tracks, open_ledger: OpenLedger, text: str) -> Named:
         f"{text!r} names neither an attempt nor a checkpoint; write RUN/aNN, RUN@STEP, RUN (its last "
         f"checkpoint) or at least {SHA256_DIGITS_MIN} digits of a manifest's sha256."
     )
+
+
+def find_checkpoint(
+    tracks: Tracks, open_ledger: OpenLedger, text: str, *, attempt_id: int | None = None
+) -> tuple[RunState, CheckpointState]:
+    """Return the checkpoint that can be read and that `text` names: RUN@STEP, RUN/aNN@STEP, RUN for its
+    last one, or a manifest's sha256. Raises UnknownRun or InvalidInput."""
+    where, at, step = text.partition("@")
+    if at and step.isascii() and step.isdigit():
+        run_id, number = parse_attempt_key(where) if "/" in where else (where, attempt_id)
+        state = tracks.run(run_id)
+        return state, find_at(state, int(step), attempt_id=number)
+    found = find(tracks, open_ledger, text)
+    if found.checkpoint is None:
+        parse_at(text)  # raises InvalidInput: it is an attempt
+    assert found.checkpoint is not None
+    return found.state, found.checkpoint
 
 
 def _last(state: RunState) -> CheckpointState:

@@ -257,7 +257,7 @@ class RunExplanation:
     them, without a debit. waits_for: what is late or will not come by itself. expectation: what its
     owner expected, and what came of it; empty where nobody said. gates: what it was declared without,
     what it stands on and what it shows, by its stage. inexact: a sentence for each of all its attempts
-    that ran steps again and came to another loss.
+    that ran steps again and came to another loss. cap: in money, as it is in force.
     """
 
     run_id: str
@@ -274,6 +274,7 @@ class RunExplanation:
     expectation: tuple[str, ...] = ()
     gates: tuple[str, ...] = ()
     inexact: tuple[str, ...] = ()
+    cap: float | None = None
 
 
 def explanation_json(explanation: RunExplanation | AttemptExplanation) -> dict[str, Json]:

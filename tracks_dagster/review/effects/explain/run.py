@@ -29,6 +29,7 @@ from tracks_dagster.ledger.time_buckets import RunTime, run_buckets
 from tracks_dagster.ledger.timeline import time_at, timeline
 from tracks_dagster.reasons.endings import Ending, ending_of
 from tracks_dagster.reasons.user_rules import NO_RULES, UserRules
+from tracks_dagster.retry.caps import max_cost_of
 from tracks_dagster.review.completeness import completeness
 from tracks_dagster.review.effects.explain.attempt import (
     evals_owed,
@@ -199,6 +200,7 @@ def explain_loaded(
             for each in receipts
             if each.continuity is not None and each.continuity.agree is False
         ),
+        cap=max_cost_of(loaded.run.state),
     )
 
 

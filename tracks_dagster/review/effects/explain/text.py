@@ -19,6 +19,7 @@ from tracks_dagster.review.effects.explain.sections import (
     open_word,
     sections,
 )
+from tracks_dagster.track.text.units import cost_text
 from tracks_dagster.track.text.wrapping import wrap_line
 
 LABEL_WIDTH = 15  # two more than the longest label
@@ -38,7 +39,7 @@ def run_text(run: RunExplanation, *, width: int | None = None) -> str:
         head.append(f"Not valid: {missing}.")
     head += filter(None, [run.waits_for])
     sections = [
-        Section("what it cost", tuple(cost_lines(run.cost))),
+        Section("what it cost", (*cost_lines(run.cost), *_cap(run.cap))),
         Section("history", tuple(_history(run))),
     ]
     if run.expectation:
@@ -48,6 +49,11 @@ def run_text(run: RunExplanation, *, width: int | None = None) -> str:
     head += labelled_lines(sections)
     parts = ["\n".join(head), *(_attempt(attempt, is_alone=False) for attempt in run.attempts)]
     return wrapped("\n\n".join(parts), width)
+
+
+def _cap(max_cost: float | None) -> Iterator[str]:
+    if max_cost is not None:
+        yield f"at most {cost_text(max_cost)} by its max cost, in the price table's currency"
 
 
 def attempt_text(attempt: AttemptExplanation, *, width: int | None = None) -> str:

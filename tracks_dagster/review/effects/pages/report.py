@@ -22,7 +22,7 @@ from tracks_dagster.health.effects.looking import look_back
 from tracks_dagster.health.lights import Lights
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.time_buckets import BUCKETS, RunTime
-from tracks_dagster.review.curves import Curve, Curves
+from tracks_dagster.review.curves import GROUP_WORDS, Curve, Curves
 from tracks_dagster.review.effects.curves.reading import read_curves
 from tracks_dagster.review.effects.explain.explanation import RunExplanation
 from tracks_dagster.review.effects.explain.glossary import BUCKET_WORDS, bucket_label, used_words
@@ -239,9 +239,10 @@ def _rows(loaded: LoadedRun) -> Iterator[_Row]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Panel:
-    """The picture of a metric. newest: its last value, in words."""
+    """The picture of a metric. kind: what it is of; newest: its last value, in words."""
 
     name: str
+    kind: str
     newest: str
     svg: str
 
@@ -259,7 +260,8 @@ def _panels(curves: Curves) -> Iterator[_Panel]:
             height=height,
         )
         if svg:
-            yield _Panel(name=curve.name, newest=newest_words(curve), svg=svg)
+            kind = GROUP_WORDS.get(curve.group, "")
+            yield _Panel(name=curve.name, kind=kind, newest=newest_words(curve), svg=svg)
 
 
 def newest_words(curve: Curve) -> str:

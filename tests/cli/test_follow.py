@@ -214,7 +214,9 @@ def test_two_ctrl_c_at_once_are_recorded_before_the_gang_is_killed(scene: Scene)
     app: Any = SimpleNamespace(
         tracks=scene.tracks, launcher_of=lambda name: SimpleNamespace(kill=kill)
     )
-    home: Any = SimpleNamespace(daemon=nullcontext, ensure_daemon=lambda: False)
+    home: Any = SimpleNamespace(
+        daemon=nullcontext, ensure_daemon=lambda: False, why_daemon_ended=lambda: ""
+    )
     followed = drive(app, home, RUN_ID, wait_s=600.0, by="ann")
     assert followed.is_drained
     assert last_at_kill == [Kind.STOP_REQUESTED]

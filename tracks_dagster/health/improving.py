@@ -225,8 +225,8 @@ def _best(case: Case) -> Verdicts:
     names = ", ".join(sorted(known)[:NAMES_MAX]) or "nothing"
     hint = did_you_mean(rule.metric, sorted(known)).strip()
     sentence = (
-        f"Nothing that was reported has {rule.metric}, by which the best checkpoints are to be kept; "
-        f"there is: {names}{f' ({hint})' if hint else ''}. Until it comes, none is kept as the best."
+        f"No checkpoint has {rule.metric}, by which the best are to be kept; there is: {names}"
+        f"{f' ({hint})' if hint else ''}. Until one has it, none is kept as the best."
     )
     return found(BEST_UNKNOWN, _IMPROVING, Colour.YELLOW, sentence, {"step": commits[-1].ref.step})
 

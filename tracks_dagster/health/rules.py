@@ -104,7 +104,7 @@ _RULES = (
     _rule(names.ALERT_SAVE_FAILED, _H, _Y, "a save failed, and none has succeeded since",
           _AT_ONCE, "tracks checkpoints list {run}", is_event=True),
     _rule(improving.LOSS_FLAT, _I, _Y,
-          f"the loss surely falls by less than {improving.FLAT_WITHIN:.1%} (Theil–Sen, 99 %)",
+          f"the loss does not fall by {improving.FLAT_WITHIN:.1%} any more",
           "the newest max(64, 10 %) losses", "tracks health {run}"),
     _rule(improving.VALIDATION_FLAT, _I, _Y, "the best of what is evaluated not better by 0.1 %",
           f"{improving.FLAT_YELLOW} evaluations; red: {improving.FLAT_RED}", "tracks health {run}"),

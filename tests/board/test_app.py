@@ -98,6 +98,13 @@ def test_a_part_of_the_curves_can_be_looked_at(visitor: Visitor) -> None:
     assert "steps 120 to 150: show all" in page
 
 
+def test_a_run_that_was_retried_shows_its_progress_against_its_burn(tmp_path: Path) -> None:
+    page = over(tmp_path, "first").get("/runs/first").text
+    drawn = page.split('class="name">kept steps<')[1]
+    assert 'class="name">device-hours<' in drawn
+    assert "data-x0" not in drawn.split("</figure>")[0]  # no step is under the pointer there
+
+
 def over(tmp_path: Path, *run_ids: str) -> Visitor:
     """Return who visits a home of such runs: the same code, over after 40 steps, with journals."""
     settings = Settings.from_environment({"TRACKS_HOME": str(tmp_path / "home")})

@@ -57,8 +57,8 @@ def test_the_curve_shows_every_attempt_in_its_colour_and_lost_steps_in_grey(
 ) -> None:
     story.whole()
     page = Page(render_report(tracks, RUN_ID))
-    panels = page.classes.count("panel")
-    assert panels == 3  # the loss, and two times
+    panels = 3  # the loss, and two times
+    assert page.classes.count("panel") == panels + 2  # progress and burn
     assert {"a0", "a1", "a2"} <= set(page.classes)
     assert page.classes.count("lost") == panels  # only attempt 1 lost steps
     assert page.classes.count("commit") == 4 * panels  # checkpoints of 10, 20, 30 and 40
@@ -249,3 +249,14 @@ def test_a_large_value_is_written_in_full_as_on_the_board() -> None:
     assert words(35955.2) == "35\u202f955 samples/s after step 3"
     assert words(2.65612) == "2.656 samples/s after step 3"
     assert words(3e9) == "3e+09 samples/s after step 3"
+
+
+def test_the_report_shows_progress_against_burn_of_a_run_that_was_retried(
+    story: Story, tracks: Tracks
+) -> None:
+    story.whole()
+    html = render_report(tracks, RUN_ID)
+    drawn = html.split("<h2>Progress against burn</h2>")[1].split("<h2>")[0]
+    assert "<strong>kept steps</strong>" in drawn
+    assert "<strong>device-hours</strong>" in drawn
+    assert drawn.count("<svg") == 2

@@ -155,7 +155,7 @@ class Board:
         panels, left_out = pages.panels_of(curves, devices, last, queries.look(request))
         log = self._sources.log(state, queries.rank(request), hot_ranks(reading))
         beside = Beside(
-            panels=panels,
+            panels=(*panels, *pages.progress_panels(state, reading.now)),
             maps=tuple(self._maps(reading)),
             choices=queries.choices(request, curves.by),
             zoom=queries.way_back(request, steps),

@@ -7,7 +7,9 @@ but links that a person clicks.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from functools import cache
 from pathlib import Path
 
@@ -28,7 +30,9 @@ from tracks_dagster.review.curves import (
 )
 from tracks_dagster.review.effects.pages import report
 from tracks_dagster.review.effects.pages.charts import Look, compare_panel, curve_panel
+from tracks_dagster.review.progress import X_LABEL, progress_and_burn
 from tracks_dagster.track.journal_lines import LOSS, STEPS
+from tracks_dagster.track.states.run_state import RunState
 from tracks_dagster.track.text.safe_text import visible
 
 HERE = Path(__file__).with_name("pages")
@@ -40,6 +44,7 @@ STYLES = (  # in this order: what comes later counts
 WIDTH, HEIGHT = 420, 190  # of a panel, in the units of its text
 LARGE = (640, 306)  # of the loss, which takes the place of four: here its marks have words
 PANELS_MAX = 24  # on one page
+_EDGES = re.compile(r' data-\w+="[^"]*"')
 
 
 @cache
@@ -149,6 +154,17 @@ def _panel(curve: Curve, last: Point | None, curves: Curves, look: Look) -> Pane
         kind=GROUP_WORDS.get(curve.group, ""),
         is_large=is_large,
     )
+
+
+def progress_panels(state: RunState, now: datetime) -> tuple[Panel, ...]:
+    """Return what the run kept beside what it took, by time; none of a run with a single attempt."""
+    drawn = []
+    for curve in progress_and_burn(state, now):
+        value = f"{formats.number(curve.series[0].points[-1].value)} {curve.unit}"
+        svg = curve_panel(curve, x_label=X_LABEL, width=WIDTH, height=HEIGHT)
+        still = _EDGES.sub("", svg)  # the cross and the zoom are by steps, and this axis has hours
+        drawn.append(Panel(name=curve.name, value=value, svg=still))
+    return tuple(drawn)
 
 
 def compared_panels(found: Sequence[tuple[ColouredRun, Curves]], look: Look) -> list[Panel]:

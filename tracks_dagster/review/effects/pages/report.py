@@ -47,6 +47,7 @@ from tracks_dagster.review.effects.narrate import sentence
 from tracks_dagster.review.effects.pages.charts import HEIGHT, WIDTH, colour, curve_panel
 from tracks_dagster.review.effects.pages.lineage_picture import lineage_picture
 from tracks_dagster.review.effects.pages.time_strip import lanes, name_of
+from tracks_dagster.review.progress import X_LABEL, progress_and_burn
 from tracks_dagster.track.addressed import read_addressed
 from tracks_dagster.track.bodies import SnapshotRef
 from tracks_dagster.track.errors import InvalidInput, ObjectLost
@@ -163,6 +164,7 @@ def render_loaded(
         declared_at=state.declared_at,
         until=loaded.until,
         panels=list(_panels(curves)),
+        progress=list(_progress(state, loaded.until)),
         panels_left_out=max(0, len(curves.curves) - PANELS_MAX) + curves.names_left_out,
         time=loaded.time,
         buckets=list(_buckets(loaded.time)),
@@ -245,6 +247,14 @@ class _Panel:
     kind: str
     newest: str
     svg: str
+
+
+def _progress(state: RunState, until: datetime) -> Iterator[_Panel]:
+    """Yield what the run kept, and beside it what it took, by time."""
+    for curve in progress_and_burn(state, until):
+        svg = curve_panel(curve, x_label=X_LABEL, width=PANEL_WIDTH, height=PANEL_HEIGHT)
+        newest = f"{curve.series[0].points[-1].value:.6g} {curve.unit}"
+        yield _Panel(name=curve.name, newest=newest, svg=svg)
 
 
 def _panels(curves: Curves) -> Iterator[_Panel]:

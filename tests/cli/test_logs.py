@@ -10,6 +10,7 @@ import pytest
 
 from tests.cli.conftest import Call
 from tests.stories import RUN_ID, TRACEBACK, Story
+from tracks_dagster.attempts.effects.local.launcher import LocalLauncher
 from tracks_dagster.attempts.effects.local.logs import BLOCK_BYTES, GrowingLog, clean_logs
 from tracks_dagster.attempts.pod_files import PodEnd, end_key
 from tracks_dagster.cli import logs as logs_command
@@ -85,6 +86,22 @@ def test_where_the_work_folder_is_gone_the_store_tells_the_end(call: Call, tmp_p
     archive = str(tmp_path / "run.tar.gz")
     assert call("export", RUN_ID, archive).exit_code == 0
     assert call("logs", "--archive", archive, f"{RUN_ID}/a02").stdout == expected
+
+
+def test_where_the_work_folder_is_gone_the_store_has_the_whole_log(
+    story: Story, call: Call, tmp_path: Path
+) -> None:
+    ref = AttemptRef(RUN_ID, 2)
+    folder = tmp_path / "elsewhere" / RUN_ID / "a02"
+    folder.mkdir(parents=True)
+    lines = [f"step {number}" for number in range(20_000)]  # more than evidence keeps
+    (folder / "rank-0.log").write_text("\n".join(lines) + "\n")
+    LocalLauncher(tmp_path / "elsewhere", clean=redact).ship(ref, story.store)
+    assert call("logs", f"{RUN_ID}/a02").stdout.splitlines() == lines
+    assert call("logs", f"{RUN_ID}/a02", "--tail", "2").stdout.splitlines() == lines[-2:]
+    archive = str(tmp_path / "run.tar.gz")
+    assert call("export", RUN_ID, archive).exit_code == 0
+    assert call("logs", "--archive", archive, f"{RUN_ID}/a02").stdout.splitlines() == lines
 
 
 @pytest.mark.usefixtures("story")

@@ -248,6 +248,7 @@ NAMES = {
         "config_name",
         "entry",
         "folder",
+        "logs",
         "packages_sha256",
         "python",
         "roles",

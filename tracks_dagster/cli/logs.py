@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import click
 
-from tracks_dagster.attempts.effects.evidence import read_log_tails
+from tracks_dagster.attempts.effects.evidence import read_log_tails, read_logs
 from tracks_dagster.attempts.effects.local.logs import (
     GrowingLog,
     find_logs,
@@ -29,8 +29,9 @@ from tracks_dagster.cli.common import (
 from tracks_dagster.cli.terminal import echo_whole
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.reading import open_tracks_to_read
+from tracks_dagster.reasons.evidence import LOG_TAIL_BYTES_MAX
 from tracks_dagster.track.errors import InvalidInput, StoreUnavailable, UnknownRun
-from tracks_dagster.track.names import attempt_key
+from tracks_dagster.track.names import AttemptRef, attempt_key
 from tracks_dagster.track.states.run_state import AttemptState, known_attempt
 from tracks_dagster.track.text.redact import redact
 
@@ -65,9 +66,9 @@ def logs_command(
 ) -> None:
     """Print what the ranks of an attempt printed; default: RUN's newest attempt.
 
-    Prints all of it where the gang's work folder is on this machine. Else, as with --json, it prints
-    the last 64 KiB of each rank, which the store has once the attempt, or its pod, has ended.
-    Passwords are hidden.
+    From the gang's work folder where that is on this machine; else from the store, which has the
+    whole log (of a long one the end) once the attempt, or its pod, has ended. --json has the last 64
+    KiB of each rank. Passwords are hidden.
     """
     if follow and (as_json or archive is not None):
         raise InvalidInput("-f shows lines as they come; give it without --json and --archive.")
@@ -123,7 +124,8 @@ class AttemptLogs:
     def ends(self) -> dict[int, str]:
         """Return the end of each log, from this machine or else from the store."""
         here = {rank: read_tail(path) for rank, path in self._here().items()}
-        return {rank: self._end(text) for rank, text in self._chosen(here or self._kept()).items()}
+        texts = self._chosen(here or self._kept())
+        return {rank: self._end(text[-LOG_TAIL_BYTES_MAX:]) for rank, text in texts.items()}
 
     def show(self) -> bool:
         """Print the logs, one rank after the other; False where there are none."""
@@ -176,7 +178,9 @@ class AttemptLogs:
         return {} if self.folder is None else find_logs(self.folder)
 
     def _kept(self) -> Mapping[int, str]:
-        return read_log_tails(self.tracks.store, self.run_id, self._attempt())
+        """Return what the store has: whole logs, else the ends that evidence keeps."""
+        store, ref = self.tracks.store, AttemptRef(self.run_id, self.attempt_id)
+        return read_logs(store, ref) or read_log_tails(store, self.run_id, self._attempt())
 
     def _attempt(self) -> AttemptState:
         return self.tracks.run(self.run_id).attempts[self.attempt_id - 1]

@@ -516,6 +516,8 @@ class AttemptEnded:
     when its last step was done. memory: of the rank that took most, figure by figure, by the newest
     lines of the journals. differs_from_step: the first step that it ran again, after its resume, with
     another loss than an attempt before it; None where none differed, or none could be compared.
+    logs: rank → sha256 of its stored log (`track.log_object`), of a large gang the first ranks; None of
+    older versions.
     """
 
     reason: str
@@ -543,6 +545,7 @@ class AttemptEnded:
     memory: MemoryPeak | None = None
     blamed_device: str | None = None
     differs_from_step: int | None = None
+    logs: Mapping[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

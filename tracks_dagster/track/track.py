@@ -102,6 +102,21 @@ def code_diff_key(run_id: str, sha256: str) -> str:
     return f"{RUNS}{run_id}/code/{sha256}.diff"
 
 
+LOG_OBJECTS = "logs/"  # below the folder of an attempt
+_LOG = re.compile(r"rank-(?P<rank>\d+)\.(?P<sha256>[0-9a-f]{64})\.log")
+
+
+def log_object(folder: str, rank: int, sha256: str) -> str:
+    """Return the key of what a rank printed. folder: of its attempt."""
+    return f"{folder}{LOG_OBJECTS}rank-{rank}.{sha256}.log"
+
+
+def rank_of_log(key: str) -> tuple[int, str] | None:
+    """Return the rank and the sha256 of a key of `log_object`; None for any other key."""
+    found = _LOG.fullmatch(key.rpartition("/")[2])
+    return None if found is None else (int(found["rank"]), found["sha256"])
+
+
 def packages_key(run_id: str, sha256: str) -> str:
     """Return the key of the list of packages that an attempt ran with: name==version lines."""
     return f"{RUNS}{run_id}/packages/{sha256}.txt"

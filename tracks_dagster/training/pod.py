@@ -21,7 +21,7 @@ import threading
 from collections.abc import Callable
 from functools import partial
 
-from tracks_dagster.attempts.effects.local.logs import ship_journals
+from tracks_dagster.attempts.effects.local.logs import ship_journals, ship_logs
 from tracks_dagster.attempts.effects.local.processes import write_json
 from tracks_dagster.attempts.pod_files import ASK_EVERY_S, BEAT_EVERY_S
 from tracks_dagster.stores import open_store
@@ -32,6 +32,7 @@ from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.text.redact import redact
 from tracks_dagster.training.pods.environment import PodEnvironment, read_pod_environment
 from tracks_dagster.training.pods.gang import EXIT_PROBLEM, Notice, PodGang, Torchrun
+from tracks_dagster.training.pods.rank_files import log_files
 from tracks_dagster.training.pods.reports import Asks, Beats, Ends, GangFailure, Repeat
 from tracks_dagster.training.projects.code import CODE, CodeUnusable, command_line, lay_out, paths
 
@@ -101,6 +102,9 @@ def run(store: ObjectStore, pod: PodEnvironment, notice: Notice) -> int:
     if gang.exit_code != names.EXIT_FENCED:  # a fenced launch writes nothing more
         ship = partial(ship_journals, store, pod.work, prefix=pod.ref.folder)
         _within(SHIP_S_MAX, "journals stay unshipped", ship)
+        logs = {pod.first_rank + rank: log_files(pod.work, rank) for rank in range(pod.ranks)}
+        store_logs = partial(ship_logs, store, logs, prefix=pod.ref.folder, clean=clean)
+        _within(SHIP_S_MAX, "the ranks' logs stay on the pod", store_logs)
     return gang.exit_code
 
 

@@ -12,7 +12,13 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Protocol
 
-from tracks_dagster.attempts.effects.evidence import NO_PROBLEM, EndProblem, Gathered, gather
+from tracks_dagster.attempts.effects.evidence import (
+    NO_PROBLEM,
+    EndProblem,
+    Gathered,
+    gather,
+    stored_logs,
+)
 from tracks_dagster.attempts.effects.repeated_steps import first_difference
 from tracks_dagster.attempts.ports import GangLauncher, GangPhase, GangReport, Orchestrator
 from tracks_dagster.ledger.effects.tracks import Tracks
@@ -190,6 +196,10 @@ def _ended(
         last_stepped_at=gathered.journal.last_stepped_at,
         memory=gathered.journal.memory,
         differs_from_step=first_difference(tracks.store, state, attempt),
+        logs={
+            str(rank): sha256
+            for rank, sha256 in stored_logs(tracks.store, state.ref(attempt)).items()
+        },
     )
 
 

@@ -2,12 +2,13 @@
 
 Only the launch that the track places counts; before there is one, all launches of the attempt do. All
 text is cleaned of secrets here, before it is stored. Nothing is judged. The whole logs of the ranks
-stay in the work folder of the machine that ran them (`attempts.effects.local.logs`).
+are stored beside it (`attempts.effects.local.logs`), and read here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 
@@ -33,12 +34,14 @@ from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Json
 from tracks_dagster.track.states.run_state import AttemptState, RunState
 from tracks_dagster.track.text.redact import Redact
+from tracks_dagster.track.track import LOG_OBJECTS, log_object, rank_of_log
 
 LAUNCHES_MAX = 64  # of one attempt; each is one restart of rank 0 by something that is not ours
 RANKS_READ_MAX = 16  # of a gang, whose memory is looked at
 MEMORY_SEGMENTS_MAX = 2  # of a journal that are read for it, beyond the last step's
 KEYS_MAX = 4096  # of ranks that ended before their launch had an id
-_NO_LAUNCHES = {"early", "evidence", "gang", "pods"}  # the other names below an attempt
+STORED_LOG_BYTES_MAX = 64 * 1024 * 1024  # of a rank: two files of at most 8 MiB, made valid
+_NO_LAUNCHES = {"early", "evidence", "gang", "logs", "pods"}  # the other names below an attempt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -269,6 +272,23 @@ def read_log_tails(store: ObjectStore, run_id: str, attempt: AttemptState) -> Ma
     ends = evidence.ranks if evidence is not None else _pod_ends(store, ref)
     texts = {end.rank: end.log_tail or _traceback(end) for end in ends}
     return {rank: text for rank, text in sorted(texts.items()) if text}
+
+
+def stored_logs(store: ObjectStore, ref: AttemptRef) -> dict[int, str]:
+    """Return the sha256 of each rank's whole log; empty where none was stored."""
+    keys = islice(store.list(f"{ref.folder}{LOG_OBJECTS}"), KEYS_MAX)
+    return dict(sorted(found for key in keys if (found := rank_of_log(key)) is not None))
+
+
+def read_logs(store: ObjectStore, ref: AttemptRef) -> Mapping[int, str]:
+    """Return each rank's log as it was stored, by rank; one that has another sha256 is left out."""
+    texts = {}
+    for rank, sha256 in stored_logs(store, ref).items():
+        with suppress(ObjectLost):
+            key = log_object(ref.folder, rank, sha256)
+            data = read_addressed(store, key, sha256, bytes_max=STORED_LOG_BYTES_MAX)
+            texts[rank] = data.decode("utf-8", errors="replace")
+    return texts
 
 
 def _pod_ends(store: ObjectStore, ref: AttemptRef) -> list[RankEnd]:

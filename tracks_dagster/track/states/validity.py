@@ -5,6 +5,7 @@ A run of which nothing was asked is valid. One that still trains is not valid be
 
 from __future__ import annotations
 
+from tracks_dagster.track.bodies import AttemptEnded
 from tracks_dagster.track.states.evals import final_checkpoint, is_completed
 from tracks_dagster.track.states.run_state import RunState
 
@@ -48,10 +49,17 @@ def _has(state: RunState, artifact: str) -> bool:
             return bool(placed) and bool(placed[-1].environment)
         case "evals":  # each that is required, on the final checkpoint; a waived one is not there
             return _has_evals(state)
-        case "logs":  # what its ends rest on, which holds the last lines of every rank
+        case "logs":  # the stored log of every attempt that began to run
             ended = [each.ended for each in state.attempts if each.ended is not None]
-            return bool(ended) and all(each.evidence_key for each in ended)
+            return bool(ended) and all(map(_has_logs, ended))
     return False
+
+
+def _has_logs(ended: AttemptEnded) -> bool:
+    """An older version stored the last lines of every rank, with the evidence, and nothing else."""
+    if ended.logs is None:
+        return bool(ended.evidence_key)
+    return bool(ended.logs) or not ended.first_line_ran
 
 
 def _has_evals(state: RunState) -> bool:

@@ -102,9 +102,15 @@ def log_folder(work: Path) -> Path:
 
 def log_tail(work: Path, local_rank: int) -> str:
     """Return the end of a rank's log, not cleaned yet; "" where there is none."""
-    # Errors first: all that is in there came before `rank` made one log of the two.
-    paths = sorted(log_folder(work).glob(f"*/attempt_0/{local_rank}/std*.log"))
-    return "".join(read_tail(path) for path in paths)[-LOG_TAIL_BYTES_MAX:]
+    return "".join(map(read_tail, log_files(work, local_rank)))[-LOG_TAIL_BYTES_MAX:]
+
+
+def log_files(work: Path, local_rank: int) -> list[Path]:
+    """Return the files of a rank's log in their order.
+
+    Errors first: all that is in there came before `rank` made one log of the two.
+    """
+    return sorted(log_folder(work).glob(f"*/attempt_0/{local_rank}/std*.log"))
 
 
 def _read(work: Path, rank: int) -> RankState:

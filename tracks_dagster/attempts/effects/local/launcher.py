@@ -20,7 +20,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from tracks_dagster.attempts.effects.local import warm
-from tracks_dagster.attempts.effects.local.logs import clean_logs, read_tail, ship_journals
+from tracks_dagster.attempts.effects.local.logs import (
+    clean_logs,
+    find_logs,
+    read_tail,
+    ship_journals,
+    ship_logs,
+)
 from tracks_dagster.attempts.effects.local.processes import (
     Process,
     boot_id,
@@ -228,11 +234,13 @@ class LocalLauncher:
             self._collect()
 
     def ship(self, ref: AttemptRef, store: ObjectStore) -> None:
-        """Upload what journals hold beyond their shipped segments, and clean the logs of the ranks."""
+        """Upload what journals hold beyond their shipped segments, and the ranks' logs, cleaned."""
         folder = self._folder(ref)
         clean_logs(folder, self._clean)
         with _translated("ship the journals of", ref):
             ship_journals(store, folder, prefix=ref.folder)
+            logs = {rank: [path] for rank, path in find_logs(folder).items()}
+            ship_logs(store, logs, prefix=ref.folder, clean=self._clean)
 
     def _last_parent(self, folder: Path) -> Process | None:
         """Return the gang's parent; None where there is none and, from now on, never will be."""

@@ -8,17 +8,22 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from io import BufferedReader
+from itertools import islice
 from pathlib import Path
 
 from tracks_dagster.reasons.evidence import LOG_TAIL_BYTES_MAX
 from tracks_dagster.track.ports import ObjectStore
+from tracks_dagster.track.records import sha256_hex
 from tracks_dagster.track.text.redact import Redact
+from tracks_dagster.track.track import log_object
 
 BLOCK_BYTES = 64 * 1024  # read at once; a longer line comes in pieces of at most this size
 # Of one log; some seconds' work while its attempt waits to end.
 CLEANED_BYTES_MAX = 64 * 1024 * 1024
+STORED_BYTES_MAX = 8 * 1024 * 1024  # of one log, in the store
+RANKS_STORED_MAX = 64  # of one attempt: as many as its record can name
 SEGMENT_BYTES_MAX = 8 * 1024 * 1024  # of a journal, in one object
 
 _NAME = re.compile(r"rank-(?P<rank>[0-9]+)\.log")
@@ -140,6 +145,28 @@ def tail_offset(path: Path, lines: int) -> int:
                 return begin + at + 1
             missing, end = missing - found, begin
     return 0
+
+
+def ship_logs(
+    store: ObjectStore, logs: Mapping[int, Sequence[Path]], *, prefix: str, clean: Redact
+) -> None:
+    """Upload what each rank of a gang that is gone has printed, its files one after the other.
+
+    prefix: of its attempt. Of each file the end of STORED_BYTES_MAX, of a gang the first
+    RANKS_STORED_MAX ranks. An object is named by its sha256 (`track.track.log_object`): idempotent.
+    """
+    for rank, paths in islice(logs.items(), RANKS_STORED_MAX):
+        data = "".join(_stored_text(path, clean) for path in paths).encode()
+        store.create(log_object(prefix, rank, sha256_hex(data)), data)
+
+
+def _stored_text(path: Path, clean: Redact) -> str:
+    """Return a log's whole lines without secrets; of a long one the end, after a line that says so."""
+    begin = max(0, path.stat().st_size - STORED_BYTES_MAX)
+    text = "".join(clean(text) for text in GrowingLog(path, begin=begin).read(is_complete=True))
+    if not begin:
+        return text
+    return f"[the first {begin} bytes of this log are not stored]\n{text.partition(chr(10))[2]}"
 
 
 def ship_journals(store: ObjectStore, folder: Path, *, prefix: str) -> None:

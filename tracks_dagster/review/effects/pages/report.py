@@ -254,7 +254,7 @@ def _progress(state: RunState, until: datetime) -> Iterator[_Panel]:
     for curve in progress_and_burn(state, until):
         svg = curve_panel(curve, x_label=X_LABEL, width=PANEL_WIDTH, height=PANEL_HEIGHT)
         newest = f"{curve.series[0].points[-1].value:.6g} {curve.unit}"
-        yield _Panel(name=curve.name, newest=newest, svg=svg)
+        yield _Panel(name=curve.name, kind="", newest=newest, svg=svg)
 
 
 def _panels(curves: Curves) -> Iterator[_Panel]:

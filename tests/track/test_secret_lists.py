@@ -32,7 +32,8 @@ VARIABLES = [
     *("apiKey", "accessToken", "clientSecretProd"),
     *("db-password", "MNEMONIC", "VAULT_TOKEN_1", "X_API_KEY"),
     *("AZURE_STORAGE_KEY", "SENTRY_DSN", "SLACK_WEBHOOK", "WANDB_KEY", "ACCOUNT_KEY", "TOTP", "SAS"),
-    *("PRIVATE_KEY_ID", "TOKEN_ID"),
+    *("PRIVATE_KEY_ID", "TOKEN_ID", "GITHUB_TOKENS", "BASICAUTH", "WIFI_PSK", "USERPASS"),
+    *("WEBHOOK_URL", "CSRF_TOKEN"),
 ]  # fmt: skip
 
 
@@ -166,6 +167,10 @@ SHAPES = [
     f"AccountKey={S}==;x", f"?sig={S}&x", f"Pwd={S};", f"https://hooks.slack.com/services/T0/B0/{S}",
     f"https://x.webhook.office.com/webhookb2/{S}", f"'--password' '{S}'", f"WANDB_KEY={S}",
     f"\\\"token\\\": \\\"{S}\\\"",
+    f"<password>{S}</password>", f'<add key="Password" value="{S}"/>', f"X-Amz-Signature={S}",
+    f"- name: HF_TOKEN\n          value: {S}", f'{{"name":"HF_TOKEN","value":"{S}"}}',
+    f"password is {S}",
+    f"os.environ['HF_TOKEN'] = '{S}'", f'password = """{S}"""', f"token:\n  {S}", f"GITHUB_TOKENS={S}",
 ]  # fmt: skip
 
 
@@ -198,6 +203,9 @@ def test_a_secret_in_a_log_is_hidden_by_its_name_its_option_or_its_shape(text: s
         "NCCL_DEBUG=INFO PYTHONPATH=/opt/a7b3c9d1 XAUTHORITY=/root/.Xa7 PWD=/root/work7x8",
         "cookie policy: strict; bearer of the news; basic training; passing: 3 tests passed=12",
         "secret_sauce.py:12 tokenization_llama.py:88 authentication.py keys.py password_utils.py:7",
+        "Enter password:\nTraceback (most recent call last):\n  File 'x.py', line 3",
+        "the token is missing, the password was wrong, its key is model.layers.0",
+        "- name: MODE\n  value: fast7x8y9z\n- name: TOKENIZER\n  value: llama7x8y9z",
         "connect to 10.0.0.1:29500, http://127.0.0.1:8080/x?key=a&b=c, tcp://node-7:29500",
     ],
 )  # fmt: skip

@@ -25,7 +25,14 @@ from tracks_dagster.track.text.secret_names import (
     looks_made_up,
     what_names,
 )
-from tracks_dagster.track.text.secret_shapes import SHAPES, Shape, is_placeholder, is_telling
+from tracks_dagster.track.text.secret_shapes import (
+    DENSE_IN_CONFIG_MIN,
+    DENSE_LENGTH_MIN,
+    SHAPES,
+    Shape,
+    is_placeholder,
+    is_telling,
+)
 
 HIDDEN = "[hidden]"
 LONG_ENOUGH = 10  # for a value of letters alone, or of digits alone
@@ -83,10 +90,8 @@ def _secrets_in(value: str) -> Iterator[str]:
     lower = value.lower()
     for shape in SHAPES:
         if any(word in lower for word in shape.words):
-            for match in shape.found_in(value):
-                if shape.is_secret(match):
-                    secret = match[shape.group]
-                    yield from (secret, unquote(secret))
+            for match in shape.secrets_in(value):
+                yield from (match[shape.group], unquote(match[shape.group]))
 
 
 def _long_lines(value: str) -> Iterator[str]:
@@ -149,10 +154,9 @@ def redact(text: str, secrets: Iterable[str] = ()) -> str:
 def _hidden(shape: Shape, text: str) -> str:
     """Return `text` without what the shape knows for a secret."""
     parts, end = [], 0
-    for match in shape.found_in(text):
-        if shape.is_secret(match):
-            parts += [text[end : match.start(shape.group)], HIDDEN]
-            end = match.end(shape.group)
+    for match in shape.secrets_in(text):
+        parts += [text[end : match.start(shape.group)], HIDDEN]
+        end = match.end(shape.group)
     return "".join([*parts, text[end:]])
 
 
@@ -180,7 +184,9 @@ def _is_named_secret(name: str, value: str) -> bool:
     says = what_names(name)
     if says is Names.NOTHING or is_placeholder(value) or is_ordinary_path(value):
         return False
-    return says is not Names.PERHAPS or is_telling(value)
+    is_bare = name.lower().endswith("key") and len(name) <= len("the key")
+    length_min = DENSE_LENGTH_MIN if is_bare else DENSE_IN_CONFIG_MIN
+    return says is not Names.PERHAPS or is_telling(value, length_min)
 
 
 def redact_words(body: Any, names: Collection[str], clean: Redact) -> Any:

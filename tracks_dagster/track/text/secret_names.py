@@ -23,7 +23,20 @@ class Names(Enum):
 
 
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
-_PASSWORDS = frozenset({"password", "passwords", "passwd", "passphrase", "passcode", "pwd", "pw"})
+_PASSWORDS = frozenset(
+    {
+        "password",
+        "passwords",
+        "passwd",
+        "passphrase",
+        "passcode",
+        "pwd",
+        "pw",
+        "passwort",
+        "kennwort",
+    }
+    | {"userpass", "dbpass", "rootpass", "adminpass", "mypw"}
+)
 _SECRETS = frozenset(
     {"secret", "secrets", "token", "jwt", "bearer", "cred", "creds", "credential", "credentials"}
     | {
@@ -38,6 +51,7 @@ _SECRETS = frozenset(
         "totp",
         "mnemonic",
     }
+    | {"basicauth", "authkey", "passkey", "psk", "csrf", "xsrf", "hmac", "mypat", "ghpat"}
 )
 # Written together: PGPASSWORD, hftoken, apikey.
 _ENDINGS = (
@@ -50,8 +64,10 @@ _ENDINGS = (
     "secretkey",
     "accesskey",
 )
+_ADDRESSES = frozenset({"dsn", "webhook", "webhooks", "connstr"})  # who has one may write there
 _PERHAPS = frozenset(
-    {"dsn", "webhook", "webhooks", "private", "sas", "salt", "sessionid"} | {"sig", "signature"}
+    {"private", "sas", "salt", "pepper", "sessionid", "sig", "signature", "tokens", "license"}
+    | {"licence"}
 )
 _KEY_OF = frozenset(
     {"api", "access", "secret", "private", "account", "encryption", "encrypt", "signing", "sign"}
@@ -200,7 +216,7 @@ def what_names(name: str) -> Names:
         return Names.NOTHING if name.isupper() else Names.SECRET
     kinds = [_kind(words, at) for at in range(len(words))]
     found = max(kinds, key=_STRENGTH.index, default=Names.NOTHING)
-    is_aside = len(words) > 1 and words[-1] in _ASIDE
+    is_aside = len(words) > 1 and words[-1] in _ASIDE and not _ADDRESSES.intersection(words)
     return Names.PERHAPS if is_aside and found in (Names.PASSWORD, Names.SECRET) else found
 
 
@@ -213,16 +229,16 @@ def _kind(words: list[str], at: int) -> Names:
         return Names.NOTHING if before == "old" else Names.PASSWORD
     if word.endswith(_ENDINGS[:3]):
         return Names.NOTHING if word == "oldpwd" else Names.PASSWORD
-    if word in _SECRETS or word.endswith(_ENDINGS):
+    is_string = word == "string" and before == "connection"
+    if word in _SECRETS or word in _ADDRESSES or is_string or word.endswith(_ENDINGS):
         is_of_text = word in ("token", "pass") and before in _TOKENS
         return Names.NOTHING if is_of_text else Names.SECRET
     if word in ("key", "keys"):
         if before in _KEY_OF or words[at + 1 : at + 2] == ["data"]:  # client-key-data
             return Names.SECRET
         return Names.NOTHING if word == "keys" or before in _KEY_IN else Names.PERHAPS
-    is_string = word == "string" and before == "connection"
-    is_perhaps = word in _PERHAPS or word.endswith("key") or is_string
-    return Names.PERHAPS if is_perhaps else Names.NOTHING
+    is_perhaps = word in _PERHAPS or word.endswith("key")
+    return Names.PERHAPS if is_perhaps and before not in _TOKENS else Names.NOTHING
 
 
 # user_id, models/gpt.pt, us-east-1, /etc/ssl/key.pem: words and numbers, one after the other; and

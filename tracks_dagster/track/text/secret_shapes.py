@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from tracks_dagster.track.text.private_keys import AGE_KEY, PRIVATE_KEY
 from tracks_dagster.track.text.secret_names import Names, looks_made_up, what_names
 
-DENSE_LENGTH_MIN = 20  # of a value whose name alone says little
+DENSE_LENGTH_MIN = 20  # of a value whose name alone says little, in a text
+DENSE_IN_CONFIG_MIN = 12  # and in a config
 DENSE_DIGITS_MIN = 3
 
 
@@ -36,16 +37,16 @@ class Shape:
         """The group of a match that is hidden."""
         return "secret" if "secret" in self.pattern.groupindex else 0
 
-    def found_in(self, text: str) -> Iterator[re.Match[str]]:
-        """Yield what has the form, one after the other."""
+    def secrets_in(self, text: str) -> Iterator[re.Match[str]]:
+        """Yield what has the form and is a secret, one after the other."""
         lower = text.lower() if self.begins else ""
         if len(lower) != len(text):  # lower case may be longer, and places differ
-            yield from self.pattern.finditer(text)
+            yield from filter(self.is_secret, self.pattern.finditer(text))
             return
         end = 0
         for start in sorted({at for word in self.words for at in _places(word, lower)}):
             match = self.pattern.match(text, start) if start >= end else None
-            if match is not None:
+            if match is not None and self.is_secret(match):
                 yield match
                 end = match.end()
 
@@ -76,9 +77,9 @@ def is_placeholder(value: str) -> bool:
     return not value or _PLACEHOLDER.fullmatch(value) is not None
 
 
-def is_telling(value: str) -> bool:
+def is_telling(value: str, length_min: int = DENSE_LENGTH_MIN) -> bool:
     """Whether a value looks like a secret though its name says little: long, letters and digits."""
-    has_length = len(value) >= DENSE_LENGTH_MIN and _DENSE.fullmatch(value) is not None
+    has_length = len(value) >= length_min and _DENSE.fullmatch(value) is not None
     return has_length and looks_made_up(value) and sum(map(str.isdigit, value)) >= DENSE_DIGITS_MIN
 
 
@@ -91,7 +92,8 @@ def _is_given(match: re.Match[str]) -> bool:
     value = match["secret"]
     if is_placeholder(value) or (not match["quote"] and _CODE.fullmatch(value)):
         return False
-    in_sentence = match["mark"].endswith((": ", ":  ")) and not match["quote"]
+    mark = match["mark"]
+    in_sentence = mark[-1:].isspace() and "=" not in mark and not match["quote"]
     return not in_sentence or looks_made_up(value)
 
 
@@ -117,7 +119,7 @@ def _is_named(match: re.Match[str]) -> bool:
     if says is Names.SECRET:
         return (is_variable and _is_given(match)) or _is_made_up(match)
     is_in_url = match.string[first - 1 : first] in {"?", "&"}
-    if is_variable or is_in_url or name.lower() in ("sig", "signature"):
+    if is_variable or is_in_url or name.lower().endswith(("sig", "signature")):
         return _is_made_up(match)
     return is_telling(value) and not is_placeholder(value)
 
@@ -127,7 +129,8 @@ _NAME_BEFORE = re.compile(r"[\w-]*\Z")
 
 # After a name: "=", ":" or "=>" and a value, perhaps in quotes; JSON in JSON escapes its quotes.
 _VALUE = (
-    r"\\{0,3}[\"']?(?P<mark>\s{0,2}(?:=>|[=:])\s{0,2})(?P<quote>\\{0,3}[\"'])?"
+    r"\\{0,3}[\"']?\]?(?P<mark>\s{0,2}(?:=>|=|:(?!//))\s{0,4}|\s{1,2}(?:is|was)\s{1,2})"
+    r"(?P<quote>\\{0,3}(?:\"{3}|'{3}|[\"']))?"
     r"(?P<secret>(?(quote)(?:(?!(?P=quote))(?:\\.|[^\\\n])){1,400}"
     r"|(?:[^\s\"'<>,;&)\]}\\]|,(?=[^\s\"'])|\\(?![nrt\"'\\])){1,400}))"
 )
@@ -330,6 +333,21 @@ SHAPES = (
             re.IGNORECASE,
         ),
         lambda match: _is_argument(match) and match["secret"] != "[hidden]",
+    ),
+    Shape(  # <password>X</password>
+        ("</",),
+        re.compile(r"<(?P<name>[A-Za-z][\w:.-]{1,40})>(?P<secret>[^<>\s]{4,400})(?=</)"),
+        _is_argument,
+    ),
+    Shape(  # a pod's environment, and settings in XML: name: HF_TOKEN, value: X
+        ("value",),
+        re.compile(
+            r"\b(?:name|key)\\{0,3}[\"']?\s{0,2}[:=]\s{0,2}\\{0,3}[\"']?(?P<name>[A-Za-z][\w.-]{1,60})"
+            r"\\{0,3}[\"']?[,\s]{1,40}\\{0,3}[\"']?value\\{0,3}[\"']?\s{0,2}[:=]\s{0,2}\\{0,3}[\"']?"
+            r"(?P<secret>[^\s\"',}\\]{4,400})",
+            re.IGNORECASE,
+        ),
+        _is_argument,
     ),
     Shape(  # --token X, and as a list of words: "--token", "X"
         ("-",),

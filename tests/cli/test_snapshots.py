@@ -89,7 +89,7 @@ def test_what_is_not_there_is_told(story: Story, call: Call) -> None:
         told = call("snapshots", "quarantine", *arguments, "--why", "x")
         assert told.exit_code in (1, 2)
         assert says in told.stderr
-    assert "There is no snapshot of dataset birds" in call("snapshots", "list", "birds").stdout
+    assert "There is no dataset 'birds'" in call("snapshots", "list", "birds").stderr
     told = call("snapshots", "list", f"{dataset}s")
     assert f"did you mean {dataset}" in told.stdout
 

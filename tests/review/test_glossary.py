@@ -62,7 +62,8 @@ _PLAIN = """
     number old once one only open or others out own part passed past path pause permission person
     ran read reads recent renew rest restoring room row same says script see settings shows silence
     silent since slow smaller space spent stands start starting starts stays still stop stored tell
-    temporary than their them themselves there they this took training trains underused outside unheld unread
+    temporary than their them themselves there they this took training trains underused outside unheld
+    unread
     update use used usual utc version very waited waits went where whether whole whose with within
     without words worth would writes wrote yet
 """

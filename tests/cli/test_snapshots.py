@@ -91,7 +91,7 @@ def test_what_is_not_there_is_told(story: Story, call: Call) -> None:
         assert says in told.stderr
     assert "There is no dataset 'birds'" in call("snapshots", "list", "birds").stderr
     told = call("snapshots", "list", f"{dataset}s")
-    assert f"did you mean {dataset}" in told.stdout
+    assert f"did you mean {dataset}" in told.stderr
 
 
 def test_a_run_on_a_snapshot_in_quarantine_is_refused_by_its_name_with_what_releases_it(

@@ -404,6 +404,7 @@ def test_what_a_run_records_of_its_evals_is_what_a_branch_of_it_declares() -> No
         is_required=False,
         timeout_s=90.0,
         needs_device=False,
+        of="quality",
     )
     state = History().declare(evals=(own,), promotion=None).open().state
     project = recorded_project(state, state.attempts[0])

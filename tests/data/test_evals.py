@@ -132,6 +132,30 @@ def test_an_eval_that_needs_no_device_sees_none(tracks: Tracks, store: FakeObjec
     assert evaluator.specs[0].environment["CUDA_VISIBLE_DEVICES"] == ""
 
 
+def test_a_scorer_can_be_asked_for_again_and_is_given_what_the_inference_left(
+    tracks: Tracks, store: FakeObjectStore
+) -> None:
+    infer = declared().evals[0]
+    score = replace(infer, suite="score", of=infer.suite, needs_device=False)
+    history = History("r-2").declare(evals=(infer, score)).open().place().restore().commit(40)
+    history.end("completed", last_step=40).write_to(store)
+    ref = find_at(tracks.run("r-2"), 40).ref
+    with pytest.raises(InvalidInput, match=r"score of .* it waits for heldout-loss@40 with seed 7"):
+        evals.ask_for_evals(tracks, ref, by="ada", why="", suite="score")
+    [asked] = evals.ask_for_evals(tracks, ref, by="ada", why="")
+    assert asked.opened.suite == infer.suite
+    left = {"name": "answers.json", "size_bytes": 2, "sha256": "a" * 64}
+    evaluator = FakeEvaluator(store, {**EVAL_RESULT, "artifacts": [left]})
+    run_eval(tracks, evaluator, "r-2", "heldout-loss@40", 1)
+    [_, asked] = evals.ask_for_evals(tracks, ref, by="ada", why="")
+    run_eval(tracks, evaluator, "r-2", "score@40", 1)
+    scored = evaluator.specs[-1].scored
+    assert scored == asked.opened.scored
+    assert scored is not None
+    assert (scored.eval_id, scored.number) == ("heldout-loss@40", 1)
+    assert [(each.name, each.sha256) for each in scored.artifacts] == [("answers.json", "a" * 64)]
+
+
 def test_an_eval_that_has_ended_is_not_run_again(tracks: Tracks, store: FakeObjectStore) -> None:
     (opened,) = open_evals(tracks)
     evaluator = FakeEvaluator(store, EVAL_RESULT)
@@ -183,8 +207,8 @@ def test_a_failed_evaluator_ends_the_attempt_and_the_next_is_opened_within_its_b
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"metrics": {"loss": float("nan")}}, "loss is not finite"),
-        ({"metrics": {"loss": float("inf")}}, "loss is not finite"),
+        ({"metrics": {"loss": float("nan")}}, "NaN is no number of JSON"),
+        ({"metrics": {"loss": float("inf")}}, "Infinity is no number of JSON"),
         ({"metrics": {}}, "0 metrics"),
         ({"metrics": {f"m{n}": 1.0 for n in range(101)}}, "101 metrics"),
         ({"metrics": {"loss": "low"}}, "could not convert"),
@@ -192,6 +216,10 @@ def test_a_failed_evaluator_ends_the_attempt_and_the_next_is_opened_within_its_b
         ({"sample_count": 0}, "no sample"),
         ({"environment_sha256": ""}, "in which environment"),
         ({"started_at": "yesterday"}, "yesterday"),
+        (
+            {"artifacts": [{"name": "../../x", "size_bytes": 1, "sha256": "a" * 64}]},
+            "names a file '../../x', which is none",
+        ),
     ],
 )
 def test_a_result_that_cannot_be_used_is_an_evaluator_error(

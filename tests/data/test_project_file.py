@@ -15,7 +15,7 @@ from tracks_dagster.data.effects.project_file import (
     project_of_script,
     read_project,
 )
-from tracks_dagster.data.project import program_of_project, requirement_of
+from tracks_dagster.data.project import OwnEval, program_of_project, requirement_of
 from tracks_dagster.data.schedule import Schedule
 from tracks_dagster.track.bodies import CheckpointCadence, PromotionRule
 from tracks_dagster.track.errors import SettingsError
@@ -120,6 +120,19 @@ promotion: {eval: quality, metric: accuracy, at_least: 0.9, better_by: 0.01, ali
     )
 
 
+def test_a_scorer_follows_the_eval_that_it_is_of(folder: Path) -> None:
+    def evals(of: str) -> tuple[OwnEval, ...]:
+        text = f"evals:\n  {of}\n  score: {{run: './train.py {{scored}}', of: infer, required: true}}\n"
+        project = read_project(write(folder, LEAST + text))
+        asked = [requirement_of(project, each, None, seed=0) for each in project.evals]
+        assert [(each.is_required, each.of) for each in asked] == [(True, None), (True, "infer")]
+        return project.evals
+
+    infer, score = evals("infer: {run: train.py, every: 3}")
+    assert (score.every, score.needs_device, infer.needs_device) == (3, False, True)
+    assert evals("infer: ./train.py")[1].version != score.version  # other files, other numbers
+
+
 def test_another_text_of_an_evals_file_is_another_version(folder: Path) -> None:
     def version() -> str:
         (found,) = read_project(write(folder, LEAST + "evals: {q: train.py}\n")).evals
@@ -191,6 +204,26 @@ retries: 3
         (LEAST + "evals: {q: [./train.py, '{x}']}\n", "{x}: 'x' is no config key"),
         (LEAST + "evals: {Q_1: train.py}\n", "cannot name an eval"),
         (LEAST + "evals: {q: {every: 3}}\n", "run is missing: write what measures"),
+        (
+            LEAST + "evals: {q: train.py, s: {run: train.py, of: p}}\n",
+            "evals.s.of: 'p' is no eval; there are: q.",
+        ),
+        (
+            LEAST + "evals: {q: train.py, s: {run: train.py, of: s}}\n",
+            "evals.s.of: s cannot score its own files; write the eval that leaves them: q.",
+        ),
+        (
+            LEAST + "evals: {a: {run: train.py, of: b}, b: {run: train.py, of: a}}\n",
+            "evals.a.of: b is a scorer itself, of a; write an eval of a checkpoint: there is none.",
+        ),
+        (
+            LEAST + "evals: {q: train.py, s: {run: train.py, of: q, every: 2}}\n",
+            "evals.s.of: it is due whenever q has completed",
+        ),
+        (
+            LEAST + "evals: {q: train.py, s: {run: './train.py {checkpoint}', of: q}}\n",
+            "{checkpoint}: 'checkpoint' is no config key",
+        ),
         (LEAST + "evals: {q: {run: train.py, every: 0}}\n", "evals.q.every"),
         (LEAST + "evals: {q: {run: train.py, required: often}}\n", "neither true nor false"),
         (LEAST + "evals: {q: {run: train.py, timeout: 25h}}\n", "no limit of an eval; write 1s to"),

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from tests.bodies import HELDOUT, declared
 from tests.histories import History
-from tracks_dagster.track.bodies import EvalOpened, EvalRequirement
+from tracks_dagster.track.bodies import Artifact, EvalOpened, EvalRequirement, ScoredEval
 from tracks_dagster.track.records import Kind
 from tracks_dagster.track.states.evals import (
     evals_settled,
@@ -242,3 +242,84 @@ def test_an_eval_that_is_not_required_is_tried_once_and_holds_nothing_up() -> No
 
 def test_a_waived_suite_is_evaluated_at_no_commit() -> None:
     assert due(training(10, 20).waive_eval("quality")) is None
+
+
+# --- scorers, which score the files that another eval left --------------------------------------------
+
+INFER = EvalRequirement(suite="infer", suite_version="1", snapshot=HELDOUT, seed=7)
+SCORE = EvalRequirement(suite="score", suite_version="1", snapshot=None, seed=7, of="infer")
+ANSWERS = Artifact(name="answers.json", size_bytes=2, sha256="a" * 64)
+
+
+def inferred(*evals: EvalRequirement, reason: str = "completed") -> History:
+    """A run with all its steps, whose inference on the final checkpoint has ended."""
+    history = training(10, evals=evals or (SCORE, INFER)).end("completed", last_step=10)
+    return history.end_eval(open_due(history), reason, artifacts=(ANSWERS,))
+
+
+def test_a_scorer_is_due_when_the_eval_that_it_is_of_has_completed_and_names_what_it_scores() -> (
+    None
+):
+    history = training(10, evals=(SCORE, INFER)).end("completed", last_step=10)
+    opened = open_due(history)
+    assert (opened.suite, opened.scored) == ("infer", None)
+    assert due(history) is None
+    assert what_evals_wait_for(history.state, attempts_max=3)[0] == (
+        "score@10: waits for infer@10 with seed 7, whose files it scores"
+    )
+    opened = open_due(history.end_eval(opened, artifacts=(ANSWERS,)))
+    assert (opened.eval_id, opened.scored) == (
+        "score@10",
+        ScoredEval(
+            eval_id="infer@10", number=1, suite_version="1", snapshot=HELDOUT, artifacts=(ANSWERS,)
+        ),
+    )
+    assert due(history.end_eval(opened)) is None
+    assert evals_settled(history.state)
+
+
+def test_a_scorer_scores_the_newest_of_the_attempts_that_completed_with_its_seed() -> None:
+    history = inferred()
+    [first] = [each.opened for each in history.state.evals]
+    for number, seed, reason in (
+        (2, 7, "completed"),
+        (3, 8, "completed"),
+        (4, 7, "evaluator_error"),
+    ):
+        again = replace(first, number=number, seed=seed)
+        history.add(Kind.EVAL_OPENED, again).end_eval(again, reason)
+    scored = open_due(history).scored
+    assert scored is not None
+    assert scored.number == 2
+
+
+def test_a_scorer_of_an_eval_that_was_let_go_waits_for_a_person_where_it_is_required() -> None:
+    history = training(10, evals=(SCORE, INFER)).end("completed", last_step=10).waive_eval("infer")
+    assert due(history) is None
+    [words] = what_evals_wait_for(history.state, attempts_max=3)
+    assert words.startswith("score@10: has nothing to score: infer@10 with seed 7 did not complete")
+    assert evals_settled(history.waive_eval("score").state)
+
+
+def test_a_scorer_that_is_not_required_holds_nothing_up_when_what_it_scores_failed() -> None:
+    evals = (replace(INFER, is_required=False), replace(SCORE, is_required=False))
+    history = inferred(*evals, reason="evaluator_error")
+    assert due(history) is None
+    assert evals_settled(history.state)
+
+
+def test_while_the_run_trains_a_scorer_follows_the_commits_that_were_measured() -> None:
+    evals = tuple(replace(each, every=1, is_required=False) for each in (SCORE, INFER))
+    history = training(10, evals=evals)
+    first = open_due(history)
+    history.commit(20)
+    assert due(history) is None  # neither a second inference, nor a score of what is not there
+    opened = open_due(history.end_eval(first, artifacts=(ANSWERS,)))
+    assert (opened.eval_id, opened.skipped) == ("score@10", ())
+    assert open_due(history).eval_id == "infer@20"
+    assert due(history.end_eval(opened)) is None
+
+
+def test_a_scorer_of_a_suite_that_no_run_declares_is_never_due() -> None:
+    history = training(10, evals=(SCORE,)).end("completed", last_step=10)
+    assert due(history) is None

@@ -17,6 +17,7 @@ from safetensors.torch import load_file
 from tests.fakes import FakeObjectStore
 from tests.training.checkpoints import moment, ref_of, write_tensors
 from tracks_dagster.track.errors import CheckpointCorrupt, CheckpointMismatch, InvalidInput
+from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.states.checkpoints import CheckpointRef
 from tracks_dagster.training.saves import layout
 from tracks_dagster.training.saves.export import export_weights
@@ -31,7 +32,7 @@ DTYPES = (
 )
 
 
-def saved(store: FakeObjectStore, weights: dict[str, torch.Tensor]) -> CheckpointRef:
+def saved(store: ObjectStore, weights: dict[str, torch.Tensor]) -> CheckpointRef:
     """Store a checkpoint of a model that holds `weights`, as one rank alone writes it."""
     tensors = {f"model.{name}": tensor for name, tensor in weights.items()}
     return ref_of(write_tensors(store, tensors, replace(moment(40), attempt_id=3)))

@@ -61,6 +61,7 @@ def _own_eval(declared: EvalRequirement) -> OwnEval:
         python=None if program is None else program.python,
         timeout_s=declared.timeout_s,
         needs_device=declared.needs_device,
+        of=declared.of,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import click
@@ -55,7 +55,8 @@ def eval_command(
     """Ask for an eval of the checkpoint RUN@STEP, or RUN's last; the daemon's run_evals runs it.
 
     An eval that runs already, or is done with that seed, is shown and not asked for again. With evals
-    of several seeds `tracks diff` shows how much the seed alone changes.
+    of several seeds `tracks diff` shows how much the seed alone changes. A scorer (`of:` in
+    tracks.yaml) can be asked for when the eval that it is of is done.
     """
     check_words({"by": by, **({"why": why} if why else {})})
     tracks = open_app().tracks
@@ -67,8 +68,17 @@ def eval_command(
         return
     for each in asked:
         click.echo(_describe_eval(ref.run_id, each))
+    for left_out in _scorers_left_out(tracks.run(ref.run_id), asked) if suite is None else ():
+        click.echo(left_out, err=True)
     if nobody is not None and any(each.ended is None for each in asked):
         click.echo(f"It waits: {nobody}.", err=True)
+
+
+def _scorers_left_out(state: RunState, asked: Sequence[RequestedEval]) -> Iterator[str]:
+    suites = {each.opened.suite for each in asked}
+    for each in state.declared.evals:
+        if each.suite not in suites:
+            yield f"{each.suite} is left out until {each.of} is done, whose files it scores."
 
 
 def _describe_eval(run_id: str, asked: RequestedEval) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from tracks_dagster.track.bodies import DatasetDeclared, Program, SnapshotRef
+from tracks_dagster.track.bodies import DatasetDeclared, Program, ScoredEval, SnapshotRef
 from tracks_dagster.track.records import Json
 from tracks_dagster.track.states.checkpoints import CheckpointRef
 from tracks_dagster.track.states.dataset_state import PreparedSnapshot
@@ -38,7 +38,8 @@ class EvalSpec:
     """One attempt at one eval; the evaluator leaves what it measured as JSON at `result_key`.
 
     program: of a project's own eval, which runs from the stored code `code_key`; files: name → text,
-    laid over it. timeout_s: None for the evaluator's own limit. environment: more variables.
+    laid over it. timeout_s: None for the evaluator's own limit. environment: more variables. scored: of
+    a scorer, the eval whose files it gets in the place of the checkpoint's.
     """
 
     store_url: str
@@ -56,6 +57,7 @@ class EvalSpec:
     files: Mapping[str, str] = field(default_factory=dict)
     timeout_s: float | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
+    scored: ScoredEval | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

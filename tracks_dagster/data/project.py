@@ -37,6 +37,8 @@ ALIAS = "candidate"  # that a promotion gives, where nobody names one
 CONFIG = "config"  # in an entry, `{config}`: the path of a file with the whole config
 # In an eval's command: the folders of the checkpoint, of its data and for the files that it leaves.
 EVAL_FOLDERS = ("checkpoint", "data", "artifacts")
+# In a scorer's, the folder of the files that it scores takes the place of the checkpoint's.
+SCORER_FOLDERS = ("scored", "data", "artifacts")
 CONFIG_NAME = (
     "tracks-config.yaml"  # that file, where the project's keys come from no file of its own
 )
@@ -131,7 +133,7 @@ class OwnEval:
     """An eval of a project. entry: one file, whose function `evaluate` measures, or a command.
 
     version: digest of its entry and its own file. dataset: None where it reads no data of ours.
-    every, is_required, timeout_s, needs_device: as of `EvalRequirement`. python: None for the
+    every, is_required, timeout_s, needs_device, of: as of `EvalRequirement`. python: None for the
     project's.
     """
 
@@ -144,6 +146,7 @@ class OwnEval:
     python: str | None = None
     timeout_s: float | None = None
     needs_device: bool = True
+    of: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,8 +202,10 @@ def program_of_project(project: Project) -> Program:
 def requirement_of(
     project: Project, each: OwnEval, snapshot: SnapshotRef | None, *, seed: int
 ) -> EvalRequirement:
-    """Return what a run of the project declares of one eval; the promotion's is always required."""
+    """Return what a run of the project declares of one eval; the promotion's is always required, and
+    what a required scorer is of."""
     rule = project.promotion
+    needed = {each.name, *(other.name for other in project.evals if other.of == each.name)}
     return EvalRequirement(
         suite=each.name,
         suite_version=each.version,
@@ -212,15 +217,20 @@ def requirement_of(
             python=each.python or project.python,
         ),
         every=each.every,
-        is_required=each.is_required or (rule is not None and rule.suite == each.name),
+        is_required=(rule is not None and rule.suite in needed)
+        or any(other.is_required for other in project.evals if other.name in needed),
         timeout_s=each.timeout_s,
         needs_device=each.needs_device,
+        of=each.of,
     )
 
 
-def eval_version(entry: Sequence[str], content: bytes) -> str:
-    """Return the version of an eval: a digest of its words and of its own file, b"" without one."""
-    return sha256_hex(canonical_json(list(entry)) + content)[:VERSION_DIGITS]
+def eval_version(entry: Sequence[str], content: bytes, *, of: str = "") -> str:
+    """Return the version of an eval: a digest of its words and of its own file, b"" without one.
+
+    of: the version of the eval that a scorer is of, whose files are other ones when it changes.
+    """
+    return sha256_hex(canonical_json(list(entry)) + content + of.encode())[:VERSION_DIGITS]
 
 
 def has_function(entry: Sequence[str]) -> bool:

@@ -148,7 +148,8 @@ class EvalRequirement:
     that prints metrics; None: the suite of an older version's family. snapshot: None where it reads no
     data of ours. every: also of each so many commits while training goes on; None: of none. timeout_s:
     how long one try may take; None: as long as the evaluator allows. needs_device: without, it sees no
-    accelerator and waits for none.
+    accelerator and waits for none. of: the suite whose files it scores, in the place of a checkpoint's;
+    due once that has completed on the checkpoint with the same seed.
     """
 
     suite: str
@@ -160,6 +161,7 @@ class EvalRequirement:
     is_required: bool = True
     timeout_s: float | None = None
     needs_device: bool = True
+    of: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -639,10 +641,33 @@ class CheckpointVerified:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Artifact:
+    """A file that an eval left. name: its path below the eval's artifacts in the store."""
+
+    name: str
+    size_bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoredEval:
+    """The completed attempt at an eval whose files a scorer scores. message: why files that it left
+    were not kept, "" where all were."""
+
+    eval_id: str
+    number: int
+    suite_version: str
+    snapshot: SnapshotRef | None
+    artifacts: tuple[Artifact, ...]
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EvalOpened:
     """`eval_opened`: one attempt at one eval. eval_id is "<suite>@<step>", number is 1-based.
 
-    skipped: the steps whose own eval was due and is left out, because this commit is newer.
+    skipped: the steps whose own eval was due and is left out, because this commit is newer. scored: of
+    a scorer, what it scores.
     """
 
     eval_id: str
@@ -655,15 +680,7 @@ class EvalOpened:
     decision: str
     decided_by: str
     skipped: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Artifact:
-    """A file that an eval left. name: its path below the eval's artifacts in the store."""
-
-    name: str
-    size_bytes: int
-    sha256: str
+    scored: ScoredEval | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,6 +15,7 @@ from typing import Protocol
 from tracks_dagster.data.effects.config_file import render_config
 from tracks_dagster.data.ports import EvalOutcome, EvalSpec, Evaluator
 from tracks_dagster.holds.effects.holds import Holds
+from tracks_dagster.holds.hold import Hold
 from tracks_dagster.ledger.deciding import Answer, Append, Wait
 from tracks_dagster.ledger.effects.deciding import HasTracks
 from tracks_dagster.ledger.effects.tracks import Tracks
@@ -37,7 +38,14 @@ from tracks_dagster.track.errors import GangError, InvalidInput, UnknownRun
 from tracks_dagster.track.json_text import SMALL_BYTES_MAX, parse_json
 from tracks_dagster.track.names import eval_attempt_key
 from tracks_dagster.track.reasons import TerminationReason
-from tracks_dagster.track.records import Draft, Json, Kind, format_time, parse_time
+from tracks_dagster.track.records import (
+    SHOWN_CHARACTERS_MAX,
+    Draft,
+    Json,
+    Kind,
+    format_time,
+    parse_time,
+)
 from tracks_dagster.track.states import evals
 from tracks_dagster.track.states.checkpoints import CheckpointRef, checkpoint_at
 from tracks_dagster.track.states.run_state import (
@@ -77,8 +85,7 @@ class Evals:
         due = evals.next_eval(state, decided_by=self.name, attempts_max=attempts_max)
         words = list(evals.what_evals_wait_for(state, attempts_max=attempts_max))
         if due is not None:
-            holds = Holds(world.tracks)
-            hold = holds.on_checkpoint(due.checkpoint, state, snapshot=due.snapshot)
+            hold = _hold_on(world.tracks, state, due)
             if hold is None:
                 draft = world.tracks.draft(Kind.EVAL_OPENED, due)
                 return Append(draft=draft, what="opened", why=due.decision, is_last=False)
@@ -107,7 +114,8 @@ def ask_for_evals(
     """Open an attempt at each eval of `checkpoint` that is neither done nor under way.
 
     suite: only this one of those that the run requires; seed: another one than it requires. The budget
-    of the daemon's own tries bounds no person. Raises UnknownRun, and InvalidInput where nothing can be
+    of the daemon's own tries bounds no person. A scorer is left out where what it scores has not
+    completed, unless it is asked for by name. Raises UnknownRun, and InvalidInput where nothing can be
     evaluated so; nothing is written then.
     """
     state = tracks.run(checkpoint.run_id)
@@ -120,7 +128,14 @@ def ask_for_evals(
         )
     seeds = [each.seed if seed is None else seed for each in wanted]
     chosen = [replace(each, seed=number) for each, number in zip(wanted, seeds, strict=True)]
-    return [_ask_for_eval(tracks, checkpoint, each, by=by, why=why) for each in chosen]
+    lacking = {each.suite: evals.lack_of_source(state, each, checkpoint) for each in chosen}
+    if suite is not None and (lack := lacking[suite]):
+        raise InvalidInput(f"{suite} of {checkpoint_at(checkpoint)} is not opened: it {lack}.")
+    return [
+        _ask_for_eval(tracks, checkpoint, each, by=by, why=why)
+        for each in chosen
+        if not lacking[each.suite]
+    ]
 
 
 def _ask_for_eval(
@@ -133,11 +148,10 @@ def _ask_for_eval(
             return None
         if checkpoint not in state.resumable:
             raise InvalidInput(f"{checkpoint_at(checkpoint)} cannot be read any more.")
-        holds = Holds(tracks)
-        hold = holds.on_checkpoint(checkpoint, state, snapshot=required.snapshot)
+        due = evals.next_attempt(state, required, checkpoint, decision=decision, decided_by=by)
+        hold = _hold_on(tracks, state, due)
         if hold is not None:
             raise InvalidInput(f"{checkpoint_at(checkpoint)} is not evaluated: {hold.sentence}")
-        due = evals.next_attempt(state, required, checkpoint, decision=decision, decided_by=by)
         return tracks.draft(Kind.EVAL_OPENED, due)
 
     record = tracks.decide_run(checkpoint.run_id, choose)
@@ -147,6 +161,15 @@ def _ask_for_eval(
     if found is None:
         raise UnknownRun(f"There is no training run {checkpoint.run_id!r}.")
     return RequestedEval(opened=found.opened, is_new=False, ended=found.ended)
+
+
+def _hold_on(tracks: Tracks, state: RunState, due: EvalOpened) -> Hold | None:
+    """Return why an eval may not be opened: its checkpoint, its data or those of what it scores."""
+    holds, scored = Holds(tracks), due.scored
+    hold = holds.on_checkpoint(due.checkpoint, state, snapshot=due.snapshot)
+    if hold is None and scored is not None:
+        hold = holds.on_checkpoint(due.checkpoint, state, snapshot=scored.snapshot)
+    return hold
 
 
 def _find_existing(
@@ -331,6 +354,7 @@ def _spec(tracks: Tracks, state: RunState, opened: EvalOpened) -> EvalSpec:
         environment={}
         if evals.needs_device(state, opened.suite)
         else device_environment((), hides_gpus=True),
+        scored=opened.scored,
     )
 
 
@@ -401,6 +425,10 @@ def _completed(
     count = result["sample_count"]
     if count is not None and int(count) < 1:
         raise ValueError("it was measured on no sample")
+    artifacts = tuple(from_json(Artifact, each) for each in result.get("artifacts", ()))
+    outside = [each.name for each in artifacts if not evals.is_artifact_name(each.name)]
+    if outside:
+        raise ValueError(f"it names a file {outside[0][:SHOWN_CHARACTERS_MAX]!r}, which is none")
     if not result["environment_sha256"]:
         raise ValueError("it does not say in which environment it was measured")
     return EvalEnded(
@@ -417,7 +445,7 @@ def _completed(
         message=str(result.get("message", "")),
         dagster_run_id=dagster_run_id,
         seconds={str(name): float(value) for name, value in result.get("seconds", {}).items()},
-        artifacts=tuple(from_json(Artifact, each) for each in result.get("artifacts", ())),
+        artifacts=artifacts,
         memory=None if memory is None else from_json(MemoryPeak, memory),
     )
 

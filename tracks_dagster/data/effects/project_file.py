@@ -12,6 +12,7 @@
     evals:
       quality: evaluate.py              # its function evaluate(checkpoint_folder, data_folder)
       speed: {run: "./speed.sh {checkpoint}", every: 3, required: true}
+      rouge: {run: score.py, of: quality}  # its function evaluate(scored_folder, data_folder)
     promotion: {eval: quality, metric: accuracy, at_least: 0.9, better_by: 0.01}
     dataset: corpus
     schedule: {cron: "0 3 * * 1", timezone: Europe/Berlin, only_if: snapshot differs}
@@ -39,6 +40,7 @@ from tracks_dagster.data.project import (
     CONFIG_NAME,
     EVAL_FOLDERS,
     OUR_KEYS,
+    SCORER_FOLDERS,
     ConfigKey,
     OwnEval,
     Project,
@@ -130,7 +132,8 @@ def parse_project(file: SettingsFile, folder: Path) -> Project | None:
         file.refuse(("entry",), words)
     for each in project.evals:
         problems = _entry_problems(each.entry, folder)
-        for words in (*problems, *unknown_placeholders(project, each.entry, EVAL_FOLDERS)):
+        folders = EVAL_FOLDERS if each.of is None else SCORER_FOLDERS
+        for words in (*problems, *unknown_placeholders(project, each.entry, folders)):
             file.refuse(("evals", each.name), words)
     return project
 
@@ -248,30 +251,65 @@ def _retention(given: _Retention | None, file: SettingsFile) -> RetentionRule:
 def _evals(found: _ProjectFile, folder: Path, file: SettingsFile) -> tuple[OwnEval, ...]:
     if len(found.evals) > EVALS_MAX:
         file.refuse(("evals",), f"there are {len(found.evals)} evals; at most {EVALS_MAX}.")
+    for name, each in found.evals.items():
+        for words in _scorer_problems(name, each, found.evals):
+            file.refuse(("evals", name, "of"), words)
     return tuple(
-        OwnEval(
-            name=name,
-            entry=each.run,
-            version=read_eval_version(each.run, folder),
-            dataset=each.dataset or found.dataset,
-            every=each.every,
-            is_required=each.required,
-            python=_python(each.python, folder, file, at=("evals", name, "python")),
-            timeout_s=each.timeout_s,
-            needs_device=each.device is None,
-        )
-        for name, each in found.evals.items()
+        _own_eval(name, each, found, folder, file=file) for name, each in found.evals.items()
     )
 
 
-def read_eval_version(entry: Sequence[str], folder: Path) -> str:
-    """Return the version of an eval whose own file is in `folder`."""
+def _own_eval(
+    name: str, given: _Eval, found: _ProjectFile, folder: Path, *, file: SettingsFile
+) -> OwnEval:
+    """Return an eval; a scorer is as often due as the eval that it is of, and needs no device."""
+    source = found.evals.get(given.of or "")
+    of = "" if source is None else read_eval_version(source.run, folder)
+    return OwnEval(
+        name=name,
+        entry=given.run,
+        version=read_eval_version(given.run, folder, of=of),
+        dataset=given.dataset or found.dataset,
+        every=given.every if source is None else source.every,
+        is_required=given.required,
+        python=_python(given.python, folder, file, at=("evals", name, "python")),
+        timeout_s=given.timeout_s,
+        needs_device=given.device is None and given.of is None,
+        of=given.of,
+    )
+
+
+def _scorer_problems(name: str, given: _Eval, evals: Mapping[str, _Eval]) -> Iterator[str]:
+    """Yield why an eval cannot score the files of the one that it is of."""
+    source = evals.get(given.of or "")
+    others = [other for other, each in evals.items() if other != name and each.of is None]
+    if given.of is None:
+        return
+    if given.of == name:
+        yield f"{name} cannot score its own files; write the eval that leaves them: {_listed(others)}."
+    elif source is None:
+        yield unknown("eval", given.of, others)
+    elif source.of is not None:
+        yield (
+            f"{given.of} is a scorer itself, of {source.of}; write an eval of a checkpoint: "
+            f"{_listed(others)}."
+        )
+    if given.every is not None:
+        yield f"it is due whenever {given.of} has completed: leave every: out, or write it there."
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names) or "there is none"
+
+
+def read_eval_version(entry: Sequence[str], folder: Path, *, of: str = "") -> str:
+    """Return the version of an eval whose own file is in `folder`. of: as of `eval_version`."""
     script = script_of(entry)
     try:
         content = b"" if script is None else (folder / script).read_bytes()
     except OSError:  # reported as an entry that is not there
         content = b""
-    return eval_version(entry, content)
+    return eval_version(entry, content, of=of)
 
 
 def _promotion(found: _ProjectFile, file: SettingsFile) -> PromotionRule | None:
@@ -508,6 +546,7 @@ class _Eval(FileModel):
     python: _Word | None = None
     timeout_s: Annotated[float, PlainValidator(_eval_s)] | None = None
     device: Annotated[str, PlainValidator(_no_device)] | None = None
+    of: _Word | None = None
 
 
 class _Promotion(FileModel):

@@ -54,6 +54,11 @@ def _ended(read: Callable[[EvalEnded], Any]) -> Callable[[EvalView], Any]:
     return lambda v: read(v.ended) if v.ended else None
 
 
+def _scored(view: EvalView) -> str | None:
+    scored = view.opened.scored
+    return None if scored is None else f"{scored.eval_id}/{scored.number}"
+
+
 def _lag_s(view: EvalView) -> float | None:
     if view.ended_at is None or view.committed_at is None:
         return None
@@ -117,6 +122,9 @@ NO_DAGSTER_RUN: Absence[EvalView] = Absence(
 )
 NO_DATA: Absence[EvalView] = Absence(
     "no_data", "the eval reads no snapshot", lambda v: v.opened.snapshot is None
+)
+NO_SCORER: Absence[EvalView] = Absence(
+    "no_scorer", "it measures the checkpoint itself", lambda v: v.opened.scored is None
 )
 NOT_COUNTED: Absence[EvalView] = Absence(
     "not_counted",
@@ -204,6 +212,8 @@ EVAL: tuple[Fact[EvalView], ...] = (
          "that is evaluated on", absent=(NO_DATA,), ui="dataset"),
     Fact("snapshot_id", TEXT, lambda v: v.opened.snapshot and v.opened.snapshot.snapshot_id,
          "that is evaluated on", absent=(NO_DATA,), ui="snapshot_id"),
+    Fact("scored", TEXT, _scored, "the try at another eval whose files it scores, EVAL_ID/NUMBER",
+         absent=(NO_SCORER,), ui="scored", since=10),
     Fact("seed", INTEGER, lambda v: v.opened.seed, "of the samples", ui="seed"),
     Fact("decision", TEXT, lambda v: v.opened.decision, "why it was opened, in words",
          ui="opened_because"),

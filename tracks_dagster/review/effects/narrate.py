@@ -129,7 +129,9 @@ def _verified(record: Record) -> str:
 
 def _eval_opened(record: Record) -> str:
     body = from_json(EvalOpened, record.body)
-    return f"eval {body.eval_id} opened (try {body.number})"
+    scored = body.scored
+    of = "" if scored is None else f", scores {scored.eval_id} (try {scored.number})"
+    return f"eval {body.eval_id} opened (try {body.number}{of})"
 
 
 def _eval_ended(record: Record) -> str:

@@ -3,7 +3,8 @@
 What a run declares looks at its final checkpoint, once it has all its steps, and where it says so at
 every n-th commit before: there one at a time, the newest commit first, each tried once. A person may
 ask for an eval of any committed one, with any seed. An eval has attempts of its own, under the
-evaluator's budget: a failed evaluation never touches training.
+evaluator's budget: a failed evaluation never touches training. A scorer is an eval `of` another one:
+it is due where that has completed, and the record that opens it names the files that it scores.
 
 A promotion names the bytes (manifest sha256), how they were measured (suite, its version, snapshot,
 seed, environment), what was measured, the threshold and who decided. Without any of these there is
@@ -13,6 +14,7 @@ none. An eval is found by what it measured, never by a name that a person gave.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -21,6 +23,7 @@ from tracks_dagster.track.bodies import (
     EvalRequirement,
     PromotionDecided,
     PromotionRule,
+    ScoredEval,
     SnapshotRef,
 )
 from tracks_dagster.track.reasons import TerminationReason
@@ -31,6 +34,7 @@ from tracks_dagster.track.states.stop_cause import StopCause, describe_stop, sto
 
 HAS_ALL_STEPS = frozenset({TerminationReason.COMPLETED, TerminationReason.EARLY_STOPPED})
 DIRECTIONS = ("min", "max")
+_ARTIFACT = re.compile(r"[A-Za-z0-9_@./%+= -]{1,100}")
 NO_SEED = -1  # of a proposal without an eval: 0 is a seed like any other
 
 
@@ -52,6 +56,12 @@ def started_key(result_key: str) -> str:
 def artifact_key(result_key: str, name: str) -> str:
     """Return the key of a file that the eval left, beside what it measured."""
     return f"{result_key.rpartition('/')[0]}/artifacts/{name}"
+
+
+def is_artifact_name(name: str) -> bool:
+    """Whether a file that an eval left can have this name: a plain path below its folder."""
+    parts = name.split("/")
+    return _ARTIFACT.fullmatch(name) is not None and not {"", ".", ".."} & set(parts)
 
 
 def final_checkpoint(state: RunState) -> CheckpointRef | None:
@@ -97,6 +107,64 @@ def newest_completed(state: RunState, suite: str, checkpoint: CheckpointRef) -> 
     return next(reversed(as_required or done), None)
 
 
+def scored_by(
+    state: RunState, required: EvalRequirement, checkpoint: CheckpointRef
+) -> ScoredEval | None:
+    """Return what a scorer scores: the newest completed attempt at the eval that it is of, with its
+    seed; None where there is none, and of an eval that is no scorer."""
+    source = _source_of(state, required)
+    tries = [] if source is None else attempts_at(state, source, checkpoint)
+    for each in reversed(tries):
+        if each.ended is not None and is_completed(each):
+            return ScoredEval(
+                eval_id=each.opened.eval_id,
+                number=each.opened.number,
+                suite_version=each.opened.suite_version,
+                snapshot=each.opened.snapshot,
+                artifacts=each.ended.artifacts,
+                message=each.ended.message,
+            )
+    return None
+
+
+def lack_of_source(
+    state: RunState, required: EvalRequirement, checkpoint: CheckpointRef
+) -> str | None:
+    """Say why a scorer has nothing to score; None where it has, and of an eval that is no scorer."""
+    source = f"{required.of}@{checkpoint.step} with seed {required.seed}"
+    if not _lacks_source(state, required, checkpoint):
+        return None
+    if not _never_has_source(state, required, checkpoint):
+        return f"waits for {source}, whose files it scores"
+    return (
+        f"has nothing to score: {source} did not complete, and is not tried again; `tracks eval "
+        f"{state.run_id}@{checkpoint.step} --suite {required.of}` asks for it, "
+        f'`tracks waive {state.run_id} {required.suite} --why "…"` lets the scorer go, too'
+    )
+
+
+def _lacks_source(state: RunState, required: EvalRequirement, checkpoint: CheckpointRef) -> bool:
+    return required.of is not None and scored_by(state, required, checkpoint) is None
+
+
+def _never_has_source(
+    state: RunState, required: EvalRequirement, checkpoint: CheckpointRef
+) -> bool:
+    """Whether the eval that a scorer is of was let go, or failed and is not tried again."""
+    if not _lacks_source(state, required, checkpoint):
+        return False
+    source = _source_of(state, required)
+    if source is None or is_waived(state, source.suite):
+        return True
+    tries = attempts_at(state, source, checkpoint)
+    return not source.is_required and bool(tries) and all(each.ended is not None for each in tries)
+
+
+def _source_of(state: RunState, required: EvalRequirement) -> EvalRequirement | None:
+    found = (each for each in state.declared.evals if each.suite == required.of)
+    return next((replace(each, seed=required.seed) for each in found), None)
+
+
 def is_waived(state: RunState, suite: str) -> bool:
     """Whether a person let the evals of this suite go."""
     return any(waiver.body.suite == suite for waiver in state.waivers)
@@ -123,7 +191,9 @@ def _is_settled(state: RunState, declared: EvalRequirement, checkpoint: Checkpoi
     tries = attempts_at(state, declared, checkpoint)
     if declared.is_required:
         return any(is_completed(each) for each in tries)
-    return bool(tries) and all(each.ended is not None for each in tries)
+    if not tries:
+        return _never_has_source(state, declared, checkpoint)
+    return all(each.ended is not None for each in tries)
 
 
 def evals_settled(state: RunState) -> bool:
@@ -144,7 +214,8 @@ def next_eval(state: RunState, *, decided_by: str, attempts_max: int | None) -> 
     for required in unsettled(state):
         before = attempts_at(state, required, checkpoint)
         is_exhausted = attempts_max is not None and len(before) >= attempts_max
-        if is_exhausted or any(e.ended is None for e in before):
+        is_open = any(e.ended is None for e in before)
+        if is_exhausted or is_open or _lacks_source(state, required, checkpoint):
             continue
         skipped = tuple(
             each.ref.step for each in _untried(state, required) if each.ref != checkpoint
@@ -173,11 +244,12 @@ def _next_in_training(state: RunState, *, decided_by: str) -> EvalOpened | None:
         if any(e.ended is None and e.opened.suite == declared.suite for e in state.evals):
             continue
         untried = _untried(state, declared)
-        usable = [each.ref for each in untried if each.ref in state.resumable]
+        scorable = [each for each in untried if not _lacks_source(state, declared, each.ref)]
+        usable = [each.ref for each in scorable if each.ref in state.resumable]
         if not usable:
             continue
         newest = usable[-1]
-        skipped = tuple(each.ref.step for each in untried if each.ref != newest)
+        skipped = tuple(each.ref.step for each in scorable if each.ref != newest)
         often = "each commit" if declared.every == 1 else f"one in {declared.every} commits"
         decision = f"The run asks for this eval of {often}, here of step {newest.step}."
         return next_attempt(
@@ -220,6 +292,7 @@ def next_attempt(
         decision=decision,
         decided_by=decided_by,
         skipped=skipped,
+        scored=scored_by(state, required, checkpoint),
     )
 
 
@@ -276,7 +349,8 @@ def _waits_for(
             f"; correct the cause, then `tracks eval {state.run_id}@{checkpoint.step}` asks for another"
             f' try, or let it go: `tracks waive {state.run_id} {required.suite} --why "…"`'
         )
-    return f"{name}: attempt {len(before) + 1} is due"
+    lack = lack_of_source(state, required, checkpoint)
+    return f"{name}: {lack}" if lack else f"{name}: attempt {len(before) + 1} is due"
 
 
 def _last_line(text: str) -> str:

@@ -3,7 +3,8 @@
 It starts in a copy of the run's stored code, as a rank does. The function gets the checkpoint's folder
 and that of the data, and returns its metrics by name; a command prints them as a JSON object in its
 last line. Among them `samples` is how many it measured, and `seconds` what it measured of its own time,
-by `load`, `infer` and `score`. Files that it leaves in the artifacts folder are kept.
+by `load`, `infer` and `score`. Files that it leaves in the artifacts folder are kept. A scorer gets the
+files that another eval left, in the place of the checkpoint's.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ from typing import Any
 from tracks_dagster.data.ports import EvalSpec
 from tracks_dagster.data.project import eval_version, fill_entry, has_function, script_of
 from tracks_dagster.track.addressed import read_addressed
-from tracks_dagster.track.bodies import Artifact, Program
+from tracks_dagster.track.bodies import Artifact, Program, ScoredEval
 from tracks_dagster.track.errors import InvalidInput, ObjectLost
 from tracks_dagster.track.json_text import parse_json
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Json, sha256_hex
-from tracks_dagster.track.states.evals import artifact_key
+from tracks_dagster.track.states.evals import artifact_key, is_artifact_name, result_key
 from tracks_dagster.training.data import data_folder
 from tracks_dagster.training.projects.code import CODE, command_line, lay_out, paths
 from tracks_dagster.training.saves.handoff import write_checkpoint
@@ -43,7 +44,6 @@ LINE_BYTES_MAX = 64 * 1024  # of a command's last line
 SHOWN_CHARACTERS = 200
 
 _METRIC = re.compile(r"[A-Za-z0-9_@./%-]{1,64}")
-_ARTIFACT = re.compile(r"[A-Za-z0-9_@./%+= -]{1,100}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,10 +78,14 @@ def evaluate_own(
     the eval itself raises.
     """
     began = time.monotonic()
-    code, checkpoint, artifacts = work / CODE, work / "checkpoint", work / "artifacts"
+    code, artifacts = work / CODE, work / "artifacts"
+    measured = work / ("checkpoint" if spec.scored is None else "scored")
     lay_out(code, code=_read_code(store, spec.code_key), key=spec.code_key, files=spec.files)
     _check_version(spec, program, code)
-    write_checkpoint(store, spec.checkpoint, checkpoint, config=spec.config)
+    if spec.scored is None:
+        write_checkpoint(store, spec.checkpoint, measured, config=spec.config)
+    else:
+        _write_scored(store, spec, spec.scored, measured)
     data = None
     if spec.snapshot is not None:
         data = data_folder(store, spec.snapshot, cache=cache, folder=work / "data")
@@ -91,9 +95,9 @@ def evaluate_own(
     os.chdir(code)
     os.environ.update(paths(code, program.python, os.environ))
     if has_function(program.entry):
-        found = _call(code / program.entry[0], checkpoint, data, artifacts)
+        found = _call(code / program.entry[0], measured, data, artifacts)
     else:
-        folders = {"checkpoint": checkpoint, "data": data or "", "artifacts": artifacts}
+        folders = {measured.name: measured, "data": data or "", "artifacts": artifacts}
         values = {**spec.config, **{name: str(path) for name, path in folders.items()}}
         words = fill_entry(program.entry, values, config_path=program.config_name or "")
         found = _run(command_line(words, program.python), work / "stdout", what)
@@ -124,7 +128,8 @@ def _check_version(spec: EvalSpec, program: Program, code: Path) -> None:
     script = script_of(program.entry)
     path = None if script is None else code / script
     content = path.read_bytes() if path is not None and path.is_file() else b""
-    found = eval_version(program.entry, content)
+    of = "" if spec.scored is None else spec.scored.suite_version
+    found = eval_version(program.entry, content, of=of)
     if found != spec.suite_version:
         raise InvalidInput(
             f"{script} in the code of attempt {spec.checkpoint.attempt_id} is version {found} of "
@@ -133,7 +138,32 @@ def _check_version(spec: EvalSpec, program: Program, code: Path) -> None:
         )
 
 
-def _call(script: Path, checkpoint: Path, data: Path | None, artifacts: Path) -> object:
+def _write_scored(store: ObjectStore, spec: EvalSpec, scored: ScoredEval, folder: Path) -> None:
+    """Write the files that the scored eval left, each verified. A part of them would give a number, and
+    a wrong one: raises InvalidInput unless all are there."""
+    what = f"{scored.eval_id}, attempt {scored.number}, which {spec.suite} scores"
+    if scored.message:
+        raise InvalidInput(f"{what}, has not all of its files: {scored.message}")
+    if not scored.artifacts:
+        raise InvalidInput(
+            f"{what}, left no artifacts: let it write files to its artifacts folder, and declare a "
+            f"branch with that code: tracks run --from {spec.run_id}@{spec.checkpoint.step}."
+        )
+    written_at = result_key(spec.run_id, scored.eval_id, scored.number)
+    for each in scored.artifacts:
+        if not is_artifact_name(each.name):
+            raise InvalidInput(f"{what}, has a file {_shown(each.name)} outside of its folder.")
+        key = artifact_key(written_at, each.name)
+        try:
+            data = read_addressed(store, key, each.sha256, bytes_max=each.size_bytes)
+        except ObjectLost as error:
+            raise InvalidInput(f"{what}, cannot be scored: {error}.") from error
+        path = folder / each.name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+
+
+def _call(script: Path, measured: Path, data: Path | None, artifacts: Path) -> object:
     """Import the file from the stored code and call its function."""
     roots = (script.parent, Path.cwd(), Path.cwd() / "src")
     sys.path[:0] = dict.fromkeys(str(each) for each in roots if each.is_dir())
@@ -149,7 +179,7 @@ def _call(script: Path, checkpoint: Path, data: Path | None, artifacts: Path) ->
         )
     wants = "artifacts_folder" in inspect.signature(function).parameters
     more = {"artifacts_folder": artifacts} if wants else {}
-    result: object = function(checkpoint, data, **more)
+    result: object = function(measured, data, **more)
     return result
 
 
@@ -256,7 +286,7 @@ def _keep(store: ObjectStore, result_key: str, folder: Path) -> tuple[tuple[Arti
         if path.is_symlink() or not path.is_file():
             continue
         name, size = path.relative_to(folder).as_posix(), path.stat().st_size
-        if len(kept) == ARTIFACTS_MAX or size > room or not _ARTIFACT.fullmatch(name):
+        if len(kept) == ARTIFACTS_MAX or size > room or not is_artifact_name(name):
             left.append(name)
             continue
         data = path.read_bytes()

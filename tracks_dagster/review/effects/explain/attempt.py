@@ -30,7 +30,12 @@ from tracks_dagster.track.placement import pool_of
 from tracks_dagster.track.records import Json, Kind, Record, format_time
 from tracks_dagster.track.roles import STEPS, value_of
 from tracks_dagster.track.states.checkpoints import CheckpointRef
-from tracks_dagster.track.states.evals import attempts_at, final_checkpoint, is_completed
+from tracks_dagster.track.states.evals import (
+    attempts_at,
+    final_checkpoint,
+    is_completed,
+    lack_of_source,
+)
 from tracks_dagster.track.states.run_state import AttemptState, RunState
 
 
@@ -355,7 +360,8 @@ def _describe_eval(state: RunState, required: EvalRequirement) -> str:
     if any(is_completed(each) for each in tries):
         return f"completed on step {final.step}"
     if not tries:
-        return f"due on step {final.step}, not tried yet"
+        lack = lack_of_source(state, required, final)
+        return lack or f"due on step {final.step}, not tried yet"
     ended = tries[-1].ended
     how = f"the last ended as {ended.reason}" if ended is not None else "the last has not ended"
     return f"due on step {final.step}, tried {len(tries)} times, {how}"

@@ -31,8 +31,8 @@ from tracks_dagster.attempts.effects.local.processes import (
     Process,
     describe_holders,
     find_process,
+    known_process,
     read_json,
-    read_process,
 )
 from tracks_dagster.attempts.effects.local.reaper import wait_for_lock
 from tracks_dagster.home.home_folder import PRIVATE
@@ -308,7 +308,7 @@ class DagsterHome:
 
     def find_daemon(self) -> Process | None:
         """Return the daemon of this home, or None when none lives that was started here."""
-        process = read_process(self._folder / "daemon.pid")
+        process = known_process(self._folder / "daemon.pid")
         return process if process is not None and process.lives else None
 
     @contextmanager
@@ -488,7 +488,7 @@ def _interruptible() -> Iterator[None]:
 
 def read_address(folder: Path, name: str = ADDRESS_FILE) -> str:
     """Return where the web server that `name` in `folder` names answers; empty while none does."""
-    process = read_process(folder / name)
+    process = known_process(folder / name)
     if process is None or not process.lives:
         return ""
     # Read after the process: where a new server took its place in between, its address is there too.

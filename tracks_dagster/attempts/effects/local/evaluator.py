@@ -20,8 +20,8 @@ from pathlib import Path
 from tracks_dagster.attempts.effects.local import warm
 from tracks_dagster.attempts.effects.local.processes import (
     find_process,
+    known_process,
     now_text,
-    read_process,
     worker_environment,
     write_json,
     write_process,
@@ -184,7 +184,7 @@ def _interpreter(spec: EvalSpec) -> str:
 
 def _clear(folder: Path) -> None:
     """End what lives of an evaluation whose run worker is gone, and remove its folder."""
-    left = read_process(folder / PID_FILE)
+    left = known_process(folder / PID_FILE)
     give_up_at = time.monotonic() + END_S_MAX
     while left is not None and (members := left.group):
         if time.monotonic() > give_up_at:

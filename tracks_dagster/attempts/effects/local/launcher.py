@@ -30,6 +30,7 @@ from tracks_dagster.attempts.effects.local.logs import (
 from tracks_dagster.attempts.effects.local.processes import (
     Process,
     boot_id,
+    known_process,
     read_json,
     read_process,
     worker_environment,
@@ -335,17 +336,14 @@ def is_gone(work: Path, key: str) -> bool:
         if parent is None:
             return (folder / CLOSED).exists()
         return not (parent.lives or parent.group)
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError):
         return False
 
 
 def lives(work: Path, key: str) -> bool:
     """Whether that attempt's gang is known to live; as of `is_gone`."""
-    try:
-        parent = read_process(work / key / "gang.pid")
-        return parent is not None and bool(parent.lives or parent.group)
-    except (OSError, ValueError, KeyError):
-        return False
+    parent = known_process(work / key / "gang.pid")
+    return parent is not None and bool(parent.lives or parent.group)
 
 
 def _phase_without_gang(folder: Path) -> GangPhase:
@@ -357,7 +355,7 @@ def living_gangs(work: Path) -> list[tuple[str, Process]]:
     """Return the key of each attempt whose gang lives below `work`, and the gang's parent."""
     found = []
     for path in sorted(work.glob("*/a*/gang.pid")):
-        parent = read_process(path)
+        parent = known_process(path)
         if parent is not None and parent.group:
             found.append((f"{path.parts[-3]}/{path.parts[-2]}", parent))
     return found

@@ -205,11 +205,35 @@ def write_process(path: Path, process: Process, **more: object) -> None:
 
 
 def read_process(path: Path) -> Process | None:
-    """Return the process that `write_process` wrote, or None when there is no such file."""
+    """Return the process that `write_process` wrote, or None when there is no such file.
+
+    Raises ValueError for a file that names none.
+    """
     stored = read_json(path)
     if stored is None:
         return None
-    return Process(pid=stored["pid"], started=stored["started"], boot_id=stored["boot_id"])
+    if (found := process_in(stored)) is None:
+        raise ValueError(f"{path} names no process")
+    return found
+
+
+def known_process(path: Path) -> Process | None:
+    """Return the process that a file names; None where there is none, or it is damaged.
+
+    For who has others to look after, or starts the program anew; never where None allows a second gang.
+    """
+    with suppress(OSError, ValueError):
+        return read_process(path)
+    return None
+
+
+def process_in(stored: object) -> Process | None:
+    """Return the process that a JSON value names, or None: a signal to pid 0 or -1 reaches many."""
+    match stored:
+        case {"pid": int(pid), "started": int() | float() as started, "boot_id": str(boot)}:
+            is_one = not isinstance(pid, bool) and pid > 0
+            return Process(pid=pid, started=started, boot_id=boot) if is_one else None
+    return None
 
 
 def write_json(path: Path, value: object) -> None:
@@ -223,11 +247,16 @@ def write_json(path: Path, value: object) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """Return the JSON object in `path`, or None when there is no such file."""
+    """Return the JSON object in `path`, or None when there is no such file.
+
+    Raises ValueError, which names the file, for what is none.
+    """
     try:
         stored = parse_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
+    except ValueError as error:
+        raise ValueError(f"{path} holds no JSON: {error}") from error
     if not isinstance(stored, dict):
         raise ValueError(f"{path} holds no JSON object")
     return stored

@@ -29,8 +29,9 @@ from typing import IO
 from tracks_dagster.attempts.effects.local.processes import (
     Process,
     describe_holders,
+    known_process,
+    process_in,
     read_json,
-    read_process,
     write_process,
 )
 from tracks_dagster.track.errors import OrchestratorError
@@ -86,14 +87,16 @@ def unused(folder: Path, name: str) -> list[Process]:
 def groups(folder: Path, name: str) -> list[Process]:
     """Return the leaders of the living groups of FOLDER's NAME, the newest first.
 
-    A leader may be gone: a daemon that was killed leaves its code servers and run workers.
+    A leader may be gone: a daemon that was killed leaves its code servers and run workers. A file that
+    is damaged names none.
     """
     path = folder / f"{name}.pid"
-    newest = read_process(path)
+    newest = known_process(path)
     if newest is None:
         return []
-    earlier = [Process(**each) for each in (read_json(path) or {}).get("earlier", [])]
-    return [each for each in (newest, *earlier) if each.group]
+    listed = (read_json(path) or {}).get("earlier")
+    earlier = map(process_in, listed if isinstance(listed, list) else ())
+    return [each for each in (newest, *earlier) if each is not None and each.group]
 
 
 def add_group(folder: Path, name: str, process: Process) -> None:

@@ -33,7 +33,7 @@ DAMAGED = {
 }
 
 
-@pytest.fixture(params=DAMAGED.values(), ids=DAMAGED)
+@pytest.fixture(params=DAMAGED.values(), ids=list(DAMAGED))
 def damaged(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """A file that should name a process, and does not."""
     path = tmp_path / "daemon.pid"

@@ -42,6 +42,12 @@ NUMBER_LENGTH_MIN = 4  # of a password of digits, in a config
 
 Redact = Callable[[str], str]
 
+# What a terminal shows nothing of, and what may part a name from its value: colours, titles, links;
+# characters without width.
+_UNSEEN = re.compile(
+    r"\x1b\[[0-9;:?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]{0,400}(?:\x07|\x1b\\)"
+    "|[\u00ad\u200b-\u200d\u2060\ufeff]"
+)
 _OUR_VARIABLES = "TRACKS_"  # their keys name objects of the store
 _COMMON = frozenset(
     {"changeme", "changeit", "password", "passw0rd", "postgres", "postgresql", "localhost"}
@@ -138,9 +144,16 @@ def redact(text: str, secrets: Iterable[str] = ()) -> str:
     """Return `text`, made valid, without `secrets` (as of `secrets_of`) and what looks like one.
 
     Longer secrets go first, so that one which contains another leaves nothing behind. What was
-    redacted once is not changed again.
+    redacted once is not changed again. A text that has a secret loses its colours.
     """
     text = valid_text(text)
+    plain = _UNSEEN.sub("", text)
+    if plain != text and _redacted(plain, secrets) != plain:
+        text = plain
+    return _redacted(text, secrets)
+
+
+def _redacted(text: str, secrets: Iterable[str]) -> str:
     for secret in sorted(secrets, key=len, reverse=True):
         if secret in text:
             text = _without(text, secret)
@@ -184,8 +197,7 @@ def _is_named_secret(name: str, value: str) -> bool:
     says = what_names(name)
     if says is Names.NOTHING or is_placeholder(value) or is_ordinary_path(value):
         return False
-    is_bare = name.lower().endswith("key") and len(name) <= len("the key")
-    length_min = DENSE_LENGTH_MIN if is_bare else DENSE_IN_CONFIG_MIN
+    length_min = DENSE_LENGTH_MIN if name.lower() == "key" else DENSE_IN_CONFIG_MIN
     return says is not Names.PERHAPS or is_telling(value, length_min)
 
 

@@ -60,7 +60,7 @@ def _places(word: str, text: str) -> Iterator[int]:
 
 _PLACEHOLDER = re.compile(
     r"none|null|nil|true|false|undefined|required|missing|empty|redacted|optional|default"
-    r"|basic|digest|bearer|[*x.…-]+|[<${%*…\[].*|\(\?.*",
+    r"|basic|digest|bearer|[*x.…-]+|[<${*…\[].*|%(?![0-9a-f]{2}).*|\(\?.*",
     re.IGNORECASE | re.DOTALL,
 )
 _CODE = re.compile(  # os.environ["PGPASSWORD"], getpass(), self.password, str
@@ -94,7 +94,12 @@ def _is_given(match: re.Match[str]) -> bool:
         return False
     mark = match["mark"]
     in_sentence = mark[-1:].isspace() and "=" not in mark and not match["quote"]
-    return not in_sentence or looks_made_up(value)
+    return not (in_sentence or _is_beside(match)) or looks_made_up(value)
+
+
+def _is_beside(match: re.Match[str]) -> bool:
+    """Whether the value is only next to its name: in a table, a tuple, a comparison, after a blank."""
+    return match["mark"].strip() in ("", "|", "│", "┃", "->", ",", "==", "!=")
 
 
 def _is_odbc(match: re.Match[str]) -> bool:
@@ -109,6 +114,8 @@ def _is_named(match: re.Match[str]) -> bool:
     first = start if before is None else before.start()
     name = match.string[first : match.end("name")]
     says = what_names(name)
+    if _is_beside(match) and not _names_beside(name, says, match):
+        return False
     if says is Names.PASSWORD:
         return _is_given(match)
     if says is Names.SECRET and name.lower() == "pwd" and value.startswith("/"):
@@ -124,13 +131,24 @@ def _is_named(match: re.Match[str]) -> bool:
     return is_telling(value) and not is_placeholder(value)
 
 
+def _names_beside(name: str, says: Names, match: re.Match[str]) -> bool:
+    """Whether a name says enough of what is only next to it: "token" is followed by many a word."""
+    if says is Names.PASSWORD:
+        return len(name) >= len("passwd")
+    is_word = match["mark"].isspace() and "_" not in name
+    return says is Names.SECRET and not is_word and is_telling(match["secret"])
+
+
 NAME_LENGTH_MAX = 40  # on either side of the word
 _NAME_BEFORE = re.compile(r"[\w-]*\Z")
 
-# After a name: "=", ":" or "=>" and a value, perhaps in quotes; JSON in JSON escapes its quotes.
+# After a name: "=", ":" or "=>" and a value, perhaps in quotes; JSON in JSON escapes its quotes. Or the
+# next column of a table, the next item of a tuple, the next word.
 _VALUE = (
-    r"\\{0,3}[\"']?\]?(?P<mark>\s{0,2}(?:=>|=|:(?!//))\s{0,4}|\s{1,2}(?:is|was)\s{1,2})"
-    r"(?P<quote>\\{0,3}(?:\"{3}|'{3}|[\"']))?"
+    r"\\{0,3}[\"']?\]?(?P<mark>\s{0,2}(?:=>|[:!=]?={1,2}|:(?!//)|\\u003d|&#(?:61|x3d);)\s{0,4}"
+    r"(?:[|>][+-]?\n\s{1,20})?|\s{1,2}(?:is|was)\s{1,2}"
+    r"|[ ]{0,40}(?:[│┃|]|->)[ ]{0,40}|,\s{0,4}(?=b?[\"'])|[ \t]{1,40})"
+    r"(?:b(?=[\"']))?(?P<quote>\\{0,3}(?:\"{3}|'{3}|[\"']))?"
     r"(?P<secret>(?(quote)(?:(?!(?P=quote))(?:\\.|[^\\\n])){1,400}"
     r"|(?:[^\s\"'<>,;&)\]}\\]|,(?=[^\s\"'])|\\(?![nrt\"'\\])){1,400}))"
 )
@@ -192,10 +210,16 @@ def _is_argument(match: re.Match[str]) -> bool:
     return says is Names.PASSWORD or (says is Names.PERHAPS and looks_made_up(value))
 
 
+def _is_in_element(match: re.Match[str]) -> bool:
+    is_password = what_names(match["name"]) is Names.PASSWORD
+    return _is_argument(match) and (is_password or looks_made_up(match["secret"]))
+
+
 def _is_of_a_user(match: re.Match[str]) -> bool:
     """Whether what follows a user's name and a colon is a password, and no group or number."""
     value = match["secret"]
-    return not (value.isdigit() or is_placeholder(value) or value == match["user"])
+    user = match["user"]  # or of `python -u train.py:main` a file
+    return not (value.isdigit() or is_placeholder(value) or value == user or user.endswith(".py"))
 
 
 def _is_login(match: re.Match[str]) -> bool:
@@ -336,8 +360,11 @@ SHAPES = (
     ),
     Shape(  # <password>X</password>
         ("</",),
-        re.compile(r"<(?P<name>[A-Za-z][\w:.-]{1,40})>(?P<secret>[^<>\s]{4,400})(?=</)"),
-        _is_argument,
+        re.compile(
+            r"<(?P<name>[A-Za-z][\w:.-]{1,40})(?:\s[^<>]{0,200})?>\s{0,40}(?P<secret>[^<>\s]{4,400})"
+            r"(?=\s{0,40}</)"
+        ),
+        _is_in_element,
     ),
     Shape(  # a pod's environment, and settings in XML: name: HF_TOKEN, value: X
         ("value",),

@@ -46,6 +46,9 @@ def pem(kind: str = "") -> str:
         *(".ENV", "a.PEM", "ID_RSA"),
         *("Secrets.YAML", ".AWS/Credentials", "PROD.Env", "Service-Account.JSON"),
         *("a/b/.Env.production", "deep/.aws/sso/cache/x.json"),
+        *(".env~", "#.env#", "..env.swp", ".netrc~", ".npmrc.old", "server.key.bak", ".a.pem.swp"),
+        *("prod.env.bak", "id.key.1", "credentials.json.bak.2", "ann_accessKeys.csv", "rootkey.csv"),
+        *("stored_tokens", "deploy_key", "cookies.txt", ".modal.toml", "wallet.dat", "x.keychain-db"),
     ],
 )  # fmt: skip
 def test_a_name_of_a_key_is_one_in_any_case_and_any_folder(name: str) -> None:
@@ -98,6 +101,13 @@ def test_keys_stay_out_whatever_git_tracks_and_are_named(tmp_path: Path, tracked
     out, stored = found.remarks
     assert "called like keys: .aws, .env, id_ecdsa. Give secrets" in out
     assert "may hold secrets: config.py, my_token.txt. The store" in stored
+
+
+def test_what_lies_in_a_folder_of_secrets_is_named(tmp_path: Path) -> None:
+    folder = write(
+        tmp_path / "mine", secrets__db_DOT_txt="x", secrets__load_DOT_py="", _DOT_secrets__a=""
+    )
+    assert pack_folder(folder).suspects == (".secrets/a", "secrets/db.txt")
 
 
 def test_a_folder_without_keys_has_no_remark(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from tracks_dagster.attempts.effects.local.key_files import key_part, may_hold_s
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.records import sha256_hex
 from tracks_dagster.track.text.private_keys import holds_private_key
+from tracks_dagster.track.text.safe_text import one_line
 
 CODE_BYTES_MAX = 64 * 1024 * 1024  # of all files together; every attempt unpacks them
 FILES_MAX = 20_000
@@ -33,11 +34,8 @@ LEFT_OUT = (
     *(".git", ".hg", ".svn", "__pycache__", "*.pyc", ".venv", "venv", "node_modules", "*.egg-info"),
     *(".tracks", ".tracks-notebook", ".mypy_cache", ".ruff_cache", ".pytest_cache", ".tox", ".nox"),
     *(".ipynb_checkpoints", ".DS_Store", "wandb", "mlruns", "lightning_logs"),
-    *(
-        ".hypothesis",
-        ".coverage",
-        ".coverage.*",
-    ),  # what tests leave, which `pytest --tracks` allows
+    # What tests leave, which `pytest --tracks` allows.
+    *(".hypothesis", ".coverage", ".coverage.*"),
 )
 NAMED_MAX = 5  # files in a remark
 
@@ -78,7 +76,7 @@ class PackedCode:
 
 def _listed(names: tuple[str, ...]) -> str:
     more = len(names) - NAMED_MAX
-    return ", ".join(names[:NAMED_MAX]) + (f" and {more} more" if more > 0 else "")
+    return ", ".join(map(one_line, names[:NAMED_MAX])) + (f" and {more} more" if more > 0 else "")
 
 
 def pack_folder(folder: Path, *, needed: Iterable[str] = ()) -> PackedCode:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import io
 import json
 import os
 import signal
 import sys
+import tarfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -516,6 +518,18 @@ def test_whether_a_gang_is_gone_is_known_to_whoever_has_its_homes_folder(
     launcher.kill(AttemptRef("r", 2))
     assert is_gone(tmp_path, "r/a02")  # closed without one
     assert not is_gone(tmp_path / "nowhere", "r/a01")
+
+
+def test_stored_code_that_leads_out_of_its_folder_is_refused_in_a_sentence(
+    launcher: LocalLauncher, tmp_path: Path
+) -> None:
+    forged = io.BytesIO()
+    with tarfile.open(fileobj=forged, mode="w") as tar:
+        tar.addfile(tarfile.TarInfo("../evil"))
+    with pytest.raises(GangError, match="outside of its folder") as refused:
+        launcher.start(replace(spec(""), code=forged.getvalue(), code_key="0a.tar"))
+    assert "Traceback" not in str(refused.value)
+    assert not list(tmp_path.rglob("evil"))
 
 
 def test_a_parent_that_cannot_start_says_why(launcher: LocalLauncher, tmp_path: Path) -> None:

@@ -52,9 +52,11 @@ from tracks_dagster.reasons.evidence import Condition
 from tracks_dagster.track import names
 from tracks_dagster.track.body_json import from_json
 from tracks_dagster.training.machine import MachineWatch
-from tracks_dagster.training.projects.code import CODE, command_line, lay_out, paths
+from tracks_dagster.training.projects.code import CODE, CodeUnusable, command_line, lay_out, paths
 
-EXIT_CANNOT_RUN = 127  # written down for a rank whose program could not be started, as shells do
+# Written down for a rank whose program could not be started, as shells do; and our own where the stored
+# code is none.
+EXIT_CANNOT_RUN = 127
 POLL_S = 0.05
 MEMBERS_EVERY_S = 10.0
 # After a rank's abnormal end: time for the others to find out and leave a last word. They hang in a
@@ -87,12 +89,16 @@ def main(work: Path) -> int:
         spec = from_json(GangSpec, read_json(work / "spec.json"))
         name_process(f"tracks {spec.ref.key} gang_parent")
         stored = work / "stored-code"
-        lay_out(
-            work / CODE,
-            code=stored.read_bytes() if stored.exists() else None,
-            key=spec.code_key,
-            files=spec.command.files,
-        )
+        try:
+            lay_out(
+                work / CODE,
+                code=stored.read_bytes() if stored.exists() else None,
+                key=spec.code_key,
+                files=spec.command.files,
+            )
+        except CodeUnusable as error:  # the launcher reads it in this process's log
+            print(f"{spec.code_key}: {error}", file=sys.stderr, flush=True)
+            return EXIT_CANNOT_RUN
         gang = Gang(work, spec)
         signal.signal(signal.SIGTERM, lambda *_: gang.drain(SIGTERM_GRACE_S))
         write_process(work / "gang.pid", this_process(), started_at=now_text(), ranks=[])

@@ -182,3 +182,16 @@ def test_a_snapshot_that_is_not_there_or_not_clear_is_refused(
 def test_a_dataset_without_a_snapshot_says_how_to_make_one(tracks: Tracks) -> None:
     with pytest.raises(UnknownRun, match="is made by the asset 'aws_docs_heldout'"):
         find_snapshot(tracks, "aws-docs-heldout")
+
+
+def test_a_manifest_that_nobody_could_read_is_not_stored(
+    tracks: Tracks,
+    datasets: Datasets,
+    store: FakeObjectStore,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("tracks_dagster.data.effects.snapshots.SNAPSHOT_BYTES_MAX", 100)
+    with pytest.raises(InvalidInput, match="at most 100 are read"):
+        make_snapshot(tracks, datasets, "aws-docs", source=text(tmp_path / "in", a="A"))
+    assert not any("/manifests/" in key for _, key in store.calls)

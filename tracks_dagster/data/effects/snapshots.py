@@ -21,6 +21,7 @@ from tracks_dagster.stores.local_files import HASHES, local_files
 from tracks_dagster.stores.sources import FolderSource, open_source
 from tracks_dagster.track.bodies import DatasetDeclared, SnapshotCommitted, SnapshotRef
 from tracks_dagster.track.errors import DataRejected, InvalidInput, UnknownRun
+from tracks_dagster.track.json_text import SNAPSHOT_BYTES_MAX
 from tracks_dagster.track.names import snapshot_asset
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Draft, Kind
@@ -90,8 +91,7 @@ def add_files(
         source, files, tracks.store, dataset, in_place=in_place, hashes=hashes, progress=progress
     )
     data = frozen.manifest.data
-    ref = SnapshotRef(dataset=dataset, snapshot_id=snapshot_id(data))
-    tracks.store.put(manifest_key(dataset, ref.snapshot_id), data)
+    ref = SnapshotRef(dataset=dataset, snapshot_id=_put_manifest(tracks.store, dataset, data))
     if checks is not None and not is_local:
         passed = run_checks(checks, dataset, local_files(tracks.store, ref, cache))
     if checks is not None:
@@ -257,6 +257,18 @@ def _release(dataset: str, snapshot: SnapshotState) -> str:
     return f'`tracks release snapshot:{dataset}@{snapshot.body.snapshot_id[:12]} --why "…"`'
 
 
+def _put_manifest(store: ObjectStore, dataset: str, data: bytes) -> str:
+    """Store a manifest and return its snapshot's id; raises InvalidInput where nobody could read it."""
+    if len(data) > SNAPSHOT_BYTES_MAX:
+        raise InvalidInput(
+            f"The manifest of this snapshot of {dataset} has {len(data)} bytes; at most "
+            f"{SNAPSHOT_BYTES_MAX} are read. Use fewer, larger files, with shorter names."
+        )
+    identity = snapshot_id(data)
+    store.put(manifest_key(dataset, identity), data)
+    return identity
+
+
 def _store(
     store: ObjectStore,
     dataset: str,
@@ -268,12 +280,11 @@ def _store(
     for shard in prepared.shards:
         store.put(shard_key(dataset, shard.sha256), shard.path.read_bytes())
     written = manifest(dataset, prepared)
-    key = manifest_key(dataset, snapshot_id(written))
-    store.put(key, written)
+    identity = _put_manifest(store, dataset, written)
     return SnapshotCommitted(
         dataset=dataset,
-        snapshot_id=snapshot_id(written),
-        manifest_key=key,
+        snapshot_id=identity,
+        manifest_key=manifest_key(dataset, identity),
         row_count=prepared.row_count,
         total_bytes=prepared.total_bytes,
         shard_count=len(prepared.shards),

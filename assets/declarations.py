@@ -246,7 +246,8 @@ def training_runs_of(projects: Iterable[Registered]) -> AssetsDefinition:
         try:
             policy = app.policy
             default_id = partial(_default_id, first_try(context.instance, context.run))
-            asked, settings = _request(app, filled, policy, default_id), app.settings
+            asked = _request(app, filled, policy, default_id, remark=context.log.warning)
+            settings = app.settings
             request = limited(within_policy(asked, policy.contracts), policy)
             check = gang_check(settings)
             if (existing := app.tracks.find_run(names.check_run_id(request.run_id))) is not None:
@@ -372,11 +373,16 @@ def _default_id(first: FirstTry, name: str) -> str:
 
 
 def _request(
-    app: App, filled: Mapping[str, Any], policy: RetryPolicy, default_id: Callable[[str], str]
+    app: App,
+    filled: Mapping[str, Any],
+    policy: RetryPolicy,
+    default_id: Callable[[str], str],
+    *,
+    remark: Callable[[str], object],
 ) -> RunRequest:
     """Return what the launchpad asks for; of a branch with what it takes over. Raises InvalidInput.
 
-    default_id: of a run of that project.
+    default_id: of a run of that project. remark: called with what a person should know of its code.
     """
     origin = None
     if (branch_from := filled.get("branch_from")) is not None:
@@ -398,6 +404,8 @@ def _request(
     name = name or (DEFAULT_PROJECT if origin is None else origin.family)
     launcher = filled.get("launcher", names.LOCAL)
     found = None if is_inherited else _code_of(app, name, launcher)
+    for words in () if found is None else found.remarks:
+        remark(words)
     request = RunRequest(
         family=name,
         config=overrides or {},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 import pytest
 from dagster import (
@@ -16,6 +17,7 @@ from dagster import (
     materialize,
 )
 
+from assets import declarations
 from assets.declarations import first_try, training_runs_of
 from tests.code_location.test_training import write
 from tests.examples import EXAMPLES, example_config
@@ -65,6 +67,20 @@ def test_the_job_of_the_launchpad_declares_a_run_and_opens_its_first_attempt(
     assert state.declared.config["steps"] == 5
     assert state.declared.workload_class == "urgent"
     assert state.open_attempt is not None
+
+
+@pytest.mark.usefixtures("snapshots")
+def test_the_launchpad_says_what_of_the_code_may_hold_keys(
+    app: App, instance: DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = declarations.read_project_code
+    remarks = ("Not stored with the code, being called like keys: .env.",)
+    monkeypatch.setattr(
+        declarations, "read_project_code", lambda *a, **b: replace(read(*a, **b), remarks=remarks)
+    )
+    result = declare(app, instance, {"run_id": "from-ui"})
+    said = [each.user_message for each in instance.all_logs(result.run_id)]
+    assert [each for each in said if "called like keys" in each] == list(remarks)
 
 
 @pytest.mark.usefixtures("snapshots")

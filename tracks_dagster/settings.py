@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from tracks_dagster.attempts.machine import DevicesGiven, parse_given
 from tracks_dagster.track.errors import InvalidInput, SettingsError
@@ -409,7 +410,11 @@ def _days(given: str) -> float:
 
 def _ui_url(url: str) -> str:
     """Return the address of the web server; raises SettingsError for what a browser cannot open."""
-    if url and not url.startswith(("http://", "https://")):
+    try:
+        is_address = url.startswith(("http://", "https://")) and bool(urlsplit(url).hostname)
+    except ValueError:  # http://[::1
+        is_address = False
+    if url and not is_address:
         raise SettingsError(
             f"TRACKS_UI_URL is {url!r}; write the address of Dagster's web server, for example "
             "http://localhost:3000."

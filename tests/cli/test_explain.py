@@ -265,8 +265,9 @@ def test_links_lead_to_the_ui_where_its_address_is_set(
     text = call(*full).stdout
     assert "https://dagster.example.org/runs/dagster-2" in text
     assert "https://dagster.example.org/assets/receipts?view=partitions&partition=" in text
-    monkeypatch.setenv("TRACKS_UI_URL", "dagster.example.org")
-    assert "http://localhost:3000" in call("explain", KEY).stderr
+    for wrong in ("dagster.example.org", "http://", "http://[::1", "http://[x]/"):
+        monkeypatch.setenv("TRACKS_UI_URL", wrong)
+        assert "http://localhost:3000" in call("explain", KEY).stderr
 
 
 def test_links_lead_to_the_ui_that_tracks_up_serves_now(

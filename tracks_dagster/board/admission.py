@@ -86,7 +86,10 @@ def refuse(asked: Asked, *, hosts: Collection[str], only_reads: bool) -> Refusal
         )
         return Refusal(status=421, words=words)
     if not _is_own(asked.headers.get("origin", ()), host) or _is_embedded(asked):
-        words = "Another page asked for this. Open the address by itself, or follow a link to it."
+        words = (
+            "Another page asked for this. Open the address by itself, or follow a link to it. Behind a "
+            "proxy: let it pass the header Host on as it came."
+        )
         return Refusal(status=403, words=words)
     if asked.method is None:
         return None

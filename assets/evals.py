@@ -67,7 +67,7 @@ def evals(
         raise Failure(str(error), allow_retries=False) from error
     key = eval_attempt_key(run_id, eval_id, opened.number)
     devices: DevicePool | None = None
-    if state.declared.compute.launcher == names.LOCAL and needs_device(state, opened.suite):
+    if state.declared.compute.launcher == names.LOCAL and needs_device(state, opened):
         devices = devices_since(app.devices, key, context.run.tags.get(names.TAG_LEASE))
     try:
         if devices is not None:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.bodies import ended
+from tests.bodies import declared, ended
 from tests.cli.conftest import Call
+from tests.histories import History
 from tracks_dagster.attempts.effects.supervise import gang_spec
 from tracks_dagster.cli.start import run as run_command
 from tracks_dagster.cli.start.follow import Followed
+from tracks_dagster.data.project import eval_version
 from tracks_dagster.reading import open_tracks_to_read
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.settings import Settings
@@ -195,6 +198,41 @@ def test_evals_of_the_file_and_of_an_option_are_declared_and_stored(
     )
     lay_out(tmp_path / "code", code=spec.code, key=spec.code_key, files={})
     assert (tmp_path / "code" / "more.py").is_file()
+
+
+def test_a_scorer_that_is_written_later_scores_an_old_checkpoint_by_the_folders_code(
+    project: Path, call: Call, tmp_path: Path
+) -> None:
+    store = build(Settings.from_environment()).store
+    infer, other = declared().evals[0], replace(declared().evals[0], suite="other")
+    history = History("r-1").declare(evals=(infer, other)).open().place().restore().commit(40)
+    history.end("completed", last_step=40).open_eval(history.state.resumable[-1])
+    history.end_eval(history.state.evals[-1].opened).write_to(store)
+    scored = (
+        "evals: {heldout-loss: train.py, other: train.py, late: {run: late.py, of: heldout-loss}, "
+        "soon: {run: late.py, of: other}}\n"
+    )
+    (project / "tracks.yaml").write_text(TRACKS_YAML + scored)
+    (project / "late.py").write_text("def evaluate(scored, data):\n    return {'f1': 1}\n")
+    asked = call("eval", "r-1@40", "--code", "--suite", "late", "--why", "a new metric")
+    assert asked.exit_code == 0, asked.stderr
+    assert asked.stdout.startswith("Asked for late@40 of r-1, seed 7: attempt 1")
+    opened = state().evals[-1].opened
+    assert opened.scored is not None
+    assert opened.scored.eval_id == "heldout-loss@40"
+    assert opened.brought is not None
+    assert opened.brought.program.entry == ("late.py",)
+    assert opened.brought.code.git_commit == head(project)
+    key = opened.brought.code_key
+    lay_out(tmp_path / "code", code=store.get(key), key=key, files={})
+    content = (tmp_path / "code" / "late.py").read_bytes()
+    assert opened.suite_version == eval_version(("late.py",), content, of=infer.suite_version)
+    early = call("eval", "r-1@40", "--code", "--suite", "soon")
+    assert (early.exit_code, len(state().evals)) == (2, 2)
+    assert "soon of r-1@40 is not opened: it waits for other@40 with seed 7" in early.stderr
+    (project / "tracks.yaml").write_text(TRACKS_YAML + scored.replace("heldout-loss", "mine"))
+    unknown = call("eval", "r-1@40", "--code", "--suite", "late")
+    assert "late scores mine, and r-1 was declared with no such eval; it has:" in unknown.stderr
 
 
 def test_a_script_alone_is_evaluated_by_a_file_beside_it(project: Path, call: Call) -> None:

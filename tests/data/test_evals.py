@@ -16,7 +16,7 @@ from tests.histories import History
 from tracks_dagster.data.effects import evals
 from tracks_dagster.data.effects.evals import run_eval, waive
 from tracks_dagster.ledger.effects.tracks import Tracks
-from tracks_dagster.track.bodies import EvalOpened, MemoryPeak
+from tracks_dagster.track.bodies import CodeVersion, EvalOpened, MemoryPeak, Program
 from tracks_dagster.track.errors import (
     GangError,
     InvalidInput,
@@ -26,7 +26,12 @@ from tracks_dagster.track.errors import (
 )
 from tracks_dagster.track.records import Kind
 from tracks_dagster.track.states.checkpoints import CheckpointRef
-from tracks_dagster.track.states.evals import evals_settled, newest_completed
+from tracks_dagster.track.states.evals import (
+    evals_settled,
+    needs_device,
+    newest_completed,
+    unsettled,
+)
 from tracks_dagster.track.states.run_state import find_at
 
 
@@ -154,6 +159,43 @@ def test_a_scorer_can_be_asked_for_again_and_is_given_what_the_inference_left(
     assert scored is not None
     assert (scored.eval_id, scored.number) == ("heldout-loss@40", 1)
     assert [(each.name, each.sha256) for each in scored.artifacts] == [("answers.json", "a" * 64)]
+
+
+def test_a_scorer_of_later_code_runs_without_a_device_and_no_promotion_rests_on_it(
+    tracks: Tracks, store: FakeObjectStore
+) -> None:
+    infer = declared().evals[0]
+    score = replace(infer, suite="score", of=infer.suite, needs_device=False)
+    history = History("r-2").declare(evals=(infer, score)).open().place().restore().commit(40)
+    history.end("completed", last_step=40).write_to(store)
+    ref = find_at(tracks.run("r-2"), 40).ref
+    program = Program(entry=("lenient.py",))
+    later = replace(score, suite_version="2", program=program, timeout_s=9.0)
+    code = CodeVersion(git_commit=None, branch=None, dirty=None, package_version="1")
+    brought = evals.BroughtCode(scorers=(later,), archive=b"code", code=code)
+
+    def ask(suite: str | None = None) -> list[evals.RequestedEval]:
+        return evals.ask_for_evals(tracks, ref, by="ada", why="", suite=suite, brought=brought)
+
+    with pytest.raises(InvalidInput, match=r"score of .* waits for heldout-loss@40"):
+        ask()
+    with pytest.raises(InvalidInput, match=r"no scorer heldout-loss, .*; it has: score"):
+        ask("heldout-loss")
+    assert not list(store.list("runs/r-2/trainer/"))
+    evals.ask_for_evals(tracks, ref, by="ada", why="")
+    run_eval(tracks, evaluator := FakeEvaluator(store, EVAL_RESULT), "r-2", "heldout-loss@40", 1)
+    [asked] = ask()
+    run_eval(tracks, evaluator, "r-2", "score@40", 1)
+    spec = evaluator.specs[-1]
+    assert (spec.program, spec.suite_version, spec.timeout_s) == (program, "2", 9.0)
+    assert store.get(spec.code_key or "") == b"code"
+    assert spec.scored == asked.opened.scored
+    state = tracks.run("r-2")
+    assert not needs_device(state, asked.opened)
+    assert newest_completed(state, "score", ref) is None
+    assert [each.suite for each in unsettled(state)] == ["score"]
+    [again] = ask()
+    assert not again.is_new
 
 
 def test_an_eval_that_has_ended_is_not_run_again(tracks: Tracks, store: FakeObjectStore) -> None:

@@ -259,6 +259,18 @@ def _run_in(text: str, folder: Path) -> None:
         )
 
 
+def code_option(command: Command) -> Command:
+    """Add `--code`, the folder of a project whose code is taken as it is now."""
+    return click.option(
+        "--code",
+        "folder",
+        type=click.Path(path_type=Path),
+        is_flag=False,
+        flag_value=".",
+        help="The code of the project in that folder as it is now; default: the one you are in.",
+    )(command)
+
+
 def attempt_option(command: Command) -> Command:
     """Add `--attempt`, which of several attempts committed the step of a RUN@STEP."""
     return click.option(
@@ -286,6 +298,16 @@ def parse_run_and_step(text: str) -> tuple[str, int | None]:
     if match is None:
         return check_run_id(text), None
     return check_run_id(match["run_id"]), int(match["step"])
+
+
+def project_of_code(folder: Path) -> Path:
+    """Return the folder of the project that `--code` names; raises InvalidInput where there is none."""
+    from tracks_dagster.attempts.effects.local.project_code import project_folder
+
+    home = project_folder(None if folder == Path() else folder)
+    if home is None:
+        raise InvalidInput("--code: you are in no project; name its folder, --code DIR.")
+    return home
 
 
 def named_checkpoint(

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import click
 
 from tracks_dagster.attempts.effects.heartbeat import describe_age, read_heartbeat
+from tracks_dagster.attempts.effects.local.project_code import read_project_code
 from tracks_dagster.checkpoints.retention import best_of
 from tracks_dagster.cli import BAD_NEWS
 from tracks_dagster.cli.common import (
@@ -15,23 +18,33 @@ from tracks_dagster.cli.common import (
     as_json,
     attempt_option,
     by_option,
+    code_option,
     deciding_options,
     named_checkpoint,
     open_app,
     parse_run_and_step,
     print_answer,
     print_json,
+    project_of_code,
     run_argument,
 )
-from tracks_dagster.data.effects.evals import RequestedEval, ask_for_evals, waive
+from tracks_dagster.data.effects.evals import BroughtCode, RequestedEval, ask_for_evals, waive
+from tracks_dagster.data.effects.project_file import read_eval_version
 from tracks_dagster.data.effects.promotion import promote
-from tracks_dagster.data.project import ALIAS
+from tracks_dagster.data.effects.snapshots import find_snapshot
+from tracks_dagster.data.project import ALIAS, OwnEval, Project, requirement_of
+from tracks_dagster.holds.effects.starts import refuse_code
+from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.review.effects.bundle import check_bundle, describe_bundle, write_bundle
+from tracks_dagster.settings import Settings
+from tracks_dagster.track.bodies import EvalRequirement
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.names import check_run_id
+from tracks_dagster.track.records import sha256_hex
 from tracks_dagster.track.states.checkpoints import CheckpointRef, resume_target
 from tracks_dagster.track.states.run_state import RunState, find_at
+from tracks_dagster.track.text.redact import redact
 from tracks_dagster.track.text.safe_text import check_words
 
 
@@ -39,6 +52,7 @@ from tracks_dagster.track.text.safe_text import check_words
 @click.argument("at", metavar="RUN@STEP")
 @click.option("--suite", help="Only this suite; default: each that the run requires.")
 @click.option("--seed", type=click.IntRange(min=0), help="Another seed than the required one.")
+@code_option
 @attempt_option
 @click.option("--why", default="", help="Why, in words; it is recorded.")
 @by_option
@@ -47,6 +61,7 @@ def eval_command(
     at: str,
     suite: str | None,
     seed: int | None,
+    folder: Path | None,
     attempt: int | None,
     why: str,
     by: str,
@@ -56,22 +71,59 @@ def eval_command(
 
     An eval that runs already, or is done with that seed, is shown and not asked for again. With evals
     of several seeds `tracks diff` shows how much the seed alone changes. A scorer (`of:` in
-    tracks.yaml) can be asked for when the eval that it is of is done.
+    tracks.yaml) can be asked for when the eval that it is of is done. With --code the scorers of the
+    project as it is now score what an eval of the run left before; no promotion rests on that.
     """
     check_words({"by": by, **({"why": why} if why else {})})
     tracks = open_app().tracks
-    ref = named_checkpoint(tracks, at, attempt)[1].ref
-    asked = ask_for_evals(tracks, ref, by=by, why=why, suite=suite, seed=seed)
+    state, checkpoint = named_checkpoint(tracks, at, attempt)
+    ref = checkpoint.ref
+    brought = None if folder is None else _bring(tracks, state, folder, suite)
+    asked = ask_for_evals(tracks, ref, by=by, why=why, suite=suite, seed=seed, brought=brought)
     nobody = describe_age(read_heartbeat(tracks.store), tracks.now())
     if as_json:
         print_json([to_json(each) for each in asked])
         return
     for each in asked:
         click.echo(_describe_eval(ref.run_id, each))
-    for left_out in _scorers_left_out(tracks.run(ref.run_id), asked) if suite is None else ():
+    for left_out in () if suite or brought else _scorers_left_out(state, asked):
         click.echo(left_out, err=True)
     if nobody is not None and any(each.ended is None for each in asked):
         click.echo(f"It waits: {nobody}.", err=True)
+
+
+def _bring(tracks: Tracks, state: RunState, folder: Path, suite: str | None) -> BroughtCode:
+    """Return the scorers of the project in `folder`, each of an eval that the run declared."""
+    given, home = Settings.from_environment(), project_of_code(folder)
+    clean = partial(redact, secrets=given.secrets)
+    found = read_project_code(home, store_url=given.store_url, clean=clean)
+    for remark in found.remarks:
+        click.echo(remark, err=True)
+    doing = f"{state.run_id} cannot be scored by the code of {home}"
+    refuse_code(tracks, found.code, sha256_hex(found.archive), doing=doing)
+    scorers = [e for e in found.project.evals if e.of is not None and suite in (None, e.name)]
+    return BroughtCode(
+        scorers=tuple(_scorer(tracks, state, found.project, each, home) for each in scorers),
+        archive=found.archive,
+        code=found.code,
+    )
+
+
+def _scorer(
+    tracks: Tracks, state: RunState, project: Project, scorer: OwnEval, home: Path
+) -> EvalRequirement:
+    source = next((each for each in state.declared.evals if each.suite == scorer.of), None)
+    if source is None:
+        has = ", ".join(each.suite for each in state.declared.evals) or "none"
+        raise InvalidInput(
+            f"{scorer.name} scores {scorer.of}, and {state.run_id} was declared with no such eval; it "
+            f"has: {has}. --suite NAME brings one scorer alone."
+        )
+    snapshot = source.snapshot
+    if scorer.dataset != (None if snapshot is None else snapshot.dataset):
+        snapshot = None if scorer.dataset is None else find_snapshot(tracks, scorer.dataset)
+    version = read_eval_version(scorer.entry, home, of=source.suite_version)
+    return requirement_of(project, replace(scorer, version=version), snapshot, seed=source.seed)
 
 
 def _scorers_left_out(state: RunState, asked: Sequence[RequestedEval]) -> Iterator[str]:

@@ -10,7 +10,6 @@ from typing import Any
 import click
 
 from tracks_dagster.attempts.effects.local.project_code import (
-    project_folder,
     read_project_code,
     read_script_code,
 )
@@ -22,8 +21,10 @@ from tracks_dagster.attempts.effects.manual_retry import (
 from tracks_dagster.cli.common import (
     as_json,
     by_option,
+    code_option,
     parse_settings,
     print_answer,
+    project_of_code,
     run_argument,
     why_option,
 )
@@ -53,14 +54,7 @@ from tracks_dagster.wiring import build, gang_check
     "--checkpoint-every-s", "every_s", type=float, metavar="S", help="Save every so many seconds."
 )
 @click.option("--snapshot", "snapshot_id", help="Another snapshot of the dataset, by its id.")
-@click.option(
-    "--code",
-    "folder",
-    type=click.Path(path_type=Path),
-    is_flag=False,
-    flag_value=".",
-    help="The code of the project in that folder as it is now; default: the one you are in.",
-)
+@code_option
 @click.option(
     "--trainer", type=click.Path(path_type=Path), help="Another script, in place of all its code."
 )
@@ -151,9 +145,7 @@ def _code(
     if trainer is not None:
         found = read_script_code(trainer, clean=clean)
     elif folder is not None:
-        home = project_folder(None if folder == Path() else folder)
-        if home is None:
-            raise InvalidInput("--code: you are in no project; name its folder, --code DIR.")
+        home = project_of_code(folder)
         found = read_project_code(home, store_url=given.store_url, clean=clean, launcher=launcher)
     else:
         return {}

@@ -663,11 +663,22 @@ class ScoredEval:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BroughtScorer:
+    """What scores in an eval that the run did not declare, but a person brought later. code_key: of the
+    stored code, a version of `code`; timeout_s: as of `EvalRequirement`."""
+
+    program: Program
+    code_key: str
+    code: CodeVersion
+    timeout_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EvalOpened:
     """`eval_opened`: one attempt at one eval. eval_id is "<suite>@<step>", number is 1-based.
 
     skipped: the steps whose own eval was due and is left out, because this commit is newer. scored: of
-    a scorer, what it scores.
+    a scorer, what it scores; brought: its code, where it is not the run's.
     """
 
     eval_id: str
@@ -681,6 +692,7 @@ class EvalOpened:
     decided_by: str
     skipped: tuple[int, ...] = ()
     scored: ScoredEval | None = None
+    brought: BroughtScorer | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -212,7 +212,7 @@ def _eval_demands(world: World, run_id: str) -> list[Demand]:
         return []
     demands = []
     for each in state.evals:
-        if each.ended is not None or not needs_device(state, each.opened.suite):
+        if each.ended is not None or not needs_device(state, each.opened):
             continue
         key = eval_attempt_key(run_id, each.opened.eval_id, each.opened.number)
         if _is_to_start(world, key):

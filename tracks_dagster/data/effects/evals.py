@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from tracks_dagster.data.effects.config_file import render_config
@@ -25,8 +25,11 @@ from tracks_dagster.retry.policy import RetryPolicy
 from tracks_dagster.scheduling.effects.leases import DevicePool, no_devices
 from tracks_dagster.scheduling.leases import device_environment
 from tracks_dagster.track import names
+from tracks_dagster.track.addressed import write_addressed
 from tracks_dagster.track.bodies import (
     Artifact,
+    BroughtScorer,
+    CodeVersion,
     EvalEnded,
     EvalOpened,
     EvalRequirement,
@@ -45,6 +48,7 @@ from tracks_dagster.track.records import (
     Kind,
     format_time,
     parse_time,
+    sha256_hex,
 )
 from tracks_dagster.track.states import evals
 from tracks_dagster.track.states.checkpoints import CheckpointRef, checkpoint_at
@@ -54,6 +58,7 @@ from tracks_dagster.track.states.run_state import (
     RunState,
     trainer_of,
 )
+from tracks_dagster.track.track import code_key
 
 METRICS_MAX = 100  # of one eval: they stand in a record of 16 KiB
 MESSAGE_CHARACTERS_MAX = 2000
@@ -102,6 +107,15 @@ class RequestedEval:
     ended: EvalEnded | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BroughtCode:
+    """Scorers of a project as it is now, for runs that were declared before. archive: of its code."""
+
+    scorers: tuple[EvalRequirement, ...]
+    archive: bytes = field(repr=False)
+    code: CodeVersion
+
+
 def ask_for_evals(
     tracks: Tracks,
     checkpoint: CheckpointRef,
@@ -110,16 +124,26 @@ def ask_for_evals(
     why: str,
     suite: str | None = None,
     seed: int | None = None,
+    brought: BroughtCode | None = None,
 ) -> list[RequestedEval]:
     """Open an attempt at each eval of `checkpoint` that is neither done nor under way.
 
-    suite: only this one of those that the run requires; seed: another one than it requires. The budget
-    of the daemon's own tries bounds no person. A scorer is left out where what it scores has not
-    completed, unless it is asked for by name. Raises UnknownRun, and InvalidInput where nothing can be
-    evaluated so; nothing is written then.
+    suite: only this one of those that the run requires; seed: another one than it requires. brought:
+    these scorers, in the place of the evals that the run declared; no promotion rests on one. The
+    budget of the daemon's own tries bounds no person. A scorer is left out where what it scores has
+    not completed, unless it is asked for by name. Raises UnknownRun, and InvalidInput where nothing
+    can be evaluated so; nothing is written then.
     """
     state = tracks.run(checkpoint.run_id)
-    wanted = [each for each in state.declared.evals if suite in (None, each.suite)]
+    known = state.declared.evals if brought is None else brought.scorers
+    wanted = [each for each in known if suite in (None, each.suite)]
+    if brought is not None and not wanted:
+        listed = ", ".join(each.suite for each in known) or "none"
+        raise InvalidInput(
+            f"The project has no scorer {suite or ''}".rstrip()
+            + f", an eval with of: SUITE; it has: "
+            f"{listed}. --code brings scorers alone: what measures a checkpoint is of the run's code."
+        )
     if not wanted:
         has = ", ".join(sorted({each.suite for each in state.declared.evals}))
         raise InvalidInput(
@@ -129,17 +153,40 @@ def ask_for_evals(
     seeds = [each.seed if seed is None else seed for each in wanted]
     chosen = [replace(each, seed=number) for each, number in zip(wanted, seeds, strict=True)]
     lacking = {each.suite: evals.lack_of_source(state, each, checkpoint) for each in chosen}
-    if suite is not None and (lack := lacking[suite]):
-        raise InvalidInput(f"{suite} of {checkpoint_at(checkpoint)} is not opened: it {lack}.")
+    for each in chosen:
+        if lacking[each.suite] and (suite is not None or brought is not None):
+            raise InvalidInput(
+                f"{each.suite} of {checkpoint_at(checkpoint)} is not opened: it {lacking[each.suite]}."
+            )
+    scorers = {} if brought is None else _stored_scorers(tracks, state.run_id, brought)
     return [
-        _ask_for_eval(tracks, checkpoint, each, by=by, why=why)
+        _ask_for_eval(tracks, checkpoint, each, by=by, why=why, brought=scorers.get(each.suite))
         for each in chosen
         if not lacking[each.suite]
     ]
 
 
+def _stored_scorers(tracks: Tracks, run_id: str, brought: BroughtCode) -> dict[str, BroughtScorer]:
+    """Store the code that a person brought, and return its scorers by suite."""
+    key = code_key(run_id, sha256_hex(brought.archive))
+    write_addressed(tracks.store, key, brought.archive)
+    return {
+        each.suite: BroughtScorer(
+            program=each.program, code_key=key, code=brought.code, timeout_s=each.timeout_s
+        )
+        for each in brought.scorers
+        if each.program is not None
+    }
+
+
 def _ask_for_eval(
-    tracks: Tracks, checkpoint: CheckpointRef, required: EvalRequirement, *, by: str, why: str
+    tracks: Tracks,
+    checkpoint: CheckpointRef,
+    required: EvalRequirement,
+    *,
+    by: str,
+    why: str,
+    brought: BroughtScorer | None,
 ) -> RequestedEval:
     decision = f"{by} asked for it{f': {why}' if why else '.'}"
 
@@ -149,6 +196,7 @@ def _ask_for_eval(
         if checkpoint not in state.resumable:
             raise InvalidInput(f"{checkpoint_at(checkpoint)} cannot be read any more.")
         due = evals.next_attempt(state, required, checkpoint, decision=decision, decided_by=by)
+        due = replace(due, brought=brought)
         hold = _hold_on(tracks, state, due)
         if hold is not None:
             raise InvalidInput(f"{checkpoint_at(checkpoint)} is not evaluated: {hold.sentence}")
@@ -334,7 +382,8 @@ def _spec(tracks: Tracks, state: RunState, opened: EvalOpened) -> EvalSpec:
     attempt = state.attempt(opened.checkpoint.attempt_id)
     config = attempt.opened.config if attempt is not None else state.declared.config
     declared = next((each for each in state.declared.evals if each.suite == opened.suite), None)
-    program = None if declared is None else declared.program
+    timed: EvalRequirement | BroughtScorer | None = opened.brought or declared
+    program = None if timed is None else timed.program
     name = None if program is None else program.config_name
     return EvalSpec(
         store_url=tracks.store.url,
@@ -348,18 +397,20 @@ def _spec(tracks: Tracks, state: RunState, opened: EvalOpened) -> EvalSpec:
         seed=opened.seed,
         result_key=evals.result_key(state.run_id, opened.eval_id, opened.number),
         program=program,
-        code_key=_code_of(state, attempt) if program is not None else None,
+        code_key=_code_of(state, attempt, opened) if program is not None else None,
         files={} if name is None else {name: render_config(config, name)},
-        timeout_s=None if declared is None else declared.timeout_s,
+        timeout_s=None if timed is None else timed.timeout_s,
         environment={}
-        if evals.needs_device(state, opened.suite)
+        if evals.needs_device(state, opened)
         else device_environment((), hides_gpus=True),
         scored=opened.scored,
     )
 
 
-def _code_of(state: RunState, attempt: AttemptState | None) -> str:
-    """Return the key of the code that wrote the checkpoint."""
+def _code_of(state: RunState, attempt: AttemptState | None, opened: EvalOpened) -> str:
+    """Return the key of the code that wrote the checkpoint, or of what a person brought."""
+    if opened.brought is not None:
+        return opened.brought.code_key
     return state.declared.trainer if attempt is None else trainer_of(state, attempt)
 
 

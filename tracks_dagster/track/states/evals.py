@@ -94,14 +94,10 @@ def is_completed(evaluation: EvalState) -> bool:
 def newest_completed(state: RunState, suite: str, checkpoint: CheckpointRef) -> EvalState | None:
     """Return the newest completed eval of `suite` on `checkpoint`, or None.
 
-    With the seed that the run requires where there is one: what is decided by it must not depend on
-    which of several seeds somebody liked.
+    With the seed that the run requires where there is one, and by the code that it declared: what is
+    decided by it must not depend on which of several seeds or scorers somebody liked.
     """
-    done = [
-        e
-        for e in state.evals
-        if is_completed(e) and e.opened.suite == suite and e.opened.checkpoint == checkpoint
-    ]
+    done = [e for e in _completed_at(state, checkpoint) if e.opened.suite == suite]
     required = {each.seed for each in state.declared.evals if each.suite == suite}
     as_required = [e for e in done if e.opened.seed in required]
     return next(reversed(as_required or done), None)
@@ -165,14 +161,21 @@ def _source_of(state: RunState, required: EvalRequirement) -> EvalRequirement | 
     return next((replace(each, seed=required.seed) for each in found), None)
 
 
+def _completed_at(state: RunState, checkpoint: CheckpointRef) -> list[EvalState]:
+    """Return the completed evals of the checkpoint by code of the run."""
+    own = [e for e in state.evals if e.opened.brought is None]
+    return [e for e in own if is_completed(e) and e.opened.checkpoint == checkpoint]
+
+
 def is_waived(state: RunState, suite: str) -> bool:
     """Whether a person let the evals of this suite go."""
     return any(waiver.body.suite == suite for waiver in state.waivers)
 
 
-def needs_device(state: RunState, suite: str) -> bool:
-    """Whether an eval of the suite is given a device; one that the run did not declare is."""
-    return all(each.needs_device for each in state.declared.evals if each.suite == suite)
+def needs_device(state: RunState, opened: EvalOpened) -> bool:
+    """Whether an eval is given a device; a scorer is not, and one that the run did not declare is."""
+    of_suite = [each for each in state.declared.evals if each.suite == opened.suite]
+    return opened.scored is None and all(each.needs_device for each in of_suite)
 
 
 def unsettled(state: RunState) -> tuple[EvalRequirement, ...]:
@@ -427,7 +430,7 @@ def propose_without_rule(
 
     It names the newest completed eval of the checkpoint, where there is one.
     """
-    done = [e.opened for e in state.evals if is_completed(e) and e.opened.checkpoint == checkpoint]
+    done = [e.opened for e in _completed_at(state, checkpoint)]
     suite = done[-1].suite if done else ""
     rule = PromotionRule(alias=alias, suite=suite, metric="", direction="", threshold=math.nan)
     proposed = replace(propose(state, checkpoint, rule, decided_by=decided_by), threshold=None)

@@ -200,6 +200,25 @@ def test_a_run_is_valid_once_it_has_left_what_was_asked_for() -> None:
     assert why_invalid(history.state) == f"{signals}: lr missing"
 
 
+@pytest.mark.parametrize(
+    ("changes", "is_valid"),
+    [
+        ({"logs": {"0": "a" * 64}}, True),
+        ({"logs": {}}, False),  # it began to run, and nothing of its log was stored
+        ({"logs": {}, "first_line_ran": False}, True),
+        ({"logs": None}, True),  # of an older version: the last lines, with the evidence
+        ({"logs": None, "evidence_key": ""}, False),
+    ],
+)
+def test_the_logs_that_are_asked_for_are_the_stored_logs_of_every_attempt(
+    changes: dict[str, Any], is_valid: bool
+) -> None:
+    history = History().declare(required_artifacts=("logs",)).open().place().restore().commit(20)
+    history.end("gpu_oom", last_step=23, **changes)
+    history.open().place().restore().commit(40).end("completed", logs={"0": "b" * 64})
+    assert (why_invalid(history.state) is None) is is_valid
+
+
 def test_what_makes_a_run_valid_is_what_was_asked_when_it_was_declared(
     data: Story, tracks: Tracks, store: FakeObjectStore, ledger: Ledger
 ) -> None:

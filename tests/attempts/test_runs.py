@@ -13,7 +13,7 @@ from tests.fakes import FakeClock, FakeObjectStore, Fault, SequentialUids
 from tests.histories import History
 from tests.stories import Story
 from tracks_dagster.attempts.effects.runs import RunRequest, declare, estimate_device_s, new_run_id
-from tracks_dagster.data.project import ConfigKey, Project
+from tracks_dagster.data.project import ConfigKey, OwnEval, Project
 from tracks_dagster.holds.effects.stops import request_stop
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
@@ -157,6 +157,9 @@ def test_the_diff_of_a_dirty_tree_is_kept_and_told(
     assert f"store/{key} in the archive" in told
 
 
+JUDGE = OwnEval(name="judge", entry=("./a", f"--key=AKIA{'ABCD' * 4}"), version="1")
+
+
 @pytest.mark.parametrize(
     ("changes", "hint"),
     [
@@ -170,6 +173,10 @@ def test_the_diff_of_a_dirty_tree_is_kept_and_told(
                 "config": {},
             },
             "entry holds what looks like a secret",
+        ),
+        (
+            {"project": replace(TINY, evals=(JUDGE,)), "archive": b"", "config": {}},
+            "evals holds what looks like a secret",
         ),
         ({"config": {"mine": 1}}, "mine"),
         ({"drills": ("preempt@1",) * 17}, "16"),

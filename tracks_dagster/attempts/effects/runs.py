@@ -351,7 +351,9 @@ def plan_run(
     project, archive = _project(request), _archive(request)
     started = {"entry": " ".join(project.entry), "watch": " ".join(project.watch)}
     place = {} if request.folder is None else {"project folder": request.folder}
-    refuse_secrets({"run id": request.run_id, **started, **place, **config}, tracks.clean)
+    measured = {"evals": [" ".join(each.entry) for each in project.evals]}
+    recorded = {"run id": request.run_id, **started, **measured, **place, **config}
+    refuse_secrets(recorded, tracks.clean)
     code_sha256 = sha256_hex(archive)
     refuse_declaration(tracks, request.run_id, request.code, code_sha256, request.branched_from)
     steps = value_of(config, _roles(request), STEPS)

@@ -230,6 +230,10 @@ def test_a_scorer_that_is_written_later_scores_an_old_checkpoint_by_the_folders_
     early = call("eval", "r-1@40", "--code", "--suite", "soon")
     assert (early.exit_code, len(state().evals)) == (2, 2)
     assert "soon of r-1@40 is not opened: it waits for other@40 with seed 7" in early.stderr
+    secret = scored.replace("{run: late.py,", f"{{run: late.py --key=AKIA{'ABCD' * 4},")
+    (project / "tracks.yaml").write_text(TRACKS_YAML + secret)
+    refused = call("eval", "r-1@40", "--code", "--suite", "late")
+    assert "evals holds what looks like a secret" in refused.stderr
     (project / "tracks.yaml").write_text(TRACKS_YAML + scored.replace("heldout-loss", "mine"))
     unknown = call("eval", "r-1@40", "--code", "--suite", "late")
     assert "late scores mine, and r-1 was declared with no such eval; it has:" in unknown.stderr

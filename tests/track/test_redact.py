@@ -288,6 +288,7 @@ NAMES = {
         "where",
     ),
     *("baseline", "experiment", "required_artifacts", "required_signals"),
+    *("code_key", "of"),
     *("suite", "suite_version", "tolerations", "topology_key", "trainer", "trigger", "until_at"),
 }
 

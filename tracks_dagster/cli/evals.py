@@ -11,6 +11,7 @@ import click
 
 from tracks_dagster.attempts.effects.heartbeat import describe_age, read_heartbeat
 from tracks_dagster.attempts.effects.local.project_code import read_project_code
+from tracks_dagster.attempts.run_config import refuse_secrets
 from tracks_dagster.checkpoints.retention import best_of
 from tracks_dagster.cli import BAD_NEWS
 from tracks_dagster.cli.common import (
@@ -102,6 +103,7 @@ def _bring(tracks: Tracks, state: RunState, folder: Path, suite: str | None) -> 
     doing = f"{state.run_id} cannot be scored by the code of {home}"
     refuse_code(tracks, found.code, sha256_hex(found.archive), doing=doing)
     scorers = [e for e in found.project.evals if e.of is not None and suite in (None, e.name)]
+    refuse_secrets({"evals": [" ".join(each.entry) for each in scorers]}, tracks.clean)
     return BroughtCode(
         scorers=tuple(_scorer(tracks, state, found.project, each, home) for each in scorers),
         archive=found.archive,

@@ -223,8 +223,10 @@ def check_trainer(
     store: ObjectStore, state: RunState, is_absent: IsAbsent = nothing_is_absent
 ) -> Iterator[Finding]:
     """Check the stored code of a run, and the local changes of its checkout: what it was declared with,
-    and what later attempts were given."""
-    for key in sorted({state.declared.trainer, *(trainer_of(state, a) for a in state.attempts)}):
+    and what later attempts and evals were given."""
+    brought = [each.opened.brought.code_key for each in state.evals if each.opened.brought]
+    trainers = (trainer_of(state, each) for each in state.attempts)
+    for key in sorted({state.declared.trainer, *trainers, *brought}):
         if key == "family" or is_absent(key):
             continue
         problem = problem_of(store.get(key), sha256_in(key))

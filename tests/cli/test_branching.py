@@ -68,6 +68,14 @@ def unfollowed(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
+@pytest.mark.usefixtures("unfollowed", "source")
+def test_a_branch_of_a_checkpoint_at_which_training_was_cut_off_says_so(call: Call) -> None:
+    made = call(*RUN, "--run-id", "b-1", "--from", "r-0@20", "--steps", "60", "--json")
+    words = "r-0@20: Training was cut off: attempt 1 ended after step 23 as preempted."
+    assert words in made.stderr.splitlines()
+    assert "cut off" not in made.stdout
+
+
 @pytest.mark.usefixtures("unfollowed")
 def test_a_branch_takes_over_what_is_not_given(source: History, call: Call) -> None:
     call(*RUN, "--run-id", "b-1", "--from", "r-0@20", "--steps", "60", "--set", "lr=0.001")

@@ -22,6 +22,7 @@ from tracks_dagster.track.names import TRAINER_FAMILY
 from tracks_dagster.track.records import Json
 from tracks_dagster.track.states.checkpoints import CheckpointRef, checkpoint_at, parse_at
 from tracks_dagster.track.states.run_state import RunState, code_of, find_at, program_of, trainer_of
+from tracks_dagster.track.states.stop_cause import StopCause, describe_stop, stop_cause
 from tracks_dagster.track.track import code_diff_key
 
 _RULE = tuple(each.name for each in fields(RetentionRule))
@@ -35,7 +36,8 @@ class Origin:
     archive: its stored code, None for one that the store has lost and of a family of an older version;
     code, code_diff: the checkout that it is of, None of a script of an older version, which recorded
     another; folder: of the project. fields: what else of a `RunRequest` is taken over. Not taken over:
-    owner, intent and drills.
+    owner, intent and drills. cut_off: how training was cut off there, in a sentence; None where it was
+    not.
     """
 
     ref: CheckpointRef
@@ -50,6 +52,7 @@ class Origin:
     code: CodeVersion | None
     code_diff: bytes | None
     folder: str | None
+    cut_off: str | None
 
     def inherited_by(self, request: RunRequest, *, given: Collection[str]) -> RunRequest:
         """Return `request` with all that it leaves open taken from the source; its own values stand.
@@ -161,6 +164,7 @@ def find_origin(
         project=recorded_project(state, writer),
         archive=as_archive(trainer, _stored(tracks, trainer)),
         folder=declared.folder,
+        cut_off=describe_stop(state, ref) if stop_cause(state, ref) is StopCause.CUT_OFF else None,
         code=code,
         code_diff=None
         if code is None or code.diff_sha256 is None

@@ -70,6 +70,7 @@ from tracks_dagster.track.errors import InvalidInput, NothingYet, StoreMissing
 from tracks_dagster.track.names import STAGES
 from tracks_dagster.track.records import Json
 from tracks_dagster.track.roles import SEED, STEPS, roles_of
+from tracks_dagster.track.states.checkpoints import checkpoint_at
 from tracks_dagster.track.states.lifecycle import RunLifecycle
 from tracks_dagster.track.states.run_state import RunState
 from tracks_dagster.track.text.redact import redact
@@ -277,6 +278,8 @@ def run_command(
     """
     given = Settings.from_environment()
     origin = _origin(given, branch_at, declared["run_id"], from_attempt)
+    if origin is not None and origin.cut_off is not None:
+        click.echo(f"{checkpoint_at(origin.ref)}: {origin.cut_off}", err=True)
     place = declared["compute"]["launcher"]
     found = _found_code(given, folder, trainer, origin, evals=evals, launcher=place)
     if evals and found is None:

@@ -170,6 +170,7 @@ def test_a_scorer_of_later_code_runs_without_a_device_and_no_promotion_rests_on_
     history.end("completed", last_step=40).write_to(store)
     ref = find_at(tracks.run("r-2"), 40).ref
     program = Program(entry=("lenient.py",))
+    same = replace(score, program=program)
     later = replace(score, suite_version="2", program=program, timeout_s=9.0)
     code = CodeVersion(git_commit=None, branch=None, dirty=None, package_version="1")
     brought = evals.BroughtCode(scorers=(later,), archive=b"code", code=code)
@@ -196,6 +197,9 @@ def test_a_scorer_of_later_code_runs_without_a_device_and_no_promotion_rests_on_
     assert [each.suite for each in unsettled(state)] == ["score"]
     [again] = ask()
     assert not again.is_new
+    brought = replace(brought, scorers=(same,))
+    assert ask()[0].opened.brought is None  # the same version: what the run itself declared
+    assert len(list(store.list("runs/r-2/trainer/"))) == 1
 
 
 def test_an_eval_that_has_ended_is_not_run_again(tracks: Tracks, store: FakeObjectStore) -> None:

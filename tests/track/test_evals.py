@@ -6,12 +6,22 @@ from dataclasses import replace
 
 from tests.bodies import HELDOUT, declared
 from tests.histories import History
-from tracks_dagster.track.bodies import Artifact, EvalOpened, EvalRequirement, ScoredEval
+from tracks_dagster.track.bodies import (
+    Artifact,
+    BroughtScorer,
+    CodeVersion,
+    EvalOpened,
+    EvalRequirement,
+    Program,
+    ScoredEval,
+)
 from tracks_dagster.track.records import Kind
 from tracks_dagster.track.states.evals import (
     evals_settled,
     final_checkpoint,
+    next_attempt,
     next_eval,
+    scored_by,
     what_evals_wait_for,
 )
 
@@ -248,6 +258,7 @@ def test_a_waived_suite_is_evaluated_at_no_commit() -> None:
 
 INFER = EvalRequirement(suite="infer", suite_version="1", snapshot=HELDOUT, seed=7)
 SCORE = EvalRequirement(suite="score", suite_version="1", snapshot=None, seed=7, of="infer")
+CODE = CodeVersion(git_commit=None, branch=None, dirty=None, package_version="1")
 ANSWERS = Artifact(name="answers.json", size_bytes=2, sha256="a" * 64)
 
 
@@ -318,6 +329,19 @@ def test_while_the_run_trains_a_scorer_follows_the_commits_that_were_measured() 
     assert (opened.eval_id, opened.skipped) == ("score@10", ())
     assert open_due(history).eval_id == "infer@20"
     assert due(history.end_eval(opened)) is None
+
+
+def test_a_scorer_that_a_person_brought_takes_no_turn_of_the_declared_one() -> None:
+    history = training(10, evals=(INFER, replace(SCORE, every=1, is_required=False)))
+    ref = history.state.resumable[-1]
+    history.open_eval(ref, suite="infer").end_eval(history.state.evals[-1].opened)
+    program = Program(entry=("late.py",))
+    brought = BroughtScorer(program=program, code_key="runs/r-1/trainer/a.tar", code=CODE)
+    scored = scored_by(history.state, SCORE, ref)
+    late = next_attempt(history.state, SCORE, ref, decision="", decided_by="ann")
+    late = replace(late, suite_version="2", scored=scored, brought=brought)
+    history.add(Kind.EVAL_OPENED, late).end_eval(late)
+    assert open_due(history).eval_id == "score@10"
 
 
 def test_a_scorer_of_a_suite_that_no_run_declares_is_never_due() -> None:

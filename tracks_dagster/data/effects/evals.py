@@ -158,7 +158,7 @@ def ask_for_evals(
             raise InvalidInput(
                 f"{each.suite} of {checkpoint_at(checkpoint)} is not opened: it {lacking[each.suite]}."
             )
-    scorers = {} if brought is None else _stored_scorers(tracks, state.run_id, brought)
+    scorers = {} if brought is None else _stored_scorers(tracks, state, brought)
     return [
         _ask_for_eval(tracks, checkpoint, each, by=by, why=why, brought=scorers.get(each.suite))
         for each in chosen
@@ -166,16 +166,23 @@ def ask_for_evals(
     ]
 
 
-def _stored_scorers(tracks: Tracks, run_id: str, brought: BroughtCode) -> dict[str, BroughtScorer]:
-    """Store the code that a person brought, and return its scorers by suite."""
-    key = code_key(run_id, sha256_hex(brought.archive))
+def _stored_scorers(
+    tracks: Tracks, state: RunState, brought: BroughtCode
+) -> dict[str, BroughtScorer]:
+    """Store the code that a person brought, and return its scorers by suite.
+
+    One of the version that the run declared is left out: it runs as declared.
+    """
+    key = code_key(state.run_id, sha256_hex(brought.archive))
     write_addressed(tracks.store, key, brought.archive)
+    declared = {(each.suite, each.suite_version, each.snapshot) for each in state.declared.evals}
     return {
         each.suite: BroughtScorer(
             program=each.program, code_key=key, code=brought.code, timeout_s=each.timeout_s
         )
         for each in brought.scorers
         if each.program is not None
+        and (each.suite, each.suite_version, each.snapshot) not in declared
     }
 
 

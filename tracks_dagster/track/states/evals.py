@@ -266,7 +266,8 @@ def _untried(state: RunState, declared: EvalRequirement) -> list[CheckpointState
     first: each n-th commit of the run, in the order of their records."""
     if declared.every is None:
         return []
-    of_it = [e.opened for e in state.evals if e.opened.suite == declared.suite]
+    own = [e.opened for e in state.evals if e.opened.brought is None]
+    of_it = [opened for opened in own if opened.suite == declared.suite]
     seen = {opened.checkpoint for opened in of_it}
     last = max((each.seq for each in state.checkpoints if each.ref in seen), default=0)
     due = state.checkpoints[declared.every - 1 :: declared.every]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 import shlex
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -90,13 +91,18 @@ def check_value(name: str, value: Json) -> Json:
     if isinstance(value, list | tuple) and len(value) <= ITEMS_MAX:
         return [check_value(name, item) for item in value]
     is_text = isinstance(value, str) and len(value) <= WORDS_CHARACTERS_MAX
-    is_number = isinstance(value, int | float) and math.isfinite(value)
+    is_number = isinstance(value, int | float) and abs(value) <= sys.float_info.max
     if not (is_text or is_number or value is None):
         raise InvalidInput(
-            f"{name} = {value!r} cannot be in a config; use short text, a number, true, false, null "
-            "or a list of these."
+            f"{name} = {_brief(value)} cannot be in a config; use short text, a number, true, false, "
+            "null or a list of these."
         )
     return value
+
+
+def _brief(value: object) -> str:
+    is_long = isinstance(value, int) and abs(value) > sys.float_info.max
+    return "a number of more than 300 digits" if is_long else repr(value)
 
 
 # What the product reads from any run's config. A project need not declare them, and no config holds

@@ -20,12 +20,40 @@ from tracks_dagster.track.records import Json
 from tracks_dagster.track.text.units import shown
 
 CONFIG_BYTES_MAX = 256 * 1024
+VALUES_MAX = 100_000  # of a YAML document, with its aliases
 DEPTH_MAX = 16
+
+
+def _parse_yaml(text: str) -> Any:
+    """Return the value of a document, its aliases followed; raises ValueError where they make too much:
+    ten lines of ten aliases each are ten thousand million values."""
+    loader = yaml.SafeLoader(text)
+    try:
+        root = loader.get_single_node()
+        if root is None:
+            return None
+        if _values_in(root, {}) > VALUES_MAX:
+            raise ValueError(f"with its aliases (*) it has more than {VALUES_MAX} values")
+        return loader.construct_document(root)
+    finally:
+        loader.dispose()
+
+
+def _values_in(node: yaml.Node, known: dict[int, int]) -> int:
+    """Return how many values a node has, each alias as often as it is used; too many where it lies in
+    itself."""
+    if id(node) not in known:
+        known[id(node)] = VALUES_MAX + 1  # until it is counted
+        inside = node.value if isinstance(node, yaml.CollectionNode) else ()
+        parts = (part for each in inside for part in (each if isinstance(each, tuple) else (each,)))
+        known[id(node)] = 1 + sum(_values_in(part, known) for part in parts)
+    return known[id(node)]
+
 
 # The config files that are read, by suffix; a parser raises ValueError or YAMLError.
 _PARSERS: Mapping[str, Callable[[str], Any]] = {
-    ".yaml": yaml.safe_load,
-    ".yml": yaml.safe_load,
+    ".yaml": _parse_yaml,
+    ".yml": _parse_yaml,
     ".json": parse_json,
     ".toml": tomllib.loads,
 }
@@ -39,8 +67,11 @@ def read_config(folder: Path, name: str) -> dict[str, Json]:
         raise ValueError(f"{name} is no config file; it ends in {', '.join(sorted(_PARSERS))}.")
     if not path.resolve().is_relative_to(folder.resolve()):
         raise ValueError(f"{name} lies outside the project; only what is in its folder is stored.")
+    if path.exists() and not path.is_file():  # a pipe: who reads it waits for ever
+        raise ValueError(f"{name} is no file.")
     try:
-        data = path.read_bytes()
+        with path.open("rb") as file:
+            data = file.read(CONFIG_BYTES_MAX + 1)
     except OSError as error:
         raise ValueError(f"{name} cannot be read ({error.strerror}).") from error
     if len(data) > CONFIG_BYTES_MAX:

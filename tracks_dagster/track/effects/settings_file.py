@@ -149,8 +149,10 @@ class SettingsFile:
 def open_settings(path: Path, what: str, *, list_key: str = "") -> SettingsFile:
     """Return a file's contents. what: as a message names it, "The policy file".
 
-    Raises SettingsError when it cannot be read, is too large or is not UTF-8.
+    Raises SettingsError when it cannot be read, is no file, is too large or is not UTF-8.
     """
+    if path.exists() and not path.is_file():  # a pipe: who reads it waits for ever
+        raise SettingsError(f"{path} is no file.")
     try:
         with path.open("rb") as file:
             data = file.read(FILE_BYTES_MAX + 1)

@@ -372,7 +372,9 @@ def _is_loss(loss: Any) -> bool:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return isinstance(value, float) or abs(value) <= sys.float_info.max
 
 
 def _plain(line: Mapping[str, Any]) -> Mapping[str, Json]:

@@ -16,6 +16,28 @@ from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.training.projects.code import CodeUnusable, lay_out
 
 
+def test_folders_deeper_than_a_name_may_be_long_are_refused_in_words(tmp_path: Path) -> None:
+    place = os.open(tmp_path, os.O_RDONLY)
+    for _ in range(100):
+        os.mkdir("y" * 60, dir_fd=place)
+        inner = os.open("y" * 60, os.O_RDONLY, dir_fd=place)
+        os.close(place)
+        place = inner
+    os.close(os.open("z", os.O_CREAT, dir_fd=place))
+    os.close(place)
+    with pytest.raises(InvalidInput, match="cannot be read to be stored"):
+        pack_folder(tmp_path)
+
+
+def test_no_program_that_a_repository_names_is_started(tmp_path: Path) -> None:
+    folder = write(tmp_path / "mine", train_DOT_py="a = 1\n")
+    git(folder, "init", "-q")
+    mark = tmp_path / "started"
+    git(folder, "config", "core.fsmonitor", f"touch {mark}; false")
+    assert pack_folder(folder).names == ("train.py",)
+    assert not mark.exists()
+
+
 def write(folder: Path, **files: str) -> Path:
     for name, text in files.items():
         path = folder / name.replace("__", "/").replace("_DOT_", ".")

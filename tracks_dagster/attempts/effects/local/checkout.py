@@ -144,7 +144,8 @@ def git(
         environment["GIT_INDEX_FILE"] = str(index)
     try:
         done = subprocess.run(
-            ["git", "-C", str(folder), *arguments],
+            # No program that the repository names is asked what changed, and none is left behind.
+            ["git", "-C", str(folder), "-c", "core.fsmonitor=false", *arguments],
             input=given if given is not None else b"",
             env=environment,
             capture_output=True,

@@ -86,7 +86,10 @@ def pack_folder(folder: Path, *, needed: Iterable[str] = ()) -> PackedCode:
     leads out of the folder, a file that cannot be read or holds a private key, a needed file that is
     left out.
     """
-    called_so = {name: key_part(name) for name in sorted(set(_names(folder)))}
+    try:
+        called_so = {name: key_part(name) for name in sorted(set(_names(folder)))}
+    except OSError as error:  # a name that is too long
+        raise _unread(Path(error.filename or folder), error) from error
     found = _pack(folder, [name for name, key in called_so.items() if key is None])
     for name in needed:
         if called_so.get(name) is not None:

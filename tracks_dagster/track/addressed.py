@@ -22,7 +22,7 @@ def read_addressed(
     Raises ObjectLost where it is missing or has other bytes, as one of more than `bytes_max` has.
     """
     data = store.get(key, bytes_max)
-    problem = problem_of(data, sha256_in(key) if sha256 is None else sha256)
+    problem = damage_of(data, sha256_in(key) if sha256 is None else sha256)
     if data is None or problem is not None:
         raise ObjectLost(f"{key} {problem}")
     return data
@@ -30,11 +30,11 @@ def read_addressed(
 
 def write_addressed(store: ObjectStore, key: str, data: bytes) -> None:
     """Store an object under the key that its sha256 gives; other bytes that lie there are replaced."""
-    if not store.create(key, data) and problem_of(store.get(key), sha256_in(key)) is not None:
+    if not store.create(key, data) and damage_of(store.get(key), sha256_in(key)) is not None:
         store.put(key, data)
 
 
-def problem_of(data: bytes | None, sha256: str) -> str | None:
+def damage_of(data: bytes | None, sha256: str) -> str | None:
     """Return what is wrong with an object that should have that sha256, as the end of a sentence."""
     if data is None:
         return "is missing"

@@ -9,7 +9,7 @@ from tracks_dagster.attempts.effects.evidence import read_journal_end
 from tracks_dagster.recovery.effects.fsck_tracks import Finding, FindingKind, fold_track, read_track
 from tracks_dagster.stores.hashes import digest
 from tracks_dagster.stores.journals import journal_prefix
-from tracks_dagster.track.addressed import problem_of, sha256_in
+from tracks_dagster.track.addressed import damage_of, sha256_in
 from tracks_dagster.track.artifacts import artifacts_of, files_of, list_key, part_key
 from tracks_dagster.track.bodies import SnapshotCommitted
 from tracks_dagster.track.errors import CheckpointError, DataRejected
@@ -81,7 +81,7 @@ def check_deletions(store: ObjectStore, state: RunState) -> Iterator[Finding]:
         key = checkpoint.deletion.chunks_key if checkpoint.deletion is not None else None
         if key is None or store.get(manifest_key(checkpoint.ref)) is None:
             continue
-        problem = problem_of(store.get(key), sha256_in(key))
+        problem = damage_of(store.get(key), sha256_in(key))
         if problem is not None:
             yield Finding(
                 kind=FindingKind.DELETION_LIST_WRONG,
@@ -103,7 +103,7 @@ def check_evidence(
         if attempt.ended is None or is_absent(attempt.ended.evidence_key):
             continue
         key = attempt.ended.evidence_key
-        problem = problem_of(store.get(key), attempt.ended.evidence_sha256)
+        problem = damage_of(store.get(key), attempt.ended.evidence_sha256)
         if problem is not None:
             yield Finding(
                 kind=FindingKind.EVIDENCE_WRONG,
@@ -123,7 +123,7 @@ def check_places(
         if placed is None or placed.places_sha256 is None:
             continue
         key = places_key(state.ref(attempt), placed.launch_id, placed.places_sha256)
-        problem = None if is_absent(key) else problem_of(store.get(key), placed.places_sha256)
+        problem = None if is_absent(key) else damage_of(store.get(key), placed.places_sha256)
         if problem is not None:
             yield Finding(
                 kind=FindingKind.PLACES_WRONG,
@@ -161,7 +161,7 @@ def check_eval_files(
         written_at = result_key(state.run_id, opened.eval_id, opened.number)
         for artifact in () if each.ended is None else each.ended.artifacts:
             key = artifact_key(written_at, artifact.name)
-            problem = None if is_absent(key) else problem_of(store.get(key), artifact.sha256)
+            problem = None if is_absent(key) else damage_of(store.get(key), artifact.sha256)
             if problem is not None:
                 yield Finding(
                     kind=FindingKind.EVAL_FILE_WRONG,
@@ -180,12 +180,12 @@ def check_artifacts(
     for left in artifacts_of(note.body for note in state.notes):
         key = list_key(state.run_id, left.sha256)
         data = store.get(key)
-        problem = problem_of(data, left.sha256)
+        problem = damage_of(data, left.sha256)
         if problem is None:
             for file in files_of(parse_json(data or b"", bytes_max=MANIFEST_BYTES_MAX)):
                 for part in file.parts:
                     own = part_key(state.run_id, part)
-                    wrong = None if is_absent(own) else problem_of(store.get(own), part)
+                    wrong = None if is_absent(own) else damage_of(store.get(own), part)
                     key, problem = (own, f"{file.path} {wrong}") if wrong else (key, problem)
         if problem is not None:
             yield Finding(
@@ -207,7 +207,7 @@ def check_packages(
             ran_with.setdefault(attempt.placed.packages_sha256, []).append(attempt.attempt_id)
     for sha256, attempt_ids in ran_with.items():
         key = packages_key(state.run_id, sha256)
-        problem = None if is_absent(key) else problem_of(store.get(key), sha256)
+        problem = None if is_absent(key) else damage_of(store.get(key), sha256)
         if problem is not None:
             yield Finding(
                 kind=FindingKind.PACKAGES_WRONG,
@@ -229,7 +229,7 @@ def check_trainer(
     for key in sorted({state.declared.trainer, *trainers, *brought}):
         if key == "family" or is_absent(key):
             continue
-        problem = problem_of(store.get(key), sha256_in(key))
+        problem = damage_of(store.get(key), sha256_in(key))
         if problem is not None:
             yield Finding(
                 kind=FindingKind.TRAINER_WRONG,
@@ -243,7 +243,7 @@ def check_trainer(
         if code.diff_sha256 is None:
             continue
         key = code_diff_key(state.run_id, code.diff_sha256)
-        problem = None if is_absent(key) else problem_of(store.get(key), code.diff_sha256)
+        problem = None if is_absent(key) else damage_of(store.get(key), code.diff_sha256)
         if problem is not None:
             yield Finding(
                 kind=FindingKind.CODE_DIFF_WRONG,
@@ -356,7 +356,7 @@ def _check_checks(
 ) -> Iterator[Finding]:
     sha256 = body.checks_sha256
     key = "" if sha256 is None else checks_key(body.dataset, sha256)
-    problem = None if sha256 is None or is_absent(key) else problem_of(store.get(key), sha256)
+    problem = None if sha256 is None or is_absent(key) else damage_of(store.get(key), sha256)
     if problem is not None:
         yield Finding(
             kind=FindingKind.CHECKS_WRONG,
@@ -372,7 +372,7 @@ def _snapshot_problems(
     store: ObjectStore, manifest_key: str, snapshot_id: str, is_absent: IsAbsent
 ) -> Iterator[tuple[str, str]]:
     manifest = store.get(manifest_key)
-    problem = problem_of(manifest, snapshot_id)
+    problem = damage_of(manifest, snapshot_id)
     if manifest is None or problem is not None:
         yield manifest_key, problem or "is missing"
         return
@@ -389,7 +389,7 @@ def _snapshot_problems(
         yield manifest_key, "is no manifest that this version knows"
         return
     for key, sha256 in shards:
-        problem = None if is_absent(key) else problem_of(store.get(key), sha256)
+        problem = None if is_absent(key) else damage_of(store.get(key), sha256)
         if problem is not None:
             yield key, problem
 

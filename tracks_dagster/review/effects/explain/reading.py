@@ -25,7 +25,7 @@ from tracks_dagster.recovery.effects.fsck_tracks import (
     read_track,
 )
 from tracks_dagster.review.effects.narrate import sentence
-from tracks_dagster.track.addressed import problem_of
+from tracks_dagster.track.addressed import damage_of
 from tracks_dagster.track.errors import RecordNewer, TrackBroken, UnknownRun
 from tracks_dagster.track.json_text import EVIDENCE_BYTES_MAX, parse_json
 from tracks_dagster.track.reasons import ReasonFamily, TerminationReason
@@ -165,7 +165,7 @@ def evidence_text(tracks: Tracks, run_id: str, attempt_id: int | None) -> tuple[
     data = tracks.store.get(attempt.ended.evidence_key, EVIDENCE_BYTES_MAX)
     if data is None:
         raise UnknownRun(f"The evidence {attempt.ended.evidence_key} is not in the store any more.")
-    wrong = problem_of(data, attempt.ended.evidence_sha256)
+    wrong = damage_of(data, attempt.ended.evidence_sha256)
     problem = None if wrong is None else f"The evidence was changed after the verdict: it {wrong}."
     try:
         return json.dumps(

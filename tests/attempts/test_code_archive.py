@@ -201,6 +201,7 @@ Member = tuple[str, str | None]  # its name, and where it leads to: None for a f
         [("a/../evil", None)],
         [(".", None)],
         [("n" * 300, None)],
+        [("x", "")],
     ],
 )
 def test_no_chain_of_links_and_names_writes_outside(tmp_path: Path, members: list[Member]) -> None:

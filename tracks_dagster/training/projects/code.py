@@ -98,7 +98,7 @@ def _unpack(code: bytes, folder: Path) -> None:
     except (tarfile.TarError, ValueError) as error:  # ValueError: a name that no file can have
         raise CodeUnusable(f"The stored code cannot be unpacked: {error}.") from error
     except OSError as error:
-        if error.errno != errno.ENAMETOOLONG:
+        if error.errno not in (errno.ENAMETOOLONG, errno.ENOENT):  # ENOENT: a link to ""
             raise
         raise CodeUnusable(f"The stored code cannot be unpacked: {error.strerror}.") from error
     for link in links:  # now that all are there: `a/..` is elsewhere where `a` is a link

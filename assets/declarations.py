@@ -12,6 +12,7 @@ from typing import Any
 import dagster
 from dagster import (
     AssetExecutionContext,
+    AssetKey,
     AssetsDefinition,
     Config,
     DagsterInstance,
@@ -29,7 +30,6 @@ from dagster import (
 )
 from pydantic import Field
 
-from assets.attempts import TRAINING_DATASETS
 from tracks_dagster.attempts.effects.branches import find_origin
 from tracks_dagster.attempts.effects.local.checkout import read_code_version
 from tracks_dagster.attempts.effects.local.project_code import read_project_code
@@ -55,6 +55,7 @@ from tracks_dagster.track.samples import SKIP_WINDOWS
 from tracks_dagster.track.text.redact import redact_json
 from tracks_dagster.wiring import App, gang_check, run_checks
 
+NAMED_MAX = 8  # other assets in an error
 TRIES_MAX = 100  # Dagster runs that repeat one another
 OWNER = "dagster"  # of runs that nobody else answers for
 NO_STEPS = "checkpoint_every_steps"  # null: it saves by seconds alone
@@ -218,9 +219,6 @@ def training_runs_of(projects: Iterable[Registered]) -> AssetsDefinition:
     @asset(
         name=names.TRAINING_RUNS,
         config_schema={**TrainingRunConfig.to_fields_dict(), "project": _project_field(projects)},
-        deps=[
-            *map(names.snapshot_asset, TRAINING_DATASETS)
-        ],  # made first, where both are asked for
         group_name="training",
         kinds={"python"},
         owners=["team:training"],
@@ -241,6 +239,7 @@ def training_runs_of(projects: Iterable[Registered]) -> AssetsDefinition:
         projects add DIR` adds yours.
         """
         filled = _filled_in(context)
+        _check_alone(context)
         # Dagster's own retries would declare it again, and its first one may yet train.
         context.instance.add_run_tags(context.run.run_id, names.NO_RETRIES)
         try:
@@ -322,6 +321,23 @@ def _keys_field(project: Project, *, is_own: bool) -> Permissive | Shape:
             words = redact_json({name: words}, clean_text)[name]
         keys[name] = dagster.Field(kind, is_required=False, description=words)
     return Permissive(keys) if project.is_open else Shape(keys)  # type: ignore[no-untyped-call]
+
+
+def _check_alone(context: AssetExecutionContext) -> None:
+    """Raise Failure where the Dagster run makes other assets too: in no order, snapshots among them.
+
+    Edges to the snapshots would order them, and ask whoever trains on other data whether he is sure.
+    """
+    own = AssetKey(names.TRAINING_RUNS)
+    others = sorted(
+        key.to_user_string() for key in context.job_def.asset_layer.selected_asset_keys - {own}
+    )
+    if others:
+        raise Failure(
+            f"This Dagster run makes {', '.join(others[:NAMED_MAX])} as well, and in no order. No "
+            f"training run is declared: materialize {names.TRAINING_RUNS} alone, after its snapshot.",
+            allow_retries=False,
+        )
 
 
 def _filled_in(context: AssetExecutionContext) -> dict[str, Any]:

@@ -8,11 +8,13 @@ from dataclasses import replace
 
 import pytest
 from dagster import (
+    AssetKey,
     DagsterInstance,
     DagsterInvalidConfigError,
     DagsterRun,
     DagsterRunStatus,
     ExecuteInProcessResult,
+    asset,
     job,
     materialize,
 )
@@ -256,6 +258,26 @@ def declare(
         run_config={"ops": {"training_runs": {"config": {"intent": "Try it.", **config}}}},
         raise_on_error=False,
     )
+
+
+def test_what_makes_other_assets_too_declares_nothing(app: App, instance: DagsterInstance) -> None:
+    @asset
+    def aws_docs() -> None:
+        """Stand in for a snapshot."""
+
+    training_runs = training_runs_of(load_shipped(EXAMPLES))
+    refused = materialize(
+        [training_runs, aws_docs],
+        instance=instance,
+        resources={"app": app},
+        run_config={"ops": {"training_runs": {"config": {"intent": "Try it."}}}},
+        raise_on_error=False,
+    )
+    assert description(refused).startswith(
+        "This Dagster run makes aws_docs as well, and in no order."
+    )
+    assert list(app.store.folders("runs/")) == []
+    assert not training_runs.asset_deps[AssetKey("training_runs")]  # or Dagster asks: are you sure?
 
 
 def description(refused: ExecuteInProcessResult) -> str:

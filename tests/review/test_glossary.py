@@ -38,8 +38,8 @@ _EVERYDAY = """
     cost count decided drag each end ended every far file files folder found from h healthy id
     improving in is it keys kind largest last late local log lose made may memory money most newest
     now of on opened over packages per 100 range remark resources rows run runs s saved saves shown
-    size smallest so speed up started takes that the then to until value wait was what which why
-    work worked wrong
+    size smallest so speed up started takes that the then to training until value wait was what which
+    why work worked wrong
 """
 # What makes the sentences of messages and alerts; beside these, every function that makes an `Alert`.
 SENTENCES = (
@@ -59,10 +59,10 @@ _PLAIN = """
     if ignores install instead interrupts into its itself keeps known later latest least left lets
     library limit limited limits living long longer look losses low lower machine make many max mean
     midnight min missed misses more much name names needs never new no nobody none not nothing
-    number old once one only open or others out own part passed past path pause permission person
+    number obeyed old once one only open or others out own part passed past path pause permission person
     ran read reads recent renew rest restoring room row same says script see settings shows silence
     silent since slow smaller space spent stands start starting starts stays still stop stored tell
-    temporary than their them themselves there they this took training trains underused outside unheld
+    temporary than their them themselves there they this took trains underused outside unheld
     unread
     update use used usual utc version very waited waits went where whether whole whose with within
     without words worth would writes wrote yet

@@ -8,8 +8,7 @@ from dataclasses import replace
 import pytest
 
 from tests.model.leases import Job, Model, Report, Rules
-from tracks_dagster.home.dagster_home import RUN_START_S_MAX
-from tracks_dagster.scheduling.leases import LEASE_S_MAX, Here, Holder, why_over
+from tracks_dagster.scheduling.leases import Here, Holder, why_over
 
 ONE, OTHER = Job(key="r-1/a01", count=1), Job(key="r-2/a01", count=1)
 PAIR, OTHER_PAIR = Job(key="r-3/a01", count=2), Job(key="r-4/a01", count=2)
@@ -97,7 +96,3 @@ def test_a_planted_fault_is_found(name: str) -> None:
     model, rules, breaks = FAULTS[name]
     report = search(name, replace(model, rules=rules), until=breaks)
     assert breaks in report.broken, f"broken were only: {sorted(report.broken)}"
-
-
-def test_the_bound_of_a_lease_is_longer_than_a_dagster_run_may_take_to_begin() -> None:
-    assert LEASE_S_MAX >= RUN_START_S_MAX

@@ -21,6 +21,7 @@ from tracks_dagster.attempts.ports import SCRIPT
 from tracks_dagster.track import names
 from tracks_dagster.track.names import AttemptRef
 from tracks_dagster.track.ports import ObjectStore
+from tracks_dagster.track.records import sha256_hex
 from tracks_dagster.track.track import code_key
 
 WAIT_S_MAX = 120.0  # for what takes seconds on an idle machine
@@ -101,8 +102,9 @@ class PodStarter:
             "OMP_NUM_THREADS": "1",
         }
         if script:
-            self._store.put("scripts/trainer.py", script.encode())
-            environment[names.ENV_CODE_KEY] = "scripts/trainer.py"
+            key = f"scripts/{sha256_hex(script.encode())}.py"
+            self._store.put(key, script.encode())
+            environment[names.ENV_CODE_KEY] = key
         elif names.ENV_CODE_KEY not in environment:
             packed = pack_folder(EXAMPLES / "tabular")
             environment[names.ENV_CODE_KEY] = code_key("r", packed.sha256)

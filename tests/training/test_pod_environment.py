@@ -91,7 +91,7 @@ def test_a_gang_of_one_pod_needs_no_name_in_the_cluster_s_dns() -> None:
 
 def test_secrets_are_known_and_not_shown() -> None:
     told = read_pod_environment(given() | {"AWS_SECRET_ACCESS_KEY": "not-to-be-seen"})
-    assert told.secrets == ("not-to-be-seen",)
+    assert {"not-to-be-seen", b"not-to-be-seen".hex()} <= {*told.secrets}
     assert "not-to-be-seen" not in repr(told)
 
 

@@ -21,8 +21,8 @@ from tracks_dagster.track.names import ENV_LEASED_DEVICES, parse_attempt_key, pa
 from tracks_dagster.track.states.pool_state import Lease, PoolState, Quarantine
 from tracks_dagster.track.states.run_state import RunState
 
-# Until a Dagster run that was asked for has begun, at the latest, it counts as failed; so long a lease
-# waits for it. Only of a lease that nobody has confirmed.
+# So long a lease waits for the Dagster run that was asked for to confirm it. On an overloaded machine a
+# run may begin later; then it leases anew, or waits its turn, and others had the devices meanwhile.
 LEASE_S_MAX = 600.0
 NAMED_MAX = 8  # devices in a message
 OUT_CHARACTERS_MAX = 200  # of why a device is out

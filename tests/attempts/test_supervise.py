@@ -240,7 +240,7 @@ def test_code_that_is_missing_or_was_changed_is_not_started(
     assert gangs.specs == []
     assert attempt is not None
     assert attempt.ended is not None
-    words = "is missing" if code is None else f"has sha256 {sha256_hex(code)} instead of"
+    words = "is missing" if code is None else f"has sha256 {sha256_hex(code)}; expected"
     assert f"Cannot start r-1/a01: its code {TRAINER} {words}" in attempt.ended.root_message
 
 

@@ -130,7 +130,7 @@ def test_code_that_was_changed_in_the_store_is_not_sized(
     shown = call("size", "mine-1")
     assert (shown.exit_code, asked) == (2, [])
     assert "mine-1 cannot be sized: its code runs/mine-1/trainer/" in shown.stderr
-    assert "instead of" in shown.stderr
+    assert "; expected sha256" in shown.stderr
 
 
 @pytest.mark.parametrize(

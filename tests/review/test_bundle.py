@@ -144,7 +144,7 @@ def test_what_the_store_lost_is_named_and_the_rest_is_there(
     store.put(key, b"torch==3\n")
     made = bundle(tmp_path / "bundle")
     found = sha256_hex(store.objects[key])
-    assert made.missing == (f"{key} has sha256 {found} instead of {sha256_hex(PACKAGES)}",)
+    assert made.missing == (f"{key} has sha256 {found}; expected sha256 {sha256_hex(PACKAGES)}",)
     assert (tmp_path / "bundle" / "weights.pt").is_file()
 
 

@@ -178,5 +178,3 @@ def test_for_what_is_not_there_the_nearest_is_offered(
 def test_an_attempt_and_a_checkpoint_are_not_compared(whole: Story, tracks: Tracks) -> None:
     with pytest.raises(InvalidInput, match="an attempt and a checkpoint"):
         compared(tracks, f"{RUN_ID}/a01", f"{RUN_ID}@20")
-    with pytest.raises(InvalidInput, match="neither an attempt nor a checkpoint"):
-        compared(tracks, RUN_ID, f"{RUN_ID}@20")

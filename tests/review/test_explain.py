@@ -168,7 +168,7 @@ def test_evidence_that_was_changed_is_not_believed(
     told = explain_attempt(tracks, RUN_ID, 1)
     assert told.ended is not None
     assert told.ended.traceback_tail == ()
-    assert any("changed after the verdict" in line for line in told.missing)
+    assert any("; expected sha256" in line for line in told.missing)
 
 
 def test_an_open_attempt_that_nobody_claimed_says_so(story: Story, tracks: Tracks) -> None:

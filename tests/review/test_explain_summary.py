@@ -173,7 +173,7 @@ def test_evidence_that_is_gone_is_not_said_to_speak_for_the_reason(
     text = of_attempt(tracks, 1)
     assert "nothing against it" not in text
     assert "what speaks against it is not known: the stored evidence is gone" in text
-    assert "is not in the store" in " ".join(" ".join(parts_of(text)["missing"]).split())
+    assert "is missing" in " ".join(" ".join(parts_of(text)["missing"]).split())
 
 
 def test_of_many_attempts_the_history_is_that_around_the_one_that_is_asked_about(

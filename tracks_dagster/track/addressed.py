@@ -39,7 +39,7 @@ def damage_of(data: bytes | None, sha256: str) -> str | None:
     if data is None:
         return "is missing"
     found = sha256_hex(data)
-    return None if found == sha256 else f"has sha256 {found} instead of {sha256}"
+    return None if found == sha256 else f"has sha256 {found}; expected sha256 {sha256}"
 
 
 def sha256_in(key: str) -> str:

@@ -40,7 +40,7 @@ from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Json, format_time, parse_time, sha256_hex
 from tracks_dagster.track.states.accounting import newest_step
 from tracks_dagster.track.states.checkpoints import checkpoint_at
-from tracks_dagster.track.states.lifecycle import RunLifecycle, run_status
+from tracks_dagster.track.states.lifecycle import NOT_OBEYED, RunLifecycle, run_status
 from tracks_dagster.track.states.run_state import AttemptState, RunState, steps_of
 from tracks_dagster.track.track import log_key, run_track
 from tracks_dagster.track.unforeseen import problem_of
@@ -53,7 +53,8 @@ from tracks_dagster.track.unforeseen import problem_of
 def is_enough(store: ObjectStore, row: Mapping[str, Json]) -> bool:
     """Whether `row`, of `status_newest.sql`, has all that the run's track would show."""
     is_led = row["state"] != RunLifecycle.RUNNING or has_a_gang(row)
-    return is_led and _is_at_the_end(store, row)
+    may_need_a_sensor = NOT_OBEYED in row["state_why"]  # to carry out a stop
+    return is_led and not may_need_a_sensor and _is_at_the_end(store, row)
 
 
 def journal_end(store: ObjectStore, row: Mapping[str, Json]) -> JournalTail:

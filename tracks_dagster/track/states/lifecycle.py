@@ -17,6 +17,8 @@ from tracks_dagster.track.states.evals import HAS_ALL_STEPS, unsettled
 from tracks_dagster.track.states.exactness import inexact_resumes
 from tracks_dagster.track.states.run_state import AttemptState, RunState
 
+NOT_OBEYED = "not obeyed yet"  # of a stop, in the words of a state
+
 
 class RunLifecycle(StrEnum):
     """The states of a run, as `status`, the ledger and the outcome name them."""
@@ -95,7 +97,7 @@ def asked_end(state: RunState) -> str:
     if stop is None:
         return ""
     at, body = f"{format_time(stop.at)[:19]}Z", stop.body
-    return f"{body.by} asked to {body.mode} it at {at} ({body.why}), not obeyed yet"
+    return f"{body.by} asked to {body.mode} it at {at} ({body.why}), {NOT_OBEYED}"
 
 
 def _between_attempts(state: RunState, attempt: AttemptState) -> RunStatus:

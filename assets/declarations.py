@@ -326,7 +326,8 @@ def _keys_field(project: Project, *, is_own: bool) -> Permissive | Shape:
 def _check_alone(context: AssetExecutionContext) -> None:
     """Raise Failure where the Dagster run makes other assets too: in no order, snapshots among them.
 
-    Edges to the snapshots would order them, and ask whoever trains on other data whether he is sure.
+    Edges to the snapshots would give an order, but then Dagster's UI warns of shipped snapshots that
+    are not materialized, also when the run trains on other data.
     """
     own = AssetKey(names.TRAINING_RUNS)
     others = sorted(
@@ -368,8 +369,8 @@ class FirstTry:
 def first_try(instance: DagsterInstance, run: DagsterRun) -> FirstTry:
     """Return what a declaration without a run id is named by.
 
-    A run that failed may have declared before it died, so whoever repeats it declares the same. One
-    that succeeded is repeated for another training run.
+    A run that failed may have declared before it died: its repetition declares the same training run.
+    The repetition of one that succeeded declares another.
     """
     first, at = run.run_id, datetime.now(UTC)
     for _ in range(TRIES_MAX):

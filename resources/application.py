@@ -52,7 +52,7 @@ class DagsterOrchestrator:
         self._instance = instance
 
     def runs_of_attempt(self, attempt_key: str) -> Sequence[OrchestratorRun]:
-        """Return the Dagster runs of that partition that supervise it, whoever launched them."""
+        """Return the Dagster runs of that partition that supervise it, a person's included."""
         return [
             _translated(record)
             for record in self._records({names.TAG_PARTITION: attempt_key})

@@ -1,5 +1,5 @@
 """Asks for the evals that runs owe, decides their promotion when the evals are settled, and shows every
-decision on a promotion, whoever made it."""
+decision on a promotion, a person's included."""
 
 from collections.abc import Mapping, Set
 from dataclasses import replace
@@ -154,7 +154,7 @@ def _late(
 def _promotions(
     context: SensorEvaluationContext, app: App, seen: str | None
 ) -> Tick[AssetMaterialization | AssetObservation]:
-    """Show the decisions on promotions that Dagster lacks, oldest first, whoever made them.
+    """Show the decisions on promotions that Dagster lacks, oldest first: the rule's and a person's.
 
     seen: a digest of the decisions of which Dagster was seen to have every one, and of the hour: so it
     is asked again where there is a new one, and once an hour.

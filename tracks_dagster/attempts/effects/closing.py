@@ -120,9 +120,7 @@ def close_attempt(
         report = gangs.observe(ref)
         claim = attempt.claims[-1].body.dagster_run_id if attempt.claims else None
         run = closing.orchestrator.find(claim) if claim else None
-        if (
-            run is not None and run.is_canceling
-        ):  # by a time limit of Dagster's it is no person's will
+        if run is not None and run.is_canceling:  # a time limit of Dagster's is no person
             run = replace(run, is_canceling=closing.orchestrator.was_cancelled(run.dagster_run_id))
         gone = _gone_devices(closing.devices, state, attempt, report)
         met = replace(problem, conditions=(*problem.conditions, *gone))

@@ -178,9 +178,8 @@ def _line_of(row: Mapping[str, Json], tail: JournalTail, *, why: str) -> RunLine
     """Return a run's status by its row of `status_newest.sql` and the end of its journal."""
     newest, source = tail.steps[-1] if tail.steps else None, row["branched_from_run_id"]
     step = row["recorded_step"]
-    if (
-        newest is not None and row["termination_reason"] is None
-    ):  # else the record of its end counts
+    # After the end its record counts.
+    if newest is not None and row["termination_reason"] is None:
         step = max(newest.step, step or 0)
     return RunLine(
         run_id=row["run_id"],

@@ -75,9 +75,7 @@ def lay_back(resumed: Path, folder: Path) -> None:
 
 def _is_whole(path: Path) -> bool:
     since = time.time() - WATCH_STILL_S
-    with suppress(
-        FileNotFoundError
-    ):  # renamed or removed meanwhile: the next look sees what is there
+    with suppress(FileNotFoundError):  # renamed or removed meanwhile: the next look sees it
         files = _files(path)
         return (
             bool(files) and all(each.stat().st_mtime < since for each in files) and not _open(files)

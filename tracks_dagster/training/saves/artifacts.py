@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from tracks_dagster.track.addressed import read_addressed
 from tracks_dagster.track.artifacts import (
     BYTES_MAX,
     FILES_MAX,
@@ -15,7 +16,7 @@ from tracks_dagster.track.artifacts import (
     list_of,
     part_key,
 )
-from tracks_dagster.track.errors import CheckpointCorrupt, InvalidInput
+from tracks_dagster.track.errors import CheckpointCorrupt, InvalidInput, ObjectLost
 from tracks_dagster.track.json_text import MANIFEST_BYTES_MAX, parse_json
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import sha256_hex
@@ -69,11 +70,10 @@ def write_out(store: ObjectStore, run_id: str, sha256: str, folder: Path) -> Non
 
 
 def _read(store: ObjectStore, key: str, sha256: str) -> bytes:
-    data = store.get(key)
-    if data is None or sha256_hex(data) != sha256:
-        what = "is missing" if data is None else "has another sha256"
-        raise CheckpointCorrupt(f"{key} {what}.")
-    return data
+    try:
+        return read_addressed(store, key, sha256)
+    except ObjectLost as error:
+        raise CheckpointCorrupt(f"{error}.") from error
 
 
 def _parts(file: Path) -> Iterator[bytes]:

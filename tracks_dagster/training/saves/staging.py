@@ -23,9 +23,7 @@ from tracks_dagster.training.saves.layout import Layout, lay_out
 
 GROW_BYTES = 2 * 1024 * 1024  # sizes are rounded up to this
 TOUCHERS = 8  # threads that touch memory for the first time
-REGISTER_PORTABLE = (
-    1  # driver_types.h, cudaHostRegisterPortable: pinned for every GPU of the process
-)
+REGISTER_PORTABLE = 1  # cudaHostRegisterPortable: pinned for every GPU of the process
 
 # --- arena ----------------------------------------------------------------------------------------
 #

@@ -61,9 +61,8 @@ class StateWatch:
         self._built = dict(_unsaved(trained))
         self._saves = 0
         self._warned: set[str] = set()
-        self._used: dict[
-            int, tuple[int, object]
-        ] = {}  # by optimizer: its last step, its gradient then
+        # By optimizer: its last step, and its gradient then.
+        self._used: dict[int, tuple[int, object]] = {}
         self._is_compiled = False
         self._drawn: object = None  # the generators as the newest save has them
         self._saved: _Marks | None = None  # the state as the newest save that is watched has it

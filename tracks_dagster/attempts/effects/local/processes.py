@@ -220,7 +220,8 @@ def read_process(path: Path) -> Process | None:
 def known_process(path: Path) -> Process | None:
     """Return the process that a file names; None where there is none, or it is damaged.
 
-    For who has others to look after, or starts the program anew; never where None allows a second gang.
+    For callers that look after other processes too, or start the program anew. Not where None would
+    allow a second gang.
     """
     with suppress(OSError, ValueError):
         return read_process(path)

@@ -137,7 +137,7 @@ def test_what_a_script_leaves_beside_its_checkpoints_belongs_to_the_run(tmp_path
     for part in parts:
         part.chmod(0o600)
         part.write_bytes(b"other")
-    with pytest.raises(CheckpointCorrupt, match="has another sha256"):
+    with pytest.raises(CheckpointCorrupt, match="; expected sha256"):
         write_out(folder, alone.RUN_ID, plot.sha256, tmp_path / "bad")
 
 

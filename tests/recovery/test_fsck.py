@@ -130,7 +130,7 @@ def test_a_lost_list_of_chunks_is_found_while_the_deletion_is_not_finished(
     assert missing.where == key
     assert "step 10, attempt 1, of run gpt-story is missing" in missing.meaning
     store.put(key, b"[1]")
-    assert "instead of" in one(store, ledger).meaning
+    assert "expected sha256" in one(store, ledger).meaning
     store.put(key, b"[]")
     assert findings(store, ledger) == []
     store.delete(key)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import textwrap
@@ -123,7 +124,8 @@ def test_without_them_it_trains_alone_and_its_end_is_told_whatever_it_is(script:
     assert failed.returncode == 1
     assert "ValueError: on purpose" in failed.stderr
     stopped = train_alone(script, STOP_AT="7")
-    assert (stopped.returncode, stopped.stderr) == (0, "")
+    assert stopped.returncode == 0
+    assert re.fullmatch(r"Resumed step 4 of 8\. It was trained in .*\n", stopped.stderr)
     records = records_beside(script)
     ends = [each["body"] for each in records if each["kind"] == "attempt_ended"]
     assert [(end["reason"], end["last_step"]) for end in ends] == [

@@ -184,6 +184,17 @@ def test_what_python_cannot_take_is_refused_in_words(
     assert hint in refused.stderr
 
 
+@pytest.mark.parametrize(
+    "given",
+    [("conform",), ("size", "--trainer"), ("simulate", "--llama3", "--policy"), ("init",)],
+    ids=lambda given: given[0],
+)
+def test_a_path_that_is_too_long_is_refused_in_words(given: tuple[str, ...], call: Call) -> None:
+    result = call(*given, "a" * 3000)
+    assert result.exit_code == 2
+    assert "File name too long" in result.stderr
+
+
 def test_a_place_of_nobody_is_told(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRACKS_STORE", "~nouser/x")
     refused = call("status")

@@ -51,6 +51,13 @@ def test_what_takes_too_much_memory_is_killed() -> None:
         in_child(grows, "It", seconds_max=200, bytes_max=GIB)
 
 
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="memory is seen on Linux only")
+def test_what_this_process_has_itself_is_not_counted() -> None:
+    ballast = bytearray(b"x" * 200_000_000)
+    done = in_child(lambda: time.sleep(0.3), "It", seconds_max=60, bytes_max=len(ballast) // 2)
+    assert done is None
+
+
 def test_what_dies_is_said() -> None:
     import os
     import signal

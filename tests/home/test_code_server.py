@@ -23,8 +23,8 @@ from pathlib import Path
 address = sys.argv[1]
 listener = socket.socket(socket.AF_UNIX)
 listener.bind(address)
-listener.listen()
 Path(address).with_name("pids").open("a").write(f"{os.getpid()}\\n")
+listener.listen()
 sys.stdin.read()
 """
 

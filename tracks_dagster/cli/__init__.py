@@ -7,6 +7,7 @@ Dagster nor torch and `tracks status` answers at once. Exit codes: 0 done, 1 the
 
 from __future__ import annotations
 
+import errno
 import importlib
 from collections.abc import Mapping
 from typing import Any
@@ -27,6 +28,10 @@ from tracks_dagster.track.text.nearest import did_you_mean
 
 BAD_NEWS = 1
 WRONG_USE = 2
+
+# The path that a person gave is of no use here, and which command met it does not matter.
+_UNUSABLE_PATH = (errno.EACCES, errno.ELOOP, errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR)
+PATH_SHOWN = 200  # characters
 
 # What a person gave, or pointed at, cannot be used; every other error is bad news.
 _WRONG_USE = (InvalidInput, DataRejected, StoreUnavailable, StoreUnsuitable, LedgerError)
@@ -192,6 +197,12 @@ class LazyGroup(click.Group):
             return super().invoke(ctx)
         except TracksError as error:
             ctx.exit(fail(error))
+        except OSError as error:
+            if error.errno not in _UNUSABLE_PATH or error.filename is None:
+                raise
+            path = str(error.filename)
+            shown = path if len(path) <= PATH_SHOWN else f"{path[:PATH_SHOWN]}…"
+            ctx.exit(fail(InvalidInput(f"{shown}: {error.strerror}. Give another path.")))
 
 
 def refuse_unknown(group: click.Group, ctx: click.Context, args: list[str]) -> None:

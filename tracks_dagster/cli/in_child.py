@@ -27,7 +27,7 @@ def in_child(work: Callable[[], T], what: str, *, seconds_max: float, bytes_max:
     """Return what `work` returns, computed in a fork of this process; its TracksErrors are raised.
 
     what: the sentence's begin, as "The query". Raises InvalidInput when it took longer, or more memory
-    (which is seen on Linux only), or the child ended by itself.
+    than this process has now (which is seen on Linux only), or the child ended by itself.
     """
     sys.stdout.flush()
     sys.stderr.flush()
@@ -70,6 +70,7 @@ def _read(
     output: int, child: int, what: str, give_up_at: float, seconds_max: float, bytes_max: int
 ) -> bytes:
     found = bytearray()
+    inherited_bytes = _memory_bytes(os.getpid())  # a fork begins with its parent's memory
     while True:
         if select.select([output], [], [], LOOK_EVERY_S)[0]:
             data = os.read(output, READ_BYTES)
@@ -78,7 +79,7 @@ def _read(
             found += data
         if time.monotonic() > give_up_at:
             raise InvalidInput(f"{what} took longer than {seconds_max:g} s; ask for less at once.")
-        if _memory_bytes(child) > bytes_max:
+        if _memory_bytes(child) - inherited_bytes > bytes_max:
             raise InvalidInput(
                 f"{what} took more than {bytes_max // 2**20} MiB of memory; ask for less at once."
             )

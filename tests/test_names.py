@@ -22,7 +22,7 @@ KEPT = {
     "tracks_dagster.simulation.past_runs.held_s": "what attempt_time has under that name",
     "tracks_dagster.simulation.schedule_figures.idle_held_s": "a key of --json",
     "tracks_dagster.simulation.served.idle_held_s": "the same, before it is a figure",
-    "tracks_dagster.recovery.effects.triage_line.held_by": "a key of `tracks triage --json`",
+    "tracks_dagster.wings.triage.effects.line.held_by": "a key of `tracks triage --json`",
     "tracks_dagster.scheduling.effects.leases.held_by": "a key of `tracks pool --json`",
 }
 

@@ -18,15 +18,14 @@ from typing import TYPE_CHECKING
 from tracks_dagster.checkpoints.ports import CheckpointReader
 from tracks_dagster.home.home_folder import check_home
 from tracks_dagster.ledger.ports import Ledger
-from tracks_dagster.settings import LEDGER_FILE, Settings, usable_policy
+from tracks_dagster.settings import LEDGER_FILE, Settings
 from tracks_dagster.track.errors import LedgerError, NothingYet, TrackBroken
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.text.redact import redact
-from tracks_dagster.wiring import launchers, new_uid, project_nothing, read_checkpoints, utc_now
+from tracks_dagster.wiring import new_uid, project_nothing, read_checkpoints, utc_now
 
 if TYPE_CHECKING:
     from tracks_dagster.ledger.effects.tracks import Tracks
-    from tracks_dagster.recovery.effects.triage import Sources
 
 
 def open_store_to_read(settings: Settings) -> ObjectStore:
@@ -83,27 +82,6 @@ def open_ledger_to_read(settings: Settings) -> Ledger:
             "the tracks."
         )
     return ledger.open_ledger_to_read(settings.ledger_url)
-
-
-def open_triage(settings: Settings) -> Sources:
-    """Return what `tracks triage` looks at: nothing is made, probed or written.
-
-    Raises as `open_store_to_read` and `open_ledger_to_read`.
-    """
-    from tracks_dagster.attempts.effects.local.this_machine import ThisMachine
-    from tracks_dagster.recovery.effects.triage import Sources
-
-    store = open_store_to_read(settings)
-    clean = partial(redact, secrets=settings.secrets)
-    return Sources(
-        store=store,
-        ledger=open_ledger_to_read(settings),
-        launcher_of=launchers(settings, store, clean),
-        machine=ThisMachine(),
-        now=utc_now,
-        clean=clean,
-        scheduling=usable_policy(settings)[0].scheduling,
-    )
 
 
 def _ledger_of_archive(settings: Settings) -> Ledger:

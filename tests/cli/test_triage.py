@@ -14,9 +14,9 @@ from tests.cli.conftest import Call, files_of
 from tests.histories import History
 from tests.six_variants import DONE, FAMILY, QUEUED, write_variants
 from tracks_dagster.cli import main
-from tracks_dagster.recovery.triage import BAD_VERDICTS, CLOSABLE, Verdict
 from tracks_dagster.settings import Settings
 from tracks_dagster.track.bodies import ComputeRequest
+from tracks_dagster.wings.triage.judging import BAD_VERDICTS, CLOSABLE, Verdict
 from tracks_dagster.wiring import App, build
 
 SLOTS = max(16, os.cpu_count() or 1)
@@ -160,7 +160,7 @@ def test_runs_that_were_not_looked_at_are_told_beside_the_order(
     words = "newer ones were not looked at: they may hold devices that this order gives away"
     assert words not in call("triage", "v2-2", "--devices", "1").stdout
     monkeypatch.setattr(
-        "tracks_dagster.recovery.effects.triage_reading.RUNS_MAX", 3
+        "tracks_dagster.wings.triage.effects.reading.RUNS_MAX", 3
     )  # four are not over
     assert words in call("triage", "v2-2", "--devices", "1").stdout
     assert json.loads(call("triage", "v2-2", "--json").stdout)["unfinished_more"] is True

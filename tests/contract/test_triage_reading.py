@@ -11,8 +11,8 @@ from tests.six_variants import DONE, FAMILY, INTERRUPTED, QUEUED, write_variants
 from tracks_dagster.ledger.effects.database import open_ledger
 from tracks_dagster.ledger.effects.database.sql_ledger import SqlLedger
 from tracks_dagster.ledger.effects.projector import Projector
-from tracks_dagster.recovery.effects.triage_reading import find_runs, read_runs
 from tracks_dagster.track.errors import UnknownRun
+from tracks_dagster.wings.triage.effects.reading import find_runs, read_runs
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

@@ -19,9 +19,9 @@ from tracks_dagster.kubernetes.effects.launcher import KubernetesLauncher
 from tracks_dagster.ledger.effects.database import open_ledger
 from tracks_dagster.ledger.effects.database.sql_ledger import SqlLedger
 from tracks_dagster.ledger.effects.projector import Projector
-from tracks_dagster.recovery.effects.triage import GivenDevices, triage
-from tracks_dagster.recovery.effects.triage_line import Line
 from tracks_dagster.track.names import AttemptRef
+from tracks_dagster.wings.triage.effects.line import Line
+from tracks_dagster.wings.triage.effects.triage import GivenDevices, triage
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import errno
 import importlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import click
@@ -25,6 +25,7 @@ from tracks_dagster.track.errors import (
     TracksError,
 )
 from tracks_dagster.track.text.nearest import did_you_mean
+from tracks_dagster.wing import Wing, wings
 
 BAD_NEWS = 1
 WRONG_USE = 2
@@ -38,7 +39,7 @@ _WRONG_USE = (InvalidInput, DataRejected, StoreUnavailable, StoreUnsuitable, Led
 
 # The subcommands as `tracks --help` lists them: by what somebody is about to do. Each has a sentence
 # that fits in a line of 80 columns; nothing is imported to show it.
-GROUPS: Mapping[str, Mapping[str, str]] = {
+_CORE: Mapping[str, Mapping[str, str]] = {
     "Start": {
         "init": "Write a folder's tracks.yaml, or the policy, by asking.",
         "up": "Serve the UI and keep the daemon running.",
@@ -59,7 +60,6 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
     },
     "Woken at night": {
         "status": "Runs: state, attempt, step, and what they wait for.",
-        "triage": "After a reboot or an outage: what lives, what to start first.",
         "explain": "Why an attempt ended, from the record alone.",
         "logs": "What the ranks of an attempt printed.",
         "report": "A run as one HTML file.",
@@ -107,7 +107,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
     },
 }
 # Command `x` is `x_command` in module `x`, or in the one named here.
-MODULES = {
+_MODULES = {
     "init": "start.init",
     "up": "start.up",
     "run": "start.run",
@@ -150,7 +150,26 @@ MODULES = {
     "reindex": "upkeep.fsck",
     "completion": "upkeep.completion",
 }
+
+
+def catalog(added: Iterable[Wing]) -> Mapping[str, Mapping[str, str]]:
+    """Return all commands with what these wings add, each behind the one that it follows."""
+    groups = {title: list(commands.items()) for title, commands in _CORE.items()}
+    for wing in added:
+        for name, command in wing.commands.items():
+            listed = groups[command.group]
+            at = [each for each, _ in listed].index(command.after) + 1
+            listed.insert(at, (name, command.summary))
+    return {title: dict(listed) for title, listed in groups.items()}
+
+
+GROUPS = catalog(wings().values())
 SUMMARIES = {name: text for group in GROUPS.values() for name, text in group.items()}
+_OF_WINGS = {
+    name: f"{package}.{command.module}"
+    for package, wing in wings().items()
+    for name, command in wing.commands.items()
+}
 
 
 class LazyGroup(click.Group):
@@ -217,7 +236,8 @@ def refuse_unknown(group: click.Group, ctx: click.Context, args: list[str]) -> N
 
 
 def _load(name: str) -> click.Command:
-    module = importlib.import_module(f"tracks_dagster.cli.{MODULES.get(name, name)}")
+    core = f"tracks_dagster.cli.{_MODULES.get(name, name)}"
+    module = importlib.import_module(_OF_WINGS.get(name, core))
     command: click.Command = getattr(module, f"{name}_command")
     return command
 

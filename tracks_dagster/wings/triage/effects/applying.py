@@ -15,14 +15,14 @@ from tracks_dagster.attempts.effects.runs import FirstAttempts
 from tracks_dagster.attempts.effects.world import World
 from tracks_dagster.ledger.deciding import Decider
 from tracks_dagster.ledger.effects.deciding import settle
-from tracks_dagster.recovery.effects.triage import Triage
-from tracks_dagster.recovery.effects.triage_line import Line
-from tracks_dagster.recovery.triage import CLOSABLE, Verdict
 from tracks_dagster.scheduling.model import Waits
 from tracks_dagster.track.bodies import Note
 from tracks_dagster.track.names import AttemptRef
 from tracks_dagster.track.records import Json, Kind
 from tracks_dagster.track.unforeseen import problem_of
+from tracks_dagster.wings.triage.effects.line import Line
+from tracks_dagster.wings.triage.effects.triage import Triage
+from tracks_dagster.wings.triage.judging import CLOSABLE, Verdict
 
 CLOSED, OPENED, LEFT, FAILED = "closed", "opened", "left", "failed"
 WORDS_MAX = 1000  # characters of a sentence in a note, which is a record of at most 16 KiB

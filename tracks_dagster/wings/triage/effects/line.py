@@ -13,8 +13,6 @@ from typing import Any
 from tracks_dagster.attempts.pace import Pace, Span, mean_step, measure, time_for
 from tracks_dagster.attempts.ports import GangReport
 from tracks_dagster.reasons.hangs import Phase
-from tracks_dagster.recovery.effects.triage_reading import Commit, RunRead
-from tracks_dagster.recovery.triage import Judgement, Sign, Verdict
 from tracks_dagster.stores.journals import journal_prefix
 from tracks_dagster.track.bodies import ComputeRequest
 from tracks_dagster.track.json_text import parse_json
@@ -24,6 +22,8 @@ from tracks_dagster.track.records import Json, format_time, parse_time
 from tracks_dagster.track.roles import STEPS, value_of
 from tracks_dagster.track.states.evals import HAS_ALL_STEPS
 from tracks_dagster.track.track import log_key, run_track
+from tracks_dagster.wings.triage.effects.reading import Commit, RunRead
+from tracks_dagster.wings.triage.judging import Judgement, Sign, Verdict
 
 _STANDINGS = {
     Verdict.ALIVE: "running",

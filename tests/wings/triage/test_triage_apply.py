@@ -15,11 +15,11 @@ from tracks_dagster.attempts.machine import MachineNow
 from tracks_dagster.attempts.ports import GangPhase, GangReport, LauncherOf
 from tracks_dagster.ledger.effects.projector import Projector
 from tracks_dagster.ledger.effects.tracks import Tracks
-from tracks_dagster.recovery.effects.triage import GivenDevices, Sources, triage
-from tracks_dagster.recovery.effects.triage_apply import Act, Acting, apply
 from tracks_dagster.track.errors import GangError
 from tracks_dagster.track.names import AttemptRef
 from tracks_dagster.track.states.checkpoints import CheckpointRef
+from tracks_dagster.wings.triage.effects.applying import Act, Acting, apply
+from tracks_dagster.wings.triage.effects.triage import GivenDevices, Sources, triage
 
 ONE_DEVICE = GivenDevices(devices=1, memory_bytes=24 * 2**30, slots=12)
 SLOTS = GivenDevices(slots=12)

@@ -13,8 +13,8 @@ from tracks_dagster.attempts.machine import MachineNow
 from tracks_dagster.attempts.ports import GangPhase, GangReport
 from tracks_dagster.reasons.evidence import RankEnd
 from tracks_dagster.reasons.hangs import Beat, Phase
-from tracks_dagster.recovery.triage import AttemptObservation, Judgement, Verdict, judge
 from tracks_dagster.track.states.run_state import AttemptState
+from tracks_dagster.wings.triage.judging import AttemptObservation, Judgement, Verdict, judge
 
 HISTORY = History("r-1").declare().open().supervise().place().restore()
 PLACED = HISTORY.state.attempts[0]  # ranks 0 and 1 are pids 100 and 101 of boot-1, started at 1.5 s

@@ -23,17 +23,6 @@ from tracks_dagster.attempts.machine import (
 )
 from tracks_dagster.attempts.ports import GangReport, LauncherOf, Machine
 from tracks_dagster.ledger.ports import Ledger
-from tracks_dagster.recovery.effects.triage_line import Line, line_of
-from tracks_dagster.recovery.effects.triage_reading import (
-    Daemon,
-    Gangs,
-    RunRead,
-    daemon_of,
-    find_runs,
-    read_runs,
-    unread,
-)
-from tracks_dagster.recovery.triage import AttemptObservation, Judgement, Sign, Verdict, judge
 from tracks_dagster.scheduling.model import CPU, LATER, NEVER, Demand, Device, Plan, Running, Waits
 from tracks_dagster.scheduling.policy import SchedulingPolicy
 from tracks_dagster.scheduling.rules import PlanContext, plan
@@ -47,6 +36,17 @@ from tracks_dagster.track.states.run_state import AttemptState
 from tracks_dagster.track.text.redact import Redact
 from tracks_dagster.track.track import log_key, run_track
 from tracks_dagster.track.unforeseen import problem_of
+from tracks_dagster.wings.triage.effects.line import Line, line_of
+from tracks_dagster.wings.triage.effects.reading import (
+    Daemon,
+    Gangs,
+    RunRead,
+    daemon_of,
+    find_runs,
+    read_runs,
+    unread,
+)
+from tracks_dagster.wings.triage.judging import AttemptObservation, Judgement, Sign, Verdict, judge
 
 OVER = frozenset(state.value for state in FINISHED_AS.values())
 GPU = "gpu"  # the kind of an accelerator

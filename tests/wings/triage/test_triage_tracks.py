@@ -16,12 +16,12 @@ from tests.six_variants import FAMILY, NODE, write_variants
 from tracks_dagster.attempts.ports import GangPhase, GangReport
 from tracks_dagster.ledger.effects.database.sql_ledger import SqlLedger
 from tracks_dagster.ledger.effects.projector import Projector
-from tracks_dagster.recovery.attempt_tail import fold_tail
-from tracks_dagster.recovery.effects.triage import GivenDevices, Sources, triage
 from tracks_dagster.stores.journals import journal_prefix
 from tracks_dagster.track.names import AttemptRef
 from tracks_dagster.track.records import Kind, canonical_json
 from tracks_dagster.track.track import log_key
+from tracks_dagster.wings.triage.attempt_tail import fold_tail
+from tracks_dagster.wings.triage.effects.triage import GivenDevices, Sources, triage
 
 ONE_DEVICE = GivenDevices(devices=1, memory_bytes=24 * 2**30, slots=12)
 SLOTS = GivenDevices(slots=12)

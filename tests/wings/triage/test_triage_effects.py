@@ -27,12 +27,12 @@ from tracks_dagster.attempts.machine import DeviceHolder, Devices, Gpu, MachineN
 from tracks_dagster.attempts.ports import GangPhase, GangReport
 from tracks_dagster.ledger.effects.database.sql_ledger import SqlLedger
 from tracks_dagster.ledger.effects.projector import Projector
-from tracks_dagster.recovery.effects.triage import GivenDevices, Sources, Triage, triage
-from tracks_dagster.recovery.effects.triage_reading import read_sql
 from tracks_dagster.scheduling.model import Plan
 from tracks_dagster.track.errors import GangError, UnknownRun
 from tracks_dagster.track.names import AttemptRef
 from tracks_dagster.track.records import canonical_json, format_time
+from tracks_dagster.wings.triage.effects.reading import read_sql
+from tracks_dagster.wings.triage.effects.triage import GivenDevices, Sources, Triage, triage
 
 GIB = 2**30
 ONE_DEVICE = GivenDevices(devices=1, memory_bytes=24 * GIB, slots=12)
@@ -214,7 +214,7 @@ def test_a_cluster_that_hangs_is_asked_for_a_bounded_time_in_all(
             hangs.wait(60)
             raise GangError("too late")
 
-    monkeypatch.setattr("tracks_dagster.recovery.effects.triage_reading.ANSWERS_S_MAX", 0.2)
+    monkeypatch.setattr("tracks_dagster.wings.triage.effects.reading.ANSWERS_S_MAX", 0.2)
     for run_id in ("r-1", "r-2"):
         history = History(run_id).declare()
         compute = replace(history.state.declared.compute, launcher="kubernetes")

@@ -10,6 +10,7 @@ import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
@@ -19,22 +20,24 @@ from tracks_dagster.attempts.pace import Span, format_span
 from tracks_dagster.cli import BAD_NEWS
 from tracks_dagster.cli.common import as_json, by_option, open_app, print_json, print_table
 from tracks_dagster.cli.terminal import RECORDED
-from tracks_dagster.reading import open_triage
-from tracks_dagster.recovery.effects.triage import GivenDevices, Triage, triage
-from tracks_dagster.recovery.effects.triage_line import Line
-from tracks_dagster.recovery.effects.triage_reading import RUNS_MAX
-from tracks_dagster.recovery.triage import BAD_VERDICTS, CLOSABLE, Sign, Verdict
+from tracks_dagster.reading import open_ledger_to_read, open_store_to_read
 from tracks_dagster.scheduling.model import NEVER, Plan
-from tracks_dagster.settings import Settings
+from tracks_dagster.settings import Settings, usable_policy
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.names import LOCAL, attempt_key, check_run_id, parse_eval_attempt_key
 from tracks_dagster.track.records import parse_time
+from tracks_dagster.track.text.redact import redact
 from tracks_dagster.track.text.safe_text import check_words
 from tracks_dagster.track.text.units import about, size_bytes
+from tracks_dagster.wings.triage.effects.line import Line
+from tracks_dagster.wings.triage.effects.reading import RUNS_MAX
+from tracks_dagster.wings.triage.effects.triage import GivenDevices, Sources, Triage, triage
+from tracks_dagster.wings.triage.judging import BAD_VERDICTS, CLOSABLE, Sign, Verdict
+from tracks_dagster.wiring import launchers, utc_now
 
 if TYPE_CHECKING:
-    from tracks_dagster.recovery.effects.triage_apply import Act
+    from tracks_dagster.wings.triage.effects.applying import Act
 
 DEVICES_MAX = 100_000
 WHY = "after an incident"
@@ -89,7 +92,7 @@ def triage_command(
         raise InvalidInput("Name runs or a --family, not both.")
     settings = Settings.from_environment()
     asked = _given(settings.devices, devices, _memory(device_memory))
-    sources = open_triage(settings)
+    sources = _open(settings)
     names = tuple(check_run_id(run_id) for run_id in run_ids)
     found = triage(sources, asked, run_ids=names, family=family)
     acts = _apply(found, by=by, why=why) if applies else ()
@@ -106,7 +109,7 @@ def triage_command(
 
 
 def _apply(found: Triage, *, by: str, why: str) -> tuple[Act, ...]:
-    from tracks_dagster.recovery.effects.triage_apply import Acting, apply
+    from tracks_dagster.wings.triage.effects.applying import Acting, apply
 
     app = open_app()
     rules, problem = app.usable_rules()
@@ -430,3 +433,23 @@ def _is_followed(line: Line) -> bool:
 def _names(run_ids: list[str]) -> str:
     more = len(run_ids) - NAMES_MAX
     return ", ".join(run_ids[:NAMES_MAX]) + (f" and {more} more" if more > 0 else "")
+
+
+def _open(settings: Settings) -> Sources:
+    """Return what is looked at: nothing is made, probed or written.
+
+    Raises as `open_store_to_read` and `open_ledger_to_read`.
+    """
+    from tracks_dagster.attempts.effects.local.this_machine import ThisMachine
+
+    store = open_store_to_read(settings)
+    clean = partial(redact, secrets=settings.secrets)
+    return Sources(
+        store=store,
+        ledger=open_ledger_to_read(settings),
+        launcher_of=launchers(settings, store, clean),
+        machine=ThisMachine(),
+        now=utc_now,
+        clean=clean,
+        scheduling=usable_policy(settings)[0].scheduling,
+    )

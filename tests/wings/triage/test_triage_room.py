@@ -13,10 +13,10 @@ from tests.six_variants import NODE, FakeMachine, write_variants
 from tracks_dagster.attempts.machine import Devices, Gpu
 from tracks_dagster.attempts.ports import GangPhase, GangReport
 from tracks_dagster.ledger.effects.projector import Projector
-from tracks_dagster.recovery.effects.triage import GivenDevices, Sources, triage
 from tracks_dagster.scheduling.model import Plan
 from tracks_dagster.track.bodies import ComputeRequest
 from tracks_dagster.track.names import KUBERNETES, LOCAL
+from tracks_dagster.wings.triage.effects.triage import GivenDevices, Sources, triage
 
 GIB = 2**30
 ONE_DEVICE = GivenDevices(devices=1, memory_bytes=24 * GIB, slots=12)
@@ -115,7 +115,7 @@ def test_unfinished_runs_that_were_not_looked_at_are_told(
     gangs: FakeGangs,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("tracks_dagster.recovery.effects.triage_reading.RUNS_MAX", runs_max)
+    monkeypatch.setattr("tracks_dagster.wings.triage.effects.reading.RUNS_MAX", runs_max)
     write_variants(sources.store, gangs)
     Projector(sources.store, sources.ledger).scan()
     named = triage(sources, ONE_DEVICE, run_ids=["v2-2"])

@@ -20,8 +20,6 @@ from tracks_dagster.attempts.pace import STEPS_MAX
 from tracks_dagster.attempts.ports import GangReport, LauncherOf
 from tracks_dagster.data.effects.known_families import check_family
 from tracks_dagster.ledger.ports import Ledger
-from tracks_dagster.recovery.attempt_tail import Tail, fold_tail
-from tracks_dagster.recovery.triage import DAEMON_AGE_S_MAX
 from tracks_dagster.stores.journals import JournalTail, read_tail
 from tracks_dagster.track.bodies import StopRequested
 from tracks_dagster.track.errors import (
@@ -39,6 +37,8 @@ from tracks_dagster.track.text.nearest import no_run
 from tracks_dagster.track.text.redact import Redact
 from tracks_dagster.track.track import RUNS, check_chain, log_key, read_records, run_track
 from tracks_dagster.track.unforeseen import problem_of
+from tracks_dagster.wings.triage.attempt_tail import Tail, fold_tail
+from tracks_dagster.wings.triage.judging import DAEMON_AGE_S_MAX
 
 RUNS_MAX = 200
 ATTEMPTS_MAX = 3  # the newest ones: the newest attempt may have taken no step to measure a pace by
@@ -158,7 +158,7 @@ class Commit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRead:
-    """One run as it was read. row: of `triage_runs.sql`; attempts: the newest ones, oldest first.
+    """One run as it was read. row: of `runs.sql`; attempts: the newest ones, oldest first.
 
     tail: None where the track cannot be read, and `problem` says why. journal: of the newest launch
     that finished a step, and `paced` its attempt; heartbeat_at: the newest line of the last launch.
@@ -376,5 +376,5 @@ def _rows(
 
 
 def read_sql(name: str) -> str:
-    """Return the statement of `triage_<name>.sql`; {run_ids} in it is a list of parameters."""
-    return Path(__file__).with_name(f"triage_{name}.sql").read_text(encoding="utf-8")
+    """Return the statement of `<name>.sql`; {run_ids} in it is a list of parameters."""
+    return Path(__file__).with_name(f"{name}.sql").read_text(encoding="utf-8")

@@ -9,11 +9,11 @@ import pytest
 
 from tests.fakes import FakeGangs
 from tracks_dagster.attempts.ports import GangReport
-from tracks_dagster.recovery.effects.triage_reading import Gangs
 from tracks_dagster.track.errors import GangError
 from tracks_dagster.track.names import AttemptRef
+from tracks_dagster.wings.triage.effects.reading import Gangs
 
-LIMIT = "tracks_dagster.recovery.effects.triage_reading.ANSWERS_S_MAX"
+LIMIT = "tracks_dagster.wings.triage.effects.reading.ANSWERS_S_MAX"
 REFUSED = "the API server answered 403"
 
 

@@ -1,0 +1,1 @@
+"""Reads what triage looks at, and acts by it."""

@@ -6,11 +6,11 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from tracks_dagster.simulation.histories import CONFIG, interruptions_of, spans_of
-from tracks_dagster.simulation.play import Scenario
-from tracks_dagster.simulation.tracks import Job
-from tracks_dagster.simulation.world import Costs, Defect, InterruptedWorld, Interruption
 from tracks_dagster.track.reasons import TerminationReason
+from tracks_dagster.wings.lab.simulation.histories import CONFIG, interruptions_of, spans_of
+from tracks_dagster.wings.lab.simulation.play import Scenario
+from tracks_dagster.wings.lab.simulation.tracks import Job
+from tracks_dagster.wings.lab.simulation.world import Costs, Defect, InterruptedWorld, Interruption
 
 _R = TerminationReason
 

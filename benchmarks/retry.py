@@ -21,8 +21,15 @@ from benchmarks import retry_kill
 from benchmarks.defects import Case, drawn_trace, fleet
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.retry.policy import HOUR_S
-from tracks_dagster.simulation.compare import advised, best_ettr, best_kept_s, fixed_retries, ours
-from tracks_dagster.simulation.histories import (
+from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.wings.lab.simulation.compare import (
+    advised,
+    best_ettr,
+    best_kept_s,
+    fixed_retries,
+    ours,
+)
+from tracks_dagster.wings.lab.simulation.histories import (
     LLAMA3_MEAN_TIME_S,
     LLAMA3_PERSON_AFTER_S,
     LLAMA3_STEP_S,
@@ -31,10 +38,9 @@ from tracks_dagster.simulation.histories import (
     read_traces,
     spot,
 )
-from tracks_dagster.simulation.outcome import FIRST_START, Outcome, sum_outcomes
-from tracks_dagster.simulation.play import Decider, simulate
-from tracks_dagster.simulation.world import Costs
-from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.wings.lab.simulation.outcome import FIRST_START, Outcome, sum_outcomes
+from tracks_dagster.wings.lab.simulation.play import Decider, simulate
+from tracks_dagster.wings.lab.simulation.world import Costs
 
 Intervals = Sequence[tuple[int, float]]
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import time
 
 from tracks_dagster.scheduling.policy import SchedulingPolicy
-from tracks_dagster.simulation.schedule import play_under
-from tracks_dagster.simulation.served import Overheads
-from tracks_dagster.simulation.workloads import MEMORY_BYTES, acme, cluster
+from tracks_dagster.wings.lab.simulation.schedule import play_under
+from tracks_dagster.wings.lab.simulation.served import Overheads
+from tracks_dagster.wings.lab.simulation.workloads import MEMORY_BYTES, acme, cluster
 
 SUBMISSIONS = 100_000
 OVERHEADS = Overheads(bring_up_s=60.0, save_s=10.0, tear_down_s=5.0)

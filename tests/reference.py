@@ -10,8 +10,8 @@ from typing import Any
 from tracks_dagster.health.rules import RULES
 from tracks_dagster.ledger.facts.fact import Fact
 from tracks_dagster.ledger.facts.tables import FACTS
-from tracks_dagster.review.conformance.defects import DEFECTS
 from tracks_dagster.review.effects.explain.glossary import GLOSSARY
+from tracks_dagster.wings.lab.conformance.defects import DEFECTS
 
 PAGE = Path(__file__).parents[1] / "docs" / "ledger.md"
 # Which tables `tracks explain RUN --json` has, and where in it.

@@ -19,9 +19,9 @@ KEPT = {
     "tracks_dagster.ledger.timeline.told_us": "a column of run_facts and attempt_readings",
     "tracks_dagster.ledger.timeline.held_to_us": "a column of attempt_facts",
     "tracks_dagster.review.effects.goodput.held_s": "a column of attempt_time, a key of --json",
-    "tracks_dagster.simulation.past_runs.held_s": "what attempt_time has under that name",
-    "tracks_dagster.simulation.schedule_figures.idle_held_s": "a key of --json",
-    "tracks_dagster.simulation.served.idle_held_s": "the same, before it is a figure",
+    "tracks_dagster.wings.lab.simulation.past_runs.held_s": "what attempt_time has under that name",
+    "tracks_dagster.wings.lab.simulation.schedule_figures.idle_held_s": "a key of --json",
+    "tracks_dagster.wings.lab.simulation.served.idle_held_s": "the same, before it is a figure",
     "tracks_dagster.wings.triage.effects.line.held_by": "a key of `tracks triage --json`",
     "tracks_dagster.scheduling.effects.leases.held_by": "a key of `tracks pool --json`",
 }

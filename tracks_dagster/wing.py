@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 
 # Folders of `wings/`, in the order in which what they add is listed.
-NAMES = ("triage",)
+NAMES = ("lab", "triage")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

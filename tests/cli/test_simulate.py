@@ -12,7 +12,7 @@ import pytest
 
 from tests.cli.conftest import Call, files_of
 from tests.stories import Story
-from tracks_dagster.simulation import histories
+from tracks_dagster.wings.lab.simulation import histories
 
 TRACE = {
     "zone-a": {"tick_s": 30, "intervals": [[1, 7200], [0, 600], [1, 3600], [0, 60], [1, 9000]]},

@@ -17,12 +17,18 @@ import pytest
 from tracks_dagster.attempts.effects.local.project_code import read_project_code
 from tracks_dagster.data.effects.snapshots import make_snapshot
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
-from tracks_dagster.review.conformance.report import Conformance, Judged
-from tracks_dagster.review.conformance.seen import Kind
-from tracks_dagster.review.effects import conforming
-from tracks_dagster.review.effects.conforming import STEPS_MAX, Plan, Trials, conform, request_of
 from tracks_dagster.settings import Settings
 from tracks_dagster.track.records import sha256_hex
+from tracks_dagster.wings.lab.conformance.effects import conforming
+from tracks_dagster.wings.lab.conformance.effects.conforming import (
+    STEPS_MAX,
+    Plan,
+    Trials,
+    conform,
+    request_of,
+)
+from tracks_dagster.wings.lab.conformance.report import Conformance, Judged
+from tracks_dagster.wings.lab.conformance.seen import Kind
 from tracks_dagster.wiring import build
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -13,9 +13,9 @@ from torch.amp.grad_scaler import GradScaler
 from torch.optim.swa_utils import AveragedModel
 from torch.utils.data import DataLoader, TensorDataset
 
-from tracks_dagster.review.conformance.seen import Loader, RankSeen, read_rank
 from tracks_dagster.track import names
 from tracks_dagster.training.observing import ELEMENTS_MAX, digest, observed, running_step
+from tracks_dagster.wings.lab.conformance.seen import Loader, RankSeen, read_rank
 
 WORDS = "planted"
 

@@ -50,7 +50,6 @@ _CORE: Mapping[str, Mapping[str, str]] = {
     "Before a full run": {
         "smoke": "A few steps of a project: does it start, save, evaluate?",
         "canary": "Real data and config for a while: does its loss fall?",
-        "conform": "Certify a trainer: interrupt it, resume it, compare.",
     },
     "While it trains": {
         "board": "Runs in a browser, live: curves, lights, ranks, alerts.",
@@ -94,7 +93,6 @@ _CORE: Mapping[str, Mapping[str, str]] = {
     },
     "Reasons and retries": {
         "policy": "What is retried: how often, how soon, with which change.",
-        "simulate": "Play another retry policy over past failures.",
         "classify": "Why failures of other jobs happened.",
         "reclassify": "Read stored evidence again, or give the reason yourself.",
     },
@@ -113,7 +111,6 @@ _MODULES = {
     "run": "start.run",
     "smoke": "start.run",
     "canary": "start.run",
-    "conform": "start.conform",
     "drill": "start.drill",
     "projects": "start.projects",
     "board": "watch.board",
@@ -141,7 +138,6 @@ _MODULES = {
     "sql": "compare.ledger",
     "export": "compare.export",
     "policy": "policies.policy",
-    "simulate": "policies.simulate",
     "classify": "policies.classify",
     "reclassify": "policies.classify",
     "pool": "upkeep.pool",

@@ -1,0 +1,1 @@
+"""Runs the trials of `tracks conform`."""

@@ -4,7 +4,7 @@ It only declares the run and opens its first attempt, as `tracks run` does; the 
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -14,7 +14,6 @@ from dagster import (
     AssetExecutionContext,
     AssetKey,
     AssetsDefinition,
-    Config,
     DagsterInstance,
     DagsterRun,
     Failure,
@@ -28,19 +27,26 @@ from dagster import (
     define_asset_job,
     in_process_executor,
 )
-from pydantic import Field
 
+from tracks_dagster.attempts.declaring.fields import (
+    ASKED,
+    CADENCE,
+    CLUSTER,
+    DECLARED,
+    LAUNCHER,
+    NAMES,
+    PLACE,
+    RANKS,
+    RETENTION,
+    Field,
+    Kind,
+)
 from tracks_dagster.attempts.effects.branches import find_origin
 from tracks_dagster.attempts.effects.local.checkout import read_code_version
 from tracks_dagster.attempts.effects.local.project_code import read_project_code
-from tracks_dagster.attempts.effects.redeclared import check_as_declared
+from tracks_dagster.attempts.effects.preparing import Prepared, prepare
 from tracks_dagster.attempts.effects.runs import (
-    RunRequest,
-    declare,
-    defaults_of,
-    limited,
     new_run_id,
-    within_policy,
 )
 from tracks_dagster.attempts.ports import FoundCode
 from tracks_dagster.clean_errors import clean_text, without_secrets
@@ -49,168 +55,93 @@ from tracks_dagster.data.project import OUR_KEYS, Project
 from tracks_dagster.retry.policy import RetryPolicy
 from tracks_dagster.review.effects.metadata import run_metadata
 from tracks_dagster.track import names
-from tracks_dagster.track.bodies import RetentionRule
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.samples import SKIP_WINDOWS
 from tracks_dagster.track.text.redact import redact_json
-from tracks_dagster.wiring import App, gang_check, run_checks
+from tracks_dagster.wiring import App
 
 NAMED_MAX = 8  # other assets in an error
 TRIES_MAX = 100  # Dagster runs that repeat one another
 OWNER = "dagster"  # of runs that nobody else answers for
 NO_STEPS = "checkpoint_every_steps"  # null: it saves by seconds alone
-CADENCE = frozenset({NO_STEPS, "checkpoint_every_s"})
-PARTS = frozenset({"retention", "cluster"})
-RULE = frozenset(each.name for each in fields(RetentionRule))
-REQUEST = frozenset(each.name for each in fields(RunRequest)) - {"config", "project"}
+_WRITTEN = {
+    Kind.NAMES: "a list",
+    Kind.SIZE: "in bytes",
+    Kind.STEPS: "null for by seconds alone",
+    Kind.TOLERATIONS: "[{key: gpu, operator: Exists}]",
+}
+PARTS = ("retention", "cluster")
+_KINDS: dict[Kind, Any] = {
+    Kind.TEXT: dagster.StringSource,
+    Kind.NAME: dagster.StringSource,
+    Kind.NAMES: dagster.Array(dagster.StringSource),
+    Kind.COUNT: dagster.IntSource,
+    Kind.NUMBER: float,
+    Kind.STEPS: dagster.IntSource,
+    Kind.SIZE: dagster.IntSource,
+    Kind.LABELS: {str: dagster.StringSource},
+    Kind.TOLERATIONS: dagster.Array(Permissive()),  # type: ignore[no-untyped-call]
+}
 _TYPES = {bool: bool, int: int, float: float, str: str, list: list}
 
 
-class RetentionConfig(Config):
-    """Which checkpoints are kept when nobody holds them; the others go, once the newest was read."""
+def _fields(rows: Iterable[Field]) -> dict[str, dagster.Field]:
+    """Return the launchpad's fields of these rows.
 
-    keep_last: int | None = Field(default=None, description="The newest so many, 1 or more (3).")
-    keep_best: int | None = Field(
-        default=None, description="And so many of the best by the metric, 0 or more (1)."
-    )
-    metric: str | None = Field(
-        default=None,
-        description="What makes one the best: loss, or a name the script reports (loss).",
-    )
-    direction: str | None = Field(
-        default=None, description="Whether the least is best, or the max (min)."
-    )
-    milestone_every_steps: int | None = Field(
-        default=None, description="And every one whose step this divides (none)."
-    )
-    delete_after_s: float | None = Field(
-        default=None,
-        description="Seconds from the decision that one may go until its bytes are removed (3600).",
-    )
-
-
-class ClusterConfig(Config):
-    """What a gang asks of a cluster; what is left out is as in the cluster's settings."""
-
-    ranks_per_node: int | None = Field(
-        default=None, description="Processes of each pod; divides ranks (1)."
-    )
-    memory_bytes: int | None = Field(default=None, description="Memory of each pod, in bytes.")
-    cpus: float | None = Field(
-        default=None, description="CPUs of each pod: its share, and no limit."
-    )
-    queue: str | None = Field(default=None, description="Kueue's local queue.")
-    priority_class: str | None = Field(default=None, description="Of the pods.")
-    node_selector: dict[str, str] | None = Field(
-        default=None, description="Labels that nodes must have."
-    )
-    tolerations: list[dict[str, Any]] | None = Field(
-        default=None,
-        description="Taints that pods tolerate: [{key: gpu, operator: Exists}].",
-    )
-    topology_key: str | None = Field(
-        default=None, description="A node label of which all pods share one value."
-    )
-
-
-class TrainingRunConfig(Config):
-    """What a training run is to be. Only `intent` is needed.
-
-    What is left out is as the project's file says, else as in parentheses; of a branch as the run has
-    it that it branches from. So only what is never taken over has a value here: Dagster writes it into
-    the launchpad, where it counts as chosen.
+    None has a value here but the owner, who is never taken over: Dagster writes values into the
+    launchpad, where they count as chosen.
     """
+    return {each.name: _field(_KINDS[each.kind], _described(each)) for each in rows}
 
-    branch_from: str | None = Field(
-        default=None,
-        description=(
-            "Start from a checkpoint of another run: RUN@STEP, for example my-run@40. What is left "
-            "out here is as that run had it, except intent, owner and drills. With `project` the code "
-            "is that of its folder now; without, as that run stored it."
-        ),
-    )
-    branch_from_attempt: int | None = Field(
-        default=None,
-        description="Whose checkpoint of that step (the newest attempt's that has one).",
-    )
-    intent: str = Field(
+
+def _field(kind: Any, description: str) -> dagster.Field:
+    optional = Noneable(kind)
+    return dagster.Field(optional, is_required=False, description=description)
+
+
+def _described(row: Field) -> str:
+    """Return the row's words, with how it is written, what may be chosen and its default."""
+    default = "" if row.default in (None, (), {}) else f"default: {row.default}"
+    more = "; ".join(filter(None, (_WRITTEN.get(row.kind), ", ".join(row.choices), default)))
+    return f"{row.words[:-1]} ({more})." if more else row.words
+
+
+LAUNCHPAD: dict[str, dagster.Field] = {
+    "branch_from": _field(
+        dagster.StringSource,
+        "Start from a checkpoint of another run: RUN@STEP, for example my-run@40. What is left "
+        "out here is as that run had it, except intent, owner and drills. With `project` the code "
+        "is that of its folder now; without, as that run stored it.",
+    ),
+    "branch_from_attempt": _field(
+        dagster.IntSource,
+        "Whose checkpoint of that step (the newest attempt's that has one).",
+    ),
+    **_fields((*ASKED, *DECLARED, *CADENCE, LAUNCHER, RANKS, *PLACE[len(CLUSTER) :])),
+    "intent": dagster.Field(
+        dagster.StringSource,
         description="What the run is for, in a sentence; it is recorded.",
-    )
-    run_id: str | None = Field(
-        default=None,
-        description="1 to 40 of a-z, 0-9 and '-' (made from project and day).",
-    )
-    config: dict[str, Any] | None = Field(
-        default=None,
-        description=(
-            "Overrides by key, for example {steps: 40, lr: 0.003}, where `project` is left out, as for "
-            "a branch."
-        ),
-    )
-    snapshot_id: str | None = Field(
-        default=None,
-        description="The data snapshot to train on (the newest that is not quarantined).",
-    )
-    ranks: int | None = Field(default=None, description="Processes, one device each (1).")
-    device_class: str | None = Field(
-        default=None,
-        description="What each rank runs on: cpu, or a device class of the cluster's settings (cpu).",
-    )
-    launcher: str | None = Field(
-        default=None, description="Where the gang runs: local or kubernetes (local)."
-    )
-    cluster: ClusterConfig | None = Field(
-        default=None, description="What is asked of a cluster; for kubernetes only."
-    )
-    pool: str | None = Field(
-        default=None, description="The compute pool that the run is counted to."
-    )
-    checkpoint_every_steps: int | None = Field(
-        default=None, description="Save after that many steps; null for by seconds alone (10)."
-    )
-    checkpoint_every_s: float | None = Field(
-        default=None, description="Save after that many seconds, whichever comes first (none)."
-    )
-    retention: RetentionConfig | None = Field(
-        default=None, description="Which checkpoints are kept, and for how long."
-    )
-    owner: str = Field(default=OWNER, description="Who answers for the run.")
-    team: str | None = Field(default=None, description="Whose budget it is (unknown).")
-    stage: str | None = Field(
-        default=None, description="kitchen_sink, smoke, canary or full (smoke)."
-    )
-    skip_gates: list[str] | None = Field(
-        default=None,
-        description="Declare it without these of what its stage needs by the policy: [canary].",
-    )
-    skip_why: str | None = Field(
-        default=None, description="Why a gate is skipped; gate and reason are recorded."
-    )
-    workload_class: str | None = Field(
-        default=None,
-        description="Its place in the queue, and its objectives (the policy's default_class).",
-    )
-    expect: str | None = Field(
-        default=None,
-        description="What you expect of it; asked of a branch that costs twice its source or more.",
-    )
-    max_cost: float | None = Field(
-        default=None,
-        description="Save and end once it has cost so much, in the price table's currency (no cap).",
-    )
-    on_call: str | None = Field(
-        default=None, description="Whom to call when it needs a person (nobody named)."
-    )
-    experiment: str | None = Field(
-        default=None,
-        description="The question that it belongs to, by name; runs of one are compared (none).",
-    )
-    baseline: str | None = Field(
-        default=None, description="The run of the experiment that it is compared with (none)."
-    )
-    drills: list[str] | None = Field(
-        default=None, description="Faults to play: preempt@23, preempt@23,grace=0, gpu_oom@31."
-    )
+    ),
+    "owner": dagster.Field(
+        dagster.StringSource,
+        is_required=False,
+        default_value=OWNER,
+        description="Who answers for the run.",
+    ),
+    "config": _field(
+        {str: dagster.Any},
+        "Overrides by key, for example {steps: 40, lr: 0.003}, where `project` is left out, as for a "
+        "branch.",
+    ),
+    "retention": _field(
+        Shape(_fields(RETENTION)),  # type: ignore[no-untyped-call]
+        "Which checkpoints are kept when nobody holds them; the others go, once the newest was read.",
+    ),
+    "cluster": _field(
+        Shape(_fields(CLUSTER)),  # type: ignore[no-untyped-call]
+        "What is asked of a cluster, for kubernetes only; what is left out is as in its settings.",
+    ),
+}
 
 
 def training_runs_of(projects: Iterable[Registered]) -> AssetsDefinition:
@@ -218,7 +149,7 @@ def training_runs_of(projects: Iterable[Registered]) -> AssetsDefinition:
 
     @asset(
         name=names.TRAINING_RUNS,
-        config_schema={**TrainingRunConfig.to_fields_dict(), "project": _project_field(projects)},
+        config_schema={**LAUNCHPAD, "project": _project_field(projects)},
         group_name="training",
         kinds={"python"},
         owners=["team:training"],
@@ -245,21 +176,11 @@ def training_runs_of(projects: Iterable[Registered]) -> AssetsDefinition:
         try:
             policy = app.policy
             default_id = partial(_default_id, first_try(context.instance, context.run))
-            asked = _request(app, filled, policy, default_id, remark=context.log.warning)
-            settings = app.settings
-            request = limited(within_policy(asked, policy.contracts), policy)
-            check = gang_check(settings)
+            prepared = _prepared(app, filled, policy, default_id, remark=context.log.warning)
+            request = prepared.request
             if (existing := app.tracks.find_run(names.check_run_id(request.run_id))) is not None:
-                check_as_declared(existing, replace(request, config=asked.config), set(filled))
-            declared = declare(
-                app.tracks,
-                request,
-                check_gang=check,
-                policy=policy,
-                ledger=app.ledger,
-                foresee=app.foresee,
-                checks=run_checks(settings, policy, request),
-            )
+                prepared.check_as_declared(existing, set(filled))
+            declared = app.declare(request, policy)
         except InvalidInput as error:
             raise Failure(str(error), allow_retries=False) from error
         tags = {names.TAG_TRAINING_RUN: declared.run_id}
@@ -344,17 +265,15 @@ def _check_alone(context: AssetExecutionContext) -> None:
 def _filled_in(context: AssetExecutionContext) -> dict[str, Any]:
     """Return the fields that were filled in, those of `retention` and `cluster` beside the others.
 
-    Which: by the run's own config, since Dagster gives the op null for all others. A null that was
-    filled in is left out too, but where it has a meaning.
+    A null that was filled in is left out too, but where it has a meaning.
     """
-    read: Mapping[str, Any] = context.op_execution_context.op_config
-    run_config: Mapping[str, Any] = context.run.run_config
-    asked = run_config["ops"][names.TRAINING_RUNS]["config"]
+    read = dict(context.op_execution_context.op_config)
+    parts = [read.pop(part, None) or {} for part in PARTS]
     return {
-        name: value
-        for values, keys in ((read, asked), *((read[part], asked.get(part)) for part in PARTS))
-        for name, value in (values or {}).items()
-        if name in (keys or {}) and name not in PARTS and (value is not None or name == NO_STEPS)
+        name: tuple(value) if isinstance(value, list) else value
+        for values in (read, *parts)
+        for name, value in values.items()
+        if value is not None or name == NO_STEPS
     }
 
 
@@ -389,14 +308,14 @@ def _default_id(first: FirstTry, name: str) -> str:
     return new_run_id(name, day=f"{first.at:%Y%m%d}", new_uid=lambda: first.dagster_run_id)
 
 
-def _request(
+def _prepared(
     app: App,
     filled: Mapping[str, Any],
     policy: RetryPolicy,
     default_id: Callable[[str], str],
     *,
     remark: Callable[[str], object],
-) -> RunRequest:
+) -> Prepared:
     """Return what the launchpad asks for; of a branch with what it takes over. Raises InvalidInput.
 
     default_id: of a run of that project. remark: called with what a person should know of its code.
@@ -423,19 +342,16 @@ def _request(
     found = None if is_inherited else _code_of(app, name, launcher)
     for words in () if found is None else found.remarks:
         remark(words)
-    request = RunRequest(
+    return prepare(
+        {each: value for each, value in filled.items() if each in NAMES},
+        overrides or {},
+        # The code that a branch inherits has its source's version, but for this package's.
+        read_code_version(app.settings.root) if found is None else found,
         family=name,
-        config=overrides or {},
-        checkpoints_may_be_off=policy.checkpoints_may_be_off,
-        **{
-            "run_id": default_id(name),
-            "owner": OWNER,
-            # The code that a branch inherits has its source's version, but for this package's.
-            **({"code": read_code_version(app.settings.root)} if found is None else found.fields),
-            **_chosen(filled, None if found is None else found.project),
-        },
+        origin=origin,
+        policy=policy,
+        otherwise={"run_id": default_id(name), "owner": OWNER},
     )
-    return request if origin is None else origin.inherited_by(request, given=set(filled))
 
 
 def _code_of(app: App, name: str, launcher: str) -> FoundCode:
@@ -445,17 +361,3 @@ def _code_of(app: App, name: str, launcher: str) -> FoundCode:
     return read_project_code(
         registered.folder, store_url=app.store.url, clean=app.redact, launcher=launcher
     )
-
-
-def _chosen(filled: Mapping[str, Any], project: Project | None) -> dict[str, Any]:
-    """Return fields of the request as they are filled in, else as the project's file has them."""
-    rule = {name: value for name, value in filled.items() if name in RULE}
-    known = {name: value for name, value in filled.items() if name in REQUEST}
-    for name in ("tolerations", "drills", "skip_gates"):
-        if name in known:
-            known[name] = tuple(known[name])
-    if project is None:
-        return {**known, "retention": RetentionRule(**rule)}
-    left = CADENCE if CADENCE & set(known) else frozenset()
-    defaults = {name: value for name, value in defaults_of(project).items() if name not in left}
-    return {**defaults, **known, "retention": replace(project.retention, **rule)}

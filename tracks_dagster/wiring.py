@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from tracks_dagster.scheduling.effects.leases import DevicePool
     from tracks_dagster.scheduling.leases import Found
     from tracks_dagster.stores import Store
-    from tracks_dagster.track.bodies import DevicesLeased
+    from tracks_dagster.track.bodies import DevicesLeased, RunDeclared
 
 
 _log = logging.getLogger(__name__)
@@ -133,6 +133,20 @@ class App:
         from tracks_dagster.attempts.effects.local.this_machine import ThisMachine
 
         return ThisMachine().devices()
+
+    def declare(self, request: RunRequest, policy: RetryPolicy) -> RunDeclared:
+        """Record the run and open its first attempt, as `runs.declare`, by all that this home knows."""
+        from tracks_dagster.attempts.effects.runs import declare
+
+        return declare(
+            self.tracks,
+            request,
+            check_gang=gang_check(self.settings),
+            policy=policy,
+            ledger=self.ledger,
+            foresee=self.foresee,
+            checks=run_checks(self.settings, policy, request),
+        )
 
     @property
     def policy(self) -> RetryPolicy:

@@ -17,6 +17,7 @@ from tests.fakes import FakeClock, FakeObjectStore, Fault
 from tests.histories import History
 from tests.reports import render_report
 from tests.stories import Story
+from tracks_dagster.attempts.declaring.fields import RETENTION, merge
 from tracks_dagster.attempts.effects.branches import find_origin
 from tracks_dagster.attempts.effects.runs import RunRequest, declare
 from tracks_dagster.attempts.recorded import recorded_project
@@ -64,8 +65,12 @@ def source(story: Story, store: FakeObjectStore) -> History:
 def branched(tracks: Tracks, at: str = "r-0@20", **changes: Any) -> RunRequest:
     """Return the request of a branch that is given `changes`, with all that it inherits."""
     origin = find_origin(tracks, at, run_id="b-1")
-    request = replace(BRANCH, **{"family": origin.family, **changes})
-    return origin.inherited_by(request, given=changes)
+    inherited = merge(
+        changes, source=origin.fields, project=None, otherwise={"owner": BRANCH.owner}
+    )
+    rule = RetentionRule(**{each.name: inherited.pop(each.name) for each in RETENTION})
+    request = replace(BRANCH, **{"family": origin.family, **inherited, "retention": rule})
+    return origin.continued_by(request)
 
 
 def decide_source(tracks: Tracks, history: History, kind: Kind, ref: CheckpointRef) -> None:
@@ -125,10 +130,7 @@ def test_a_branch_saves_and_keeps_as_its_source_did_where_nothing_else_is_given(
     assert taken.compute == ComputeRequest(ranks=2, device_class="h200")
     assert (taken.stage, taken.team, taken.owner) == ("full", "speech", REQUEST.owner)
     assert taken.workload_class == "urgent"
-    origin = find_origin(tracks, "r-0@20", run_id=None)
-    own = replace(BRANCH, checkpoint_every_steps=5, retention=RetentionRule(keep_last=4))
-    given = ("checkpoint_every_steps", "keep_last")
-    request = origin.inherited_by(own, given=given)
+    request = branched(tracks, checkpoint_every_steps=5, keep_last=4)
     assert (request.checkpoint_every_steps, request.checkpoint_every_s) == (5, 600.0)
     assert request.retention == replace(rule, keep_last=4)
 

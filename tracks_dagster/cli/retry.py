@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 
+from tracks_dagster.attempts.declaring.fields import COMPUTE
 from tracks_dagster.attempts.effects.local.project_code import (
     read_project_code,
     read_script_code,
@@ -28,10 +28,7 @@ from tracks_dagster.cli.common import (
     run_argument,
     why_option,
 )
-from tracks_dagster.cli.compute_options import (
-    check_place,
-    compute_changes,
-)
+from tracks_dagster.cli.declared_options import check_place, declared_options
 from tracks_dagster.retry.caps import check_cap
 from tracks_dagster.settings import Settings, load_prices
 from tracks_dagster.track.errors import InvalidInput
@@ -46,7 +43,6 @@ from tracks_dagster.wiring import build, gang_check
 @why_option
 @by_option
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Change the config.")
-@click.option("--ranks", type=int, help="Processes, one device each; the global batch stays.")
 @click.option(
     "--checkpoint-every", "every_steps", type=int, metavar="N", help="Save every so many steps."
 )
@@ -72,14 +68,17 @@ from tracks_dagster.wiring import build, gang_check
     metavar="AMOUNT",
     help="What the run may cost from now on, all of it, in the price table's currency.",
 )
-@compute_changes
+@declared_options(
+    COMPUTE,
+    shows_defaults=False,
+    ranks={"help": "Processes, one device each; the global batch stays."},
+)
 @as_json
 def retry_command(
     run_id: str,
     why: str,
     by: str,
     settings: tuple[str, ...],
-    ranks: int | None,
     every_steps: int | None,
     every_s: float | None,
     snapshot_id: str | None,
@@ -88,7 +87,7 @@ def retry_command(
     allow_environment_change: bool,
     force: bool,
     max_cost: float | None,
-    compute: Mapping[str, Any],
+    asked: dict[str, Any],
     as_json: bool,
 ) -> None:
     """Open another attempt of RUN, which must not be finished or running.
@@ -106,18 +105,18 @@ def retry_command(
     policy = app.policy  # a wrong file is refused before anything is looked at
     state = app.tracks.run(check_run_id(run_id))
     last = state.last_attempt
-    launcher = compute.get("launcher", LOCAL if last is None else last.opened.compute.launcher)
+    launcher = asked.get("launcher", LOCAL if last is None else last.opened.compute.launcher)
     changes = AttemptChanges(
         config=parse_settings(settings),
-        compute={**compute, **({} if ranks is None else {"ranks": ranks})},
+        compute=asked,
         every_steps=every_steps,
         every_s=every_s,
         snapshot_id=snapshot_id,
         **_code(given, folder, trainer, launcher),
     )
     if last is not None:
-        check_place(launcher, compute)
-    asked = ManualRetry(
+        check_place(launcher, asked)
+    wanted = ManualRetry(
         name=by,
         why=why,
         changes=changes,
@@ -126,7 +125,7 @@ def retry_command(
         check_gang=gang_check(given),
         max_cost=max_cost,
     )
-    record = retry_by_person(app.world(policy), run_id, asked)
+    record = retry_by_person(app.world(policy), run_id, wanted)
     print_answer(
         f"Opened attempt {record.attempt_id} of {run_id} (record {record.seq}); the daemon launches "
         f"it. `tracks status {run_id}` shows its state.",

@@ -5,18 +5,18 @@ Here is what it takes over from the source; `runs.declare` declares it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
+from tracks_dagster.attempts.declaring.fields import inherited
 from tracks_dagster.attempts.effects.runs import RunRequest
 from tracks_dagster.attempts.recorded import as_archive, recorded_project, without_accumulation
-from tracks_dagster.attempts.run_config import CLUSTER_FIELDS, COMPUTE_FIELDS
 from tracks_dagster.data.project import Project
 from tracks_dagster.holds.effects.holds import Holds
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.track.addressed import read_addressed
-from tracks_dagster.track.bodies import CodeVersion, RetentionRule, SnapshotRef
+from tracks_dagster.track.bodies import CodeVersion, SnapshotRef
 from tracks_dagster.track.errors import InvalidInput, ObjectLost
 from tracks_dagster.track.names import TRAINER_FAMILY
 from tracks_dagster.track.records import Json
@@ -24,8 +24,6 @@ from tracks_dagster.track.states.checkpoints import CheckpointRef, checkpoint_at
 from tracks_dagster.track.states.run_state import RunState, code_of, find_at, program_of, trainer_of
 from tracks_dagster.track.states.stop_cause import StopCause, describe_stop, stop_cause
 from tracks_dagster.track.track import code_diff_key
-
-_RULE = tuple(each.name for each in fields(RetentionRule))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,9 +33,9 @@ class Origin:
     config: as remedied, without what follows from other keys. project: as its records have it;
     archive: its stored code, None for one that the store has lost and of a family of an older version;
     code, code_diff: the checkout that it is of, None of a script of an older version, which recorded
-    another; folder: of the project. fields: what else of a `RunRequest` is taken over. Not taken over:
-    owner, intent and drills. cut_off: how training was cut off there, in a sentence; None where it was
-    not.
+    another; folder: of the project. fields: what is inherited, by the name of its row in
+    `attempts.declaring.fields`. cut_off: how training was cut off there, in a sentence; None where it
+    was not.
     """
 
     ref: CheckpointRef
@@ -45,7 +43,6 @@ class Origin:
     config: Mapping[str, Json]
     snapshot: SnapshotRef | None
     fields: Mapping[str, Any]
-    retention: RetentionRule
     trainer: str
     project: Project
     archive: bytes | None
@@ -54,13 +51,11 @@ class Origin:
     folder: str | None
     cut_off: str | None
 
-    def inherited_by(self, request: RunRequest, *, given: Collection[str]) -> RunRequest:
-        """Return `request` with all that it leaves open taken from the source; its own values stand.
+    def continued_by(self, request: RunRequest) -> RunRequest:
+        """Return `request` with the config, data and code of the source where it has none of its own.
 
-        given: names of fields of `RunRequest` and `RetentionRule` that a person chose; of the others
-        only a config, a snapshot or a script that is there counts as chosen. Raises InvalidInput for
-        another project, whose model could not load the weights, and where the source's code is lost and
-        no other is given.
+        Raises InvalidInput for another project, whose model could not load the weights, and where the
+        source's code is lost and no other is given.
         """
         if request.family != self.family:
             raise InvalidInput(
@@ -80,13 +75,8 @@ class Origin:
                 f"The code of {self.ref.run_id}, {self.trainer}, is not in the store, or was changed "
                 "there; give it with --trainer, or from the project's folder."
             )
-        own = {name: getattr(request.retention, name) for name in _RULE if name in given}
-        is_moved = "launcher" in given and request.launcher != self.fields["launcher"]
-        left = {*given, *CLUSTER_FIELDS, "device_class", "pool"} if is_moved else given
         return replace(
             request,
-            **{name: value for name, value in self.fields.items() if name not in left},
-            retention=replace(self.retention, **own),
             config={**self.config, **request.config},
             snapshot_id=request.snapshot_id or self._snapshot_for(project),
             project=project,
@@ -148,18 +138,7 @@ def find_origin(
         family=declared.model_family,
         config=without_accumulation(wrote.config, declared.roles),
         snapshot=wrote.snapshot,
-        fields={
-            **{name: getattr(wrote.compute, name) for name in COMPUTE_FIELDS},
-            "checkpoint_every_steps": declared.cadence.every_steps,
-            "checkpoint_every_s": declared.cadence.every_s,
-            "team": declared.team,
-            "stage": declared.stage,
-            "workload_class": declared.workload_class,
-            "on_call": declared.on_call,
-            "experiment": declared.experiment,
-            "baseline": declared.baseline,
-        },
-        retention=declared.retention,
+        fields=inherited(declared, wrote.compute),
         trainer=trainer,
         project=recorded_project(state, writer),
         archive=as_archive(trainer, _stored(tracks, trainer)),

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from dataclasses import fields
 
+from tracks_dagster.attempts.declaring.fields import AS_GIVEN, CADENCE, RETENTION
 from tracks_dagster.attempts.drills import fit_drill, parse_drill
 from tracks_dagster.attempts.effects.runs import RunRequest
 from tracks_dagster.attempts.run_config import COMPUTE_FIELDS
-from tracks_dagster.track.bodies import Drill, RetentionRule
+from tracks_dagster.track.bodies import Drill
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.records import Json, sha256_hex
 from tracks_dagster.track.states.checkpoints import CheckpointRef, checkpoint_at
@@ -16,12 +16,9 @@ from tracks_dagster.track.states.run_state import RunState
 from tracks_dagster.track.text.units import shown
 from tracks_dagster.track.track import code_key
 
-RULE = tuple(each.name for each in fields(RetentionRule))
-CADENCE = {"checkpoint_every_steps": "every_steps", "checkpoint_every_s": "every_s"}
-DECLARED = (
-    *("team", "stage", "workload_class", "expect", "max_cost", "on_call", "experiment", "baseline"),
-    "branched_from",
-)
+RULE = frozenset(each.name for each in RETENTION)
+HALVES = {each.name: each.recorded for each in CADENCE}
+DECLARED = {"branched_from", *(each.name for each in AS_GIVEN)} - {"owner"}
 
 
 def check_as_declared(state: RunState, request: RunRequest, given: Collection[str]) -> None:
@@ -77,8 +74,8 @@ def _compared(
         asked = getattr(request.retention if name in RULE else request, name, None)
         if name in RULE:
             yield name, asked, getattr(declared.retention, name)
-        elif name in CADENCE:
-            yield name, asked, getattr(declared.cadence, CADENCE[name])
+        elif name in HALVES:
+            yield name, asked, getattr(declared.cadence, HALVES[name])
         elif name in COMPUTE_FIELDS:
             yield name, asked, getattr(declared.compute, name), getattr(opened.compute, name)
         elif name in DECLARED:

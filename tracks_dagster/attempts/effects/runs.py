@@ -12,8 +12,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
 
+from tracks_dagster.attempts.declaring.fields import AS_GIVEN
 from tracks_dagster.attempts.drills import fit_drill, parse_drill
 from tracks_dagster.attempts.effects.gates import (
     Door,
@@ -165,26 +165,6 @@ class RunRequest:
     def compute(self) -> ComputeRequest:
         """What its first attempt asks the launcher for."""
         return ComputeRequest(**{name: getattr(self, name) for name in COMPUTE_FIELDS})
-
-
-def defaults_of(project: Project) -> dict[str, Any]:
-    """Return fields of a `RunRequest` as the project's file has them, its retention apart.
-
-    Its cadence is whole: who asks for one half of it asks for another cadence.
-    """
-    found: dict[str, Any] = {
-        "ranks": project.ranks,
-        "device_class": project.device_class,
-        "workload_class": project.workload_class,
-    }
-    if project.team is not None:
-        found["team"] = project.team
-    if project.on_call is not None:
-        found["on_call"] = project.on_call
-    if project.cadence is not None:
-        found["checkpoint_every_steps"] = project.cadence.every_steps
-        found["checkpoint_every_s"] = project.cadence.every_s
-    return found
 
 
 def declare(
@@ -364,10 +344,8 @@ def plan_run(
         config=config,
         snapshot=snapshot,
         code=_code(request),
-        owner=request.owner,
-        team=request.team,
-        stage=request.stage,
         intent=request.intent,
+        **{each.name: getattr(request, each.name) for each in AS_GIVEN},
         compute=request.compute,
         cadence=_cadence(request),
         estimated_device_s=estimate_device_s(steps - _steps_done(request), request.ranks)
@@ -383,12 +361,6 @@ def plan_run(
         branched_from=request.branched_from,
         retention=request.retention,
         sample_order=SampleOrder.FEISTEL.value,
-        workload_class=request.workload_class,
-        expect=request.expect,
-        max_cost=request.max_cost,
-        on_call=request.on_call,
-        experiment=request.experiment,
-        baseline=request.baseline,
         required_artifacts=policy.contracts.tracking.required_artifacts,
         required_signals=policy.contracts.monitoring.required_signals,
         max_device_s=None if limits is None else limits.device_s,

@@ -15,7 +15,8 @@ from tracks_dagster.attempts.effects.local.project_code import (
     read_project_code,
     read_script_code,
 )
-from tracks_dagster.attempts.effects.runs import RunRequest, defaults_of, plan_run
+from tracks_dagster.attempts.effects.preparing import prepare
+from tracks_dagster.attempts.effects.runs import plan_run
 from tracks_dagster.attempts.effects.supervise import rank_command
 from tracks_dagster.attempts.sizing import (
     ASSUMED,
@@ -39,6 +40,7 @@ from tracks_dagster.cli.common import (
 )
 from tracks_dagster.data.effects.projects import DEFAULT_PROJECT
 from tracks_dagster.reading import open_ledger_to_read, open_tracks_to_read
+from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.settings import Settings
 from tracks_dagster.track.addressed import read_addressed
 from tracks_dagster.track.bodies import MemoryPeak, Program, RunDeclared
@@ -198,17 +200,16 @@ def _of_code(
     else:
         home = project_folder(folder) or given.examples / DEFAULT_PROJECT
         found = read_project_code(home, store_url=given.store_url, clean=clean)
-    defaults = defaults_of(found.project)
-    request = RunRequest(
-        run_id="size",
+    prepared = prepare(
+        {} if ranks is None else {"ranks": ranks},
+        parse_settings(settings),
+        found,
         family=found.project.name,
-        intent="Its memory is sized.",
-        owner=person(),
-        config=parse_settings(settings),
-        **{**defaults, "ranks": ranks if ranks is not None else defaults["ranks"]},
-        **found.fields,
+        origin=None,
+        policy=DEFAULT_POLICY,
+        otherwise={"run_id": "size", "intent": "Its memory is sized.", "owner": person()},
     )
-    declared = plan_run(open_tracks_to_read(given), request)
+    declared = plan_run(open_tracks_to_read(given), prepared.request)
     return Subject(
         declared=declared,
         program=declared.program,

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Collection, Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 import click
-from click.core import ParameterSource
 
+from tracks_dagster.attempts.declaring.fields import DEFAULTS, FIELDS
 from tracks_dagster.attempts.effects.branches import Origin, find_origin
 from tracks_dagster.attempts.effects.gates import limits_of
 from tracks_dagster.attempts.effects.local.checkout import read_code_version
@@ -21,27 +20,21 @@ from tracks_dagster.attempts.effects.local.project_code import (
     read_project_code,
     read_script_code,
 )
-from tracks_dagster.attempts.effects.redeclared import check_as_declared, has_other_code
+from tracks_dagster.attempts.effects.preparing import Prepared, prepare
+from tracks_dagster.attempts.effects.redeclared import has_other_code
 from tracks_dagster.attempts.effects.runs import (
     RunRequest,
     ask_expectation,
     check_queue,
     check_request,
-    declare,
     first_gang,
-    limited,
     new_run_id,
-    within_policy,
 )
 from tracks_dagster.attempts.effects.stage_verdicts import JudgeStages
 from tracks_dagster.attempts.ports import FoundCode
-from tracks_dagster.checkpoints.retention import DIRECTIONS
 from tracks_dagster.cli import BAD_NEWS
 from tracks_dagster.cli.common import as_json, parse_settings, person, print_json_line, print_table
-from tracks_dagster.cli.compute_options import (
-    check_place,
-    compute_options,
-)
+from tracks_dagster.cli.declared_options import check_place, declared_options
 from tracks_dagster.cli.start.driving import continue_hint, drive, take_up
 from tracks_dagster.cli.start.snapshots import (
     check_source,
@@ -52,22 +45,20 @@ from tracks_dagster.cli.start.snapshots import (
 from tracks_dagster.cli.terminal import RECORDED
 from tracks_dagster.data.effects.datasets.catalog import DATASETS
 from tracks_dagster.data.effects.projects import DEFAULT_PROJECT, SHIPPED
-from tracks_dagster.data.project import Project
 from tracks_dagster.home.home_folder import check_home
 from tracks_dagster.ledger.effects.deciding import settle
 from tracks_dagster.reading import open_tracks_to_read
 from tracks_dagster.retry.contracts import NO_INTENT
 from tracks_dagster.retry.policy import RetryPolicy
-from tracks_dagster.retry.stages import CANARY, GATES, SMOKE
+from tracks_dagster.retry.stages import CANARY, SMOKE
 from tracks_dagster.review.effects.outcome import read_outcome
 from tracks_dagster.settings import (
     Settings,
     load_policy,
     usable_policy,
 )
-from tracks_dagster.track.bodies import RetentionRule
 from tracks_dagster.track.errors import InvalidInput, NothingYet, StoreMissing
-from tracks_dagster.track.names import STAGES
+from tracks_dagster.track.names import LOCAL
 from tracks_dagster.track.records import Json
 from tracks_dagster.track.roles import SEED, STEPS, roles_of
 from tracks_dagster.track.states.checkpoints import checkpoint_at
@@ -82,20 +73,11 @@ from tracks_dagster.wiring import (
     gang_check,
     new_uid,
     open_dagster_home,
-    run_checks,
     utc_now,
 )
 
 WAIT_S = 600.0
-EVERY_STEPS = 10  # where a person names neither steps nor seconds, and no project does
-OFF = "off"
-RULE = tuple(field.name for field in fields(RetentionRule))
-_FIELDS = {
-    "snapshot": "snapshot_id",
-    "data": "snapshot_id",
-    "branch_at": "branched_from",
-    "trainer": "archive",
-}  # by option
+STEPS_FIELD = "checkpoint_every_steps"
 EXAMPLE = '--intent "Does a wider model learn faster?"'
 _TITLES = ("attempt", "ended as", "from", "to", "kept", "lost", "device s", "continuity")
 _NUMBERS = frozenset({"from", "to", "kept", "lost", "device s"})
@@ -132,56 +114,7 @@ def _refuse_family(ctx: click.Context, option: click.Parameter, name: str | None
 )
 @click.option("--steps", type=int, help="Optimizer steps in total, including those before --from.")
 @click.option("--seed", type=int, help="Seed of weights, order and dropout.")
-@click.option(
-    "--checkpoint-every",
-    "checkpoint_every_steps",
-    metavar="STEPS|off",
-    show_default=f"as the project's file says, else {EVERY_STEPS}, or off with --checkpoint-every-s",
-    help="Save every so many steps.",
-)
-@click.option(
-    "--checkpoint-every-s",
-    type=float,
-    metavar="SECONDS",
-    help="Save every so many seconds; the first of both counts.",
-)
-@click.option(
-    "--keep-last", type=int, default=3, show_default=True, help="Newest checkpoints to keep."
-)
-@click.option(
-    "--keep-best",
-    type=int,
-    default=1,
-    show_default=True,
-    help="Also keep the best by --best-metric.",
-)
-@click.option(
-    "--best-metric",
-    "metric",
-    metavar="NAME",
-    default="loss",
-    show_default=True,
-    help="Metric of the best: loss (of one noisy training step), or what an evaluation reports.",
-)
-@click.option(
-    "--best-direction",
-    "direction",
-    type=click.Choice(DIRECTIONS),
-    default="min",
-    show_default=True,
-    help="Whether the least or the greatest is best.",
-)
-@click.option(
-    "--keep-every",
-    "milestone_every_steps",
-    type=int,
-    help="Also keep every checkpoint whose step this divides.",
-)
-@click.option("--ranks", type=int, default=1, show_default=True, help="Processes, one device each.")
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Change the config.")
-@click.option("--drill", "drills", multiple=True, help="Play a fault: preempt@23,grace=0.")
-@click.option("--run-id", help="Declare it under this id, or resume the run with this id.")
-@click.option("--snapshot", help="Id of a snapshot; default: the newest usable one.")
 @click.option("--data", type=click.Path(path_type=Path), help="Make the snapshot of this source.")
 @click.option("--trainer", type=click.Path(path_type=Path), help="One script of your own, alone.")
 @click.option(
@@ -193,57 +126,24 @@ def _refuse_family(ctx: click.Context, option: click.Parameter, name: str | None
     help="Evaluate with this file too: its evaluate(checkpoint_folder, data_folder).",
 )
 @click.option(
-    "--intent",
-    type=RECORDED,
-    help="Purpose of the run, in a sentence; a project, a drill or an existing run needs none.",
-)
-@click.option("--owner", type=RECORDED, default=person, show_default="your user name")
-@click.option("--team", type=RECORDED, default="unknown", show_default=True)
-@click.option("--stage", type=click.Choice(STAGES), default="smoke", show_default=True)
-@click.option(
-    "--skip-gate",
-    "skip_gates",
-    type=click.Choice(GATES),
-    multiple=True,
-    help="Declare it without this gate of its stage; it is recorded.",
-)
-@click.option("--why", "skip_why", type=RECORDED, metavar="TEXT", help="Why a gate is skipped.")
-@click.option(
-    "--class",
-    "workload_class",
-    metavar="NAME",
-    show_default="the policy's default",
-    help="Workload class: its place in the queue, and its objectives.",
-)
-@click.option(
-    "--expect",
-    type=RECORDED,
-    metavar="TEXT",
-    help="What you expect of it; asked of a branch that costs twice its source or more.",
-)
-@click.option(
-    "--max-cost",
-    type=float,
-    metavar="AMOUNT",
-    help="Save and end once it has cost so much, in the price table's currency.",
-)
-@click.option(
-    "--on-call", type=RECORDED, metavar="NAME", help="Whom to call when it needs a person."
-)
-@click.option(
-    "--experiment",
-    metavar="NAME",
-    help="The question that it belongs to; `tracks diff --experiment NAME` answers.",
-)
-@click.option("--baseline", metavar="RUN", help="The run of it that this one is compared with.")
-@click.option(
     "--wait-s",
     type=float,
     default=WAIT_S,
     show_default=True,
     help="Give up after so many seconds without a change.",
 )
-@compute_options
+@declared_options(
+    FIELDS,
+    intent={
+        "help": "Purpose of the run, in a sentence; a project, a drill or an existing run needs none."
+    },
+    run_id={"help": "Declare it under this id, or resume the run with this id."},
+    owner={"default": person, "show_default": "your user name"},
+    checkpoint_every_steps={
+        "show_default": "as the project's file says, else "
+        f"{DEFAULTS[STEPS_FIELD]}, or off with --checkpoint-every-s"
+    },
+)
 @as_json
 @click.pass_context
 def run_command(
@@ -255,9 +155,12 @@ def run_command(
     branch_at: str | None,
     from_attempt: int | None,
     data: Path | None,
+    settings: tuple[str, ...],
+    steps: int | None,
+    seed: int | None,
     wait_s: float,
     as_json: bool,
-    **declared: Any,
+    asked: dict[str, Any],
 ) -> None:
     """Declare a training run and follow it to its end, headless.
 
@@ -277,27 +180,47 @@ def run_command(
     (`tracks doctor --kubernetes` lists what is missing there); the daemon stays here.
     """
     given = Settings.from_environment()
-    origin = _origin(given, branch_at, declared["run_id"], from_attempt)
+    origin = _origin(given, branch_at, asked.get("run_id"), from_attempt)
     if origin is not None and origin.cut_off is not None:
         click.echo(f"{checkpoint_at(origin.ref)}: {origin.cut_off}", err=True)
-    place = declared["compute"]["launcher"]
+    place = asked.get("launcher", LOCAL)
     found = _found_code(given, folder, trainer, origin, evals=evals, launcher=place)
     if evals and found is None:
         raise InvalidInput(
             "--eval measures the code that it lies beside, and a branch takes its source's; run it in "
             "the project's folder, or with --trainer FILE.py."
         )
-    chosen, family = _chosen(ctx), DEFAULT_PROJECT if origin is None else origin.family
-    is_limited = "stage" not in ctx.params  # `tracks smoke` and `tracks canary` have their own
-    chosen |= {"stage"} if is_limited else set()
-    if found is not None:
-        for remark in found.remarks:
-            click.echo(remark, err=True)
-        family, declared = found.project.name, _with_defaults(declared, found.project, chosen)
-    request = _request(given, family, found, is_limited=is_limited, **declared)
+    for remark in () if found is None else found.remarks:
+        click.echo(remark, err=True)
+    family = DEFAULT_PROJECT if origin is None else origin.family
+    family = family if found is None else found.project.name
+    existing = _find_run(given, asked["run_id"]) if "run_id" in asked else None
+    otherwise = {
+        "run_id": new_run_id(family, day=utc_now().strftime("%Y%m%d"), new_uid=new_uid),
+        "intent": _intent(existing, asked, project=None if found is None else family),
+        "owner": person(),
+        STEPS_FIELD: None if "checkpoint_every_s" in asked else DEFAULTS[STEPS_FIELD],
+    }
+    config = _config(settings, found, {STEPS: steps, SEED: seed})
     if wait_s <= 0:
         raise InvalidInput(f"--wait-s {wait_s:g} is no time to wait; use more than 0.")
-    request = _checked(given, request, data, origin, chosen=chosen)
+    if data is not None and "snapshot_id" in asked:
+        raise InvalidInput("--data and --snapshot both name the data; give one of them.")
+    policy = _policy(given, is_new=existing is None)
+    prepared = prepare(
+        asked,
+        config,
+        # The code that a branch inherits has its source's version, but for this package's.
+        read_code_version(given.root) if found is None else found,
+        family=family,
+        origin=origin,
+        policy=policy,
+        otherwise=otherwise,
+        is_limited="stage" not in ctx.params,  # `tracks smoke` and `tracks canary` have their own
+    )
+    sources = {"branched_from": branch_at, "archive": trainer, "snapshot_id": data}
+    chosen = {*asked, *(name for name, value in sources.items() if value is not None)}
+    request = _checked(given, prepared, policy, data, existing, chosen=chosen)
     result = _followed(given, request, data, wait_s=wait_s)
     _print(result, as_json=as_json)
     is_good = result["state"] == RunLifecycle.SUCCEEDED and not problem_of(result)
@@ -364,97 +287,6 @@ def _found_code(
     return read(given.examples / origin.family) if origin.is_of_family else None
 
 
-def _with_defaults(
-    declared: Mapping[str, Any], project: Project, chosen: Collection[str]
-) -> dict[str, Any]:
-    """Return the options with what the project's file says in place of those that nobody chose."""
-    rule, cadence = project.retention, project.cadence
-    from_project = {
-        "ranks": project.ranks,
-        "workload_class": project.workload_class,
-        "team": project.team or declared["team"],
-        "on_call": project.on_call or declared["on_call"],
-        **{name: getattr(rule, name) for name in RULE if name in declared},
-    }
-    if cadence is not None and not {"checkpoint_every_steps", "checkpoint_every_s"} & set(chosen):
-        steps = cadence.every_steps
-        from_project["checkpoint_every_steps"] = OFF if steps is None else str(steps)
-        from_project["checkpoint_every_s"] = cadence.every_s
-    compute = dict(declared["compute"])
-    if "device_class" not in chosen:
-        compute["device_class"] = project.device_class
-    from_project = {name: value for name, value in from_project.items() if name not in chosen}
-    return {**declared, **from_project, "compute": compute}
-
-
-def _request(
-    given: Settings,
-    family: str,
-    found: FoundCode | None,
-    *,
-    run_id: str | None,
-    intent: str | None,
-    settings: tuple[str, ...],
-    steps: int | None,
-    seed: int | None,
-    snapshot: str | None,
-    ranks: int,
-    checkpoint_every_steps: str | None,
-    checkpoint_every_s: float | None,
-    owner: str,
-    team: str,
-    stage: str,
-    is_limited: bool,
-    skip_gates: tuple[str, ...],
-    skip_why: str | None,
-    workload_class: str | None,
-    expect: str | None,
-    max_cost: float | None,
-    on_call: str | None,
-    experiment: str | None,
-    baseline: str | None,
-    drills: tuple[str, ...],
-    compute: Mapping[str, Any],
-    **retention: Any,
-) -> RunRequest:
-    """Return what the options ask for; retention: the fields of its rule. Raises InvalidInput."""
-    return RunRequest(
-        run_id=run_id or new_run_id(family, day=utc_now().strftime("%Y%m%d"), new_uid=new_uid),
-        family=family,
-        intent=intent_of(
-            given,
-            intent,
-            run_id=run_id,
-            drills=drills,
-            project=None if found is None else family,
-        ),
-        config=_config(settings, found, {STEPS: steps, SEED: seed}),
-        snapshot_id=snapshot,
-        ranks=ranks,
-        checkpoint_every_steps=_every_steps(checkpoint_every_steps, checkpoint_every_s),
-        checkpoint_every_s=checkpoint_every_s,
-        retention=replace(
-            RetentionRule() if found is None else found.project.retention, **retention
-        ),
-        owner=owner,
-        team=team,
-        stage=stage,
-        is_limited=is_limited,
-        skip_gates=skip_gates,
-        skip_why=skip_why,
-        workload_class=workload_class,
-        expect=expect,
-        max_cost=max_cost,
-        on_call=on_call,
-        experiment=experiment,
-        baseline=baseline,
-        drills=drills,
-        # The code that a branch inherits has its source's version, but for this package's.
-        **({"code": read_code_version(given.root)} if found is None else found.fields),
-        **compute,
-    )
-
-
 def _followed(
     given: Settings, request: RunRequest, data: Path | None, *, wait_s: float
 ) -> dict[str, Json]:
@@ -478,16 +310,7 @@ def _followed(
     # Of a run that exists, only what a killed command left undone.
     with continue_hint(request.run_id):
         policy = _policy(given, is_new=before is None)
-        checks = () if before is not None else run_checks(given, policy, request)
-        declare(
-            app.tracks,
-            request,
-            check_gang=gang_check(given),
-            policy=policy,
-            ledger=app.ledger,
-            foresee=app.foresee,
-            checks=checks,
-        )
+        app.declare(request, policy)
         shown = before.head.seq + 1 if before is not None else 0
         followed = drive(app, home, request.run_id, wait_s=wait_s, by=by, shown=shown)
         settle(app.world(policy), JudgeStages(), request.run_id)
@@ -537,37 +360,25 @@ def _origin(
     return find_origin(tracks, branch_at, run_id=run_id, attempt_id=attempt_id)
 
 
-def _chosen(ctx: click.Context) -> set[str]:
-    """Return the names of the options that a person gave; the others have their defaults."""
-    default = ParameterSource.DEFAULT
-    return {name for name in ctx.params if ctx.get_parameter_source(name) is not default}
-
-
 def _checked(
     given: Settings,
-    request: RunRequest,
+    prepared: Prepared,
+    policy: RetryPolicy,
     data: Path | None,
-    origin: Origin | None,
+    existing: RunState | None,
     *,
     chosen: Collection[str],
 ) -> RunRequest:
     """Check all that needs no home, so that bad input leaves nothing behind.
 
-    Returns the request with what it inherits of `origin`, `chosen` options apart, and the snapshot
-    that `data` gives. Raises InvalidInput or DataRejected.
+    Returns the request with the snapshot that `data` gives. chosen: names of the fields that a person
+    gave. Raises InvalidInput or DataRejected.
     """
-    if data is not None and request.snapshot_id is not None:
-        raise InvalidInput("--data and --snapshot both name the data; give one of them.")
-    request = request if origin is None else origin.inherited_by(request, given=chosen)
-    existing = _find_run(given, request.run_id) if "run_id" in chosen else None
-    is_new = existing is None
-    policy = _policy(given, is_new=is_new)
-    request = replace(request, checkpoints_may_be_off=policy.checkpoints_may_be_off)
-    asked = request.config
-    request = _cut(within_policy(request, policy.contracts), policy)
+    request = prepared.request
+    _tell_of_limits(prepared, policy)
     check_place(request.launcher, chosen)
     check_request(request)
-    if is_new:
+    if existing is None:
         check_queue(request, policy.scheduling)  # a run that exists goes on whatever there is now
         request = _with_expectation(given, request)
     gang_check(given)(first_gang(request, given.store_url, policy.scheduling))
@@ -575,14 +386,9 @@ def _checked(
     if data is not None:
         request = replace(request, snapshot_id=check_source(_dataset(request), data))
     if existing is not None:
-        # A stage that nobody named cuts what a run of another one was declared with.
-        config = {key: request.config[key] if request.is_limited else asked[key] for key in asked}
-        given_now = {_FIELDS.get(name, name) for name in chosen}
-        check_as_declared(existing, replace(request, config=config), given_now)
-    if data is not None:
-        return request
+        replace(prepared, request=request).check_as_declared(existing, chosen)
     home_is_empty = not given.home.exists() and "://" not in given.store_url
-    if request.snapshot_id is not None and home_is_empty:
+    if data is None and request.snapshot_id is not None and home_is_empty:
         raise InvalidInput(
             f"There is no snapshot {request.snapshot_id!r}: {given.home} is empty. Leave --snapshot "
             "out, and those of data that ship are made."
@@ -590,22 +396,22 @@ def _checked(
     return request
 
 
-def _cut(request: RunRequest, policy: RetryPolicy) -> RunRequest:
-    """Return the request within the limits of its stage; say where its steps are cut, or cannot be."""
-    cut, limits, project = limited(request, policy), limits_of(request, policy), request.project
+def _tell_of_limits(prepared: Prepared, policy: RetryPolicy) -> None:
+    """Say where the steps of a run are cut to those of its stage, or cannot be."""
+    cut, project = prepared.request, prepared.request.project
+    limits = limits_of(cut, policy)
     if project is None or limits is None or limits.steps is None:
-        return cut
+        return
     key = roles_of(project.roles, {**project.keys, **cut.config}).get(STEPS)
     if key is None:
         click.echo(
-            f"No key of {project.name} has the role steps, so a {request.stage} cannot be cut to "
+            f"No key of {project.name} has the role steps, so a {cut.stage} cannot be cut to "
             f"{limits.steps} of them, and one that is ended by its time shows nothing. Name the key in "
             "its tracks.yaml: keys: {steps: KEY}.",
             err=True,
         )
-    elif cut.config != request.config:
-        click.echo(f"{key} {cut.config[key]}: as many as a {request.stage} has", err=True)
-    return cut
+    elif cut.config != prepared.config:
+        click.echo(f"{key} {cut.config[key]}: as many as a {cut.stage} has", err=True)
 
 
 def _with_expectation(given: Settings, request: RunRequest) -> RunRequest:
@@ -635,19 +441,6 @@ def _dataset(request: RunRequest) -> str:
     return dataset
 
 
-def _every_steps(text: str | None, every_s: float | None) -> int | None:
-    """Return the steps between saves, None for off; raises InvalidInput."""
-    if text is None:
-        return EVERY_STEPS if every_s is None else None
-    if text == OFF:
-        return None
-    if not re.fullmatch(r"[0-9]{1,12}", text):
-        raise InvalidInput(
-            f"--checkpoint-every {text!r} is no number of steps; use a number, or off."
-        )
-    return int(text)
-
-
 def _config(
     settings: tuple[str, ...], found: FoundCode | None, named: Mapping[str, int | None]
 ) -> dict[str, Json]:
@@ -672,25 +465,17 @@ def _print(result: dict[str, Json], *, as_json: bool) -> None:
         )
 
 
-def intent_of(
-    given: Settings,
-    intent: str | None,
-    *,
-    run_id: str | None,
-    drills: tuple[str, ...],
-    project: str | None,
-) -> str:
+def _intent(existing: RunState | None, asked: Mapping[str, Any], *, project: str | None) -> str:
     """Return the intent that was given; else that of the run there is, what a drill is for, or that it
     is a run of that project.
 
     Raises InvalidInput where a run would be declared that says nothing.
     """
-    if intent is not None:
-        return intent
-    existing = None if run_id is None else _find_run(given, run_id)
+    if "intent" in asked:
+        return str(asked["intent"])
     if existing is not None:
         return existing.declared.intent
-    if drills:
+    if drills := asked.get("drills"):
         return f"Play the drill {', '.join(drills)}."
     if project is not None:
         return f"A run of {project}; {NO_INTENT}."

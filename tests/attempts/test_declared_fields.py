@@ -1,0 +1,251 @@
+"""Each field of a declaration is one row, and comes from where it came before there was a table."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from tests.attempts.test_branches import BRANCH
+from tests.bodies import declared
+from tests.examples import example
+from tracks_dagster.attempts.declaring.fields import (
+    AS_GIVEN,
+    COMPUTE,
+    DEFAULTS,
+    FIELDS,
+    NAMES,
+    RETENTION,
+    Field,
+    Kind,
+    inherited,
+)
+from tracks_dagster.attempts.effects.branches import Origin
+from tracks_dagster.attempts.effects.preparing import prepare
+from tracks_dagster.attempts.effects.runs import RunRequest, limited, within_policy
+from tracks_dagster.attempts.ports import FoundCode
+from tracks_dagster.attempts.run_config import CLUSTER_FIELDS, COMPUTE_FIELDS
+from tracks_dagster.cli.declared_options import declared_options
+from tracks_dagster.data.project import Project
+from tracks_dagster.retry.default_policy import DEFAULT_POLICY
+from tracks_dagster.retry.policy import RetryPolicy
+from tracks_dagster.track.bodies import (
+    CheckpointCadence,
+    CodeVersion,
+    ComputeRequest,
+    RetentionRule,
+)
+from tracks_dagster.track.names import STAGES
+from tracks_dagster.track.states.checkpoints import CheckpointRef
+
+CASES = 10_000
+CODE = CodeVersion(git_commit=None, branch=None, dirty=None, package_version="1")
+RULE = tuple(each.name for each in fields(RetentionRule))
+HALVES = frozenset({"checkpoint_every_steps", "checkpoint_every_s"})
+VALUES: Mapping[str, tuple[Any, ...]] = {
+    "snapshot_id": ("a" * 12, "b" * 12),
+    "ranks": (1, 2, 4),
+    "device_class": ("cpu", "h200"),
+    "checkpoint_every_steps": (None, 5, 10),
+    "checkpoint_every_s": (30.0, 60.0),
+    "owner": ("ann", "dagster"),
+    "team": ("speech", "unknown"),
+    "stage": STAGES,
+    "skip_gates": (("smoke",), ("smoke", "canary")),
+    "skip_why": ("It was shown.",),
+    "workload_class": ("urgent", "sweep"),
+    "expect": ("a lower loss",),
+    "max_cost": (1.0, 50.0),
+    "on_call": ("grace", "ann"),
+    "experiment": ("wider", "deeper"),
+    "baseline": ("r-8", "r-9"),
+    "drills": (("preempt@3",), ("gpu_oom@2", "preempt@3")),
+    "keep_last": (2, 3, 5),
+    "keep_best": (0, 1, 2),
+    "metric": ("loss", "val_loss"),
+    "direction": ("min", "max"),
+    "milestone_every_steps": (50, 100),
+    "delete_after_s": (0.0, 3600.0),
+    "launcher": ("local", "kubernetes"),
+    "ranks_per_node": (1, 2),
+    "memory_bytes": (2**30,),
+    "cpus": (1.0, 2.5),
+    "node_selector": ({"gpu": "a100"},),
+    "tolerations": (({"key": "gpu", "operator": "Exists"},),),
+    "priority_class": ("high",),
+    "topology_key": ("zone",),
+    "queue": ("team-a",),
+    "pool": ("big",),
+}
+
+
+def some(draw: random.Random, names: Any, share: float = 0.3) -> dict[str, Any]:
+    return {name: draw.choice(VALUES[name]) for name in names if draw.random() < share}
+
+
+def a_project(draw: random.Random) -> Project:
+    own = some(draw, ("ranks", "device_class", "workload_class", "team", "on_call"), 0.5)
+    cadence = CheckpointCadence(
+        every_steps=draw.choice((None, 7)), every_s=draw.choice((None, 70.0))
+    )
+    return replace(
+        example(),
+        is_open=draw.random() < 0.2,
+        retention=RetentionRule(**some(draw, RULE)),
+        cadence=draw.choice((None, cadence)),
+        **own,
+    )
+
+
+def an_origin(draw: random.Random) -> Origin:
+    compute = ComputeRequest(**some(draw, COMPUTE_FIELDS, 0.5))
+    names = ("team", "stage", "workload_class", "on_call", "experiment", "baseline")
+    body = replace(
+        declared(),
+        compute=compute,
+        cadence=CheckpointCadence(every_steps=draw.choice((None, 25)), every_s=90.0),
+        retention=RetentionRule(**some(draw, RULE, 0.5)),
+        **some(draw, names, 0.5),
+    )
+    return Origin(
+        ref=CheckpointRef("r-0", 1, 20, "prefix", "a" * 64),
+        family=example().name,
+        config={"steps": 40, "lr": 0.1},
+        snapshot=body.snapshot,
+        fields=inherited(body, compute),
+        trainer="a key",
+        project=example(),
+        archive=b"theirs",
+        code=CODE,
+        code_diff=None,
+        folder="/theirs",
+        cut_off=None,
+    )
+
+
+def a_policy(draw: random.Random) -> RetryPolicy:
+    contracts = DEFAULT_POLICY.contracts
+    cost = replace(contracts.cost, max_cost=draw.choice((None, 20.0)))
+    return replace(
+        DEFAULT_POLICY,
+        contracts=replace(contracts, cost=cost),
+        checkpoints_may_be_off=draw.random() < 0.5,
+    )
+
+
+def as_before(
+    given: Mapping[str, Any],
+    config: Mapping[str, Any],
+    found: FoundCode | None,
+    origin: Origin | None,
+    policy: RetryPolicy,
+    otherwise: Mapping[str, Any],
+) -> RunRequest:
+    """The merge as the edges had it, in the order in which they did it."""
+    project = None if found is None else found.project
+    rule = {name: value for name, value in given.items() if name in RULE}
+    known: dict[str, Any] = {name: value for name, value in given.items() if name not in RULE}
+    by_file: dict[str, Any] = {}
+    if project is not None:
+        by_file = {name: getattr(project, name) for name in ("ranks", "device_class")}
+        by_file |= {"workload_class": project.workload_class}
+        by_file |= {} if project.team is None else {"team": project.team}
+        by_file |= {} if project.on_call is None else {"on_call": project.on_call}
+        if project.cadence is not None and not HALVES & set(given):
+            by_file["checkpoint_every_steps"] = project.cadence.every_steps
+            by_file["checkpoint_every_s"] = project.cadence.every_s
+    base = RetentionRule() if project is None else project.retention
+    code: dict[str, Any] = {"code": CODE} if found is None else found.fields
+    request = RunRequest(
+        family=example().name,
+        config=config,
+        checkpoints_may_be_off=policy.checkpoints_may_be_off,
+        **{**otherwise, **code, **by_file, **known, "retention": replace(base, **rule)},
+    )
+    if origin is not None:
+        moved = "launcher" in given and request.launcher != origin.fields["launcher"]
+        left = {*given, *CLUSTER_FIELDS, "device_class", "pool"} if moved else set(given)
+        theirs = {name: value for name, value in origin.fields.items() if name not in RULE}
+        kept = {name: getattr(request.retention, name) for name in RULE if name in given}
+        their_rule = RetentionRule(**{name: origin.fields[name] for name in RULE})
+        own = {name: value for name, value in theirs.items() if name not in left}
+        request = replace(request, **own, retention=replace(their_rule, **kept))
+        request = origin.continued_by(request)
+    return limited(within_policy(request, policy.contracts), policy)
+
+
+def test_every_field_comes_from_where_it_came_before_there_was_a_table() -> None:
+    """Random sets of what is given, of project files, sources and policies."""
+    seed = int(os.environ.get("TRACKS_FIELDS_SEED", random.randrange(10**9)))
+    print(f"TRACKS_FIELDS_SEED={seed}")
+    draw = random.Random(seed)
+    for case in range(CASES):
+        origin = an_origin(draw) if draw.random() < 0.5 else None
+        code = FoundCode(
+            project=a_project(draw), archive=b"own", folder="/own", code=CODE, code_diff=None
+        )
+        found = None if origin is not None and draw.random() < 0.5 else code
+        given = some(draw, VALUES, draw.choice((0.05, 0.3, 0.8)))
+        config = draw.choice(({}, {"steps": 60}, {"steps": 60, "lr": 0.3}))
+        policy = a_policy(draw)
+        otherwise: dict[str, Any] = {"run_id": "b-1", "intent": "Try it.", "owner": "ann"}
+        if "checkpoint_every_s" in given and draw.random() < 0.5:  # as the command has it
+            otherwise["checkpoint_every_steps"] = None
+        new = prepare(
+            given,
+            config,
+            found or CODE,
+            family=example().name,
+            origin=origin,
+            policy=policy,
+            otherwise=otherwise,
+        )
+        old = as_before(given, config, found, origin, policy, otherwise)
+        assert new.request == old, f"TRACKS_FIELDS_SEED={seed}, case {case}: {given}"
+
+
+def test_what_a_person_records_as_it_was_given_is_a_field_of_the_body() -> None:
+    assert {each.name for each in AS_GIVEN} == {
+        *("owner", "team", "stage", "workload_class", "expect", "max_cost"),
+        *("on_call", "experiment", "baseline"),
+    }
+
+
+def test_a_row_is_an_option_that_is_handed_over_only_where_it_is_given() -> None:
+    row = Field("room_count", Kind.COUNT, "Rooms of the model.", default=4)
+    seen: list[dict[str, Any]] = []
+
+    @click.command()
+    @declared_options([row])
+    def command(asked: dict[str, Any]) -> None:
+        seen.append(asked)
+
+    assert CliRunner().invoke(command, ["--room-count", "4"]).exit_code == 0
+    assert CliRunner().invoke(command, []).exit_code == 0
+    assert seen == [{"room_count": 4}, {}]
+    words = CliRunner().invoke(command, ["--help"]).output
+    assert "--room-count INTEGER  Rooms of the model.  [default: 4]" in words
+
+
+def test_every_field_of_a_request_that_somebody_chooses_has_a_row() -> None:
+    by_code = {"family", "code", "code_diff", "project", "archive", "folder", "branched_from"}
+    by_policy = {"checkpoints_may_be_off", "is_limited"}
+    asked = {each.name for each in fields(RunRequest)} - by_code - by_policy
+    assert asked - {"config", "retention"} == NAMES - {each.name for each in RETENTION}
+    assert {each.name for each in RETENTION} == set(RULE)
+    assert {each.name for each in COMPUTE} == set(COMPUTE_FIELDS)
+    assert len(FIELDS) == len(NAMES)
+
+
+@pytest.mark.parametrize("name", sorted(DEFAULTS))
+def test_the_default_of_a_row_is_that_of_the_request(name: str) -> None:
+    holder = BRANCH if hasattr(BRANCH, name) else RetentionRule()
+    plain = RunRequest(run_id="r", family="f", intent="i", code=CODE)
+    expected = getattr(plain if holder is BRANCH else holder, name)
+    assert DEFAULTS[name] == expected

@@ -17,6 +17,7 @@ from tests.bodies import declared
 from tests.examples import example
 from tracks_dagster.attempts.declaring.fields import (
     AS_GIVEN,
+    CLUSTER,
     COMPUTE,
     DEFAULTS,
     FIELDS,
@@ -240,6 +241,7 @@ def test_every_field_of_a_request_that_somebody_chooses_has_a_row() -> None:
     assert asked - {"config", "retention"} == NAMES - {each.name for each in RETENTION}
     assert {each.name for each in RETENTION} == set(RULE)
     assert {each.name for each in COMPUTE} == set(COMPUTE_FIELDS)
+    assert {each.name for each in CLUSTER} == set(CLUSTER_FIELDS)
     assert len(FIELDS) == len(NAMES)
 
 

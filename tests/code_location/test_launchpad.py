@@ -20,10 +20,11 @@ from dagster import (
 )
 
 from assets import declarations
-from assets.declarations import first_try, training_runs_of
+from assets.declarations import LAUNCHPAD, first_try, training_runs_of
 from tests.code_location.test_training import write
 from tests.examples import EXAMPLES, example_config
 from tests.histories import DatasetHistory, History
+from tracks_dagster.attempts.declaring.fields import NAMES
 from tracks_dagster.data.effects.projects import Registered, load_shipped
 from tracks_dagster.track import names
 from tracks_dagster.track.bodies import (
@@ -41,6 +42,11 @@ from tracks_dagster.wiring import App
 @job
 def noop() -> None:
     """Do nothing."""
+
+
+def test_the_launchpad_has_every_field_of_a_declaration() -> None:
+    parts = [LAUNCHPAD[part].config_type.inner_type.fields for part in ("retention", "cluster")]
+    assert {*LAUNCHPAD, *parts[0], *parts[1]} >= NAMES
 
 
 def test_the_launchpad_declares_nothing_without_an_intent(

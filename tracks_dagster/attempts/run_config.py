@@ -28,16 +28,8 @@ CheckGang = Callable[[GangSpec], None]
 
 # What of a request describes its gang; which nodes are to be left out is found out later.
 COMPUTE_FIELDS = tuple(f.name for f in fields(ComputeRequest) if f.name != "excluded_nodes")
-CLUSTER_FIELDS = (  # what means something on a cluster only
-    "ranks_per_node",
-    "memory_bytes",
-    "cpus",
-    "node_selector",
-    "tolerations",
-    "priority_class",
-    "topology_key",
-    "queue",
-)
+ANYWHERE = frozenset({"launcher", "ranks", "device_class", "pool"})  # the others: on a cluster only
+CLUSTER_FIELDS = tuple(name for name in COMPUTE_FIELDS if name not in ANYWHERE)
 
 
 def check_compute(compute: ComputeRequest) -> None:

@@ -25,6 +25,13 @@ OFF = "off"
 _EXISTS = "Exists"
 _MANY = frozenset({Kind.NAMES, Kind.LABELS, Kind.TOLERATIONS})
 _TYPES: Mapping[Kind, Any] = {Kind.TEXT: RECORDED, Kind.COUNT: int, Kind.NUMBER: float}
+_METAVARS = {
+    Kind.NAME: "NAME",
+    Kind.STEPS: "STEPS|off",
+    Kind.SIZE: "SIZE",
+    Kind.LABELS: "KEY=VALUE",
+    Kind.TOLERATIONS: "KEY[=VALUE]:EFFECT",
+}
 _WRITTEN = {Kind.SIZE: ", such as 64GiB", Kind.TOLERATIONS: "; KEY:EFFECT matches any value"}
 
 
@@ -59,7 +66,7 @@ def _option(field: Field, own: Mapping[str, Any], shows_default: bool) -> Callab
     settings = {
         "type": choice or _TYPES.get(field.kind),
         "multiple": field.kind in _MANY,
-        "metavar": field.metavar,
+        "metavar": None if field.choices else _METAVARS.get(field.kind),
         "help": f"{field.words[:-1]}{_WRITTEN.get(field.kind, '')}.",
     }
     if shows_default and field.default and field.kind is not Kind.STEPS:

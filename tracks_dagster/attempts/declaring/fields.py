@@ -61,7 +61,6 @@ class Field:
     default: Any = None
     flag: str | None = None
     also: str = ""
-    metavar: str | None = None
     choices: tuple[str, ...] = ()
     in_project: bool = False
     inherits: bool = False
@@ -90,20 +89,13 @@ def _rule(name: str, kind: Kind, words: str, **more: Any) -> Field:
 _BODY = frozenset(each.name for each in fields(RunDeclared))
 CLUSTER = (
     _cluster("ranks_per_node", Kind.COUNT, "Processes of each pod.", 1),
-    _cluster("memory_bytes", Kind.SIZE, "Memory of each pod.", flag="--memory", metavar="SIZE"),
+    _cluster("memory_bytes", Kind.SIZE, "Memory of each pod.", flag="--memory"),
     _cluster("cpus", Kind.NUMBER, "CPUs of each pod: a share, no limit."),
     _cluster("queue", Kind.NAME, "Kueue's local queue."),
     _cluster("priority_class", Kind.NAME, "Priority class of the pods."),
+    _cluster("node_selector", Kind.LABELS, "Labels that the nodes must have.", {}),
     _cluster(
-        "node_selector", Kind.LABELS, "Labels that the nodes must have.", {}, metavar="KEY=VALUE"
-    ),
-    _cluster(
-        "tolerations",
-        Kind.TOLERATIONS,
-        "Taints that the pods tolerate.",
-        (),
-        flag="--toleration",
-        metavar="KEY[=VALUE]:EFFECT",
+        "tolerations", Kind.TOLERATIONS, "Taints that the pods tolerate.", (), flag="--toleration"
     ),
     _cluster("topology_key", Kind.NAME, "A node label that must have one value for all pods."),
 )
@@ -132,7 +124,6 @@ CADENCE = (
         "every_steps",
         default=10,
         flag="--checkpoint-every",
-        metavar="STEPS|off",
         inherits=True,
     ),
     Field(
@@ -141,7 +132,6 @@ CADENCE = (
         "Save every so many seconds; the first of both counts.",
         CheckpointCadence,
         "every_s",
-        metavar="SECONDS",
         inherits=True,
     ),
 )
@@ -153,7 +143,6 @@ RETENTION = (
         Kind.NAME,
         "Metric of the best: loss (of one noisy training step), or what an evaluation reports.",
         flag="--best-metric",
-        metavar="NAME",
     ),
     _rule(
         "direction",
@@ -202,13 +191,12 @@ DECLARED = (
         default=(),
         choices=tuple(GATES),
     ),
-    Field("skip_why", Kind.TEXT, "Why a gate is skipped.", flag="--why", metavar="TEXT"),
+    Field("skip_why", Kind.TEXT, "Why a gate is skipped.", flag="--why"),
     Field(
         "workload_class",
         Kind.NAME,
         "Its place in the queue, and its objectives; default: the policy's.",
         flag="--class",
-        metavar="NAME",
         in_project=True,
         inherits=True,
     ),
@@ -216,36 +204,22 @@ DECLARED = (
         "expect",
         Kind.TEXT,
         "What you expect of it; asked of a branch that costs twice its source or more.",
-        metavar="TEXT",
     ),
     Field(
         "max_cost",
         Kind.NUMBER,
         "Save and end once it has cost so much, in the price table's currency.",
-        metavar="AMOUNT",
     ),
     Field(
-        "on_call",
-        Kind.TEXT,
-        "Whom to call when it needs a person.",
-        metavar="NAME",
-        in_project=True,
-        inherits=True,
+        "on_call", Kind.TEXT, "Whom to call when it needs a person.", in_project=True, inherits=True
     ),
     Field(
         "experiment",
         Kind.NAME,
         "The question that it belongs to; `tracks diff --experiment NAME` answers.",
-        metavar="NAME",
         inherits=True,
     ),
-    Field(
-        "baseline",
-        Kind.NAME,
-        "The run of it that this one is compared with.",
-        metavar="RUN",
-        inherits=True,
-    ),
+    Field("baseline", Kind.NAME, "The run of it that this one is compared with.", inherits=True),
     Field(
         "drills",
         Kind.NAMES,

@@ -416,3 +416,8 @@ def test_reading_weights_and_snapshots_needs_no_torch() -> None:
         "tracks_dagster.training.data; assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=240)
+
+
+def test_a_trainer_starts_without_the_compiler_that_it_may_never_use() -> None:
+    code = "import sys, tracks_dagster.training.attempt; assert 'torch._dynamo' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=240)

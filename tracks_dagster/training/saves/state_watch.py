@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -32,10 +33,6 @@ WARNINGS_MAX = 4  # attributes and buffers at a time
 SAVES_WATCHED = 8
 NUMBERS_MAX = 2**20  # of a tensor that are looked at
 _MODULES_OWN = frozenset(vars(nn.Module()))
-# What torch's own keep beside their state, and what schedulers and frameworks hang on them.
-_OPTIMIZERS_OWN = frozenset(
-    {*vars(torch.optim.SGD([torch.zeros(1)], lr=1.0)), "step", "_opt_called", "_step_count"}
-)
 
 
 @dataclass(slots=True)
@@ -291,7 +288,7 @@ def _unsaved(trained: Trained) -> Iterator[tuple[str, _Unsaved]]:
                     what = _Unsaved("a buffer that is not persistent", _digest(buffer))
                     yield f"{path}.{name}", what
     for name, optimizer in trained.optimizers.items():
-        yield from _attributes(optimizer, name, _OPTIMIZERS_OWN)
+        yield from _attributes(optimizer, name, _optimizers_own())
 
 
 def _attributes(holder: object, path: str, own: Collection[str]) -> Iterator[tuple[str, _Unsaved]]:
@@ -320,3 +317,13 @@ def _tensors(state: Any) -> Iterator[torch.Tensor]:
     elif isinstance(state, list | tuple):
         for each in state:
             yield from _tensors(each)
+
+
+@cache
+def _optimizers_own() -> frozenset[str]:
+    """Return what torch's own keep beside their state, and schedulers and frameworks hang on them.
+
+    Asked late: the first optimizer of a process loads torch._dynamo, for a second.
+    """
+    own = vars(torch.optim.SGD([torch.zeros(1)], lr=1.0))
+    return frozenset({*own, "step", "_opt_called", "_step_count"})

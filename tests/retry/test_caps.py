@@ -15,11 +15,11 @@ from tracks_dagster.retry.caps import (
     max_cost_of,
     over_day_cap,
     over_run_cap,
-    over_stage_time,
 )
 from tracks_dagster.retry.decide import decide
 from tracks_dagster.retry.decision import Refuse
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
+from tracks_dagster.retry.stage_time import over_stage_time
 from tracks_dagster.scheduling.model import Usage
 from tracks_dagster.scheduling.policy import Allowance, SchedulingPolicy, WorkloadClass
 from tracks_dagster.track.bodies import BUDGET, MANUAL, ComputeRequest, HeldDevices

@@ -1,21 +1,19 @@
-"""Deciders and followers: the two ways in which something comes of a track, each on a postcard.
+"""Deciders, on a postcard: one of the two ways in which something comes of a track.
 
 A decider says what follows on a run. Adding one (a gate, a tuner, a device lease) is one file with a
-class as below, and one line in `definitions.py`: `decider_sensor(…)`. A follower does something
-elsewhere with each record that it has not had yet. The drivers are `ledger.effects.deciding` and
-`ledger.effects.following`.
+class as below, and one line in `definitions.py`: `decider_sensor(…)`. The driver is
+`ledger.effects.deciding`; the other way is `ledger.following`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol, TypeVar
 
-from tracks_dagster.ledger.track_states import TrackState
 from tracks_dagster.track.bodies import Alert
-from tracks_dagster.track.records import Draft, Record
+from tracks_dagster.track.records import Draft
 from tracks_dagster.track.states.checkpoints import CheckpointRef
 from tracks_dagster.track.states.run_state import RunState
 
@@ -88,33 +86,4 @@ class Decider(Decides[W], Protocol[W]):
 
         By the ledger, over all runs. A row that is behind costs a look and decides nothing.
         """
-        ...
-
-
-class Follower(Protocol):
-    """Does something elsewhere with each record of a track: shows it, or sends a message."""
-
-    @property
-    def name(self) -> str:
-        """Names its cursors."""
-        ...
-
-    def take(self, state: TrackState, new: Sequence[Record]) -> None:
-        """Take in the records after the cursor, in order; raises a TracksError to have them again.
-
-        Idempotent: the same records come again where the cursor was not moved any more. state: of the
-        track, with these records and perhaps with later ones.
-        """
-        ...
-
-
-class Cursors(Protocol):
-    """How far each follower has come in each track."""
-
-    def get(self, follower: str, track: str) -> int:
-        """Return the seq of the newest record that it has taken in, -1 before the first."""
-        ...
-
-    def move(self, follower: str, track: str, seq: int) -> None:
-        """Remember that it has taken in the records up to `seq`."""
         ...

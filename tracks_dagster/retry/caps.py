@@ -14,13 +14,14 @@ from datetime import datetime
 
 from tracks_dagster.ledger.prices import NO_TABLE, Prices
 from tracks_dagster.ledger.timeline import accelerator_of
+from tracks_dagster.retry.stage_time import device_s, ranks_of
 from tracks_dagster.scheduling.model import Usage
 from tracks_dagster.scheduling.policy import SchedulingPolicy
 from tracks_dagster.track.bodies import MANUAL, ComputeRequest
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.placement import pool_of
 from tracks_dagster.track.states.run_state import AttemptState, RunState
-from tracks_dagster.track.text.units import about, cost_text, duration, money
+from tracks_dagster.track.text.units import cost_text, money
 
 HOUR_S = 3600.0
 
@@ -66,7 +67,7 @@ def cost_of(state: RunState, prices: Prices, now: datetime) -> Cost:
     """
     amount = unpriced_s = 0.0
     for attempt in state.attempts:
-        seconds = _waited_s(attempt, now) + _device_s(attempt, now, attempt.placed_at)
+        seconds = _waited_s(attempt, now) + device_s(attempt, now, attempt.placed_at)
         compute = attempt.opened.compute
         price = prices.of(accelerator_of(attempt), compute.device_class, pool=pool_of(compute))
         if price is None:
@@ -93,22 +94,6 @@ def over_run_cap(state: RunState, prices: Prices, now: datetime) -> str | None:
     return (
         f"{cost_text(cost.amount)} of at most {cost_text(cap)} {cost.currency} spent (its max cost; "
         f"prices: {prices.source}){_unpriced(cost)}"
-    )
-
-
-def over_stage_time(state: RunState, now: datetime) -> str | None:
-    """Say that the devices of the run have worked for as long as its stage lets them; None before."""
-    most = state.declared.max_device_s
-    if most is None:
-        return None
-    # From its placement on, as the record of its end counts: then both say the same of one attempt.
-    worked_s = sum(_device_s(each, now, each.placed_at) / _ranks(each) for each in state.attempts)
-    if worked_s < most:
-        return None
-    stage = state.declared.stage
-    return (
-        f"each of its devices has worked for {about(worked_s)} of at most {duration(most)} (time of "
-        f"stages.{stage} in policy.yaml)"
     )
 
 
@@ -162,20 +147,7 @@ def _waited_s(attempt: AttemptState, now: datetime) -> float:
     until = attempt.placed_at or attempt.ended_at or now
     if attempt.claimed_at is None:
         return 0.0
-    return _ranks(attempt) * max(0.0, (min(until, now) - attempt.claimed_at).total_seconds())
-
-
-def _device_s(attempt: AttemptState, now: datetime, began_at: datetime | None) -> float:
-    if attempt.ended is not None:
-        return attempt.ended.device_seconds
-    if began_at is None:
-        return 0.0
-    return _ranks(attempt) * max(0.0, (now - began_at).total_seconds())
-
-
-def _ranks(attempt: AttemptState) -> int:
-    placed = attempt.placed
-    return attempt.opened.compute.ranks if placed is None else placed.world_size
+    return ranks_of(attempt) * max(0.0, (min(until, now) - attempt.claimed_at).total_seconds())
 
 
 def _unpriced(cost: Cost) -> str:

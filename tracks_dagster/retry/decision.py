@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tracks_dagster.ledger.deciding import Wait
-from tracks_dagster.retry.caps import over_stage_time
 from tracks_dagster.retry.limits import Limit
 from tracks_dagster.retry.remediation import Remedied
 from tracks_dagster.retry.rollback import CheckpointQuarantine, Rollback
+from tracks_dagster.retry.stage_time import over_stage_time
 from tracks_dagster.track.bodies import (
     AttemptOpened,
     CheckpointCadence,

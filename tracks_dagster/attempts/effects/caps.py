@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 from tracks_dagster.attempts.effects.world import World
 from tracks_dagster.ledger.deciding import Answer, Append
-from tracks_dagster.retry.caps import has_day_caps, over_day_cap, over_run_cap, over_stage_time
+from tracks_dagster.retry.caps import has_day_caps, over_day_cap, over_run_cap
 from tracks_dagster.retry.effects.due import runs_with_open_attempts
+from tracks_dagster.retry.stage_time import over_stage_time
 from tracks_dagster.scheduling.effects.usage import read_usage
 from tracks_dagster.track.bodies import BUDGET, StopRequested
 from tracks_dagster.track.names import WATCH_ATTEMPTS

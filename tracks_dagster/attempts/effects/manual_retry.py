@@ -40,11 +40,12 @@ from tracks_dagster.ledger.deciding import Answer, Append, First
 from tracks_dagster.ledger.effects.deciding import settle
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.retry.avoidance import own_compute
-from tracks_dagster.retry.caps import cost_of, max_cost_of, over_stage_time
+from tracks_dagster.retry.caps import cost_of, max_cost_of
 from tracks_dagster.retry.contracts import check_raised_cap
 from tracks_dagster.retry.decision import MORE_TIME
 from tracks_dagster.retry.effects.node_health import avoid_now
 from tracks_dagster.retry.rollback import CheckpointQuarantine, from_onset_on
+from tracks_dagster.retry.stage_time import over_stage_time
 from tracks_dagster.track import names
 from tracks_dagster.track.addressed import damage_of, sha256_in, write_addressed
 from tracks_dagster.track.bodies import (

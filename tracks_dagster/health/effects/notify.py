@@ -145,7 +145,7 @@ class Notify:
     name: str = NAME
 
     def take(self, state: TrackState, new: Sequence[Record]) -> None:
-        """Implements `ledger.deciding.Follower`; a letter that is there already stays as it is."""
+        """Implements `ledger.following.Follower`; a letter that is there already stays as it is."""
         for record in new:
             if record.at < self.since:
                 continue

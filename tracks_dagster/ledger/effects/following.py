@@ -10,8 +10,8 @@ from __future__ import annotations
 from functools import partial, reduce
 
 from tracks_dagster.ledger import track_states
-from tracks_dagster.ledger.deciding import Cursors, Follower
 from tracks_dagster.ledger.effects.tracks import Tracks
+from tracks_dagster.ledger.following import Cursors, Follower
 from tracks_dagster.ledger.track_states import TrackState
 from tracks_dagster.track.json_text import SMALL_BYTES_MAX, parse_json
 from tracks_dagster.track.ports import ObjectStore

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
-from tracks_dagster.ledger.deciding import Cursors
 from tracks_dagster.ledger.effects.following import follow
 from tracks_dagster.ledger.effects.ticks import Tick, TimeSlice, take_turns
 from tracks_dagster.ledger.effects.tracks import Tracks
+from tracks_dagster.ledger.following import Cursors
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.ledger.track_states import TrackState
 from tracks_dagster.review.effects.trackers.exporting import Exported, export_run

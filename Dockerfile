@@ -21,7 +21,7 @@ RUN case "$VARIANT" in \
     && python -m venv /opt/venv \
     && /opt/venv/bin/python -c 'import tomllib; project = tomllib.load(open("pyproject.toml", "rb"))["project"]; extras = project["optional-dependencies"]; print(*project["dependencies"], *extras["control"], *extras["gpu"], sep="\n")' > requirements.txt \
     && /opt/venv/bin/pip install --no-cache-dir --constraint constraints.txt "$torch" -r requirements.txt
-COPY workspace.yaml ./
+COPY workspace.yaml LICENSE ./
 COPY assets assets
 COPY examples examples
 COPY resources resources

@@ -23,7 +23,7 @@ ROOMS = (
     "data",
     "attempts",
     "kubernetes",
-    "recovery",
+    "wings/triage",
     "health",
     "review",
     "board",
@@ -32,7 +32,8 @@ ROOMS = (
 
 @pytest.mark.parametrize("room", ROOMS)
 def test_what_decides_takes_at_most_six_parameters(room: str) -> None:
-    paths = [path for path in sorted((HOUSE / room).rglob("*.py")) if "effects" not in path.parts]
+    acts = {"effects", "command.py"}
+    paths = [path for path in sorted((HOUSE / room).rglob("*.py")) if not acts & {*path.parts}]
     assert len(paths) > 1, f"there is no room {room}"
     too_many = [
         f"{path.relative_to(HOUSE)}:{each.lineno} {each.name}"

@@ -45,9 +45,7 @@ from tracks_dagster.attempts.effects.branches import find_origin
 from tracks_dagster.attempts.effects.local.checkout import read_code_version
 from tracks_dagster.attempts.effects.local.project_code import read_project_code
 from tracks_dagster.attempts.effects.preparing import Prepared, prepare
-from tracks_dagster.attempts.effects.runs import (
-    new_run_id,
-)
+from tracks_dagster.attempts.effects.runs import new_run_id
 from tracks_dagster.attempts.ports import FoundCode
 from tracks_dagster.clean_errors import clean_text, without_secrets
 from tracks_dagster.data.effects.projects import DEFAULT_PROJECT, Registered, find_registered

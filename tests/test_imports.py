@@ -44,7 +44,7 @@ def test_no_module_of_the_product_is_in_an_import_cycle() -> None:
     TopologicalSorter(graph).prepare()  # raises CycleError, which names the modules
 
 
-def test_what_decides_is_reached_by_few_modules() -> None:
+def test_decide_reaches_few_modules() -> None:
     known = modules()
     found, open_ = set[str](), ["tracks_dagster.retry.decide"]
     while open_:

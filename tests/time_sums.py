@@ -9,6 +9,8 @@ import pytest
 from tracks_dagster.ledger.time_buckets import BUCKETS, HOLDING, RunTime, run_buckets
 from tracks_dagster.track.states.run_state import RunState
 
+END_OF_TIME = datetime.max.replace(tzinfo=UTC)
+
 
 def assert_sums(time: RunTime, *, why: str = "") -> None:
     """Every second stands in one bucket, none in two; devices are held only while they can be."""
@@ -27,8 +29,6 @@ def assert_sums(time: RunTime, *, why: str = "") -> None:
 def assert_accounts(state: RunState) -> None:
     """The run's account holds at its newest record, and an hour later."""
     for later in (timedelta(), timedelta(hours=1)):
-        last = (
-            datetime.max.replace(tzinfo=UTC) - state.head.at
-        )  # a forged record may be of that year
-        time = run_buckets(state, as_of=state.head.at + min(later, last))
+        left = END_OF_TIME - state.head.at  # a forged record may be of the year 9999
+        time = run_buckets(state, as_of=state.head.at + min(later, left))
         assert_sums(time, why=f"{state.run_id}, {later} after record {state.head.seq}")

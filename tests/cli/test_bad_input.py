@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -193,6 +195,19 @@ def test_a_path_that_is_too_long_is_refused_in_words(given: tuple[str, ...], cal
     result = call(*given, "a" * 3000)
     assert result.exit_code == 2
     assert "File name too long" in result.stderr
+
+
+@pytest.mark.parametrize(("number", "exit_code"), [(errno.ELOOP, 2), (errno.EACCES, 1)])
+def test_a_path_that_is_refused_late_is_no_wrong_use(
+    number: int, exit_code: int, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number), "/there")
+
+    monkeypatch.setattr("tracks_dagster.settings.Settings.from_environment", refused)
+    result = call("status")
+    assert (result.exit_code, result.stdout) == (exit_code, "")
+    assert result.stderr == f"tracks: /there: {os.strerror(number)}. Give another path.\n"
 
 
 def test_a_place_of_nobody_is_told(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -124,6 +124,7 @@ def test_it_ends_with_the_process_that_started_it(folder: Path) -> None:
     os.spawnv(os.P_WAIT, sys.executable, [sys.executable, "-c", starts])
     [pid] = pids(folder)
     wait_for(lambda: find_process(pid) is None)
+    assert pids(folder) == [pid]  # and nobody started another
 
 
 SHARES = """

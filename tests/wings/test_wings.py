@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+import tracks_dagster
 from tracks_dagster.cli import catalog, main
 from tracks_dagster.wing import NAMES, Command, Wing, wings
 
@@ -19,7 +20,7 @@ def test_a_command_of_a_wing_is_listed_behind_the_one_that_it_follows() -> None:
 
 
 def test_every_wing_is_in_the_list() -> None:
-    folder = Path("tracks_dagster/wings")
+    folder = Path(tracks_dagster.__file__).parent / "wings"
     assert {each.parent.name for each in folder.glob("*/__init__.py")} == set(NAMES)
 
 

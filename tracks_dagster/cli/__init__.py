@@ -30,8 +30,10 @@ from tracks_dagster.wing import Wing, wings
 BAD_NEWS = 1
 WRONG_USE = 2
 
-# The path that a person gave is of no use here, and which command met it does not matter.
-_UNUSABLE_PATH = (errno.EACCES, errno.ELOOP, errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR)
+# What the system refuses of a path that a person gave; which command met it does not matter. A right
+# that is missing may also be found late, when something was written already: it is bad news.
+_BAD_PATH = (errno.ELOOP, errno.ENAMETOOLONG)
+_CLOSED_PATH = (errno.EACCES, errno.EPERM, errno.EROFS)
 PATH_SHOWN = 200  # characters
 
 # What a person gave, or pointed at, cannot be used; every other error is bad news.
@@ -213,11 +215,12 @@ class LazyGroup(click.Group):
         except TracksError as error:
             ctx.exit(fail(error))
         except OSError as error:
-            if error.errno not in _UNUSABLE_PATH or error.filename is None:
+            if error.errno not in (*_BAD_PATH, *_CLOSED_PATH) or error.filename is None:
                 raise
+            kind = InvalidInput if error.errno in _BAD_PATH else TracksError
             path = str(error.filename)
             shown = path if len(path) <= PATH_SHOWN else f"{path[:PATH_SHOWN]}…"
-            ctx.exit(fail(InvalidInput(f"{shown}: {error.strerror}. Give another path.")))
+            ctx.exit(fail(kind(f"{shown}: {error.strerror}. Give another path.")))
 
 
 def refuse_unknown(group: click.Group, ctx: click.Context, args: list[str]) -> None:

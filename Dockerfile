@@ -41,9 +41,8 @@ RUN groupadd --gid 10001 tracks \
 COPY --from=build /opt/venv /opt/venv
 COPY --from=build /app /app
 # Dagster's chart starts its web server by this name: it gets the one behind our guard.
-RUN printf '#!/bin/sh\nexec python -m resources.webserver "$@"\n' > /opt/venv/bin/dagster-webserver
+RUN printf '#!/bin/sh\nexec python -m tracks_dagster.defs.resources.webserver "$@"\n' > /opt/venv/bin/dagster-webserver
 WORKDIR /app
-# assets, resources and sensors are imported by these names: /app goes before every installed package.
 ENV PATH=/opt/venv/bin:$PATH \
     PYTHONPATH=/app \
     PYTHONUNBUFFERED=1 \

@@ -1,1 +1,1 @@
-"""Dagster assets: snapshots, attempts, checkpoints, evals, promotions."""
+"""The assets of this repository's own deployment; the code is in tracks_dagster/defs/assets/."""

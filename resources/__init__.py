@@ -1,1 +1,1 @@
-"""Dagster resources: they hand out what wiring built."""
+"""The resources of this repository's own deployment; the code is in tracks_dagster/defs/resources/."""

@@ -1,1 +1,1 @@
-"""Dagster sensors: observe, plan, yield; no logic of their own."""
+"""The sensors of this repository's own deployment; the code is in tracks_dagster/defs/sensors/."""

@@ -7,34 +7,34 @@ home's projects, for their schedules and the launchpad: another one is there aft
 
 from dagster import Definitions
 
-from assets.attempts import train_attempt, training_attempts
-from assets.checkpoints import (
+from tracks_dagster.defs.assets.attempts import train_attempt, training_attempts
+from tracks_dagster.defs.assets.checkpoints import (
     checkpoints,
     collect_checkpoints,
     collect_checkpoints_every_15_minutes,
 )
-from assets.datasets import datasets
-from assets.declarations import declare_training_run, training_runs_of
-from assets.drills import drill_every_week, play_drills
-from assets.evals import evals, evaluate_checkpoint, promotions
-from assets.receipts import receipts
-from assets.review import incident_review, review_every_day, review_incidents
-from assets.snapshots import SNAPSHOTS
-from resources.application import RESOURCES
-from sensors.deciders import (
+from tracks_dagster.defs.assets.datasets import datasets
+from tracks_dagster.defs.assets.declarations import declare_training_run, training_runs_of
+from tracks_dagster.defs.assets.drills import drill_every_week, play_drills
+from tracks_dagster.defs.assets.evals import evals, evaluate_checkpoint, promotions
+from tracks_dagster.defs.assets.receipts import receipts
+from tracks_dagster.defs.assets.review import incident_review, review_every_day, review_incidents
+from tracks_dagster.defs.assets.snapshots import SNAPSHOTS
+from tracks_dagster.defs.resources.application import RESOURCES
+from tracks_dagster.defs.sensors.deciders import (
     retry_infrastructure,
     retry_numerics,
     retry_oom,
     retry_preempted,
     watch_health,
 )
-from sensors.export_curves import export_sensors
-from sensors.launch_attempts import launch_attempts
-from sensors.notifications import send_notifications
-from sensors.retraining import retraining_schedules, retraining_sensors
-from sensors.run_evals import run_evals
-from sensors.show_datasets import show_datasets
-from sensors.watch_attempts import watch_attempts
+from tracks_dagster.defs.sensors.export_curves import export_sensors
+from tracks_dagster.defs.sensors.launch_attempts import launch_attempts
+from tracks_dagster.defs.sensors.notifications import send_notifications
+from tracks_dagster.defs.sensors.retraining import retraining_schedules, retraining_sensors
+from tracks_dagster.defs.sensors.run_evals import run_evals
+from tracks_dagster.defs.sensors.show_datasets import show_datasets
+from tracks_dagster.defs.sensors.watch_attempts import watch_attempts
 from tracks_dagster.settings import asks_for_trackers, usable_projects
 
 PROJECTS = usable_projects()

@@ -9,12 +9,12 @@ from typing import cast
 
 import pytest
 
-from sensors.watch_attempts import _see
 from tests.fakes import FakeObjectStore
 from tests.histories import BEGIN, History
 from tracks_dagster.attempts.effects.idle import read_days, see
 from tracks_dagster.attempts.idle import IdleDay, idle_total, tallied
 from tracks_dagster.attempts.machine import DeviceHolder, Devices, Gpu
+from tracks_dagster.defs.sensors.watch_attempts import _see
 from tracks_dagster.ledger.effects.projector import Projector
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from resources.paced_sensors import POLL_S_MAX, ROUND_S
 from tracks_dagster.attempts.sensor_pace import (
     HEALTH_S,
     IDLE_S,
@@ -18,6 +17,7 @@ from tracks_dagster.attempts.sensor_pace import (
     Work,
     work_by_sensor,
 )
+from tracks_dagster.defs.resources.paced_sensors import POLL_S_MAX, ROUND_S
 from tracks_dagster.track import names
 from tracks_dagster.training.journal import SHIP_EVERY_S
 

@@ -8,12 +8,12 @@ import pytest
 from dagster import DagsterInstance, Definitions, SkipReason, build_sensor_context
 from dagster._core.scheduler.instigation import InstigatorStatus
 
-from sensors.deciders import decider_sensor
-from sensors.watch_attempts import watch_attempts
 from tests.fakes import FakeOrchestrator
 from tests.histories import History
 from tests.stage_gates import StageGates
 from tracks_dagster.attempts.effects.heartbeat import read_heartbeat
+from tracks_dagster.defs.sensors.deciders import decider_sensor
+from tracks_dagster.defs.sensors.watch_attempts import watch_attempts
 from tracks_dagster.wiring import App
 
 stage_gates = decider_sensor(StageGates(), idle="no run is at a gate", description="Opens gates.")

@@ -7,10 +7,10 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from dagster import DagsterInstance, ExecuteInProcessResult, RunRequest, build_schedule_context
 
-from assets.drills import CHOSEN, drill_every_week, play_drills
 from tests.histories import History
 from tests.stories import Story
 from tracks_dagster.attempts.drills import claim_note, parse_drill
+from tracks_dagster.defs.assets.drills import CHOSEN, drill_every_week, play_drills
 from tracks_dagster.track.names import DRILL_JOB
 from tracks_dagster.track.records import Kind
 from tracks_dagster.wiring import App

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from dagster import DagsterInstance, SkipReason, build_sensor_context
 
-from sensors.export_curves import export_curves, export_sensors
 from tests.stories import RUN_ID, Story
 from tracks_dagster.definitions import defs
+from tracks_dagster.defs.sensors.export_curves import export_curves, export_sensors
 from tracks_dagster.track.errors import SettingsError
 from tracks_dagster.wiring import App
 

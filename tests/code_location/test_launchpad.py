@@ -19,13 +19,13 @@ from dagster import (
     materialize,
 )
 
-from assets import declarations
-from assets.declarations import LAUNCHPAD, first_try, training_runs_of
 from tests.code_location.test_training import write
 from tests.examples import EXAMPLES, example_config
 from tests.histories import DatasetHistory, History
 from tracks_dagster.attempts.declaring.fields import NAMES
 from tracks_dagster.data.effects.projects import Registered, load_shipped
+from tracks_dagster.defs.assets import declarations
+from tracks_dagster.defs.assets.declarations import LAUNCHPAD, first_try, training_runs_of
 from tracks_dagster.track import names
 from tracks_dagster.track.bodies import (
     CheckpointCadence,

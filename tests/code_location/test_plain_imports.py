@@ -9,12 +9,17 @@ import pytest
 
 
 @pytest.mark.parametrize(
-    "served", ["resources.paced_sensors", "dagster_webserver.app", "tracks_dagster.definitions"]
+    "served",
+    [
+        "tracks_dagster.defs.resources.paced_sensors",
+        "dagster_webserver.app",
+        "tracks_dagster.definitions",
+    ],
 )
 def test_a_server_imports_no_colours_and_its_projects_may(served: str) -> None:
     script = (
         "import sys\n"
-        "from resources.plain_imports import COLOURING, import_plain\n"
+        "from tracks_dagster.defs.resources.plain_imports import COLOURING, import_plain\n"
         "import_plain()\n"
         f"import {served}\n"
         "print([name for name in COLOURING if name in sys.modules])\n"

@@ -26,13 +26,13 @@ from dagster import (
 )
 from dagster._core.snap.snap_to_yaml import default_values_yaml_from_type_snap
 
-from assets.declarations import declare_training_run, training_runs_of
-from sensors.retraining import retraining_schedules, retraining_sensors
 from tests.bodies import ended, placed
 from tests.code_location.test_launchpad import declare, description
 from tests.examples import EXAMPLES
 from tests.histories import DatasetHistory
 from tracks_dagster.data.effects.projects import Registered, add_project, load_projects
+from tracks_dagster.defs.assets.declarations import declare_training_run, training_runs_of
+from tracks_dagster.defs.sensors.retraining import retraining_schedules, retraining_sensors
 from tracks_dagster.track.bodies import CheckpointCadence, RunFinished
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.records import Kind

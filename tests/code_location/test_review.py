@@ -15,10 +15,10 @@ from dagster import (
     build_schedule_context,
 )
 
-from assets.review import DAYS, HAS_EVAL, HAS_VERDICT, review_every_day
 from tests.bodies import BEGIN
 from tests.histories import Grown, History
 from tracks_dagster.definitions import defs
+from tracks_dagster.defs.assets.review import DAYS, HAS_EVAL, HAS_VERDICT, review_every_day
 from tracks_dagster.track import names
 from tracks_dagster.wiring import App
 

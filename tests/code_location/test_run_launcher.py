@@ -32,10 +32,10 @@ from dagster._core.run_coordinator import QueuedRunCoordinator, SubmitRunContext
 from dagster._core.workspace.context import BaseWorkspaceRequestContext
 from dagster._daemon.monitoring.run_monitoring import monitor_started_run
 
-from resources import run_launcher, run_monitoring
-from resources.application import DagsterOrchestrator
-from resources.run_launcher import ProcessRunLauncher
-from resources.run_monitoring import UNLAUNCHED, give_up_lost_starts, why_lost
+from tracks_dagster.defs.resources import run_launcher, run_monitoring
+from tracks_dagster.defs.resources.application import DagsterOrchestrator
+from tracks_dagster.defs.resources.run_launcher import ProcessRunLauncher
+from tracks_dagster.defs.resources.run_monitoring import UNLAUNCHED, give_up_lost_starts, why_lost
 from tracks_dagster.track import names
 from tracks_dagster.track.errors import OrchestratorError
 
@@ -120,7 +120,8 @@ def test_a_run_that_a_command_executes_itself_is_not_declared_dead(tmp_path: Pat
     """As `tracks run` makes snapshots beside `tracks up`: no launcher knows the run."""
     settings = (
         "telemetry: {enabled: false}\n"
-        "run_launcher: {module: resources.run_launcher, class: ProcessRunLauncher}\n"
+        "run_launcher:\n  module: tracks_dagster.defs.resources.run_launcher\n"
+        "  class: ProcessRunLauncher\n"
         "run_monitoring: {enabled: true}\n"
     )
     (tmp_path / "dagster.yaml").write_text(settings)
@@ -199,8 +200,10 @@ def ours(tmp_path: Path) -> Iterator[DagsterInstance]:
     """An instance with our launcher and our queue."""
     (tmp_path / "dagster.yaml").write_text(
         "telemetry: {enabled: false}\n"
-        "run_launcher: {module: resources.run_launcher, class: ProcessRunLauncher}\n"
-        "run_coordinator: {module: resources.run_coordinator, class: TracksRunCoordinator}\n"
+        "run_launcher:\n  module: tracks_dagster.defs.resources.run_launcher\n"
+        "  class: ProcessRunLauncher\n"
+        "run_coordinator:\n  module: tracks_dagster.defs.resources.run_coordinator\n"
+        "  class: TracksRunCoordinator\n"
         "run_monitoring: {enabled: true}\n"
     )
     with DagsterInstance.from_config(str(tmp_path)) as instance:

@@ -14,7 +14,12 @@ from dagster._core.scheduler.instigation import InstigatorType, TickData, TickSt
 from dagster._core.test_utils import create_run_for_test
 from sqlalchemy.pool import Pool
 
-from resources.sqlite_storage import KEPT_MAX, KeptEvents, KeptRuns, KeptSchedules
+from tracks_dagster.defs.resources.sqlite_storage import (
+    KEPT_MAX,
+    KeptEvents,
+    KeptRuns,
+    KeptSchedules,
+)
 from tracks_dagster.home.dagster_home import local_config, write_config
 
 ROOT = Path(__file__).parents[2]

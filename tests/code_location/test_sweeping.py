@@ -10,9 +10,9 @@ from datetime import timedelta
 import pytest
 from dagster import DagsterInstance, SensorResult, build_sensor_context
 
-from sensors.watch_attempts import watch_attempts
 from tests.fakes import FakeGangs, FakeOrchestrator
 from tracks_dagster.attempts.ports import GangLauncher
+from tracks_dagster.defs.sensors.watch_attempts import watch_attempts
 from tracks_dagster.kubernetes.upkeep import UNKNOWN_GRACE, StandingGang
 from tracks_dagster.ledger.effects.ticks import read_cursor
 from tracks_dagster.track.errors import GangError

@@ -14,8 +14,8 @@ from dagster._core.workspace.load_target import EmptyWorkspaceTarget
 from dagster_webserver import cli
 from starlette.types import ASGIApp, Message
 
-from resources import webserver
 from tests.visitors import Visitor
+from tracks_dagster.defs.resources import webserver
 
 MAKE = "create_app_from_workspace_process_context"
 EVIL = {"Origin": "http://evil.example.com"}

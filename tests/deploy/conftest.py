@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from resources.kubernetes_run_launcher import TrackedK8sRunLauncher
 from tests.deploy.values import DEPLOY, accepted, launcher_values
+from tracks_dagster.defs.resources.kubernetes_run_launcher import TrackedK8sRunLauncher
 from tracks_dagster.kubernetes.effects.cluster_file import read_cluster
 from tracks_dagster.kubernetes.settings import ClusterSettings
 from tracks_dagster.track.effects.settings_file import open_settings

@@ -19,7 +19,6 @@ import yaml
 from dagster._core.instance.config import dagster_instance_config
 from dagster._core.instance.ref import InstanceRef
 
-from resources.kubernetes_run_launcher import TrackedK8sRunLauncher
 from tests.deploy.values import (
     FILE,
     KUBERNETES_VERSIONS,
@@ -30,6 +29,7 @@ from tests.deploy.values import (
     launcher_values,
 )
 from tests.deploy.worker_jobs import check_is_no_root, check_run_worker, run_worker_job
+from tracks_dagster.defs.resources.kubernetes_run_launcher import TrackedK8sRunLauncher
 
 CHART = os.environ.get("TRACKS_DAGSTER_CHART")
 HELM = shutil.which("helm")

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import yaml
 
-from resources.kubernetes_run_launcher import TrackedK8sRunLauncher
 from tests.deploy.chart_keys import strangers
 from tests.deploy.values import (
     DEPLOY,
@@ -21,6 +20,7 @@ from tests.deploy.values import (
     launcher_values,
 )
 from tests.deploy.worker_jobs import check_run_worker, run_worker_job
+from tracks_dagster.defs.resources.kubernetes_run_launcher import TrackedK8sRunLauncher
 from tracks_dagster.home import dagster_home, dagster_on_cluster
 from tracks_dagster.home.dagster_home import DEADLINES
 from tracks_dagster.kubernetes.settings import ClusterSettings

@@ -9,7 +9,7 @@ from pathlib import Path
 from zipfile import ZipFile
 
 ROOT = Path(__file__).parents[2]
-SOURCES = ("tracks_dagster", "assets", "resources", "sensors", "pyproject.toml", "LICENSE")
+SOURCES = ("tracks_dagster", "pyproject.toml", "LICENSE")
 BUILD_S_MAX = 250
 
 
@@ -45,3 +45,4 @@ def test_a_wheel_has_its_licence_its_types_and_every_page_and_query(tmp_path: Pa
     assert len(beside) > 20
     assert beside <= carried
     assert any(name.endswith("/licenses/LICENSE") for name in carried)
+    assert {name.split("/")[0].split("-")[0] for name in carried} == {"tracks_dagster"}

@@ -131,7 +131,7 @@ SHARES = """
 import sys
 from dagster import DagsterInstance
 from dagster._core.instance.ref import InstanceRef
-from resources.code_server import keep_instance
+from tracks_dagster.defs.resources.code_server import keep_instance
 keep_instance()
 mine, other = (InstanceRef.from_dir(folder) for folder in sys.argv[1:])
 with DagsterInstance.from_ref(mine) as first:

@@ -123,7 +123,7 @@ def _check_launcher(ref: InstanceRef) -> None:
     """Raise what Dagster says of the launcher's config; it is not connected."""
     from dagster._config import process_config, resolve_to_config_type
 
-    from resources.kubernetes_run_launcher import TrackedK8sRunLauncher
+    from tracks_dagster.defs.resources.kubernetes_run_launcher import TrackedK8sRunLauncher
 
     config_type = resolve_to_config_type(TrackedK8sRunLauncher.config_type())
     result = process_config(config_type, ref.run_launcher_data.config_dict)  # type: ignore[union-attr]

@@ -11,6 +11,7 @@ import pytest
 from tests.integration.homes import COMMAND_S_MAX, Home, embedded, outcome, wait_for
 from tracks_dagster.attempts.effects.heartbeat import read_heartbeat
 from tracks_dagster.attempts.effects.local.processes import Process, describe_process
+from tracks_dagster.home.code_server import CODE_SERVER
 from tracks_dagster.wiring import open_dagster_home
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(2 * COMMAND_S_MAX)]
@@ -24,7 +25,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
 
 def code_servers(daemon: Process) -> list[int]:
     """Return the pids of the daemon's code server and its twin, from which run workers are forked."""
-    return [pid for pid in daemon.group if "resources.code_server" in describe_process(pid)]
+    return [pid for pid in daemon.group if CODE_SERVER in describe_process(pid)]
 
 
 def waits_for(home: Home) -> str:

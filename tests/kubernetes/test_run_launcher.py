@@ -11,8 +11,6 @@ from dagster import DagsterInstance, DagsterRun, DagsterRunStatus
 from dagster._core.events import DagsterEvent, DagsterEventType
 from dagster._core.launcher import WorkerStatus
 
-from resources import run_launcher
-from resources.run_worker_ends import job_name
 from tests.kubernetes.double.faults import Misbehaviour
 from tests.kubernetes.double.furniture import NAMESPACE
 from tests.kubernetes.double.gangs import WAIT_S_MAX, until
@@ -32,6 +30,8 @@ from tests.kubernetes.double.run_workers import (
     running_pod,
     started,
 )
+from tracks_dagster.defs.resources import run_launcher
+from tracks_dagster.defs.resources.run_worker_ends import job_name
 from tracks_dagster.kubernetes.effects import run_worker_watch as run_worker_api
 from tracks_dagster.kubernetes.effects.run_worker_watch import RunWorkerApi
 from tracks_dagster.track.names import LABEL_ATTEMPT, LABEL_RUN, TAG_WORKER_REASON

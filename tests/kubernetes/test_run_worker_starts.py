@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from dagster import DagsterInstance, DagsterRun, DagsterRunStatus
 
-from resources import run_worker_ends
 from tests.kubernetes.double.gangs import until
 from tests.kubernetes.double.kube_double import KubeDouble, kube_double
 from tests.kubernetes.double.run_workers import (
@@ -24,6 +23,7 @@ from tests.kubernetes.double.run_workers import (
     running_pod,
     started,
 )
+from tracks_dagster.defs.resources import run_worker_ends
 from tracks_dagster.kubernetes.effects import run_worker_watch as run_worker_api
 from tracks_dagster.track.errors import GangError
 from tracks_dagster.track.names import TAG_WORKER_REASON

@@ -15,8 +15,6 @@ from click.testing import CliRunner
 from dagster import DagsterInstance, DagsterRunStatus, reconstructable
 from dagster._core.instance.ref import InstanceRef
 
-from resources.kubernetes_run_launcher import RUN_WORKER, TrackedK8sRunLauncher
-from resources.run_worker_ends import job_name
 from tests.kubernetes.double.furniture import NAMESPACE
 from tests.kubernetes.double.gangs import until
 from tests.kubernetes.double.kube_double import KubeDouble, kube_double
@@ -25,6 +23,8 @@ from tests.kubernetes.double.worker_jobs import waiting_job
 from tracks_dagster import run_worker
 from tracks_dagster.attempts.effects.local.processes import Process
 from tracks_dagster.cli.start import up
+from tracks_dagster.defs.resources.kubernetes_run_launcher import RUN_WORKER, TrackedK8sRunLauncher
+from tracks_dagster.defs.resources.run_worker_ends import job_name
 from tracks_dagster.home.dagster_home import POSTGRES_VARIABLE
 from tracks_dagster.home.dagster_on_cluster import POSTGRES_SECRET, open_cluster_home
 from tracks_dagster.kubernetes.settings import ClusterSettings

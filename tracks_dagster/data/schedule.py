@@ -1,6 +1,6 @@
 """When a project is trained again by itself: its schedule, and what each tick of it does. Pure.
 
-The ticks come from Dagster (`sensors.retraining`); what a tick looks at is read by
+The ticks come from Dagster (`tracks_dagster.defs.sensors.retraining`); what a tick looks at is read by
 `attempts.effects.retraining`.
 """
 

@@ -53,7 +53,7 @@ BACKFILL_RUNS_MAX = 8  # of all backfills: somebody may ask for hundreds of snap
 # and a time-out only starts the same work again.
 CODE_SERVER_S_MAX = 300  # until a code server answers: its own start, a sensor's tick, a launch
 # Until a run that was launched has begun; then it counts as failed. The daemon sees to it that only one
-# whose process lives is waited for so long (`resources.run_monitoring`): it is slow, not lost.
+# whose process lives is waited for so long (`defs/resources/run_monitoring.py`): it is slow, not lost.
 RUN_START_S_MAX = 7200
 DEADLINES = {
     "DAGSTER_GRPC_TIMEOUT_SECONDS": str(CODE_SERVER_S_MAX),
@@ -84,7 +84,7 @@ retention:
 """
 _ON_THIS_MACHINE = f"""\
 run_coordinator:
-  module: resources.run_coordinator
+  module: tracks_dagster.defs.resources.run_coordinator
   class: TracksRunCoordinator
   config:
     max_concurrent_runs: {RUNS_MAX}
@@ -97,7 +97,7 @@ run_coordinator:
       - key: dagster/backfill
         limit: {BACKFILL_RUNS_MAX}
 run_launcher:
-  module: resources.run_launcher
+  module: tracks_dagster.defs.resources.run_launcher
   class: ProcessRunLauncher
 # Finds runs that died together with their witness. Nothing is resumed: attempts are adopted.
 run_monitoring:
@@ -112,8 +112,8 @@ storage:
     postgres_url:
       env: {POSTGRES_VARIABLE}
 """
-DAEMON = "resources.daemon"
-WEBSERVER = "resources.webserver"
+DAEMON = "tracks_dagster.defs.resources.daemon"
+WEBSERVER = "tracks_dagster.defs.resources.webserver"
 WORKSPACE = "workspace.yaml"  # in the home: where the daemon's code server is found
 LOCATION = "tracks_dagster"  # as the root's workspace.yaml calls it, too
 CODE_ADDRESS = ".code"  # what the code server's address ends with
@@ -139,7 +139,7 @@ def _sqlite(folder: Path) -> str:
         "schedule_storage": ("KeptSchedules", folder / "schedules"),
     }
     return "".join(
-        f"{name}:\n  module: resources.sqlite_storage\n  class: {kept}\n"
+        f"{name}:\n  module: tracks_dagster.defs.resources.sqlite_storage\n  class: {kept}\n"
         f"  config: {{base_dir: {json.dumps(str(place))}}}\n"
         for name, (kept, place) in places.items()
     )

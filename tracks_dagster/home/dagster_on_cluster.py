@@ -222,7 +222,7 @@ def _runs(cluster: ClusterSettings, launcher: Mapping[str, Any]) -> str:
     ]
     found = {
         "run_coordinator": {
-            "module": "resources.run_coordinator",
+            "module": "tracks_dagster.defs.resources.run_coordinator",
             "class": "TracksRunCoordinator",
             "config": {
                 "max_concurrent_runs": RUNS_MAX,
@@ -231,7 +231,7 @@ def _runs(cluster: ClusterSettings, launcher: Mapping[str, Any]) -> str:
             },
         },
         "run_launcher": {
-            "module": "resources.kubernetes_run_launcher",
+            "module": "tracks_dagster.defs.resources.kubernetes_run_launcher",
             "class": "TrackedK8sRunLauncher",
             "config": {key: value for key, value in launcher.items() if value is not None},
         },

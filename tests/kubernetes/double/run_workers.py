@@ -16,12 +16,12 @@ from dagster._core.events import DagsterEvent, DagsterEventType
 from dagster._core.workspace.context import BaseWorkspaceRequestContext
 from dagster._daemon.monitoring import run_monitoring
 
-from resources.kubernetes_run_launcher import TrackedK8sRunLauncher
-from resources.run_worker_ends import job_name
 from tests.kubernetes.double.furniture import NAMESPACE
 from tests.kubernetes.double.gangs import until
 from tests.kubernetes.double.kube_double import KubeDouble
 from tests.kubernetes.double.worker_jobs import waiting_job
+from tracks_dagster.defs.resources.kubernetes_run_launcher import TrackedK8sRunLauncher
+from tracks_dagster.defs.resources.run_worker_ends import job_name
 from tracks_dagster.track import names
 
 ROOT = Path(__file__).parents[3]
@@ -42,7 +42,7 @@ def instance_on(kube: KubeDouble, folder: Path, **config: object) -> Iterator[Da
     settings = {
         "telemetry": {"enabled": False},
         "run_launcher": {
-            "module": "resources.kubernetes_run_launcher",
+            "module": "tracks_dagster.defs.resources.kubernetes_run_launcher",
             "class": "TrackedK8sRunLauncher",
             "config": {
                 "load_incluster_config": False,

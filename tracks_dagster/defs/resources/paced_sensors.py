@@ -29,8 +29,8 @@ from dagster._daemon.run_coordinator.queued_run_coordinator_daemon import (
 from dagster._daemon.utils import DaemonErrorCapture
 from dagster._utils.interrupts import capture_interrupts, setup_interrupt_handlers
 
-from resources.run_monitoring import RunMonitoringDaemon
 from tracks_dagster.attempts.sensor_pace import UNKNOWN, Work
+from tracks_dagster.defs.resources.run_monitoring import RunMonitoringDaemon
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.retry.effects.due import open_work
 from tracks_dagster.settings import Settings

@@ -1,4 +1,4 @@
-"""The code server of a home: `python -m resources.code_server ADDRESS WARM_ADDRESS`.
+"""The code server of a home, a module of its own with two arguments, ADDRESS and WARM_ADDRESS.
 
 It is Dagster's own, of our definitions. The daemon and the web server share it, and the daemon starts
 another one in its place when the code has changed. Its twin, forked before it had a thread, is the
@@ -16,9 +16,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from resources.plain_imports import import_plain
-from resources.run_process import DEFINITIONS, IMPORTED
 from tracks_dagster.attempts.effects.local import warm
+from tracks_dagster.defs.resources.plain_imports import import_plain
+from tracks_dagster.defs.resources.run_process import DEFINITIONS, IMPORTED
 from tracks_dagster.home.dagster_home import LOCATION
 
 STDIN = 0

@@ -27,16 +27,16 @@ from dagster._core.launcher.base import CheckRunHealthResult, WorkerStatus
 from dagster._grpc.types import ExecuteRunArgs
 from dagster._serdes import ConfigurableClass, ConfigurableClassData, serialize_value
 
-from resources.application import DagsterOrchestrator
-from resources.run_process import IMPORTED
 from tracks_dagster.attempts.effects.local import warm
 from tracks_dagster.attempts.effects.local.processes import Process, find_process
+from tracks_dagster.defs.resources.application import DagsterOrchestrator
+from tracks_dagster.defs.resources.run_process import IMPORTED
 from tracks_dagster.settings import Settings
 from tracks_dagster.track.errors import OrchestratorError
 from tracks_dagster.track.names import TAG_LAUNCH
 from tracks_dagster.track.text.redact import redact
 
-RUN_PROCESS = "resources.run_process"
+RUN_PROCESS = "tracks_dagster.defs.resources.run_process"
 OUTPUT = 1  # where it prints: into the log of who launches it
 STARTED = "Started process for run"  # begins Dagster's event of a run's own process
 LAUNCHED = "Launched a process for the run"  # begins ours of the one that is to be it

@@ -1,4 +1,6 @@
-"""Dagster's web server behind our guard: `python -m resources.webserver` with the options of its own.
+"""Dagster's web server behind our guard: `python -m tracks_dagster.defs.resources.webserver`.
+
+It takes the options of Dagster's own.
 
 On a laptop `tracks up` starts it; in the image it has the name `dagster-webserver`, by which Dagster's
 Helm chart starts it. --allow-host NAME, as often as one likes: a name by which others come, through a
@@ -9,9 +11,9 @@ import argparse
 import sys
 from typing import Any
 
-from resources.plain_imports import import_plain
 from tracks_dagster.board.admission import check_hosts, host_of
 from tracks_dagster.board.effects.guard import Guard
+from tracks_dagster.defs.resources.plain_imports import import_plain
 from tracks_dagster.settings import Settings
 
 

@@ -16,7 +16,7 @@ from dagster._core.workspace.context import IWorkspaceProcessContext
 from dagster._daemon.daemon import DaemonIterator, MonitoringDaemon
 from dagster._daemon.utils import DaemonErrorCapture
 
-from resources.run_launcher import (
+from tracks_dagster.defs.resources.run_launcher import (
     LAUNCHED,
     ProcessRunLauncher,
     find_run_process,

@@ -15,9 +15,14 @@ from dagster import (
     asset,
 )
 
-from assets.attempts import ATTEMPTS, HOW_TO_START, ended_as_meant, ending_result
 from tracks_dagster.attempts.effects.closing import find_attempt
 from tracks_dagster.clean_errors import without_secrets
+from tracks_dagster.defs.assets.attempts import (
+    ATTEMPTS,
+    HOW_TO_START,
+    ended_as_meant,
+    ending_result,
+)
 from tracks_dagster.review.effects.metadata import Show, attempt_metadata
 from tracks_dagster.settings import find_board_url
 from tracks_dagster.track import names

@@ -1,7 +1,7 @@
-"""Dagster's daemon of a home: `python -m resources.daemon WORKSPACE SOCKETS`.
+"""Dagster's daemon of a home: `python -m tracks_dagster.defs.resources.daemon WORKSPACE SOCKETS`.
 
-Its parts are Dagster's own, with two differences: how often a sensor ticks (`resources.paced_sensors`),
-and the code server, of which there is one (`tracks_dagster.home.code_server`).
+Its parts are Dagster's own, with two differences: how often a sensor ticks (`paced_sensors` beside
+this), and the code server, of which there is one (`tracks_dagster.home.code_server`).
 """
 
 import sys
@@ -10,9 +10,9 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from resources.plain_imports import import_plain
 from tracks_dagster.data.effects.project_file import FILE
 from tracks_dagster.data.effects.projects import FOLDER, SHIPPED
+from tracks_dagster.defs.resources.plain_imports import import_plain
 from tracks_dagster.home.code_server import CodeServer, Stamps
 from tracks_dagster.settings import Settings
 
@@ -28,7 +28,7 @@ def main(arguments: Sequence[str]) -> None:
         server.start()
         # Only now: it takes as long as the code server's own imports.
         import_plain()
-        from resources.paced_sensors import run_daemons
+        from tracks_dagster.defs.resources.paced_sensors import run_daemons
 
         server.wait()
         with server.kept():

@@ -21,10 +21,10 @@ from dagster import (
     schedule,
 )
 
-from assets.attempts import HOW_TO_START
 from tracks_dagster.checkpoints.effects.collection import TICK_S_MAX, collect_due, read_what_decides
 from tracks_dagster.checkpoints.effects.retention import Collected
 from tracks_dagster.clean_errors import without_secrets
+from tracks_dagster.defs.assets.attempts import HOW_TO_START
 from tracks_dagster.track import names
 from tracks_dagster.wiring import App
 

@@ -1,0 +1,1 @@
+"""Dagster assets: snapshots, attempts, checkpoints, evals, promotions."""

@@ -1,0 +1,1 @@
+"""Dagster sensors: observe, plan, yield; no logic of their own."""

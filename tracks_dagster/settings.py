@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from tracks_dagster.attempts.machine import DevicesGiven, parse_given
+from tracks_dagster.scheduling.devices_given import DevicesGiven, parse_given
 from tracks_dagster.track.errors import InvalidInput, SettingsError
 from tracks_dagster.track.names import ENV_SOCKETS
 from tracks_dagster.track.text.redact import secrets_of

@@ -4,15 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tracks_dagster.attempts.machine import (
-    MIB,
-    DeviceHolder,
-    Devices,
-    DevicesGiven,
-    Gpu,
-    parse_given,
-    pool_devices,
-)
+from tracks_dagster.attempts.machine import MIB, DeviceHolder, Devices, Gpu, pool_devices
+from tracks_dagster.scheduling.devices_given import DevicesGiven, parse_given
 from tracks_dagster.scheduling.leases import Found, check_demand
 from tracks_dagster.scheduling.model import Device
 from tracks_dagster.track.errors import InvalidInput

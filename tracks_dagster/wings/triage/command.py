@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tracks_dagster.attempts.machine import CPU_SLOTS, DevicesGiven, describe_size
+from tracks_dagster.attempts.machine import CPU_SLOTS, describe_size
 from tracks_dagster.attempts.pace import Span, format_span
 from tracks_dagster.cli import BAD_NEWS
 from tracks_dagster.cli.common import as_json, by_option, open_app, print_json, print_table
 from tracks_dagster.cli.terminal import RECORDED
 from tracks_dagster.reading import open_ledger_to_read, open_store_to_read
+from tracks_dagster.scheduling.devices_given import DevicesGiven
 from tracks_dagster.scheduling.model import NEVER, Plan
 from tracks_dagster.settings import Settings, usable_policy
 from tracks_dagster.track.body_json import to_json

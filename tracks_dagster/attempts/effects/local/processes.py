@@ -21,7 +21,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from tracks_dagster.attempts.machine import cpu_threads, parse_given
+from tracks_dagster.scheduling.devices_given import cpu_threads, parse_given
 from tracks_dagster.track.json_text import parse_json
 from tracks_dagster.track.records import format_time
 

@@ -26,16 +26,15 @@ from tracks_dagster.attempts.machine import (
     HOLDER_FIELDS,
     DeviceHolder,
     Devices,
-    DevicesGiven,
     Gpu,
     MachineNow,
     gone_devices,
-    is_uuid,
     parse_gpus,
     parse_holders,
     parse_slices,
     pool_devices,
 )
+from tracks_dagster.scheduling.devices_given import DevicesGiven, is_uuid
 from tracks_dagster.scheduling.leases import Found, Here
 
 NVIDIA_SMI = "nvidia-smi"

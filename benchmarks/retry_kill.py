@@ -25,13 +25,13 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TypeVar
 
-from tracks_dagster.attempts.effects.local.processes import Process
 from tracks_dagster.attempts.effects.local.project_code import read_project_code
 from tracks_dagster.attempts.effects.runs import RunRequest, declare
 from tracks_dagster.attempts.ports import FoundCode
 from tracks_dagster.cli.start.snapshots import datasets_of, ensure_snapshots
 from tracks_dagster.data.effects.projects import DEFAULT_PROJECT
 from tracks_dagster.holds.effects.stops import request_stop
+from tracks_dagster.processes.process import Process
 from tracks_dagster.settings import Settings
 from tracks_dagster.stores.journals import last_step, read_steps
 from tracks_dagster.track import names

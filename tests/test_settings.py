@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tracks_dagster.attempts.effects.local.processes import this_process, write_process
 from tracks_dagster.home.web_server import ADDRESS_FILE
+from tracks_dagster.processes.process import this_process, write_process
 from tracks_dagster.settings import Settings, find_ui_url
 from tracks_dagster.track.errors import SettingsError
 

@@ -123,7 +123,7 @@ class App:
 
     def own_process(self) -> ProcessId:
         """Return the process that calls, as a claim records it."""
-        from tracks_dagster.attempts.effects.local.processes import this_process
+        from tracks_dagster.processes.process import this_process
 
         this = this_process()
         return ProcessId(pid=this.pid, started=this.started, boot_id=this.boot_id)
@@ -460,7 +460,7 @@ def launchers(settings: Settings, store: ObjectStore, clean: Redact) -> Launcher
 
 def _warm_address(settings: Settings) -> Path | None:
     """Return where a warm parent for gangs listens; None outside of a home that is up."""
-    from tracks_dagster.attempts.effects.local.warm import GANGS
+    from tracks_dagster.processes.warm import GANGS
 
     return None if settings.sockets is None else settings.sockets.with_suffix(GANGS)
 
@@ -469,7 +469,7 @@ def _foresee(
     settings: Settings, launcher: str, trainer: str, python: str | None
 ) -> Mapping[str, Json]:
     """Tell the environment of a gang that would start now: local ones start where this runs."""
-    from tracks_dagster.attempts.effects.local.processes import worker_environment
+    from tracks_dagster.processes.process import worker_environment
     from tracks_dagster.training.software import describe_code, foresee_software
 
     if launcher != names.LOCAL:  # the image has the software; of code that is stored all is known

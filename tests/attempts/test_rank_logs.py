@@ -10,9 +10,9 @@ import pytest
 
 from tests.fakes import FakeObjectStore
 from tracks_dagster.attempts.effects.evidence import read_logs, stored_logs
-from tracks_dagster.attempts.effects.local import logs
 from tracks_dagster.attempts.effects.local.launcher import LocalLauncher
-from tracks_dagster.attempts.effects.local.logs import clean_logs
+from tracks_dagster.processes import logs
+from tracks_dagster.processes.logs import clean_logs
 from tracks_dagster.track.names import AttemptRef
 from tracks_dagster.track.text.redact import redact, secrets_of
 from tracks_dagster.track.track import log_object

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from tracks_dagster.attempts.effects.local import this_machine
-from tracks_dagster.attempts.effects.local.processes import boot_id, this_process
 from tracks_dagster.attempts.effects.local.this_machine import ThisMachine, find_devices, find_gone
 from tracks_dagster.attempts.machine import CPU_SLOTS, MIB, Devices
+from tracks_dagster.processes.process import boot_id, this_process
 from tracks_dagster.scheduling.devices_given import DevicesGiven, cpu_threads, parse_given
 
 ANSWERS = """#!/bin/sh

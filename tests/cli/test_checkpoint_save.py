@@ -11,7 +11,7 @@ import pytest
 
 from tests.cli.conftest import Call
 from tests.histories import History
-from tracks_dagster.attempts.effects.local.processes import this_process
+from tracks_dagster.processes.process import this_process
 from tracks_dagster.settings import Settings
 from tracks_dagster.track.bodies import RankPlace
 from tracks_dagster.track.ports import ObjectStore

@@ -18,8 +18,8 @@ import pytest
 
 from tests.cli.conftest import Call
 from tests.stories import RUN_ID, Story
-from tracks_dagster.attempts.effects.local.processes import find_process, write_process
 from tracks_dagster.home.web_server import ADDRESS_FILE
+from tracks_dagster.processes.process import find_process, write_process
 from tracks_dagster.track.names import parse_attempt_key
 from tracks_dagster.track.records import Json
 

@@ -11,9 +11,9 @@ import pytest
 from tests.cli.conftest import Call
 from tests.stories import RUN_ID, TRACEBACK, Story
 from tracks_dagster.attempts.effects.local.launcher import LocalLauncher
-from tracks_dagster.attempts.effects.local.logs import BLOCK_BYTES, GrowingLog, clean_logs
 from tracks_dagster.attempts.pod_files import PodEnd, end_key
 from tracks_dagster.cli import logs as logs_command
+from tracks_dagster.processes.logs import BLOCK_BYTES, GrowingLog, clean_logs
 from tracks_dagster.reasons.evidence import RankEnd
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.names import AttemptRef

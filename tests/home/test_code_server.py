@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from tracks_dagster.attempts.effects.local.processes import find_process
 from tracks_dagster.home import code_server
 from tracks_dagster.home.code_server import CodeServer
+from tracks_dagster.processes.process import find_process
 
 # Listens, writes its pid, and ends with its stdin or by SIGTERM, as the real one does.
 SERVES = """

@@ -17,8 +17,6 @@ import sqlalchemy
 import yaml
 from dagster._core.storage.tags import BACKFILL_ID_TAG
 
-from tracks_dagster.attempts.effects.local import reaper
-from tracks_dagster.attempts.effects.local.processes import Process, this_process
 from tracks_dagster.attempts.machine import CPU_SLOTS
 from tracks_dagster.cli.start.follow import Keeper
 from tracks_dagster.home import dagster_home
@@ -32,6 +30,8 @@ from tracks_dagster.home.dagster_home import (
     write_config,
 )
 from tracks_dagster.home.web_server import WebServer, check_port, server_name
+from tracks_dagster.processes import reaper
+from tracks_dagster.processes.process import Process, this_process
 from tracks_dagster.track import names
 from tracks_dagster.track.errors import OrchestratorError
 
@@ -155,7 +155,7 @@ def wait_for(what: Callable[[], bool]) -> None:
 
 def reapers(tmp_path: Path) -> list[int]:
     found = subprocess.run(
-        ["pgrep", "-f", f"attempts.effects.local.reaper {tmp_path}"],
+        ["pgrep", "-f", f"processes.reaper {tmp_path}"],
         stdout=subprocess.PIPE,
         check=False,
     )

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from tracks_dagster.attempts.effects.local.launcher import lives, living_gangs
-from tracks_dagster.attempts.effects.local.processes import (
+from tracks_dagster.home.dagster_home import read_address
+from tracks_dagster.processes.process import (
     boot_id,
     find_process,
     known_process,
@@ -17,8 +18,7 @@ from tracks_dagster.attempts.effects.local.processes import (
     this_process,
     write_process,
 )
-from tracks_dagster.attempts.effects.local.reaper import add_group, groups, unused
-from tracks_dagster.home.dagster_home import read_address
+from tracks_dagster.processes.reaper import add_group, groups, unused
 
 DAMAGED = {
     "empty": "",

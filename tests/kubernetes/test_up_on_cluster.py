@@ -21,13 +21,13 @@ from tests.kubernetes.double.kube_double import KubeDouble, kube_double
 from tests.kubernetes.double.run_workers import TAGS, image_env, launch, reread
 from tests.kubernetes.double.worker_jobs import waiting_job
 from tracks_dagster import run_worker
-from tracks_dagster.attempts.effects.local.processes import Process
 from tracks_dagster.cli.start import up
 from tracks_dagster.defs.resources.kubernetes_run_launcher import RUN_WORKER, TrackedK8sRunLauncher
 from tracks_dagster.defs.resources.run_worker_ends import job_name
 from tracks_dagster.home.dagster_home import POSTGRES_VARIABLE
 from tracks_dagster.home.dagster_on_cluster import POSTGRES_SECRET, open_cluster_home
 from tracks_dagster.kubernetes.settings import ClusterSettings
+from tracks_dagster.processes.process import Process
 from tracks_dagster.track.errors import GangError, OrchestratorError, SettingsError
 
 POSTGRES = "postgresql+psycopg2://tracks:hunter22@db.example/tracks"

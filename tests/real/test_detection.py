@@ -38,7 +38,7 @@ HEAD = """
 import os, pathlib, signal, time
 from tracks_dagster.reasons.hangs import Phase
 from tracks_dagster.training.pulse import Pulse
-from tracks_dagster.attempts.effects.local.stack_dumps import enable_dumps
+from tracks_dagster.processes.stack_dumps import enable_dumps
 work, rank = pathlib.Path(os.environ["TRACKS_WORK"]), int(os.environ.get("RANK", "0"))
 enable_dumps(work, rank)
 pulse = Pulse(work, rank)

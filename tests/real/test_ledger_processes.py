@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from tests.forked import PROCESSES
 from tests.histories import History
-from tests.processes import PROCESSES
 from tracks_dagster.ledger.effects.database import open_ledger, open_ledger_to_read
 from tracks_dagster.ledger.effects.database.engine import make_engine, transaction
 from tracks_dagster.ledger.effects.database.schema import VERSION_TABLE, current_version

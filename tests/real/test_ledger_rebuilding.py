@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from tests.processes import PROCESSES
+from tests.forked import PROCESSES
 from tests.random_histories import random_dataset, random_run
 from tracks_dagster.ledger.effects import projector
 from tracks_dagster.ledger.effects.database import (

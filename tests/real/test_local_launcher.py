@@ -21,18 +21,18 @@ import pytest
 from tests.fakes import FakeObjectStore
 from tracks_dagster.attempts.effects.closing import is_over
 from tracks_dagster.attempts.effects.local import launcher as local_launcher
-from tracks_dagster.attempts.effects.local import warm
 from tracks_dagster.attempts.effects.local.code_archive import pack_folder
 from tracks_dagster.attempts.effects.local.launcher import LocalLauncher, is_gone
-from tracks_dagster.attempts.effects.local.logs import read_tail
-from tracks_dagster.attempts.effects.local.processes import (
+from tracks_dagster.attempts.ports import SCRIPT, GangPhase, GangReport, GangSpec, RankCommand
+from tracks_dagster.processes import warm
+from tracks_dagster.processes.logs import read_tail
+from tracks_dagster.processes.process import (
     find_process,
     read_process,
     this_process,
     write_json,
     write_process,
 )
-from tracks_dagster.attempts.ports import SCRIPT, GangPhase, GangReport, GangSpec, RankCommand
 from tracks_dagster.reasons.evidence import LOG_TAIL_BYTES_MAX
 from tracks_dagster.track import names
 from tracks_dagster.track.bodies import ComputeRequest, RankPlace

@@ -15,9 +15,9 @@ from click.testing import CliRunner
 
 from tests.histories import History
 from tracks_dagster.attempts.effects.local.launcher import LocalLauncher
-from tracks_dagster.attempts.effects.local.processes import boot_id, find_process, this_process
 from tracks_dagster.attempts.ports import SCRIPT, GangPhase, GangSpec, RankCommand
 from tracks_dagster.cli import main
+from tracks_dagster.processes.process import boot_id, find_process, this_process
 from tracks_dagster.settings import Settings
 from tracks_dagster.track.bodies import AttemptSupervised, ComputeRequest, RankPlace
 from tracks_dagster.track.names import AttemptRef, attempt_key

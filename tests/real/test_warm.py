@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from tracks_dagster.attempts.effects.local import warm
-from tracks_dagster.attempts.effects.local.processes import find_process
+from tracks_dagster.processes import warm
+from tracks_dagster.processes.process import find_process
 
 WAIT_S_MAX = 60.0
 TELLS = """
@@ -258,7 +258,7 @@ def test_children_outlive_the_parent_and_a_child_may_fork_on(
 ) -> None:
     forks = """
 import os, sys, time
-from tracks_dagster.attempts.effects.local import warm
+from tracks_dagster.processes import warm
 start = warm.Start(words=["rank.py"], cwd=os.getcwd(), environment=dict(os.environ))
 child = warm.fork(start, 1)
 while child.poll() is None:
@@ -295,7 +295,7 @@ def test_one_that_nobody_asks_ends_and_leaves_no_address(
             sys.executable,
             "-c",
             "import os, sys; from pathlib import Path\n"
-            "from tracks_dagster.attempts.effects.local import warm\n"
+            "from tracks_dagster.processes import warm\n"
             "warm.IDLE_S_MAX = 0.1\nwarm.main(Path(sys.argv[1]), [])",
             str(address),
         ]

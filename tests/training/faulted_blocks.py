@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from tests.processes import PROCESSES
+from tests.forked import PROCESSES
 from tests.s3_faults import REQUESTS_MAX, Wrong
 from tests.s3_fronts import Front, no_wire, wire
 from tests.training import faulted_saves

@@ -29,8 +29,8 @@ from pyarrow import parquet
 
 from tests.bodies import FREE
 from tests.examples import EXAMPLES, example, example_config
+from tests.forked import PROCESSES
 from tests.ports import free_port
-from tests.processes import PROCESSES
 from tests.training.checkpoints import weights_of
 from tracks_dagster.reasons.evidence import LastWord
 from tracks_dagster.stores import open_store

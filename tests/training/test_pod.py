@@ -24,7 +24,7 @@ OPENED_SEQ = 1
 WAITS = """
 import os, signal, time
 from pathlib import Path
-from tracks_dagster.attempts.effects.local.stack_dumps import enable_dumps
+from tracks_dagster.processes.stack_dumps import enable_dumps
 rank, work = int(os.environ["RANK"]), Path(os.environ["TRACKS_WORK"])
 def save(*_):
     (work / f"asked-{rank}").touch()

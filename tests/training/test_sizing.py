@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tests.examples import EXAMPLES
-from tests.processes import PROCESSES
+from tests.forked import PROCESSES
 from tests.training.gangs import GANG_S_MAX, TrainingRun, run_rank
 from tracks_dagster.attempts.sizing import StepMemory
 from tracks_dagster.track import names

@@ -12,12 +12,6 @@ from typing import TypeVar
 import click
 
 from tracks_dagster.attempts.effects.evidence import read_log_tails, read_logs
-from tracks_dagster.attempts.effects.local.logs import (
-    GrowingLog,
-    find_logs,
-    read_tail,
-    tail_offset,
-)
 from tracks_dagster.cli import BAD_NEWS
 from tracks_dagster.cli.common import (
     archive_option,
@@ -28,6 +22,12 @@ from tracks_dagster.cli.common import (
 )
 from tracks_dagster.cli.terminal import echo_whole
 from tracks_dagster.ledger.effects.tracks import Tracks
+from tracks_dagster.processes.logs import (
+    GrowingLog,
+    find_logs,
+    read_tail,
+    tail_offset,
+)
 from tracks_dagster.reading import open_tracks_to_read
 from tracks_dagster.reasons.evidence import LOG_TAIL_BYTES_MAX
 from tracks_dagster.track.errors import InvalidInput, StoreUnavailable, UnknownRun

@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from tracks_dagster.attempts.effects.local.warm import RUN_WORKERS
 from tracks_dagster.home.dagster_home import CODE_ADDRESS
+from tracks_dagster.processes.warm import RUN_WORKERS
 
 CODE_SERVER = "tracks_dagster.defs.resources.code_server"
 READY_S_MAX = 300.0  # on a machine that is overloaded its imports take long

@@ -26,17 +26,17 @@ from functools import partial
 from pathlib import Path
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
-from tracks_dagster.attempts.effects.local import reaper
-from tracks_dagster.attempts.effects.local.processes import (
+from tracks_dagster.home.home_folder import PRIVATE
+from tracks_dagster.home.web_server import ADDRESS, ADDRESS_FILE, WebServer, check_port, server_name
+from tracks_dagster.processes import reaper
+from tracks_dagster.processes.process import (
     Process,
     describe_holders,
     find_process,
     known_process,
     read_json,
 )
-from tracks_dagster.attempts.effects.local.reaper import wait_for_lock
-from tracks_dagster.home.home_folder import PRIVATE
-from tracks_dagster.home.web_server import ADDRESS, ADDRESS_FILE, WebServer, check_port, server_name
+from tracks_dagster.processes.reaper import wait_for_lock
 from tracks_dagster.track.errors import LedgerError, OrchestratorError
 from tracks_dagster.track.names import ENV_SOCKETS, TAG_ATTEMPT, TAG_NO_LEASE
 

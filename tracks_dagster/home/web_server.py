@@ -11,8 +11,8 @@ import socket
 from collections.abc import Callable
 from pathlib import Path
 
-from tracks_dagster.attempts.effects.local import reaper
-from tracks_dagster.attempts.effects.local.processes import Process, listens, write_process
+from tracks_dagster.processes import reaper
+from tracks_dagster.processes.process import Process, listens, write_process
 from tracks_dagster.track.errors import OrchestratorError
 from tracks_dagster.track.json_text import parse_json
 

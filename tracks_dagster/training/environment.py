@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from tracks_dagster.attempts.effects.local.processes import this_process
+from tracks_dagster.processes.process import this_process
 from tracks_dagster.track import names
 from tracks_dagster.track.bodies import RankPlace
 from tracks_dagster.track.errors import SettingsError

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from tracks_dagster.attempts.effects.local.processes import boot_id
+from tracks_dagster.processes.process import boot_id
 from tracks_dagster.reasons.hangs import Phase
 from tracks_dagster.track.errors import LossDiverged, NonFinite, TrainingError
 from tracks_dagster.track.roles import STEPS, value_of

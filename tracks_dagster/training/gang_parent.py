@@ -36,9 +36,10 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from tracks_dagster.attempts.effects.local import warm
-from tracks_dagster.attempts.effects.local.logs import private
-from tracks_dagster.attempts.effects.local.processes import (
+from tracks_dagster.attempts.ports import GangSpec
+from tracks_dagster.processes import warm
+from tracks_dagster.processes.logs import private
+from tracks_dagster.processes.process import (
     find_process,
     name_process,
     now_text,
@@ -47,7 +48,6 @@ from tracks_dagster.attempts.effects.local.processes import (
     write_json,
     write_process,
 )
-from tracks_dagster.attempts.ports import GangSpec
 from tracks_dagster.reasons.evidence import Condition
 from tracks_dagster.track import names
 from tracks_dagster.track.body_json import from_json

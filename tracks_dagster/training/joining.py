@@ -10,8 +10,8 @@ from pathlib import Path
 
 import torch
 
-from tracks_dagster.attempts.effects.local.processes import name_process
-from tracks_dagster.attempts.effects.local.stack_dumps import enable_dumps
+from tracks_dagster.processes.process import name_process
+from tracks_dagster.processes.stack_dumps import enable_dumps
 from tracks_dagster.reasons.evidence import LastWord
 from tracks_dagster.reasons.hangs import Phase
 from tracks_dagster.stores import open_store

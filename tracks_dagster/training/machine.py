@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tracks_dagster.attempts.effects.local.processes import read_json
+from tracks_dagster.processes.process import read_json
 
 _ROOT = Path("/sys/fs/cgroup")  # version 2 where its memory controller is in use, else version 1
 NOT_READABLE = "not_readable"  # the key of why there are no counters

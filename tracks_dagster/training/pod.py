@@ -21,9 +21,9 @@ import threading
 from collections.abc import Callable
 from functools import partial
 
-from tracks_dagster.attempts.effects.local.logs import ship_journals, ship_logs
-from tracks_dagster.attempts.effects.local.processes import write_json
 from tracks_dagster.attempts.pod_files import ASK_EVERY_S, BEAT_EVERY_S
+from tracks_dagster.processes.logs import ship_journals, ship_logs
+from tracks_dagster.processes.process import write_json
 from tracks_dagster.stores import open_store
 from tracks_dagster.track import names
 from tracks_dagster.track.addressed import read_addressed

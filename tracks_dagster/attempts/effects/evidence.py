@@ -2,7 +2,7 @@
 
 Only the launch that the track places counts; before there is one, all launches of the attempt do. All
 text is cleaned of secrets here, before it is stored. Nothing is judged. The whole logs of the ranks
-are stored beside it (`attempts.effects.local.logs`), and read here.
+are stored beside it (`processes.logs`), and read here.
 """
 
 from __future__ import annotations

@@ -20,13 +20,13 @@ from typing import Any, Generic, TypeVar
 
 from tracks_dagster.attempts.effects.evidence import read_log_tails
 from tracks_dagster.attempts.effects.heartbeat import Heartbeat, describe_age, read_heartbeat
-from tracks_dagster.attempts.effects.local.logs import find_logs, read_tail
 from tracks_dagster.board.heat_map import Values
 from tracks_dagster.board.reading import RunReading
 from tracks_dagster.health.effects.looking import Looks
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.ledger.prices import Prices
+from tracks_dagster.processes.logs import find_logs, read_tail
 from tracks_dagster.reading import open_ledger_to_read, open_tracks_to_read
 from tracks_dagster.retry.caps import cost_of
 from tracks_dagster.review.curves import STEP, Curve, Curves, Point

@@ -13,7 +13,6 @@ from functools import partial
 import click
 
 from tracks_dagster.attempts.effects.local.launcher import living_gangs
-from tracks_dagster.attempts.effects.local.processes import this_process, write_process
 from tracks_dagster.cli import BAD_NEWS, fail
 from tracks_dagster.cli.common import allow_host_option
 from tracks_dagster.cli.start.follow import Interrupts, Keeper
@@ -21,6 +20,7 @@ from tracks_dagster.home.dagster_home import CODE_SERVER_S_MAX, DagsterHome
 from tracks_dagster.home.home_folder import how_open
 from tracks_dagster.home.on_demand import BOARD_FILE, OnDemand, on_demand
 from tracks_dagster.home.web_server import check_port
+from tracks_dagster.processes.process import this_process, write_process
 from tracks_dagster.settings import Settings
 from tracks_dagster.track.errors import OrchestratorError, TracksError
 from tracks_dagster.track.names import parse_attempt_key

@@ -81,8 +81,8 @@ def _store(settings: Settings) -> Finding:
 
 def _machine(settings: Settings) -> list[Finding]:
     """Say what this machine computes with. Its load is nothing missing, but may make runs slow."""
-    from tracks_dagster.attempts.effects.local.processes import worker_environment
     from tracks_dagster.attempts.effects.local.this_machine import ThisMachine
+    from tracks_dagster.processes.process import worker_environment
     from tracks_dagster.training.software import foresee_software
 
     cores, load = os.cpu_count() or 1, os.getloadavg()[0]

@@ -27,10 +27,10 @@ from dagster._core.launcher.base import CheckRunHealthResult, WorkerStatus
 from dagster._grpc.types import ExecuteRunArgs
 from dagster._serdes import ConfigurableClass, ConfigurableClassData, serialize_value
 
-from tracks_dagster.attempts.effects.local import warm
-from tracks_dagster.attempts.effects.local.processes import Process, find_process
 from tracks_dagster.defs.resources.application import DagsterOrchestrator
 from tracks_dagster.defs.resources.run_process import IMPORTED
+from tracks_dagster.processes import warm
+from tracks_dagster.processes.process import Process, find_process
 from tracks_dagster.settings import Settings
 from tracks_dagster.track.errors import OrchestratorError
 from tracks_dagster.track.names import TAG_LAUNCH

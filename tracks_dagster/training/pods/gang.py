@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 
-from tracks_dagster.attempts.effects.local.processes import Process, now_text, read_json
+from tracks_dagster.processes.process import Process, now_text, read_json
 from tracks_dagster.reasons.evidence import Condition
 from tracks_dagster.track import names
 from tracks_dagster.training.gang_parent import AGREED_ENDS, MEMBERS_EVERY_S, SURVIVORS_S_MAX

@@ -21,7 +21,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from tracks_dagster.attempts.effects.local.processes import now_text, read_json
+from tracks_dagster.processes.process import now_text, read_json
 from tracks_dagster.track import names
 from tracks_dagster.training.gang_parent import (
     AGREED_ENDS,

@@ -11,8 +11,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from tracks_dagster.attempts.effects.local.logs import read_tail
-from tracks_dagster.attempts.effects.local.processes import (
+from tracks_dagster.processes.logs import read_tail
+from tracks_dagster.processes.process import (
     Process,
     find_process,
     read_json,

@@ -16,9 +16,9 @@ from datetime import UTC, datetime
 from signal import SIGKILL
 
 from tracks_dagster.attempts import pod_files
-from tracks_dagster.attempts.effects.local.processes import boot_id
-from tracks_dagster.attempts.effects.local.stack_dumps import dump_stacks
 from tracks_dagster.attempts.pod_files import Ask, PodBeat, PodEnd, SaveAnswer
+from tracks_dagster.processes.process import boot_id
+from tracks_dagster.processes.stack_dumps import dump_stacks
 from tracks_dagster.reasons.evidence import Condition, RankEnd
 from tracks_dagster.reasons.hangs import Beat, Phase, beat_file, decode_beat
 from tracks_dagster.track.ports import ObjectStore

@@ -14,10 +14,10 @@ from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
-from tracks_dagster.attempts.effects.local.logs import private, read_tail
-from tracks_dagster.attempts.effects.local.processes import worker_environment, write_json
 from tracks_dagster.attempts.ports import RankCommand
 from tracks_dagster.attempts.sizing import SizeRequest, StepMemory
+from tracks_dagster.processes.logs import private, read_tail
+from tracks_dagster.processes.process import worker_environment, write_json
 from tracks_dagster.track import names
 from tracks_dagster.track.body_json import from_json
 from tracks_dagster.track.errors import TrainingError

@@ -17,8 +17,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from tracks_dagster.attempts.effects.local import warm
-from tracks_dagster.attempts.effects.local.processes import (
+from tracks_dagster.data.ports import EvalOutcome, EvalSpec
+from tracks_dagster.data.project import has_function
+from tracks_dagster.processes import warm
+from tracks_dagster.processes.process import (
     find_process,
     known_process,
     now_text,
@@ -26,8 +28,6 @@ from tracks_dagster.attempts.effects.local.processes import (
     write_json,
     write_process,
 )
-from tracks_dagster.data.ports import EvalOutcome, EvalSpec
-from tracks_dagster.data.project import has_function
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.errors import GangError
 from tracks_dagster.track.names import ENV_CACHE

@@ -19,15 +19,16 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from tracks_dagster.attempts.effects.local import warm
-from tracks_dagster.attempts.effects.local.logs import (
+from tracks_dagster.attempts.ports import GangPhase, GangReport, GangSpec
+from tracks_dagster.processes import warm
+from tracks_dagster.processes.logs import (
     clean_logs,
     find_logs,
     read_tail,
     ship_journals,
     ship_logs,
 )
-from tracks_dagster.attempts.effects.local.processes import (
+from tracks_dagster.processes.process import (
     Process,
     boot_id,
     known_process,
@@ -36,8 +37,7 @@ from tracks_dagster.attempts.effects.local.processes import (
     worker_environment,
     write_json,
 )
-from tracks_dagster.attempts.effects.local.stack_dumps import dump_stacks
-from tracks_dagster.attempts.ports import GangPhase, GangReport, GangSpec
+from tracks_dagster.processes.stack_dumps import dump_stacks
 from tracks_dagster.reasons.evidence import Condition, RankEnd
 from tracks_dagster.reasons.hangs import Beat, Phase, StackDump, beat_file, decode_beat
 from tracks_dagster.track.bodies import RankPlace

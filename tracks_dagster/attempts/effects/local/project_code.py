@@ -18,7 +18,6 @@ from tracks_dagster.attempts.effects.local.code_archive import (
     pack_folder,
     pack_script,
 )
-from tracks_dagster.attempts.effects.local.processes import worker_environment
 from tracks_dagster.attempts.ports import FoundCode
 from tracks_dagster.data.effects.own_checks import check_python
 from tracks_dagster.data.effects.project_file import (
@@ -30,6 +29,7 @@ from tracks_dagster.data.effects.project_file import (
 )
 from tracks_dagster.data.effects.projects import load_shipped
 from tracks_dagster.data.project import OwnEval, Project, has_function, script_of
+from tracks_dagster.processes.process import worker_environment
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.json_text import parse_json
 from tracks_dagster.track.names import LOCAL

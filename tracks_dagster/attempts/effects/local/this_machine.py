@@ -20,7 +20,6 @@ from functools import lru_cache
 from pathlib import Path
 
 from tracks_dagster.attempts.device_links import Islands, parse_islands
-from tracks_dagster.attempts.effects.local import processes
 from tracks_dagster.attempts.machine import (
     GPU_FIELDS,
     HOLDER_FIELDS,
@@ -34,6 +33,7 @@ from tracks_dagster.attempts.machine import (
     parse_slices,
     pool_devices,
 )
+from tracks_dagster.processes.process import boot_id, find_process
 from tracks_dagster.scheduling.devices_given import DevicesGiven, is_uuid
 from tracks_dagster.scheduling.leases import Found, Here
 
@@ -52,10 +52,10 @@ class ThisMachine:
 
     def look(self, pids: Iterable[int]) -> MachineNow:
         """Return the boot, and when each of `pids` that lives was started."""
-        found = {pid: processes.find_process(pid) for pid in set(pids)}
+        found = {pid: find_process(pid) for pid in set(pids)}
         return MachineNow(
             node=platform.node(),
-            boot_id=processes.boot_id(),
+            boot_id=boot_id(),
             booted_at=_booted_at(),
             living={pid: process.started for pid, process in found.items() if process is not None},
         )
@@ -85,7 +85,7 @@ def this_pool(node: str) -> Here:
         machine_id = MACHINE_ID.read_text(encoding="ascii").strip()
     except (OSError, ValueError):
         machine_id = ""
-    return Here(node=node, boot_id=processes.boot_id(), machine_id=machine_id)
+    return Here(node=node, boot_id=boot_id(), machine_id=machine_id)
 
 
 def find_devices(given: DevicesGiven, node: str, leased: frozenset[str]) -> Found:

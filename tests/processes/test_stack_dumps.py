@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from tracks_dagster.attempts.effects.local import stack_dumps
-from tracks_dagster.attempts.effects.local.processes import Process, find_process
-from tracks_dagster.attempts.effects.local.stack_dumps import DUMP_SIGNAL, stack_file
+from tracks_dagster.processes import stack_dumps
+from tracks_dagster.processes.process import Process, find_process
+from tracks_dagster.processes.stack_dumps import DUMP_SIGNAL, stack_file
 from tracks_dagster.track.text.redact import redact
 
 DUMPS = """
 import pathlib, sys, time
-from tracks_dagster.attempts.effects.local.stack_dumps import enable_dumps
+from tracks_dagster.processes.stack_dumps import enable_dumps
 enable_dumps(pathlib.Path(sys.argv[1]), 0)
 print("ready", flush=True)
 time.sleep(600)

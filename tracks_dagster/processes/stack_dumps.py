@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from tracks_dagster.attempts.effects.local.processes import Process, is_stopped
+from tracks_dagster.processes.process import Process, is_stopped
 from tracks_dagster.reasons.hangs import StackDump
 from tracks_dagster.track.text.redact import Redact
 

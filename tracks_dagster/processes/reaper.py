@@ -1,6 +1,6 @@
 """Ends the programs of a home once nobody uses it, even when its users were killed:
 
-    python -m tracks_dagster.attempts.effects.local.reaper FOLDER NAME
+    python -m tracks_dagster.processes.reaper FOLDER NAME
 
 Whoever uses FOLDER's NAME (the daemon, a web server) holds NAME.users shared. The kernel takes such a
 lock back when its process is gone, so a reaper waits for its turn, which costs nothing, and then ends
@@ -26,7 +26,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import IO
 
-from tracks_dagster.attempts.effects.local.processes import (
+from tracks_dagster.processes.process import (
     Process,
     describe_holders,
     known_process,
@@ -66,7 +66,7 @@ def ensure_reaper(folder: Path, name: str) -> None:
             [
                 sys.executable,
                 "-m",
-                "tracks_dagster.attempts.effects.local.reaper",
+                "tracks_dagster.processes.reaper",
                 str(folder),
                 name,
             ],

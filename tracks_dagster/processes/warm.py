@@ -1,6 +1,6 @@
 """Python processes that start at once: forked from a warm parent, which has their imports done.
 
-    python -m tracks_dagster.attempts.effects.local.warm ADDRESS MODULE …
+    python -m tracks_dagster.processes.warm ADDRESS MODULE …
 
 A warm parent imports the modules, listens at ADDRESS, and forks a child for each program that it is
 asked for. A child is what a new interpreter would be, or there is none:
@@ -38,11 +38,11 @@ from pathlib import Path
 from types import FrameType, ModuleType, TracebackType
 from typing import Any
 
-from tracks_dagster.attempts.effects.local.processes import name_process
+from tracks_dagster.processes.process import name_process
 from tracks_dagster.track.json_text import parse_json
 
 RUN_WORKERS, GANGS = ".run", ".gang"  # what the names of their addresses end with
-MODULE = "tracks_dagster.attempts.effects.local.warm"
+MODULE = "tracks_dagster.processes.warm"
 IDLE_S_MAX = 120.0
 IMPORT_S_MAX = 60.0  # until one listens; then the caller starts an interpreter itself
 AGAIN_S = 300.0  # from one that could not start to the next try
@@ -542,6 +542,6 @@ def _listens(address: Path) -> bool:
 
 if __name__ == "__main__":
     # By its name: who forks further, and who catches it, have to mean the same `Become`.
-    from tracks_dagster.attempts.effects.local import warm
+    from tracks_dagster.processes import warm
 
     warm.main(Path(sys.argv[1]), sys.argv[2:])

@@ -30,7 +30,8 @@ from tracks_dagster.attempts.ports import (
 )
 from tracks_dagster.attempts.run_config import CheckGang
 from tracks_dagster.checkpoints.ports import CheckpointReader
-from tracks_dagster.data.ports import Datasets, Evaluator
+from tracks_dagster.data.eval_ports import Evaluator
+from tracks_dagster.data.ports import Datasets
 from tracks_dagster.home.home_folder import check_home, prepare_home
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.settings import (
@@ -109,7 +110,6 @@ class App:
             holds=Holds(self.tracks),
             shipped=self.shipped,
             devices=self.devices,
-            evaluator=self.evaluator,
             prices=usable_prices(self.settings)[0],
             drain_grace_s=self.drain_grace_s,
         )
@@ -171,7 +171,7 @@ def build(settings: Settings) -> App:
     remote is opened first, so that nothing was written when it cannot be reached. Raises SettingsError,
     StoreUnavailable, StoreUnsuitable or LedgerError.
     """
-    from tracks_dagster.attempts.effects.families import measured_by_example
+    from tracks_dagster.attempts.effects.eval_families import measured_by_example
     from tracks_dagster.attempts.effects.local.evaluator import LocalEvaluator
     from tracks_dagster.data.effects.datasets.catalog import ShippedDatasets
 

@@ -57,8 +57,8 @@ def tick(
     orchestrator: FakeOrchestrator,
     evaluator: FakeEvaluator | None = None,
 ) -> Found:
-    world = world_of(tracks, ledger, orchestrator=orchestrator, evaluator=evaluator)
-    done = tick_evals(world)
+    world = world_of(tracks, ledger, orchestrator=orchestrator)
+    done = tick_evals(world, evaluator=evaluator)
     return Found(
         requests=[each for run in done.done for each in run.requests],
         promotions=[each for run in done.done for each in run.promotions],

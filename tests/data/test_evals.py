@@ -15,6 +15,7 @@ from tests.fakes import FakeClock, FakeEvaluator, FakeObjectStore, Fault, Sequen
 from tests.histories import History
 from tracks_dagster.data.effects import evals
 from tracks_dagster.data.effects.evals import run_eval, waive
+from tracks_dagster.data.promotion import newest_completed
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.track.bodies import CodeVersion, EvalOpened, MemoryPeak, Program
 from tracks_dagster.track.errors import (
@@ -26,12 +27,7 @@ from tracks_dagster.track.errors import (
 )
 from tracks_dagster.track.records import Kind
 from tracks_dagster.track.states.checkpoints import CheckpointRef
-from tracks_dagster.track.states.evals import (
-    evals_settled,
-    needs_device,
-    newest_completed,
-    unsettled,
-)
+from tracks_dagster.track.states.evals import evals_settled, needs_device, unsettled
 from tracks_dagster.track.states.run_state import find_at
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from tracks_dagster.attempts.effects.local import evaluator as local_evaluator
 from tracks_dagster.attempts.effects.local.evaluator import LocalEvaluator
-from tracks_dagster.data.ports import EvalSpec
+from tracks_dagster.data.eval_ports import EvalSpec
 from tracks_dagster.processes.process import find_process
 from tracks_dagster.track.bodies import Program, SnapshotRef
 from tracks_dagster.track.states.checkpoints import CheckpointRef

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from tests.bodies import HELDOUT, declared
 from tests.histories import History
+from tracks_dagster.data.due_evals import next_attempt, next_eval
 from tracks_dagster.track.bodies import (
     Artifact,
     BroughtScorer,
@@ -19,8 +20,6 @@ from tracks_dagster.track.records import Kind
 from tracks_dagster.track.states.evals import (
     evals_settled,
     final_checkpoint,
-    next_attempt,
-    next_eval,
     scored_by,
     what_evals_wait_for,
 )

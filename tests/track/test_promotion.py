@@ -10,6 +10,13 @@ import pytest
 
 from tests.bodies import declared
 from tests.histories import History
+from tracks_dagster.data.promotion import (
+    NO_SEED,
+    decide_promotion,
+    objections,
+    propose,
+    value_of_holder,
+)
 from tracks_dagster.track.bodies import (
     EvalRequirement,
     PromotionDecided,
@@ -18,15 +25,7 @@ from tracks_dagster.track.bodies import (
 )
 from tracks_dagster.track.records import Kind
 from tracks_dagster.track.states.checkpoints import CheckpointRef
-from tracks_dagster.track.states.evals import (
-    NO_SEED,
-    decide_promotion,
-    objections,
-    promotion_is_due,
-    promotion_is_settled,
-    propose,
-    value_of_holder,
-)
+from tracks_dagster.track.states.evals import promotion_is_due, promotion_is_settled
 from tracks_dagster.track.states.run_state import RunState
 
 

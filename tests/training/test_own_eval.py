@@ -21,7 +21,7 @@ import torch
 
 from tests.fakes import FakeObjectStore
 from tests.training.test_export import saved
-from tracks_dagster.data.ports import EvalSpec
+from tracks_dagster.data.eval_ports import EvalSpec
 from tracks_dagster.data.project import eval_version
 from tracks_dagster.stores import open_store
 from tracks_dagster.track.bodies import Artifact, Program, ScoredEval

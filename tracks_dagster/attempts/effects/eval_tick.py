@@ -26,7 +26,7 @@ from tracks_dagster.attempts.launch import (
 from tracks_dagster.attempts.ports import Orchestrator, OrchestratorRun
 from tracks_dagster.data.effects.evals import Evals, end_eval, failed_end, has_run, stored_end
 from tracks_dagster.data.effects.promotion import Promotions
-from tracks_dagster.data.ports import Evaluator
+from tracks_dagster.data.eval_ports import Evaluator
 from tracks_dagster.ledger.deciding import Decider
 from tracks_dagster.ledger.effects.deciding import due_by_run, settle_all
 from tracks_dagster.ledger.effects.ticks import ONE_BY_ONE, Tick, TimeSlice, take_turns
@@ -63,19 +63,24 @@ class EvalsOfRun:
 
 
 def tick_evals(
-    world: World, time_slice: TimeSlice = ONE_BY_ONE, *, is_promoting: bool = True
+    world: World,
+    time_slice: TimeSlice = ONE_BY_ONE,
+    *,
+    evaluator: Evaluator | None = None,
+    is_promoting: bool = True,
 ) -> Tick[EvalsOfRun]:
     """Do what is due for every run, and return what Dagster has to be asked for.
 
     A finished run is looked at again while an eval of it that a person asked for is open, and while its
-    promotion was refused for a quarantine. is_promoting: promotions wait while nobody knows the policy.
+    promotion was refused for a quarantine. evaluator: ends what lost evals left. is_promoting: while
+    nobody knows the policy, promotions wait.
     """
     deciders: tuple[Decider[World], ...] = (EVALS, PROMOTIONS) if is_promoting else (EVALS,)
     due = due_by_run(world, deciders)
 
     def look(run_id: str) -> Tick[EvalsOfRun]:
         if EVALS in due[run_id]:
-            close_lost_evals(world.tracks, world.orchestrator, run_id, evaluator=world.evaluator)
+            close_lost_evals(world.tracks, world.orchestrator, run_id, evaluator=evaluator)
         settled = settle_all(world, due[run_id], run_id)
         records = [each.record for each in settled.done if each.record is not None]
         promoted = [each for each in records if each.kind is Kind.PROMOTION_DECIDED]

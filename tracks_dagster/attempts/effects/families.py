@@ -9,10 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tracks_dagster.attempts.effects.world import World
-from tracks_dagster.attempts.ports import FindShipped, FoundCode
-from tracks_dagster.data.effects.config_file import render_config
-from tracks_dagster.data.ports import EvalSpec
-from tracks_dagster.data.project import program_of_project, requirement_of
+from tracks_dagster.attempts.ports import FoundCode
+from tracks_dagster.data.project import program_of_project
 from tracks_dagster.holds.effects.starts import refuse_code
 from tracks_dagster.track.addressed import write_addressed
 from tracks_dagster.track.bodies import AttemptOpened, ConfigChange
@@ -40,7 +38,7 @@ def with_stored_code(world: World, state: RunState, opened: AttemptOpened) -> At
         code = replace(code, diff_sha256=sha256_hex(found.code_diff))
         key = code_diff_key(state.run_id, sha256_hex(found.code_diff))
         write_addressed(world.tracks.store, key, found.code_diff)
-    key = _store(world.tracks.store, state.run_id, found)
+    key = store_code(world.tracks.store, state.run_id, found)
     change = ConfigChange(
         key="trainer",
         before=TRAINER_FAMILY,
@@ -56,32 +54,8 @@ def with_stored_code(world: World, state: RunState, opened: AttemptOpened) -> At
     )
 
 
-def measured_by_example(store: ObjectStore, shipped: FindShipped, spec: EvalSpec) -> EvalSpec:
-    """Return an eval of a family as that of its example, whose code is stored first.
-
-    A spec with a program is returned as it is, and one that no example measures.
-    """
-    found = None if spec.program is not None else shipped(spec.family)
-    own = (
-        None
-        if found is None
-        else next((e for e in found.project.evals if e.name == spec.suite), None)
-    )
-    if found is None or own is None:
-        return spec
-    asked = requirement_of(found.project, own, spec.snapshot, seed=spec.seed)
-    program = asked.program
-    name = None if program is None else program.config_name
-    return replace(
-        spec,
-        suite_version=asked.suite_version,
-        program=program,
-        code_key=_store(store, spec.run_id, found),
-        files={} if name is None else {name: render_config(spec.config, name)},
-    )
-
-
-def _store(store: ObjectStore, run_id: str, found: FoundCode) -> str:
+def store_code(store: ObjectStore, run_id: str, found: FoundCode) -> str:
+    """Store the code of an example for a run; return its key."""
     key = code_key(run_id, sha256_hex(found.archive))
     write_addressed(store, key, found.archive)
     return key

@@ -13,7 +13,6 @@ from tracks_dagster.attempts.ports import (
     OrchestratorRun,
 )
 from tracks_dagster.checkpoints.ports import CheckpointReader
-from tracks_dagster.data.ports import Evaluator
 from tracks_dagster.holds.effects.holds import Holds, Pools
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
@@ -35,9 +34,8 @@ class World:
     holds: those that a tick has read already, with its pools; without pools there are no storms.
     nodes: without it none is struck; those on hold are still avoided. shipped: finds the code of a
     run that an older version declared with a model family. devices: of this machine, which are shared
-    out among what is to start; None: nothing waits for any. evaluator: ends what lost evals left.
-    prices: None without a table that can be read, and then no cap in money is met. drain_grace_s: of a
-    launcher's gangs.
+    out among what is to start; None: nothing waits for any. prices: None without a table that can be
+    read, and then no cap in money is met. drain_grace_s: of a launcher's gangs.
     """
 
     tracks: Tracks
@@ -53,7 +51,6 @@ class World:
     nodes: NodeHealth | None = None
     shipped: FindShipped | None = None
     devices: DevicePool | None = None
-    evaluator: Evaluator | None = None
     prices: Prices | None = None
     drain_grace_s: Callable[[str], float] = lambda launcher: DRAIN_GRACE_S
 

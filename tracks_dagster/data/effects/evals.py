@@ -1,6 +1,6 @@
 """Evals of a run: open those that are due, run one attempt at one, let one go.
 
-Which are due is `track.states.evals`'s rule. Every attempt at an eval ends in a record, with
+Which are due is the rule of `due_evals`. Every attempt at an eval ends in a record, with
 metrics or with `evaluator_error` and the evaluator's message; the first end counts. An evaluator that
 has not run a line has no end: the attempt stays open and costs nothing.
 """
@@ -12,8 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+from tracks_dagster.data.due_evals import next_attempt, next_eval
 from tracks_dagster.data.effects.config_file import render_config
-from tracks_dagster.data.ports import EvalOutcome, EvalSpec, Evaluator
+from tracks_dagster.data.eval_ports import EvalOutcome, EvalSpec, Evaluator
 from tracks_dagster.holds.effects.holds import Holds
 from tracks_dagster.holds.hold import Hold
 from tracks_dagster.ledger.deciding import Answer, Append, Wait
@@ -87,7 +88,7 @@ class Evals:
     def decide(self, state: RunState, world: HasPolicy) -> Answer:
         """Return the next attempt at an eval, or what the evals wait for; None where none is owed."""
         attempts_max = world.policy.rule(TerminationReason.EVALUATOR_ERROR).count
-        due = evals.next_eval(state, decided_by=self.name, attempts_max=attempts_max)
+        due = next_eval(state, decided_by=self.name, attempts_max=attempts_max)
         words = list(evals.what_evals_wait_for(state, attempts_max=attempts_max))
         if due is not None:
             hold = _hold_on(world.tracks, state, due)
@@ -202,7 +203,7 @@ def _ask_for_eval(
             return None
         if checkpoint not in state.resumable:
             raise InvalidInput(f"{checkpoint_at(checkpoint)} cannot be read any more.")
-        due = evals.next_attempt(state, required, checkpoint, decision=decision, decided_by=by)
+        due = next_attempt(state, required, checkpoint, decision=decision, decided_by=by)
         due = replace(due, brought=brought)
         hold = _hold_on(tracks, state, due)
         if hold is not None:

@@ -1,6 +1,6 @@
 """Promotions: by the run's own rule once its evals are done, or by a person.
 
-What a promotion needs is `track.states.evals`'s rule. By policy a refusal is a record too, so
+What a promotion needs is the rule of `data.promotion`. By policy a refusal is a record too, so
 that a run shows why it was not promoted. A person gets an error at once, and nothing is written.
 """
 
@@ -10,6 +10,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from tracks_dagster.data.effects.evals import HasPolicy
+from tracks_dagster.data.promotion import (
+    decide_promotion,
+    newest_completed,
+    objections,
+    promotion_is_on_hold,
+    propose,
+    propose_without_rule,
+    value_of_holder,
+)
 from tracks_dagster.holds.effects.holds import Holds
 from tracks_dagster.ledger.deciding import Append
 from tracks_dagster.retry.contracts import check_may, refused
@@ -30,9 +39,8 @@ from tracks_dagster.track.roles import (
     key_of,
     value_of,
 )
-from tracks_dagster.track.states import evals
 from tracks_dagster.track.states.checkpoints import CheckpointRef
-from tracks_dagster.track.states.evals import final_checkpoint, newest_completed
+from tracks_dagster.track.states.evals import final_checkpoint, promotion_is_due
 from tracks_dagster.track.states.run_state import RunState, stored_code_sha256, trainer_of
 from tracks_dagster.track.states.stop_cause import StopCause, describe_stop, stop_cause
 from tracks_dagster.track.states.validity import why_invalid
@@ -62,16 +70,16 @@ class Promotions:
         rule, final = state.declared.promotion, final_checkpoint(state)
         if rule is None or final is None:
             return None
-        was_on_hold = evals.promotion_is_on_hold(state)
-        if not was_on_hold and not evals.promotion_is_due(state):
+        was_on_hold = promotion_is_on_hold(state)
+        if not was_on_hold and not promotion_is_due(state):
             return None
-        proposed = evals.propose(state, final, rule, decided_by=self.name)
+        proposed = propose(state, final, rule, decided_by=self.name)
         proposed = _beside_holder(world, state, proposed)
         hold = Holds(world.tracks).on_checkpoint(final, state, snapshot=proposed.snapshot)
         if was_on_hold and hold is not None:
             return None
         why, against = "The run's own rule:", hold.sentence if hold is not None else None
-        decided = evals.decide_promotion(
+        decided = decide_promotion(
             state,
             proposed,
             why=why,
@@ -106,7 +114,7 @@ def _beside_holder(
     found = holder.checkpoint(rows[0]["manifest_sha256"])
     if found is None:
         return proposed
-    value = evals.value_of_holder(holder, found.ref, proposed)
+    value = value_of_holder(holder, found.ref, proposed)
     return replace(proposed, holder=found.ref, holder_value=value)
 
 
@@ -127,7 +135,7 @@ def _against_by_policy(
     if asked and proposed.threshold is None:
         words = f"{state.run_id} was declared without a threshold that other seeds could meet."
         found.append(str(refused("promotion.seeds", f"{words} {_NAME_ONE}")))
-    elif asked and not evals.objections(state, proposed):
+    elif asked and not objections(state, proposed):
         seeds = _other_seeds(world, state, proposed)
         if len(seeds) < asked:
             found.append(str(refused("promotion.seeds", _describe_seeds(state, asked, seeds))))
@@ -238,13 +246,13 @@ def _meets(other: RunState, proposed: PromotionDecided) -> bool:
         direction=proposed.direction,
         threshold=proposed.threshold,
     )
-    its = evals.propose(other, final, rule, decided_by=proposed.decided_by)
+    its = propose(other, final, rule, decided_by=proposed.decided_by)
     is_measured_alike = (its.suite_version, its.snapshot, its.seed) == (
         proposed.suite_version,
         proposed.snapshot,
         proposed.seed,
     )
-    return is_measured_alike and not evals.objections(other, its)
+    return is_measured_alike and not objections(other, its)
 
 
 def promote(
@@ -292,15 +300,15 @@ def _by_person(
 ) -> PromotionDecided:
     rule = state.declared.promotion
     if rule is None:
-        proposed = evals.propose_without_rule(state, checkpoint, alias, decided_by=by)
+        proposed = propose_without_rule(state, checkpoint, alias, decided_by=by)
     else:
         rule = replace(rule, alias=alias, better_by=None)
-        proposed = evals.propose(state, checkpoint, rule, decided_by=by)
+        proposed = propose(state, checkpoint, rule, decided_by=by)
     proposed = _beside_holder(world, state, proposed)
     hold = Holds(world.tracks).on_checkpoint(checkpoint, state, snapshot=proposed.snapshot)
     against = hold.sentence if hold is not None else None
     by_policy = _against_by_policy(world, state, proposed, by=by)
-    decided = evals.decide_promotion(state, proposed, why=why, hold=against, by_policy=by_policy)
+    decided = decide_promotion(state, proposed, why=why, hold=against, by_policy=by_policy)
     if not decided.promoted:
         raise InvalidInput(
             f"Cannot promote step {checkpoint.step} of {state.run_id} to {alias!r}: {decided.why}. "

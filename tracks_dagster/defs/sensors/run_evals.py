@@ -89,7 +89,10 @@ def run_evals(
     part = TickPart(
         name="evals",
         work=lambda after: tick_evals(
-            world, TimeSlice(after=after), is_promoting=no_policy is None
+            world,
+            TimeSlice(after=after),
+            evaluator=app.evaluator,
+            is_promoting=no_policy is None,
         ),
     )
     promotions = TickPart(name="promotions", work=lambda seen: _promotions(context, app, seen))

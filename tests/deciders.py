@@ -11,8 +11,8 @@ from tracks_dagster.attempts.effects.manual_retry import ManualRetry, retry_by_p
 from tracks_dagster.attempts.effects.retry import Retries
 from tracks_dagster.attempts.effects.runs import FirstAttempts
 from tracks_dagster.attempts.effects.world import World
-from tracks_dagster.data.effects.evals import Evals
-from tracks_dagster.data.effects.promotion import Promotions
+from tracks_dagster.evals.effects.promoting import Promotions
+from tracks_dagster.evals.effects.running import Evals
 from tracks_dagster.holds.effects.holds import Holds
 from tracks_dagster.ledger.effects.deciding import Settled, decide_due, settle
 from tracks_dagster.ledger.effects.ticks import AT_ONCE_MAX, Seconds, Tick, TimeSlice

@@ -14,7 +14,7 @@ from enum import Enum
 
 from tracks_dagster.attempts.launch import next_number
 from tracks_dagster.attempts.ports import GangPhase, GangReport, GangSpec, OrchestratorRun
-from tracks_dagster.data.eval_ports import EvalOutcome, EvalSpec
+from tracks_dagster.evals.ports import EvalOutcome, EvalSpec
 from tracks_dagster.reasons.evidence import RankEnd
 from tracks_dagster.reasons.hangs import StackDump
 from tracks_dagster.track.bodies import RankPlace

@@ -30,8 +30,8 @@ from tracks_dagster.attempts.ports import (
 )
 from tracks_dagster.attempts.run_config import CheckGang
 from tracks_dagster.checkpoints.ports import CheckpointReader
-from tracks_dagster.data.eval_ports import Evaluator
 from tracks_dagster.data.ports import Datasets
+from tracks_dagster.evals.ports import Evaluator
 from tracks_dagster.home.home_folder import check_home, prepare_home
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.settings import (
@@ -171,9 +171,9 @@ def build(settings: Settings) -> App:
     remote is opened first, so that nothing was written when it cannot be reached. Raises SettingsError,
     StoreUnavailable, StoreUnsuitable or LedgerError.
     """
-    from tracks_dagster.attempts.effects.eval_families import measured_by_example
-    from tracks_dagster.attempts.effects.local.evaluator import LocalEvaluator
     from tracks_dagster.data.effects.datasets.catalog import ShippedDatasets
+    from tracks_dagster.evals.effects.evaluator import LocalEvaluator
+    from tracks_dagster.evals.effects.families import measured_by_example
 
     store, ledger = _open_store_and_ledger(settings, when_outdated=partial(_project_anew, settings))
     projector, tracks = _projected(settings, store, ledger)

@@ -19,9 +19,9 @@ from tests.stories import Story
 from tracks_dagster.attempts.effects.branches import find_origin
 from tracks_dagster.attempts.effects.manual_retry import ManualRetry, retry_by_person
 from tracks_dagster.attempts.effects.runs import RunRequest, declare
-from tracks_dagster.data.effects.evals import waive
-from tracks_dagster.data.effects.promotion import promote
 from tracks_dagster.data.project import ConfigKey
+from tracks_dagster.evals.effects.promoting import promote
+from tracks_dagster.evals.effects.running import waive
 from tracks_dagster.health.delivery import Channel, Delivery, check_notified
 from tracks_dagster.ledger.effects.projector import Projector
 from tracks_dagster.ledger.effects.tracks import Tracks

@@ -21,7 +21,6 @@ from tests.fakes import (
     SequentialUids,
 )
 from tests.histories import History
-from tracks_dagster.attempts.effects.eval_tick import tick_evals
 from tracks_dagster.attempts.effects.sharing import (
     describe_running,
     devices_since,
@@ -33,6 +32,7 @@ from tracks_dagster.attempts.effects.watch import survey
 from tracks_dagster.attempts.effects.world import World
 from tracks_dagster.attempts.launch import plan_launches
 from tracks_dagster.attempts.ports import GangPhase, GangReport
+from tracks_dagster.evals.effects.tick import tick_evals
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY

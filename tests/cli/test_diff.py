@@ -11,7 +11,7 @@ from tests.bodies import EVAL_RESULT, HELDOUT
 from tests.cli.conftest import Call
 from tests.fakes import FakeEvaluator, FakeObjectStore
 from tests.stories import RUN_ID, Story
-from tracks_dagster.data.effects.evals import run_eval
+from tracks_dagster.evals.effects.running import run_eval
 from tracks_dagster.settings import Settings
 from tracks_dagster.track.bodies import EvalOpened
 from tracks_dagster.track.records import Kind

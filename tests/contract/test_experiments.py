@@ -14,7 +14,7 @@ from tests.histories import History
 from tests.policies import policy_of
 from tests.stories import Story
 from tracks_dagster.attempts.effects.runs import declare
-from tracks_dagster.data.effects.promotion import promote
+from tracks_dagster.evals.effects.promoting import promote
 from tracks_dagster.ledger.effects.database.sql_ledger import SqlLedger
 from tracks_dagster.ledger.effects.projector import Projector
 from tracks_dagster.ledger.effects.tracks import Tracks

@@ -14,8 +14,8 @@ from tests.deciders import world_of
 from tests.fakes import FakeClock, FakeEvaluator, FakeObjectStore, FakeOrchestrator
 from tests.histories import History
 from tests.holds.test_source_quarantines import free, hold, on, settled
-from tracks_dagster.attempts.effects.eval_tick import tick_evals
-from tracks_dagster.data.effects.evals import run_eval
+from tracks_dagster.evals.effects.running import run_eval
+from tracks_dagster.evals.effects.tick import tick_evals
 from tracks_dagster.ledger.effects.database import open_ledger
 from tracks_dagster.ledger.effects.projector import Projector
 from tracks_dagster.ledger.effects.tracks import Tracks

@@ -25,8 +25,8 @@ from tests.histories import DatasetHistory, History
 from tracks_dagster.attempts.effects.branches import find_origin
 from tracks_dagster.attempts.effects.manual_retry import AttemptChanges
 from tracks_dagster.attempts.effects.runs import declare
-from tracks_dagster.data.effects.evals import run_eval
-from tracks_dagster.data.effects.promotion import promote
+from tracks_dagster.evals.effects.promoting import promote
+from tracks_dagster.evals.effects.running import run_eval
 from tracks_dagster.holds.effects.blast import blast
 from tracks_dagster.holds.effects.holds import quarantined_sources
 from tracks_dagster.holds.effects.quarantines import quarantine_source, release_source

@@ -26,11 +26,11 @@ from tests.incidents.gang import (
     placed,
 )
 from tests.stories import step_line, store_checkpoint
-from tracks_dagster.attempts.effects.eval_tick import EvalsOfRun, tick_evals
 from tracks_dagster.attempts.effects.evidence import EndProblem
 from tracks_dagster.attempts.effects.runs import open_first_attempt
 from tracks_dagster.attempts.ports import GangPhase, GangReport
-from tracks_dagster.data.effects.evals import run_eval
+from tracks_dagster.evals.effects.running import run_eval
+from tracks_dagster.evals.effects.tick import EvalsOfRun, tick_evals
 from tracks_dagster.ledger.effects.deciding import Settled
 from tracks_dagster.ledger.effects.projector import Projector
 from tracks_dagster.ledger.effects.ticks import Tick

@@ -24,7 +24,7 @@ from tests.integration.homes import COMMAND_S_MAX, Home, embedded, outcome
 from tracks_dagster.attempts.effects.local.code_archive import pack_folder
 from tracks_dagster.attempts.effects.retry import Retries
 from tracks_dagster.attempts.effects.supervise import Supervisor
-from tracks_dagster.data.effects.evals import Evals, run_eval
+from tracks_dagster.evals.effects.running import Evals, run_eval
 from tracks_dagster.ledger.effects.deciding import settle
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.track.names import LOCAL

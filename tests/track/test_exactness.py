@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.histories import History
-from tracks_dagster.data.promotion import decide_promotion, propose
+from tracks_dagster.evals.promotion import decide_promotion, propose
 from tracks_dagster.track.states.exactness import inexact_resumes
 from tracks_dagster.track.states.lifecycle import run_status
 

@@ -1,1 +1,1 @@
-"""Datasets, snapshots, projects, evals and promotions."""
+"""Datasets, snapshots and projects."""

@@ -23,7 +23,7 @@ import torch
 from torch import nn
 
 from tracks_dagster.attempts.drills import KINDS, claim_note, was_claimed
-from tracks_dagster.data.eval_ports import EvalSpec
+from tracks_dagster.evals.ports import EvalSpec
 from tracks_dagster.processes.process import write_json
 from tracks_dagster.track.bodies import Drill, RunDeclared
 from tracks_dagster.track.body_json import body_of, to_json

@@ -15,12 +15,6 @@ import click
 from tracks_dagster.attempts.drills import BY as DRILLS
 from tracks_dagster.attempts.drills import parse_drill
 from tracks_dagster.attempts.effects.local.project_code import read_project_code
-from tracks_dagster.attempts.effects.rehearsals import (
-    REHEARSALS,
-    Rehearsal,
-    declare_rehearsal,
-    rehearsal_id,
-)
 from tracks_dagster.attempts.ports import FoundCode
 from tracks_dagster.cli import BAD_NEWS
 from tracks_dagster.cli.common import as_json, person, print_json_line, print_table, text_width
@@ -37,6 +31,12 @@ from tracks_dagster.holds.effects.stops import request_stop
 from tracks_dagster.home.dagster_home import DagsterHome
 from tracks_dagster.review.effects.drill_score import DrillRow, alerted_at, has_fired, score
 from tracks_dagster.review.effects.receipts import read_receipts
+from tracks_dagster.review.effects.rehearsals import (
+    REHEARSALS,
+    Rehearsal,
+    declare_rehearsal,
+    rehearsal_id,
+)
 from tracks_dagster.settings import Settings
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.names import AttemptRef

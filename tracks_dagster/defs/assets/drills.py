@@ -18,9 +18,9 @@ from dagster import (
 )
 from pydantic import Field
 
-from tracks_dagster.attempts.effects.rehearsals import BESIDE_WORK
 from tracks_dagster.clean_errors import without_secrets
 from tracks_dagster.review.effects.drill_round import begin_round, score_rounds
+from tracks_dagster.review.effects.rehearsals import BESIDE_WORK
 from tracks_dagster.track import names
 from tracks_dagster.wiring import App
 

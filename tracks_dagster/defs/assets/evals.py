@@ -22,7 +22,7 @@ from dagster import (
 from tracks_dagster.attempts.effects.sharing import devices_since, lease_for
 from tracks_dagster.attempts.ports import Orchestrator
 from tracks_dagster.clean_errors import without_secrets
-from tracks_dagster.data.effects.evals import find_eval, run_eval
+from tracks_dagster.evals.effects.running import find_eval, run_eval
 from tracks_dagster.review.effects.metadata import eval_metadata, result_sha256
 from tracks_dagster.scheduling.effects.leases import DevicePool
 from tracks_dagster.track import names

@@ -22,11 +22,11 @@ from dagster import (
     sensor,
 )
 
-from tracks_dagster.attempts.effects.eval_tick import EvalRequest, EvalsOfRun, tick_evals
 from tracks_dagster.attempts.effects.heartbeat import write_launches
 from tracks_dagster.attempts.ports import Orchestrator
 from tracks_dagster.clean_errors import without_secrets
-from tracks_dagster.data.effects.evals import find_eval
+from tracks_dagster.evals.effects.running import find_eval
+from tracks_dagster.evals.effects.tick import EvalRequest, EvalsOfRun, tick_evals
 from tracks_dagster.ledger.effects.ticks import (
     UPKEEP_S_MAX,
     Tick,

@@ -5,12 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import timedelta
 
-from tracks_dagster.attempts.effects.rehearsals import (
-    BESIDE_WORK,
-    REHEARSALS,
-    declare_rehearsal,
-    rehearsal_id,
-)
 from tracks_dagster.attempts.ports import FindShipped
 from tracks_dagster.data.effects.projects import DEFAULT_PROJECT
 from tracks_dagster.data.effects.snapshots import find_snapshot
@@ -18,6 +12,12 @@ from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.review.effects.drill_score import DrillRow, score
 from tracks_dagster.review.effects.receipts import read_receipts
+from tracks_dagster.review.effects.rehearsals import (
+    BESIDE_WORK,
+    REHEARSALS,
+    declare_rehearsal,
+    rehearsal_id,
+)
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.names import DRILL_JOB
 from tracks_dagster.track.ports import NewUid

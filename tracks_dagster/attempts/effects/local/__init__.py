@@ -1,1 +1,1 @@
-"""Gangs, evaluators and the code on this machine."""
+"""Gangs and the code on this machine."""

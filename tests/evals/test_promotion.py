@@ -10,7 +10,7 @@ import pytest
 
 from tests.bodies import declared
 from tests.histories import History
-from tracks_dagster.data.promotion import (
+from tracks_dagster.evals.promotion import (
     NO_SEED,
     decide_promotion,
     objections,

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from tests.bodies import HELDOUT, declared
 from tests.histories import History
-from tracks_dagster.data.due_evals import next_attempt, next_eval
+from tracks_dagster.evals.due import next_attempt, next_eval
 from tracks_dagster.track.bodies import (
     Artifact,
     BroughtScorer,

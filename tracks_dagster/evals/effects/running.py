@@ -1,6 +1,6 @@
 """Evals of a run: open those that are due, run one attempt at one, let one go.
 
-Which are due is the rule of `due_evals`. Every attempt at an eval ends in a record, with
+Which are due is the rule of `evals.due`. Every attempt at an eval ends in a record, with
 metrics or with `evaluator_error` and the evaluator's message; the first end counts. An evaluator that
 has not run a line has no end: the attempt stays open and costs nothing.
 """
@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from tracks_dagster.data.due_evals import next_attempt, next_eval
 from tracks_dagster.data.effects.config_file import render_config
-from tracks_dagster.data.eval_ports import EvalOutcome, EvalSpec, Evaluator
+from tracks_dagster.evals.due import next_attempt, next_eval
+from tracks_dagster.evals.ports import EvalOutcome, EvalSpec, Evaluator
 from tracks_dagster.holds.effects.holds import Holds
 from tracks_dagster.holds.hold import Hold
 from tracks_dagster.ledger.deciding import Answer, Append, Wait

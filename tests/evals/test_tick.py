@@ -9,9 +9,9 @@ from tests.bodies import EVAL_RESULT, declared
 from tests.deciders import world_of
 from tests.fakes import FakeClock, FakeEvaluator, FakeObjectStore, FakeOrchestrator
 from tests.histories import History
-from tracks_dagster.attempts.effects.eval_tick import EvalRequest, close_lost_evals, tick_evals
 from tracks_dagster.attempts.launch import FRUITLESS_RUNS_MAX, PendingLaunch
-from tracks_dagster.data.effects.evals import ask_for_evals, run_eval
+from tracks_dagster.evals.effects.running import ask_for_evals, run_eval
+from tracks_dagster.evals.effects.tick import EvalRequest, close_lost_evals, tick_evals
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.track.bodies import PromotionDecided

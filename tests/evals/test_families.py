@@ -9,9 +9,9 @@ import pytest
 
 from tests.examples import example
 from tests.fakes import FakeObjectStore
-from tracks_dagster.attempts.effects.eval_families import measured_by_example
 from tracks_dagster.attempts.ports import FoundCode
-from tracks_dagster.data.eval_ports import EvalSpec
+from tracks_dagster.evals.effects.families import measured_by_example
+from tracks_dagster.evals.ports import EvalSpec
 from tracks_dagster.track.bodies import CodeVersion, SnapshotRef
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.records import sha256_hex

@@ -13,9 +13,9 @@ from tests.bodies import EVAL_RESULT, declared
 from tests.deciders import opened_evals
 from tests.fakes import FakeClock, FakeEvaluator, FakeObjectStore, Fault, SequentialUids
 from tests.histories import History
-from tracks_dagster.data.effects import evals
-from tracks_dagster.data.effects.evals import run_eval, waive
-from tracks_dagster.data.promotion import newest_completed
+from tracks_dagster.evals.effects import running as evals
+from tracks_dagster.evals.effects.running import run_eval, waive
+from tracks_dagster.evals.promotion import newest_completed
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.track.bodies import CodeVersion, EvalOpened, MemoryPeak, Program
 from tracks_dagster.track.errors import (

@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from tracks_dagster.data.eval_ports import EvalOutcome, EvalSpec
 from tracks_dagster.data.project import has_function
+from tracks_dagster.evals.ports import EvalOutcome, EvalSpec
 from tracks_dagster.processes import warm
 from tracks_dagster.processes.process import (
     find_process,

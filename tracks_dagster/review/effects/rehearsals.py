@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from tracks_dagster.attempts.effects.runs import RunRequest, declare
 from tracks_dagster.attempts.ports import FoundCode
-from tracks_dagster.data.effects.evals import waive
+from tracks_dagster.evals.effects.running import waive
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.track.records import Json
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 from tracks_dagster.attempts.effects.families import store_code
 from tracks_dagster.attempts.ports import FindShipped
 from tracks_dagster.data.effects.config_file import render_config
-from tracks_dagster.data.eval_ports import EvalSpec
 from tracks_dagster.data.project import requirement_of
+from tracks_dagster.evals.ports import EvalSpec
 from tracks_dagster.track.ports import ObjectStore
 
 

@@ -11,7 +11,7 @@ from tests.aliases import find_holder
 from tests.deciders import decided_promotion, world_of
 from tests.fakes import FakeClock, FakeObjectStore, SequentialUids
 from tests.histories import History
-from tracks_dagster.data.effects.promotion import promote
+from tracks_dagster.evals.effects.promoting import promote
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.retry.contracts import Contracts, PromotionContract

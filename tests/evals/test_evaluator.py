@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from tracks_dagster.attempts.effects.local import evaluator as local_evaluator
-from tracks_dagster.attempts.effects.local.evaluator import LocalEvaluator
-from tracks_dagster.data.eval_ports import EvalSpec
+from tracks_dagster.evals.effects import evaluator as local_evaluator
+from tracks_dagster.evals.effects.evaluator import LocalEvaluator
+from tracks_dagster.evals.ports import EvalSpec
 from tracks_dagster.processes.process import find_process
 from tracks_dagster.track.bodies import Program, SnapshotRef
 from tracks_dagster.track.states.checkpoints import CheckpointRef
@@ -122,8 +122,8 @@ def test_what_an_eval_started_ends_with_it(plays: partial[None], tmp_path: Path)
 LEFT = """
 import json, os, subprocess, sys, time
 from pathlib import Path
-from tests.data.test_local_evaluator import SPEC
-from tracks_dagster.attempts.effects.local import evaluator
+from tests.evals.test_evaluator import SPEC
+from tracks_dagster.evals.effects import evaluator
 evaluator.EVALUATOR = "played_evaluator"
 own = evaluator.LocalEvaluator(Path(sys.argv[1]))
 with own.alone(SPEC.result_key):

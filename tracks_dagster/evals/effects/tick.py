@@ -24,9 +24,9 @@ from tracks_dagster.attempts.launch import (
     pending_launch,
 )
 from tracks_dagster.attempts.ports import Orchestrator, OrchestratorRun
-from tracks_dagster.data.effects.evals import Evals, end_eval, failed_end, has_run, stored_end
-from tracks_dagster.data.effects.promotion import Promotions
-from tracks_dagster.data.eval_ports import Evaluator
+from tracks_dagster.evals.effects.promoting import Promotions
+from tracks_dagster.evals.effects.running import Evals, end_eval, failed_end, has_run, stored_end
+from tracks_dagster.evals.ports import Evaluator
 from tracks_dagster.ledger.deciding import Decider
 from tracks_dagster.ledger.effects.deciding import due_by_run, settle_all
 from tracks_dagster.ledger.effects.ticks import ONE_BY_ONE, Tick, TimeSlice, take_turns

@@ -1,6 +1,6 @@
 """Promotions: by the run's own rule once its evals are done, or by a person.
 
-What a promotion needs is the rule of `data.promotion`. By policy a refusal is a record too, so
+What a promotion needs is the rule of `evals.promotion`. By policy a refusal is a record too, so
 that a run shows why it was not promoted. A person gets an error at once, and nothing is written.
 """
 
@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from tracks_dagster.data.effects.evals import HasPolicy
-from tracks_dagster.data.promotion import (
+from tracks_dagster.evals.effects.running import HasPolicy
+from tracks_dagster.evals.promotion import (
     decide_promotion,
     newest_completed,
     objections,

@@ -1,0 +1,1 @@
+"""Evals and promotions: which is due, how one is run and ends, and what an alias is given for."""

@@ -1,0 +1,1 @@
+"""What acts on evals: the tick, the evaluator of this machine, the records."""

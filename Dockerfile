@@ -19,7 +19,7 @@ RUN case "$VARIANT" in \
       *) echo "VARIANT is $VARIANT; there are cpu and cuda." >&2; exit 2 ;; \
     esac \
     && python -m venv /opt/venv \
-    && /opt/venv/bin/python -c 'import tomllib; project = tomllib.load(open("pyproject.toml", "rb"))["project"]; extras = project["optional-dependencies"]; print(*project["dependencies"], *extras["control"], *extras["gpu"], sep="\n")' > requirements.txt \
+    && /opt/venv/bin/python -c 'import tomllib; project = tomllib.load(open("pyproject.toml", "rb"))["project"]; extras = project["optional-dependencies"]; print(*project["dependencies"], *extras["control"], *extras["kubernetes"], *extras["gpu"], sep="\n")' > requirements.txt \
     && /opt/venv/bin/pip install --no-cache-dir --constraint constraints.txt "$torch" -r requirements.txt
 COPY workspace.yaml LICENSE ./
 COPY assets assets

@@ -27,11 +27,11 @@ from tracks_dagster.attempts.ports import GangSpec, RankCommand
 from tracks_dagster.kubernetes.effects.client import connect
 from tracks_dagster.kubernetes.effects.launcher import KubernetesLauncher
 from tracks_dagster.kubernetes.job_names import job_name
-from tracks_dagster.kubernetes.settings import ClusterSettings
+from tracks_dagster.kubernetes.settings import KUBERNETES, ClusterSettings
 from tracks_dagster.reasons.hangs import Beat, Phase
 from tracks_dagster.stores import open_store
 from tracks_dagster.track.bodies import ComputeRequest
-from tracks_dagster.track.names import KUBERNETES, AttemptRef
+from tracks_dagster.track.names import AttemptRef
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.text.redact import redact
 from tracks_dagster.wiring import utc_now

@@ -52,7 +52,7 @@ OPEN_RUNS = 16
 ATTEMPTS_OF_A_RUN = 5
 TICK_S = 10.0  # of the launcher's clock; longer than its list of Jobs is good for
 BEFORE = timedelta(days=6)  # inside every window of days, outside of the storms'
-COMPUTE = ComputeRequest(launcher=names.KUBERNETES, ranks=2, ranks_per_node=1)
+COMPUTE = ComputeRequest(launcher="kubernetes", ranks=2, ranks_per_node=1)
 DUE = {  # one run that each sensor has to decide on
     names.RETRY_PREEMPTED: "preempted",
     names.RETRY_INFRASTRUCTURE: "node_failure",

@@ -6,7 +6,6 @@ import copy
 import random
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ import yaml
 
 from tracks_dagster.settings import (
     Settings,
-    load_cluster,
     load_notify,
     load_policy,
     load_prices,
@@ -23,6 +21,7 @@ from tracks_dagster.settings import (
     read_rules,
 )
 from tracks_dagster.track.errors import SettingsError
+from tracks_dagster.wings.kubernetes.edge.launching import load_cluster
 
 FILES, FILES_FULL = 60, 1_500
 
@@ -93,11 +92,11 @@ TRACKERS = """
 
 KINDS: Mapping[str, tuple[str, str, Callable[[Settings], object]]] = {
     "policy": (POLICY, "policy_file", load_policy),
-    "cluster": (CLUSTER, "cluster_file", load_cluster),
+    "cluster": (CLUSTER, "TRACKS_KUBERNETES", load_cluster),
     "rules": (RULES, "rules_file", read_rules),
     "prices": (PRICES, "prices_file", load_prices),
-    "notify": (NOTIFY, "notify_file", load_notify),
-    "trackers": (TRACKERS, "trackers_file", load_trackers),
+    "notify": (NOTIFY, "TRACKS_NOTIFY", load_notify),
+    "trackers": (TRACKERS, "TRACKS_TRACKERS", load_trackers),
 }
 VALUES: tuple[Any, ...] = (
     *(-1, -2.5, 0, 3, 10**17, 10**30, 0.5, 1e300, True, False, None, "", " ", "x", "no", "none"),
@@ -142,7 +141,8 @@ def test_none_of_thousands_of_files_is_more_than_refused(kind: str, tmp_path: Pa
 def _check(kind: str, count: int, seed: int, folder: Path) -> None:
     good, field, load = KINDS[kind]
     path = folder / f"{kind}.yaml"
-    settings = replace(Settings(home=folder, store_url=str(folder)), **{field: path})  # type: ignore[arg-type]
+    given: dict[str, Any] = {"files": {field: path}} if field.isupper() else {field: path}
+    settings = Settings(home=folder, store_url=str(folder), **given)
     path.write_text(good)
     assert load(settings)
     rng = random.Random(f"{seed} {kind}")

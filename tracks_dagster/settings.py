@@ -18,11 +18,11 @@ from tracks_dagster.scheduling.devices_given import DevicesGiven, parse_given
 from tracks_dagster.track.errors import InvalidInput, SettingsError
 from tracks_dagster.track.names import ENV_SOCKETS
 from tracks_dagster.track.text.redact import secrets_of
+from tracks_dagster.wing import launchers, settings_files
 
 if TYPE_CHECKING:
     from tracks_dagster.data.effects.projects import Registered
     from tracks_dagster.health.delivery import Delivery
-    from tracks_dagster.kubernetes.settings import ClusterSettings
     from tracks_dagster.ledger.prices import Prices
     from tracks_dagster.reasons.user_rules import UserRules
     from tracks_dagster.retry.policy import RetryPolicy
@@ -31,10 +31,7 @@ if TYPE_CHECKING:
 UI_DAYS, UI_DAYS_MAX = 90.0, 36_500
 LEDGER_FILE = "ledger.db"
 POLICY_FILE = "policy.yaml"
-CLUSTER_FILE = "kubernetes.yaml"
 PRICES_FILE = "prices.yaml"
-NOTIFY_FILE = "notify.yaml"
-TRACKERS_FILE = "trackers.yaml"
 EXAMPLES = "examples"
 POSTGRES_SCHEMES = ("postgresql", "postgres", "postgresql+psycopg2")
 
@@ -44,15 +41,14 @@ class Settings:
     """Where everything lives. postgres_url: for psycopg2, or None for SQLite under `home`.
 
     policy_file: a person's own retry policy; None where it would lie in `home`, if there is one.
-    rules_file: a user's own rules of the classifier; cluster_file: how gangs run on Kubernetes, None
-    where it would lie in `home`. root: the checkout, which holds workspace.yaml.
+    rules_file: a user's own rules of the classifier; root: the checkout, which holds workspace.yaml.
     secrets: values that no text may show. ui_url: of Dagster's web server, for links; empty: paths.
-    prices_file: what a device hour costs; notify_file: who is told of alerts; trackers_file: where
-    curves are sent; None where each would lie in `home`. ui_days: for how long the partitions of a
-    finished run stay in Dagster's UI. sockets: how the names begin by which the programs of a home that
-    is up find each other; None outside of them. devices_text, visible: TRACKS_DEVICES, and what this
-    process may see of the machine's accelerators (CUDA_VISIBLE_DEVICES; None: all). pool_url: of the
-    store with the track of who has them; None: `store_url`.
+    prices_file: what a device hour costs, None where it would lie in `home`. files: those of wings, by
+    the variable that names one; who is missing would lie in `home`. ui_days: for how long the
+    partitions of a finished run stay in Dagster's UI. sockets: how the names begin by which the
+    programs of a home that is up find each other; None outside of them. devices_text, visible:
+    TRACKS_DEVICES, and what this process may see of the machine's accelerators (CUDA_VISIBLE_DEVICES;
+    None: all). pool_url: of the store with the track of who has them; None: `store_url`.
     """
 
     home: Path
@@ -62,7 +58,7 @@ class Settings:
     root: Path = Path()
     secrets: tuple[str, ...] = field(default=(), repr=False)
     rules_file: Path | None = None
-    cluster_file: Path | None = None
+    files: Mapping[str, Path] = field(default_factory=dict)
     ui_url: str = ""
     prices_file: Path | None = None
     ui_days: float = UI_DAYS
@@ -70,8 +66,6 @@ class Settings:
     devices_text: str = ""
     visible: str | None = None
     pool_url: str | None = None
-    notify_file: Path | None = None
-    trackers_file: Path | None = None
 
     def __post_init__(self) -> None:
         """Raise SettingsError for devices that cannot be meant."""
@@ -83,8 +77,8 @@ class Settings:
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Settings:
         """Read TRACKS_HOME, TRACKS_STORE, TRACKS_POSTGRES_URL, TRACKS_POLICY, TRACKS_RULES,
-        TRACKS_KUBERNETES, TRACKS_UI_URL, TRACKS_PRICES, TRACKS_NOTIFY, TRACKS_TRACKERS, TRACKS_UI_DAYS,
-        TRACKS_DEVICES and TRACKS_POOL; what a home's programs set.
+        TRACKS_UI_URL, TRACKS_PRICES, TRACKS_UI_DAYS, TRACKS_DEVICES, TRACKS_POOL, the files of wings
+        and what a home's programs set.
 
         An empty value counts as unset. Touches nothing. Raises SettingsError for a value that cannot
         be used.
@@ -95,11 +89,8 @@ class Settings:
         postgres_url = given.get("TRACKS_POSTGRES_URL") or None
         policy_file = given.get("TRACKS_POLICY") or None
         rules = given.get("TRACKS_RULES")
-        cluster = given.get("TRACKS_KUBERNETES")
         prices = given.get("TRACKS_PRICES")
-        notify = given.get("TRACKS_NOTIFY")
         pool = given.get("TRACKS_POOL")
-        trackers = given.get("TRACKS_TRACKERS")
         return cls(
             home=home,
             store_url=_absolute("TRACKS_STORE", given.get("TRACKS_STORE") or str(home / "store")),
@@ -108,7 +99,7 @@ class Settings:
             root=root,
             secrets=secrets_of(given),
             rules_file=None if not rules else _place("TRACKS_RULES", rules),
-            cluster_file=None if not cluster else _place("TRACKS_KUBERNETES", cluster),
+            files={name: _place(name, given[name]) for name in settings_files() if given.get(name)},
             ui_url=_ui_url(given.get("TRACKS_UI_URL") or ""),
             prices_file=None if not prices else _place("TRACKS_PRICES", prices),
             ui_days=_days(given.get("TRACKS_UI_DAYS") or ""),
@@ -116,8 +107,6 @@ class Settings:
             devices_text=given.get("TRACKS_DEVICES") or "",
             visible=given.get("CUDA_VISIBLE_DEVICES"),
             pool_url=_absolute("TRACKS_POOL", pool) if pool else None,
-            notify_file=None if not notify else _place("TRACKS_NOTIFY", notify),
-            trackers_file=None if not trackers else _place("TRACKS_TRACKERS", trackers),
         )
 
     @property
@@ -165,14 +154,12 @@ class Settings:
             "TRACKS_POSTGRES_URL": self.postgres_url or "",
             "TRACKS_POLICY": "" if self.policy_file is None else str(self.policy_file),
             "TRACKS_RULES": "" if self.rules_file is None else str(self.rules_file),
-            "TRACKS_KUBERNETES": "" if self.cluster_file is None else str(self.cluster_file),
             "TRACKS_UI_URL": self.ui_url,
             "TRACKS_PRICES": "" if self.prices_file is None else str(self.prices_file),
-            "TRACKS_NOTIFY": "" if self.notify_file is None else str(self.notify_file),
             "TRACKS_UI_DAYS": f"{self.ui_days:g}",
             "TRACKS_DEVICES": self.devices_text,
             "TRACKS_POOL": self.pool_url or "",
-            "TRACKS_TRACKERS": "" if self.trackers_file is None else str(self.trackers_file),
+            **{name: str(self.files.get(name, "")) for name in settings_files()},
         }
 
 
@@ -247,26 +234,18 @@ def usable_rules(settings: Settings) -> tuple[UserRules, str | None]:
         return NO_RULES, str(error)
 
 
-def find_cluster_file(settings: Settings) -> Path | None:
-    """Return the file with how gangs run on Kubernetes, or None when there is none."""
-    return _file_of(settings, settings.cluster_file, CLUSTER_FILE)
+def find_file(settings: Settings, variable: str) -> Path | None:
+    """Return the wing's file that the variable names, else the home's, or None when there is none."""
+    return _file_of(settings, settings.files.get(variable), settings_files()[variable])
 
 
-def load_cluster(settings: Settings) -> ClusterSettings:
-    """Return how gangs run on Kubernetes.
-
-    Raises SettingsError naming every error of the file with its line, or where one would lie.
-    """
-    path = find_cluster_file(settings)
-    if path is None:
-        raise SettingsError(
-            "There are no settings for gangs on Kubernetes; write at least `image: …` to "
-            f"{settings.home / CLUSTER_FILE}, or name another file in TRACKS_KUBERNETES."
-        )
-    from tracks_dagster.kubernetes.effects.cluster_file import read_cluster
-    from tracks_dagster.track.effects.settings_file import open_settings
-
-    return read_cluster(open_settings(path, "The cluster's settings"))
+def places_set_up(settings: Settings) -> list[str]:
+    """Return the launchers of wings whose settings are there."""
+    return [
+        name
+        for name, (_, launcher) in launchers().items()
+        if launcher.file and find_file(settings, launcher.file) is not None
+    ]
 
 
 def load_prices(settings: Settings) -> Prices | None:
@@ -294,7 +273,7 @@ def usable_prices(settings: Settings) -> tuple[Prices | None, str | None]:
 
 def find_notify_file(settings: Settings) -> Path | None:
     """Return the file with who is told of alerts, or None when there is none."""
-    return _file_of(settings, settings.notify_file, NOTIFY_FILE)
+    return find_file(settings, "TRACKS_NOTIFY")
 
 
 def load_notify(
@@ -317,7 +296,7 @@ def load_notify(
 
 def find_trackers_file(settings: Settings) -> Path | None:
     """Return the file of trackers, or None when there is none."""
-    return _file_of(settings, settings.trackers_file, TRACKERS_FILE)
+    return find_file(settings, "TRACKS_TRACKERS")
 
 
 def load_trackers(settings: Settings) -> tuple[NamedTracker, ...]:

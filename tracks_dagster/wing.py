@@ -7,12 +7,17 @@ other wing (import-linter checks both).
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
-from dataclasses import dataclass
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from functools import cache
+from importlib.util import find_spec
+from types import ModuleType
+
+from tracks_dagster.track.errors import SettingsError
 
 # Folders of `wings/`, in the order in which what they add is listed.
-NAMES = ("lab", "triage")
+NAMES = ("kubernetes", "lab", "triage", "watch")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,10 +34,31 @@ class Command:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wing:
-    """What one wing adds. commands: by name."""
+class Launcher:
+    """A place where gangs run. module: of its wing, with the functions of `wiring.Launching`.
 
-    commands: Mapping[str, Command]
+    file: the variable of the settings without which the place is not set up, one of the wing's. runs:
+    what `tracks up --NAME` does, which has Dagster's runs there too; empty where it cannot.
+    """
+
+    module: str
+    file: str = ""
+    runs: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wing:
+    """What one wing adds. commands, launchers: by name.
+
+    settings: its files, by the variable that names one, each with how the home's own is called.
+    packages: what its extra of pyproject brings, as they are imported; all of it is used, or nothing.
+    """
+
+    commands: Mapping[str, Command] = field(default_factory=dict)
+    launchers: Mapping[str, Launcher] = field(default_factory=dict)
+    settings: Mapping[str, str] = field(default_factory=dict)
+    extra: str = ""
+    packages: tuple[str, ...] = ()
 
 
 @cache
@@ -40,3 +66,45 @@ def wings() -> Mapping[str, Wing]:
     """Return every wing by the name of its package."""
     packages = [f"tracks_dagster.wings.{name}" for name in NAMES]
     return {package: importlib.import_module(package).WING for package in packages}
+
+
+def load(package: str, module: str) -> ModuleType:
+    """Import a module of a wing; raises as `check_installed`."""
+    check_installed(package)
+    return importlib.import_module(f"{package}.{module}")
+
+
+def check_installed(package: str) -> None:
+    """Raise SettingsError where the wing's extra is not installed, or only half of it."""
+    wing = wings()[package]
+    if lacking := not_installed(wing.packages):
+        raise SettingsError(install_line(package.rpartition(".")[2], lacking, wing.extra))
+
+
+def not_installed(packages: Iterable[str]) -> list[str]:
+    """Return those of the packages that are not there, without importing one."""
+    return [each for each in packages if find_spec(each) is None]
+
+
+def install_line(what: str, lacking: Iterable[str], extra: str) -> str:
+    """Say what is not installed, and how to install it."""
+    return (
+        f"{sys.executable} lacks what {what} needs ({', '.join(lacking)}). Install it: "
+        f"{sys.executable} -m pip install 'tracks-dagster[{extra}]'"
+    )
+
+
+@cache
+def launchers() -> Mapping[str, tuple[str, Launcher]]:
+    """Return the launchers of all wings by name, each with its wing's package."""
+    return {
+        name: (package, launcher)
+        for package, wing in wings().items()
+        for name, launcher in wing.launchers.items()
+    }
+
+
+@cache
+def settings_files() -> Mapping[str, str]:
+    """Return the files of all wings: the variable of each, and how the home's own is called."""
+    return {name: file for wing in wings().values() for name, file in wing.settings.items()}

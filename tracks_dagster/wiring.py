@@ -7,7 +7,6 @@ or torch.
 
 from __future__ import annotations
 
-import atexit
 import logging
 import platform
 import uuid
@@ -16,7 +15,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, cast
 
 from tracks_dagster.attempts.machine import Devices, ProcessId
 from tracks_dagster.attempts.ports import (
@@ -36,27 +35,28 @@ from tracks_dagster.home.home_folder import check_home, prepare_home
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.settings import (
     Settings,
-    find_cluster_file,
-    find_policy_file,
-    load_cluster,
     load_notify,
     load_policy,
     load_prices,
+    places_set_up,
     usable_policy,
     usable_prices,
     usable_rules,
 )
 from tracks_dagster.track import names
-from tracks_dagster.track.errors import GangError, SettingsError
+from tracks_dagster.track.errors import GangError
 from tracks_dagster.track.ports import Clock, Leftovers, NewUid, ObjectStore
 from tracks_dagster.track.records import Json
 from tracks_dagster.track.text.redact import Redact, redact
+from tracks_dagster.wing import check_installed, load
+from tracks_dagster.wing import launchers as launchers_of_wings
 
 if TYPE_CHECKING:
     from tracks_dagster.attempts.effects.runs import RunRequest
     from tracks_dagster.attempts.effects.world import World
     from tracks_dagster.home.dagster_home import DagsterHome
     from tracks_dagster.ledger.effects.projector import Projector, Reindexed
+    from tracks_dagster.ledger.effects.ticks import Tick
     from tracks_dagster.ledger.effects.tracks import Tracks
     from tracks_dagster.reasons.user_rules import UserRules
     from tracks_dagster.retry.policy import RetryPolicy
@@ -119,7 +119,7 @@ class App:
         """Return how long a gang of that launcher gets to finish a step and save."""
         if launcher == names.LOCAL:
             return DRAIN_GRACE_S
-        return load_cluster(self.settings).termination_grace_s
+        return launching(launcher).drain_grace_s(self.settings)
 
     def own_process(self) -> ProcessId:
         """Return the process that calls, as a claim records it."""
@@ -169,12 +169,15 @@ def build(settings: Settings) -> App:
 
     A ledger of an older version is projected anew first, which may take long (docs/ledger.md). What is
     remote is opened first, so that nothing was written when it cannot be reached. Raises SettingsError,
-    StoreUnavailable, StoreUnsuitable or LedgerError.
+    also where gangs are to run at a place of a wing that is not installed; StoreUnavailable,
+    StoreUnsuitable or LedgerError.
     """
     from tracks_dagster.data.effects.datasets.catalog import ShippedDatasets
     from tracks_dagster.evals.effects.evaluator import LocalEvaluator
     from tracks_dagster.evals.effects.families import measured_by_example
 
+    for name in places_set_up(settings):
+        check_installed(launchers_of_wings()[name][0])
     store, ledger = _open_store_and_ledger(settings, when_outdated=partial(_project_anew, settings))
     projector, tracks = _projected(settings, store, ledger)
     clean = partial(redact, secrets=settings.secrets)
@@ -232,17 +235,15 @@ def _projected(settings: Settings, store: Store, ledger: Ledger) -> tuple[Projec
 
 
 def gang_check(settings: Settings) -> CheckGang:
-    """Return what raises InvalidInput for a gang that could never be started, on this machine or on the
-    cluster of the settings, were all devices free."""
-    from tracks_dagster.kubernetes.effects import preflight
+    """Return what raises InvalidInput for a gang that could never be started, on this machine or where
+    the settings say, were all devices free."""
     from tracks_dagster.scheduling.leases import check_demand
-
-    on_cluster = preflight.gang_check(lambda: load_cluster(settings))
 
     def check(spec: GangSpec) -> None:
         if spec.compute.launcher == names.LOCAL:
             check_demand(spec.ranks, devices_here(settings))
-        on_cluster(spec)
+        else:
+            launching(spec.compute.launcher).check_gang(settings, spec)
 
     return check
 
@@ -405,55 +406,52 @@ def open_dagster_home(settings: Settings) -> DagsterHome:
     )
 
 
-def open_cluster_home(settings: Settings) -> DagsterHome:
-    """Return the same home for run workers that are pods; their settings are put into the cluster.
+class Launching(Protocol):
+    """What the module of a wing's launcher has: a function each, of one place where gangs run."""
 
-    Raises SettingsError with all that pods cannot use, GangError when the cluster refuses.
+    def open_launcher(self, settings: Settings, store: ObjectStore, clean: Redact) -> GangLauncher:
+        """Return the launcher, connected; called once a process. Raises a TracksError."""
+
+    def check_gang(self, settings: Settings, spec: GangSpec) -> None:
+        """Raise InvalidInput for a gang that could never be started there."""
+
+    def drain_grace_s(self, settings: Settings) -> float:
+        """Return how long a gang gets to finish a step and save."""
+
+    def software(self, settings: Settings) -> Mapping[str, Json]:
+        """Return what is known of the software of a gang that would start now."""
+
+    def upkeep(self, app: App) -> Tick[None]:
+        """Once a minute, where the place is set up: end what outlived its attempt."""
+
+    def open_home(self, settings: Settings) -> DagsterHome:
+        """Return the home of Dagster whose runs are there; only where `Launcher.runs` says so."""
+
+
+def launching(name: str) -> Launching:
+    """Return how gangs run at that launcher of a wing.
+
+    Raises GangError where no wing has it, SettingsError where the wing's extra is not installed.
     """
-    from tracks_dagster.home import dagster_on_cluster
-
-    cluster = load_cluster(settings)
-    files = {
-        "kubernetes.yaml": find_cluster_file(settings),
-        "policy.yaml": find_policy_file(settings),
-        "rules": settings.rules_file,
-    }
-    return dagster_on_cluster.open_cluster_home(
-        settings.home / "dagster",
-        cluster,
-        root=settings.root,
-        environment=settings.environment,
-        store_url=settings.store_url,
-        postgres_url=settings.postgres_url,
-        files={key: path for key, path in files.items() if path is not None},
-    )
+    if (found := launchers_of_wings().get(name)) is None:
+        known = " and ".join((names.LOCAL, *launchers_of_wings()))
+        raise GangError(f"There is no launcher {name!r}; there are {known}.")
+    package, launcher = found
+    return cast(Launching, load(package, launcher.module))
 
 
 def launchers(settings: Settings, store: ObjectStore, clean: Redact) -> LauncherOf:
-    """Return the launchers by name; one of a cluster is connected at its first use."""
+    """Return the launchers by name; one of a wing is connected at its first use."""
     from tracks_dagster.attempts.effects.local.launcher import LocalLauncher
 
     local = LocalLauncher(settings.work, clean=clean, warm_address=_warm_address(settings))
 
     @cache
-    def kubernetes() -> GangLauncher:
-        from tracks_dagster.kubernetes.effects.client import connect
-        from tracks_dagster.kubernetes.effects.launcher import KubernetesLauncher
-
-        cluster = load_cluster(settings)
-        launcher = KubernetesLauncher(connect(cluster), cluster, store, now=utc_now, clean=clean)
-        atexit.register(launcher.close)  # what was seen last has to reach the store
-        return launcher
+    def of_wing(name: str) -> GangLauncher:
+        return launching(name).open_launcher(settings, store, clean)
 
     def launcher_of(name: str) -> GangLauncher:
-        match name:
-            case names.LOCAL:
-                return local
-            case names.KUBERNETES:
-                return kubernetes()
-        raise GangError(
-            f"There is no launcher {name!r}; there are {names.LOCAL} and {names.KUBERNETES}."
-        )
+        return local if name == names.LOCAL else of_wing(name)
 
     return launcher_of
 
@@ -472,8 +470,8 @@ def _foresee(
     from tracks_dagster.processes.process import worker_environment
     from tracks_dagster.training.software import describe_code, foresee_software
 
-    if launcher != names.LOCAL:  # the image has the software; of code that is stored all is known
-        return {**_image(settings), **describe_code(trainer)}
+    if launcher != names.LOCAL:  # the place has the software; of code that is stored all is known
+        return {**launching(launcher).software(settings), **describe_code(trainer)}
     if python is None:
         software: Mapping[str, Json] = foresee_software(worker_environment())
     else:
@@ -481,14 +479,6 @@ def _foresee(
 
         software = ask_interpreter(python)
     return {**software, **describe_code(trainer)}
-
-
-def _image(settings: Settings) -> Mapping[str, Json]:
-    """Return the image of gangs on the cluster; {} without its settings, which its check asks for."""
-    try:
-        return {"image": load_cluster(settings).image}
-    except SettingsError:
-        return {}
 
 
 def _find_shipped(examples: Path, store_url: str, clean: Redact, name: str) -> FoundCode | None:

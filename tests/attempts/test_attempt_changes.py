@@ -15,13 +15,13 @@ from tests.histories import DatasetHistory, History
 from tracks_dagster.attempts.effects.manual_retry import AttemptChanges
 from tracks_dagster.attempts.effects.supervise import gang_spec
 from tracks_dagster.data.project import Project
+from tracks_dagster.kubernetes.settings import KUBERNETES
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.retry.decide import decide
 from tracks_dagster.retry.decision import Retry
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.track.bodies import CheckpointCadence, ComputeRequest, SnapshotRef
 from tracks_dagster.track.errors import InvalidInput
-from tracks_dagster.track.names import KUBERNETES
 from tracks_dagster.track.records import Json, sha256_hex
 from tracks_dagster.track.states.run_state import AttemptState
 

@@ -13,8 +13,9 @@ from dagster import DagsterInstance, ExecuteInProcessResult
 from tests.code_location.test_launchpad import declare, description
 from tests.histories import DatasetHistory
 from tests.kubernetes.double.furniture import kubeconfig
+from tracks_dagster.kubernetes.settings import KUBERNETES
 from tracks_dagster.track.bodies import ComputeRequest
-from tracks_dagster.track.names import KUBERNETES, LOCAL
+from tracks_dagster.track.names import LOCAL
 from tracks_dagster.wiring import App
 
 CLUSTER = {
@@ -37,7 +38,7 @@ def on_cluster(app: App, tmp_path: Path) -> App:
         "volumes: [{name: s, persistentVolumeClaim: {claimName: s}}]\n"
         f"volume_mounts: [{{name: s, mountPath: {tmp_path}}}]\n"
     )
-    return replace(app, settings=replace(app.settings, cluster_file=path))
+    return replace(app, settings=replace(app.settings, files={"TRACKS_KUBERNETES": path}))
 
 
 def declared(app: App, instance: DagsterInstance, **config: Any) -> ExecuteInProcessResult:

@@ -108,7 +108,7 @@ def test_the_packages_are_those_that_the_project_names_at_the_tested_versions() 
     )
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
-    wanted = [*project["dependencies"], *extras["control"], *extras["gpu"]]
+    wanted = [*project["dependencies"], *extras["control"], *extras["kubernetes"], *extras["gpu"]]
     assert done.stdout.splitlines() == wanted
     assert "--constraint constraints.txt" in step("tomllib")
 

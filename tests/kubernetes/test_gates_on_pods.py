@@ -29,13 +29,14 @@ from tracks_dagster.attempts.effects.retry import Retries
 from tracks_dagster.attempts.effects.runs import RunRequest, declare
 from tracks_dagster.attempts.effects.supervise import Supervisor
 from tracks_dagster.data.effects.certificates import certify
+from tracks_dagster.kubernetes.settings import KUBERNETES
 from tracks_dagster.ledger.effects.deciding import settle
 from tracks_dagster.reasons.evidence import LastWord
 from tracks_dagster.settings import Settings
 from tracks_dagster.track.bodies import RunDeclared
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.errors import InvalidInput
-from tracks_dagster.track.names import ENV_IMAGE, KUBERNETES
+from tracks_dagster.track.names import ENV_IMAGE
 from tracks_dagster.track.records import canonical_json, format_time, sha256_hex
 from tracks_dagster.track.states.lifecycle import RunLifecycle, run_status
 from tracks_dagster.wiring import build, gang_check
@@ -62,7 +63,7 @@ class Site:
         store = str(home / "store")
         self.write_cluster("train:1", store)
         settings = Settings(
-            home=home, store_url=store, root=EXAMPLES.parent, cluster_file=self.file
+            home=home, store_url=store, root=EXAMPLES.parent, files={"TRACKS_KUBERNETES": self.file}
         )
         self.app = build(settings)
         self.launcher = self.app.launcher_of(KUBERNETES)

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+import tracks_dagster
 from tests.integration.homes import COMMAND_S_MAX, Home, embedded, outcome, wait_for
 from tests.integration.test_crashes import worker_pid
 from tests.kubernetes.double.furniture import NAMESPACE
@@ -27,7 +28,7 @@ from tracks_dagster.track.states.run_state import AttemptState, RunState
 pytestmark = [pytest.mark.full, pytest.mark.timeout(3 * COMMAND_S_MAX)]
 
 RUN = "on-pods"
-ROOT = Path(__file__).parents[2]
+ROOT = Path(tracks_dagster.__file__).parents[1]
 
 
 @pytest.fixture

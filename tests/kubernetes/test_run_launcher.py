@@ -30,7 +30,7 @@ from tests.kubernetes.double.run_workers import (
     running_pod,
     started,
 )
-from tracks_dagster.defs.resources import run_launcher
+from tracks_dagster.defs.resources import own_process_runs
 from tracks_dagster.defs.resources.run_worker_ends import job_name
 from tracks_dagster.kubernetes.effects import run_worker_watch as run_worker_api
 from tracks_dagster.kubernetes.effects.run_worker_watch import RunWorkerApi
@@ -156,7 +156,7 @@ def test_a_run_that_a_command_executes_itself_is_no_run_whose_worker_is_gone(
 def test_a_run_whose_own_command_writes_nothing_any_more_is_given_up(
     instance: DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run_launcher, "SILENT_S_MAX", -1.0)
+    monkeypatch.setattr(own_process_runs, "SILENT_S_MAX", -1.0)
     run = begin(instance, new_run(instance))
     assert monitor(instance, run).status is FAILED
     assert "has written nothing for" in failure_of(instance, run)

@@ -11,7 +11,7 @@ import pytest
 
 from tests.bodies import BEGIN
 from tracks_dagster.attempts.effects.watch import PRUNE_EVERY
-from tracks_dagster.kubernetes.effects.cluster_upkeep import SWEEP_EVERY
+from tracks_dagster.defs.sensors.watch_attempts import SWEEP_EVERY
 from tracks_dagster.ledger.effects.projector import SCAN_EVERY
 from tracks_dagster.ledger.effects.ticks import (
     AT_ONCE_MAX,

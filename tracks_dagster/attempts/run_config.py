@@ -18,8 +18,9 @@ from tracks_dagster.track.records import Json
 from tracks_dagster.track.text.nearest import unknown
 from tracks_dagster.track.text.redact import Redact, redact_json
 from tracks_dagster.track.text.units import in_quotes
+from tracks_dagster.wing import launchers
 
-LAUNCHERS = (names.LOCAL, names.KUBERNETES)
+LAUNCHERS = (names.LOCAL, *launchers())
 RANKS_MAX = 4096
 ITEMS_MAX = 32  # labels, tolerations: the request is part of a record of at most 16 KiB
 
@@ -47,9 +48,9 @@ def check_is_on_cluster(launcher: str, given: Collection[str]) -> None:
     """Raise InvalidInput for a local run that asks for something of a cluster (`given`)."""
     if launcher == names.LOCAL and given:
         listed, verb = ", ".join(sorted(given)), "asks" if len(given) == 1 else "ask"
+        places = "".join(f"say --on {name} (launcher: {name}), or " for name in LAUNCHERS[1:])
         raise InvalidInput(
-            f"{listed} {verb} something of a cluster, and the run is to be local; say --on "
-            f"{names.KUBERNETES} (launcher: {names.KUBERNETES}), or leave it out."
+            f"{listed} {verb} something of a cluster, and the run is to be local; {places}leave it out."
         )
 
 

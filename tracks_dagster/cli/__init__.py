@@ -25,7 +25,7 @@ from tracks_dagster.track.errors import (
     TracksError,
 )
 from tracks_dagster.track.text.nearest import did_you_mean
-from tracks_dagster.wing import Wing, wings
+from tracks_dagster.wing import Wing, load, wings
 
 BAD_NEWS = 1
 WRONG_USE = 2
@@ -100,7 +100,6 @@ _CORE: Mapping[str, Mapping[str, str]] = {
     },
     "Machines and upkeep": {
         "pool": "Nodes of compute pools; quarantine and release them.",
-        "doctor": "What a run needs and this machine or cluster lacks.",
         "fsck": "Check every track, checkpoint, snapshot and the ledger.",
         "reindex": "Rebuild the ledger from the tracks.",
         "completion": "Print the completion script of bash, zsh or fish.",
@@ -143,7 +142,6 @@ _MODULES = {
     "classify": "policies.classify",
     "reclassify": "policies.classify",
     "pool": "upkeep.pool",
-    "doctor": "upkeep.doctor",
     "fsck": "upkeep.fsck",
     "reindex": "upkeep.fsck",
     "completion": "upkeep.completion",
@@ -164,7 +162,7 @@ def catalog(added: Iterable[Wing]) -> Mapping[str, Mapping[str, str]]:
 GROUPS = catalog(wings().values())
 SUMMARIES = {name: text for group in GROUPS.values() for name, text in group.items()}
 _OF_WINGS = {
-    name: f"{package}.{command.module}"
+    name: (package, command.module)
     for package, wing in wings().items()
     for name, command in wing.commands.items()
 }
@@ -236,7 +234,7 @@ def refuse_unknown(group: click.Group, ctx: click.Context, args: list[str]) -> N
 
 def _load(name: str) -> click.Command:
     core = f"tracks_dagster.cli.{_MODULES.get(name, name)}"
-    module = importlib.import_module(_OF_WINGS.get(name, core))
+    module = load(*_OF_WINGS[name]) if name in _OF_WINGS else importlib.import_module(core)
     command: click.Command = getattr(module, f"{name}_command")
     return command
 

@@ -14,6 +14,7 @@ from urllib.parse import unquote, urlsplit
 from tracks_dagster.reasons.kube_json import mapping, mappings
 from tracks_dagster.track.records import Json
 
+KUBERNETES = "kubernetes"  # the launcher, as records name it
 JOB, JOB_SET = "Job", "JobSet"
 JOB_KINDS = (JOB, JOB_SET)
 PULL_POLICIES = ("Always", "IfNotPresent", "Never")

@@ -21,7 +21,6 @@ _ATTEMPT_KEY = re.compile(rf"(?P<run_id>{RUN_ID})/a(?P<number>0*[1-9][0-9]*)")
 # Launchers, as `ComputeRequest.launcher` names them
 LOCAL = "local"
 ALONE = "script"  # as the family of a script outside an attempt, whose code nobody stored
-KUBERNETES = "kubernetes"
 
 # How serious a run is
 STAGES = ("kitchen_sink", "smoke", "canary", "full")  # in the order to a full run

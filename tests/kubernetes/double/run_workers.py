@@ -16,6 +16,7 @@ from dagster._core.events import DagsterEvent, DagsterEventType
 from dagster._core.workspace.context import BaseWorkspaceRequestContext
 from dagster._daemon.monitoring import run_monitoring
 
+import tracks_dagster
 from tests.kubernetes.double.furniture import NAMESPACE
 from tests.kubernetes.double.gangs import until
 from tests.kubernetes.double.kube_double import KubeDouble
@@ -24,7 +25,7 @@ from tracks_dagster.defs.resources.kubernetes_run_launcher import TrackedK8sRunL
 from tracks_dagster.defs.resources.run_worker_ends import job_name
 from tracks_dagster.track import names
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(tracks_dagster.__file__).parents[1]
 IMAGE = "tracks-dagster:1"
 TAGS = {names.TAG_ATTEMPT: "bold-run/a02", names.TAG_TRAINING_RUN: "bold-run"}
 

@@ -17,9 +17,9 @@ from tracks_dagster.scheduling.policy_check import find_impossible
 from tracks_dagster.settings import (
     POLICY_FILE,
     Settings,
-    find_cluster_file,
     find_policy_file,
     load_policy,
+    places_set_up,
     read_policy_file,
 )
 from tracks_dagster.track.body_json import to_json
@@ -47,7 +47,7 @@ def policy_command(ctx: click.Context, check: Path | None, as_json: bool) -> Non
     lines = rule_lines(policy, DEFAULT_POLICY)
     classes = class_lines(policy.scheduling, DEFAULT_POLICY.scheduling)
     # What runs on a cluster is given its devices there.
-    devices = devices_here(settings).devices if find_cluster_file(settings) is None else ()
+    devices = () if places_set_up(settings) else devices_here(settings).devices
     impossible = list(find_impossible(policy.scheduling, devices))
     if as_json:
         changed = [line.reason for line in lines if line.is_changed]

@@ -6,7 +6,7 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, suppress
 from functools import partial
 
@@ -25,19 +25,26 @@ from tracks_dagster.settings import Settings
 from tracks_dagster.track.errors import OrchestratorError, TracksError
 from tracks_dagster.track.names import parse_attempt_key
 from tracks_dagster.track.unforeseen import problem_of
-from tracks_dagster.wiring import App, build, open_cluster_home, open_dagster_home
+from tracks_dagster.wing import launchers
+from tracks_dagster.wiring import App, build, launching, open_dagster_home
 
 LOOK_EVERY_S = 2.0
 FIRST_LOOKS_EVERY_S = 0.2  # until the UI answers
 
 
+def _place_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add an option for each place of a wing where Dagster's runs can be."""
+    for name, (_, launcher) in launchers().items():
+        if launcher.runs:
+            command = click.option(f"--{name}", name, is_flag=True, help=launcher.runs)(command)
+    return command
+
+
 @click.command("up")
 @click.option("--port", type=int, default=3000, show_default=True, help="Port of the web server.")
-@click.option(
-    "--kubernetes", "on_kubernetes", is_flag=True, help="Start every Dagster run as a pod."
-)
+@_place_options
 @allow_host_option
-def up_command(port: int, on_kubernetes: bool, allow_host: tuple[str, ...]) -> None:
+def up_command(port: int, allow_host: tuple[str, ...], **places: bool) -> None:
     """Serve the UI and the board, keep the daemon running, print the addresses; Ctrl-C stops all.
 
     Gangs train on without them, and the next daemon adopts them. With --kubernetes the runs are pods
@@ -47,7 +54,8 @@ def up_command(port: int, on_kubernetes: bool, allow_host: tuple[str, ...]) -> N
     """
     settings = Settings.from_environment()
     # Wrong settings are an error before anything is started.
-    home = open_cluster_home(settings) if on_kubernetes else open_dagster_home(settings)
+    chosen = next((name for name, is_chosen in places.items() if is_chosen), None)
+    home = launching(chosen).open_home(settings) if chosen else open_dagster_home(settings)
     if (code := _look_around(settings, home)) != 0:
         sys.exit(code)
     check_port(port)

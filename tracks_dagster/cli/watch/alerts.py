@@ -312,7 +312,7 @@ def _delivery(settings: Settings) -> Delivery:
     """Return who is told of alerts; raises SettingsError for a wrong file, InvalidInput without one."""
     delivery = load_notify(settings)
     if delivery is None or not delivery.channels:
-        place = settings.notify_file or settings.home / "notify.yaml"
+        place = settings.files.get("TRACKS_NOTIFY", settings.home / "notify.yaml")
         raise InvalidInput(
             "Nobody is told of alerts: there is no entry in a notify file. Write for example "
             f"`- {{name: oncall, to: 'https://…'}}` to {place}; docs/health.md has the rest."

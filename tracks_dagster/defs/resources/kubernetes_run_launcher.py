@@ -23,7 +23,10 @@ from dagster_k8s.container_context import K8sContainerContext
 from dagster_k8s.job import UserDefinedDagsterK8sConfig
 from kubernetes.client import BatchV1Api, CoreV1Api
 
-from tracks_dagster.defs.resources.run_launcher import health_in_own_process, runs_in_own_process
+from tracks_dagster.defs.resources.own_process_runs import (
+    health_in_own_process,
+    runs_in_own_process,
+)
 from tracks_dagster.defs.resources.run_worker_ends import RunWorkerEnds, job_name
 from tracks_dagster.kubernetes.effects.client import connect, explain
 from tracks_dagster.kubernetes.effects.run_worker_watch import RunWorkerApi, RunWorkerWatch

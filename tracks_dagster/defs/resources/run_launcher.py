@@ -17,7 +17,6 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
-from datetime import UTC, datetime
 from typing import Any, Self
 
 from dagster import DagsterEventType, DagsterInstance, DagsterRun, DagsterRunStatus
@@ -28,6 +27,10 @@ from dagster._grpc.types import ExecuteRunArgs
 from dagster._serdes import ConfigurableClass, ConfigurableClassData, serialize_value
 
 from tracks_dagster.defs.resources.application import DagsterOrchestrator
+from tracks_dagster.defs.resources.own_process_runs import (
+    health_in_own_process,
+    runs_in_own_process,
+)
 from tracks_dagster.defs.resources.run_process import IMPORTED
 from tracks_dagster.processes import warm
 from tracks_dagster.processes.process import Process, find_process
@@ -43,7 +46,6 @@ LAUNCHED = "Launched a process for the run"  # begins ours of the one that is to
 EVENTS_MAX = 100  # of Dagster's own, the newest first, among which that one is looked for
 CLOCK_S = 60.0  # a process that is younger than its event by more got the pid later
 TAG_CHARACTERS_MAX = 200
-SILENT_S_MAX = 3600.0  # without an event; twice what `tracks run` gives the making of snapshots
 
 
 class ProcessRunLauncher(RunLauncher, ConfigurableClass):
@@ -181,31 +183,3 @@ def recorded_process(
             pid = event.engine_event_data.metadata.get("pid")
             return None if pid is None else (int(str(pid.value)), record.timestamp)
     return None
-
-
-def runs_in_own_process(instance: DagsterInstance, run: DagsterRun) -> bool:
-    """Whether no launcher was asked for this run: whoever asks one leaves an event first.
-
-    A command executes such a run itself, as `dagster asset materialize` does. A launcher that is asked
-    for its health finds no worker of its own, and Dagster's monitoring would write a failure into a run
-    that lives. Only its events show whether it continues.
-    """
-    launched = instance.get_records_for_run(
-        run.run_id, of_type=DagsterEventType.PIPELINE_STARTING, limit=1
-    )
-    return not launched.records
-
-
-def health_in_own_process(instance: DagsterInstance, run: DagsterRun) -> CheckRunHealthResult:
-    """Count it as running until it has ended, or has written no event for SILENT_S_MAX."""
-    now = instance.get_run_by_id(run.run_id)
-    if now is None or now.is_finished:
-        return CheckRunHealthResult(WorkerStatus.SUCCESS, "The run has ended.")
-    newest = instance.get_records_for_run(run.run_id, limit=1, ascending=False).records
-    silent_s = datetime.now(UTC).timestamp() - newest[0].timestamp if newest else 0.0
-    if silent_s > SILENT_S_MAX:
-        words = (
-            f"The command that executes it has written nothing for {silent_s:.0f} s; it is gone."
-        )
-        return CheckRunHealthResult(WorkerStatus.NOT_FOUND, words)
-    return CheckRunHealthResult(WorkerStatus.RUNNING, "The command that began it executes it.")

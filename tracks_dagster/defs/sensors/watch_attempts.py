@@ -43,8 +43,6 @@ from tracks_dagster.attempts.ports import Orchestrator
 from tracks_dagster.checkpoints.effects.checkpoint_reports import checkpoint_report
 from tracks_dagster.clean_errors import clean_text, without_secrets
 from tracks_dagster.health.effects.watch import watch_machine
-from tracks_dagster.kubernetes.effects.cluster_upkeep import SWEEP_EVERY, keep_taints, sweep
-from tracks_dagster.kubernetes.upkeep import NodeTaints, StandingGangs
 from tracks_dagster.ledger.effects.deciding import Settled, decide_due
 from tracks_dagster.ledger.effects.projector import SCAN_EVERY
 from tracks_dagster.ledger.effects.ticks import (
@@ -67,7 +65,7 @@ from tracks_dagster.review.effects.metadata import (
     final_version,
 )
 from tracks_dagster.review.effects.slo import LOOK_EVERY, tell_of_misses
-from tracks_dagster.settings import find_board_url, find_cluster_file, usable_prices
+from tracks_dagster.settings import find_board_url, places_set_up, usable_prices
 from tracks_dagster.track import names
 from tracks_dagster.track.errors import TracksError
 from tracks_dagster.track.names import attempt_key, checkpoint_key
@@ -76,7 +74,7 @@ from tracks_dagster.track.states.end_words import end_sentence
 from tracks_dagster.track.states.evals import HAS_ALL_STEPS
 from tracks_dagster.track.states.run_state import AttemptState, RunState
 from tracks_dagster.track.unforeseen import problem_of
-from tracks_dagster.wiring import App
+from tracks_dagster.wiring import App, launching
 
 Event = AssetMaterialization | AssetCheckEvaluation
 
@@ -84,6 +82,7 @@ DECIDERS = (Retries.of(names.WATCH_ATTEMPTS), FirstAttempts(), Caps(), PoolRetur
 CLOSE, DECIDE, REVISIT, SCAN, SWEEP, PRUNE = "close", "decide", "revisit", "scan", "sweep", "prune"
 DEVICES = "devices"
 OBJECTIVES = "objectives"
+SWEEP_EVERY = timedelta(minutes=1)
 LATE = "late"
 LATE_EVERY = timedelta(hours=1)
 LATE_AFTER = timedelta(minutes=5)  # of an end; until then its Dagster run may still show it
@@ -180,19 +179,15 @@ def _parts(context: SensorEvaluationContext, app: App, world: World) -> tuple[Ti
 
 
 def _sweep(app: App) -> Tick[None]:
-    """End what outlived its attempt on the cluster, where one is set up, and keep its nodes' taints."""
-    if find_cluster_file(app.settings) is None:
-        return Tick(is_done=False)
-    try:
-        launcher = app.launcher_of(names.KUBERNETES)
-    except TracksError as error:
-        return Tick(problems=(f"not swept: {error}",))
-    if not isinstance(launcher, StandingGangs):
-        return Tick(is_done=False)
-    swept = sweep(app.tracks, app.ledger, launcher)
-    if isinstance(launcher, NodeTaints):
-        tainted = keep_taints(app.tracks, app.ledger, launcher)
-        swept = replace(swept, problems=(*swept.problems, *tainted))
+    """End what outlived its attempt in the places of wings that are set up."""
+    swept: Tick[None] = Tick(is_done=False)
+    for name in places_set_up(app.settings):
+        try:
+            tick = launching(name).upkeep(app)
+        except TracksError as error:
+            tick = Tick(problems=(f"not swept: {error}",))
+        problems = (*swept.problems, *tick.problems)
+        swept = Tick(problems=problems, is_done=swept.is_done or tick.is_done)
     return swept
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
-from datetime import timedelta
 
 from tracks_dagster.kubernetes.upkeep import (
     SERVICE,
@@ -31,7 +30,6 @@ from tracks_dagster.track.names import attempt_key
 from tracks_dagster.track.records import Json, Kind
 from tracks_dagster.track.unforeseen import problem_of
 
-SWEEP_EVERY = timedelta(minutes=1)
 LOOKED_AT_MAX = 200  # attempts of one sweep whose tracks are read; the next one sees what is left
 RUNS_MAX = 500  # that one query names
 SWEPT_BY = "sweeper"

@@ -20,10 +20,11 @@ from tracks_dagster.kubernetes.settings import (
     local_path,
     why_unreachable,
 )
-from tracks_dagster.settings import Settings, find_cluster_file, load_cluster, load_policy
+from tracks_dagster.settings import Settings, load_policy
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.errors import GangError, SettingsError, StoreError
 from tracks_dagster.track.text.units import counted
+from tracks_dagster.wings.kubernetes.edge.launching import find_cluster_file, load_cluster
 
 
 @click.command("doctor")

@@ -26,10 +26,10 @@ from benchmarks.kubernetes_gangs import (
     wait,
 )
 from benchmarks.kubernetes_meter import Passed
-from tests.kubernetes.double.kube_double import kube_double
-from tracks_dagster.kubernetes.effects.change_stream import WATCH_S_MAX, WATCH_S_MIN
-from tracks_dagster.kubernetes.effects.launcher import KubernetesLauncher
+from tests.wings.kubernetes.double.kube_double import kube_double
 from tracks_dagster.track.names import AttemptRef
+from tracks_dagster.wings.kubernetes.effects.change_stream import WATCH_S_MAX, WATCH_S_MIN
+from tracks_dagster.wings.kubernetes.effects.launcher import KubernetesLauncher
 
 Figures = dict[str, float]
 MIB = 1024 * 1024

@@ -20,20 +20,20 @@ from typing import Any
 
 from benchmarks.kubernetes_meter import Door, Passed
 from tests.histories import History
-from tests.kubernetes.double.furniture import NAMESPACE
-from tests.kubernetes.double.kube_double import KubeDouble
+from tests.wings.kubernetes.double.furniture import NAMESPACE
+from tests.wings.kubernetes.double.kube_double import KubeDouble
 from tracks_dagster.attempts.pod_files import PodBeat, beat_key, encode_beat
 from tracks_dagster.attempts.ports import GangSpec, RankCommand
-from tracks_dagster.kubernetes.effects.client import connect
-from tracks_dagster.kubernetes.effects.launcher import KubernetesLauncher
-from tracks_dagster.kubernetes.job_names import job_name
-from tracks_dagster.kubernetes.settings import KUBERNETES, ClusterSettings
 from tracks_dagster.reasons.hangs import Beat, Phase
 from tracks_dagster.stores import open_store
 from tracks_dagster.track.bodies import ComputeRequest
 from tracks_dagster.track.names import AttemptRef
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.text.redact import redact
+from tracks_dagster.wings.kubernetes.effects.client import connect
+from tracks_dagster.wings.kubernetes.effects.launcher import KubernetesLauncher
+from tracks_dagster.wings.kubernetes.job_names import job_name
+from tracks_dagster.wings.kubernetes.settings import KUBERNETES, ClusterSettings
 from tracks_dagster.wiring import utc_now
 
 ROOT = Path(__file__).parents[1]

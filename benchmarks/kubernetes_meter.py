@@ -15,11 +15,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from tests.kubernetes.double import furniture
-from tests.kubernetes.double.kube_double import KubeDouble
-from tests.kubernetes.double.requests import Answer, Place, Request, place_of, verb_of
-from tests.kubernetes.double.server import Server
-from tests.kubernetes.double.streams import Alive
+from tests.wings.kubernetes.double import furniture
+from tests.wings.kubernetes.double.kube_double import KubeDouble
+from tests.wings.kubernetes.double.requests import Answer, Place, Request, place_of, verb_of
+from tests.wings.kubernetes.double.server import Server
+from tests.wings.kubernetes.double.streams import Alive
 
 Asked = tuple[str, str]  # verb and resource, as a role names them
 

@@ -20,13 +20,13 @@ from benchmarks.kubernetes_meter import Counted
 from tests.fakes import FakeOrchestrator
 from tracks_dagster import definitions
 from tracks_dagster.attempts.effects.supervise import Supervisor
-from tracks_dagster.kubernetes.effects.client import connect
-from tracks_dagster.kubernetes.effects.launcher import KubernetesLauncher
-from tracks_dagster.kubernetes.settings import ClusterSettings
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.stores import open_store
 from tracks_dagster.track.text.redact import redact
+from tracks_dagster.wings.kubernetes.effects.client import connect
+from tracks_dagster.wings.kubernetes.effects.launcher import KubernetesLauncher
+from tracks_dagster.wings.kubernetes.settings import ClusterSettings
 from tracks_dagster.wiring import new_uid, utc_now
 
 STATUS = Path("/proc/self/status")

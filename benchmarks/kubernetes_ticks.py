@@ -24,16 +24,12 @@ from benchmarks.kubernetes_meter import Counted, Door
 from tests.deciders import ticked, world_of
 from tests.fakes import FakeClock, FakeObjectStore, FakeOrchestrator
 from tests.histories import History
-from tests.kubernetes.double.furniture import NAMESPACE
-from tests.kubernetes.double.kube_double import kube_double
+from tests.wings.kubernetes.double.furniture import NAMESPACE
+from tests.wings.kubernetes.double.kube_double import kube_double
 from tracks_dagster.attempts.effects.heartbeat import write_heartbeat
 from tracks_dagster.attempts.effects.watch import close_lost, survey
 from tracks_dagster.attempts.launch import plan_launches
 from tracks_dagster.attempts.ports import GangSpec, RankCommand
-from tracks_dagster.kubernetes.effects.client import connect
-from tracks_dagster.kubernetes.effects.cluster_upkeep import sweep
-from tracks_dagster.kubernetes.effects.launcher import KubernetesLauncher
-from tracks_dagster.kubernetes.settings import ClusterSettings
 from tracks_dagster.ledger.effects.database.engine import make_engine
 from tracks_dagster.ledger.effects.database.schema import make_schema
 from tracks_dagster.ledger.effects.database.sql_ledger import SqlLedger
@@ -44,6 +40,10 @@ from tracks_dagster.track.bodies import ComputeRequest
 from tracks_dagster.track.names import attempt_key
 from tracks_dagster.track.text.redact import redact
 from tracks_dagster.track.track import run_track
+from tracks_dagster.wings.kubernetes.effects.client import connect
+from tracks_dagster.wings.kubernetes.effects.cluster_upkeep import sweep
+from tracks_dagster.wings.kubernetes.effects.launcher import KubernetesLauncher
+from tracks_dagster.wings.kubernetes.settings import ClusterSettings
 from tracks_dagster.wiring import new_uid, utc_now
 
 CLOSED = (0, 100, 1000, 5000)  # attempts, of runs that are over

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from tracks_dagster.kubernetes.gang_fold import GangFold
-from tracks_dagster.kubernetes.report import conditions, rank_ends
-from tracks_dagster.kubernetes.sightings import (
+from tracks_dagster.reasons.classify import classify
+from tracks_dagster.reasons.evidence import Evidence
+from tracks_dagster.track.records import Json
+from tracks_dagster.wings.kubernetes.gang_fold import GangFold
+from tracks_dagster.wings.kubernetes.report import conditions, rank_ends
+from tracks_dagster.wings.kubernetes.sightings import (
     INDEX,
     GangSeen,
     Line,
@@ -14,9 +17,6 @@ from tracks_dagster.kubernetes.sightings import (
     job_line,
     pod_line,
 )
-from tracks_dagster.reasons.classify import classify
-from tracks_dagster.reasons.evidence import Evidence
-from tracks_dagster.track.records import Json
 
 TAINT = ("DeletionByTaintManager", "Taint manager: deleting due to NoExecute taint")
 PREEMPTION = ("PreemptionByScheduler", "default-scheduler: preempting")

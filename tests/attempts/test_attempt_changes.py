@@ -15,7 +15,6 @@ from tests.histories import DatasetHistory, History
 from tracks_dagster.attempts.effects.manual_retry import AttemptChanges
 from tracks_dagster.attempts.effects.supervise import gang_spec
 from tracks_dagster.data.project import Project
-from tracks_dagster.kubernetes.settings import KUBERNETES
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.retry.decide import decide
 from tracks_dagster.retry.decision import Retry
@@ -24,6 +23,7 @@ from tracks_dagster.track.bodies import CheckpointCadence, ComputeRequest, Snaps
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.records import Json, sha256_hex
 from tracks_dagster.track.states.run_state import AttemptState
+from tracks_dagster.wings.kubernetes.settings import KUBERNETES
 
 CONFIG = example_config({"steps": 40, "micro_batch": 2}, ranks=2)
 POD = ComputeRequest(launcher=KUBERNETES, ranks=2, memory_bytes=2**30, queue="team-a")

@@ -13,7 +13,7 @@ import pytest
 from tests.cli.conftest import Call
 from tests.examples import example_config
 from tests.histories import DatasetHistory, History
-from tests.kubernetes.double.furniture import cluster_file
+from tests.wings.kubernetes.double.furniture import cluster_file
 from tracks_dagster.retry.decision import ADVICE, Advice, what_to_do
 from tracks_dagster.settings import Settings
 from tracks_dagster.track.bodies import ComputeRequest, SnapshotRef

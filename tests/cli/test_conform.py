@@ -16,11 +16,11 @@ from tests.cli.conftest import Call
 from tracks_dagster.data.effects.certificates import certificates
 from tracks_dagster.settings import Settings
 from tracks_dagster.track.states.dataset_state import DatasetState
-from tracks_dagster.wings.lab import conform as conform_module
 from tracks_dagster.wings.lab.conformance.defects import Finding
 from tracks_dagster.wings.lab.conformance.effects.conforming import Plan, Trials
 from tracks_dagster.wings.lab.conformance.report import Conformance, Judged
 from tracks_dagster.wings.lab.conformance.seen import AttemptSeen, Kind, Trial, TrialSeen
+from tracks_dagster.wings.lab.edge import conform as conform_module
 from tracks_dagster.wiring import build
 
 PROJECT = """\

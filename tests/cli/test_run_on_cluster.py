@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.cli.conftest import Call
-from tests.kubernetes.double.furniture import kubeconfig
+from tests.wings.kubernetes.double.furniture import kubeconfig
 from tracks_dagster.attempts.effects.runs import RunRequest
 from tracks_dagster.cli.start import run
 

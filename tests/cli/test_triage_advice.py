@@ -15,13 +15,13 @@ from tracks_dagster.attempts.effects.heartbeat import write_launches
 from tracks_dagster.attempts.launch import PendingLaunch
 from tracks_dagster.attempts.machine import MachineNow
 from tracks_dagster.attempts.ports import GangPhase, GangReport
-from tracks_dagster.kubernetes.settings import KUBERNETES
 from tracks_dagster.ledger.effects.database import open_ledger
 from tracks_dagster.ledger.effects.projector import Projector
 from tracks_dagster.reasons.evidence import RankEnd
 from tracks_dagster.track.bodies import AttemptSupervised, ComputeRequest
 from tracks_dagster.track.records import Kind, canonical_json, format_time
-from tracks_dagster.wings.triage.command import print_steps, print_triage
+from tracks_dagster.wings.kubernetes.settings import KUBERNETES
+from tracks_dagster.wings.triage.edge.triage import print_steps, print_triage
 from tracks_dagster.wings.triage.effects.triage import GivenDevices, Triage, triage
 
 Advised = Callable[..., str]

@@ -12,10 +12,10 @@ from dagster import DagsterInstance, ExecuteInProcessResult
 
 from tests.code_location.test_launchpad import declare, description
 from tests.histories import DatasetHistory
-from tests.kubernetes.double.furniture import kubeconfig
-from tracks_dagster.kubernetes.settings import KUBERNETES
+from tests.wings.kubernetes.double.furniture import kubeconfig
 from tracks_dagster.track.bodies import ComputeRequest
 from tracks_dagster.track.names import LOCAL
+from tracks_dagster.wings.kubernetes.settings import KUBERNETES
 from tracks_dagster.wiring import App
 
 CLUSTER = {

@@ -13,10 +13,10 @@ from dagster import DagsterInstance, SensorResult, build_sensor_context
 from tests.fakes import FakeGangs, FakeOrchestrator
 from tracks_dagster.attempts.ports import GangLauncher
 from tracks_dagster.defs.sensors.watch_attempts import watch_attempts
-from tracks_dagster.kubernetes.settings import KUBERNETES
-from tracks_dagster.kubernetes.upkeep import UNKNOWN_GRACE, StandingGang
 from tracks_dagster.ledger.effects.ticks import read_cursor
 from tracks_dagster.track.errors import GangError
+from tracks_dagster.wings.kubernetes.settings import KUBERNETES
+from tracks_dagster.wings.kubernetes.upkeep import UNKNOWN_GRACE, StandingGang
 from tracks_dagster.wiring import App
 
 

@@ -8,10 +8,10 @@ import pytest
 import yaml
 
 from tests.deploy.values import DEPLOY, accepted, launcher_values
-from tracks_dagster.defs.resources.kubernetes_run_launcher import TrackedK8sRunLauncher
-from tracks_dagster.kubernetes.effects.cluster_file import read_cluster
-from tracks_dagster.kubernetes.settings import ClusterSettings
 from tracks_dagster.track.effects.settings_file import open_settings
+from tracks_dagster.wings.kubernetes.edge.run_launcher import TrackedK8sRunLauncher
+from tracks_dagster.wings.kubernetes.effects.cluster_file import read_cluster
+from tracks_dagster.wings.kubernetes.settings import ClusterSettings
 
 
 @pytest.fixture(name="cluster", scope="module")

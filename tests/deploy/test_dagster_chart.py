@@ -29,7 +29,7 @@ from tests.deploy.values import (
     launcher_values,
 )
 from tests.deploy.worker_jobs import check_is_no_root, check_run_worker, run_worker_job
-from tracks_dagster.defs.resources.kubernetes_run_launcher import TrackedK8sRunLauncher
+from tracks_dagster.wings.kubernetes.edge.run_launcher import TrackedK8sRunLauncher
 
 CHART = os.environ.get("TRACKS_DAGSTER_CHART")
 HELM = shutil.which("helm")

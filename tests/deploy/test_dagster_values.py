@@ -20,10 +20,11 @@ from tests.deploy.values import (
     launcher_values,
 )
 from tests.deploy.worker_jobs import check_run_worker, run_worker_job
-from tracks_dagster.defs.resources.kubernetes_run_launcher import TrackedK8sRunLauncher
-from tracks_dagster.home import dagster_home, dagster_on_cluster
+from tracks_dagster.home import dagster_home
 from tracks_dagster.home.dagster_home import DEADLINES
-from tracks_dagster.kubernetes.settings import ClusterSettings
+from tracks_dagster.wings.kubernetes.edge import cluster_home
+from tracks_dagster.wings.kubernetes.edge.run_launcher import TrackedK8sRunLauncher
+from tracks_dagster.wings.kubernetes.settings import ClusterSettings
 
 ROOT = Path(__file__).parents[2]
 
@@ -115,7 +116,7 @@ def test_secrets_are_named_and_never_written(cluster: ClusterSettings) -> None:
     assert config["postgres_password_secret"] == VALUES["global"]["postgresqlSecretName"]
     # Nor does what `tracks up --kubernetes` starts lack one.
     urls = {"store_url": "s3://tracks", "postgres_url": "postgresql://postgres.example/tracks"}
-    assert dagster_on_cluster.unreachable(cluster, **urls) == []
+    assert cluster_home.unreachable(cluster, **urls) == []
 
 
 def test_the_settings_are_mounted_where_the_processes_are_told_to_look() -> None:
@@ -136,7 +137,7 @@ def test_the_launcher_is_there_and_takes_its_config() -> None:
 
 
 def test_runs_are_queued_and_monitored_as_by_a_daemon_on_a_laptop(cluster: ClusterSettings) -> None:
-    text = dagster_on_cluster.in_pods(cluster, config_map="x", store_url="s3://tracks", files=set())
+    text = cluster_home.in_pods(cluster, config_map="x", store_url="s3://tracks", files=set())
     laptop = yaml.safe_load(text)
     daemon = VALUES["dagsterDaemon"]
     queued = daemon["runCoordinator"]["config"]["queuedRunCoordinator"]

@@ -9,10 +9,10 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from tracks_dagster.kubernetes.effects.cluster_file import read_cluster
-from tracks_dagster.kubernetes.effects.run_worker_watch import RUN_WORKERS
 from tracks_dagster.track.effects.settings_file import open_settings
 from tracks_dagster.track.names import LABEL_APP, MANAGED_BY
+from tracks_dagster.wings.kubernetes.effects.cluster_file import read_cluster
+from tracks_dagster.wings.kubernetes.effects.run_worker_watch import RUN_WORKERS
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 NEWEST = ".".join(kubernetes_validate.latest_version().split(".")[:2])

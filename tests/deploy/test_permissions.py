@@ -11,14 +11,27 @@ import pytest
 import yaml
 
 from tests.fakes import FakeObjectStore
-from tests.kubernetes.double.kube_double import KubeDouble, kube_double
-from tests.kubernetes.double.launching import is_gone, launcher_on, pods_of, running, seen, spec
-from tests.kubernetes.double.run_workers import begin, instance_on, launch, launcher_of, running_pod
-from tracks_dagster.kubernetes.effects.cluster_file import read_cluster
-from tracks_dagster.kubernetes.needs import QUOTAS, permissions
-from tracks_dagster.kubernetes.settings import JOB_SET, ClusterSettings
+from tests.wings.kubernetes.double.kube_double import KubeDouble, kube_double
+from tests.wings.kubernetes.double.launching import (
+    is_gone,
+    launcher_on,
+    pods_of,
+    running,
+    seen,
+    spec,
+)
+from tests.wings.kubernetes.double.run_workers import (
+    begin,
+    instance_on,
+    launch,
+    launcher_of,
+    running_pod,
+)
 from tracks_dagster.track.effects.settings_file import open_settings
 from tracks_dagster.track.names import AttemptRef
+from tracks_dagster.wings.kubernetes.effects.cluster_file import read_cluster
+from tracks_dagster.wings.kubernetes.needs import QUOTAS, permissions
+from tracks_dagster.wings.kubernetes.settings import JOB_SET, ClusterSettings
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 OBJECTS: list[dict[str, Any]] = list(

@@ -14,8 +14,8 @@ from dagster._core.origin import JobPythonOrigin, RepositoryPythonOrigin
 from dagster_k8s.client import DagsterKubernetesClient
 
 from tests.deploy.values import KUBERNETES_VERSIONS, VALUES
-from tracks_dagster.defs.resources.kubernetes_run_launcher import TrackedK8sRunLauncher
 from tracks_dagster.track.names import LABEL_APP, LABEL_ATTEMPT, LABEL_RUN, TAG_ATTEMPT
+from tracks_dagster.wings.kubernetes.edge.run_launcher import TrackedK8sRunLauncher
 
 RUN_AS = 10001  # the user of the Dockerfile
 

@@ -22,7 +22,7 @@ from tests.incidents.parts import parts_of, without
 from tests.incidents.questions import QUESTIONS, Asked, Question, unanswered
 from tests.incidents.twelve import INCIDENTS, Incident
 from tests.incidents.world import World
-from tests.kubernetes.double.furniture import cluster_file
+from tests.wings.kubernetes.double.furniture import cluster_file
 from tracks_dagster.attempts.effects.evidence import read_evidence
 from tracks_dagster.cli import main
 from tracks_dagster.ledger.effects.database import open_ledger

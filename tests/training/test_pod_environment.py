@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from tracks_dagster.attempts.ports import GangSpec, RankCommand
-from tracks_dagster.kubernetes.manifests import gang_objects
-from tracks_dagster.kubernetes.settings import ClusterSettings
 from tracks_dagster.track.bodies import ComputeRequest
 from tracks_dagster.track.errors import SettingsError
 from tracks_dagster.track.names import POD_VARIABLES
 from tracks_dagster.training.pods.environment import PodEnvironment, read_pod_environment
+from tracks_dagster.wings.kubernetes.manifests import gang_objects
+from tracks_dagster.wings.kubernetes.settings import ClusterSettings
 
 COMMAND = RankCommand(words=("train.py", "--lr=0.1"), files={"config.yaml": "lr: 0.1\n"})
 

@@ -43,7 +43,7 @@ ANSWER_S_MAX = 120.0
 _WAITS_FOR = {
     "tracks_dagster.stores": "the object store (TRACKS_STORE)",
     "tracks_dagster.ledger.effects.database": "the ledger's database",
-    "tracks_dagster.kubernetes.effects": "the cluster's API server",
+    "tracks_dagster.wings.kubernetes.effects": "the cluster's API server",
 }
 _ITSELF = "this machine: the process itself gets little time to run"
 

@@ -1,1 +1,1 @@
-"""Dagster's own instance, on this machine and on a cluster, and the folder TRACKS_HOME."""
+"""Dagster's own instance, on this machine, and the folder TRACKS_HOME."""

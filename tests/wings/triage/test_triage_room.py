@@ -12,11 +12,11 @@ from tests.histories import History
 from tests.six_variants import NODE, FakeMachine, write_variants
 from tracks_dagster.attempts.machine import Devices, Gpu
 from tracks_dagster.attempts.ports import GangPhase, GangReport
-from tracks_dagster.kubernetes.settings import KUBERNETES
 from tracks_dagster.ledger.effects.projector import Projector
 from tracks_dagster.scheduling.model import Plan
 from tracks_dagster.track.bodies import ComputeRequest
 from tracks_dagster.track.names import LOCAL
+from tracks_dagster.wings.kubernetes.settings import KUBERNETES
 from tracks_dagster.wings.triage.effects.triage import GivenDevices, Sources, triage
 
 GIB = 2**30

@@ -5,13 +5,13 @@ from tracks_dagster.wing import Command, Wing
 WING = Wing(
     commands={
         "conform": Command(
-            module="conform",
+            module="edge.conform",
             summary="Certify a trainer: interrupt it, resume it, compare.",
             group="Before a full run",
             after="canary",
         ),
         "simulate": Command(
-            module="simulate",
+            module="edge.simulate",
             summary="Play another retry policy over past failures.",
             group="Reasons and retries",
             after="policy",

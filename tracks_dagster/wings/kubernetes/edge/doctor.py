@@ -13,18 +13,18 @@ import click
 from tracks_dagster.cli import BAD_NEWS
 from tracks_dagster.cli.common import as_json, print_json, print_table
 from tracks_dagster.home.home_folder import how_open
-from tracks_dagster.kubernetes.checkup import Finding, Health, check_classes, check_cluster
-from tracks_dagster.kubernetes.settings import (
+from tracks_dagster.settings import Settings, load_policy
+from tracks_dagster.track.body_json import to_json
+from tracks_dagster.track.errors import GangError, SettingsError, StoreError
+from tracks_dagster.track.text.units import counted
+from tracks_dagster.wings.kubernetes.checkup import Finding, Health, check_classes, check_cluster
+from tracks_dagster.wings.kubernetes.edge.launching import find_cluster_file, load_cluster
+from tracks_dagster.wings.kubernetes.settings import (
     ClusterSettings,
     gives_credentials,
     local_path,
     why_unreachable,
 )
-from tracks_dagster.settings import Settings, load_policy
-from tracks_dagster.track.body_json import to_json
-from tracks_dagster.track.errors import GangError, SettingsError, StoreError
-from tracks_dagster.track.text.units import counted
-from tracks_dagster.wings.kubernetes.edge.launching import find_cluster_file, load_cluster
 
 
 @click.command("doctor")
@@ -145,8 +145,8 @@ def _classes(settings: Settings, cluster: ClusterSettings) -> list[Finding]:
 
 
 def _cluster(cluster: ClusterSettings) -> list[Finding]:
-    from tracks_dagster.kubernetes.effects.client import connect, where
-    from tracks_dagster.kubernetes.effects.cluster_reader import read_facts
+    from tracks_dagster.wings.kubernetes.effects.client import connect, where
+    from tracks_dagster.wings.kubernetes.effects.cluster_reader import read_facts
 
     check = "connection"
     try:

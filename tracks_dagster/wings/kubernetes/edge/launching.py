@@ -12,10 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tracks_dagster.attempts.ports import GangLauncher, GangSpec
-from tracks_dagster.kubernetes.effects.cluster_file import read_cluster
-from tracks_dagster.kubernetes.effects.cluster_upkeep import keep_taints, sweep
-from tracks_dagster.kubernetes.settings import KUBERNETES, ClusterSettings, why_unreachable
-from tracks_dagster.kubernetes.upkeep import NodeTaints, StandingGangs
 from tracks_dagster.ledger.effects.ticks import Tick
 from tracks_dagster.settings import Settings, find_file, find_policy_file
 from tracks_dagster.track.effects.settings_file import open_settings
@@ -23,6 +19,10 @@ from tracks_dagster.track.errors import InvalidInput, SettingsError
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Json
 from tracks_dagster.track.text.redact import Redact
+from tracks_dagster.wings.kubernetes.effects.cluster_file import read_cluster
+from tracks_dagster.wings.kubernetes.effects.cluster_upkeep import keep_taints, sweep
+from tracks_dagster.wings.kubernetes.settings import KUBERNETES, ClusterSettings, why_unreachable
+from tracks_dagster.wings.kubernetes.upkeep import NodeTaints, StandingGangs
 from tracks_dagster.wiring import App, utc_now
 
 if TYPE_CHECKING:
@@ -52,8 +52,8 @@ def load_cluster(settings: Settings) -> ClusterSettings:
 
 def open_launcher(settings: Settings, store: ObjectStore, clean: Redact) -> GangLauncher:
     """Return the launcher, connected; raises SettingsError or GangError."""
-    from tracks_dagster.kubernetes.effects.client import connect
-    from tracks_dagster.kubernetes.effects.launcher import KubernetesLauncher
+    from tracks_dagster.wings.kubernetes.effects.client import connect
+    from tracks_dagster.wings.kubernetes.effects.launcher import KubernetesLauncher
 
     cluster = load_cluster(settings)
     launcher = KubernetesLauncher(connect(cluster), cluster, store, now=utc_now, clean=clean)
@@ -67,8 +67,8 @@ def check_gang(settings: Settings, spec: GangSpec) -> None:
     A kubeconfig that is not there, a store that pods do not reach, a request that makes no manifest:
     the run is refused when it is declared, not by its first attempt. The cluster is not asked.
     """
-    from tracks_dagster.kubernetes.effects.client import connect
-    from tracks_dagster.kubernetes.manifests import gang_objects
+    from tracks_dagster.wings.kubernetes.effects.client import connect
+    from tracks_dagster.wings.kubernetes.manifests import gang_objects
 
     cluster = load_cluster(settings)
     connect(cluster).close()
@@ -113,7 +113,7 @@ def open_home(settings: Settings) -> DagsterHome:
 
     Raises SettingsError with all that pods cannot use, GangError when the cluster refuses.
     """
-    from tracks_dagster.home import dagster_on_cluster
+    from tracks_dagster.wings.kubernetes.edge import cluster_home
 
     cluster = load_cluster(settings)
     files = {
@@ -121,7 +121,7 @@ def open_home(settings: Settings) -> DagsterHome:
         "policy.yaml": find_policy_file(settings),
         "rules": settings.rules_file,
     }
-    return dagster_on_cluster.open_cluster_home(
+    return cluster_home.open_cluster_home(
         settings.home / "dagster",
         cluster,
         root=settings.root,

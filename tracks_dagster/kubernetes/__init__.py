@@ -1,1 +1,0 @@
-"""Gangs on a Kubernetes cluster: an Indexed Job for each attempt."""

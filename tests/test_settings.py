@@ -69,3 +69,9 @@ def test_days_in_the_ui_that_are_none_are_refused(days: str) -> None:
 def test_days_in_the_ui_mean_the_same_in_another_process() -> None:
     settings = Settings.from_environment({"TRACKS_UI_DAYS": "0000007.5"})
     assert Settings.from_environment(settings.environment).ui_days == 7.5
+
+
+def test_one_application_a_process_is_built_for_equal_settings() -> None:
+    given = {"TRACKS_HOME": "/h", "TRACKS_KUBERNETES": "/h/k.yaml"}
+    first, second = (Settings.from_environment(given) for _ in range(2))
+    assert len({first, second}) == 1

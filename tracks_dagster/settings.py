@@ -58,7 +58,7 @@ class Settings:
     root: Path = Path()
     secrets: tuple[str, ...] = field(default=(), repr=False)
     rules_file: Path | None = None
-    files: Mapping[str, Path] = field(default_factory=dict)
+    files: Mapping[str, Path] = field(default_factory=dict, hash=False)
     ui_url: str = ""
     prices_file: Path | None = None
     ui_days: float = UI_DAYS

@@ -23,7 +23,6 @@ RUN case "$VARIANT" in \
     && /opt/venv/bin/pip install --no-cache-dir --constraint constraints.txt "$torch" -r requirements.txt
 COPY workspace.yaml LICENSE ./
 COPY assets assets
-COPY examples examples
 COPY resources resources
 COPY sensors sensors
 COPY tracks_dagster tracks_dagster

@@ -9,11 +9,12 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 
+import tracks_dagster
 from tracks_dagster.data.effects.project_file import read_project
 from tracks_dagster.data.project import Project, resolve_config
 from tracks_dagster.track.records import Json
 
-EXAMPLES = Path(__file__).parents[1] / "examples"
+EXAMPLES = Path(tracks_dagster.__file__).parent / "examples"
 
 
 @cache

@@ -32,7 +32,7 @@ UI_DAYS, UI_DAYS_MAX = 90.0, 36_500
 LEDGER_FILE = "ledger.db"
 POLICY_FILE = "policy.yaml"
 PRICES_FILE = "prices.yaml"
-EXAMPLES = "examples"
+EXAMPLES = Path(__file__).parent / "examples"  # the projects that ship
 POSTGRES_SCHEMES = ("postgresql", "postgres", "postgresql+psycopg2")
 
 
@@ -138,7 +138,7 @@ class Settings:
     @property
     def examples(self) -> Path:
         """Where the projects that ship lie."""
-        return self.root / EXAMPLES
+        return EXAMPLES
 
     @property
     def reports(self) -> Path:
@@ -329,7 +329,7 @@ def usable_projects() -> tuple[Registered, ...]:
     try:
         settings = Settings.from_environment()
     except SettingsError:  # whatever uses the application says what is wrong
-        return load_shipped(find_root() / EXAMPLES)
+        return load_shipped(EXAMPLES)
     return load_projects(settings.home, settings.examples)
 
 

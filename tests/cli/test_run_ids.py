@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Call
+from tests.examples import EXAMPLES
 from tests.stories import Story
 from tracks_dagster.settings import Settings
 from tracks_dagster.wiring import build
@@ -81,7 +82,7 @@ def test_a_run_id_in_a_bucket_without_a_store_is_free(
     home: Path, s3_url: str, monkeypatch: pytest.MonkeyPatch, call: Call
 ) -> None:
     monkeypatch.setenv("TRACKS_STORE", s3_url)
-    project = Path(__file__).parents[2] / "examples" / "gpt"
+    project = EXAMPLES / "gpt"
     monkeypatch.chdir(project)
     named = ("run", "--run-id", "first", "--intent", "Is the name free?")
     refused = call(*named, "--class", "nosuch")

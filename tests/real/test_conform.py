@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.examples import EXAMPLES
 from tracks_dagster.attempts.effects.local.project_code import read_project_code
 from tracks_dagster.data.effects.snapshots import make_snapshot
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
@@ -31,7 +32,6 @@ from tracks_dagster.wings.lab.conformance.report import Conformance, Judged
 from tracks_dagster.wings.lab.conformance.seen import Kind
 from tracks_dagster.wiring import build
 
-ROOT = Path(__file__).resolve().parents[2]
 TRAINERS = Path(__file__).resolve().parents[1] / "review" / "conform"
 STEPS = 12
 LIMIT_S = 3000.0  # a busy machine must change nothing
@@ -234,7 +234,7 @@ def test_the_examples_of_frameworks_pass(
 ) -> None:
     if find_spec(module) is None:
         pytest.skip(f"{module} is not installed; `./run test --full` installs it")
-    project = ROOT / "examples" / "frameworks" / name
+    project = EXAMPLES / "frameworks" / name
     done = certify(project, tmp_path / "home", sockets)
     assert done.findings == {}
     assert done.is_green, (done.left_out, done.notes)

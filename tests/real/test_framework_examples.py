@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.examples import EXAMPLES
 from tests.real.played import call, curves, explained, play, play_at
 from tracks_dagster.track.states.run_state import RunState
 from tracks_dagster.wiring import App
 
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "frameworks"
+FRAMEWORKS = EXAMPLES / "frameworks"
 STEPS = range(1, 17)
 MODULES = {
     "huggingface": "transformers",
@@ -91,7 +92,7 @@ def losses(app: App, state: RunState) -> list[dict[int, float]]:
 
 @of_frameworks(*MODULES)
 def test_three_cuts_change_no_loss(app: App, name: str) -> None:
-    folder, sizes = EXAMPLES / name, SIZES[name]
+    folder, sizes = FRAMEWORKS / name, SIZES[name]
     calm = train(app, folder, "calm")
     drills = ("preempt@7", "sigkill@12", "gpu_oom@14")
     cut = train(app, folder, "cut", *(f"--drill={drill}" for drill in drills))
@@ -120,7 +121,7 @@ def test_three_cuts_change_no_loss(app: App, name: str) -> None:
 
 @of_frameworks(*RATES)
 def test_another_learning_rate_reaches_what_the_folder_brings_back(app: App, name: str) -> None:
-    folder = EXAMPLES / name
+    folder = FRAMEWORKS / name
     (calm,) = losses(app, train(app, folder, "calm"))
     still = ("--from", "calm@10", "--set", f"{RATES[name]}=1e-12")
     (branch,) = losses(app, train(app, folder, "still", *still))
@@ -130,7 +131,7 @@ def test_another_learning_rate_reaches_what_the_folder_brings_back(app: App, nam
 
 @of_frameworks(*BY_CHANCE)
 def test_samples_made_by_chance_are_told_and_judged(app: App, tmp_path: Path, name: str) -> None:
-    folder = shutil.copytree(EXAMPLES / name, tmp_path / name)
+    folder = shutil.copytree(FRAMEWORKS / name, tmp_path / name)
     script = folder / "train.py"
     before, after = BY_CHANCE[name]
     text = script.read_text()
@@ -152,7 +153,7 @@ def test_samples_made_by_chance_are_told_and_judged(app: App, tmp_path: Path, na
 def test_two_ranks_resume_to_the_bit(app: App, name: str) -> None:
     # Of accelerate's loop an epoch has half the steps on two ranks.
     more = ("--set=epochs=4",) if name == "accelerate" else ()
-    state = train(app, EXAMPLES / name, "two", "--drill=preempt@7", "--ranks=2", *more)
+    state = train(app, FRAMEWORKS / name, "two", "--drill=preempt@7", "--ranks=2", *more)
     assert reasons(state) == ["preempted", "completed"]
     continuity = explained("two/a02")["resumed"]["continuity"]
     assert (continuity["agree"], continuity["steps_compared"]) == (True, 1)

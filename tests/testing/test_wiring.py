@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.examples import EXAMPLES
 from tests.testing.models import RIGHT, WRONG, Planted, Project, again
 from tracks_dagster import testing
 from tracks_dagster.testing import CannotCheck, Finding
@@ -124,7 +125,7 @@ def test_the_example_of_the_docs_holds_for_the_example_that_ships(
 ) -> None:
     text = (ROOT / "docs" / "testing.md").read_text(encoding="utf-8")
     example = text[text.index("    # tests/test_model.py") : text.index("`python -m pip install")]
-    monkeypatch.syspath_prepend(ROOT / "examples" / "gpt")
+    monkeypatch.syspath_prepend(EXAMPLES / "gpt")
     names: dict[str, Any] = {}
     try:
         exec(dedent(example), names)

@@ -16,6 +16,7 @@ from tracks_dagster.defs.resources.plain_imports import import_plain
 from tracks_dagster.home.code_server import CodeServer, Stamps
 from tracks_dagster.settings import Settings
 
+BESIDE = Path(__file__).parents[3]  # the checkout, or where packages are installed
 PACKAGES = ("tracks_dagster", "assets", "resources", "sensors")
 
 
@@ -39,8 +40,7 @@ def main(arguments: Sequence[str]) -> None:
 
 def loaded_files(settings: Settings) -> Stamps:
     """Return what a code server loads: our packages, and the files of projects."""
-    root = settings.root
-    paths = [path for package in PACKAGES for path in (root / package).rglob("*.py")]
+    paths = [path for package in PACKAGES for path in (BESIDE / package).rglob("*.py")]
     paths += [settings.examples / name / FILE for name in SHIPPED]
     paths += (settings.home / FOLDER).glob(f"*/{FILE}")
     return {str(path): _stamp(path) for path in paths}

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tracks_dagster.attempts.effects.local import code_archive
+from tracks_dagster.attempts.effects.local.checkout import read_code_diff, read_code_version
 from tracks_dagster.attempts.effects.local.code_archive import pack_folder, pack_script
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.training.projects.code import CodeUnusable, lay_out
@@ -66,6 +67,19 @@ def folder(tmp_path: Path) -> Path:
 
 def test_without_git_all_files_are_stored_but_the_usual_ignores(folder: Path) -> None:
     assert pack_folder(folder).names == ("pkg/model.py", "train.py")
+
+
+def test_a_project_of_an_installed_package_is_stored_whole_though_git_ignores_its_venv(
+    folder: Path,
+) -> None:
+    write(folder, _DOT_gitignore=".venv/\n")
+    git(folder, "init", "-q")
+    git(folder, "add", ".")
+    git(folder, "commit", "-q", "-m", "mine")
+    installed = write(folder / ".venv" / "examples" / "gpt", train_DOT_py="a = 1\n")
+    assert pack_folder(installed).names == ("train.py",)
+    assert read_code_version(installed).git_commit is None  # the user's own code is not in it
+    assert read_code_diff(installed, str) is None
 
 
 def test_with_git_what_it_ignores_is_left_out_and_what_it_tracks_is_stored(folder: Path) -> None:

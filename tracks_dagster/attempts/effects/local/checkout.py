@@ -36,7 +36,7 @@ _BINARY = re.compile(rb"^(?:Binary files .* differ|GIT binary patch)$", re.MULTI
 
 def read_code_version(folder: Path) -> CodeVersion:
     """Return commit, branch (None on a detached HEAD) and dirtiness of the checkout at `folder`."""
-    commit = _git_text(folder, "rev-parse", "--verify", "HEAD")
+    commit = None if is_apart(folder) else _git_text(folder, "rev-parse", "--verify", "HEAD")
     branch = _git_text(folder, "symbolic-ref", "--short", "--quiet", "HEAD")
     changes = _git_text(folder, "status", "--porcelain") if commit else None
     return CodeVersion(
@@ -45,6 +45,12 @@ def read_code_version(folder: Path) -> CodeVersion:
         dirty=None if changes is None else bool(changes),
         package_version=importlib.metadata.version(DISTRIBUTION),
     )
+
+
+def is_apart(folder: Path) -> bool:
+    """Whether git leaves out all of `folder`, as an installed package in a checkout's `.venv`."""
+    ignored = git(folder, None, "check-ignore", "--quiet", ".") is not None
+    return ignored and not git(folder, None, "ls-files", "--cached", "--", ".")
 
 
 def _built_from(folder: Path) -> str | None:
@@ -106,7 +112,11 @@ def _objection(part: bytes, room_bytes: int, clean: Redact) -> str | None:
 def _own_index(folder: Path, scratch: Path) -> Path | None:
     """Return a copy of the checkout's index: to name new files in it changes nobody's."""
     found = git(folder, None, "rev-parse", "--path-format=absolute", "--git-path", "index")
-    if found is None or git(folder, None, "rev-parse", "--verify", "HEAD") is None:
+    if (
+        found is None
+        or is_apart(folder)
+        or git(folder, None, "rev-parse", "--verify", "HEAD") is None
+    ):
         return None
     try:
         # With its time, by which git knows whose content it has to compare.

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from pathlib import Path
 
-from tracks_dagster.attempts.effects.local.checkout import git
+from tracks_dagster.attempts.effects.local.checkout import git, is_apart
 from tracks_dagster.attempts.effects.local.key_files import key_part, may_hold_secret
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.records import sha256_hex
@@ -196,7 +196,7 @@ def _leads_to_itself(link: Path) -> bool:
 def _names(folder: Path, depth: int = 0) -> Iterator[str]:
     """Yield the names of what is stored, in no order, some twice."""
     tracked = git(folder, None, "ls-files", "-z", "--cached", "--", ".")
-    if tracked is None:
+    if tracked is None or (not tracked and is_apart(folder)):
         yield from (name for name in _walk(folder) if not _is_left_out(name))
         return
     others = git(folder, None, "ls-files", "-z", "--others", "--exclude-standard", "--", ".") or b""

@@ -13,7 +13,7 @@ import pytest
 from tests.examples import example_config
 from tracks_dagster.attempts.drills import KINDS, fit_drill, parse_drill
 from tracks_dagster.cli.start import drill
-from tracks_dagster.review.effects.rehearsals import SMALL, STEPS
+from tracks_dagster.review.effects.rehearsals import SMALL, STEPS, Rehearsal
 
 
 def test_every_kind_has_a_run_in_which_it_fires() -> None:
@@ -75,7 +75,7 @@ class EndlessRun:
     ended: ClassVar[list[str]] = []
 
     def __init__(
-        self, app: object, home: object, found: object, rehearsal: drill.Rehearsal, shared: str
+        self, app: object, home: object, found: object, rehearsal: Rehearsal, shared: str
     ) -> None:
         self.rehearsal = rehearsal
 
@@ -112,7 +112,7 @@ def test_an_interrupted_command_ends_the_gangs_once_the_daemon_is_gone(
     assert EndlessRun.ended == ["daemon", "nan@13", "spike@25"]
 
 
-def _under_way(rehearsal: drill.Rehearsal) -> drill.UnderWay:
+def _under_way(rehearsal: Rehearsal) -> drill.UnderWay:
     run = object.__new__(drill.UnderWay)
     run.rehearsal = rehearsal
     return run

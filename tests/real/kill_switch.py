@@ -13,6 +13,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
+from io import FileIO
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -127,10 +128,10 @@ class KillSwitch:
         raise AssertionError("SIGKILL does not return")
 
 
-def _counted_files(count: Callable[..., Any]) -> type[local.FileIO]:
+def _counted_files(count: Callable[..., Any]) -> type[FileIO]:
     """Return a FileIO whose system calls pass the switch."""
 
-    class Counted(local.FileIO):
+    class Counted(FileIO):
         def __init__(self, path: Any) -> None:
             count("open to read", lambda: super(Counted, self).__init__(path))
 

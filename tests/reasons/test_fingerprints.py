@@ -48,6 +48,6 @@ def test_reason_config_snapshot_and_nodes_are_part_of_the_failure() -> None:
 
 def test_the_order_of_nodes_and_keys_does_not_matter() -> None:
     unknown = TerminationReason.UNKNOWN
-    turned = dict(reversed(CONFIG.items()))
+    turned = dict(reversed(list(CONFIG.items())))
     one = fingerprint(unknown, "lost", CONFIG, TRAIN, ["a", "b", "b"])
     assert one == fingerprint(unknown, "lost", turned, TRAIN, ["b", "a"])

@@ -383,7 +383,7 @@ EXACT: dict[str, dict[str, Body]] = {
     "mixed precision": {"autocast and scaler": plain(sgd, amp=True)},
     "compiled": {
         "blocks": plain(sgd, make=compiled_blocks),
-        "whole": plain(sgd, make=lambda: torch.compile(net(), backend="eager")),
+        "whole": plain(sgd, make=lambda: torch.compile(net(), backend="eager")),  # type: ignore[return-value]
     },
     "adapters": {"lora": adapted},
     "two models": {"gan": adversarial},

@@ -191,7 +191,7 @@ def test_a_group_that_is_built_no_more_is_refused_by_name(
 
     def train(a: Attempt, groups: Callable[[TwoWeights], Any], until: int) -> None:
         model = TwoWeights()
-        built = optimizer(groups(model), lr=0.1)
+        built = optimizer(groups(model), lr=0.1)  # type: ignore[call-arg]
         a.register(model=model, optimizer=built)
         loader = DataLoader(TensorDataset(torch.ones(99)), batch_sampler=a.sampler(99, seed=1))
         for step, _ in a.steps(loader, until=until):

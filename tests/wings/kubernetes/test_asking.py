@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -17,7 +17,7 @@ from tests.wings.kubernetes.double.launching import (
     spec,
     uid_of,
 )
-from tests.wings.kubernetes.test_observing import BOOT, Key
+from tests.wings.kubernetes.test_observing import BOOT
 from tracks_dagster.attempts import pod_files
 from tracks_dagster.attempts.pod_files import Ask, SaveAnswer
 from tracks_dagster.reasons.hangs import StackDump
@@ -54,10 +54,17 @@ def place(pod: str) -> RankPlace:
     )
 
 
+Key = Callable[[AttemptRef, str, str], str]
+
+
 class Pods(FakeObjectStore):
     """A store whose pod `uid` answers as soon as it is asked; time flies for who waits longer."""
 
-    def __init__(self, clock: Clock, answers: Mapping[str, tuple[Key, bytes]]) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        answers: Mapping[str, tuple[Key, bytes]],
+    ) -> None:
         super().__init__()
         self._clock, self._answers = clock, answers
         self._is_asked = False

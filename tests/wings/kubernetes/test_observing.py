@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -49,7 +49,6 @@ from tracks_dagster.wings.kubernetes.job_names import job_name
 from tracks_dagster.wings.kubernetes.pod_lives import OVERDUE_S
 from tracks_dagster.wings.kubernetes.settings import ClassSettings
 
-Key = Callable[[str, int, str, str], str]
 BOOT = "11111111-2222-3333-4444-555555555555"
 JOBS_READ = ("get", "jobs.batch")
 AT = "2026-01-31T02:00:00.000000Z"

@@ -218,7 +218,7 @@ def _condition(
     return {k: v for k, v in made.items() if v is not None or k == "lastProbeTime"}
 
 
-def _values(condition: Json) -> tuple[str, ...]:
+def _values(condition: Json) -> tuple[str | None, ...]:
     return condition["status"], condition.get("reason"), condition.get("message")
 
 

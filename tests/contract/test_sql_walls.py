@@ -9,11 +9,13 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import psycopg2
 import pytest
 import sqlalchemy as sa
 
+from tests.contract.conftest import NewUrl
 from tests.postgres_server import find_debians, own_postgres
 from tracks_dagster.ledger.effects.database import open_ledger
 from tracks_dagster.ledger.effects.database.engine import make_engine, transaction
@@ -58,6 +60,61 @@ ATTACKS = [
     "select 1 /* /* */ , lo_creat(-1) -- */ */",
     "select $$a$$, lo_creat(-1)",
     "select e'\\', lo_creat(-1), '",
+    # A change within a query, or beside it.
+    "with gone as (delete from notes returning *) select * from gone",
+    "with a as (with b as (update notes set text = '' returning 1) select * from b) select * from a",
+    "select (with added as (insert into notes select * from notes returning 1) select 1)",
+    "with x as (copy notes to '/tmp/evil') select 1",
+    "select * into evil from notes",
+    "select * from notes for update",
+    "explain analyze delete from notes",
+    "select 1; delete from notes",
+    "select 1 --\r; delete from notes",
+    "select 1; prepare evil as select lo_creat(-1); execute evil",
+    "copy (select 1) to program 'touch /tmp/evil'",
+    "attach '/tmp/evil.db' as evil",
+    "pragma writable_schema = on",
+    "pragma writable_schema",
+    "vacuum into '/tmp/evil.db'",
+    "export database '/tmp/evil'",
+    "do $$ begin perform lo_creat(-1); end $$",
+    "call evil()",
+    "lock table notes",
+    # A call where an expression may be, and by other names.
+    "select case when true then lo_creat(-1) end",
+    "select array(select lo_creat(-1))",
+    "values (lo_creat(-1))",
+    "select 1 from notes limit lo_creat(-1)",
+    "select * from notes join lateral (select lo_creat(-1)) x on true",
+    "select * from notes n cross join lateral lo_creat(-1)",
+    "select string_agg(text, ',' order by lo_creat(-1)) from notes",
+    "select lower('x') over w from notes window w as (order by lo_creat(-1))",
+    "select 1 --\r, lo_creat(-1)",
+    "select 1 /* /* */ */, lo_creat(-1) /* */",
+    "select 1 {# , lo_creat(-1) #}",
+    "select 1 \xa0, lo_creat(-1)",
+    'select "Lo_Creat"(-1)',
+    'select "pg_catalog"."lo_creat"(-1)',
+    'select U&"\\006c\\006f_creat"(-1)',
+    "select (select notes from notes).lo_create",
+    "select b.lo_create from (select 4242) b",
+    "select 1 operator(public.+) 2",
+    # What reads or writes a file, a server or a session.
+    "select lo_import('/etc/passwd')",
+    "select pg_stat_file('/etc/passwd')",
+    "select readfile('/etc/passwd')",
+    "select writefile('/tmp/evil', 'x')",
+    "select load_extension('/tmp/evil.so')",
+    "select * from read_parquet('/etc/passwd')",
+    "from '/etc/passwd'",
+    "table pg_authid",
+    'select * from "/etc/passwd"',
+    'select * from "public"."notes"',
+    "select * from sqlite_master",
+    "select * from dblink('host=evil', 'select 1')",
+    "select nextval('evil')",
+    "select pg_terminate_backend(1)",
+    "select table_to_xml('pg_authid', true, true, '')",
 ]
 
 
@@ -137,6 +194,24 @@ def test_no_query_has_an_effect(owner_url: str) -> None:
         assert (len(columns), len(rows)) == (2, 1), "a string, as it stands"
     assert execute(owner_url, "select oid from pg_largeobject_metadata") == []
     assert execute(owner_url, "select tablename from pg_tables where tablename = 'evil'") == []
+
+
+def test_no_query_has_an_effect_on_a_file(new_url: NewUrl) -> None:
+    url = new_url("sqlite")
+    open_ledger(url)
+    ledger = Path(sa.make_url(url).database or "")
+
+    def files() -> tuple[bytes, list[Path], list[Path]]:
+        return ledger.read_bytes(), sorted(ledger.parent.iterdir()), [*Path("/tmp").glob("evil*")]
+
+    before = files()
+    for query in ATTACKS:
+        try:
+            columns, rows = run_sql(url, query)
+        except InvalidInput:
+            continue
+        assert (len(columns), len(rows)) == (2, 1), "a string, as it stands"
+    assert files() == before
 
 
 def test_whatever_happens_within_a_reading_transaction_is_rolled_back(owner_url: str) -> None:

@@ -47,9 +47,9 @@ from tracks_dagster.track.bodies import (
     StopRequested,
 )
 from tracks_dagster.track.body_json import to_json
+from tracks_dagster.track.names import dataset_track, pool_track, run_track
 from tracks_dagster.track.records import Draft, Json, Kind, format_time, seal, sha256_hex
 from tracks_dagster.track.states.checkpoints import CheckpointRef
-from tracks_dagster.track.track import dataset_track, pool_track, run_track
 
 EVAL_EVERY_ATTEMPTS = NOTE_EVERY_ATTEMPTS = 5
 STARTED_S = 5.0  # after it was opened

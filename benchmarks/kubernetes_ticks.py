@@ -37,9 +37,8 @@ from tracks_dagster.ledger.effects.projector import Projector
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.track import names
 from tracks_dagster.track.bodies import ComputeRequest
-from tracks_dagster.track.names import attempt_key
+from tracks_dagster.track.names import attempt_key, run_track
 from tracks_dagster.track.text.redact import redact
-from tracks_dagster.track.track import run_track
 from tracks_dagster.wings.kubernetes.effects.client import connect
 from tracks_dagster.wings.kubernetes.effects.cluster_upkeep import sweep
 from tracks_dagster.wings.kubernetes.effects.launcher import KubernetesLauncher

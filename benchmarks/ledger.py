@@ -26,9 +26,10 @@ from tracks_dagster.track.bodies import (
     SnapshotRef,
 )
 from tracks_dagster.track.body_json import to_json
+from tracks_dagster.track.names import run_track
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Draft, Kind, seal, sha256_hex
-from tracks_dagster.track.track import log_key, read_records, run_track
+from tracks_dagster.track.track import log_key, read_records
 
 RUNS = 20
 RECORDS_PER_RUN = 200

@@ -29,7 +29,7 @@ from tracks_dagster.track.bodies import (
     SourceDecision,
 )
 from tracks_dagster.track.body_json import to_json
-from tracks_dagster.track.names import AttemptRef
+from tracks_dagster.track.names import MUTES_TRACK, QUARANTINES_TRACK, AttemptRef, code_track
 from tracks_dagster.track.placement import places_key
 from tracks_dagster.track.records import Draft, Kind, format_time, seal, sha256_hex
 from tracks_dagster.track.states.dataset_state import checks_key, manifest_key
@@ -42,14 +42,7 @@ from tracks_dagster.track.states.files_manifest import (
     join_files,
     shard_name,
 )
-from tracks_dagster.track.track import (
-    MUTES_TRACK,
-    QUARANTINES_TRACK,
-    code_diff_key,
-    code_track,
-    log_key,
-    packages_key,
-)
+from tracks_dagster.track.track import code_diff_key, log_key, packages_key
 from tracks_dagster.training.saves.manifest import verify_checkpoint
 
 LARGE = "large"  # the run whose gang's places lie in an object of their own

@@ -38,14 +38,14 @@ from tracks_dagster.track.bodies import (
     StopRequested,
 )
 from tracks_dagster.track.body_json import to_json
-from tracks_dagster.track.names import AttemptRef
+from tracks_dagster.track.names import AttemptRef, dataset_track, run_track
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Draft, Kind, Record, format_time, parse, seal, sha256_hex
 from tracks_dagster.track.states import dataset_state, run_fold
 from tracks_dagster.track.states.checkpoints import CheckpointRef, object_prefix, resume_target
 from tracks_dagster.track.states.dataset_state import DatasetState
 from tracks_dagster.track.states.run_state import RunState
-from tracks_dagster.track.track import dataset_track, log_key, run_track
+from tracks_dagster.track.track import log_key
 
 
 class Grown:

@@ -13,8 +13,8 @@ from tracks_dagster.holds.hold import (
     loss,
 )
 from tracks_dagster.track.bodies import SnapshotRef
+from tracks_dagster.track.names import QUARANTINES_TRACK
 from tracks_dagster.track.states.checkpoints import CheckpointRef
-from tracks_dagster.track.track import QUARANTINES_TRACK
 
 SOURCE = "node:n-1"  # what is in quarantine, by ann
 

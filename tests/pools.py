@@ -28,10 +28,10 @@ from tracks_dagster.track.bodies import (
     NodeStruck,
     RankPlace,
 )
+from tracks_dagster.track.names import pool_track
 from tracks_dagster.track.records import Kind, format_time
 from tracks_dagster.track.states import pool_state
 from tracks_dagster.track.states.pool_state import PoolState
-from tracks_dagster.track.track import pool_track
 
 POOL = "kubernetes/h100"
 CLUSTER = ComputeRequest(launcher="kubernetes", device_class="h100", ranks=2)

@@ -44,9 +44,9 @@ from tracks_dagster.scheduling.model import Demand, Device, Plan, Running, Start
 from tracks_dagster.stores.journals import journal_prefix
 from tracks_dagster.track.bodies import SCHEDULER, ComputeRequest, MemoryPeak
 from tracks_dagster.track.errors import InvalidInput, StoreUnavailable
-from tracks_dagster.track.names import AttemptRef
+from tracks_dagster.track.names import AttemptRef, pool_track
 from tracks_dagster.track.records import canonical_json, format_time
-from tracks_dagster.track.track import log_key, pool_track
+from tracks_dagster.track.track import log_key
 
 HERE = Here(node="box", boot_id="boot-1", machine_id="m-1")
 GIB = 2**30

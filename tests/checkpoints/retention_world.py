@@ -24,12 +24,11 @@ from tracks_dagster.track.bodies import (
 )
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.errors import CheckpointCorrupt, Fenced
-from tracks_dagster.track.names import AttemptRef
+from tracks_dagster.track.names import AttemptRef, run_track
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Draft, Kind, canonical_json, sha256_hex
 from tracks_dagster.track.states.checkpoints import CheckpointRef, manifest_key, object_prefix
 from tracks_dagster.track.states.run_state import RunState
-from tracks_dagster.track.track import run_track
 from tracks_dagster.track.trainer_track import TrainerTrack
 
 RUN_ID = "r-1"

@@ -15,8 +15,8 @@ from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.track.bodies import CheckpointCadence, ComputeRequest, ConfigChange
 from tracks_dagster.track.errors import UnknownRun
+from tracks_dagster.track.names import run_track
 from tracks_dagster.track.states.run_state import RunState
-from tracks_dagster.track.track import run_track
 
 BIGGER = ConfigChange(key="compute.device_class", before="a", after="b", why="more memory")
 

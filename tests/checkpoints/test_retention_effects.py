@@ -33,10 +33,11 @@ from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.stores.overlay import OverlayStore
 from tracks_dagster.track.bodies import CheckpointDecision
 from tracks_dagster.track.errors import InvalidInput, StoreUnavailable
+from tracks_dagster.track.names import run_track
 from tracks_dagster.track.records import Kind
 from tracks_dagster.track.states.checkpoints import CheckpointRef, manifest_key
 from tracks_dagster.track.states.run_state import RunState
-from tracks_dagster.track.track import log_key, run_track
+from tracks_dagster.track.track import log_key
 from tracks_dagster.training.saves.manifest import StoredCheckpoints
 
 DAY_S = 24 * 3600.0

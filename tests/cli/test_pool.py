@@ -12,7 +12,8 @@ from tests.cli.conftest import Call, files_of
 from tests.pools import CLUSTER, POOL, PoolHistory, clustered
 from tracks_dagster.settings import Settings
 from tracks_dagster.track.bodies import MOVE
-from tracks_dagster.track.track import log_key, pool_track
+from tracks_dagster.track.names import pool_track
+from tracks_dagster.track.track import log_key
 from tracks_dagster.wiring import App, build
 
 

@@ -22,7 +22,7 @@ from tests.seeds import fresh_seeds
 from tracks_dagster.holds.effects import descent
 from tracks_dagster.holds.effects.descent import Descendants, ancestors, descendants
 from tracks_dagster.holds.effects.things import Exact
-from tracks_dagster.holds.lineage import ThingKind
+from tracks_dagster.holds.hold import ThingKind
 from tracks_dagster.ledger.effects.database import open_ledger
 from tracks_dagster.ledger.effects.projector import Projector
 from tracks_dagster.ledger.ports import Ledger

@@ -13,10 +13,11 @@ from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.track.bodies import CodeCertified, Note
 from tracks_dagster.track.errors import InvalidInput, TrackBroken
+from tracks_dagster.track.names import code_track
 from tracks_dagster.track.records import Kind, Record, sha256_hex
 from tracks_dagster.track.states import code_state
 from tracks_dagster.track.states.code_state import CodeState
-from tracks_dagster.track.track import certificate_report_key, code_track
+from tracks_dagster.track.track import certificate_report_key
 
 CODE, OTHER = "a" * 64, "b" * 64
 GREEN: dict[str, Any] = {

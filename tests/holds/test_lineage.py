@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from tests.histories import History
+from tracks_dagster.holds.hold import ThingKind
 from tracks_dagster.holds.lineage import (
     Consumed,
-    ThingKind,
     carried,
     is_code,
     parse_thing,

@@ -13,7 +13,8 @@ from tracks_dagster.holds.effects.blast import ancestors_lines
 from tracks_dagster.holds.effects.descent import ancestors, descendants
 from tracks_dagster.holds.effects.holds import quarantined_sources
 from tracks_dagster.holds.effects.things import as_it_was, find_exact
-from tracks_dagster.holds.lineage import ThingKind, parse_thing
+from tracks_dagster.holds.hold import ThingKind
+from tracks_dagster.holds.lineage import parse_thing
 from tracks_dagster.ledger.effects.projector import Projector
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger

@@ -21,8 +21,8 @@ import boto3
 from tests.time_sums import assert_accounts
 from tracks_dagster.review.effects.status import RunLine, read_status
 from tracks_dagster.settings import Settings
+from tracks_dagster.track.names import RUNS
 from tracks_dagster.track.records import Json
-from tracks_dagster.track.track import RUNS
 from tracks_dagster.wiring import App, build, open_dagster_home
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ import pytest
 
 from tests.integration.homes import COMMAND_S_MAX, POLL_S, Home, embedded, losses
 from tracks_dagster.track.errors import TracksError
-from tracks_dagster.track.track import RUNS
+from tracks_dagster.track.names import RUNS
 
 HAS_MLFLOW = importlib.util.find_spec("mlflow") is not None
 STEPS = 120

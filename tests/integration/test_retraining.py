@@ -15,9 +15,8 @@ from playwright.sync_api import Page, expect, sync_playwright
 from tests.integration.homes import COMMAND_S_MAX, Home, embedded, wait_for
 from tests.integration.test_whole_run import ANSWER_MS_MAX, CHROMIUM, QUIET
 from tests.ports import free_port
-from tracks_dagster.track.names import SCHEDULE_OWNER, TRAINING_RUNS_PAGE
+from tracks_dagster.track.names import RUNS, SCHEDULE_OWNER, TRAINING_RUNS_PAGE
 from tracks_dagster.track.states.run_state import RunState
-from tracks_dagster.track.track import RUNS
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(4 * COMMAND_S_MAX)]
 

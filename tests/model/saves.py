@@ -19,11 +19,11 @@ from tests.model.recording import Made, Named, Op, Opened, Synced, Told, Trace
 from tracks_dagster.stores import open_store
 from tracks_dagster.stores.local import PARTIAL_FOLDER
 from tracks_dagster.track.errors import TrackBroken
-from tracks_dagster.track.names import AttemptRef
+from tracks_dagster.track.names import AttemptRef, run_track
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Draft, Json, Kind, Record, sha256_hex
 from tracks_dagster.track.states.checkpoints import CheckpointRef, manifest_key, object_prefix
-from tracks_dagster.track.track import Track, log_key, read_records, run_track
+from tracks_dagster.track.track import Track, log_key, read_records
 
 STORE = "store"  # the store's folder under the recorded one
 UNREAD = f"{STORE}/{PARTIAL_FOLDER}"

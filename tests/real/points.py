@@ -20,10 +20,11 @@ from tests.real.said import Said, SayingStore
 from tests.real.survivors import not_resumed, problems, unclean
 from tracks_dagster.stores import Store, open_store
 from tracks_dagster.stores.local import PARTIAL_FOLDER
+from tracks_dagster.track.names import run_track
 from tracks_dagster.track.records import Json
 from tracks_dagster.track.states.run_fold import fold
 from tracks_dagster.track.states.run_state import RunState
-from tracks_dagster.track.track import read_records, run_track
+from tracks_dagster.track.track import read_records
 
 BEGIN = "begin"  # the folder of what every life begins with
 STORE = "store"

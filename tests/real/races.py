@@ -25,10 +25,11 @@ from tracks_dagster.track.append import Authority
 from tracks_dagster.track.bodies import Note
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.errors import Fenced, InvalidDecision
+from tracks_dagster.track.names import run_track
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Draft, Kind, Record, seal
 from tracks_dagster.track.states import run_fold
-from tracks_dagster.track.track import Track, log_key, read_records, run_track
+from tracks_dagster.track.track import Track, log_key, read_records
 from tracks_dagster.track.trainer_track import TrainerTrack
 from tracks_dagster.wiring import utc_now
 

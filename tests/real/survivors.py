@@ -7,12 +7,13 @@ from collections.abc import Iterator
 from tests.real.checkpoint_life import EVERY_STEPS, GLOBAL_BATCH, RUN_ID
 from tests.real.said import Said
 from tracks_dagster.track.errors import CheckpointError, TrackError
+from tracks_dagster.track.names import run_track
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import sha256_hex
 from tracks_dagster.track.states import run_fold
 from tracks_dagster.track.states.checkpoints import CheckpointRef, manifest_key
 from tracks_dagster.track.states.run_state import RunState
-from tracks_dagster.track.track import log_key, read_records, run_track
+from tracks_dagster.track.track import log_key, read_records
 from tracks_dagster.training.saves.manifest import MEMBERS, read_manifest, read_tensors
 
 

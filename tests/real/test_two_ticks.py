@@ -14,9 +14,9 @@ from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.retry.policy import reasons_of
 from tracks_dagster.stores import open_store
-from tracks_dagster.track.names import RETRY_PREEMPTED
+from tracks_dagster.track.names import RETRY_PREEMPTED, run_track
 from tracks_dagster.track.records import Kind
-from tracks_dagster.track.track import read_records, run_track
+from tracks_dagster.track.track import read_records
 from tracks_dagster.wiring import new_uid, utc_now
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -27,12 +27,12 @@ from tracks_dagster.track.append import Authority
 from tracks_dagster.track.bodies import AttemptOpened, AttemptRestored, CheckpointCommitted
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.errors import Fenced
-from tracks_dagster.track.names import AttemptRef
+from tracks_dagster.track.names import AttemptRef, run_track
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Draft, Kind, Record, canonical_json, sha256_hex
 from tracks_dagster.track.states import run_fold
 from tracks_dagster.track.states.checkpoints import CheckpointRef, manifest_key, object_prefix
-from tracks_dagster.track.track import Track, read_records, run_track
+from tracks_dagster.track.track import Track, read_records
 from tracks_dagster.track.trainer_track import TrainerTrack
 from tracks_dagster.wiring import new_uid, utc_now
 

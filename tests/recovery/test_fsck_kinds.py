@@ -22,16 +22,16 @@ from tracks_dagster.ledger.effects.database.tables import metadata
 from tracks_dagster.ledger.effects.projector import Projector
 from tracks_dagster.recovery.effects.fsck_tracks import FindingKind
 from tracks_dagster.stores.journals import journal_prefix
-from tracks_dagster.track.names import AttemptRef
-from tracks_dagster.track.records import Draft, Kind, canonical_json, format_time, seal, sha256_hex
-from tracks_dagster.track.states.checkpoints import CheckpointRef
-from tracks_dagster.track.track import (
+from tracks_dagster.track.names import (
     MUTES_TRACK,
     QUARANTINES_TRACK,
+    AttemptRef,
     code_track,
-    log_key,
     run_track,
 )
+from tracks_dagster.track.records import Draft, Kind, canonical_json, format_time, seal, sha256_hex
+from tracks_dagster.track.states.checkpoints import CheckpointRef
+from tracks_dagster.track.track import log_key
 
 JOURNAL = journal_prefix(AttemptRef(RUN_ID, 2), "launch-2", 0)
 

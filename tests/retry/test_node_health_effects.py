@@ -21,9 +21,9 @@ from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.retry.effects.node_health import NodeHealth, read_work
 from tracks_dagster.retry.effects.pool_nodes import quarantine_node, release_node, view_pool
 from tracks_dagster.track.errors import StoreUnavailable
-from tracks_dagster.track.names import ALERT_NO_NODE_LEFT, RETRY_INFRASTRUCTURE
+from tracks_dagster.track.names import ALERT_NO_NODE_LEFT, RETRY_INFRASTRUCTURE, pool_track
 from tracks_dagster.track.records import Kind
-from tracks_dagster.track.track import log_key, pool_track
+from tracks_dagster.track.track import log_key
 from tracks_dagster.training.saves.manifest import verify_checkpoint
 
 

@@ -15,8 +15,8 @@ from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.retry.effects import node_health
 from tracks_dagster.retry.effects.node_health import PoolWork, read_work
+from tracks_dagster.track.names import pool_track
 from tracks_dagster.track.records import Kind
-from tracks_dagster.track.track import pool_track
 
 
 def strikes(tracks: Tracks) -> list[Kind]:

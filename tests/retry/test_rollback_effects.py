@@ -14,9 +14,8 @@ from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.review.effects.explain.run import explain_attempt
 from tracks_dagster.review.effects.explain.text import attempt_text
-from tracks_dagster.track.names import WATCH_ATTEMPTS
+from tracks_dagster.track.names import WATCH_ATTEMPTS, run_track
 from tracks_dagster.track.records import Draft, Json, Kind
-from tracks_dagster.track.track import run_track
 
 CONFIG = {"steps": 400, "seed": 7, "micro_batch": 4, "accumulation": 6, "lr": 0.08}
 

@@ -17,8 +17,9 @@ from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.review.effects.explain.run import ExplainContext, explain_attempt, explain_run
 from tracks_dagster.review.effects.explain.summary import LINES_MAX, attempt_summary, run_summary
 from tracks_dagster.track.bodies import RetryRefused
+from tracks_dagster.track.names import run_track
 from tracks_dagster.track.records import Kind
-from tracks_dagster.track.track import log_key, run_track
+from tracks_dagster.track.track import log_key
 
 SEEDS = 20
 WIDTHS = (60, 80, 100)

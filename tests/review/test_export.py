@@ -15,16 +15,11 @@ from tracks_dagster.review.effects import export as exporting
 from tracks_dagster.review.effects.export import Exported, export_run
 from tracks_dagster.stores.archive import MANIFEST, README
 from tracks_dagster.track.errors import InvalidInput, UnknownRun
+from tracks_dagster.track.names import QUARANTINES_TRACK, dataset_track, pool_track, run_track
 from tracks_dagster.track.placement import pool_of
 from tracks_dagster.track.records import sha256_hex
 from tracks_dagster.track.text.redact import redact
-from tracks_dagster.track.track import (
-    QUARANTINES_TRACK,
-    dataset_track,
-    log_key,
-    pool_track,
-    run_track,
-)
+from tracks_dagster.track.track import log_key
 
 SECRET = "hunter2-of-the-team"
 

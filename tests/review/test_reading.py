@@ -14,8 +14,9 @@ from tracks_dagster.review.effects.explain.reading import read_run
 from tracks_dagster.review.effects.explain.run import ExplainContext, explain_attempt, explain_run
 from tracks_dagster.review.effects.explain.text import attempt_text, run_text
 from tracks_dagster.track.errors import RecordNewer, TrackBroken, UnknownRun
+from tracks_dagster.track.names import run_track
 from tracks_dagster.track.records import Draft, Kind, canonical_json, format_time, seal
-from tracks_dagster.track.track import log_key, run_track
+from tracks_dagster.track.track import log_key
 
 TRACK = run_track(RUN_ID)
 

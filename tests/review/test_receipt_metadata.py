@@ -13,9 +13,10 @@ from tracks_dagster.review.effects.metadata import Show, attempt_metadata, endin
 from tracks_dagster.review.effects.picture import SMALL_CHARACTERS_MAX
 from tracks_dagster.track import names
 from tracks_dagster.track.errors import UnknownRun
+from tracks_dagster.track.names import run_track
 from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.records import Kind
-from tracks_dagster.track.track import log_key, run_track
+from tracks_dagster.track.track import log_key
 
 GROUPS = [
     "ended",

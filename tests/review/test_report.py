@@ -15,7 +15,8 @@ from tracks_dagster.review.curves import Curve, Metric, Point, Series
 from tracks_dagster.review.effects.explain.run import NO_CONTEXT, ExplainContext, load_run
 from tracks_dagster.review.effects.explain.stretches import STRETCHES_MAX
 from tracks_dagster.review.effects.pages.report import EXPLAINED_MAX, newest_words, render_loaded
-from tracks_dagster.track.track import log_key, run_track
+from tracks_dagster.track.names import run_track
+from tracks_dagster.track.track import log_key
 
 VOID = {"meta", "line", "circle", "polyline", "br"}
 

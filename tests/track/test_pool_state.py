@@ -16,10 +16,11 @@ from tests.pools import HOUR_S, POOL, PoolHistory
 from tracks_dagster.track.bodies import Note
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.errors import InvalidDecision, TrackBroken
+from tracks_dagster.track.names import pool_track
 from tracks_dagster.track.ports import is_key
 from tracks_dagster.track.records import Draft, Kind
 from tracks_dagster.track.states import pool_state
-from tracks_dagster.track.track import log_key, pool_track
+from tracks_dagster.track.track import log_key
 
 NODES = ("n-1", "n-2", "n-3")
 STEPS = st.lists(

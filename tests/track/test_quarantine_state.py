@@ -10,10 +10,10 @@ from tracks_dagster.holds.hold import CleanStart, clean_start
 from tracks_dagster.ledger.track_states import quarantine_rows
 from tracks_dagster.track.bodies import Note, SourceDecision
 from tracks_dagster.track.errors import TrackBroken
+from tracks_dagster.track.names import QUARANTINES_TRACK
 from tracks_dagster.track.records import Kind
 from tracks_dagster.track.states import quarantine_state
 from tracks_dagster.track.states.quarantine_state import QuarantineState
-from tracks_dagster.track.track import QUARANTINES_TRACK
 
 
 class Quarantines(Grown):

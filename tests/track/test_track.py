@@ -9,6 +9,7 @@ import pytest
 
 from tests.fakes import FakeClock, FakeObjectStore, Fault, SequentialUids
 from tracks_dagster.track.errors import Contended, RecordTooLarge, StoreUnavailable, TrackBroken
+from tracks_dagster.track.names import dataset_track, run_track
 from tracks_dagster.track.records import Draft, Kind, Record, parse, seal, sha256_hex
 from tracks_dagster.track.track import (
     BACKOFF_S_MAX,
@@ -17,10 +18,8 @@ from tracks_dagster.track.track import (
     TRIES_AT_ONE_SEQ_MAX,
     Track,
     backoff_s,
-    dataset_track,
     log_key,
     read_records,
-    run_track,
 )
 
 NAME = "runs/r-1"

@@ -8,10 +8,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tracks_dagster.track.names import run_track
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Record, canonical_json, sha256_hex
 from tracks_dagster.track.states.checkpoints import CheckpointRef, manifest_key
-from tracks_dagster.track.track import log_key, run_track
+from tracks_dagster.track.track import log_key
 from tracks_dagster.training.saves.manifest import read_manifest
 
 PAGE_BYTES = 4096

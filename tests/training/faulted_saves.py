@@ -27,12 +27,13 @@ from tracks_dagster.track.append import Authority
 from tracks_dagster.track.bodies import AttemptOpened, CheckpointCommitted, Note
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.errors import CheckpointCorrupt, Fenced, StoreError, TrackBroken
+from tracks_dagster.track.names import run_track
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Draft, Kind, Record
 from tracks_dagster.track.states import run_fold
 from tracks_dagster.track.states.checkpoints import CheckpointRef
 from tracks_dagster.track.states.run_state import RunState
-from tracks_dagster.track.track import Track, log_key, read_records, run_track
+from tracks_dagster.track.track import Track, log_key, read_records
 from tracks_dagster.track.trainer_track import TrainerTrack
 from tracks_dagster.training.saves import random_state, state_dict
 from tracks_dagster.training.saves.chunk_writer import KnownChunks

@@ -48,13 +48,14 @@ from tracks_dagster.track.bodies import (
     SnapshotRef,
 )
 from tracks_dagster.track.body_json import to_json
+from tracks_dagster.track.names import run_track
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Draft, Json, Kind, Record, canonical_json, sha256_hex
 from tracks_dagster.track.samples import SampleOrder
 from tracks_dagster.track.states import run_fold
 from tracks_dagster.track.states.checkpoints import CheckpointRef, resume_target
 from tracks_dagster.track.states.run_state import RunState
-from tracks_dagster.track.track import Track, run_track
+from tracks_dagster.track.track import Track
 from tracks_dagster.training import journal
 from tracks_dagster.training.attempt import Attempt
 from tracks_dagster.training.environment import AttemptPlace, read_environment

@@ -15,11 +15,11 @@ from tracks_dagster.cli import main
 from tracks_dagster.stores import open_store
 from tracks_dagster.track import artifacts
 from tracks_dagster.track.errors import CheckpointCorrupt, CheckpointMismatch, InvalidInput
-from tracks_dagster.track.names import EXIT_FENCED
+from tracks_dagster.track.names import EXIT_FENCED, run_track
 from tracks_dagster.track.states import run_fold
 from tracks_dagster.track.states.lifecycle import run_status
 from tracks_dagster.track.states.run_state import RunState
-from tracks_dagster.track.track import read_records, run_track
+from tracks_dagster.track.track import read_records
 from tracks_dagster.training import alone, attempt
 from tracks_dagster.training.saves.artifacts import write_out
 from tracks_dagster.training.saves.manifest import weights_sha256

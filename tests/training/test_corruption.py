@@ -35,10 +35,11 @@ from tracks_dagster.stores import open_store
 from tracks_dagster.track.bodies import CheckpointDecision
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.errors import TrackBroken
+from tracks_dagster.track.names import run_track
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Draft, Kind, sha256_hex
 from tracks_dagster.track.states.checkpoints import CheckpointRef, manifest_key
-from tracks_dagster.track.track import Track, run_track
+from tracks_dagster.track.track import Track
 from tracks_dagster.training import launch as launching
 from tracks_dagster.training.environment import read_environment
 from tracks_dagster.training.launch import Launch

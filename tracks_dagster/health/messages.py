@@ -18,7 +18,7 @@ from tracks_dagster.track.bodies import (
     RunFinished,
 )
 from tracks_dagster.track.body_json import body_of
-from tracks_dagster.track.names import attempt_key
+from tracks_dagster.track.names import attempt_key, pool_track, run_track
 from tracks_dagster.track.records import (
     Json,
     Kind,
@@ -31,7 +31,6 @@ from tracks_dagster.track.states.pool_state import PoolState
 from tracks_dagster.track.states.run_state import RunState
 from tracks_dagster.track.text.redact import Redact, redact_json
 from tracks_dagster.track.text.safe_text import one_line, visible
-from tracks_dagster.track.track import pool_track, run_track
 
 TEXT_CHARACTERS_MAX = 2000  # of one text of a message: a chat cuts at 4000, a record has 16 KiB
 NUMBERS_MAX = 12  # of a message

@@ -13,15 +13,27 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 
-from tracks_dagster.holds.lineage import ThingKind, checkpoint_thing
 from tracks_dagster.track.bodies import SnapshotRef
+from tracks_dagster.track.names import pool_track, run_track
 from tracks_dagster.track.states.checkpoints import CheckpointRef, checkpoint_at, resume_target
 from tracks_dagster.track.states.pool_state import PoolState
 from tracks_dagster.track.states.run_state import RunState
-from tracks_dagster.track.track import pool_track, run_track
 
 ID_CHARACTERS = 12  # of a snapshot's id, in a name or a sentence
 WHY_CHARACTERS_MAX = 300  # of a quarantine's why, in a sentence that goes into a record
+
+
+class ThingKind(StrEnum):
+    """What can be asked about."""
+
+    SNAPSHOT = "snapshot"
+    CHECKPOINT = "checkpoint"
+    NODE = "node"
+    CODE = "code"
+    ATTEMPT = "attempt"
+    RUN = "run"
+    EVAL = "eval"
+    PROMOTION = "promotion"
 
 
 class HoldAct(StrEnum):
@@ -115,7 +127,7 @@ def key_of_snapshot(ref: SnapshotRef) -> str:
 
 def key_of_checkpoint(ref: CheckpointRef) -> str:
     """The `what` of a hold on a checkpoint, named by its manifest: no two share that."""
-    return str(checkpoint_thing(ref))
+    return f"{ThingKind.CHECKPOINT}:{ref.manifest_sha256}"
 
 
 def key_of_node(node: str) -> str:

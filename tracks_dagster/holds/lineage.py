@@ -14,9 +14,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import TypeVar
 
+from tracks_dagster.holds.hold import ThingKind
 from tracks_dagster.track.bodies import CodeVersion
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.names import RUN_ID, RUN_ID_PATTERN, attempt_key, parse_attempt_key
@@ -31,19 +31,6 @@ Mark = TypeVar("Mark")  # of a source; always by the name of that
 
 PREFIX_CHARACTERS_MIN = 6  # of a shortened sha256; git's own shortest is 4
 COMMIT_CHARACTERS_MIN = 4
-
-
-class ThingKind(StrEnum):
-    """What can be asked about."""
-
-    SNAPSHOT = "snapshot"
-    CHECKPOINT = "checkpoint"
-    NODE = "node"
-    CODE = "code"
-    ATTEMPT = "attempt"
-    RUN = "run"
-    EVAL = "eval"
-    PROMOTION = "promotion"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

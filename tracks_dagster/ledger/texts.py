@@ -18,8 +18,8 @@ from datetime import datetime
 from tracks_dagster.ledger.facts.fact import Absence, Fact, Type, row
 from tracks_dagster.ledger.ports import Row
 from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.track.names import RUNS
 from tracks_dagster.track.records import Json, Kind, Record
-from tracks_dagster.track.track import RUNS
 
 TEXT_CHARACTERS_MAX = 4000  # of one record; the root of a failure comes first
 WORD_CHARACTERS_MAX = 64  # longer words are cut, in texts and in questions: indexes bound an entry

@@ -52,6 +52,16 @@ from tracks_dagster.ledger.ports import Row
 from tracks_dagster.ledger.texts import text_rows
 from tracks_dagster.ledger.timeline import timeline
 from tracks_dagster.track.errors import RecordNewer, TrackBroken
+from tracks_dagster.track.names import (
+    CODES,
+    DATASETS,
+    MUTES_TRACK,
+    POOLS,
+    QUARANTINES_TRACK,
+    RUNS,
+    pool_named,
+    pool_track,
+)
 from tracks_dagster.track.records import Record
 from tracks_dagster.track.states import (
     code_state,
@@ -67,16 +77,6 @@ from tracks_dagster.track.states.mute_state import MuteState
 from tracks_dagster.track.states.pool_state import PoolState, Quarantine, Strike
 from tracks_dagster.track.states.quarantine_state import QuarantineState
 from tracks_dagster.track.states.run_state import RunState
-from tracks_dagster.track.track import (
-    CODES,
-    DATASETS,
-    MUTES_TRACK,
-    POOLS,
-    QUARANTINES_TRACK,
-    RUNS,
-    pool_named,
-    pool_track,
-)
 from tracks_dagster.track.unforeseen import as_broken
 
 TrackState = RunState | DatasetState | PoolState | QuarantineState | MuteState | CodeState

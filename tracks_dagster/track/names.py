@@ -1,4 +1,4 @@
-"""Names that several layers must agree on: jobs, sensors, partition sets, tags, environment, keys.
+"""Names that several layers must agree on: tracks, jobs, sensors, partition sets, tags, keys.
 
 Sensors may not import assets, so they name jobs and partitions by these strings.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from urllib.parse import unquote
 
 from tracks_dagster.track.errors import InvalidInput
 
@@ -17,6 +18,17 @@ RUN_ID = r"[a-z0-9-](?:[a-z0-9-]|\.(?=[a-z0-9-])){0,39}"
 RUN_ID_PATTERN = re.compile(RUN_ID)
 _EVAL_ATTEMPT_KEY = re.compile(rf"(?P<run_id>{RUN_ID})/(?P<eval_id>[^/]*@[^/]*)/(?P<number>[0-9]+)")
 _ATTEMPT_KEY = re.compile(rf"(?P<run_id>{RUN_ID})/a(?P<number>0*[1-9][0-9]*)")
+
+# How the names of tracks begin
+RUNS = "runs/"
+CODES = "codes/"
+DATASETS = "datasets/"
+POOLS = "pools/"
+LINEAGE = "lineage/"
+ALERTS = "alerts/"
+QUARANTINES_TRACK = f"{LINEAGE}quarantines"  # the only one of its kind
+MUTES_TRACK = f"{ALERTS}mutes"  # likewise
+_NOT_IN_A_KEY = re.compile(r"[^A-Za-z0-9_@-]")
 
 # Launchers, as `ComputeRequest.launcher` names them
 LOCAL = "local"
@@ -221,6 +233,35 @@ class AttemptRef:
     def folder(self) -> str:
         """What the keys of its objects in the store begin with."""
         return f"runs/{self.run_id}/attempts/{self.attempt_id}/"
+
+
+def run_track(run_id: str) -> str:
+    """Return the name of a training run's track."""
+    return f"{RUNS}{run_id}"
+
+
+def dataset_track(name: str) -> str:
+    """Return the name of a dataset's track."""
+    return f"{DATASETS}{name}"
+
+
+def pool_track(name: str) -> str:
+    """Return the name of a compute pool's track.
+
+    What a key cannot hold is written as =XX: `kubernetes/h100` is `pools/kubernetes=2Fh100`.
+    """
+    kept = _NOT_IN_A_KEY.sub(lambda m: "".join(f"={b:02X}" for b in m[0].encode()), name)
+    return f"{POOLS}{kept}"
+
+
+def pool_named(track: str) -> str:
+    """Return the pool whose track has that name, as `pool_track` wrote it."""
+    return unquote(track.removeprefix(POOLS).replace("=", "%"))
+
+
+def code_track(code_sha256: str) -> str:
+    """Return the name of the track of what a project's code was certified by."""
+    return f"{CODES}{code_sha256}"
 
 
 def attempt_key(run_id: str, attempt_id: int) -> str:

@@ -11,7 +11,6 @@ import re
 import time
 import zlib
 from collections.abc import Callable, Iterator
-from urllib.parse import unquote
 
 from tracks_dagster.track.append import Claim, Create, Created, Done, Outcome, Reply, Request, Walk
 from tracks_dagster.track.errors import (
@@ -22,6 +21,7 @@ from tracks_dagster.track.errors import (
     TrackBroken,
 )
 from tracks_dagster.track.json_text import RECORD_BYTES_MAX
+from tracks_dagster.track.names import CODES, RUNS
 from tracks_dagster.track.ports import Clock, ObjectStore
 from tracks_dagster.track.records import Draft, Record, parse
 from tracks_dagster.track.unforeseen import as_broken
@@ -69,34 +69,6 @@ def log_key(track: str, seq: int) -> str:
     return f"{track}/log/{seq:012d}.json"
 
 
-def run_track(run_id: str) -> str:
-    """Return the name of a training run's track."""
-    return f"{RUNS}{run_id}"
-
-
-def dataset_track(name: str) -> str:
-    """Return the name of a dataset's track."""
-    return f"{DATASETS}{name}"
-
-
-def pool_track(name: str) -> str:
-    """Return the name of a compute pool's track.
-
-    What a key cannot hold is written as =XX: `kubernetes/h100` is `pools/kubernetes=2Fh100`.
-    """
-    kept = _NOT_IN_A_KEY.sub(lambda m: "".join(f"={b:02X}" for b in m[0].encode()), name)
-    return f"{POOLS}{kept}"
-
-
-def pool_named(track: str) -> str:
-    """Return the pool whose track has that name, as `pool_track` wrote it."""
-    return unquote(track.removeprefix(POOLS).replace("=", "%"))
-
-
-_NOT_IN_A_KEY = re.compile(r"[^A-Za-z0-9_@-]")
-RUNS = "runs/"
-
-
 def code_diff_key(run_id: str, sha256: str) -> str:
     """Return the key of the diff of the code that a run was declared with."""
     return f"{RUNS}{run_id}/code/{sha256}.diff"
@@ -127,23 +99,9 @@ def code_key(run_id: str, sha256: str) -> str:
     return f"{RUNS}{run_id}/trainer/{sha256}.tar"
 
 
-def code_track(code_sha256: str) -> str:
-    """Return the name of the track of what a project's code was certified by."""
-    return f"{CODES}{code_sha256}"
-
-
 def certificate_report_key(code_sha256: str, sha256: str) -> str:
     """Return the key of the report that a certificate names."""
     return f"{CODES}{code_sha256}/reports/{sha256}"
-
-
-CODES = "codes/"
-DATASETS = "datasets/"
-POOLS = "pools/"
-LINEAGE = "lineage/"
-ALERTS = "alerts/"
-QUARANTINES_TRACK = f"{LINEAGE}quarantines"  # the only one of its kind
-MUTES_TRACK = f"{ALERTS}mutes"  # likewise
 
 
 class Track:

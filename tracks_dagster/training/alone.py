@@ -35,7 +35,7 @@ from tracks_dagster.track.bodies import (
 from tracks_dagster.track.body_json import from_json, to_json
 from tracks_dagster.track.errors import StoreError, TrackBroken, TracksError
 from tracks_dagster.track.json_text import SMALL_BYTES_MAX, parse_json
-from tracks_dagster.track.names import ALONE, AttemptRef
+from tracks_dagster.track.names import ALONE, AttemptRef, run_track
 from tracks_dagster.track.placement import nodes_of
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.reasons import TerminationReason
@@ -54,7 +54,7 @@ from tracks_dagster.track.states import run_fold
 from tracks_dagster.track.states.checkpoints import resume_target
 from tracks_dagster.track.states.run_state import AttemptState, RunState
 from tracks_dagster.track.text.redact import redact
-from tracks_dagster.track.track import Track, run_track
+from tracks_dagster.track.track import Track
 from tracks_dagster.training.environment import CACHE, AttemptPlace
 from tracks_dagster.training.last_word import last_word_key
 from tracks_dagster.training.launch import Launch, draft, utc_now

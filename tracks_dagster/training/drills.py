@@ -28,12 +28,13 @@ from tracks_dagster.processes.process import write_json
 from tracks_dagster.track.bodies import Drill, RunDeclared
 from tracks_dagster.track.body_json import body_of, to_json
 from tracks_dagster.track.errors import DataRejected, StoreUnavailable, TrainingError
+from tracks_dagster.track.names import run_track
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Draft, Json, Kind
 from tracks_dagster.track.roles import MICRO_BATCH, value_of
 from tracks_dagster.track.states import run_fold
 from tracks_dagster.track.states.checkpoints import resume_target
-from tracks_dagster.track.track import Track, run_track
+from tracks_dagster.track.track import Track
 from tracks_dagster.training.launch import Launch, utc_now
 from tracks_dagster.training.machine import DRILL_CGROUP, enter_cgroup, find_cgroup, make_cgroup
 from tracks_dagster.training.saves.manifest import read_manifest

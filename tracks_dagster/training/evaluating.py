@@ -14,9 +14,9 @@ from torch import nn
 
 from tracks_dagster.stores.journals import journal_prefix, read_lines
 from tracks_dagster.track.errors import InvalidInput
-from tracks_dagster.track.names import AttemptRef
+from tracks_dagster.track.names import AttemptRef, run_track
 from tracks_dagster.track.states import run_fold
-from tracks_dagster.track.track import read_records, run_track
+from tracks_dagster.track.track import read_records
 from tracks_dagster.training.launch import Launch
 from tracks_dagster.training.saves import random_state
 

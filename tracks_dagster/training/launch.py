@@ -20,12 +20,12 @@ from tracks_dagster.track.bodies import WORDS, AttemptOpened, AttemptPlaced, Ran
 from tracks_dagster.track.body_json import body_of, from_json, to_json
 from tracks_dagster.track.errors import SettingsError, TrackBroken
 from tracks_dagster.track.json_text import RECORD_BYTES_MAX
-from tracks_dagster.track.names import ALONE
+from tracks_dagster.track.names import ALONE, run_track
 from tracks_dagster.track.placement import compacted, places_key
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Draft, Json, Kind, Record, parse, sha256_hex
 from tracks_dagster.track.text.redact import Redact, redact, redact_words
-from tracks_dagster.track.track import Track, log_key, packages_key, run_track
+from tracks_dagster.track.track import Track, log_key, packages_key
 from tracks_dagster.track.trainer_track import TrainerTrack
 from tracks_dagster.training.environment import (
     AttemptPlace,

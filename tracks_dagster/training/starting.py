@@ -15,10 +15,11 @@ from torch.optim.lr_scheduler import LRScheduler
 from tracks_dagster.retry.remediation import learning_rate
 from tracks_dagster.track import roles
 from tracks_dagster.track.bodies import AttemptRestored
+from tracks_dagster.track.names import run_track
 from tracks_dagster.track.records import Json, Kind, canonical_json, sha256_hex
 from tracks_dagster.track.states import run_fold
 from tracks_dagster.track.states.checkpoints import CheckpointRef
-from tracks_dagster.track.track import read_records, run_track
+from tracks_dagster.track.track import read_records
 from tracks_dagster.training.feeding import Feed
 from tracks_dagster.training.launch import Launch
 from tracks_dagster.training.saves import random_state

@@ -14,7 +14,7 @@ from tests.stories import Story
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.track.errors import GangError
-from tracks_dagster.track.track import run_track
+from tracks_dagster.track.names import run_track
 from tracks_dagster.wings.kubernetes.effects.cluster_upkeep import RUNS_MAX, sweep
 from tracks_dagster.wings.kubernetes.upkeep import (
     ENDED_GRACE,

@@ -14,7 +14,8 @@ from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.retry.effects.pool_nodes import release_node
 from tracks_dagster.track.errors import GangError
-from tracks_dagster.track.track import log_key, pool_track
+from tracks_dagster.track.names import pool_track
+from tracks_dagster.track.track import log_key
 from tracks_dagster.wings.kubernetes.effects.cluster_upkeep import keep_taints
 
 

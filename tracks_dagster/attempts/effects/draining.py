@@ -15,12 +15,11 @@ from tracks_dagster.retry.effects.pool_nodes import check_length, check_node, ch
 from tracks_dagster.track.bodies import MOVE, StopRequested
 from tracks_dagster.track.errors import InvalidInput, UnknownRun
 from tracks_dagster.track.json_text import parse_json
-from tracks_dagster.track.names import LOCAL
+from tracks_dagster.track.names import LOCAL, run_track
 from tracks_dagster.track.placement import nodes_of, pool_of
 from tracks_dagster.track.records import Draft, Json, Kind, format_time
 from tracks_dagster.track.states.run_state import AttemptState, RunState
 from tracks_dagster.track.text.safe_text import check_words
-from tracks_dagster.track.track import run_track
 from tracks_dagster.track.unforeseen import problem_of
 
 DRAIN_S = 24 * 3600.0  # of the quarantine: a maintenance window

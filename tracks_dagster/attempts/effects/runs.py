@@ -81,6 +81,7 @@ from tracks_dagster.track.names import (
     STAGES,
     WATCH_ATTEMPTS,
     check_run_id,
+    run_track,
 )
 from tracks_dagster.track.ports import NewUid
 from tracks_dagster.track.records import Draft, Json, Kind, Record, sha256_hex
@@ -89,7 +90,7 @@ from tracks_dagster.track.samples import SampleOrder
 from tracks_dagster.track.states.checkpoints import CheckpointRef, checkpoint_at
 from tracks_dagster.track.states.run_state import RunState
 from tracks_dagster.track.text.safe_text import check_words
-from tracks_dagster.track.track import code_diff_key, code_key, run_track
+from tracks_dagster.track.track import code_diff_key, code_key
 
 DRILLS_MAX = 16
 EXPERIMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")

@@ -56,11 +56,10 @@ from tracks_dagster.track.errors import (
     NoDevices,
     ObjectLost,
 )
-from tracks_dagster.track.names import LOCAL, AttemptRef, attempt_key
+from tracks_dagster.track.names import LOCAL, AttemptRef, attempt_key, run_track
 from tracks_dagster.track.records import Draft, Json, Kind, format_time, sha256_hex
 from tracks_dagster.track.states.pool_state import Lease
 from tracks_dagster.track.states.run_state import AttemptState, RunState, program_of, trainer_of
-from tracks_dagster.track.track import run_track
 
 POLL_S = 1.0
 START_AGAIN_S = 10.0  # where the API server or the store could not be asked

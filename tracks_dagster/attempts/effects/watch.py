@@ -29,9 +29,8 @@ from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.retry.effects.due import runs_with_open_attempts
 from tracks_dagster.track import names
 from tracks_dagster.track.errors import TracksError
-from tracks_dagster.track.names import AttemptRef
+from tracks_dagster.track.names import AttemptRef, run_track
 from tracks_dagster.track.states.run_state import AttemptState
-from tracks_dagster.track.track import run_track
 
 CANCELLED_BY = "dagster ui"
 CLOSE_S_MAX = 20.0  # of a tick: to look and to close

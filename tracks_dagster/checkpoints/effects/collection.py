@@ -31,7 +31,7 @@ from tracks_dagster.retry.decision import Refuse
 from tracks_dagster.retry.effects.due import runs_between_attempts
 from tracks_dagster.retry.policy import NEED_A_RULE, RetryPolicy
 from tracks_dagster.track.errors import CheckpointMismatch
-from tracks_dagster.track.track import run_track
+from tracks_dagster.track.names import run_track
 
 RUNS_MAX = 100  # looked at in one tick; with more runs, the ticks take turns
 TICK_S = 900.0  # how often the schedule ticks; decides whose turn it is

@@ -11,11 +11,11 @@ from tracks_dagster.holds.hold import loss
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.track.bodies import CheckpointDecision
 from tracks_dagster.track.errors import InvalidInput, UnknownRun
+from tracks_dagster.track.names import run_track
 from tracks_dagster.track.records import Draft, Kind, Record
 from tracks_dagster.track.states.checkpoints import CheckpointRef
 from tracks_dagster.track.states.protection import pins_of
 from tracks_dagster.track.states.run_state import CheckpointState, RunState
-from tracks_dagster.track.track import run_track
 
 UNDECLARED_BRANCH_S_MAX = 24 * 3600.0  # a command that pins for a branch declares it at once
 

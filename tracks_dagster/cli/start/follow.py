@@ -35,13 +35,12 @@ from tracks_dagster.track.errors import (
     StoreUnavailable,
     TracksError,
 )
-from tracks_dagster.track.names import AttemptRef
+from tracks_dagster.track.names import AttemptRef, run_track
 from tracks_dagster.track.records import Kind, Record
 from tracks_dagster.track.states.evals import promotion_is_settled
 from tracks_dagster.track.states.lifecycle import RunLifecycle, run_status
 from tracks_dagster.track.states.run_state import RunState, steps_of
 from tracks_dagster.track.text.safe_text import visible
-from tracks_dagster.track.track import run_track
 
 RESTART_S = 2.0  # from one start of a daemon that died to the next, doubled up to
 RESTART_S_MAX = 60.0

@@ -12,10 +12,10 @@ from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.track.bodies import Alert
 from tracks_dagster.track.json_text import parse_json
+from tracks_dagster.track.names import pool_named
 from tracks_dagster.track.records import Json, format_time
 from tracks_dagster.track.states.alerts import AlertState
 from tracks_dagster.track.states.mute_state import Mute
-from tracks_dagster.track.track import pool_named
 from tracks_dagster.track.unforeseen import problem_of
 
 ALERTS_MAX = 500

@@ -20,7 +20,8 @@ from tracks_dagster.holds.effects.descent import (
 from tracks_dagster.holds.effects.holds import Holds
 from tracks_dagster.holds.effects.quarantines import SOURCES
 from tracks_dagster.holds.effects.things import find_exact
-from tracks_dagster.holds.lineage import Thing, ThingKind
+from tracks_dagster.holds.hold import ThingKind
+from tracks_dagster.holds.lineage import Thing
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.track.errors import InvalidInput

@@ -12,7 +12,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from tracks_dagster.holds.effects.things import Exact, as_it_was
-from tracks_dagster.holds.lineage import Consumed, ThingKind, checkpoint_name, skipped_samples
+from tracks_dagster.holds.hold import ThingKind
+from tracks_dagster.holds.lineage import Consumed, checkpoint_name, skipped_samples
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.ledger.timeline import micros
 from tracks_dagster.track.json_text import parse_json

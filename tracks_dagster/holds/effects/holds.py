@@ -22,6 +22,7 @@ from tracks_dagster.holds.effects.things import Exact, as_it_was, find_exact
 from tracks_dagster.holds.hold import (
     Hold,
     HoldAct,
+    ThingKind,
     age,
     called_checkpoint,
     key_of_checkpoint,
@@ -34,7 +35,6 @@ from tracks_dagster.holds.hold import (
 )
 from tracks_dagster.holds.lineage import (
     Thing,
-    ThingKind,
     attempt_thing,
     carried,
     checkpoint_thing,
@@ -45,7 +45,7 @@ from tracks_dagster.holds.storm import PoolEnd, PoolView, StormRule, find_storm
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.track.bodies import CodeVersion, SnapshotRef
-from tracks_dagster.track.names import attempt_key
+from tracks_dagster.track.names import QUARANTINES_TRACK, attempt_key, dataset_track, run_track
 from tracks_dagster.track.placement import nodes_of, pool_of
 from tracks_dagster.track.reasons import ReasonFamily
 from tracks_dagster.track.records import Record, format_time
@@ -61,7 +61,6 @@ from tracks_dagster.track.states.run_state import (
     stored_code_sha256,
     trainer_of,
 )
-from tracks_dagster.track.track import QUARANTINES_TRACK, dataset_track, run_track
 
 ENDS_MAX = 1000  # of one pool that are counted, newest first: any storm is clear from them
 # A person asked this attempt to leave its node: no interruption.

@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tracks_dagster.holds.effects.things import Exact, find_exact
-from tracks_dagster.holds.hold import short_id
-from tracks_dagster.holds.lineage import Thing, ThingKind
+from tracks_dagster.holds.hold import ThingKind, short_id
+from tracks_dagster.holds.lineage import Thing
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.track.bodies import SnapshotDecision, SnapshotRef, SourceDecision

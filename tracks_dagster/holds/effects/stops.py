@@ -11,10 +11,10 @@ from typing import Literal
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.track.bodies import StopRequested
 from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.track.names import run_track
 from tracks_dagster.track.records import Draft, Kind, Record
 from tracks_dagster.track.states.run_state import RunState
 from tracks_dagster.track.text.safe_text import check_words
-from tracks_dagster.track.track import run_track
 
 Mode = Literal["stop", "drain"]
 

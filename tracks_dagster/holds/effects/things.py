@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
+from tracks_dagster.holds.hold import ThingKind
 from tracks_dagster.holds.lineage import (
     COMMIT_CHARACTERS_MIN,
     FORMS,
     PREFIX_CHARACTERS_MIN,
     Thing,
-    ThingKind,
     checkpoint_name,
     checkpoint_thing,
     is_named_with_kind,

@@ -20,9 +20,10 @@ from tracks_dagster.ledger.effects.ticks import SEVERAL_AT_ONCE, Tick, TimeSlice
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.track.errors import Contended
+from tracks_dagster.track.names import run_track
 from tracks_dagster.track.records import Kind, Record
 from tracks_dagster.track.states.run_state import RunState
-from tracks_dagster.track.track import DECISIONS_MAX, run_track
+from tracks_dagster.track.track import DECISIONS_MAX
 
 WAITING, NOTHING = "waiting", "nothing"  # what came of a decider, where it is no record
 

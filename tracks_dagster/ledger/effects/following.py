@@ -14,9 +14,9 @@ from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.following import Cursors, Follower
 from tracks_dagster.ledger.track_states import TrackState
 from tracks_dagster.track.json_text import SMALL_BYTES_MAX, parse_json
+from tracks_dagster.track.names import RUNS
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Record, canonical_json
-from tracks_dagster.track.track import RUNS
 
 
 def follow(tracks: Tracks, cursors: Cursors, follower: Follower, track: str) -> int:

@@ -26,18 +26,10 @@ from tracks_dagster.track.errors import (
     TracksError,
 )
 from tracks_dagster.track.json_text import RECORD_BYTES_MAX
+from tracks_dagster.track.names import ALERTS, CODES, DATASETS, LINEAGE, POOLS, RUNS
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Record, sha256_hex
-from tracks_dagster.track.track import (
-    ALERTS,
-    CODES,
-    DATASETS,
-    LINEAGE,
-    POOLS,
-    RUNS,
-    log_key,
-    read_records,
-)
+from tracks_dagster.track.track import log_key, read_records
 from tracks_dagster.track.unforeseen import problem_of
 
 TRIES_MAX = 64  # cursors lost in a row to other projectors; each loss is another's progress

@@ -18,6 +18,15 @@ from typing import TypeVar
 from tracks_dagster.track.bodies import WORDS, RunDeclared
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.errors import UnknownRun
+from tracks_dagster.track.names import (
+    MUTES_TRACK,
+    QUARANTINES_TRACK,
+    RUNS,
+    code_track,
+    dataset_track,
+    pool_track,
+    run_track,
+)
 from tracks_dagster.track.ports import Clock, NewUid, ObjectStore
 from tracks_dagster.track.records import Draft, Kind, Record
 from tracks_dagster.track.states import (
@@ -36,16 +45,7 @@ from tracks_dagster.track.states.quarantine_state import QuarantineState
 from tracks_dagster.track.states.run_state import RunState
 from tracks_dagster.track.text.nearest import no_run
 from tracks_dagster.track.text.redact import Redact, redact, redact_words
-from tracks_dagster.track.track import (
-    MUTES_TRACK,
-    QUARANTINES_TRACK,
-    RUNS,
-    Track,
-    code_track,
-    dataset_track,
-    pool_track,
-    run_track,
-)
+from tracks_dagster.track.track import Track
 from tracks_dagster.track.unforeseen import as_broken, problem_of
 
 _log = logging.getLogger(__name__)

@@ -8,7 +8,7 @@ from typing import Any
 from tracks_dagster.ledger import texts
 from tracks_dagster.ledger.facts import attempt, checkpoint, run, sources, time
 from tracks_dagster.ledger.facts.fact import Fact
-from tracks_dagster.track.track import CODES, DATASETS, MUTES_TRACK, POOLS, QUARANTINES_TRACK, RUNS
+from tracks_dagster.track.names import CODES, DATASETS, MUTES_TRACK, POOLS, QUARANTINES_TRACK, RUNS
 
 Tables = Mapping[str, tuple[Fact[Any], ...]]
 

@@ -14,7 +14,7 @@ from tracks_dagster.track.artifacts import artifacts_of, files_of, list_key, par
 from tracks_dagster.track.bodies import SnapshotCommitted
 from tracks_dagster.track.errors import CheckpointError, DataRejected
 from tracks_dagster.track.json_text import MANIFEST_BYTES_MAX, SNAPSHOT_BYTES_MAX, parse_json
-from tracks_dagster.track.names import AttemptRef
+from tracks_dagster.track.names import AttemptRef, run_track
 from tracks_dagster.track.placement import places_key
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Json
@@ -29,7 +29,7 @@ from tracks_dagster.track.states.files_manifest import (
     parse_files_manifest,
 )
 from tracks_dagster.track.states.run_state import AttemptState, RunState, code_of, trainer_of
-from tracks_dagster.track.track import code_diff_key, packages_key, run_track
+from tracks_dagster.track.track import code_diff_key, packages_key
 
 VerifyCheckpoint = Callable[[ObjectStore, CheckpointRef], object]  # reads it all, or raises
 IsAbsent = Callable[[str], bool]  # whether an object is not there on purpose, by its key

@@ -15,12 +15,7 @@ from tracks_dagster.ledger.ports import Cursor
 from tracks_dagster.ledger.track_states import TrackState
 from tracks_dagster.track.errors import RecordNewer, TrackBroken
 from tracks_dagster.track.json_text import RECORD_BYTES_MAX
-from tracks_dagster.track.ports import ObjectStore
-from tracks_dagster.track.records import Record, sha256_hex
-from tracks_dagster.track.states.checkpoints import checkpoint_at
-from tracks_dagster.track.states.dataset_state import DatasetState
-from tracks_dagster.track.states.run_state import RunState
-from tracks_dagster.track.track import (
+from tracks_dagster.track.names import (
     ALERTS,
     CODES,
     DATASETS,
@@ -28,11 +23,14 @@ from tracks_dagster.track.track import (
     POOLS,
     RUNS,
     dataset_track,
-    last_seq,
-    log_key,
-    read_record,
     run_track,
 )
+from tracks_dagster.track.ports import ObjectStore
+from tracks_dagster.track.records import Record, sha256_hex
+from tracks_dagster.track.states.checkpoints import checkpoint_at
+from tracks_dagster.track.states.dataset_state import DatasetState
+from tracks_dagster.track.states.run_state import RunState
+from tracks_dagster.track.track import last_seq, log_key, read_record
 from tracks_dagster.track.unforeseen import problem_of
 
 RESTORE = "Restore the object from a backup or the bucket's versions"

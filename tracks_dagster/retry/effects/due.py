@@ -19,11 +19,11 @@ from tracks_dagster.ledger.effects.ticks import (
 )
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
+from tracks_dagster.track.names import run_track
 from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.records import Json
 from tracks_dagster.track.states.evals import HAS_ALL_STEPS
 from tracks_dagster.track.states.lifecycle import RunLifecycle
-from tracks_dagster.track.track import run_track
 
 REVISIT_EVERY = timedelta(minutes=5)
 WITHHELD_MAX = 50  # runs that one tick reads to see whether their hold was released

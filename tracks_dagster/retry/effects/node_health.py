@@ -29,12 +29,11 @@ from tracks_dagster.scheduling.effects.leases import DevicePool
 from tracks_dagster.track.bodies import Alert, NodeQuarantined, NodeStruck
 from tracks_dagster.track.errors import TrackBroken
 from tracks_dagster.track.json_text import parse_json
-from tracks_dagster.track.names import LOCAL
+from tracks_dagster.track.names import LOCAL, run_track
 from tracks_dagster.track.placement import nodes_of, pool_of
 from tracks_dagster.track.records import Draft, Kind, format_time
 from tracks_dagster.track.states.pool_state import PoolState
 from tracks_dagster.track.states.run_state import AttemptState, RunState
-from tracks_dagster.track.track import run_track
 
 # Of a pool inside the window, the newest: a strike costs the same however much has ended there. What is
 # left out shortens the times of all nodes alike, and only their ratios are compared.

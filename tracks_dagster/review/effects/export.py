@@ -25,6 +25,7 @@ from tracks_dagster.stores.archive import (
 )
 from tracks_dagster.track.errors import InvalidInput, TrackBroken, UnknownRun
 from tracks_dagster.track.json_text import EVIDENCE_BYTES_MAX, MANIFEST_BYTES_MAX, parse_json
+from tracks_dagster.track.names import QUARANTINES_TRACK, dataset_track, pool_track, run_track
 from tracks_dagster.track.placement import pool_of
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import sha256_hex
@@ -32,14 +33,7 @@ from tracks_dagster.track.states.dataset_state import DatasetState
 from tracks_dagster.track.states.run_state import RunState
 from tracks_dagster.track.text.redact import Redact, redact_json
 from tracks_dagster.track.text.safe_text import valid_json
-from tracks_dagster.track.track import (
-    QUARANTINES_TRACK,
-    dataset_track,
-    last_seq,
-    log_key,
-    pool_track,
-    run_track,
-)
+from tracks_dagster.track.track import last_seq, log_key
 
 SOURCES_MAX = 100  # runs that a branch descends from, one from the other
 SHARED_TRACK_BYTES_MAX = 4 * 1024 * 1024  # of a pool's track, or the quarantines': else left out

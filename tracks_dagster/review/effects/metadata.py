@@ -32,13 +32,13 @@ from tracks_dagster.track.bodies import (
     SnapshotCommitted,
 )
 from tracks_dagster.track.errors import StoreError, TrackBroken, TrackError, TracksError, UnknownRun
-from tracks_dagster.track.names import attempt_key
+from tracks_dagster.track.names import attempt_key, run_track
 from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.records import Json, canonical_json, format_time, sha256_hex
 from tracks_dagster.track.states.checkpoints import checkpoint_at
 from tracks_dagster.track.states.run_state import Dated, RunState
 from tracks_dagster.track.text.safe_text import bullets, table
-from tracks_dagster.track.track import last_seq, log_key, run_track
+from tracks_dagster.track.track import last_seq, log_key
 
 REAL_DIGITS = 3  # of a number that is no integer, after the point
 DIGEST_CHARACTERS = 12  # of a digest in a table; `tracks explain` has the whole of it

@@ -16,10 +16,9 @@ from tracks_dagster.ledger.texts import Question, excerpt
 from tracks_dagster.track.addressed import read_addressed
 from tracks_dagster.track.errors import ObjectLost
 from tracks_dagster.track.json_text import EVIDENCE_BYTES_MAX, parse_json
-from tracks_dagster.track.names import attempt_key
+from tracks_dagster.track.names import POOLS, RUNS, attempt_key
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Json, format_time
-from tracks_dagster.track.track import POOLS, RUNS
 
 HITS_MAX = 1000  # of one answer
 EVIDENCE_READ_MAX = 200  # objects that one deep search reads, at most 64 KiB of log a rank each

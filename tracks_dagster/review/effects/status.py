@@ -35,6 +35,7 @@ from tracks_dagster.track.names import (
     AttemptRef,
     attempt_key,
     eval_attempt_key,
+    run_track,
 )
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Json, format_time, parse_time, sha256_hex
@@ -42,7 +43,7 @@ from tracks_dagster.track.states.accounting import newest_step
 from tracks_dagster.track.states.checkpoints import checkpoint_at
 from tracks_dagster.track.states.lifecycle import NOT_OBEYED, RunLifecycle, run_status
 from tracks_dagster.track.states.run_state import AttemptState, RunState, steps_of
-from tracks_dagster.track.track import log_key, run_track
+from tracks_dagster.track.track import log_key
 from tracks_dagster.track.unforeseen import problem_of
 
 # A run's row in the ledger answers for its track when the ledger has the track to its end and nothing

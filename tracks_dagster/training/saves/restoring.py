@@ -10,11 +10,11 @@ from typing import Generic, TypeVar
 from tracks_dagster.track.bodies import CheckpointDecision
 from tracks_dagster.track.body_json import from_json, to_json
 from tracks_dagster.track.errors import CheckpointCorrupt, CheckpointMismatch, TrackBroken
-from tracks_dagster.track.names import AttemptRef
+from tracks_dagster.track.names import AttemptRef, run_track
 from tracks_dagster.track.records import Draft, Json, Kind, Record
 from tracks_dagster.track.states import run_fold
 from tracks_dagster.track.states.checkpoints import CheckpointRef
-from tracks_dagster.track.track import read_records, run_track
+from tracks_dagster.track.track import read_records
 from tracks_dagster.training.launch import Launch
 
 FALLBACKS_MAX = 64  # corrupt checkpoints passed over before the attempt gives up

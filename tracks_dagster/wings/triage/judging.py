@@ -18,12 +18,12 @@ from tracks_dagster.attempts.ports import GangPhase, GangReport
 from tracks_dagster.reasons.evidence import RankEnd
 from tracks_dagster.reasons.hangs import Phase
 from tracks_dagster.track.bodies import RankPlace
-from tracks_dagster.track.names import EXIT_DRAINED, LOCAL, AttemptRef, attempt_key
+from tracks_dagster.track.names import EXIT_DRAINED, LOCAL, AttemptRef, attempt_key, run_track
 from tracks_dagster.track.placement import nodes_of
 from tracks_dagster.track.records import Json, format_time
 from tracks_dagster.track.states.run_state import AttemptState
 from tracks_dagster.track.text.units import about
-from tracks_dagster.track.track import log_key, run_track
+from tracks_dagster.track.track import log_key
 
 DAEMON_AGE_S_MAX = 120.0  # its watcher ticks every few seconds; two minutes mean that it is gone
 ID_CHARACTERS = 12  # of a Dagster run's id, in words

@@ -14,8 +14,8 @@ from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.track.bodies import Debit
 from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.track.names import run_track
 from tracks_dagster.track.records import format_time
-from tracks_dagster.track.track import run_track
 from tracks_dagster.wings.lab.simulation.effects.own_queue import (
     own_queue,
     own_workload,

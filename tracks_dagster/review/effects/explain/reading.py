@@ -28,11 +28,11 @@ from tracks_dagster.review.effects.narrate import sentence
 from tracks_dagster.track.addressed import damage_of
 from tracks_dagster.track.errors import RecordNewer, TrackBroken, UnknownRun
 from tracks_dagster.track.json_text import EVIDENCE_BYTES_MAX, parse_json
+from tracks_dagster.track.names import run_track
 from tracks_dagster.track.reasons import ReasonFamily, TerminationReason
 from tracks_dagster.track.records import Json, Record, format_time
 from tracks_dagster.track.states import run_fold
 from tracks_dagster.track.states.run_state import RunState
-from tracks_dagster.track.track import run_track
 
 _SQL = Path(__file__).parents[1] / "sql"
 COUNT_SQL, PICK_SQL = _SQL / "random_failed_count.sql", _SQL / "random_failed_pick.sql"

@@ -19,10 +19,10 @@ from tracks_dagster.ledger.track_states import TrackState
 from tracks_dagster.review.effects.trackers.exporting import Exported, export_run
 from tracks_dagster.review.effects.trackers.tracker_file import NamedTracker
 from tracks_dagster.track.errors import TrackerError
+from tracks_dagster.track.names import run_track
 from tracks_dagster.track.records import Kind, Record, format_time
 from tracks_dagster.track.states.lifecycle import RunLifecycle
 from tracks_dagster.track.states.run_state import RunState
-from tracks_dagster.track.track import run_track
 
 LOOK_BACK = timedelta(days=7)  # older finished runs are exported by `tracks curves RUN` alone
 RUN_S_MAX = 10.0  # of one run in one tick; what is left the next one sends

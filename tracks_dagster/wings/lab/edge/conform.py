@@ -33,10 +33,10 @@ from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.settings import Settings
 from tracks_dagster.track.bodies import CONFORM
 from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.track.names import dataset_track
 from tracks_dagster.track.records import sha256_hex
 from tracks_dagster.track.roles import LOADER_WORKERS, STEPS, key_of
 from tracks_dagster.track.text.redact import redact
-from tracks_dagster.track.track import dataset_track
 from tracks_dagster.training.projects.code import is_python
 from tracks_dagster.wings.lab.conformance.effects.conforming import (
     Plan,

@@ -16,12 +16,12 @@ from tracks_dagster.reasons.hangs import Phase
 from tracks_dagster.stores.journals import journal_prefix
 from tracks_dagster.track.bodies import ComputeRequest
 from tracks_dagster.track.json_text import parse_json
-from tracks_dagster.track.names import AttemptRef
+from tracks_dagster.track.names import AttemptRef, run_track
 from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.records import Json, format_time, parse_time
 from tracks_dagster.track.roles import STEPS, value_of
 from tracks_dagster.track.states.evals import HAS_ALL_STEPS
-from tracks_dagster.track.track import log_key, run_track
+from tracks_dagster.track.track import log_key
 from tracks_dagster.wings.triage.effects.reading import Commit, RunRead
 from tracks_dagster.wings.triage.judging import Judgement, Sign, Verdict
 

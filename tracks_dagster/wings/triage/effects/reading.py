@@ -29,13 +29,13 @@ from tracks_dagster.track.errors import (
     UnknownRun,
 )
 from tracks_dagster.track.json_text import RECORD_BYTES_MAX, parse_json
-from tracks_dagster.track.names import LOCAL, AttemptRef
+from tracks_dagster.track.names import LOCAL, RUNS, AttemptRef, run_track
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Json, Kind, Record, format_time, parse
 from tracks_dagster.track.states.lifecycle import RunLifecycle
 from tracks_dagster.track.text.nearest import no_run
 from tracks_dagster.track.text.redact import Redact
-from tracks_dagster.track.track import RUNS, check_chain, log_key, read_records, run_track
+from tracks_dagster.track.track import check_chain, log_key, read_records
 from tracks_dagster.track.unforeseen import problem_of
 from tracks_dagster.wings.triage.attempt_tail import Tail, fold_tail
 from tracks_dagster.wings.triage.judging import DAEMON_AGE_S_MAX

@@ -26,7 +26,7 @@ from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.scheduling.model import CPU, LATER, NEVER, Demand, Device, Plan, Running, Waits
 from tracks_dagster.scheduling.policy import SchedulingPolicy
 from tracks_dagster.scheduling.rules import PlanContext, plan
-from tracks_dagster.track.names import LOCAL, AttemptRef, attempt_key
+from tracks_dagster.track.names import LOCAL, AttemptRef, attempt_key, run_track
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.records import format_time
@@ -34,7 +34,7 @@ from tracks_dagster.track.states.evals import HAS_ALL_STEPS
 from tracks_dagster.track.states.lifecycle import FINISHED_AS
 from tracks_dagster.track.states.run_state import AttemptState
 from tracks_dagster.track.text.redact import Redact
-from tracks_dagster.track.track import log_key, run_track
+from tracks_dagster.track.track import log_key
 from tracks_dagster.track.unforeseen import problem_of
 from tracks_dagster.wings.triage.effects.line import Line, line_of
 from tracks_dagster.wings.triage.effects.reading import (

@@ -33,6 +33,7 @@ LEDGER_FILE = "ledger.db"
 POLICY_FILE = "policy.yaml"
 PRICES_FILE = "prices.yaml"
 EXAMPLES = Path(__file__).parent / "examples"  # the projects that ship
+STOCK = "stock"
 POSTGRES_SCHEMES = ("postgresql", "postgres", "postgresql+psycopg2")
 
 
@@ -48,7 +49,8 @@ class Settings:
     partitions of a finished run stay in Dagster's UI. sockets: how the names begin by which the
     programs of a home that is up find each other; None outside of them. devices_text, visible:
     TRACKS_DEVICES, and what this process may see of the machine's accelerators (CUDA_VISIBLE_DEVICES;
-    None: all). pool_url: of the store with the track of who has them; None: `store_url`.
+    None: all). pool_url: of the store with the track of who has them; None: `store_url`. is_stock:
+    whether Dagster's programs are its own, whatever a wing brings.
     """
 
     home: Path
@@ -66,6 +68,7 @@ class Settings:
     devices_text: str = ""
     visible: str | None = None
     pool_url: str | None = None
+    is_stock: bool = False
 
     def __post_init__(self) -> None:
         """Raise SettingsError for devices that cannot be meant."""
@@ -77,8 +80,8 @@ class Settings:
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Settings:
         """Read TRACKS_HOME, TRACKS_STORE, TRACKS_POSTGRES_URL, TRACKS_POLICY, TRACKS_RULES,
-        TRACKS_UI_URL, TRACKS_PRICES, TRACKS_UI_DAYS, TRACKS_DEVICES, TRACKS_POOL, the files of wings
-        and what a home's programs set.
+        TRACKS_UI_URL, TRACKS_PRICES, TRACKS_UI_DAYS, TRACKS_DEVICES, TRACKS_POOL, TRACKS_DAGSTER, the
+        files of wings and what a home's programs set.
 
         An empty value counts as unset. Touches nothing. Raises SettingsError for a value that cannot
         be used.
@@ -107,6 +110,7 @@ class Settings:
             devices_text=given.get("TRACKS_DEVICES") or "",
             visible=given.get("CUDA_VISIBLE_DEVICES"),
             pool_url=_absolute("TRACKS_POOL", pool) if pool else None,
+            is_stock=_is_stock(given.get("TRACKS_DAGSTER") or ""),
         )
 
     @property
@@ -159,6 +163,7 @@ class Settings:
             "TRACKS_UI_DAYS": f"{self.ui_days:g}",
             "TRACKS_DEVICES": self.devices_text,
             "TRACKS_POOL": self.pool_url or "",
+            "TRACKS_DAGSTER": STOCK if self.is_stock else "",
             **{name: str(self.files.get(name, "")) for name in settings_files()},
         }
 
@@ -385,6 +390,15 @@ def _days(given: str) -> float:
             f"TRACKS_UI_DAYS is {given!r}: use a number of days from 1 to {UI_DAYS_MAX}."
         )
     return days
+
+
+def _is_stock(given: str) -> bool:
+    """Return TRACKS_DAGSTER; raises SettingsError for another word."""
+    if given not in ("", STOCK):
+        raise SettingsError(
+            f"TRACKS_DAGSTER is {given!r}: use {STOCK!r} for Dagster's own programs, or leave it out."
+        )
+    return bool(given)
 
 
 def _ui_url(url: str) -> str:

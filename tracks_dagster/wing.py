@@ -17,7 +17,7 @@ from types import ModuleType
 from tracks_dagster.track.errors import SettingsError
 
 # Folders of `wings/`, in the order in which what they add is listed.
-NAMES = ("kubernetes", "lab", "triage", "watch")
+NAMES = ("embedded", "kubernetes", "lab", "triage", "watch")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,12 +51,14 @@ class Wing:
     """What one wing adds. commands, launchers: by name.
 
     settings: its files, by the variable that names one, each with how the home's own is called.
+    home: a module with `PROGRAMS`, those of Dagster that serve a home on this machine; one wing's.
     packages: what its extra of pyproject brings, as they are imported; all of it is used, or nothing.
     """
 
     commands: Mapping[str, Command] = field(default_factory=dict)
     launchers: Mapping[str, Launcher] = field(default_factory=dict)
     settings: Mapping[str, str] = field(default_factory=dict)
+    home: str = ""
     extra: str = ""
     packages: tuple[str, ...] = ()
 

@@ -48,13 +48,14 @@ from tracks_dagster.track.errors import GangError
 from tracks_dagster.track.ports import Clock, Leftovers, NewUid, ObjectStore
 from tracks_dagster.track.records import Json
 from tracks_dagster.track.text.redact import Redact, redact
-from tracks_dagster.wing import check_installed, load
+from tracks_dagster.wing import check_installed, load, wings
 from tracks_dagster.wing import launchers as launchers_of_wings
 
 if TYPE_CHECKING:
     from tracks_dagster.attempts.effects.runs import RunRequest
     from tracks_dagster.attempts.effects.world import World
     from tracks_dagster.home.dagster_home import DagsterHome
+    from tracks_dagster.home.programs import Programs
     from tracks_dagster.ledger.effects.projector import Projector, Reindexed
     from tracks_dagster.ledger.effects.ticks import Tick
     from tracks_dagster.ledger.effects.tracks import Tracks
@@ -403,7 +404,18 @@ def open_dagster_home(settings: Settings) -> DagsterHome:
         root=settings.root,
         environment=settings.environment,
         postgres_url=settings.postgres_url,
+        programs=programs_of(settings),
     )
+
+
+def programs_of(settings: Settings) -> Programs:
+    """Return Dagster's programs of a home: a wing's, or its own where the settings say so."""
+    from tracks_dagster.home.programs import Programs
+
+    package = next((name for name, wing in wings().items() if wing.home), None)
+    if settings.is_stock or package is None:
+        return Programs()
+    return cast(Programs, load(package, wings()[package].home).PROGRAMS)
 
 
 class Launching(Protocol):

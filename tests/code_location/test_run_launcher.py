@@ -36,6 +36,7 @@ from tracks_dagster.defs.resources import run_launcher, run_monitoring
 from tracks_dagster.defs.resources.application import DagsterOrchestrator
 from tracks_dagster.defs.resources.run_launcher import ProcessRunLauncher
 from tracks_dagster.defs.resources.run_monitoring import UNLAUNCHED, give_up_lost_starts, why_lost
+from tracks_dagster.defs.resources.run_processes import find_run_process
 from tracks_dagster.track import names
 from tracks_dagster.track.errors import OrchestratorError
 
@@ -164,7 +165,7 @@ def test_a_run_is_a_process_whose_death_is_recorded_at_once_and_which_a_person_c
     killed, cancelled = (launch(instance, launcher, "sleeps") for _ in range(2))
     for run in (killed, cancelled):
         wait_for(instance, run, DagsterRunStatus.STARTED)
-    process = run_launcher.find_run_process(instance, killed)
+    process = find_run_process(instance, killed)
     assert process is not None
     os.kill(process.pid, signal.SIGKILL)
     assert launcher.terminate(cancelled.run_id)

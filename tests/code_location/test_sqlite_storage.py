@@ -21,6 +21,7 @@ from tracks_dagster.defs.resources.sqlite_storage import (
     KeptSchedules,
 )
 from tracks_dagster.home.dagster_home import local_config, write_config
+from tracks_dagster.wings.embedded.edge.programs import PROGRAMS
 
 ROOT = Path(__file__).parents[2]
 
@@ -28,7 +29,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture
 def ours(tmp_path: Path) -> Iterator[DagsterInstance]:
     """An instance as a home has it."""
-    write_config(tmp_path, local_config(tmp_path, on_postgres=False))
+    write_config(tmp_path, local_config(tmp_path, PROGRAMS, on_postgres=False))
     with DagsterInstance.from_config(str(tmp_path)) as instance:
         assert isinstance(instance.run_storage, KeptRuns)
         assert isinstance(instance.event_log_storage, KeptEvents)
@@ -110,7 +111,7 @@ with DagsterInstance.from_config(sys.argv[1]) as instance:
 
 
 def test_a_process_that_was_forked_has_connections_of_its_own(tmp_path: Path) -> None:
-    write_config(tmp_path, local_config(tmp_path, on_postgres=False))
+    write_config(tmp_path, local_config(tmp_path, PROGRAMS, on_postgres=False))
     command = [sys.executable, "-c", FORKED, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stderr

@@ -29,6 +29,7 @@ from tracks_dagster.home.dagster_home import (
     sockets_of,
     write_config,
 )
+from tracks_dagster.home.programs import Programs
 from tracks_dagster.home.web_server import WebServer, check_port, server_name
 from tracks_dagster.processes import reaper
 from tracks_dagster.processes.process import Process, this_process
@@ -47,6 +48,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.end_headers()
 http.server.HTTPServer(("127.0.0.1", port), Handler).serve_forever()
 """
+PLAYED = Programs(daemon=("played_daemon",), webserver="played_webserver", has_code_server=True)
 
 
 @pytest.fixture
@@ -54,8 +56,6 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DagsterHome:
     """A home whose storage counts as made, and whose programs are played."""
     (tmp_path / "played_daemon.py").write_text(SLEEPS)
     (tmp_path / "played_webserver.py").write_text(SERVES)
-    monkeypatch.setattr(dagster_home, "DAEMON", "played_daemon")
-    monkeypatch.setattr(dagster_home, "WEBSERVER", "played_webserver")
     monkeypatch.setattr(reaper, "TERM_S_MAX", 60.0)
     return another(tmp_path)
 
@@ -69,6 +69,7 @@ def another(tmp_path: Path) -> DagsterHome:
         root=tmp_path,
         environment={"TRACKS_HOME": str(tmp_path), "PYTHONPATH": str(tmp_path)},
         postgres_url=None,
+        programs=PLAYED,
     )
 
 
@@ -117,9 +118,10 @@ from pathlib import Path
 from tracks_dagster.attempts.machine import CPU_SLOTS
 from tracks_dagster.home import dagster_home
 from tracks_dagster.home.dagster_home import DagsterHome
-dagster_home.DAEMON, dagster_home.WEBSERVER = "played_daemon", "played_webserver"
+from tracks_dagster.home.programs import Programs
 root = Path(sys.argv[1])
-home = DagsterHome(root / "dagster", root=root, environment={}, postgres_url=None)
+played = Programs(daemon=("played_daemon",), webserver="played_webserver", has_code_server=True)
+home = DagsterHome(root / "dagster", root=root, environment={}, postgres_url=None, programs=played)
 with home.daemon(), home.webserver() as web:
     web.ensure()
     print("up", flush=True)

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 TRACKS = (sys.executable, "-c", "from tracks_dagster.cli import main; main()")
 COMMAND_S_MAX = 900.0  # of one command; a busy machine was twenty times slower than an idle one
 POLL_S = 0.5
+# `TRACKS_DAGSTER=stock ./run test …` has every home on Dagster's own programs.
+PROGRAMS = {"TRACKS_DAGSTER": os.environ.get("TRACKS_DAGSTER", "")}
 
 
 @dataclass(frozen=True)
@@ -119,13 +121,14 @@ def losses(home: Home, run_id: str) -> list[tuple[int, str]]:
 
 def embedded(folder: Path) -> Home:
     """Return a home with everything in a folder."""
-    nothing = {"TRACKS_STORE": "", "TRACKS_POSTGRES_URL": ""}
+    nothing = {"TRACKS_STORE": "", "TRACKS_POSTGRES_URL": "", **PROGRAMS}
     return Home({"TRACKS_HOME": str(folder / "home"), **nothing})
 
 
 def on_servers(folder: Path, *, postgres_url: str, s3_endpoint: str) -> Home:
     """Return a home with its ledger and Dagster on Postgres, and its store on S3."""
     variables = {
+        **PROGRAMS,
         "AWS_ENDPOINT_URL_S3": s3_endpoint,
         "AWS_ACCESS_KEY_ID": "tests",
         "AWS_SECRET_ACCESS_KEY": "tests",

@@ -25,7 +25,7 @@ from dagster import DagsterInstance, DagsterRunStatus, RunsFilter
 
 from tests.integration.homes import COMMAND_S_MAX, Home, embedded, outcome, wait_for
 from tests.integration.test_storm import POLICY as NEVER_REFUSES
-from tracks_dagster.defs.resources.run_launcher import find_run_process
+from tracks_dagster.defs.resources.run_processes import find_run_process
 from tracks_dagster.wiring import open_dagster_home
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(2 * COMMAND_S_MAX)]

@@ -27,6 +27,7 @@ from pathlib import Path
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 from tracks_dagster.home.home_folder import PRIVATE
+from tracks_dagster.home.programs import Programs
 from tracks_dagster.home.web_server import ADDRESS, ADDRESS_FILE, WebServer, check_port, server_name
 from tracks_dagster.processes import reaper
 from tracks_dagster.processes.process import (
@@ -41,6 +42,7 @@ from tracks_dagster.track.errors import LedgerError, OrchestratorError
 from tracks_dagster.track.names import ENV_SOCKETS, TAG_ATTEMPT, TAG_NO_LEASE
 
 CONFIG_FILE = "dagster.yaml"
+STOCK = Programs()
 SCHEMA = "dagster"  # of Dagster's tables, apart from the ledger's in the same database
 POSTGRES_VARIABLE = "TRACKS_DAGSTER_POSTGRES_URL"  # the file names it, so it holds no password
 # What has devices never waits here: its lease would be given on. So these are above the number of
@@ -52,9 +54,6 @@ BACKFILL_RUNS_MAX = 8  # of all backfills: somebody may ask for hundreds of snap
 # Generous: at a load of 60 on two cores a run worker needs more than Dagster's 60 s for its imports,
 # and a time-out only starts the same work again.
 CODE_SERVER_S_MAX = 300  # until a code server answers: its own start, a sensor's tick, a launch
-# Until a run that was launched has begun; then it counts as failed. The daemon sees to it that only one
-# whose process lives is waited for so long (`defs/resources/run_monitoring.py`): it is slow, not lost.
-RUN_START_S_MAX = 7200
 DEADLINES = {
     "DAGSTER_GRPC_TIMEOUT_SECONDS": str(CODE_SERVER_S_MAX),
     # By default as long as the one before; a code server that is asked to end must not take that long.
@@ -82,7 +81,7 @@ retention:
     purge_after_days:
       skipped: 1
 """
-_ON_THIS_MACHINE = f"""\
+_QUEUE = f"""\
 run_coordinator:
   module: tracks_dagster.defs.resources.run_coordinator
   class: TracksRunCoordinator
@@ -96,14 +95,17 @@ run_coordinator:
         limit: {EVALS_MAX}
       - key: dagster/backfill
         limit: {BACKFILL_RUNS_MAX}
+"""
+# The monitoring finds runs that died together with who started them. Nothing is resumed: attempts are
+# adopted.
+_LAUNCHING = """\
 run_launcher:
-  module: tracks_dagster.defs.resources.run_launcher
-  class: ProcessRunLauncher
-# Finds runs that died together with their witness. Nothing is resumed: attempts are adopted.
+  module: {module}
+  class: {name}
 run_monitoring:
   enabled: true
   poll_interval_seconds: 10
-  start_timeout_seconds: {RUN_START_S_MAX}
+  start_timeout_seconds: {start_s_max}
   max_resume_run_attempts: 0
 """
 _POSTGRES = f"""\
@@ -112,9 +114,8 @@ storage:
     postgres_url:
       env: {POSTGRES_VARIABLE}
 """
-DAEMON = "tracks_dagster.defs.resources.daemon"
-WEBSERVER = "tracks_dagster.defs.resources.webserver"
-WORKSPACE = "workspace.yaml"  # in the home: where the daemon's code server is found
+WORKSPACE = "workspace.yaml"  # in the home: where the code is found
+DEFINITIONS = "tracks_dagster.definitions"
 LOCATION = "tracks_dagster"  # as the root's workspace.yaml calls it, too
 CODE_ADDRESS = ".code"  # what the code server's address ends with
 USERS_FILE = "daemon.users"  # locked by every command that uses the daemon
@@ -122,26 +123,15 @@ TMPDIR_CHARACTERS_MAX = 60
 LOG_CHARACTERS_MAX = 300  # of the last line of a log
 
 
-def local_config(folder: Path, *, on_postgres: bool) -> str:
+def local_config(folder: Path, programs: Programs = STOCK, *, on_postgres: bool) -> str:
     """Return the `dagster.yaml` of an instance whose runs are processes of this machine.
 
     folder: in which it lies, with Dagster's databases where they are files.
     """
-    runs = _ON_THIS_MACHINE if on_postgres else _ON_THIS_MACHINE + _sqlite(folder)
-    return instance_config(runs, on_postgres=on_postgres)
-
-
-def _sqlite(folder: Path) -> str:
-    """Return its part on storage in SQLite: in Dagster's own places, by classes of ours."""
-    places = {
-        "run_storage": ("KeptRuns", folder / "history"),
-        "event_log_storage": ("KeptEvents", folder / "history" / "runs"),
-        "schedule_storage": ("KeptSchedules", folder / "schedules"),
-    }
-    return "".join(
-        f"{name}:\n  module: tracks_dagster.defs.resources.sqlite_storage\n  class: {kept}\n"
-        f"  config: {{base_dir: {json.dumps(str(place))}}}\n"
-        for name, (kept, place) in places.items()
+    module, name = programs.launcher
+    runs = _QUEUE + _LAUNCHING.format(module=module, name=name, start_s_max=programs.start_s_max)
+    return instance_config(
+        runs if on_postgres else runs + programs.storage(folder), on_postgres=on_postgres
     )
 
 
@@ -233,8 +223,8 @@ def _run(command: list[str], folder: Path, environment: Mapping[str, str]) -> No
 class DagsterHome:
     """DAGSTER_HOME of one TRACKS_HOME. environment: the settings, for every process started here.
 
-    config: its `dagster.yaml` where runs are no processes of this machine. Who names none takes what
-    the daemon that lives was started with.
+    programs: Dagster's, of this home. config: its `dagster.yaml` where runs are no processes of this
+    machine. Who names none takes what the daemon that lives was started with.
     """
 
     def __init__(
@@ -244,15 +234,17 @@ class DagsterHome:
         root: Path,
         environment: Mapping[str, str],
         postgres_url: str | None,
+        programs: Programs = STOCK,
         config: str | None = None,
     ) -> None:
         self._folder = folder
+        self._programs = programs
         self._config = config
         self._root = root
         self._postgres_url = postgres_url
         self._sockets = sockets_of(folder)
         self._environment = {**DEADLINES, **os.environ, **environment, "DAGSTER_HOME": str(folder)}
-        self._environment[ENV_SOCKETS] = str(self._sockets)
+        self._environment[ENV_SOCKETS] = str(self._sockets) if programs.has_code_server else ""
         if postgres_url is not None:
             self._environment[POSTGRES_VARIABLE] = in_own_schema(postgres_url)
         self._children: list[subprocess.Popen[bytes]] = []
@@ -282,9 +274,8 @@ class DagsterHome:
         """Write `dagster.yaml`, but not under a daemon that lives and was started with another one."""
         if self._config is None and self.find_daemon() is not None:
             return
-        text = self._config or local_config(
-            self._folder, on_postgres=self._postgres_url is not None
-        )
+        on_postgres = self._postgres_url is not None
+        text = self._config or local_config(self._folder, self._programs, on_postgres=on_postgres)
         path = self._folder / CONFIG_FILE
         differs = path.exists() and path.read_text(encoding="utf-8") != text
         if differs and (daemon := self.find_daemon()) is not None:
@@ -297,14 +288,19 @@ class DagsterHome:
         write_config(self._folder, text)
 
     def _make_workspace(self) -> None:
-        """Write where the code server is found, but not under a daemon that lives."""
+        """Write where the code is found, but not under a daemon that lives."""
         path = self._folder / WORKSPACE
         if path.exists() and self.find_daemon() is not None:
             return
-        make_private_sockets(self._sockets.parent)
-        address = self._sockets.with_suffix(CODE_ADDRESS)
-        server = {"socket": str(address), "location_name": LOCATION}
-        path.write_text(json.dumps({"load_from": [{"grpc_server": server}]}), encoding="utf-8")
+        named = {"location_name": LOCATION}
+        if self._programs.has_code_server:
+            make_private_sockets(self._sockets.parent)
+            address = str(self._sockets.with_suffix(CODE_ADDRESS))
+            where: Mapping[str, object] = {"grpc_server": {"socket": address, **named}}
+        else:
+            code = {"module_name": DEFINITIONS, "working_directory": str(self._root), **named}
+            where = {"python_module": code}
+        path.write_text(json.dumps({"load_from": [where]}), encoding="utf-8")
 
     def find_daemon(self) -> Process | None:
         """Return the daemon of this home, or None when none lives that was started here."""
@@ -332,7 +328,8 @@ class DagsterHome:
         with self._lock("daemon"):
             if self.find_daemon() is not None:
                 return False
-            process = self._start("daemon", DAEMON, self._workspace, str(self._sockets))
+            sockets = (str(self._sockets),) if self._programs.has_code_server else ()
+            process = self._start("daemon", *self._programs.daemon, self._workspace, *sockets)
             reaper.add_group(self._folder, "daemon", process)
             return True
 
@@ -371,7 +368,7 @@ class DagsterHome:
 
         def start() -> Process:
             self._collect()
-            return self._start("webserver", WEBSERVER, *options)
+            return self._start("webserver", self._programs.webserver, *options)
 
         with self._used(server_name(chosen)):
             why_ended = partial(self._why_ended, "webserver")

@@ -30,7 +30,7 @@ from tests.wings.kubernetes.double.run_workers import (
     running_pod,
     started,
 )
-from tracks_dagster.defs.resources import own_process_runs
+from tracks_dagster.defs.resources import run_processes
 from tracks_dagster.track.names import LABEL_ATTEMPT, LABEL_RUN, TAG_WORKER_REASON
 from tracks_dagster.wings.kubernetes.edge.run_worker_ends import job_name
 from tracks_dagster.wings.kubernetes.effects import run_worker_watch as run_worker_api
@@ -156,7 +156,7 @@ def test_a_run_that_a_command_executes_itself_is_no_run_whose_worker_is_gone(
 def test_a_run_whose_own_command_writes_nothing_any_more_is_given_up(
     instance: DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(own_process_runs, "SILENT_S_MAX", -1.0)
+    monkeypatch.setattr(run_processes, "SILENT_S_MAX", -1.0)
     run = begin(instance, new_run(instance))
     assert monitor(instance, run).status is FAILED
     assert "has written nothing for" in failure_of(instance, run)

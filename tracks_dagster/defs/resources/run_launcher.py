@@ -19,21 +19,21 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Self
 
-from dagster import DagsterEventType, DagsterInstance, DagsterRun, DagsterRunStatus
+from dagster import DagsterRun, DagsterRunStatus
 from dagster._core.events import EngineEventData
 from dagster._core.launcher import LaunchRunContext, RunLauncher
-from dagster._core.launcher.base import CheckRunHealthResult, WorkerStatus
+from dagster._core.launcher.base import CheckRunHealthResult
 from dagster._grpc.types import ExecuteRunArgs
 from dagster._serdes import ConfigurableClass, ConfigurableClassData, serialize_value
 
 from tracks_dagster.defs.resources.application import DagsterOrchestrator
-from tracks_dagster.defs.resources.own_process_runs import (
-    health_in_own_process,
+from tracks_dagster.defs.resources.run_process import IMPORTED
+from tracks_dagster.defs.resources.run_processes import (
+    find_run_process,
+    health_of_process,
     runs_in_own_process,
 )
-from tracks_dagster.defs.resources.run_process import IMPORTED
 from tracks_dagster.processes import warm
-from tracks_dagster.processes.process import Process, find_process
 from tracks_dagster.settings import Settings
 from tracks_dagster.track.errors import OrchestratorError
 from tracks_dagster.track.names import TAG_LAUNCH
@@ -41,10 +41,7 @@ from tracks_dagster.track.text.redact import redact
 
 RUN_PROCESS = "tracks_dagster.defs.resources.run_process"
 OUTPUT = 1  # where it prints: into the log of who launches it
-STARTED = "Started process for run"  # begins Dagster's event of a run's own process
 LAUNCHED = "Launched a process for the run"  # begins ours of the one that is to be it
-EVENTS_MAX = 100  # of Dagster's own, the newest first, among which that one is looked for
-CLOCK_S = 60.0  # a process that is younger than its event by more got the pid later
 TAG_CHARACTERS_MAX = 200
 
 
@@ -148,38 +145,4 @@ class ProcessRunLauncher(RunLauncher, ConfigurableClass):
 
     def check_run_worker_health(self, run: DagsterRun) -> CheckRunHealthResult:
         """Look whether the run's process lives."""
-        if runs_in_own_process(self._instance, run):
-            return health_in_own_process(self._instance, run)
-        if find_run_process(self._instance, run) is not None:
-            return CheckRunHealthResult(WorkerStatus.RUNNING)
-        return CheckRunHealthResult(WorkerStatus.NOT_FOUND, "Its process is gone.")
-
-
-def find_run_process(
-    instance: DagsterInstance, run: DagsterRun, words: str = STARTED
-) -> Process | None:
-    """Return the living process that the run recorded as its own; None where none lives.
-
-    words: LAUNCHED for the process that was started for it, which may have yet to begin.
-    """
-    found = recorded_process(instance, run, words)
-    if found is None:
-        return None
-    process = find_process(found[0])
-    is_another = process is not None and process.began_at.timestamp() - CLOCK_S > found[1]
-    return None if is_another else process
-
-
-def recorded_process(
-    instance: DagsterInstance, run: DagsterRun, words: str
-) -> tuple[int, float] | None:
-    """Return the pid that the newest such event names, and the event's time in seconds; else None."""
-    events = instance.get_records_for_run(
-        run.run_id, of_type=DagsterEventType.ENGINE_EVENT, limit=EVENTS_MAX, ascending=False
-    )
-    for record in events.records:
-        event = record.event_log_entry.dagster_event
-        if event is not None and event.message and words in event.message:
-            pid = event.engine_event_data.metadata.get("pid")
-            return None if pid is None else (int(str(pid.value)), record.timestamp)
-    return None
+        return health_of_process(self._instance, run)

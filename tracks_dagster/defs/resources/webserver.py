@@ -11,17 +11,15 @@ import argparse
 import sys
 from typing import Any
 
+from dagster_webserver import app, cli
+
 from tracks_dagster.board.admission import check_hosts, host_of
 from tracks_dagster.board.effects.guard import Guard
-from tracks_dagster.defs.resources.plain_imports import import_plain
 from tracks_dagster.settings import Settings
 
 
 def main() -> None:
     """Serve the UI until SIGTERM or Ctrl-C."""
-    import_plain()
-    from dagster_webserver import app, cli
-
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--allow-host", action="append", default=[])
     given, sys.argv[1:] = parser.parse_known_args()

@@ -14,7 +14,8 @@ from typing import Any
 
 import yaml
 
-from tracks_dagster.home.dagster_home import DagsterHome, instance_config
+from tracks_dagster.home.dagster_home import STOCK, DagsterHome, instance_config
+from tracks_dagster.home.programs import Programs
 from tracks_dagster.track.errors import SettingsError
 from tracks_dagster.track.json_text import parse_json
 from tracks_dagster.track.names import LABEL_APP, MANAGED_BY, TAG_ATTEMPT, TAG_EVAL
@@ -276,6 +277,7 @@ def open_cluster_home(
     store_url: str,
     postgres_url: str | None,
     files: Mapping[str, Path],
+    programs: Programs = STOCK,
 ) -> DagsterHome:
     """Return the home whose daemon starts run workers as pods, after their ConfigMap was put.
 
@@ -295,6 +297,7 @@ def open_cluster_home(
         root=root,
         environment=environment,
         postgres_url=postgres_url,
+        programs=programs,
         config=here(cluster, config_map=name, store_url=store_url, files=keys),
     )
 

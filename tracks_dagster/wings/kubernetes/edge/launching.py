@@ -23,7 +23,7 @@ from tracks_dagster.wings.kubernetes.effects.cluster_file import read_cluster
 from tracks_dagster.wings.kubernetes.effects.cluster_upkeep import keep_taints, sweep
 from tracks_dagster.wings.kubernetes.settings import KUBERNETES, ClusterSettings, why_unreachable
 from tracks_dagster.wings.kubernetes.upkeep import NodeTaints, StandingGangs
-from tracks_dagster.wiring import App, utc_now
+from tracks_dagster.wiring import App, programs_of, utc_now
 
 if TYPE_CHECKING:
     from tracks_dagster.home.dagster_home import DagsterHome
@@ -129,4 +129,5 @@ def open_home(settings: Settings) -> DagsterHome:
         store_url=settings.store_url,
         postgres_url=settings.postgres_url,
         files={key: path for key, path in files.items() if path is not None},
+        programs=programs_of(settings),
     )

@@ -23,7 +23,7 @@ from dagster_k8s.container_context import K8sContainerContext
 from dagster_k8s.job import UserDefinedDagsterK8sConfig
 from kubernetes.client import BatchV1Api, CoreV1Api
 
-from tracks_dagster.defs.resources.own_process_runs import (
+from tracks_dagster.defs.resources.run_processes import (
     health_in_own_process,
     runs_in_own_process,
 )

@@ -1,0 +1,1 @@
+"""Dagster's programs of a home, and the classes of its instance."""

@@ -32,13 +32,17 @@ from dagster._core.run_coordinator import QueuedRunCoordinator, SubmitRunContext
 from dagster._core.workspace.context import BaseWorkspaceRequestContext
 from dagster._daemon.monitoring.run_monitoring import monitor_started_run
 
-from tracks_dagster.defs.resources import run_launcher, run_monitoring
 from tracks_dagster.defs.resources.application import DagsterOrchestrator
-from tracks_dagster.defs.resources.run_launcher import ProcessRunLauncher
-from tracks_dagster.defs.resources.run_monitoring import UNLAUNCHED, give_up_lost_starts, why_lost
 from tracks_dagster.defs.resources.run_processes import find_run_process
 from tracks_dagster.track import names
 from tracks_dagster.track.errors import OrchestratorError
+from tracks_dagster.wings.embedded.edge import run_launcher, run_monitoring
+from tracks_dagster.wings.embedded.edge.run_launcher import ProcessRunLauncher
+from tracks_dagster.wings.embedded.edge.run_monitoring import (
+    UNLAUNCHED,
+    give_up_lost_starts,
+    why_lost,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -121,7 +125,7 @@ def test_a_run_that_a_command_executes_itself_is_not_declared_dead(tmp_path: Pat
     """As `tracks run` makes snapshots beside `tracks up`: no launcher knows the run."""
     settings = (
         "telemetry: {enabled: false}\n"
-        "run_launcher:\n  module: tracks_dagster.defs.resources.run_launcher\n"
+        "run_launcher:\n  module: tracks_dagster.wings.embedded.edge.run_launcher\n"
         "  class: ProcessRunLauncher\n"
         "run_monitoring: {enabled: true}\n"
     )
@@ -201,7 +205,7 @@ def ours(tmp_path: Path) -> Iterator[DagsterInstance]:
     """An instance with our launcher and our queue."""
     (tmp_path / "dagster.yaml").write_text(
         "telemetry: {enabled: false}\n"
-        "run_launcher:\n  module: tracks_dagster.defs.resources.run_launcher\n"
+        "run_launcher:\n  module: tracks_dagster.wings.embedded.edge.run_launcher\n"
         "  class: ProcessRunLauncher\n"
         "run_coordinator:\n  module: tracks_dagster.defs.resources.run_coordinator\n"
         "  class: TracksRunCoordinator\n"

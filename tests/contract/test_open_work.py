@@ -7,10 +7,10 @@ from dataclasses import replace
 from tests.bodies import declared
 from tests.fakes import FakeObjectStore
 from tests.histories import History
-from tracks_dagster.attempts.sensor_pace import Work
 from tracks_dagster.ledger.effects.database.sql_ledger import SqlLedger
 from tracks_dagster.ledger.effects.projector import Projector
 from tracks_dagster.retry.effects.due import open_work
+from tracks_dagster.wings.embedded.sensor_pace import Work
 
 
 def test_open_runs_and_evals_under_way_are_work_and_what_is_over_is_none(ledger: SqlLedger) -> None:

@@ -10,8 +10,8 @@ import pytest
 
 from tests.integration.homes import COMMAND_S_MAX, Home, embedded, outcome, wait_for
 from tracks_dagster.attempts.effects.heartbeat import read_heartbeat
-from tracks_dagster.home.code_server import CODE_SERVER
 from tracks_dagster.processes.process import Process, describe_process
+from tracks_dagster.wings.embedded.edge.one_code_server import CODE_SERVER
 from tracks_dagster.wiring import open_dagster_home
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(2 * COMMAND_S_MAX)]

@@ -143,7 +143,7 @@ def runs_of_a_person(ledger: Ledger) -> list[str]:
 def open_work(ledger: Ledger) -> list[dict[str, Json]]:
     """What a sensor may have to look at: runs that go on, their alerts, evals under way, datasets.
 
-    Columns: kind, name, number, reason, as of `attempts.sensor_pace.Work`. One query, so that it can be
+    Columns: kind, name, number, reason, of a `Work` of the sensors' pace. One query, so that it can be
     asked often.
     """
     return ledger.query(

@@ -20,16 +20,16 @@ def storage(folder: Path) -> str:
         "schedule_storage": ("KeptSchedules", folder / "schedules"),
     }
     return "".join(
-        f"{name}:\n  module: tracks_dagster.defs.resources.sqlite_storage\n  class: {kept}\n"
+        f"{name}:\n  module: tracks_dagster.wings.embedded.edge.sqlite_storage\n  class: {kept}\n"
         f"  config: {{base_dir: {json.dumps(str(place))}}}\n"
         for name, (kept, place) in places.items()
     )
 
 
 PROGRAMS = Programs(
-    daemon=("tracks_dagster.defs.resources.daemon",),
+    daemon=("tracks_dagster.wings.embedded.edge.daemon",),
     webserver="tracks_dagster.wings.embedded.edge.webserver",
-    launcher=("tracks_dagster.defs.resources.run_launcher", "ProcessRunLauncher"),
+    launcher=("tracks_dagster.wings.embedded.edge.run_launcher", "ProcessRunLauncher"),
     start_s_max=RUN_START_S_MAX,
     storage=storage,
     has_code_server=True,

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from tracks_dagster.home import code_server
-from tracks_dagster.home.code_server import CodeServer
 from tracks_dagster.processes.process import find_process
+from tracks_dagster.wings.embedded.edge import one_code_server as code_server
+from tracks_dagster.wings.embedded.edge.one_code_server import CodeServer
 
 # Listens, writes its pid, and ends with its stdin or by SIGTERM, as the real one does.
 SERVES = """
@@ -116,7 +116,8 @@ def test_one_that_was_killed_is_replaced_and_not_again_at_once(
 
 def test_it_ends_with_the_process_that_started_it(folder: Path) -> None:
     starts = (
-        "import os, sys\nfrom pathlib import Path\nfrom tracks_dagster.home import code_server\n"
+        "import os, sys\nfrom pathlib import Path\n"
+        "from tracks_dagster.wings.embedded.edge import one_code_server as code_server\n"
         "code_server.CODE_SERVER = 'played_server'\n"
         "server = code_server.CodeServer(Path('s'), root=Path(), stamps=dict)\n"
         "server.start()\nserver.wait()\nos.kill(os.getpid(), 9)\n"
@@ -131,7 +132,7 @@ SHARES = """
 import sys
 from dagster import DagsterInstance
 from dagster._core.instance.ref import InstanceRef
-from tracks_dagster.defs.resources.code_server import keep_instance
+from tracks_dagster.wings.embedded.edge.code_server import keep_instance
 keep_instance()
 mine, other = (InstanceRef.from_dir(folder) for folder in sys.argv[1:])
 with DagsterInstance.from_ref(mine) as first:

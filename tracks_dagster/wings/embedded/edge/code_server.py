@@ -16,10 +16,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from tracks_dagster.defs.resources.plain_imports import import_plain
-from tracks_dagster.defs.resources.run_process import DEFINITIONS, IMPORTED
 from tracks_dagster.home.dagster_home import LOCATION
 from tracks_dagster.processes import warm
+from tracks_dagster.wings.embedded.edge.plain_imports import import_plain
+from tracks_dagster.wings.embedded.edge.run_process import DEFINITIONS, IMPORTED
 
 STDIN = 0
 

@@ -1,6 +1,6 @@
 """One Dagster run in a process of its own, and a witness beside it that notices when that one dies.
 
-    python -m tracks_dagster.defs.resources.run_process ARGS     # of `dagster api execute_run`
+    python -m tracks_dagster.wings.embedded.edge.run_process ARGS     # of `dagster api execute_run`
 
 The witness is the parent. It does nothing while the run goes on; when the run's process is killed, it
 writes the failure into the run at once, where Dagster's monitoring would need until its next look.
@@ -13,7 +13,7 @@ import sys
 
 DEFINITIONS = "tracks_dagster.definitions"
 # What it imports before it does anything: two seconds of processor.
-IMPORTED = (DEFINITIONS, "dagster._cli.api", "tracks_dagster.defs.resources.sqlite_storage")
+IMPORTED = (DEFINITIONS, "dagster._cli.api", "tracks_dagster.wings.embedded.edge.sqlite_storage")
 
 
 def main(arguments: str) -> None:

@@ -1,7 +1,7 @@
-"""Dagster's daemon of a home: `python -m tracks_dagster.defs.resources.daemon WORKSPACE SOCKETS`.
+"""Dagster's daemon of a home: `python -m tracks_dagster.wings.embedded.edge.daemon WORKSPACE SOCKETS`.
 
 Its parts are Dagster's own, with two differences: how often a sensor ticks (`paced_sensors` beside
-this), and the code server, of which there is one (`tracks_dagster.home.code_server`).
+this), and the code server, of which there is one (`one_code_server` beside this).
 """
 
 import sys
@@ -12,9 +12,9 @@ from pathlib import Path
 
 from tracks_dagster.data.effects.project_file import FILE
 from tracks_dagster.data.effects.projects import FOLDER, SHIPPED
-from tracks_dagster.defs.resources.plain_imports import import_plain
-from tracks_dagster.home.code_server import CodeServer, Stamps
 from tracks_dagster.settings import Settings
+from tracks_dagster.wings.embedded.edge.one_code_server import CodeServer, Stamps
+from tracks_dagster.wings.embedded.edge.plain_imports import import_plain
 
 BESIDE = Path(__file__).parents[3]  # the checkout, or where packages are installed
 PACKAGES = ("tracks_dagster", "assets", "resources", "sensors")
@@ -29,7 +29,7 @@ def main(arguments: Sequence[str]) -> None:
         server.start()
         # Only now: it takes as long as the code server's own imports.
         import_plain()
-        from tracks_dagster.defs.resources.paced_sensors import run_daemons
+        from tracks_dagster.wings.embedded.edge.paced_sensors import run_daemons
 
         server.wait()
         with server.kept():

@@ -16,9 +16,9 @@ from dagster._core.workspace.context import IWorkspaceProcessContext
 from dagster._daemon.daemon import DaemonIterator, MonitoringDaemon
 from dagster._daemon.utils import DaemonErrorCapture
 
-from tracks_dagster.defs.resources.run_launcher import LAUNCHED, ProcessRunLauncher
 from tracks_dagster.defs.resources.run_processes import find_run_process, recorded_process
 from tracks_dagster.track.names import TAG_LAUNCH
+from tracks_dagster.wings.embedded.edge.run_launcher import LAUNCHED, ProcessRunLauncher
 
 # Without a process: a launcher that was killed left none, and one at work needs up to a minute or two.
 UNLAUNCHED = timedelta(minutes=10)

@@ -19,7 +19,7 @@ from pathlib import Path
 from tracks_dagster.home.dagster_home import CODE_ADDRESS
 from tracks_dagster.processes.warm import RUN_WORKERS
 
-CODE_SERVER = "tracks_dagster.defs.resources.code_server"
+CODE_SERVER = "tracks_dagster.wings.embedded.edge.code_server"
 READY_S_MAX = 300.0  # on a machine that is overloaded its imports take long
 LOOK_EVERY_S = 5.0  # whether it lives, and whether the code has changed
 START_AGAIN_S = 10.0  # after one that ended by itself

@@ -11,7 +11,7 @@ import pytest
 @pytest.mark.parametrize(
     "served",
     [
-        "tracks_dagster.defs.resources.paced_sensors",
+        "tracks_dagster.wings.embedded.edge.paced_sensors",
         "dagster_webserver.app",
         "tracks_dagster.definitions",
     ],
@@ -19,7 +19,7 @@ import pytest
 def test_a_server_imports_no_colours_and_its_projects_may(served: str) -> None:
     script = (
         "import sys\n"
-        "from tracks_dagster.defs.resources.plain_imports import COLOURING, import_plain\n"
+        "from tracks_dagster.wings.embedded.edge.plain_imports import COLOURING, import_plain\n"
         "import_plain()\n"
         f"import {served}\n"
         "print([name for name in COLOURING if name in sys.modules])\n"

@@ -6,7 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from tracks_dagster.attempts.sensor_pace import (
+from tracks_dagster.track import names
+from tracks_dagster.training.journal import SHIP_EVERY_S
+from tracks_dagster.wings.embedded.edge.paced_sensors import POLL_S_MAX, ROUND_S
+from tracks_dagster.wings.embedded.sensor_pace import (
     HEALTH_S,
     IDLE_S,
     IDLE_WATCH_S,
@@ -17,9 +20,6 @@ from tracks_dagster.attempts.sensor_pace import (
     Work,
     work_by_sensor,
 )
-from tracks_dagster.defs.resources.paced_sensors import POLL_S_MAX, ROUND_S
-from tracks_dagster.track import names
-from tracks_dagster.training.journal import SHIP_EVERY_S
 
 OPEN = Work(kind="run", name="r-1", number=1)
 KILLED = Work(kind="run", name="r-1", number=1, reason="native_crash")

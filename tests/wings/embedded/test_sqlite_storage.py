@@ -14,16 +14,16 @@ from dagster._core.scheduler.instigation import InstigatorType, TickData, TickSt
 from dagster._core.test_utils import create_run_for_test
 from sqlalchemy.pool import Pool
 
-from tracks_dagster.defs.resources.sqlite_storage import (
+from tracks_dagster.home.dagster_home import local_config, write_config
+from tracks_dagster.wings.embedded.edge.programs import PROGRAMS
+from tracks_dagster.wings.embedded.edge.sqlite_storage import (
     KEPT_MAX,
     KeptEvents,
     KeptRuns,
     KeptSchedules,
 )
-from tracks_dagster.home.dagster_home import local_config, write_config
-from tracks_dagster.wings.embedded.edge.programs import PROGRAMS
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 Dagster's sensor daemon looks every five seconds, and each tick costs the daemon and the code server a
 good part of a tenth of a second of processor, whatever the sensor finds. So whether one of ours is due
-is asked of the ledger here, by one query a few times a second (`attempts.sensor_pace`); and whether a
+is asked of the ledger here, by one query a few times a second (`sensor_pace`); and whether a
 run is queued of Dagster's storage, before its whole round over all runs.
 """
 
@@ -29,12 +29,12 @@ from dagster._daemon.run_coordinator.queued_run_coordinator_daemon import (
 from dagster._daemon.utils import DaemonErrorCapture
 from dagster._utils.interrupts import capture_interrupts, setup_interrupt_handlers
 
-from tracks_dagster.attempts.sensor_pace import UNKNOWN, Work
-from tracks_dagster.defs.resources.run_monitoring import RunMonitoringDaemon
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.retry.effects.due import open_work
 from tracks_dagster.settings import Settings
 from tracks_dagster.track.errors import TracksError
+from tracks_dagster.wings.embedded.edge.run_monitoring import RunMonitoringDaemon
+from tracks_dagster.wings.embedded.sensor_pace import UNKNOWN, Work
 from tracks_dagster.wiring import home_ledger
 
 POLL_S = 0.25  # from one look at the ledger, or at queued runs, to the next

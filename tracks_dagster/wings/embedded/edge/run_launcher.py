@@ -27,7 +27,6 @@ from dagster._grpc.types import ExecuteRunArgs
 from dagster._serdes import ConfigurableClass, ConfigurableClassData, serialize_value
 
 from tracks_dagster.defs.resources.application import DagsterOrchestrator
-from tracks_dagster.defs.resources.run_process import IMPORTED
 from tracks_dagster.defs.resources.run_processes import (
     find_run_process,
     health_of_process,
@@ -38,8 +37,9 @@ from tracks_dagster.settings import Settings
 from tracks_dagster.track.errors import OrchestratorError
 from tracks_dagster.track.names import TAG_LAUNCH
 from tracks_dagster.track.text.redact import redact
+from tracks_dagster.wings.embedded.edge.run_process import IMPORTED
 
-RUN_PROCESS = "tracks_dagster.defs.resources.run_process"
+RUN_PROCESS = "tracks_dagster.wings.embedded.edge.run_process"
 OUTPUT = 1  # where it prints: into the log of who launches it
 LAUNCHED = "Launched a process for the run"  # begins ours of the one that is to be it
 TAG_CHARACTERS_MAX = 200

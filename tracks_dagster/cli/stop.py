@@ -34,6 +34,7 @@ from tracks_dagster.holds.effects.stops import request_stop
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.errors import InvalidInput, TracksError, UnknownRun
 from tracks_dagster.track.names import RUN_ID_PATTERN, check_run_id
+from tracks_dagster.wing import launchers
 from tracks_dagster.wiring import App
 
 NAMED_MAX = 10  # runs that the answer names
@@ -43,7 +44,7 @@ ANSWER_S_MAX = 120.0
 _WAITS_FOR = {
     "tracks_dagster.stores": "the object store (TRACKS_STORE)",
     "tracks_dagster.ledger.effects.database": "the ledger's database",
-    "tracks_dagster.wings.kubernetes.effects": "the cluster's API server",
+    **{package: place.asks for package, place in launchers().values() if place.asks},
 }
 _ITSELF = "this machine: the process itself gets little time to run"
 

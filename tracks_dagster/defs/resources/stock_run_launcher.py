@@ -33,7 +33,7 @@ class StockRunLauncher(DefaultRunLauncher):
     def terminate(self, run_id: str) -> bool:
         """Ask the run to end, by its code server; where that is gone, by a signal to its process."""
         try:
-            return bool(super().terminate(run_id))
+            return bool(super().terminate(run_id))  # type: ignore[no-untyped-call]
         except DagsterUserCodeUnreachableError:
             run = self._instance.get_run_by_id(run_id)
             process = None if run is None else find_run_process(self._instance, run)

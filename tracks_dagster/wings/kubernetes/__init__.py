@@ -16,6 +16,7 @@ WING = Wing(
             module="edge.launching",
             file="TRACKS_KUBERNETES",
             runs="Start every Dagster run as a pod.",
+            asks="the cluster's API server",
         )
     },
     settings={"TRACKS_KUBERNETES": "kubernetes.yaml"},

@@ -22,8 +22,8 @@ import os, socket, sys
 from pathlib import Path
 address = sys.argv[1]
 listener = socket.socket(socket.AF_UNIX)
-listener.bind(address)
 Path(address).with_name("pids").open("a").write(f"{os.getpid()}\\n")
+listener.bind(address)
 listener.listen()
 sys.stdin.read()
 """

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
+
+import pytest
 
 from tests.examples import example
 from tracks_dagster.attempts.ports import FoundCode
 from tracks_dagster.track.bodies import CodeVersion
 from tracks_dagster.wings.lab.conformance.effects.conforming import (
     HANG_S_MIN,
+    Boxes,
     Plan,
     conform,
     request_of,
@@ -167,3 +172,27 @@ def test_a_run_without_a_checkpoint_before_its_end_is_said_to_resume_from_none()
 def test_workers_that_no_key_says_are_said_not_to_be_tried() -> None:
     assert not any("workers" in note for note in certify(Trials()).notes)
     assert any("workers" in note for note in certify(Trials(), workers=(None,)).notes)
+
+
+@pytest.mark.parametrize(
+    ("late", "has_changed"),
+    [
+        pytest.param(lambda folder: (folder / "more.txt").unlink(), False, id="removed"),
+        pytest.param(lambda folder: (folder / "more.txt").write_text("ab"), True, id="longer"),
+        pytest.param(lambda folder: (folder / "last.txt").write_text("a"), True, id="added"),
+    ],
+)
+def test_a_folder_has_changed_by_what_it_gets_not_by_its_removal_file_by_file(
+    tmp_path: Path, late: Callable[[Path], object], has_changed: bool
+) -> None:
+    folder = tmp_path / "command" / "rank-0" / "checkpoints" / "step-4"
+    half = folder.with_name(".half")
+    half.mkdir(parents=True)
+    for name in ("state.txt", "more.txt"):
+        (half / name).write_text("a")
+    half.rename(folder)
+    boxes = Boxes(tmp_path)
+    boxes.look()
+    late(folder)
+    boxes.look()
+    assert bool(boxes.half_written) is has_changed

@@ -385,7 +385,7 @@ class Trials:
         spec = gang_spec(world.tracks, state, attempt, world.policy.scheduling)
         asked = self._asked(trial, work, is_first=ref.attempt_id == 1)
         spec = replace(spec, environment={**spec.environment, names.ENV_OBSERVE: json.dumps(asked)})
-        box = _Boxes(work)
+        box = Boxes(work)
         try:
             gangs.start(spec)
             late = self._wait(trial, gangs, ref, box, limits)
@@ -410,7 +410,7 @@ class Trials:
         return {"folder": str(work / "observed"), "leave_out": left_out, **fault}
 
     def _wait(
-        self, trial: Trial, gangs: GangLauncher, ref: AttemptRef, box: _Boxes, limits: _Limits
+        self, trial: Trial, gangs: GangLauncher, ref: AttemptRef, box: Boxes, limits: _Limits
     ) -> str:
         """Wait for the gang's end, or kill it amid a save. Return TOO_SLOW or HANG, or nothing."""
         kills_save = trial.kind is Kind.SAVE and ref.attempt_id == 1
@@ -507,7 +507,7 @@ def _words(evidence: Evidence) -> str:
     return "\n".join(words)
 
 
-class _Boxes:
+class Boxes:
     """The folders that commands publish, looked at while they lie there."""
 
     def __init__(self, work: Path) -> None:
@@ -521,7 +521,10 @@ class _Boxes:
         return tuple(str(each.relative_to(self._root)) for each in self._half)
 
     def look(self) -> None:
-        """Compare what lies there with the last look; a file younger than its folder's name counts."""
+        """Compare what lies there with the last look; a file younger than its folder's name counts.
+
+        A file that is gone does not: a folder that was committed is removed file by file.
+        """
         if not self._root.is_dir():
             return  # no command is its trainer
         for folder in self._root.glob("rank-*/checkpoints/step-*"):
@@ -530,5 +533,6 @@ class _Boxes:
                 stats = {str(each): each.stat() for each in folder.rglob("*") if each.is_file()}
                 sizes = {name: stat.st_size for name, stat in stats.items()}
                 is_late = any(stat.st_mtime_ns > named_ns for stat in stats.values())
-                if is_late or self._seen.setdefault(folder, sizes) != sizes:
+                seen = self._seen.setdefault(folder, sizes)
+                if is_late or any(seen.get(name) != size for name, size in sizes.items()):
                     self._half[folder] = None

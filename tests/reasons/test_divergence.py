@@ -12,6 +12,7 @@ import pytest
 
 from tracks_dagster.reasons import divergence
 from tracks_dagster.reasons.divergence import Diverged, Limits, LossWatch, Spike, limits_of
+from tracks_dagster.track.roles import SPIKE_Z
 
 SEED = 20_260
 
@@ -51,7 +52,7 @@ def test_a_spike_is_told_in_its_step_and_once() -> None:
     assert isinstance(spike, Spike)
     assert spike.step == 61
     assert spike.loss == 5.0
-    assert spike.z > divergence.SPIKE_Z
+    assert spike.z > SPIKE_Z
 
 
 def test_a_loss_that_stays_up_has_diverged_since_its_first_step() -> None:

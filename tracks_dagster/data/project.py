@@ -16,9 +16,6 @@ from functools import partial
 from pathlib import PurePosixPath
 
 from tracks_dagster.data.schedule import Schedule
-from tracks_dagster.reasons.divergence import DIVERGENCE_STEPS, DIVERGENCE_Z, SPIKE_Z
-from tracks_dagster.reasons.hangs import HANG_FACTOR, HANG_S_MIN, START_S_MAX
-from tracks_dagster.retry.remediation import ALLOCATOR
 from tracks_dagster.track.bodies import (
     CheckpointCadence,
     EvalRequirement,
@@ -29,7 +26,21 @@ from tracks_dagster.track.bodies import (
 )
 from tracks_dagster.track.errors import InvalidInput, check_all
 from tracks_dagster.track.records import Json, canonical_json, sha256_hex
-from tracks_dagster.track.roles import ACCUMULATION, GLOBAL_BATCH, MICRO_BATCH, Roles, roles_of
+from tracks_dagster.track.roles import (
+    ACCUMULATION,
+    ALLOCATOR,
+    DIVERGENCE_STEPS,
+    DIVERGENCE_Z,
+    EXPANDABLE_SEGMENTS,
+    GLOBAL_BATCH,
+    HANG_FACTOR,
+    HANG_S_MIN,
+    MICRO_BATCH,
+    SPIKE_Z,
+    START_S_MAX,
+    Roles,
+    roles_of,
+)
 from tracks_dagster.track.samples import SKIP_WINDOWS, check_windows
 from tracks_dagster.track.text.nearest import unknown
 from tracks_dagster.track.text.safe_text import WORDS_CHARACTERS_MAX
@@ -126,9 +137,9 @@ OUR_KEYS: Mapping[str, ConfigKey] = {
     "start_s": ConfigKey(
         default=START_S_MAX, low=1.0, high=1e6, meaning="seconds to start, to restore, for step 1"
     ),
-    ALLOCATOR.key: ConfigKey(
+    ALLOCATOR: ConfigKey(
         default="default",
-        choices=("default", ALLOCATOR.value),
+        choices=("default", EXPANDABLE_SEGMENTS),
         meaning="how PyTorch's CUDA allocator takes device memory",
     ),
 }

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from tracks_dagster.track.records import Json
+from tracks_dagster.track.roles import DIVERGENCE_STEPS, DIVERGENCE_Z, SPIKE_Z
 
 NORMAL_QUARTILE = 0.6745  # of the standard normal distribution: makes MAD / 0.6745 its deviation
 WINDOW_STEPS = 64  # losses compared with
@@ -24,10 +25,6 @@ WINDOW_STEPS_MIN = 20  # with fewer nothing is judged
 # The scale is never taken for less: a loss that hardly varies would make an alarm of every step.
 SCALE_OF_MEDIAN_MIN = 0.02
 SCALE_MIN = 1e-4
-
-SPIKE_Z = 12.0
-DIVERGENCE_Z = 10.0
-DIVERGENCE_STEPS = 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

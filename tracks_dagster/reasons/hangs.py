@@ -20,14 +20,12 @@ from enum import Enum
 from pathlib import Path
 
 from tracks_dagster.track.records import Json
+from tracks_dagster.track.roles import HANG_FACTOR, HANG_S_MIN, START_S_MAX
 
 CONDITION = "Hang"  # the type of the supervisor's condition, and its reasons
 NO_STEP = "NoStep"
 DATA_LOADER_STALL = "DataLoaderStall"
 
-HANG_S_MIN = 60.0  # no step for so long is no hang yet, however short steps are
-HANG_FACTOR = 10.0  # times the 99th percentile of the step times
-START_S_MAX = 1800.0  # to start, to restore, and for the first step: it may compile
 SAVE_S_MAX = 900.0  # of a copy, and where the rank gives no time of its own
 EVAL_S_MAX = 3600.0  # of an evaluation inside the training loop
 END_S_MAX = 900.0  # the last save and the last words

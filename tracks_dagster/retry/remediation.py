@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
 
 from tracks_dagster.track.bodies import (
     AttemptPlaced,
@@ -21,6 +20,8 @@ from tracks_dagster.track.records import Json, canonical_json
 from tracks_dagster.track.roles import (
     ACCUMULATION,
     ACTIVATION_CHECKPOINTING,
+    ALLOCATOR,
+    EXPANDABLE_SEGMENTS,
     LEARNING_RATES,
     LOADER_WORKERS,
     LR,
@@ -33,17 +34,6 @@ from tracks_dagster.track.samples import SKIP_WINDOWS, WINDOWS_MAX
 
 # The name since PyTorch 2.9, and the one before it, which later ones read where the first is not set.
 VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
-EXPANDABLE_SEGMENTS = "expandable_segments:True"
-
-
-class Setting(NamedTuple):
-    """A config key, and the value that saves device memory, in place of any other."""
-
-    key: str
-    value: Json
-
-
-ALLOCATOR = Setting("allocator", "expandable_segments")
 SKIP_FROM = 2  # the number of the rollback from which on the data window is left out
 SLOWER_FROM = 3  # and the learning rate is halved
 EVERY_S_MIN = 60.0  # a cadence is not shortened below this
@@ -273,8 +263,8 @@ def _steps(tried: Tried, larger_devices: Mapping[str, str]) -> Iterator[Remedied
     if smaller is not None:
         yield smaller
     recomputes = tried.key(ACTIVATION_CHECKPOINTING)
-    switch = () if recomputes is None else (Setting(recomputes, True),)
-    for key, value in (ALLOCATOR, *switch):
+    switch = () if recomputes is None else ((recomputes, True),)
+    for key, value in ((ALLOCATOR, EXPANDABLE_SEGMENTS), *switch):
         before = tried.config.get(key)
         if before is not None and type(before) is type(value) and before != value:
             change = _change(key, before, value, "it saves device memory")
@@ -370,6 +360,6 @@ def _change(key: str, before: Json, after: Json, why: str) -> ConfigChange:
 def allocator_environment(config: Mapping[str, Json]) -> dict[str, str]:
     """Return the variables that a rank must start with; none for the default, which the gang's own
     environment may have set otherwise."""
-    if config.get(ALLOCATOR.key) != ALLOCATOR.value:
+    if config.get(ALLOCATOR) != EXPANDABLE_SEGMENTS:
         return {}
-    return dict.fromkeys(VARIABLES, EXPANDABLE_SEGMENTS)
+    return dict.fromkeys(VARIABLES, f"{EXPANDABLE_SEGMENTS}:True")

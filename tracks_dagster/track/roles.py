@@ -1,4 +1,4 @@
-"""Which keys of a config mean what: roles, as retries, drills and pages need them. Pure.
+"""Which keys of a config mean what: roles, as retries and pages need them, and our own. Pure.
 
 A project names its keys as it likes; its file says which of them is the micro-batch and which the
 learning rate. A run of an older version recorded no roles: there a role's key has the role's own name.
@@ -38,6 +38,17 @@ ROLES = (
     OPTIMIZER,
     BASE_CHECKPOINT,
 )
+# Our own keys have one name in every project (`data/project.py`). Where a config has none:
+SPIKE_Z = 12.0
+DIVERGENCE_Z = 10.0
+DIVERGENCE_STEPS = 50
+HANG_S_MIN = 60.0  # no step for so long is no hang yet, however short steps are
+HANG_FACTOR = 10.0  # times the 99th percentile of the step times
+START_S_MAX = 1800.0  # to start, to restore, and for the first step: it may compile
+
+ALLOCATOR = "allocator"  # a key of ours
+EXPANDABLE_SEGMENTS = "expandable_segments"  # and its value that saves device memory
+
 LEARNING_RATES = (LR, "learning_rate")  # what a key of that role is called where nobody says so
 
 Roles = Mapping[str, str]  # role → the config's key

@@ -23,7 +23,7 @@ LOSSES_MIN = 5  # of one series that anything is read into
 TAIL = 3  # losses at its end, all of which have to be out of range: one is a spike
 DIVERGED_FACTOR = 2.0  # times the median of those before
 LOSS_MIN = 0.1  # a smaller median doubles by noise
-STUCK_S = 1800.0  # without a new step, as a gang's first step may take (`hangs.START_S_MAX`)
+STUCK_S = 1800.0  # without a new step, as a gang's first step may take (`roles.START_S_MAX`)
 STUCK_LINES_MIN = 3  # of a clock that goes on
 
 _R = TerminationReason

@@ -1,6 +1,7 @@
 # One image for everything on a cluster: web server, daemon, code server, run workers, gangs.
 #
-#   docker build --build-arg VARIANT=cuda --build-arg GIT_COMMIT=$(git rev-parse HEAD) -t IMAGE .
+#   docker build --build-arg VARIANT=cuda --build-arg GIT_COMMIT=$(git rev-parse HEAD) \
+#     --build-arg VERSION=$(.venv/bin/python -m setuptools_scm) -t IMAGE .
 #
 # VARIANT=cuda takes the plain torch wheel and its CUDA libraries (gigabytes); VARIANT=cpu takes the
 # CPU build, which lies on an index of its own: pass that one as PIP_EXTRA_INDEX_URL.
@@ -27,7 +28,9 @@ COPY resources resources
 COPY sensors sensors
 COPY tracks_dagster tracks_dagster
 ARG GIT_COMMIT
-RUN /opt/venv/bin/pip install --no-cache-dir --no-deps --editable . \
+# The tags are not copied; records name the version.
+ARG VERSION=0.dev0
+RUN SETUPTOOLS_SCM_PRETEND_VERSION="$VERSION" /opt/venv/bin/pip install --no-cache-dir --no-deps --editable . \
     && rm requirements.txt && printf '%s\n' "$GIT_COMMIT" > GIT_COMMIT \
     && /opt/venv/bin/python -m compileall -q .
 

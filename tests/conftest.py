@@ -73,6 +73,7 @@ SLOW = (
     "ledger/test_burst",
     "code_location/test_run_launcher",
     "code_location/test_workspace",
+    "deploy/test_site",
 )
 
 # `./run test --full` sets it and prints it; without it every case of a test runs.

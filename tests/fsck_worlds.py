@@ -25,11 +25,19 @@ from tracks_dagster.track.bodies import (
     Artifact,
     CheckpointDecision,
     CodeCertified,
+    CodeVersion,
     MuteDecision,
+    ProjectStored,
     SourceDecision,
 )
 from tracks_dagster.track.body_json import to_json
-from tracks_dagster.track.names import MUTES_TRACK, QUARANTINES_TRACK, AttemptRef, code_track
+from tracks_dagster.track.names import (
+    MUTES_TRACK,
+    QUARANTINES_TRACK,
+    AttemptRef,
+    code_track,
+    project_track,
+)
 from tracks_dagster.track.placement import places_key
 from tracks_dagster.track.records import Draft, Kind, format_time, seal, sha256_hex
 from tracks_dagster.track.states.dataset_state import checks_key, manifest_key
@@ -42,7 +50,7 @@ from tracks_dagster.track.states.files_manifest import (
     join_files,
     shard_name,
 )
-from tracks_dagster.track.track import code_diff_key, log_key, packages_key
+from tracks_dagster.track.track import code_diff_key, log_key, packages_key, project_code_key
 from tracks_dagster.training.saves.manifest import verify_checkpoint
 
 LARGE = "large"  # the run whose gang's places lie in an object of their own
@@ -128,6 +136,7 @@ def make_world(story: Story, store: FakeObjectStore, ledger_file: Path) -> World
     _quarantine(store)
     _mute(store)
     _certify(store)
+    _store_project(store)
     if not _projected:
         Projector(store, open_ledger(f"sqlite:///{ledger_file}")).scan()
         with sqlite3.connect(ledger_file) as connection:
@@ -178,6 +187,22 @@ def _mute(store: FakeObjectStore) -> None:
     body = MuteDecision(rule="*", run_id=None, by="ann", why="It is noisy.", until_at=until)
     draft = Draft(uid="8" * 32, kind=Kind.ALERTS_MUTED, body=to_json(body))
     store.put(log_key(MUTES_TRACK, 0), seal(draft, seq=0, at=BEGIN, prev_sha256=None))
+
+
+def _store_project(store: FakeObjectStore) -> None:
+    archive = b"the files of a project"
+    store.put(project_code_key("gpt", sha256_hex(archive)), archive)
+    body = ProjectStored(
+        project="gpt",
+        code_sha256=sha256_hex(archive),
+        code=CodeVersion(git_commit="c" * 40, branch="trunk", dirty=False, package_version="1"),
+        by="ann",
+        where="node-9",
+        place="/home/ann/gpt",
+        why="It is new.",
+    )
+    draft = Draft(uid="6" * 32, kind=Kind.PROJECT_STORED, body=to_json(body))
+    store.put(log_key(project_track("gpt"), 0), seal(draft, seq=0, at=BEGIN, prev_sha256=None))
 
 
 def _certify(store: FakeObjectStore) -> None:

@@ -27,6 +27,7 @@ from tracks_dagster.track.names import (
     QUARANTINES_TRACK,
     AttemptRef,
     code_track,
+    project_track,
     run_track,
 )
 from tracks_dagster.track.records import Draft, Kind, canonical_json, format_time, seal, sha256_hex
@@ -302,6 +303,7 @@ def test_a_bad_shard_of_files_is_named_with_the_files_that_it_holds(
         (QUARANTINES_TRACK, "source_quarantines"),
         (MUTES_TRACK, "mutes"),
         (code_track(CODE), "certificates"),
+        (project_track("gpt"), "project_versions"),
     ],
 )
 def test_the_tracks_that_are_of_no_run_are_checked_as_runs_are(
@@ -318,9 +320,17 @@ def test_the_tracks_that_are_of_no_run_are_checked_as_runs_are(
     assert K.RECORD_EDITED in {f.kind for f in world.findings()}
 
 
+def test_the_files_of_a_stored_project_are_compared_with_its_record(world: World) -> None:
+    key = world.key("projects/", "/code/")
+    world.store.objects[key] = b"others"
+    [finding] = world.findings()
+    assert (finding.kind, finding.where) == (K.TRAINER_WRONG, key)
+    assert "Version 1 of the project gpt cannot be trained" in finding.meaning
+
+
 def test_every_table_of_the_ledger_is_compared_with_the_tracks() -> None:
     tracks = (
-        *("runs/r-1", "datasets/d", "pools/p", "codes/c"),
+        *("runs/r-1", "datasets/d", "pools/p", "codes/c", "projects/tiny"),
         *(QUARANTINES_TRACK, MUTES_TRACK),
     )
     tables = {each.table: each.key for track in tracks for each in track_states.owned_rows(track)}

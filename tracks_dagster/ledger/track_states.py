@@ -34,10 +34,12 @@ from tracks_dagster.ledger.facts.sources import (
     DATASET,
     NODE_QUARANTINE,
     NODE_STRIKE,
+    PROJECT_VERSION,
     SNAPSHOT,
     SOURCE_QUARANTINE,
     node_views,
     resume_views,
+    version_views,
 )
 from tracks_dagster.ledger.facts.tables import OF_EVERY_TRACK, TABLES, key_of
 from tracks_dagster.ledger.facts.time import (
@@ -57,6 +59,7 @@ from tracks_dagster.track.names import (
     DATASETS,
     MUTES_TRACK,
     POOLS,
+    PROJECTS,
     QUARANTINES_TRACK,
     RUNS,
     pool_named,
@@ -68,6 +71,7 @@ from tracks_dagster.track.states import (
     dataset_state,
     mute_state,
     pool_state,
+    project_state,
     quarantine_state,
     run_fold,
 )
@@ -75,14 +79,23 @@ from tracks_dagster.track.states.code_state import CodeState
 from tracks_dagster.track.states.dataset_state import DatasetState
 from tracks_dagster.track.states.mute_state import MuteState
 from tracks_dagster.track.states.pool_state import PoolState, Quarantine, Strike
+from tracks_dagster.track.states.project_state import ProjectState
 from tracks_dagster.track.states.quarantine_state import QuarantineState
 from tracks_dagster.track.states.run_state import RunState
 from tracks_dagster.track.unforeseen import as_broken
 
-TrackState = RunState | DatasetState | PoolState | QuarantineState | MuteState | CodeState
+TrackState = (
+    RunState | DatasetState | PoolState | QuarantineState | MuteState | CodeState | ProjectState
+)
 
 # The column that names the track.
-_OWNERS = {CODES: "code_sha256", DATASETS: "dataset", POOLS: "pool", RUNS: "run_id"}
+_OWNERS = {
+    CODES: "code_sha256",
+    DATASETS: "dataset",
+    POOLS: "pool",
+    PROJECTS: "project",
+    RUNS: "run_id",
+}
 
 
 def apply(track: str, state: TrackState | None, record: Record) -> TrackState:
@@ -113,13 +126,16 @@ def _applied(track: str, state: TrackState | None, record: Record) -> tuple[Trac
     if track.startswith(CODES) and (state is None or isinstance(state, CodeState)):
         code = code_state.apply(state, record)
         return code, f"{CODES}{code.code_sha256}"
+    if track.startswith(PROJECTS) and (state is None or isinstance(state, ProjectState)):
+        project = project_state.apply(state, record)
+        return project, f"{PROJECTS}{project.project}"
     if track == QUARANTINES_TRACK and (state is None or isinstance(state, QuarantineState)):
         return quarantine_state.apply(state, record), QUARANTINES_TRACK
     if track == MUTES_TRACK and (state is None or isinstance(state, MuteState)):
         return mute_state.apply(state, record), MUTES_TRACK
     raise RecordNewer(
-        f"{track} is no track of a run, a dataset, a pool or a code, nor that of quarantines or mutes; "
-        "this version knows these."
+        f"{track} is not the track of a run, a dataset, a pool, a code or a project, nor that of "
+        "quarantines or mutes; this version knows these."
     )
 
 
@@ -145,6 +161,8 @@ def _changed_rows(after: TrackState, before: TrackState | None) -> Rows:
         return mute_rows(after, before if isinstance(before, MuteState) else None)
     if isinstance(after, CodeState):
         return code_rows(after, before if isinstance(before, CodeState) else None)
+    if isinstance(after, ProjectState):
+        return project_rows(after, before if isinstance(before, ProjectState) else None)
     return dataset_rows(after, before if isinstance(before, DatasetState) else None)
 
 
@@ -255,6 +273,11 @@ def quarantine_rows(state: QuarantineState, before: QuarantineState | None = Non
 def code_rows(state: CodeState, before: CodeState | None = None) -> Rows:
     """Return the rows of a code's track; `before` is an earlier state, taken in already."""
     return {"certificates": _rows(CERTIFICATE, _new(lambda each: each.certificates, state, before))}
+
+
+def project_rows(state: ProjectState, before: ProjectState | None = None) -> Rows:
+    """Return the rows of a project's track; `before` is an earlier state, taken in already."""
+    return {"project_versions": _rows(PROJECT_VERSION, _new(version_views, state, before))}
 
 
 def mute_rows(state: MuteState, before: MuteState | None = None) -> Rows:

@@ -1059,3 +1059,33 @@ class CodeCertified:
     def is_green(self) -> bool:
         """Whether everything ran and passed."""
         return self.passed > 0 and not (self.failed or self.left_out or self.findings)
+
+
+# --- projects -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProjectStored:
+    """`project_stored`: a version of a project, for everybody who has the store.
+
+    code_sha256: of its files (`track.project_code_key`). code: the commit that they are of, and the
+    diff beside it. by: the person or service; where: the machine. place: the folder there, or the
+    address of a repository, without secrets, and what was asked of it.
+    """
+
+    project: str
+    code_sha256: str
+    code: CodeVersion
+    by: str
+    where: str
+    place: str
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProjectRemoved:
+    """`project_removed`: nothing trains it by its name any more; its versions and runs stay."""
+
+    project: str
+    by: str
+    why: str = ""

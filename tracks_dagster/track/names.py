@@ -25,6 +25,7 @@ CODES = "codes/"
 DATASETS = "datasets/"
 POOLS = "pools/"
 LINEAGE = "lineage/"
+PROJECTS = "projects/"
 ALERTS = "alerts/"
 QUARANTINES_TRACK = f"{LINEAGE}quarantines"  # the only one of its kind
 MUTES_TRACK = f"{ALERTS}mutes"  # likewise
@@ -257,6 +258,11 @@ def pool_track(name: str) -> str:
 def pool_named(track: str) -> str:
     """Return the pool whose track has that name, as `pool_track` wrote it."""
     return unquote(track.removeprefix(POOLS).replace("=", "%"))
+
+
+def project_track(name: str) -> str:
+    """Return the name of the track of a project's stored versions."""
+    return f"{PROJECTS}{name}"
 
 
 def code_track(code_sha256: str) -> str:

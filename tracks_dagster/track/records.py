@@ -74,6 +74,9 @@ class Kind(StrEnum):
 
     CODE_CERTIFIED = "code_certified"
 
+    PROJECT_STORED = "project_stored"
+    PROJECT_REMOVED = "project_removed"
+
 
 _KINDS = frozenset(kind.value for kind in Kind)
 

@@ -21,7 +21,7 @@ from tracks_dagster.track.errors import (
     TrackBroken,
 )
 from tracks_dagster.track.json_text import RECORD_BYTES_MAX
-from tracks_dagster.track.names import CODES, RUNS
+from tracks_dagster.track.names import CODES, PROJECTS, RUNS
 from tracks_dagster.track.ports import Clock, ObjectStore
 from tracks_dagster.track.records import Draft, Record, parse
 from tracks_dagster.track.unforeseen import as_broken
@@ -102,6 +102,16 @@ def code_key(run_id: str, sha256: str) -> str:
 def certificate_report_key(code_sha256: str, sha256: str) -> str:
     """Return the key of the report that a certificate names."""
     return f"{CODES}{code_sha256}/reports/{sha256}"
+
+
+def project_code_key(name: str, sha256: str) -> str:
+    """Return the key of the files of a stored version of a project: a tar."""
+    return f"{PROJECTS}{name}/code/{sha256}.tar"
+
+
+def project_diff_key(name: str, sha256: str) -> str:
+    """Return the key of what a stored version has beside its commit."""
+    return f"{PROJECTS}{name}/code/{sha256}.diff"
 
 
 class Track:

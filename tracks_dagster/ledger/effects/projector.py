@@ -26,7 +26,7 @@ from tracks_dagster.track.errors import (
     TracksError,
 )
 from tracks_dagster.track.json_text import RECORD_BYTES_MAX
-from tracks_dagster.track.names import ALERTS, CODES, DATASETS, LINEAGE, POOLS, RUNS
+from tracks_dagster.track.names import ALERTS, CODES, DATASETS, LINEAGE, POOLS, PROJECTS, RUNS
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Record, sha256_hex
 from tracks_dagster.track.track import log_key, read_records
@@ -39,7 +39,8 @@ BROKEN_NAMED_MAX = 5  # broken tracks that one message of a scan names
 
 PROGRESS_S = 10.0  # between two lines that say how far a rebuilding is
 
-KINDS = (ALERTS, CODES, DATASETS, LINEAGE, POOLS, RUNS)  # of tracks, in the order of their keys
+# Of tracks, in the order of their keys.
+KINDS = (ALERTS, CODES, DATASETS, LINEAGE, POOLS, PROJECTS, RUNS)
 
 _log = logging.getLogger(__name__)
 

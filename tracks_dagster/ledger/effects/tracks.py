@@ -25,6 +25,7 @@ from tracks_dagster.track.names import (
     code_track,
     dataset_track,
     pool_track,
+    project_track,
     run_track,
 )
 from tracks_dagster.track.ports import Clock, NewUid, ObjectStore
@@ -34,6 +35,7 @@ from tracks_dagster.track.states import (
     dataset_state,
     mute_state,
     pool_state,
+    project_state,
     quarantine_state,
     run_fold,
 )
@@ -41,6 +43,7 @@ from tracks_dagster.track.states.code_state import CodeState
 from tracks_dagster.track.states.dataset_state import DatasetState
 from tracks_dagster.track.states.mute_state import MuteState
 from tracks_dagster.track.states.pool_state import PoolState
+from tracks_dagster.track.states.project_state import ProjectState
 from tracks_dagster.track.states.quarantine_state import QuarantineState
 from tracks_dagster.track.states.run_state import RunState
 from tracks_dagster.track.text.nearest import no_run
@@ -216,6 +219,21 @@ class Tracks:
         record = track.note(draft)
         self._take_in(record, track.name)
         return record
+
+    def find_project(self, name: str) -> ProjectState | None:
+        """Return the stored versions of a project; None where it was never stored."""
+        track = self._track(project_track(name))
+        return _whole(project_state.fold, track.name, track.refresh())
+
+    def decide_project(
+        self, name: str, choose: Callable[[ProjectState | None], Draft | None]
+    ) -> Record | None:
+        """Append the decision that `choose` makes of the project's state; None when there is none."""
+        track = self._track(project_track(name))
+        record = track.decide(
+            lambda records: choose(_whole(project_state.fold, track.name, records))
+        )
+        return self._projected(track.name, record)
 
     def find_mutes(self) -> MuteState | None:
         """Return which alerts persons want sent to nobody; None where nobody ever did."""

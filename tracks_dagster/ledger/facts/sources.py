@@ -13,6 +13,7 @@ from tracks_dagster.track.states.checkpoints import CheckpointRef
 from tracks_dagster.track.states.code_state import Certificate
 from tracks_dagster.track.states.dataset_state import DatasetState, SnapshotState
 from tracks_dagster.track.states.pool_state import Quarantine, Strike
+from tracks_dagster.track.states.project_state import ProjectState, StoredVersion
 from tracks_dagster.track.states.quarantine_state import SourceQuarantine
 from tracks_dagster.track.states.run_state import AttemptState
 
@@ -39,6 +40,19 @@ class ResumeView:
     source: CheckpointRef
     since: datetime
     until: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VersionView:
+    """A stored version of a project. is_current: it is what is trained by the project's name."""
+
+    version: StoredVersion
+    is_current: bool
+
+
+def version_views(state: ProjectState) -> list[VersionView]:
+    """Return the versions of a project, oldest first."""
+    return [VersionView(version=each, is_current=each == state.newest) for each in state.versions]
 
 
 def node_views(run_id: str, attempt: AttemptState) -> Iterator[NodeView]:
@@ -118,6 +132,15 @@ NOT_RELEASED: Absence[Quarantine | SourceQuarantine] = Absence(
 TEXT, INTEGER, REAL, TIME = Type.TEXT, Type.INTEGER, Type.REAL, Type.TIME
 
 # Tables, to be read by the line:
+NO_COMMIT: Absence[VersionView] = Absence(
+    "no_checkout",
+    "it was stored from outside of a git checkout",
+    lambda v: v.version.body.code.git_commit is None,
+)
+NO_BRANCH_OF_VERSION: Absence[VersionView] = Absence(
+    "no_branch", "HEAD was detached", lambda v: v.version.body.code.branch is None
+)
+
 # fmt: off
 ATTEMPT_NODE: tuple[Fact[NodeView], ...] = (
     Fact("run_id", TEXT, lambda v: v.run_id, "the training run", is_key=True),
@@ -251,5 +274,27 @@ CERTIFICATE: tuple[Fact[Certificate], ...] = (
     Fact("certified_by", TEXT, lambda c: c.body.by, "the person", since=10),
     Fact("certified_where", TEXT, lambda c: c.body.where, "the machine", since=10),
     Fact("certified_at", TIME, lambda c: c.at, "recorded", since=10),
+)
+
+PROJECT_VERSION: tuple[Fact[VersionView], ...] = (
+    Fact("project", TEXT, lambda v: v.version.body.project, "its name", is_key=True, since=10),
+    Fact("number", INTEGER, lambda v: v.version.number, "of the version, from 1 on", is_key=True,
+         since=10),
+    Fact("is_current", Type.TRUTH, lambda v: v.is_current,
+         "it is what is trained by the project's name", since=10),
+    Fact("seq", INTEGER, lambda v: v.version.seq, "of the record", since=10),
+    Fact("code_sha256", TEXT, lambda v: v.version.body.code_sha256, "of its files", since=10),
+    Fact("git_commit", TEXT, lambda v: v.version.body.code.git_commit, "the commit of them",
+         absent=(NO_COMMIT,), since=10),
+    Fact("git_branch", TEXT, lambda v: v.version.body.code.branch, "of the checkout",
+         absent=(NO_COMMIT, NO_BRANCH_OF_VERSION), since=10),
+    Fact("git_dirty", Type.TRUTH, lambda v: v.version.body.code.dirty,
+         "whether the checkout had local changes", absent=(NO_COMMIT,), since=10),
+    Fact("place", TEXT, lambda v: v.version.body.place, "the folder or the repository", since=10),
+    Fact("stored_by", TEXT, lambda v: v.version.body.by, "the person or service", since=10),
+    Fact("stored_where", TEXT, lambda v: v.version.body.where, "the machine", since=10),
+    Fact("why", TEXT, lambda v: v.version.body.why, "in words; empty where nothing was said",
+         since=10),
+    Fact("stored_at", TIME, lambda v: v.version.at, "recorded", since=10),
 )
 # fmt: on

@@ -8,7 +8,15 @@ from typing import Any
 from tracks_dagster.ledger import texts
 from tracks_dagster.ledger.facts import attempt, checkpoint, run, sources, time
 from tracks_dagster.ledger.facts.fact import Fact
-from tracks_dagster.track.names import CODES, DATASETS, MUTES_TRACK, POOLS, QUARANTINES_TRACK, RUNS
+from tracks_dagster.track.names import (
+    CODES,
+    DATASETS,
+    MUTES_TRACK,
+    POOLS,
+    PROJECTS,
+    QUARANTINES_TRACK,
+    RUNS,
+)
 
 Tables = Mapping[str, tuple[Fact[Any], ...]]
 
@@ -32,6 +40,7 @@ TABLES: Mapping[str, Tables] = {  # by the kind of track that a row is of
         "node_quarantines": sources.NODE_QUARANTINE,
     },
     CODES: {"certificates": sources.CERTIFICATE},
+    PROJECTS: {"project_versions": sources.PROJECT_VERSION},
     QUARANTINES_TRACK: {"source_quarantines": sources.SOURCE_QUARANTINE},
     MUTES_TRACK: {"mutes": run.MUTE},
 }

@@ -25,6 +25,7 @@ from tracks_dagster.recovery.effects.fsck_objects import (
     check_journals,
     check_packages,
     check_places,
+    check_project,
     check_snapshots,
     check_trainer,
     nothing_is_absent,
@@ -44,6 +45,7 @@ from tracks_dagster.track.errors import ArchiveNewer, LedgerError, StoreError, S
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Record, sha256_hex
 from tracks_dagster.track.states.dataset_state import DatasetState
+from tracks_dagster.track.states.project_state import ProjectState
 from tracks_dagster.track.states.run_state import RunState
 
 TRIES_MAX = 64  # cursors that moved while a track was compared; each is an append that was read
@@ -92,6 +94,8 @@ def fsck(
             elif isinstance(track.state, DatasetState):
                 snapshot_count += len(track.state.snapshots)
                 findings += check_snapshots(store, track.state, is_absent)
+            elif isinstance(track.state, ProjectState):
+                findings += check_project(store, track.state)
             findings += track.wrong_rows
         except StoreError:
             raise

@@ -28,8 +28,14 @@ from tracks_dagster.track.states.files_manifest import (
     is_files_manifest,
     parse_files_manifest,
 )
+from tracks_dagster.track.states.project_state import ProjectState
 from tracks_dagster.track.states.run_state import AttemptState, RunState, code_of, trainer_of
-from tracks_dagster.track.track import code_diff_key, packages_key
+from tracks_dagster.track.track import (
+    code_diff_key,
+    packages_key,
+    project_code_key,
+    project_diff_key,
+)
 
 VerifyCheckpoint = Callable[[ObjectStore, CheckpointRef], object]  # reads it all, or raises
 IsAbsent = Callable[[str], bool]  # whether an object is not there on purpose, by its key
@@ -252,6 +258,34 @@ def check_trainer(
                 f"{code.git_commit or 'unknown'} {problem}.",
                 to_do="Restore the object from a backup if the change is to be read; a project's files "
                 "are stored whole beside it.",
+            )
+
+
+def check_project(store: ObjectStore, state: ProjectState) -> Iterator[Finding]:
+    """Check the files of every stored version of a project, and what each has beside its commit."""
+    again = "Restore the object, or store the project again: `tracks projects add DIR`."
+    for version in state.versions:
+        body, name = version.body, f"Version {version.number} of the project {state.project}"
+        key = project_code_key(state.project, body.code_sha256)
+        problem = damage_of(store.get(key), body.code_sha256)
+        if problem is not None:
+            yield Finding(
+                kind=FindingKind.TRAINER_WRONG,
+                where=key,
+                meaning=f"{name} cannot be trained: its stored code {problem}.",
+                to_do=again,
+            )
+        if body.code.diff_sha256 is None:
+            continue
+        key = project_diff_key(state.project, body.code.diff_sha256)
+        problem = damage_of(store.get(key), body.code.diff_sha256)
+        if problem is not None:
+            yield Finding(
+                kind=FindingKind.CODE_DIFF_WRONG,
+                where=key,
+                meaning=f"{name} lacks what its checkout had beside commit "
+                f"{body.code.git_commit or 'unknown'}: it {problem}.",
+                to_do=again,
             )
 
 

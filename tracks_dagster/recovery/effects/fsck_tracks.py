@@ -21,6 +21,7 @@ from tracks_dagster.track.names import (
     DATASETS,
     LINEAGE,
     POOLS,
+    PROJECTS,
     RUNS,
     dataset_track,
     run_track,
@@ -102,7 +103,7 @@ def track_names(store: ObjectStore) -> list[str]:
     """Return the name of every track in the store, sorted."""
     return sorted(
         prefix + name
-        for prefix in (RUNS, DATASETS, POOLS, LINEAGE, ALERTS, CODES)
+        for prefix in (RUNS, DATASETS, POOLS, LINEAGE, ALERTS, CODES, PROJECTS)
         for name in store.folders(prefix)
         if has_records(store, prefix + name)
     )

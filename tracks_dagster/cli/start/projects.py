@@ -2,24 +2,56 @@
 
 from __future__ import annotations
 
+import platform
+from collections.abc import Iterator
+from contextlib import contextmanager
+from difflib import unified_diff
 from pathlib import Path
 
 import click
 
+from tracks_dagster.attempts.effects.local.git_source import PREFIX, fetched, parse_git_source
+from tracks_dagster.attempts.effects.local.project_code import read_project_code
 from tracks_dagster.cli import BAD_NEWS
-from tracks_dagster.cli.common import WholeGroup, as_json, print_answer, print_json, print_table
+from tracks_dagster.cli.common import (
+    WholeGroup,
+    as_json,
+    by_option,
+    open_app,
+    print_answer,
+    print_json,
+    print_table,
+)
+from tracks_dagster.cli.terminal import RECORDED
+from tracks_dagster.data.effects.project_file import FILE
 from tracks_dagster.data.effects.projects import (
     Registered,
     add_project,
+    check_free,
+    drop_link,
     load_projects,
     read_to_add,
     remove_project,
 )
-from tracks_dagster.home.home_folder import check_home, prepare_home
+from tracks_dagster.home.home_folder import check_home
+from tracks_dagster.home.stored_projects import (
+    file_of_version,
+    remove_stored,
+    store_project,
+    sync_project,
+)
+from tracks_dagster.reading import open_tracks_to_read
 from tracks_dagster.settings import Settings
-from tracks_dagster.track.records import Json
+from tracks_dagster.track.errors import NothingYet, TracksError, UnknownRun
+from tracks_dagster.track.names import PROJECTS
+from tracks_dagster.track.ports import ObjectStore
+from tracks_dagster.track.records import Json, format_time
+from tracks_dagster.track.states.project_state import ProjectState, StoredVersion
 
 SEEN = "`tracks up` sees it within ten seconds"
+COMMIT_DIGITS = 12
+_TITLES = ("project", "trains", "dataset", "class", "schedule")
+_VERSIONS = ("version", "stored at", "by", "on", "commit", "of", "why")
 
 
 @click.group("projects", cls=WholeGroup)
@@ -28,56 +60,165 @@ def projects_command() -> None:
 
 
 @projects_command.command("add")
-@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
+@click.argument("source", metavar="DIR|GIT")
+@click.option(
+    "--stored",
+    is_flag=True,
+    help="Here too, train what is stored now; not the folder as it will be.",
+)
+@click.option("--why", type=RECORDED, help="What is new in this version; it is recorded.")
+@by_option
 @as_json
-def add_command(folder: Path, as_json: bool) -> None:
-    """Add the project of DIR, whose tracks.yaml may have a schedule.
+def add_command(source: str, stored: bool, why: str | None, by: str, as_json: bool) -> None:
+    """Add the project of DIR, whose tracks.yaml may have a schedule, and store this version of it.
 
-    The folder stays where it is: a run that is declared from Dagster stores its files as they are then.
+    Whoever has the store knows it then: its schedule, the launchpad, pods. In this home the project is
+    the folder as it is whenever a run is declared, unless you say --stored.
+
+    GIT is git+https://HOST/PATH@REF or git+file:///PATH@REF, with #subdirectory=FOLDER: it is fetched
+    now, and stored. A password in it is not recorded.
     """
     home = Settings.from_environment().home
     check_home(home)
-    project = read_to_add(folder)
-    prepare_home(home)
-    add_project(home, project.name, folder)
+    with _folder(source) as (folder, place):
+        project = read_to_add(folder)
+        is_linked = not stored and not source.startswith(PREFIX)
+        if is_linked:
+            check_free(home, project.name, folder)
+        app = open_app()
+        # Its interpreter is asked for where it starts.
+        found = read_project_code(folder, store_url=app.store.url, clean=app.redact, launcher=None)
+        for remark in found.remarks:
+            click.echo(remark, err=True)
+        version, is_new = store_project(
+            app.tracks, found, by=by, where=platform.node(), place=place, why=why or ""
+        )
+    if is_linked:
+        add_project(home, project.name, folder)
+    else:
+        drop_link(home, project.name)
+        sync_project(app.tracks, home, project.name)
     schedule = project.schedule
     when = "It has no schedule." if schedule is None else f"It trains {schedule.words}."
-    sentence = f"Added {project.name}. {when} {SEEN}."
-    added = Registered(name=project.name, folder=folder.absolute(), project=project)
-    print_answer(sentence, _facts(added), as_json=as_json)
+    of = "Stored as" if is_new else "It is stored already, as"
+    here = " Here it is the folder as it is." if is_linked else ""
+    sentence = f"Added {project.name}. {when} {of} version {version.number}.{here} {SEEN}."
+    added = Registered(
+        name=project.name,
+        folder=folder.absolute(),
+        project=project,
+        version=None if is_linked else version.number,
+    )
+    print_answer(sentence, {**_facts(added), **_stored(version)}, as_json=as_json)
 
 
 @projects_command.command("list")
 @as_json
 @click.pass_context
 def list_command(ctx: click.Context, /, as_json: bool) -> None:
-    """List the projects that Dagster knows, those that ship first; exit 1 where one cannot be read."""
+    """List the projects that this home and its store have, those that ship first; exit 1 where one
+    cannot be read."""
     given = Settings.from_environment()
     check_home(given.home)
     found = load_projects(given.home, given.examples)
+    stored, problem = _read_stored(given)
+    known = {each.name for each in found}
+    rows = [{**_facts(each), **_stored(stored.get(each.name))} for each in found]
+    rows += [
+        {**_NOT_HERE, "name": name, **_stored(stored[name])} for name in stored if name not in known
+    ]
     if as_json:
-        print_json([_facts(each) for each in found])
+        print_json(rows)
     else:
-        print_table(("project", "folder", "dataset", "class", "schedule"), map(_cells, found))
-    for each in found:
-        if each.problem:
-            click.echo(each.problem, err=True)
+        print_table(_TITLES, map(_cells, rows))
+    for text in (*(each.problem for each in found), problem):
+        if text:
+            click.echo(text, err=True)
     ctx.exit(BAD_NEWS if any(each.problem for each in found) else 0)
+
+
+@projects_command.command("show")
+@click.argument("name")
+@as_json
+def show_command(name: str, as_json: bool) -> None:
+    """Show the stored versions of NAME, and how its tracks.yaml differs from the version before."""
+    tracks = open_tracks_to_read(Settings.from_environment())
+    state = tracks.find_project(name)
+    if state is None:
+        raise UnknownRun(
+            f"No version of {name!r} is stored; `tracks projects list` shows what there is, `tracks "
+            "projects add DIR` stores one."
+        )
+    lines: list[str] = []
+    if len(state.versions) > 1:
+        lines = _changes(tracks.store, *state.versions[-2:])
+    if as_json:
+        versions = [_stored(each)["stored"] for each in state.versions]
+        print_json(
+            {"name": name, "is_removed": state.newest is None, "versions": versions, "diff": lines}
+        )
+        return
+    print_table(_VERSIONS, map(_version_cells, state.versions))
+    if state.removed is not None:
+        click.echo(f"Removed by {state.removed.by}. {state.removed.why}".rstrip())
+    for line in lines:
+        click.echo(line)
 
 
 @projects_command.command("remove")
 @click.argument("name")
+@by_option
+@click.option("--why", type=RECORDED, help="Why, in words; it is recorded.")
 @as_json
-def remove_command(name: str, as_json: bool) -> None:
-    """Take NAME away from Dagster; its folder and its runs stay.
+def remove_command(name: str, by: str, why: str | None, as_json: bool) -> None:
+    """Take NAME away from Dagster, for everybody who has the store.
 
-    Its schedule goes with it.
+    Its schedule goes with it; its folder, its stored versions and its runs stay.
     """
-    home = Settings.from_environment().home
-    check_home(home)
-    folder = remove_project(home, name)
-    sentence = f"Removed {name}; its folder {folder} stays as it is. {SEEN}."
-    print_answer(sentence, {"name": name, "folder": str(folder)}, as_json=as_json)
+    given = Settings.from_environment()
+    check_home(given.home)
+    is_stored = name in _read_stored(given)[0]
+    folder = None
+    found = load_projects(given.home, given.examples)
+    if not is_stored or name in {each.name for each in found if each.version is None}:
+        folder = remove_project(given.home, name)
+    if is_stored:
+        tracks = open_app().tracks
+        remove_stored(tracks, name, by=by, why=why or "")
+        sync_project(tracks, given.home, name)
+    what = f"its folder {folder} stays as it is" if folder else "its stored versions stay"
+    sentence = f"Removed {name}; {what}. {SEEN}."
+    facts = {
+        "name": name,
+        "folder": None if folder is None else str(folder),
+        "was_stored": is_stored,
+    }
+    print_answer(sentence, facts, as_json=as_json)
+
+
+@contextmanager
+def _folder(source: str) -> Iterator[tuple[Path, str]]:
+    """Give the folder that a source names, for as long as it is there, and what is recorded of it."""
+    if not source.startswith(PREFIX):
+        yield Path(source), str(Path(source).absolute())
+        return
+    git = parse_git_source(source)
+    with fetched(git) as folder:
+        yield folder, git.place
+
+
+def _read_stored(given: Settings) -> tuple[dict[str, StoredVersion], str]:
+    """Return the newest version of each stored project, and why they are not known; writes nothing."""
+    try:
+        tracks = open_tracks_to_read(given)
+        names = sorted(tracks.store.folders(PROJECTS))
+        states: list[ProjectState | None] = [tracks.find_project(name) for name in names]
+    except NothingYet:
+        return {}, ""
+    except TracksError as error:
+        return {}, f"What is stored is not known now: {error}"
+    newest = (each.newest for each in states if each is not None)
+    return {each.body.project: each for each in newest if each is not None}, ""
 
 
 def _facts(each: Registered) -> dict[str, Json]:
@@ -86,6 +227,7 @@ def _facts(each: Registered) -> dict[str, Json]:
     return {
         "name": each.name,
         "folder": str(each.folder),
+        "version": each.version,
         "dataset": None if project is None else project.dataset,
         "class": None if project is None else project.workload_class,
         "schedule": None if schedule is None else schedule.words,
@@ -93,7 +235,62 @@ def _facts(each: Registered) -> dict[str, Json]:
     }
 
 
-def _cells(each: Registered) -> tuple[str, ...]:
-    facts = _facts(each)
-    when = "cannot be read" if each.problem else facts["schedule"] or "–"
-    return (each.name, facts["folder"], facts["dataset"] or "–", facts["class"] or "–", when)
+_NOT_HERE: dict[str, Json] = dict.fromkeys(
+    ("folder", "version", "dataset", "class", "schedule", "problem")
+)
+
+
+def _stored(version: StoredVersion | None) -> dict[str, Json]:
+    """Return the newest stored version under its key; None where there is none."""
+    if version is None:
+        return {"stored": None}
+    body = version.body
+    return {
+        "stored": {
+            "version": version.number,
+            "at": format_time(version.at),
+            "by": body.by,
+            "where": body.where,
+            "place": body.place,
+            "git_commit": body.code.git_commit,
+            "git_dirty": body.code.dirty,
+            "code_sha256": body.code_sha256,
+            "why": body.why,
+        }
+    }
+
+
+def _changes(store: ObjectStore, older: StoredVersion, newer: StoredVersion) -> list[str]:
+    """Return what a version changed of the project's file, as a diff."""
+    return list(
+        unified_diff(
+            file_of_version(store, older).splitlines(),
+            file_of_version(store, newer).splitlines(),
+            f"{FILE}, version {older.number}",
+            f"{FILE}, version {newer.number}",
+            lineterm="",
+        )
+    )
+
+
+def _cells(row: dict[str, Json]) -> tuple[str, ...]:
+    when = "cannot be read" if row["problem"] else row["schedule"] or "–"
+    return (row["name"], _trains(row), row["dataset"] or "–", row["class"] or "–", when)
+
+
+def _trains(row: dict[str, Json]) -> str:
+    """Say what a run of that name trains here."""
+    stored = row["stored"]
+    if row["folder"] is not None and row["version"] is None:
+        also = "" if stored is None else f" (stored: version {stored['version']})"
+        return f"{row['folder']}, as it is{also}"
+    number = row["version"] or stored["version"]
+    by = "" if stored is None else f" of {stored['by']}, {stored['at'][:16]}Z"
+    return f"stored version {number}{by}"
+
+
+def _version_cells(version: StoredVersion) -> tuple[str, ...]:
+    body = version.body
+    commit = (body.code.git_commit or "–")[:COMMIT_DIGITS] + ("+" if body.code.dirty else "")
+    at = f"{format_time(version.at)[:19]}Z"
+    return (str(version.number), at, body.by, body.where, commit, body.place, body.why)

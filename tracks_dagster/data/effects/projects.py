@@ -1,13 +1,15 @@
 """The projects of a home, which Dagster's schedules and launchpad know by name.
 
-`TRACKS_HOME/projects/NAME` is a link to the project's folder. To make one is atomic and fails where
-the name is there, so two commands at once need no lock. What the folder's file says is read again each
-time. The examples whose data ship with the product are always there.
+`TRACKS_HOME/projects/NAME` is a link to the project's folder: one of a user's own, as it is now, or a
+version that was stored for everybody (`home.stored_projects`), unpacked below `.stored`. To make one is
+atomic and fails where the name is there, so two commands at once need no lock. What the folder's file
+says is read again each time. The examples whose data ship with the product are always there.
 """
 
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,13 +19,16 @@ from tracks_dagster.track.errors import InvalidInput, SettingsError
 from tracks_dagster.track.text.nearest import unknown
 
 FOLDER = "projects"  # of a home
+VERSIONS = ".stored"  # in it: NAME/NUMBER-SHA256, the versions that were stored
+_VERSION = re.compile(rf"\{VERSIONS}/[^/]+/(?P<number>[0-9]+)-[0-9a-f]+")  # a home may be moved
 SHIPPED = ("gpt", "tabular")  # examples: a folder each; what else lies there has to be added
 DEFAULT_PROJECT = "gpt"  # where nobody names one, and there is none in the folder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registered:
-    """A project by its name. is_shipped: it is one of the examples.
+    """A project by its name. is_shipped: it is one of the examples. version: the stored one that
+    `folder` has; None of a folder of a user's own, as it is now.
 
     project: None where it cannot be read; problem: why, in words.
     """
@@ -33,6 +38,7 @@ class Registered:
     project: Project | None = None
     problem: str = ""
     is_shipped: bool = False
+    version: int | None = None
 
     def read(self) -> Project:
         """Return the project; raises InvalidInput where it cannot be read."""
@@ -82,6 +88,30 @@ def read_to_add(folder: Path) -> Project:
     return project
 
 
+def check_free(home: Path, name: str, folder: Path) -> None:
+    """Raise InvalidInput where another folder of a home has that name, SettingsError for what is no
+    link."""
+    link = home / FOLDER / name
+    if not os.path.lexists(link) or version_of(link) is not None:
+        return
+    if not link.is_symlink():
+        raise SettingsError(f"{link} is no link of a project; take it away.")
+    if (there := link.readlink()).resolve() == folder.resolve():
+        return
+    gone = "" if there.is_dir() else ", which does not exist any more"
+    raise InvalidInput(
+        f"Another project is called {name}: the one of {there}{gone}. Take it away with "
+        f"`tracks projects remove {name}`, or change the name in {folder / FILE}."
+    )
+
+
+def drop_link(home: Path, name: str) -> None:
+    """Take a home's own folder for a project away: what is stored counts then."""
+    link = home / FOLDER / name
+    if link.is_symlink() and version_of(link) is None:
+        link.unlink()
+
+
 def add_project(home: Path, name: str, folder: Path) -> None:
     """Add a project that `read_to_add` returned to a home; the same one again changes nothing.
 
@@ -91,16 +121,11 @@ def add_project(home: Path, name: str, folder: Path) -> None:
     try:
         link.parent.mkdir(exist_ok=True)
         link.symlink_to(folder, target_is_directory=True)
-    except FileExistsError as error:
-        if not link.is_symlink():
-            raise SettingsError(f"{link} is no link of a project; take it away.") from error
-        if (there := link.readlink()).resolve() == folder.resolve():
-            return
-        gone = "" if there.is_dir() else ", which does not exist any more"
-        raise InvalidInput(
-            f"Another project is called {name}: the one of {there}{gone}. Take it away with "
-            f"`tracks projects remove {name}`, or change the name in {folder / FILE}."
-        ) from error
+    except FileExistsError:
+        check_free(home, name, folder)
+        if version_of(link) is not None:  # from now on it is this folder, as it is
+            link.unlink(missing_ok=True)
+            add_project(home, name, folder)
     except OSError as error:
         raise SettingsError(f"{link} cannot be written ({error.strerror}).") from error
 
@@ -123,6 +148,16 @@ def remove_project(home: Path, name: str) -> Path:
     return folder
 
 
+def version_of(link: Path) -> int | None:
+    """Return the number of the stored version that a link leads to; None for a folder of one's own."""
+    try:
+        folder = link.readlink()
+    except OSError:
+        return None
+    found = _VERSION.fullmatch(str(folder))
+    return None if found is None else int(found["number"])
+
+
 _HOW = "`tracks projects add DIR` adds one, `tracks projects list` shows them."
 
 
@@ -138,7 +173,9 @@ def _names(home: Path) -> list[str]:
 def _read_link(home: Path, name: str) -> Registered:
     link = home / FOLDER / name
     try:
-        return _read(name, link.readlink(), f"Put it back, or `tracks projects remove {name}`.")
+        folder = link.parent / link.readlink()
+        found = _read(name, folder, f"Put it back, or `tracks projects remove {name}`.")
+        return replace(found, version=version_of(link))
     except (InvalidInput, OSError) as error:
         return _unread(name, link, error)
 

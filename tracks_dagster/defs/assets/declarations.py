@@ -43,13 +43,13 @@ from tracks_dagster.attempts.declaring.fields import (
 )
 from tracks_dagster.attempts.effects.branches import find_origin
 from tracks_dagster.attempts.effects.local.checkout import read_code_version
-from tracks_dagster.attempts.effects.local.project_code import read_project_code
 from tracks_dagster.attempts.effects.preparing import Prepared, prepare
 from tracks_dagster.attempts.effects.runs import new_run_id
 from tracks_dagster.attempts.ports import FoundCode
 from tracks_dagster.clean_errors import clean_text, without_secrets
-from tracks_dagster.data.effects.projects import DEFAULT_PROJECT, Registered, find_registered
+from tracks_dagster.data.effects.projects import DEFAULT_PROJECT, Registered
 from tracks_dagster.data.project import OUR_KEYS, Project
+from tracks_dagster.home.stored_projects import code_of, find_project
 from tracks_dagster.retry.policy import RetryPolicy
 from tracks_dagster.review.effects.metadata import run_metadata
 from tracks_dagster.track import names
@@ -354,8 +354,6 @@ def _prepared(
 
 def _code_of(app: App, name: str, launcher: str) -> FoundCode:
     """Return the project's code as it is now; raises InvalidInput."""
-    registered = find_registered(app.settings.home, app.settings.examples, name)
-    registered.read()
-    return read_project_code(
-        registered.folder, store_url=app.store.url, clean=app.redact, launcher=launcher
-    )
+    settings = app.settings
+    found = find_project(app.tracks, settings.home, settings.examples, name)
+    return code_of(app.tracks, found, launcher=launcher)

@@ -24,9 +24,10 @@ from dagster import (
 
 from tracks_dagster.attempts.effects.retraining import look_at_snapshot, look_at_tick
 from tracks_dagster.clean_errors import clean_text, without_secrets
-from tracks_dagster.data.effects.projects import Registered, find_registered
+from tracks_dagster.data.effects.projects import Registered
 from tracks_dagster.data.project import Project
 from tracks_dagster.data.schedule import Retrain, Schedule
+from tracks_dagster.home.stored_projects import find_project
 from tracks_dagster.track import names
 from tracks_dagster.wiring import App
 
@@ -109,12 +110,14 @@ def _description(each: Registered, asked: Schedule) -> str:
     dataset = None if each.project is None else each.project.dataset
     data = "" if dataset is None else f"Dataset: {dataset}. "
     switch = _SHIPPED if each.is_shipped else ""
-    code = f"The code is that of {each.folder} at the tick."
+    of = each.folder if each.version is None else f"the newest stored version, now {each.version},"
+    code = f"The code is that of {of} at the tick."
     return f"Retrains {each.name} {asked.words}. {_TICK}{data}{code}{switch}"
 
 
 def _read(app: App, name: str) -> Project:
-    return find_registered(app.settings.home, app.settings.examples, name).read()
+    settings = app.settings
+    return find_project(app.tracks, settings.home, settings.examples, name).read()
 
 
 def _requested(app: App, name: str, answer: Retrain | str) -> RunRequest | SkipReason:

@@ -43,6 +43,7 @@ from tracks_dagster.attempts.ports import Orchestrator
 from tracks_dagster.checkpoints.effects.checkpoint_reports import checkpoint_report
 from tracks_dagster.clean_errors import clean_text, without_secrets
 from tracks_dagster.health.effects.watch import watch_machine
+from tracks_dagster.home.stored_projects import sync_projects
 from tracks_dagster.ledger.effects.deciding import Settled, decide_due
 from tracks_dagster.ledger.effects.projector import SCAN_EVERY
 from tracks_dagster.ledger.effects.ticks import (
@@ -81,6 +82,8 @@ Event = AssetMaterialization | AssetCheckEvaluation
 DECIDERS = (Retries.of(names.WATCH_ATTEMPTS), FirstAttempts(), Caps(), PoolReturns(), JudgeStages())
 CLOSE, DECIDE, REVISIT, SCAN, SWEEP, PRUNE = "close", "decide", "revisit", "scan", "sweep", "prune"
 DEVICES = "devices"
+PROJECTS = "projects"
+SYNC_EVERY = timedelta(seconds=30)
 OBJECTIVES = "objectives"
 SWEEP_EVERY = timedelta(minutes=1)
 LATE = "late"
@@ -169,6 +172,7 @@ def _parts(context: SensorEvaluationContext, app: App, world: World) -> tuple[Ti
         TickPart(name=OBJECTIVES, work=tell, every=LOOK_EVERY),
         TickPart(name=SWEEP, work=lambda after: _sweep(app), every=SWEEP_EVERY),
         TickPart(name=PRUNE, work=lambda after: _prune(context, app), every=PRUNE_EVERY),
+        TickPart(name=PROJECTS, work=lambda after: _sync(app), every=SYNC_EVERY),
         TickPart(name=DEVICES, work=lambda after: _see(app), every=SEE_EVERY),
         TickPart(
             name=LATE,
@@ -189,6 +193,11 @@ def _sweep(app: App) -> Tick[None]:
         problems = (*swept.problems, *tick.problems)
         swept = Tick(problems=problems, is_done=swept.is_done or tick.is_done)
     return swept
+
+
+def _sync(app: App) -> Tick[None]:
+    """Bring what others stored of projects into this home, whose files a reload of Dagster reads."""
+    return Tick(problems=tuple(sync_projects(app.tracks, app.settings.home)))
 
 
 def _see(app: App) -> Tick[None]:

@@ -55,16 +55,18 @@ def read_project_code(
     store_url: str,
     clean: Redact,
     evals: Sequence[Path] = (),
-    launcher: str = LOCAL,
+    launcher: str | None = LOCAL,
 ) -> FoundCode:
     """Read and pack the project of `folder`; raises SettingsError or InvalidInput.
 
     store_url: what an interpreter of its own has to reach. clean: whatever it would change in a diff
     holds a secret, and is left out. evals: files beside those that the project names. launcher: on a
     cluster the interpreter is the image's, and cannot be looked at here; evals run on this machine.
+    None: nothing of it starts here.
     """
     project = _with_evals(read_project(folder), folder, evals)
-    project = _with_interpreters(project, store_url, launcher)
+    if launcher is not None:
+        project = with_interpreters(project, store_url, launcher)
     entries = (project.entry, *(each.entry for each in project.evals))
     packed = pack_folder(folder, needed=(FILE, *filter(None, map(_file_of, entries))))
     _check_evals(project, folder)
@@ -110,7 +112,7 @@ def _check_is_alone(script: Path, *, stored: Collection[str]) -> None:
         )
 
 
-def _with_interpreters(project: Project, store_url: str, launcher: str) -> Project:
+def with_interpreters(project: Project, store_url: str, launcher: str) -> Project:
     """Return the project with each interpreter that starts here as a path; raises InvalidInput."""
     python = project.python
     own = [each for each in project.evals if has_function(each.entry)]

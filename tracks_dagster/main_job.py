@@ -15,7 +15,7 @@ import click
 from tracks_dagster.attempts.effects.local.project_code import read_project_code
 from tracks_dagster.attempts.effects.runs import RunRequest, declare, new_run_id
 from tracks_dagster.cli import BAD_NEWS, fail
-from tracks_dagster.cli.common import person, text_width
+from tracks_dagster.cli.common import text_width
 from tracks_dagster.cli.explain import write_report_now
 from tracks_dagster.cli.start.driving import drive
 from tracks_dagster.cli.start.run import WAIT_S, print_attempts, problem_of
@@ -26,7 +26,7 @@ from tracks_dagster.data.effects.projects import DEFAULT_PROJECT
 from tracks_dagster.review.effects.explain.run import ExplainContext, explain_attempt
 from tracks_dagster.review.effects.explain.summary import attempt_summary
 from tracks_dagster.review.effects.outcome import read_outcome
-from tracks_dagster.settings import Settings
+from tracks_dagster.settings import Settings, person
 from tracks_dagster.track.errors import TracksError
 from tracks_dagster.track.names import attempt_key
 from tracks_dagster.track.reasons import TerminationReason

@@ -264,8 +264,8 @@ class Certifying:
     def _record(self, exitstatus: int) -> str:
         """Record the certificate and return what is said of it; raises TracksError."""
         from tracks_dagster.attempts.effects.local.code_archive import pack_folder
-        from tracks_dagster.cli.common import person
         from tracks_dagster.data.effects.certificates import certify
+        from tracks_dagster.settings import person
         from tracks_dagster.track.bodies import TESTS
         from tracks_dagster.track.text.redact import redact
 

@@ -6,6 +6,7 @@ here; `wiring` builds on the answers.
 
 from __future__ import annotations
 
+import getpass
 import math
 import os
 from collections.abc import Mapping
@@ -78,15 +79,20 @@ class Settings:
             raise SettingsError(str(error)) from error
 
     @classmethod
-    def from_environment(cls, environment: Mapping[str, str] | None = None) -> Settings:
+    def from_environment(
+        cls,
+        environment: Mapping[str, str] | None = None,
+        *,
+        changed: Mapping[str, str] | None = None,
+    ) -> Settings:
         """Read TRACKS_HOME, TRACKS_STORE, TRACKS_POSTGRES_URL, TRACKS_POLICY, TRACKS_RULES,
         TRACKS_UI_URL, TRACKS_PRICES, TRACKS_UI_DAYS, TRACKS_DEVICES, TRACKS_POOL, TRACKS_DAGSTER, the
         files of wings and what a home's programs set.
 
-        An empty value counts as unset. Touches nothing. Raises SettingsError for a value that cannot
-        be used.
+        An empty value counts as unset. changed: variables that a caller gives instead. Touches nothing.
+        Raises SettingsError for a value that cannot be used.
         """
-        given = os.environ if environment is None else environment
+        given = {**(os.environ if environment is None else environment), **(changed or {})}
         root = find_root()
         home = _place("TRACKS_HOME", given.get("TRACKS_HOME") or str(root / ".tracks"))
         postgres_url = given.get("TRACKS_POSTGRES_URL") or None
@@ -356,6 +362,14 @@ def find_board_url(settings: Settings) -> str:
     from tracks_dagster.home.on_demand import BOARD_FILE
 
     return "" if settings.is_archive else read_address(settings.home, BOARD_FILE)
+
+
+def person() -> str:
+    """Return the name of whoever calls, as the machine knows it."""
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):  # a container's user id without a name
+        return "unknown"
 
 
 def find_root() -> Path:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache, partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, cast
 
@@ -136,9 +137,18 @@ class App:
         return ThisMachine().devices()
 
     def declare(self, request: RunRequest, policy: RetryPolicy) -> RunDeclared:
-        """Record the run and open its first attempt, as `runs.declare`, by all that this home knows."""
+        """Record the run and open its first attempt, as `runs.declare`, by all that this home knows.
+
+        Raises InvalidInput also where a daemon of an older release would have to read it.
+        """
+        from tracks_dagster.attempts.effects.heartbeat import (
+            DISTRIBUTION,
+            check_daemon_reads,
+            read_heartbeat,
+        )
         from tracks_dagster.attempts.effects.runs import declare
 
+        check_daemon_reads(read_heartbeat(self.store), version(DISTRIBUTION), self.now())
         return declare(
             self.tracks,
             request,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import json
 import os
 import re
@@ -24,7 +23,7 @@ from tracks_dagster.cli import refuse_unknown
 from tracks_dagster.cli.terminal import RECORDED, console, echo_whole, visible_table
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.reading import open_ledger_to_read
-from tracks_dagster.settings import Settings
+from tracks_dagster.settings import Settings, person
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.json_text import parse_json
 from tracks_dagster.track.names import check_run_id, parse_attempt_key
@@ -48,14 +47,6 @@ _STEP_SUFFIX = re.compile(r"(?P<run_id>.+)@(?P<step>\d+)")
 def open_app() -> App:
     """Return the application that the environment describes."""
     return build(Settings.from_environment())
-
-
-def person() -> str:
-    """Return the name of whoever calls, as the machine knows it."""
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError):  # a container's user id without a name
-        return "unknown"
 
 
 def print_json(value: Json) -> None:

@@ -33,6 +33,8 @@
     ├── DataRejected            rows or text that did not pass their checks
     ├── GangError               a gang cannot be started or asked
     │   └── NoDevices           it has no devices of this machine to start on
+    ├── StillWaiting            a wait ended by its bound, and what it waited for did not come
+    ├── ModelOnHold             what was promoted may not be used now: in quarantine, or gone
     ├── OrchestratorError       Dagster's daemon, web server or storage cannot be set up
     └── TrackerError            curves cannot be sent to TensorBoard's folder, MLflow or W&B's
 
@@ -249,6 +251,14 @@ class NoDevices(GangError):
 
 class OrchestratorError(TracksError):
     """Dagster's daemon, web server or storage cannot be set up, started or stopped."""
+
+
+class StillWaiting(TracksError):
+    """A wait ended by its bound; what it waited for may come later."""
+
+
+class ModelOnHold(TracksError):
+    """What has an alias may not be used now: it descends from a source in quarantine, or is gone."""
 
 
 class TrackerError(TracksError):

@@ -6,14 +6,16 @@ and a reading command can ask Dagster nothing.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
+from importlib.metadata import version
 
 from tracks_dagster.attempts.launch import PendingLaunch
 from tracks_dagster.track.body_json import from_json, to_json
-from tracks_dagster.track.errors import TrackBroken
+from tracks_dagster.track.errors import InvalidInput, TrackBroken
 from tracks_dagster.track.json_text import SMALL_BYTES_MAX, parse_json
 from tracks_dagster.track.names import LAUNCH_ATTEMPTS, RUN_EVALS
 from tracks_dagster.track.ports import ObjectStore
@@ -25,18 +27,21 @@ HEARTBEAT_KEY = "daemon/heartbeat.json"
 HEARTBEAT_AGE_S_MAX = 50.0
 LAUNCH_S_USUAL = 30.0  # from a request until a supervisor's first record, on a machine at work
 LAUNCHES_MAX = 200  # in one object
+DISTRIBUTION = "tracks-dagster"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heartbeat:
     """What the daemon left last. sensors: name → whether it is switched on.
 
-    launches: that are asked for and have not led to anything yet.
+    launches: that are asked for and have not led to anything yet. version: of the package; None of
+    older versions.
     """
 
     at: datetime
     sensors: Mapping[str, bool]
     launches: Sequence[PendingLaunch] = field(default=())
+    version: str | None = None
 
     def ticks(self, now: datetime) -> bool:
         """Whether the watcher ticked just now."""
@@ -45,7 +50,7 @@ class Heartbeat:
 
 def write_heartbeat(store: ObjectStore, now: datetime, sensors: Mapping[str, bool]) -> None:
     """Overwrite when the daemon ticked, and which sensors are on."""
-    value = {"at": format_time(now), "sensors": dict(sensors)}
+    value = {"at": format_time(now), "sensors": dict(sensors), "version": version(DISTRIBUTION)}
     store.put(HEARTBEAT_KEY, canonical_json(value))
 
 
@@ -76,7 +81,7 @@ def read_heartbeat(store: ObjectStore) -> Heartbeat | None:
     except (ValueError, KeyError, TypeError):
         return None  # a broken one is as good as none
     launches = [each for name in (LAUNCH_ATTEMPTS, RUN_EVALS) for each in _launches(store, name)]
-    return Heartbeat(at=at, sensors=sensors, launches=launches)
+    return Heartbeat(at=at, sensors=sensors, launches=launches, version=stored.get("version"))
 
 
 def _launches(store: ObjectStore, sensor: str) -> Iterator[PendingLaunch]:
@@ -101,6 +106,27 @@ def describe_age(heartbeat: Heartbeat | None, now: datetime) -> str | None:
         f"no daemon has ticked since {format_time(heartbeat.at)[:19]}Z ({age} ago): either none runs, "
         "and `tracks up` starts one, or its code server does not answer or has no share of the machine"
     )
+
+
+def check_daemon_reads(heartbeat: Heartbeat | None, own: str, now: datetime) -> None:
+    """Raise InvalidInput where the daemon that ticks is of an older release than `own`, the version of
+    what is about to write: a release reads what earlier ones wrote, and no more."""
+    if heartbeat is None or not heartbeat.ticks(now):
+        return
+    daemon, ours = _release(heartbeat.version), _release(own)
+    if daemon and ours and daemon < ours:
+        raise InvalidInput(
+            f"The daemon of this store is of version {heartbeat.version}, and this is {own}: it may "
+            "not read what this one records. Update the daemon first (end `tracks up`, install, start "
+            f"it again), or use version {heartbeat.version} here. Nothing was written."
+        )
+
+
+def _release(text: str | None) -> tuple[int, ...]:
+    """Return what of a version says which records it reads: (0, 2) of "0.2.1.dev3"; () where nothing
+    does."""
+    found = re.match(r"(\d+)\.(\d+)", text or "")
+    return () if found is None else tuple(map(int, found.groups()))
 
 
 def describe_launch(launch: PendingLaunch, now: datetime) -> str | None:

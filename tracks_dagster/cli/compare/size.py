@@ -33,7 +33,6 @@ from tracks_dagster.attempts.sizing import (
 from tracks_dagster.cli.common import (
     as_json,
     parse_settings,
-    person,
     print_json,
     print_table,
     text_width,
@@ -41,7 +40,7 @@ from tracks_dagster.cli.common import (
 from tracks_dagster.data.effects.projects import DEFAULT_PROJECT
 from tracks_dagster.reading import open_ledger_to_read, open_tracks_to_read
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
-from tracks_dagster.settings import Settings
+from tracks_dagster.settings import Settings, person
 from tracks_dagster.track.addressed import read_addressed
 from tracks_dagster.track.bodies import MemoryPeak, Program, RunDeclared
 from tracks_dagster.track.body_json import to_json

@@ -22,19 +22,15 @@ from tracks_dagster.holds.effects.blast import (
     blast_lines,
     descendants_lines,
 )
-from tracks_dagster.holds.effects.descent import ancestors, descendants
-from tracks_dagster.holds.effects.holds import quarantined_sources
+from tracks_dagster.holds.effects.lineage import read_lineage
 from tracks_dagster.holds.effects.quarantines import (
     quarantine_source,
     release_source,
 )
-from tracks_dagster.holds.effects.things import find_exact, find_thing
+from tracks_dagster.holds.effects.things import find_thing
 from tracks_dagster.reading import open_ledger_to_read, open_tracks_to_read
 from tracks_dagster.settings import Settings
 from tracks_dagster.track.body_json import to_json
-from tracks_dagster.track.records import format_time
-
-SOURCE_KEYS = ("source", "by", "why", "at", "track", "seq", "through")  # of one in quarantine
 
 
 @click.command("lineage")
@@ -53,23 +49,17 @@ def lineage_command(thing: str, as_of: str | None, as_json: bool) -> None:
     """
     until, settings = parse_as_of(as_of), Settings.from_environment()
     tracks, ledger = open_tracks_to_read(settings), open_ledger_to_read(settings)
-    asked = find_thing(tracks, ledger, thing)
-    found = find_exact(tracks, ledger, asked)
-    up, down = ancestors(ledger, found, as_of=until), descendants(ledger, found, as_of=until)
-    holds = quarantined_sources(tracks, ledger, asked, as_of=until)
-    then = format_time(until) if until is not None else None
+    found = read_lineage(tracks, ledger, thing, as_of=until)
     if as_json:
-        sources = [{key: to_json(hold)[key] for key in SOURCE_KEYS} for hold in holds]
-        asked_for = {"thing": found.called, "as_of": then, "quarantined": sources}
-        print_json({**asked_for, "rests_on": to_json(up), "came_of_it": to_json(down)})
+        print_json(found.facts)
         return
-    click.echo(f"{found.called} as of {then}" if then else found.called)
-    for hold in holds:
+    click.echo(f"{found.called} as of {found.then}" if found.then else found.called)
+    for hold in found.holds:
         is_source = hold.source == found.called
         click.echo(f"! it {hold.words_of_source if is_source else hold.words}")
-    for line in ancestors_lines(up):
+    for line in ancestors_lines(found.rests_on):
         click.echo(line)
-    below = list(descendants_lines(down, of_archive=settings.is_archive))
+    below = list(descendants_lines(found.came_of_it, of_archive=settings.is_archive))
     click.echo("\n".join(("what came of it:", *below)) if below else "nothing came of it.")
 
 

@@ -17,7 +17,7 @@ from tracks_dagster.attempts.drills import parse_drill
 from tracks_dagster.attempts.effects.local.project_code import read_project_code
 from tracks_dagster.attempts.ports import FoundCode
 from tracks_dagster.cli import BAD_NEWS
-from tracks_dagster.cli.common import as_json, person, print_json_line, print_table, text_width
+from tracks_dagster.cli.common import as_json, print_json_line, print_table, text_width
 from tracks_dagster.cli.start.driving import play_daemon_death
 from tracks_dagster.cli.start.snapshots import (
     check_source,
@@ -37,7 +37,7 @@ from tracks_dagster.review.effects.rehearsals import (
     declare_rehearsal,
     rehearsal_id,
 )
-from tracks_dagster.settings import Settings
+from tracks_dagster.settings import Settings, person
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.names import AttemptRef
 from tracks_dagster.track.states.lifecycle import RunLifecycle, run_status

@@ -33,7 +33,7 @@ from tracks_dagster.attempts.effects.runs import (
 from tracks_dagster.attempts.effects.stage_verdicts import JudgeStages
 from tracks_dagster.attempts.ports import FoundCode
 from tracks_dagster.cli import BAD_NEWS
-from tracks_dagster.cli.common import as_json, parse_settings, person, print_json_line, print_table
+from tracks_dagster.cli.common import as_json, parse_settings, print_json_line, print_table
 from tracks_dagster.cli.declared_options import check_place, declared_options
 from tracks_dagster.cli.start.driving import continue_hint, drive, take_up
 from tracks_dagster.cli.start.snapshots import (
@@ -55,6 +55,7 @@ from tracks_dagster.review.effects.outcome import read_outcome
 from tracks_dagster.settings import (
     Settings,
     load_policy,
+    person,
     usable_policy,
 )
 from tracks_dagster.track.errors import InvalidInput, NothingYet, StoreMissing
@@ -222,7 +223,7 @@ def run_command(
     chosen = {*asked, *(name for name, value in sources.items() if value is not None)}
     request = _checked(given, prepared, policy, data, existing, chosen=chosen)
     result = _followed(given, request, data, wait_s=wait_s)
-    _print(result, as_json=as_json)
+    print_outcome(result, as_json=as_json)
     is_good = result["state"] == RunLifecycle.SUCCEEDED and not problem_of(result)
     ctx.exit(0 if is_good and result.get("stage_passed", True) else BAD_NEWS)
 
@@ -450,7 +451,8 @@ def _config(
     return parse_settings((*settings, *own))
 
 
-def _print(result: dict[str, Json], *, as_json: bool) -> None:
+def print_outcome(result: dict[str, Json], *, as_json: bool) -> None:
+    """Print how a run went."""
     if as_json:
         print_json_line(result)
         return

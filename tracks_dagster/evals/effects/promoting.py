@@ -21,6 +21,7 @@ from tracks_dagster.evals.promotion import (
 )
 from tracks_dagster.holds.effects.holds import Holds
 from tracks_dagster.ledger.deciding import Append
+from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.retry.contracts import check_may, refused
 from tracks_dagster.retry.effects.due import runs_with_evals, runs_with_promotion_on_hold
 from tracks_dagster.track import names
@@ -101,17 +102,21 @@ _HOLDER = """
 """
 
 
+def find_holder(ledger: Ledger, project: str, alias: str) -> tuple[str, str] | None:
+    """Return (run_id, manifest sha256) of what a project's alias was given to last, or None."""
+    rows = ledger.query(_HOLDER, {"alias": alias, "project": project})
+    return (rows[0]["run_id"], rows[0]["manifest_sha256"]) if rows else None
+
+
 def _beside_holder(
     world: HasPolicy, state: RunState, proposed: PromotionDecided
 ) -> PromotionDecided:
     """Return the proposal with the project's checkpoint that has the alias, and what that measured."""
-    rows = world.ledger.query(
-        _HOLDER, {"alias": proposed.alias, "project": state.declared.model_family}
-    )
-    if not rows or rows[0]["manifest_sha256"] == proposed.checkpoint.manifest_sha256:
+    newest = find_holder(world.ledger, state.declared.model_family, proposed.alias)
+    if newest is None or newest[1] == proposed.checkpoint.manifest_sha256:
         return proposed
-    holder = world.tracks.run(rows[0]["run_id"])
-    found = holder.checkpoint(rows[0]["manifest_sha256"])
+    holder = world.tracks.run(newest[0])
+    found = holder.checkpoint(newest[1])
     if found is None:
         return proposed
     value = value_of_holder(holder, found.ref, proposed)

@@ -247,6 +247,21 @@ def _seal(folder: Path) -> list[Path]:
     return files
 
 
+def damage_of_bundle(folder: Path) -> str | None:
+    """Return what of a bundle is not as its sums say, or None."""
+    try:
+        lines = set((folder / SUMS).read_text(encoding="utf-8").splitlines(keepends=True))
+        found = {
+            _sum_line(_digest(path), path.relative_to(folder).as_posix())
+            for path in folder.rglob("*")
+            if path.is_file() and path != folder / SUMS
+        }
+    except OSError as error:
+        return f"{error.filename}: {error.strerror}"
+    differing = sorted(lines ^ found)
+    return f"other bytes than its sums say: {differing[0].strip()}" if differing else None
+
+
 def _sum_line(digest: str, name: str) -> str:
     """Return a line as `sha256sum` writes it: one with escapes in the name begins with a backslash."""
     escaped = name.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")

@@ -24,6 +24,7 @@ RUN case "$VARIANT" in \
     && /opt/venv/bin/pip install --no-cache-dir --constraint constraints.txt "$torch" -r requirements.txt
 COPY workspace.yaml LICENSE ./
 COPY assets assets
+COPY docs/runbooks docs/runbooks
 COPY resources resources
 COPY sensors sensors
 COPY tracks_dagster tracks_dagster

@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import wraps
+from pathlib import Path
 from urllib.parse import quote, urlencode
 
 from starlette.applications import Starlette
@@ -52,6 +53,7 @@ from tracks_dagster.board.gauges import Gauge, gauges
 from tracks_dagster.board.heat_map import HeatMap, rank_maps
 from tracks_dagster.board.reading import RunReading
 from tracks_dagster.board.run_page import Beside, Key, Link, hot_ranks, run_page
+from tracks_dagster.health import rules
 from tracks_dagster.health.rules import RULES
 from tracks_dagster.review.comparing import Score
 from tracks_dagster.review.curves import STEP, TRAINING, Curves, curves_json
@@ -73,6 +75,7 @@ from tracks_dagster.track.text.units import counted
 
 EXPERIMENT_CURVES_MAX = 6  # as many as there are colours
 METRICS_MAX = 100  # of one request for curves
+RUNBOOK_PAGES = Path(rules.__file__).parent / "runbooks"
 FOUND_BY = "id, experiment, family, owner, team, intent or config"
 HTTP_503 = 503  # from here on nothing could be read
 NO_CLIENT = (
@@ -290,11 +293,11 @@ class Board:
         return self._page(request, "experiment.html", view, name)
 
     def runbook(self, request: Request) -> Response:
-        """`/runbooks/RULE`: the file as it is in the checkout."""
+        """`/runbooks/RULE`: the page of docs/runbooks that came with the program."""
         rule = RULES.get(request.path_params["rule"])
         if rule is None:
             raise UnknownRun(f"There is no such rule; the rules are {', '.join(sorted(RULES))}.")
-        path = self._sources.settings.root / rule.runbook
+        path = RUNBOOK_PAGES / f"{rule.name}.md"
         try:
             text = path.read_text(encoding="utf-8")
         except OSError as error:

@@ -16,7 +16,6 @@ from tests.stories import RUN_ID, Story
 RUN = ("run", "--run-id", "r-1", "--intent", "Try it.")
 
 BAD_INPUT = {
-    "a family, as of older versions": ((*RUN, "--family", "tabular"), "examples/tabular"),
     "a folder without a project": ((*RUN, "--project", "docs"), "no tracks.yaml"),
     "a project's name that is too long": (("projects", "add", "x" * 4000), "holds no project"),
     "a folder's name that is too long": (("init", "--yes", "x" * 4000), "too long"),

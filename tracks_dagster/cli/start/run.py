@@ -44,7 +44,7 @@ from tracks_dagster.cli.start.snapshots import (
 )
 from tracks_dagster.cli.terminal import RECORDED
 from tracks_dagster.data.effects.datasets.catalog import DATASETS
-from tracks_dagster.data.effects.projects import DEFAULT_PROJECT, SHIPPED
+from tracks_dagster.data.effects.projects import DEFAULT_PROJECT
 from tracks_dagster.home.home_folder import check_home
 from tracks_dagster.ledger.effects.deciding import settle
 from tracks_dagster.reading import open_tracks_to_read
@@ -84,15 +84,6 @@ _TITLES = ("attempt", "ended as", "from", "to", "kept", "lost", "device s", "con
 _NUMBERS = frozenset({"from", "to", "kept", "lost", "device s"})
 
 
-def _refuse_family(ctx: click.Context, option: click.Parameter, name: str | None) -> None:
-    """Say what takes the place of `--family`, which older versions had."""
-    if name is not None:
-        raise InvalidInput(
-            f"--family is no more: what shipped as families are projects. Give their folder, --project "
-            f"{Settings.from_environment().examples / (name if name in SHIPPED else DEFAULT_PROJECT)}."
-        )
-
-
 @click.command("run")
 @click.option(
     "--project",
@@ -101,7 +92,6 @@ def _refuse_family(ctx: click.Context, option: click.Parameter, name: str | None
     show_default=f"the one you are in, else examples/{DEFAULT_PROJECT}",
     help="Folder of the project, with its tracks.yaml.",
 )
-@click.option("--family", hidden=True, expose_value=False, callback=_refuse_family)
 @click.option(
     "--from",
     "branch_at",

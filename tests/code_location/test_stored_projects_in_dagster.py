@@ -6,12 +6,14 @@ import shutil
 from pathlib import Path
 
 import pytest
-from dagster import DagsterInstance, RunRequest
+from dagster import DagsterInstance, Definitions, RunRequest, build_sensor_context
 
 from tests.code_location.test_retraining import TRACKS_YAML, committed, launch, loaded, tick
+from tests.fakes import FakeOrchestrator
 from tests.histories import DatasetHistory
 from tracks_dagster.attempts.effects.local.project_code import read_project_code
-from tracks_dagster.home.stored_projects import store_project, sync_projects
+from tracks_dagster.defs.sensors.watch_attempts import watch_attempts
+from tracks_dagster.home.stored_projects import store_project
 from tracks_dagster.settings import Settings
 from tracks_dagster.track.records import sha256_hex
 from tracks_dagster.track.track import code_key
@@ -36,7 +38,12 @@ def test_a_project_of_one_machine_is_scheduled_and_launched_on_another(
     store_project(app.tracks, found, by="ann", where="a", place=str(folder))
     shutil.rmtree(folder)
 
-    assert list(sync_projects(other.tracks, other.settings.home)) == []
+    resources = {"app": other, "orchestrator": FakeOrchestrator()}
+    loaded_there = Definitions(sensors=[watch_attempts])
+    with build_sensor_context(
+        instance=instance, resources=resources, definitions=loaded_there
+    ) as context:
+        watch_attempts(context)  # the other machine's daemon, whose reload finds the project
     schedule = loaded(other)
     assert "the newest stored version, now 1," in (schedule.description or "")
     asked = tick(other, instance, schedule=schedule)

@@ -26,6 +26,7 @@ from benchmarks import (
     data,
     folder,
     idle,
+    imports,
     kubernetes,
     ledger,
     ledger_history,
@@ -54,6 +55,7 @@ BENCHMARKS: dict[str, Callable[[argparse.Namespace], dict[str, float]]] = {
     "checkpoint-2gb": lambda given: checkpoint.run((2000,)),  # needs 10 GB of memory; when asked
     "data": lambda given: data.run(),  # needs 6 GB of disk; when asked
     "folder": lambda given: folder.run(),  # needs 8 GB of disk; when asked
+    "import": lambda given: imports.run(),  # takes minutes and 2 GB of disk; when asked
     "retry": lambda given: retry.run(
         traces=given.traces, only=given.only or (), rounds=given.rounds
     ),
@@ -77,6 +79,7 @@ AT_MOST = {
     **data.AT_MOST,
     **folder.AT_MOST,
     **idle.AT_MOST,
+    **imports.AT_MOST,
     **retry.AT_MOST,
     **schedule.AT_MOST,
     **schedule_play.AT_MOST,
@@ -94,6 +97,7 @@ WHY = {
     **data.WHY,
     **folder.WHY,
     **idle.WHY,
+    **imports.WHY,
     **retry.WHY,
     **schedule.WHY,
     **schedule_play.WHY,

@@ -34,6 +34,7 @@ def open_store_to_read(settings: Settings) -> ObjectStore:
     Raises NothingYet where home and store are still to be made, else what `build` raises.
     """
     from tracks_dagster.stores import open_store
+    from tracks_dagster.stores.histories import HistoryStore
 
     check_home(settings.home)
     places = (settings.home, Path(settings.store_url))
@@ -44,7 +45,7 @@ def open_store_to_read(settings: Settings) -> ObjectStore:
             f"Nothing was recorded in TRACKS_HOME {settings.home} yet; `tracks run` in a project's "
             "folder starts a training run there."
         )
-    return open_store(settings.store_url, probe=False)
+    return HistoryStore(open_store(settings.store_url, probe=False))
 
 
 def open_tracks_to_read(settings: Settings) -> Tracks:

@@ -379,10 +379,11 @@ def _open_store_and_ledger(
 
 def _open_store(settings: Settings) -> Store:
     from tracks_dagster.stores import open_store
+    from tracks_dagster.stores.histories import HistoryStore
 
     if Path(settings.store_url).is_relative_to(settings.home):
         prepare_home(settings.home)  # a store makes the folders above it for everybody to read
-    return open_store(settings.store_url)
+    return HistoryStore(open_store(settings.store_url))
 
 
 def _project_anew(settings: Settings, ledger: Ledger) -> None:

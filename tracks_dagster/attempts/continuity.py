@@ -125,7 +125,7 @@ def attempt_losses(
         attempt.opened.snapshot,
     )
     beside = {} if snapshot is None else {"snapshot": snapshot.snapshot_id[:12]}
-    if attempt.placed is not None:
+    if attempt.placed is not None and attempt.placed.ranks:
         beside["device"] = attempt.placed.ranks[0].accelerator
     return AttemptLosses(
         attempt_id=attempt.attempt_id,

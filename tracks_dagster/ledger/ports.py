@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime
@@ -38,11 +38,12 @@ class Ledger(Protocol):
         expected: Cursor | None,
         advanced: Cursor,
         rows: Mapping[str, Sequence[Row]],
+        replaced_runs: Collection[str] = (),
     ) -> bool:
         """Upsert `rows` by table and move the cursor, in one transaction, if it is at `expected`.
 
-        False, with nothing written, when another projector was faster. Raises RowRefused at a value
-        that no such database takes.
+        replaced_runs: all rows of these runs are removed first. False, with nothing written, when
+        another projector was faster. Raises RowRefused at a value that no such database takes.
         """
         ...
 

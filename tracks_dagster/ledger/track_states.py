@@ -57,6 +57,7 @@ from tracks_dagster.track.errors import RecordNewer, TrackBroken
 from tracks_dagster.track.names import (
     CODES,
     DATASETS,
+    HISTORIES,
     MUTES_TRACK,
     POOLS,
     PROJECTS,
@@ -69,6 +70,7 @@ from tracks_dagster.track.records import Record
 from tracks_dagster.track.states import (
     code_state,
     dataset_state,
+    history_state,
     mute_state,
     pool_state,
     project_state,
@@ -77,6 +79,7 @@ from tracks_dagster.track.states import (
 )
 from tracks_dagster.track.states.code_state import CodeState
 from tracks_dagster.track.states.dataset_state import DatasetState
+from tracks_dagster.track.states.history_state import HistoryState
 from tracks_dagster.track.states.mute_state import MuteState
 from tracks_dagster.track.states.pool_state import PoolState, Quarantine, Strike
 from tracks_dagster.track.states.project_state import ProjectState
@@ -85,7 +88,14 @@ from tracks_dagster.track.states.run_state import RunState
 from tracks_dagster.track.unforeseen import as_broken
 
 TrackState = (
-    RunState | DatasetState | PoolState | QuarantineState | MuteState | CodeState | ProjectState
+    RunState
+    | DatasetState
+    | PoolState
+    | QuarantineState
+    | MuteState
+    | CodeState
+    | ProjectState
+    | HistoryState
 )
 
 # The column that names the track.
@@ -129,13 +139,16 @@ def _applied(track: str, state: TrackState | None, record: Record) -> tuple[Trac
     if track.startswith(PROJECTS) and (state is None or isinstance(state, ProjectState)):
         project = project_state.apply(state, record)
         return project, f"{PROJECTS}{project.project}"
+    if track.startswith(HISTORIES) and (state is None or isinstance(state, HistoryState)):
+        history = history_state.apply(state, record)
+        return history, f"{HISTORIES}{history.name}"
     if track == QUARANTINES_TRACK and (state is None or isinstance(state, QuarantineState)):
         return quarantine_state.apply(state, record), QUARANTINES_TRACK
     if track == MUTES_TRACK and (state is None or isinstance(state, MuteState)):
         return mute_state.apply(state, record), MUTES_TRACK
     raise RecordNewer(
-        f"{track} is not the track of a run, a dataset, a pool, a code or a project, nor that of "
-        "quarantines or mutes; this version knows these."
+        f"{track} is not the track of a run, a dataset, a pool, a code, a project or a history, nor "
+        "that of quarantines or mutes; this version knows these."
     )
 
 
@@ -163,17 +176,23 @@ def _changed_rows(after: TrackState, before: TrackState | None) -> Rows:
         return code_rows(after, before if isinstance(before, CodeState) else None)
     if isinstance(after, ProjectState):
         return project_rows(after, before if isinstance(before, ProjectState) else None)
+    if isinstance(after, HistoryState):
+        return {}  # its rows are those of its runs, which are not in its records
     return dataset_rows(after, before if isinstance(before, DatasetState) else None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Owned:
-    """A table's rows that are of one track: those with `owner` in `column`; all where it is None."""
+    """A table's rows that are of one track: those with `owner` in `column`; all where it is None.
+
+    is_prefix: those whose value in it begins with `owner`.
+    """
 
     table: str
     key: tuple[str, ...]
     column: str | None
     owner: str
+    is_prefix: bool = False
 
 
 def owned_rows(track: str) -> Iterator[Owned]:
@@ -183,6 +202,10 @@ def owned_rows(track: str) -> Iterator[Owned]:
             name = pool_named(track) if kind == POOLS else track.removeprefix(kind)
             for table, facts in tables.items():
                 yield Owned(table=table, key=key_of(facts), column=_OWNERS.get(kind), owner=name)
+    if track.startswith(HISTORIES):
+        for table, facts in TABLES[RUNS].items():
+            name = f"{track.removeprefix(HISTORIES)}."
+            yield Owned(table=table, key=key_of(facts), column="run_id", owner=name, is_prefix=True)
     for table, facts in OF_EVERY_TRACK.items():
         yield Owned(table=table, key=key_of(facts), column="track", owner=track)
 

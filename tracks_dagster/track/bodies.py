@@ -1089,3 +1089,27 @@ class ProjectRemoved:
     project: str
     by: str
     why: str = ""
+
+
+# --- the track of a history -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryImported:
+    """`history_imported`: attempts that another system ran, as it tells them (`track.imported`).
+
+    history: the name of the track. system: "slurm", "jsonl" …, with the version of its format where
+    that is known. origin: the file, folder or command that was read. chunk_sha256: of the stored
+    attempts, uids_sha256: of their identities (`history_chunk_key`, `history_uids_key`). first_run_id,
+    last_run_id: of the runs in it, which are in order. by: the person.
+    """
+
+    history: str
+    system: str
+    origin: str
+    chunk_sha256: str
+    uids_sha256: str
+    first_run_id: str
+    last_run_id: str
+    attempt_count: int
+    by: str

@@ -22,6 +22,7 @@ _ATTEMPT_KEY = re.compile(rf"(?P<run_id>{RUN_ID})/a(?P<number>0*[1-9][0-9]*)")
 # How the names of tracks begin
 RUNS = "runs/"
 CODES = "codes/"
+HISTORIES = "histories/"
 DATASETS = "datasets/"
 POOLS = "pools/"
 LINEAGE = "lineage/"
@@ -33,6 +34,7 @@ _NOT_IN_A_KEY = re.compile(r"[^A-Za-z0-9_@-]")
 
 # Launchers, as `ComputeRequest.launcher` names them
 LOCAL = "local"
+IMPORTED = "imported"  # nothing of ours launched it: `track.imported`
 ALONE = "script"  # as the family of a script outside an attempt, whose code nobody stored
 
 # How serious a run is
@@ -263,6 +265,11 @@ def pool_named(track: str) -> str:
 def project_track(name: str) -> str:
     """Return the name of the track of a project's stored versions."""
     return f"{PROJECTS}{name}"
+
+
+def history_track(name: str) -> str:
+    """Return the name of the track of a history that was imported."""
+    return f"{HISTORIES}{name}"
 
 
 def code_track(code_sha256: str) -> str:

@@ -77,6 +77,8 @@ class Kind(StrEnum):
     PROJECT_STORED = "project_stored"
     PROJECT_REMOVED = "project_removed"
 
+    HISTORY_IMPORTED = "history_imported"
+
 
 _KINDS = frozenset(kind.value for kind in Kind)
 

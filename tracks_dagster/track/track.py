@@ -21,7 +21,7 @@ from tracks_dagster.track.errors import (
     TrackBroken,
 )
 from tracks_dagster.track.json_text import RECORD_BYTES_MAX
-from tracks_dagster.track.names import CODES, PROJECTS, RUNS
+from tracks_dagster.track.names import CODES, HISTORIES, PROJECTS, RUNS
 from tracks_dagster.track.ports import Clock, ObjectStore
 from tracks_dagster.track.records import Draft, Record, parse
 from tracks_dagster.track.unforeseen import as_broken
@@ -112,6 +112,16 @@ def project_code_key(name: str, sha256: str) -> str:
 def project_diff_key(name: str, sha256: str) -> str:
     """Return the key of what a stored version has beside its commit."""
     return f"{PROJECTS}{name}/code/{sha256}.diff"
+
+
+def history_chunk_key(name: str, sha256: str) -> str:
+    """Return the key of attempts that a record of the history names."""
+    return f"{HISTORIES}{name}/chunks/{sha256}.jsonl.gz"
+
+
+def history_uids_key(name: str, sha256: str) -> str:
+    """Return the key of the identities of these attempts."""
+    return f"{HISTORIES}{name}/uids/{sha256}"
 
 
 class Track:

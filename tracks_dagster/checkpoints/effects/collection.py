@@ -47,7 +47,7 @@ select r.run_id, r.finished_at, (
         or (c.status = 'committed' and c.pins_json like :branch_pin)
     )
 ) as unsettled_count
-from training_runs r order by r.run_id
+from training_runs r where r.state <> 'imported' order by r.run_id
 """
 
 

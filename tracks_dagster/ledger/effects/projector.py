@@ -8,27 +8,40 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 
 from tracks_dagster.ledger import track_states
+from tracks_dagster.ledger.effects.histories import imported_rows
 from tracks_dagster.ledger.effects.ticks import UPKEEP_S_MAX, Seconds, Tick
 from tracks_dagster.ledger.ports import Cursor, Ledger
 from tracks_dagster.ledger.track_states import TrackState
+from tracks_dagster.stores.histories import Histories
 from tracks_dagster.track.errors import (
     LedgerAhead,
     LedgerError,
+    ObjectLost,
     RowRefused,
     StoreError,
     TrackBroken,
     TracksError,
 )
 from tracks_dagster.track.json_text import RECORD_BYTES_MAX
-from tracks_dagster.track.names import ALERTS, CODES, DATASETS, LINEAGE, POOLS, PROJECTS, RUNS
+from tracks_dagster.track.names import (
+    ALERTS,
+    CODES,
+    DATASETS,
+    HISTORIES,
+    LINEAGE,
+    POOLS,
+    PROJECTS,
+    RUNS,
+)
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Record, sha256_hex
+from tracks_dagster.track.states.history_state import HistoryState
 from tracks_dagster.track.track import log_key, read_records
 from tracks_dagster.track.unforeseen import problem_of
 
@@ -40,7 +53,7 @@ BROKEN_NAMED_MAX = 5  # broken tracks that one message of a scan names
 PROGRESS_S = 10.0  # between two lines that say how far a rebuilding is
 
 # Of tracks, in the order of their keys.
-KINDS = (ALERTS, CODES, DATASETS, LINEAGE, POOLS, PROJECTS, RUNS)
+KINDS = (ALERTS, CODES, DATASETS, HISTORIES, LINEAGE, POOLS, PROJECTS, RUNS)
 
 _log = logging.getLogger(__name__)
 
@@ -73,6 +86,7 @@ class Projector:
     def __init__(self, store: ObjectStore, ledger: Ledger) -> None:
         self._store = store
         self._ledger = ledger
+        self._histories = Histories(store)
         self._states: dict[str, TrackState] = {}  # by track, as the ledger had it when last seen
 
     def project(self, track: str) -> None:
@@ -257,13 +271,19 @@ class Projector:
 
         Raises RowRefused, with nothing written.
         """
+        replaced: Collection[str] = ()
         try:
             assert new.after is not None, "there are records"
             rows = track_states.rows_of(track, new.after, new.before, new.records)
-        except TrackBroken as error:
+            if isinstance(new.after, HistoryState):
+                of_runs = imported_rows(self._histories, new.after, new.records)
+                rows, replaced = {**rows, **of_runs.rows}, of_runs.replaced
+        except (TrackBroken, ObjectLost) as error:
             raise RowRefused(str(error)) from error
         advanced = _cursor_at(new.records[-1])
-        return self._ledger.apply(track, expected=cursor, advanced=advanced, rows=rows)
+        return self._ledger.apply(
+            track, expected=cursor, advanced=advanced, rows=rows, replaced_runs=replaced
+        )
 
     def _read(self, track: str, cursor: Cursor | None) -> _New:
         """Return what the track tells beyond `cursor`; raises LedgerAhead when it tells less."""

@@ -24,6 +24,7 @@ from tracks_dagster.track.names import (
     RUNS,
     code_track,
     dataset_track,
+    history_track,
     pool_track,
     project_track,
     run_track,
@@ -33,6 +34,7 @@ from tracks_dagster.track.records import Draft, Kind, Record
 from tracks_dagster.track.states import (
     code_state,
     dataset_state,
+    history_state,
     mute_state,
     pool_state,
     project_state,
@@ -41,6 +43,7 @@ from tracks_dagster.track.states import (
 )
 from tracks_dagster.track.states.code_state import CodeState
 from tracks_dagster.track.states.dataset_state import DatasetState
+from tracks_dagster.track.states.history_state import HistoryState
 from tracks_dagster.track.states.mute_state import MuteState
 from tracks_dagster.track.states.pool_state import PoolState
 from tracks_dagster.track.states.project_state import ProjectState
@@ -234,6 +237,16 @@ class Tracks:
             lambda records: choose(_whole(project_state.fold, track.name, records))
         )
         return self._projected(track.name, record)
+
+    def decide_history(
+        self, name: str, choose: Callable[[HistoryState | None], Draft | None]
+    ) -> Record | None:
+        """Append what `choose` makes of what was imported of a history; None when there is nothing.
+
+        Not projected: whoever imports appends many in a row.
+        """
+        track = self._track(history_track(name))
+        return track.decide(lambda records: choose(_whole(history_state.fold, track.name, records)))
 
     def find_mutes(self) -> MuteState | None:
         """Return which alerts persons want sent to nobody; None where nobody ever did."""

@@ -20,7 +20,7 @@ from tracks_dagster.track.bodies import (
     RunDeclared,
 )
 from tracks_dagster.track.body_json import to_json
-from tracks_dagster.track.names import LOCAL, attempt_key
+from tracks_dagster.track.names import IMPORTED, LOCAL, attempt_key
 from tracks_dagster.track.placement import nodes_of, pool_of
 from tracks_dagster.track.records import canonical_json, sha256_hex
 from tracks_dagster.track.states.accounting import StepAccount, cursor_from, kept_and_lost
@@ -234,6 +234,11 @@ NOT_READ_AGAIN: Why = Absence(
     "not_read_again", "its end was read once", lambda v: v.attempt.reclassified is None
 )
 
+NOT_IN_HISTORY: Why = Absence(
+    "not_in_history",
+    "it ran elsewhere, and what was imported does not say",
+    lambda v: v.attempt.opened.compute.launcher == IMPORTED,
+)
 NO_GPU: Why = Absence(
     "no_gpu", "it ran on a CPU, or its journal does not say", lambda v: not _used_gpu_memory(v)
 )
@@ -365,26 +370,28 @@ ATTEMPT: tuple[Fact[AttemptView], ...] = (
     Fact("max_cost", REAL, _opened(lambda o: o.max_cost),
          "what its run may cost from then on, as a person gave it", absent=(NO_NEW_CAP,),
          group="tried", since=10),
-    Fact("git_commit", TEXT, lambda v: v.code.git_commit, "of its code", absent=(NO_CHECKOUT,),
+    Fact("git_commit", TEXT, lambda v: v.code.git_commit, "of its code",
+         absent=(NOT_IN_HISTORY, NO_CHECKOUT),
          group="code", label="code commit", diff="code/commit"),
     Fact("dirty", TRUTH, lambda v: v.code.dirty, "whether the checkout had local changes",
-         absent=(NO_CHECKOUT,), group="code", has_column=False, label="local changes",
+         absent=(NOT_IN_HISTORY, NO_CHECKOUT), group="code", has_column=False, label="local changes",
          diff="code/dirty"),
     Fact("package_version", TEXT, lambda v: v.code.package_version,
          "of tracks-dagster, as its code was given", group="code"),
     Fact("code_sha256", TEXT, lambda v: v.code_sha256, "of its stored code",
-         absent=(NOT_STORED,), group="code", diff="code/sha256"),
+         absent=(NOT_IN_HISTORY, NOT_STORED), group="code", diff="code/sha256"),
     Fact("environment", Type.MAPPING,
          lambda v: v.attempt.placed.environment if v.attempt.placed else {},
          "versions of python, libraries and platform", absent=(NEVER_PLACED,), instead="none",
          group="where", has_column=False, ui="where/environment", label="environment"),
-    Fact("environment_sha256", TEXT, _placed(lambda p: p.environment_sha256), "of these versions",
-         absent=(NEVER_PLACED,), group="where"),
+    Fact("environment_sha256", TEXT, _placed(lambda p: p.environment_sha256 or None),
+         "of these versions", absent=(NOT_IN_HISTORY, NEVER_PLACED), group="where"),
     Fact("packages_sha256", TEXT, _placed(lambda p: p.packages_sha256),
          "of the stored list of all packages of its interpreter, name==version",
-         absent=(NEVER_PLACED, NO_PACKAGES), group="where", label="packages"),
+         absent=(NOT_IN_HISTORY, NEVER_PLACED, NO_PACKAGES), group="where", label="packages"),
     Fact("image", TEXT, _placed(lambda p: p.image), "the container image",
-         absent=(NO_CONTAINER, NEVER_PLACED), group="where", ui="where/image", label="image",
+         absent=(NO_CONTAINER, NOT_IN_HISTORY, NEVER_PLACED), group="where", ui="where/image",
+         label="image",
          diff="placement/image"),
     # --- on which data ---
     Fact("dataset", TEXT, _opened(lambda o: o.snapshot and o.snapshot.dataset),
@@ -394,10 +401,10 @@ ATTEMPT: tuple[Fact[AttemptView], ...] = (
          ui="data/snapshot_id", label="snapshot"),
     Fact("cursor_from", INTEGER, lambda v: v.cursor_from,
          "how many samples of the order were consumed before it",
-         absent=(NEVER_RESTORED, OWN_ORDER), group="data"),
+         absent=(NOT_IN_HISTORY, NEVER_RESTORED, OWN_ORDER), group="data"),
     Fact("cursor_to", INTEGER, lambda v: v.cursor_to,
          "how many samples of the order were consumed after it",
-         absent=(NEVER_PLACED, OWN_ORDER, OPEN, NO_STEP, NOT_SHIPPED),
+         absent=(NOT_IN_HISTORY, NEVER_PLACED, OWN_ORDER, OPEN, NO_STEP, NOT_SHIPPED),
          is_known=_is_cursor_range_known,
          group="data", label="cursor range"),
     # --- where ---
@@ -466,7 +473,7 @@ ATTEMPT: tuple[Fact[AttemptView], ...] = (
          since=10),
     Fact("in_use", Type.MAPPING, _restored(lambda r: r.in_use),
          "the numbers of optimizers, schedules and scaler as its first step began",
-         absent=(NEVER_RESTORED, OLDER_OR_FRAMEWORK), group="resumed", has_column=False,
+         absent=(NOT_IN_HISTORY, NEVER_RESTORED, OLDER_OR_FRAMEWORK), group="resumed", has_column=False,
          ui="resumed/in_use", since=10),
     Fact("allows_environment_change", TRUTH, _opened(lambda o: o.allows_environment_change),
          "whether it may resume with other libraries than those that wrote the checkpoint",
@@ -528,7 +535,8 @@ ATTEMPT: tuple[Fact[AttemptView], ...] = (
          "device seconds, whatever the accelerator: ranks times seconds", absent=(OPEN,),
          json="cost.device_seconds", ui="cost/device_seconds", label="device seconds",
          diff="steps/device_seconds"),
-    Fact("last_step", INTEGER, _last_step, "the last step that it ran", absent=(NO_STEP, OPEN),
+    Fact("last_step", INTEGER, _last_step, "the last step that it ran",
+         absent=(NOT_IN_HISTORY, NO_STEP, OPEN),
          group="cost"),
     Fact("kept_steps", INTEGER, lambda v: v.account.kept, "its steps that the run rests on",
          absent=(OPEN,), instead="all of its steps", group="cost", label="steps kept and lost",
@@ -541,10 +549,11 @@ ATTEMPT: tuple[Fact[AttemptView], ...] = (
     Fact("reserved_memory_bytes", INTEGER, _memory(lambda m: m.reserved_bytes),
          "the most that its allocator held there", absent=(OPEN, NO_GPU), group="memory", since=10),
     Fact("host_memory_bytes", INTEGER, _memory(lambda m: m.host_bytes),
-         "the most that the process of one of its ranks had, resident", absent=(OPEN, NO_MEMORY),
+         "the most that the process of one of its ranks had, resident",
+         absent=(OPEN, NOT_IN_HISTORY, NO_MEMORY),
          group="memory", since=10),
     Fact("host_base_bytes", INTEGER, _memory(lambda m: m.host_base_bytes),
-         "of that, before the script had built anything", absent=(OPEN, NO_MEMORY),
+         "of that, before the script had built anything", absent=(OPEN, NOT_IN_HISTORY, NO_MEMORY),
          group="memory", since=10),
     # --- when ---
     Fact("opened_at", TIME, lambda v: v.attempt.opened_at, "recorded", group="tried",

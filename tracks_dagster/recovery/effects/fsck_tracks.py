@@ -19,6 +19,7 @@ from tracks_dagster.track.names import (
     ALERTS,
     CODES,
     DATASETS,
+    HISTORIES,
     LINEAGE,
     POOLS,
     PROJECTS,
@@ -103,7 +104,7 @@ def track_names(store: ObjectStore) -> list[str]:
     """Return the name of every track in the store, sorted."""
     return sorted(
         prefix + name
-        for prefix in (RUNS, DATASETS, POOLS, LINEAGE, ALERTS, CODES, PROJECTS)
+        for prefix in (RUNS, DATASETS, POOLS, LINEAGE, ALERTS, CODES, PROJECTS, HISTORIES)
         for name in store.folders(prefix)
         if has_records(store, prefix + name)
     )

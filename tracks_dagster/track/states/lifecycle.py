@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from tracks_dagster.track.names import ALERT_FIRST_ATTEMPT_HELD, ALONE
+from tracks_dagster.track.names import ALERT_FIRST_ATTEMPT_HELD, ALONE, IMPORTED
 from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.records import format_time
 from tracks_dagster.track.states.end_words import end_label
@@ -28,6 +28,7 @@ class RunLifecycle(StrEnum):
     SUCCEEDED = "succeeded"
     REFUSED = "refused"
     CANCELLED = "cancelled"
+    IMPORTED = "imported"
 
 
 FINISHED_AS = {
@@ -36,6 +37,7 @@ FINISHED_AS = {
     "early_stop": RunLifecycle.SUCCEEDED,
     "cost_stop": RunLifecycle.CANCELLED,
     "user": RunLifecycle.CANCELLED,
+    IMPORTED: RunLifecycle.IMPORTED,  # no query for what is due names this state
 }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from decimal import Decimal
@@ -28,8 +28,9 @@ from tracks_dagster.ledger.effects.database.tables import (
     track_cursors,
 )
 from tracks_dagster.ledger.ports import Cursor, Row
-from tracks_dagster.ledger.track_states import owned_rows
+from tracks_dagster.ledger.track_states import Owned, owned_rows
 from tracks_dagster.track.errors import LedgerError
+from tracks_dagster.track.names import run_track
 from tracks_dagster.track.records import Json, format_time
 
 _COLUMNS = [column for table in metadata.tables.values() for column in table.columns]
@@ -59,6 +60,7 @@ class SqlLedger:
         expected: Cursor | None,
         advanced: Cursor,
         rows: Mapping[str, Sequence[Row]],
+        replaced_runs: Collection[str] = (),
     ) -> bool:
         """Upsert `rows` and move the cursor in one transaction, if it is at `expected`.
 
@@ -69,6 +71,14 @@ class SqlLedger:
             # First the cursor: whoever loses the race waits on its row, then sees that it moved.
             if not _moved(connection, track, expected, advanced):
                 return False
+            for owned in (
+                each for run_id in replaced_runs for each in owned_rows(run_track(run_id))
+            ):
+                if owned.column is not None:
+                    table = metadata.tables[owned.table]
+                    connection.execute(
+                        table.delete().where(_is_owned(table.c[owned.column], owned))
+                    )
             for name, table_rows in rows.items():
                 _upsert(connection, metadata.tables[name], table_rows)
         return True
@@ -118,7 +128,7 @@ class SqlLedger:
                 table = metadata.tables[owned.table]
                 removed = table.delete()
                 if owned.column is not None:
-                    removed = removed.where(table.c[owned.column] == owned.owner)
+                    removed = removed.where(_is_owned(table.c[owned.column], owned))
                 connection.execute(removed)
 
     def remembered(self, track: str) -> dict[str, list[Row]]:
@@ -133,7 +143,7 @@ class SqlLedger:
                 names = {column["name"] for column in there.get_columns(owned.table)}
                 query = sa.select(*(column for column in table.columns if column.name in names))
                 if owned.column is not None:
-                    query = query.where(table.c[owned.column] == owned.owner)
+                    query = query.where(_is_owned(table.c[owned.column], owned))
                 empty = dict.fromkeys(table.columns.keys())
                 found = connection.execute(query).mappings()
                 rows[owned.table] = [empty | dict(row) for row in found]
@@ -166,6 +176,14 @@ class SqlLedger:
         """
         with transaction(self._engine, "read", write=False) as connection:
             return {table.name: _dumped(connection, table) for table in metadata.sorted_tables}
+
+
+def _is_owned(column: sa.Column[Any], owned: Owned) -> sa.ColumnElement[bool]:
+    return (
+        column.startswith(owned.owner, autoescape=True)
+        if owned.is_prefix
+        else column == owned.owner
+    )
 
 
 def _moved(connection: Connection, track: str, expected: Cursor | None, advanced: Cursor) -> bool:

@@ -167,6 +167,7 @@ FIELD: Mapping[str, str] = {
     "refused": "no automatic retry is left; a person decides",
     "finished": "a run whose end is recorded: no attempt follows",
     "cancelled": "a person, or a cap in money, ended the run",
+    "imported": "another system ran it; its records are read here, and nothing acts on it",
     "reason": "why an attempt ended: its termination reason",
     "cause": "why an attempt was opened: first, retry or manual_retry",
     "termination reason": "why an attempt ended, one of a fixed list",

@@ -37,6 +37,7 @@ from (
         join attempt_facts a on a.run_id = t.run_id and a.attempt_id = t.attempt_id
         join run_facts f on f.run_id = t.run_id
         left join ({objectives}) k on k.workload_class = f.workload_class and k.wait = 'queue'
+        where a.pool not like 'imported/%'
         union all
         -- what nobody meant, and drains: from the end of the ranks to the run's next restore
         select
@@ -53,6 +54,7 @@ from (
         left join ({objectives}) k on k.workload_class = r.workload_class and k.wait = 'recovery'
         where t.is_interruption + t.is_planned = 1
             and (t.repair_s is not null or r.state = 'running')
+            and r.state <> 'imported'
         union all
         -- runs that succeeded, and those that run
         select

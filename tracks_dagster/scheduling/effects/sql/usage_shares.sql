@@ -13,6 +13,7 @@ from (
     from attempt_facts a
     join training_runs t on t.run_id = a.run_id
     where coalesce(a.queue_to_us, a.placed_us) is not null
+        and t.state <> 'imported'
         and (a.held_to_us is null or a.held_to_us >= :since_us)
 ) held
 group by

@@ -1,0 +1,359 @@
+"""Runs that another system ran: what a history says of them, and the track that this makes. Pure.
+
+A history is a track of its own, `histories/<name>`, whose records name chunks: objects with some
+thousand attempts each, as the other system told them. The track of an imported run is not stored. It
+follows from all attempts of it that the history has, in the order of their starts, so that a history
+imported twice, in another order or in pieces gives the same runs. Nothing is ever appended to such a
+track (`stores.histories`), so nothing of ours can act on it.
+"""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from datetime import datetime
+from typing import Any
+
+from tracks_dagster.track.bodies import (
+    AUTOMATIC,
+    FIRST,
+    AttemptEnded,
+    AttemptOpened,
+    AttemptPlaced,
+    AttemptRestored,
+    CheckpointCadence,
+    CodeVersion,
+    ComputeRequest,
+    Debit,
+    RunDeclared,
+    RunFinished,
+)
+from tracks_dagster.track.body_json import from_json, to_json
+from tracks_dagster.track.errors import TrackBroken
+from tracks_dagster.track.json_text import parse_json
+from tracks_dagster.track.names import IMPORTED, AttemptRef
+from tracks_dagster.track.records import (
+    Draft,
+    Json,
+    Kind,
+    Record,
+    canonical_json,
+    parse_time,
+    seal,
+    sha256_hex,
+)
+from tracks_dagster.track.states.run_state import AttemptState, RunState
+
+CHUNK_ATTEMPTS_MAX = 4000
+CHUNK_BYTES_MAX = 256 * 1024 * 1024  # of one chunk, unpacked
+UID_CHARACTERS = 32
+ATTEMPTS_MAX = 10_000  # of one run, the earliest: its track is made anew for each look
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImportedAttempt:
+    """One attempt as another system tells it, with our verdict on its end.
+
+    uid: the same for the same thing at every import. run_id: `<history>.<the run's id there>`. title:
+    what people call the run there. cause: FIRST, AUTOMATIC (that system started it again) or MANUAL (a
+    person did); of the first attempt of a run it is not used. submitted_at, started_at, ended_at: as
+    records have times; started_at is None of one that never started. devices: that it had, or asked
+    for; device_seconds: of all. excluded_nodes: that it was kept from. resumed_step, last_step, spent
+    on steps: None where the source does not say. fingerprint: of its failure. evidence: what was
+    judged, with the raw row under "source" and what the source cannot say, and why, under "unknown".
+    unknown: the same.
+    """
+
+    uid: str
+    run_id: str
+    title: str
+    owner: str
+    team: str
+    pool: str
+    cause: str
+    submitted_at: str
+    started_at: str | None
+    ended_at: str
+    reason: str
+    confidence: float
+    rule: str
+    lines: tuple[str, ...]
+    root_message: str
+    classifier_version: str
+    fingerprint: str
+    devices: int
+    device_class: str
+    device_seconds: float
+    evidence: Mapping[str, Json]
+    nodes: tuple[str, ...] = ()
+    excluded_nodes: tuple[str, ...] = ()
+    config: Mapping[str, Json] = field(default_factory=dict)
+    resumed_step: int | None = None
+    last_step: int | None = None
+    unknown: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def order(self) -> tuple[str, str]:
+        """Its place among the attempts of its run."""
+        return (self.started_at or self.submitted_at, self.uid)
+
+
+_FIELDS = tuple(each.name for each in fields(ImportedAttempt))
+
+
+def history_of(run_id: str) -> str | None:
+    """Return the history that a run of this id would be of; None where it can be of none."""
+    name, dot, _ = run_id.partition(".")
+    return name if dot else None
+
+
+# --- chunks ---------------------------------------------------------------------------------------
+
+
+def pack(attempts: Sequence[ImportedAttempt]) -> bytes:
+    """Return the chunk that holds `attempts`: the same bytes for the same attempts."""
+    # Not by `to_json`: all of it is JSON, and walking through raw rows took a quarter of the time.
+    lines = b"\n".join(
+        canonical_json({name: getattr(each, name) for name in _FIELDS}) for each in attempts
+    )
+    return gzip.compress(lines, compresslevel=3, mtime=0)
+
+
+def unpack(data: bytes) -> list[ImportedAttempt]:
+    """Return the attempts of a chunk; raises TrackBroken for bytes that are none."""
+    try:
+        lines = gzip.decompress(data).split(b"\n")
+        return [
+            from_json(ImportedAttempt, parse_json(line, bytes_max=CHUNK_BYTES_MAX))
+            for line in lines
+        ]
+    except (OSError, EOFError, ValueError) as error:
+        raise TrackBroken(f"A chunk of a history cannot be read: {error}.") from error
+
+
+def pack_uids(uids: Iterable[str]) -> bytes:
+    """Return the identities of a chunk's attempts, 16 bytes each."""
+    return b"".join(bytes.fromhex(uid) for uid in uids)
+
+
+def unpack_uids(data: bytes) -> Iterator[bytes]:
+    """Yield the identities that `pack_uids` packed, as bytes."""
+    return (data[at : at + 16] for at in range(0, len(data), 16))
+
+
+# --- the track of a run ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Entry:
+    """One record to be: its body, and when it was so."""
+
+    kind: Kind
+    at: str
+    body: object
+    attempt_id: int | None = None
+
+
+def in_order(attempts: Iterable[ImportedAttempt]) -> list[ImportedAttempt]:
+    """Return the attempts of one run in their order, each once, whatever order they came in."""
+    return sorted({each.uid: each for each in attempts}.values(), key=lambda each: each.order)[
+        :ATTEMPTS_MAX
+    ]
+
+
+def state_of(attempts: Sequence[ImportedAttempt]) -> RunState:
+    """Return the state that the records of a run give, without making their bytes: for very many runs.
+
+    attempts: as of `in_order`. Only the sha256 of its head differs from that of `records_of`.
+    """
+    seen: dict[int, AttemptState] = {}
+    given: dict[str, Any] = {}
+    entries = list(_entries(attempts))
+    for seq, entry in enumerate(entries):
+        number, at = entry.attempt_id or 0, parse_time(entry.at)
+        match entry.body:
+            case RunDeclared() as declared:
+                declared_at = at
+            case AttemptOpened() as body:
+                given = {"opened": body, "opened_seq": seq, "opened_at": at}
+            case AttemptPlaced() as body:
+                given |= {"placed": body, "placed_seq": seq, "placed_at": at}
+            case AttemptRestored() as body:
+                given |= {"restored": body, "restored_at": at}
+            case AttemptEnded() as body:
+                given |= {"ended": body, "ended_seq": seq, "ended_at": at}
+                seen[number] = AttemptState(attempt_id=number, **given)
+            case RunFinished() as finished:
+                finished_at = at
+    return RunState(
+        head=_head(attempts, len(entries) - 1, finished_at),
+        declared=declared,
+        declared_at=declared_at,
+        attempts=tuple(seen.values()),
+        finished=finished,
+        finished_at=finished_at,
+    )
+
+
+def records_of(attempts: Sequence[ImportedAttempt]) -> list[bytes]:
+    """Return the stored bytes of every record of a run; attempts: as of `in_order`."""
+    stored: list[bytes] = []
+    for seq, entry in enumerate(_entries(attempts)):
+        draft = Draft(
+            uid=_uid(attempts, seq),
+            kind=entry.kind,
+            body=to_json(entry.body),
+            attempt_id=entry.attempt_id,
+        )
+        before = sha256_hex(stored[-1]) if stored else None
+        stored.append(seal(draft, seq=seq, at=parse_time(entry.at), prev_sha256=before))
+    return stored
+
+
+def evidence_of(attempts: Sequence[ImportedAttempt]) -> dict[str, bytes]:
+    """Return the evidence of each attempt by its key."""
+    return {
+        _evidence_key(number, each): canonical_json(each.evidence)
+        for number, each in enumerate(attempts, 1)
+    }
+
+
+def _head(attempts: Sequence[ImportedAttempt], seq: int, at: datetime) -> Record:
+    return Record(
+        seq=seq,
+        uid=_uid(attempts, seq),
+        at=at,
+        kind=Kind.RUN_FINISHED,
+        attempt_id=None,
+        prev_sha256=None,
+        body={},
+        sha256="",
+    )
+
+
+def _uid(attempts: Sequence[ImportedAttempt], seq: int) -> str:
+    return sha256_hex(f"{attempts[0].uid} {seq}".encode())[:UID_CHARACTERS]
+
+
+def _evidence_key(number: int, attempt: ImportedAttempt) -> str:
+    sha256 = sha256_hex(canonical_json(attempt.evidence))
+    return f"{AttemptRef(attempt.run_id, number).folder}evidence/{sha256}.json"
+
+
+def _entries(attempts: Sequence[ImportedAttempt]) -> Iterator[_Entry]:
+    """Yield what the records say, in their order. Times never go back."""
+    first, last = attempts[0], attempts[-1]
+    at = first.submitted_at
+    yield _Entry(kind=Kind.RUN_DECLARED, at=at, body=_declared(first))
+    for number, each in enumerate(attempts, 1):
+        at = max(at, each.submitted_at)
+        yield _Entry(
+            kind=Kind.ATTEMPT_OPENED, at=at, body=_opened(number, attempts), attempt_id=number
+        )
+        launch_id = f"imported-{each.uid}"
+        if each.started_at is not None:
+            at = max(at, each.started_at)
+            yield _Entry(
+                kind=Kind.ATTEMPT_PLACED,
+                at=at,
+                body=AttemptPlaced(
+                    launch_id=launch_id,
+                    world_size=each.devices,
+                    ranks=(),
+                    image=None,
+                    environment={},
+                    environment_sha256="",
+                    pod_nodes=each.nodes,
+                ),
+                attempt_id=number,
+            )
+            restored = AttemptRestored(
+                launch_id=launch_id, step=each.resumed_step or 0, checkpoint=None, cursor=None
+            )
+            yield _Entry(kind=Kind.ATTEMPT_RESTORED, at=at, body=restored, attempt_id=number)
+        at = max(at, each.ended_at)
+        yield _Entry(kind=Kind.ATTEMPT_ENDED, at=at, body=_ended(number, each), attempt_id=number)
+    why = f"It ran elsewhere and was imported; its last attempt ended there as {last.reason}."
+    yield _Entry(
+        kind=Kind.RUN_FINISHED,
+        at=at,
+        body=RunFinished(stop_cause=IMPORTED, why=why, decided_by=last.pool, final=None),
+    )
+
+
+def _declared(first: ImportedAttempt) -> RunDeclared:
+    return RunDeclared(
+        run_id=first.run_id,
+        model_family=first.title,
+        config=first.config,
+        snapshot=None,
+        code=CodeVersion(git_commit=None, branch=None, dirty=None, package_version=""),
+        owner=first.owner,
+        team=first.team,
+        stage="full",
+        intent=f"{first.title}, imported from {first.pool}",
+        compute=_compute(first),
+        cadence=CheckpointCadence(),
+        estimated_device_s=None,
+    )
+
+
+def _compute(attempt: ImportedAttempt) -> ComputeRequest:
+    return ComputeRequest(
+        launcher=IMPORTED,
+        ranks=max(1, attempt.devices),
+        device_class=attempt.device_class,
+        excluded_nodes=attempt.excluded_nodes,
+        pool=attempt.pool,
+    )
+
+
+def _opened(number: int, attempts: Sequence[ImportedAttempt]) -> AttemptOpened:
+    this = attempts[number - 1]
+    before = attempts[number - 2] if number > 1 else None
+    cause = FIRST if before is None else this.cause
+    debit = None
+    if cause == AUTOMATIC and before is not None:
+        debit = Debit(
+            reason=before.reason,
+            amount=0.0,
+            fingerprint=before.fingerprint,
+            why=f"{this.pool} started it again, not a policy of ours",
+        )
+    return AttemptOpened(
+        cause=cause,
+        decided_by=this.pool if cause == AUTOMATIC else this.owner,
+        decision=f"It was started in {this.pool}.",
+        config=this.config,
+        compute=_compute(this),
+        snapshot=None,
+        resume=None,
+        debit=debit,
+    )
+
+
+def _ended(number: int, attempt: ImportedAttempt) -> AttemptEnded:
+    key = _evidence_key(number, attempt)
+    return AttemptEnded(
+        reason=attempt.reason,
+        confidence=attempt.confidence,
+        rule=attempt.rule,
+        lines=attempt.lines,
+        classifier_version=attempt.classifier_version,
+        evidence_key=key,
+        evidence_sha256=key[-69:-5],
+        device_seconds=attempt.device_seconds,
+        accelerator=attempt.device_class,
+        started_at=attempt.started_at,
+        finished_at=attempt.ended_at if attempt.started_at is not None else None,
+        last_step=attempt.last_step,
+        first_line_ran=attempt.started_at is not None,
+        root_message=attempt.root_message,
+        fingerprint=attempt.fingerprint,
+        closed_by=attempt.pool,
+        # What it did in its time nobody measured; without a last step the account would call all of it
+        # a hang.
+        last_stepped_at=attempt.ended_at if attempt.started_at is not None else None,
+        logs={},
+    )

@@ -1,0 +1,14 @@
+"""Imports what other systems ran, so that accounts, explanations and simulations cover it too."""
+
+from tracks_dagster.wing import Command, Wing
+
+WING = Wing(
+    commands={
+        "import": Command(
+            module="edge.imports",
+            summary="Runs that Slurm or another system ran, from its records.",
+            group="Compare and count",
+            after="export",
+        )
+    }
+)

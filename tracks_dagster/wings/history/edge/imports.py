@@ -1,0 +1,229 @@
+"""`tracks import`: what another system ran, read from its own records."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta, tzinfo
+from pathlib import Path
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+import click
+
+from tracks_dagster.cli.common import as_json, by_option, print_json, print_table
+from tracks_dagster.cli.terminal import console
+from tracks_dagster.settings import Settings, usable_rules
+from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.track.records import Json
+from tracks_dagster.track.text import units
+from tracks_dagster.track.text.units import counted
+from tracks_dagster.wings.history import jsonl
+from tracks_dagster.wings.history.effects.files import LinesOfFile, LinesOfSacct, OnBytes
+from tracks_dagster.wings.history.effects.importing import Imported, import_history
+from tracks_dagster.wings.history.slurm import Sacct
+from tracks_dagster.wings.history.source import History
+from tracks_dagster.wiring import open_tracks
+
+SYSTEMS = ("slurm", "jsonl")
+NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,15}")
+SHOWN_MAX = 20  # rows that could not be read, and reasons
+EVERY_S_MIN = 10.0  # between two looks of --follow
+LOOK_BACK = timedelta(
+    days=2
+)  # of --follow: what ended since the last look may have begun long before
+NEXT = (
+    "tracks goodput --by reason",
+    "tracks status {name}",
+    "tracks simulate --policy FILE --last 90d",
+    'tracks sql "select termination_reason, count(*), sum(gpu_seconds)/3600 from training_attempts '
+    "where pool = 'imported/{name}' group by 1 order by 3 desc\"",
+)
+
+
+@click.command("import")
+@click.argument("system", type=click.Choice(SYSTEMS))
+@click.argument("path", required=False, type=click.Path(path_type=Path))
+@click.option("--name", help="How the history is called, and its runs begin; else as SYSTEM.")
+@click.option(
+    "--timezone", "zone", metavar="ZONE", help="Of times that name none, as Europe/Paris; else UTC."
+)
+@click.option(
+    "--last", metavar="90d", default="90d", show_default=True, help="Without PATH: how far back."
+)
+@click.option(
+    "--by-name",
+    is_flag=True,
+    help="Jobs of one name, user and folder are one run, not each its own.",
+)
+@click.option("--follow", is_flag=True, help="Go on with what ends from now on, until Ctrl-C.")
+@click.option("--every", metavar="60s", default="60s", show_default=True, help="Of --follow.")
+@click.option("--dry-run", is_flag=True, help="Read and judge everything; write nothing.")
+@by_option
+@as_json
+def import_command(
+    system: str,
+    path: Path | None,
+    name: str | None,
+    zone: str | None,
+    last: str,
+    by_name: bool,
+    follow: bool,
+    every: str,
+    dry_run: bool,
+    by: str,
+    as_json: bool,
+) -> None:
+    """Import the runs that SYSTEM ran, from PATH, or from Slurm's own `sacct`.
+
+    Each ended attempt is judged by the same rules as one of ours, with the row that it was read from as
+    evidence. Importing again adds what is new. Nothing of ours acts on an imported run.
+
+    docs/import.md says what each system needs.
+    """
+    name = name or system
+    if NAME.fullmatch(name) is None:
+        raise InvalidInput(f"--name {name!r}: use 1 to 16 of a-z, 0-9 and -.")
+    settings = Settings.from_environment()
+    tracks = open_tracks(settings)
+    rules, problem = usable_rules(settings)
+    if problem:
+        click.echo(f"Judged without your own rules: {problem}", err=True)
+    every_s = max(EVERY_S_MIN, _seconds("--every", every))
+    since = datetime.now(UTC) - timedelta(seconds=_seconds("--last", last))
+    while True:
+        began = datetime.now(UTC)
+        with _bar(path) as (on_bytes, on_stored):
+            history = _source(
+                system, path, zone=_zone(zone), by_name=by_name, since=since, on_bytes=on_bytes
+            )
+            done = import_history(
+                tracks, history, name, rules=rules, by=by, dry_run=dry_run, on_stored=on_stored
+            )
+        if as_json:
+            print_json(_json(name, done, dry_run=dry_run))
+        else:
+            _print(name, history, done, dry_run=dry_run)
+        if not follow:
+            return
+        since = began - LOOK_BACK
+        time.sleep(every_s)
+
+
+def _source(
+    system: str,
+    path: Path | None,
+    *,
+    zone: tzinfo,
+    by_name: bool,
+    since: datetime,
+    on_bytes: OnBytes,
+) -> History:
+    """Return what is read; raises InvalidInput for a system that needs a path."""
+    if system == "slurm":
+        if path is None:
+            return LinesOfSacct(since=since, parse=Sacct(zone=UTC, by_name=by_name).read)
+        parse = Sacct(zone=zone, by_name=by_name).read
+        return LinesOfFile(system=system, path=path, parse=parse, on_bytes=on_bytes)
+    if path is None:
+        raise InvalidInput(f"Name the file to import: tracks import {system} FILE.")
+    return LinesOfFile(system=system, path=path, parse=jsonl.read, on_bytes=on_bytes)
+
+
+def _zone(name: str | None) -> tzinfo:
+    if name is None:
+        return UTC
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError) as error:
+        raise InvalidInput(
+            f"--timezone {name!r} is not known; write one as Europe/Paris or UTC."
+        ) from error
+
+
+def _seconds(option: str, text: str) -> float:
+    try:
+        return units.duration_s(text)
+    except ValueError as error:
+        raise InvalidInput(f"{option}: {error}") from error
+
+
+@contextmanager
+def _bar(path: Path | None) -> Iterator[tuple[OnBytes, Callable[[int], object]]]:
+    """Show on a terminal's stderr how much was read, and how many attempts are stored."""
+    if not sys.stderr.isatty():
+        yield lambda count: None, lambda count: None
+        return
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+    stored = 0
+    total = path.stat().st_size if path is not None and path.is_file() else None
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console(sys.stderr)) as bar:
+        task = bar.add_task("reading", total=total)
+
+        def on_stored(count: int) -> None:
+            nonlocal stored
+            stored += count
+            bar.update(task, description=f"{counted(stored, 'attempt')} stored")
+
+        yield lambda count: bar.advance(task, count), on_stored
+
+
+def _print(name: str, history: History, done: Imported, *, dry_run: bool) -> None:
+    verb = "Would import" if dry_run else "Imported"
+    what = f"{counted(done.new, 'attempt')} of {counted(len(done.runs), 'run')}"
+    also = [
+        f"{done.known} known before" if done.known else "",
+        f"{done.not_ended} not ended yet" if done.not_ended else "",
+        f"{counted(done.bad_count, 'line')} not read" if done.bad_count else "",
+    ]
+    rest = f" ({', '.join(filter(None, also))})" if any(also) else ""
+    click.echo(f"{verb} {what} from {history.origin}{rest}.")
+    if done.new:
+        click.echo(f"From {str(done.first_at)[:16]}Z to {str(done.last_at)[:16]}Z:")
+        rows = [
+            (reason, str(count), f"{done.device_seconds[reason] / 3600:.1f}")
+            for reason, count in done.reasons.most_common(SHOWN_MAX)
+        ]
+        print_table(
+            ("ended as", "attempts", "device hours"), rows, right=("attempts", "device hours")
+        )
+        for fact, why in sorted(done.unknown.items()):
+            click.echo(f"Not known: {fact.replace('_', ' ')}: {why}.")
+    for each in done.bad[:SHOWN_MAX]:
+        click.echo(f"Line {each.line}: {each.why}.", err=True)
+    if done.bad_count > SHOWN_MAX:
+        click.echo(
+            f"… and {done.bad_count - SHOWN_MAX} more lines; --json names {len(done.bad)}.",
+            err=True,
+        )
+    if done.new and not dry_run:
+        click.echo("Now, for example:")
+        for command in NEXT:
+            click.echo(f"  {command.format(name=name)}")
+
+
+def _json(name: str, done: Imported, *, dry_run: bool) -> Json:
+    return {
+        "history": name,
+        "dry_run": dry_run,
+        "new": done.new,
+        "runs": len(done.runs),
+        "known": done.known,
+        "not_ended": done.not_ended,
+        "reasons": dict(done.reasons),
+        "device_seconds": dict(done.device_seconds),
+        "first_at": done.first_at,
+        "last_at": done.last_at,
+        "unknown": done.unknown,
+        "bad_count": done.bad_count,
+        "bad": [{"line": each.line, "why": each.why} for each in done.bad],
+    }

@@ -1,0 +1,1 @@
+"""Reads sources and stores what they say."""

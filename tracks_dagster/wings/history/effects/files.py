@@ -1,0 +1,107 @@
+"""Sources that are lines of a file, or of a command that prints them."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import subprocess
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import BinaryIO, cast
+
+from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.wings.history import slurm
+from tracks_dagster.wings.history.source import Read
+
+LINE_CHARACTERS_MAX = 4 * 1024 * 1024
+PROGRESS_BYTES = 1024 * 1024  # between two words on how far the reading is
+OnBytes = Callable[[int], object]  # that many more were read
+
+ReadLines = Callable[[Iterable[str]], Iterator[Read]]
+
+
+def _ignore(count: int) -> None:
+    """Do nothing with how far the reading is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinesOfFile:
+    """A file of lines, also one that ends in .gz. Implements `History`."""
+
+    system: str
+    path: Path
+    parse: ReadLines
+    on_bytes: OnBytes = _ignore
+
+    @property
+    def origin(self) -> str:
+        return str(self.path)
+
+    def read(self) -> Iterator[Read]:
+        try:
+            yield from self.parse(self._lines())
+        except OSError as error:
+            raise InvalidInput(f"{self.path} cannot be read: {error.strerror or error}.") from error
+        except InvalidInput as error:
+            raise InvalidInput(f"{self.path} cannot be imported. {error}") from error
+
+    def _lines(self) -> Iterator[str]:
+        with self.path.open("rb") as raw, _unpacked(raw, self.path) as file:
+            before = 0
+            while line := file.readline(LINE_CHARACTERS_MAX):
+                yield line.decode("utf-8", "replace")
+                if (at := raw.tell()) - before > PROGRESS_BYTES:
+                    self.on_bytes(at - before)
+                    before = at
+            self.on_bytes(raw.tell() - before)
+
+
+def _unpacked(raw: BinaryIO, path: Path) -> BinaryIO:
+    return cast(BinaryIO, gzip.GzipFile(fileobj=raw)) if path.suffix == ".gz" else raw
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinesOfSacct:
+    """What this machine's own `sacct` prints now. Implements `History`."""
+
+    since: datetime
+    parse: ReadLines
+    system: str = "slurm"
+
+    @property
+    def origin(self) -> str:
+        return f"sacct -S {self.since:%Y-%m-%dT%H:%M:%S}"
+
+    def read(self) -> Iterator[Read]:
+        command = ["sacct", "-D", "-P", "-a", "--delimiter=\x1f", f"--format={slurm.FIELDS}"]
+        command += ["-S", f"{self.since:%Y-%m-%dT%H:%M:%S}"]
+        environment = {**os.environ, "TZ": "UTC", "SLURM_TIME_FORMAT": "standard"}
+        try:
+            process = subprocess.Popen(
+                command,
+                env=environment,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                encoding="utf-8",
+                errors="replace",
+            )
+        except OSError as error:
+            raise InvalidInput(
+                "There is no `sacct` on this machine. Run `tracks import` where Slurm's client is, or "
+                f"print a file there and name it: {slurm.COMMAND}"
+            ) from error
+        with process:
+            assert process.stdout is not None, "it is a pipe"
+            assert process.stderr is not None, "it is a pipe"
+            try:
+                yield from self.parse(process.stdout)
+            finally:
+                process.kill()
+                problem = process.stderr.read().strip()
+            if process.wait() not in (0, -9) or problem:
+                raise InvalidInput(
+                    f"sacct failed: {problem[:500] or process.returncode}. Where accounting is off, "
+                    "Slurm remembers ended jobs for some minutes only: there is nothing to import."
+                )

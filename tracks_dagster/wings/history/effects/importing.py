@@ -1,0 +1,173 @@
+"""Stores what a source says: chunks of attempts, and a record for each in the track of the history.
+
+May be killed anywhere and started again: a chunk counts once its record is there, and an attempt that
+is known is not taken again. Two at once are safe: an attempt that both take is one, by its uid.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from tracks_dagster.ledger.effects.tracks import Tracks
+from tracks_dagster.reasons.user_rules import UserRules
+from tracks_dagster.stores.histories import Histories
+from tracks_dagster.track.addressed import read_addressed, write_addressed
+from tracks_dagster.track.bodies import HistoryImported
+from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.track.imported import (
+    CHUNK_ATTEMPTS_MAX,
+    ImportedAttempt,
+    pack,
+    pack_uids,
+    unpack_uids,
+)
+from tracks_dagster.track.names import RUNS, history_track
+from tracks_dagster.track.ports import ObjectStore
+from tracks_dagster.track.records import Draft, Kind, sha256_hex
+from tracks_dagster.track.states.history_state import HistoryState
+from tracks_dagster.track.track import history_chunk_key, history_uids_key
+from tracks_dagster.wings.history.judging import Judge
+from tracks_dagster.wings.history.source import BadRow, History, NotEnded
+
+BATCH_ATTEMPTS_MAX = 5 * CHUNK_ATTEMPTS_MAX  # in memory at once, sorted, then cut into chunks
+BAD_ROWS_KEPT_MAX = 1000
+
+
+@dataclass(slots=True, kw_only=True)
+class Imported:
+    """What came of an import. bad: the first BAD_ROWS_KEPT_MAX rows that could not be read."""
+
+    new: int = 0
+    known: int = 0
+    not_ended: int = 0
+    bad_count: int = 0
+    bad: list[BadRow] = field(default_factory=list)
+    runs: set[int] = field(default_factory=set)
+    reasons: Counter[str] = field(default_factory=Counter)
+    device_seconds: dict[str, float] = field(default_factory=dict)
+    first_at: str | None = None
+    last_at: str | None = None
+    unknown: dict[str, str] = field(default_factory=dict)
+
+    def take(self, attempt: ImportedAttempt) -> None:
+        """Count one that is new."""
+        self.new += 1
+        self.runs.add(hash(attempt.run_id))
+        self.reasons[attempt.reason] += 1
+        before_s = self.device_seconds.get(attempt.reason, 0.0)
+        self.device_seconds[attempt.reason] = before_s + attempt.device_seconds
+        self.first_at = min(self.first_at or attempt.submitted_at, attempt.submitted_at)
+        self.last_at = max(self.last_at or attempt.ended_at, attempt.ended_at)
+        self.unknown |= attempt.unknown
+
+
+def import_history(
+    tracks: Tracks,
+    history: History,
+    name: str,
+    *,
+    rules: UserRules,
+    by: str,
+    dry_run: bool = False,
+    on_stored: Callable[[int], object] = lambda count: None,
+) -> Imported:
+    """Import every ended attempt of `history` that is not known yet, as runs `<name>.…`.
+
+    on_stored: called with how many more are stored. Raises InvalidInput where the source cannot be
+    read, or a run of ours has a name that this history would give.
+    """
+    state = Histories(tracks.store).state(name)
+    _check_name(tracks.store, name)
+    known = _known(tracks.store, state)
+    judge, done = Judge(name, rules, tracks.clean), Imported()
+    batch: list[ImportedAttempt] = []
+    for each in history.read():
+        if isinstance(each, NotEnded):
+            done.not_ended += 1
+        elif isinstance(each, BadRow):
+            done.bad_count += 1
+            if len(done.bad) < BAD_ROWS_KEPT_MAX:
+                done.bad.append(each)
+        else:
+            attempt = judge.imported(each)
+            uid = bytes.fromhex(attempt.uid)
+            if uid in known:
+                done.known += 1
+                continue
+            known.add(uid)
+            done.take(attempt)
+            if not dry_run:
+                batch.append(attempt)
+        if len(batch) == BATCH_ATTEMPTS_MAX:
+            _store(tracks, history, name, batch, by, on_stored)
+            batch = []
+    if batch:
+        _store(tracks, history, name, batch, by, on_stored)
+    return done
+
+
+def _check_name(store: ObjectStore, name: str) -> None:
+    """Raise InvalidInput where runs of ours begin as those of the history would."""
+    own = next((each for each in store.folders(RUNS) if each.startswith(f"{name}.")), None)
+    if own is not None:
+        raise InvalidInput(
+            f"The run {own} is one of your own, so no history can be called {name}: its runs would be "
+            f"called {name}.… too. Give another --name."
+        )
+
+
+def _known(store: ObjectStore, state: HistoryState | None) -> set[bytes]:
+    """Return the identities of all attempts that were imported, 16 bytes each."""
+    known: set[bytes] = set()
+    for chunk in state.chunks if state is not None else ():
+        key = history_uids_key(chunk.history, chunk.uids_sha256)
+        known.update(unpack_uids(read_addressed(store, key, chunk.uids_sha256)))
+    return known
+
+
+def _store(
+    tracks: Tracks,
+    history: History,
+    name: str,
+    batch: list[ImportedAttempt],
+    by: str,
+    on_stored: Callable[[int], object],
+) -> None:
+    batch.sort(key=lambda each: (each.run_id, each.order))
+    for chunk in _chunks(batch):
+        data, uids = pack(chunk), pack_uids(each.uid for each in chunk)
+        body = HistoryImported(
+            history=name,
+            system=history.system,
+            origin=history.origin,
+            chunk_sha256=sha256_hex(data),
+            uids_sha256=sha256_hex(uids),
+            first_run_id=chunk[0].run_id,
+            last_run_id=chunk[-1].run_id,
+            attempt_count=len(chunk),
+            by=by,
+        )
+        write_addressed(tracks.store, history_chunk_key(name, body.chunk_sha256), data)
+        write_addressed(tracks.store, history_uids_key(name, body.uids_sha256), uids)
+        draft = tracks.draft(Kind.HISTORY_IMPORTED, body)
+        tracks.decide_history(name, partial(_unless_there, draft))
+        tracks.project(history_track(name))
+        on_stored(len(chunk))
+
+
+def _unless_there(draft: Draft, state: HistoryState | None) -> Draft | None:
+    there = () if state is None else (each.chunk_sha256 for each in state.chunks)
+    return None if draft.body["chunk_sha256"] in there else draft
+
+
+def _chunks(batch: Sequence[ImportedAttempt]) -> Iterator[Sequence[ImportedAttempt]]:
+    """Yield parts of CHUNK_ATTEMPTS_MAX or a little more: no run is cut in two."""
+    begin = 0
+    for at in range(1, len(batch) + 1):
+        is_full = at - begin >= CHUNK_ATTEMPTS_MAX
+        if at == len(batch) or (is_full and batch[at].run_id != batch[at - 1].run_id):
+            yield batch[begin:at]
+            begin = at

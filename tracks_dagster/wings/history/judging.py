@@ -1,0 +1,158 @@
+"""From what a source says to an attempt with our verdict, by the same `classify` as our own. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import lru_cache
+
+from tracks_dagster.reasons.classify import classifier_version, classify
+from tracks_dagster.reasons.evidence import Evidence, Verdict
+from tracks_dagster.reasons.fingerprints import fingerprint
+from tracks_dagster.reasons.rules.cause import LIKELY
+from tracks_dagster.reasons.user_rules import UserRules
+from tracks_dagster.track.body_json import to_json
+from tracks_dagster.track.imported import ImportedAttempt
+from tracks_dagster.track.reasons import TerminationReason
+from tracks_dagster.track.records import Json, format_time, sha256_hex
+from tracks_dagster.track.text.redact import Redact
+from tracks_dagster.wings.history.source import SourceAttempt, uid_of
+
+RUN_ID_CHARACTERS_MAX = 40
+TITLE_CHARACTERS_MAX = 100
+BY_SOURCE = "source_said_completed"  # the rule of such a verdict
+NO_FAILURE = frozenset({"all_exited_0", "vanished", "nothing", "never_started"})
+SECRET_CHARACTERS_MIN = 25  # shorter texts of a row are states, times, counts and names
+NODES_MAX = 300  # that a record has room for; the raw row has them all
+VERDICTS_MAX = 10_000  # kept: a month of a cluster has a few hundred kinds of ends
+LINES_MAX, LINE_CHARACTERS_MAX, ROOT_CHARACTERS_MAX = 12, 400, 1000
+_NOT_OF_AN_ID = re.compile(r"[^a-z0-9.-]+|\.(?![a-z0-9-])")
+
+
+class Judge:
+    """Judges the attempts of one history. Ends that look alike are judged once."""
+
+    def __init__(self, history: str, rules: UserRules, clean: Redact) -> None:
+        self._history = history
+        self._rules = rules
+        self._clean = lru_cache(VERDICTS_MAX)(clean)
+        self._verdicts: dict[Json, Verdict] = {}
+        self._fingerprints: dict[Json, str] = {}
+        self._version = classifier_version(rules)
+
+    def imported(self, attempt: SourceAttempt) -> ImportedAttempt:
+        """Return the attempt as it is stored."""
+        run_id = run_id_of(self._history, attempt.run)
+        evidence = replace(
+            attempt.evidence,
+            started_at=None if attempt.started_at is None else format_time(attempt.started_at),
+            finished_at=format_time(attempt.ended_at),
+            last_step=attempt.last_step,
+        )
+        verdict = self._verdict(evidence)
+        if attempt.succeeded is not None and verdict.rule in NO_FAILURE:
+            verdict = _succeeded(attempt.succeeded)
+        nodes, unknown = attempt.nodes, dict(attempt.unknown)
+        if len(nodes) > NODES_MAX:
+            unknown["nodes"] = f"it had {len(nodes)} nodes: the first {NODES_MAX} are named here"
+            nodes = nodes[:NODES_MAX]
+        busy_s = 0.0
+        if attempt.started_at is not None:
+            busy_s = (attempt.ended_at - attempt.started_at).total_seconds()
+        return ImportedAttempt(
+            uid=uid_of(self._history, attempt.id),
+            run_id=run_id,
+            title=self._clean(attempt.title[:TITLE_CHARACTERS_MAX]) or "unnamed",
+            owner=attempt.owner or "unknown",
+            team=attempt.team or "unknown",
+            pool=f"imported/{self._history}",
+            cause=attempt.cause,
+            submitted_at=format_time(
+                min(attempt.submitted_at, attempt.started_at or attempt.ended_at)
+            ),
+            started_at=evidence.started_at,
+            ended_at=format_time(attempt.ended_at),
+            reason=verdict.reason,
+            confidence=verdict.confidence,
+            rule=verdict.rule,
+            lines=tuple(line[:LINE_CHARACTERS_MAX] for line in verdict.lines[:LINES_MAX]),
+            root_message=verdict.root_message[:ROOT_CHARACTERS_MAX],
+            classifier_version=self._version,
+            fingerprint=self._fingerprint(verdict, attempt.config, nodes),
+            devices=attempt.devices,
+            device_class=attempt.device_class,
+            device_seconds=round(busy_s * attempt.devices, 3),
+            evidence={
+                **to_json(evidence),
+                "source": self._cleaned(attempt.row),
+                "unknown": unknown,
+            },
+            nodes=nodes,
+            excluded_nodes=attempt.excluded_nodes[:NODES_MAX],
+            config=attempt.config,
+            resumed_step=attempt.resumed_step,
+            last_step=attempt.last_step,
+            unknown=unknown,
+        )
+
+    def _cleaned(self, value: Json) -> Json:
+        """Return a raw row without the secrets that a command line or a log in it may hold."""
+        match value:
+            case str():
+                return self._clean(value) if len(value) >= SECRET_CHARACTERS_MIN else value
+            case list():
+                return [self._cleaned(each) for each in value]
+            case Mapping():
+                return {str(key): self._cleaned(each) for key, each in value.items()}
+        return value
+
+    def _verdict(self, evidence: Evidence) -> Verdict:
+        """Return the verdict; where neither order nor words matter, the one on the same end before."""
+        if evidence.conditions or len(evidence.ranks) != 1 or evidence.ranks[0].log_tail:
+            return classify(evidence, self._rules)
+        end = evidence.ranks[0]
+        key = (
+            *(evidence.slurm_state, evidence.kernel_lines, evidence.placed, evidence.vanished),
+            *(end.exit_code, end.signal, end.oom_killed, end.last_word, evidence.last_step),
+        )
+        if key not in self._verdicts and len(self._verdicts) < VERDICTS_MAX:
+            self._verdicts[key] = classify(evidence, self._rules)
+        return self._verdicts.get(key) or classify(evidence, self._rules)
+
+    def _fingerprint(
+        self, verdict: Verdict, config: Mapping[str, Json], nodes: tuple[str, ...]
+    ) -> str:
+        key = (verdict.reason, verdict.root_message, str(config), nodes)
+        if key not in self._fingerprints:
+            if len(self._fingerprints) >= VERDICTS_MAX:
+                self._fingerprints.clear()
+            self._fingerprints[key] = fingerprint(
+                TerminationReason(verdict.reason), verdict.root_message, config, None, nodes
+            )
+        return self._fingerprints[key]
+
+
+def _succeeded(words: str) -> Verdict:
+    """Return the verdict where nothing speaks for a failure, and the source says success."""
+    return Verdict(
+        reason=TerminationReason.COMPLETED.value,
+        confidence=LIKELY,
+        rule=BY_SOURCE,
+        lines=(words,),
+        root_message="completed",
+    )
+
+
+def run_id_of(history: str, run: str) -> str:
+    """Return the id of an imported run, which shows the other system's where that can be an id.
+
+    "slurm", "12.52a" → "slurm.12.52a"; what had to be changed ends in some digits of its sha256, so
+    that no two become one.
+    """
+    plain = _NOT_OF_AN_ID.sub("-", run.lower()).strip("-.") or "run"
+    found = f"{history}.{plain}"
+    if plain == run and len(found) <= RUN_ID_CHARACTERS_MAX:
+        return found
+    mark = sha256_hex(run.encode("utf-8", "replace"))[:8]
+    return f"{found[: RUN_ID_CHARACTERS_MAX - 9].rstrip('.-')}-{mark}"

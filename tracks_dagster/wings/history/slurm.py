@@ -1,0 +1,273 @@
+"""What `sacct -D -P` printed, of any version: rows of jobs, each followed by those of its steps. Pure.
+
+A job that was requeued has a row for each time that it ran (`-D`; without it Slurm shows the last one
+alone). Columns are found by their names. Read with 22.05; other versions name some differently, see
+COLUMNS.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta, tzinfo
+
+from tracks_dagster.reasons.evidence import Evidence, RankEnd
+from tracks_dagster.track.bodies import AUTOMATIC, MANUAL
+from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.wings.history.source import BadRow, NotEnded, Read, SourceAttempt, aware, hosts
+
+FIELDS = (
+    "JobIDRaw,JobID,JobName,User,Account,Partition,Cluster,State,ExitCode,DerivedExitCode,Submit,Start,"
+    "End,ElapsedRaw,NNodes,AllocTRES,ReqTRES,NodeList,Reason,Comment,WorkDir,SubmitLine"
+)
+COMMAND = f"sacct -D -P -a -S 2026-01-01 --format={FIELDS}"
+
+# What is read, by the names that versions have given it; the first that is there counts.
+COLUMNS: Mapping[str, tuple[str, ...]] = {
+    "id": ("JobIDRaw", "JobID"),
+    "shown": ("JobID",),
+    "name": ("JobName",),
+    "user": ("User",),
+    "account": ("Account",),
+    "partition": ("Partition",),
+    "cluster": ("Cluster",),
+    "state": ("State",),
+    "exit": ("ExitCode",),
+    "submit": ("Submit",),
+    "start": ("Start",),
+    "end": ("End",),
+    "elapsed": ("ElapsedRaw",),
+    "nodes": ("NNodes", "AllocNodes"),
+    "tres": ("AllocTRES", "AllocGRES", "AllocGres"),
+    "asked": ("ReqTRES", "ReqGRES"),
+    "node_list": ("NodeList",),
+    "submit_line": ("SubmitLine",),
+    "work_dir": ("WorkDir",),
+}
+NEEDED = ("id", "state", "submit", "start", "end")
+UNTIL_THE_END = frozenset(
+    {"PENDING", "RUNNING", "SUSPENDED", "COMPLETING", "CONFIGURING", "RESIZING"}
+    | {"STAGE_OUT", "SIGNALING", "STOPPED", "REQUEUE_HOLD", "SPECIAL_EXIT"}
+)
+STEPS_MAX = 10_000  # of one job that are read
+
+_GPUS = re.compile(r"gres/gpu(?::([^=,]+))?=(\d+)|\bgpu(?::([^:,()]+))?:(\d+)")
+_EXCLUDED = re.compile(r"(?:--exclude[= ]|(?<=\s)-x ?)([^\s]+)")
+_STEP = re.compile(r"\d+(?:_\d+|\+\d+)?\.")
+_EPOCH = re.compile(r"\d{9,11}")
+NO_TIMES = ("", "None", "Unknown", "N/A")
+_UNKNOWN = {
+    "last_step": "Slurm knows no training steps",
+    "checkpoints": "Slurm knows no checkpoints",
+    "config": "Slurm knows no config of a job",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Row:
+    """fields: by our names; raw: every column that is not empty, by Slurm's."""
+
+    line: int
+    fields: Mapping[str, str]
+    raw: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sacct:
+    """Reads lines of sacct. zone: of the times in it, which name none. by_name: rows of one name, user
+    and
+    folder are one run, each submission a restart by a person; else every job is a run."""
+
+    zone: tzinfo
+    by_name: bool = False
+
+    def read(self, lines: Iterable[str]) -> Iterator[Read]:
+        """Yield each row of a job with its steps; raises InvalidInput without a usable header."""
+        job: _Row | None = None
+        steps: list[_Row] = []
+        running_until: dict[str, datetime] = {}
+        for row in _rows(lines):
+            if isinstance(row, BadRow):
+                yield row
+            elif _STEP.match(row.fields["id"]):
+                if job is not None and _is_of(row, job) and len(steps) < STEPS_MAX:
+                    steps.append(row)
+            else:
+                if job is not None:
+                    yield self._job(job, steps, running_until)
+                job, steps = row, []
+        if job is not None:
+            yield self._job(job, steps, running_until)
+
+    def _job(self, job: _Row, steps: Sequence[_Row], running_until: dict[str, datetime]) -> Read:
+        state = job.fields["state"].partition(" ")[0]
+        if state in UNTIL_THE_END or (job.fields["end"] in NO_TIMES and state != "CANCELLED"):
+            return NotEnded(line=job.line)
+        try:
+            return self._attempt(job, steps, running_until)
+        except ValueError as error:
+            return BadRow(line=job.line, why=str(error))
+
+    def _attempt(
+        self, job: _Row, steps: Sequence[_Row], running_until: dict[str, datetime]
+    ) -> SourceAttempt:
+        fields = job.fields
+        submitted_at = self._time(fields["submit"], "Submit")
+        started_at, ended_at = self._span(fields)
+        submitted_at = submitted_at or started_at or ended_at
+        devices, device_class = _devices(fields)
+        run, cause = f"{fields.get('id')}", AUTOMATIC
+        if self.by_name:
+            named = "/".join(fields.get(each, "") for each in ("name", "user", "work_dir"))
+            if (started_at or ended_at) >= running_until.get(named, submitted_at):
+                run, cause = fields.get("name", run), MANUAL
+                running_until[named] = ended_at
+        code, by_signal = _exit(fields.get("exit", ""))
+        end = RankEnd(
+            rank=0,
+            exit_code=code,
+            signal=by_signal,
+            oom_killed=any(s.fields["state"].startswith("OUT_OF_ME") for s in (job, *steps)),
+        )
+        return SourceAttempt(
+            id="/".join(
+                (fields.get("cluster", ""), fields["id"], f"{submitted_at}", f"{started_at or ''}")
+            ),
+            run=run,
+            title=fields.get("name", ""),
+            owner=fields.get("user", ""),
+            team=fields.get("account", ""),
+            submitted_at=submitted_at,
+            started_at=started_at,
+            ended_at=ended_at,
+            cause=cause,
+            evidence=Evidence(
+                run_id="",
+                attempt_id=0,
+                launch_id=None,
+                ranks=(end,) if started_at is not None else (),
+                slurm_state=fields["state"],
+            ),
+            row=[dict(each.raw) for each in (job, *steps)],
+            devices=devices,
+            device_class=device_class,
+            nodes=_nodes(fields.get("node_list", "")),
+            excluded_nodes=_excluded(fields.get("submit_line", "")),
+            config={"partition": fields["partition"]} if fields.get("partition") else {},
+            succeeded="Slurm state: COMPLETED" if fields["state"] == "COMPLETED" else None,
+            unknown=_UNKNOWN,
+        )
+
+    def _span(self, fields: Mapping[str, str]) -> tuple[datetime | None, datetime]:
+        """Return when it ran; raises ValueError where it ended before it started."""
+        started_at = self._time(fields["start"], "Start")
+        ended_at = self._time(fields["end"], "End") or started_at
+        if ended_at is None:
+            raise ValueError("it has neither Start nor End")
+        if started_at is None or ended_at >= started_at:
+            return started_at, ended_at
+        # In the hour that a clock is put back, local times come twice: ElapsedRaw tells which one it
+        # was.
+        elapsed = fields.get("elapsed", "")
+        if elapsed.isdecimal() and started_at - ended_at <= timedelta(hours=1):
+            return started_at, started_at + timedelta(seconds=int(elapsed))
+        raise ValueError(f"it ends ({fields['end']}) before it starts ({fields['start']})")
+
+    def _time(self, text: str, column: str) -> datetime | None:
+        """Return a time of sacct; None where it has none yet."""
+        if text in NO_TIMES:
+            return None
+        try:
+            if _EPOCH.fullmatch(text):  # SLURM_TIME_FORMAT=%s
+                return aware(datetime.fromtimestamp(int(text), UTC))
+            at = datetime.fromisoformat(text)
+            return aware(at if at.tzinfo is not None else at.replace(tzinfo=self.zone))
+        except (ValueError, OverflowError):
+            raise ValueError(
+                f"its {column} is {text[:40]!r}, no time as 2026-01-31T02:00:00: unset "
+                "SLURM_TIME_FORMAT"
+            ) from None
+
+
+def _rows(lines: Iterable[str]) -> Iterator[_Row | BadRow]:
+    """Yield the rows by our names of the columns; raises InvalidInput without a header."""
+    separator, titles = "|", list[str]()
+    names: dict[str, int] = {}
+    for number, line in enumerate(lines, 1):
+        text = line.rstrip("\r\n")
+        if not text.strip():
+            continue
+        if not names:
+            text = text.removeprefix("\ufeff")
+            separator = next((c for c in text if not c.isalnum() and c not in "_ "), "|")
+            titles = [title.strip() for title in text.split(separator)]
+            names = _header(titles)
+            continue
+        values, count = text.split(separator), len(titles)
+        if len(values) == count:
+            row = {name: values[at].strip() for name, at in names.items()}
+            if row["id"]:
+                raw = {title: text for title, text in zip(titles, values, strict=True) if text}
+                yield _Row(line=number, fields=row, raw=raw)
+                continue
+            yield BadRow(line=number, why="it has no job id")
+        elif len(values) < count:
+            why = (
+                f"it has {len(values)} of {count} columns: it is cut, or a name holds a line break"
+            )
+            yield BadRow(line=number, why=why)
+        elif values[0] not in COLUMNS["id"]:  # else the header once more: files in a row
+            why = f"it has {len(values)} columns, the header {count}: a name holds {separator!r}"
+            yield BadRow(line=number, why=f"{why}; print it with --delimiter=$'\\x1f'")
+    if not names:
+        raise InvalidInput(f"There is no line in it. Make it with: {COMMAND}")
+
+
+def _header(titles: Sequence[str]) -> dict[str, int]:
+    at = {title.strip(): index for index, title in enumerate(titles)}
+    names = {
+        name: next(at[title] for title in known if title in at)
+        for name, known in COLUMNS.items()
+        if any(title in at for title in known)
+    }
+    missing = [" or ".join(COLUMNS[name]) for name in NEEDED if name not in names]
+    if missing:
+        raise InvalidInput(
+            f"Its first line names no column {', '.join(missing)}; it begins "
+            f"{'|'.join(titles)[:80]!r}. Make it with: {COMMAND}"
+        )
+    return names
+
+
+def _is_of(step: _Row, job: _Row) -> bool:
+    return step.fields["id"].partition(".")[0] in (job.fields["id"], job.fields.get("shown"))
+
+
+def _devices(fields: Mapping[str, str]) -> tuple[int, str]:
+    """Return how many devices it had, or asked for, and of which class: nodes where it had no GPU."""
+    text = fields.get("tres") or fields.get("asked") or ""
+    found = [(m[1] or m[3] or "gpu", int(m[2] or m[4])) for m in _GPUS.finditer(text)]
+    if found:
+        typed = [each for each in found if each[0] != "gpu"]
+        count = max(n for _, n in found) if not typed else sum(n for _, n in typed)
+        return max(1, count), typed[0][0] if typed else "gpu"
+    nodes = fields.get("nodes", "")
+    return max(1, int(nodes)) if nodes.isdecimal() else 1, "cpu"
+
+
+def _nodes(text: str) -> tuple[str, ...]:
+    return () if text in ("", "None assigned", "(null)") else hosts(text)
+
+
+def _excluded(submit_line: str) -> tuple[str, ...]:
+    found = _EXCLUDED.search(submit_line)
+    return () if found is None else hosts(found[1].strip("'\""))
+
+
+def _exit(text: str) -> tuple[int | None, int | None]:
+    """Return the exit code and the signal of `CODE:SIGNAL`; one of the two at most."""
+    code, _, by_signal = text.partition(":")
+    if by_signal.isdecimal() and 0 < int(by_signal) < 65:
+        return None, int(by_signal)
+    return (int(code), None) if code.isdecimal() and int(code) < 256 else (None, None)

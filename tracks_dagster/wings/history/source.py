@@ -1,0 +1,140 @@
+"""The port of all sources: what one says of an attempt, and of what it could not say.
+
+A source translates and decides nothing: the verdict is `judging`'s. It reads in one pass and keeps no
+more than one run's rows, so a file may be of any length.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Protocol
+
+from tracks_dagster.reasons.evidence import Evidence
+from tracks_dagster.track.bodies import AUTOMATIC
+from tracks_dagster.track.records import Json, sha256_hex
+
+HOSTS_MAX = 20_000  # of one list of hosts
+_HOSTS = re.compile(r"((?:[^,\[\]]|\[[^\]]*\])+)")
+_RANGES = re.compile(r"\[([^\]]*)\]")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceAttempt:
+    """One ended attempt, as its source has it.
+
+    id: the same for the same attempt whenever it is read, and no other's. run: what attempts of one run
+    have in common there. started_at: None where it never started. evidence: what the classifier reads,
+    without run and attempt. row: as it was read, kept as it is. devices: accelerators, or nodes where
+    it had none. succeeded: the words by which the source says that it ended as meant. unknown: what the
+    source cannot say of it, each with why. Other fields: as of `ImportedAttempt`.
+    """
+
+    id: str
+    run: str
+    title: str
+    submitted_at: datetime
+    started_at: datetime | None
+    ended_at: datetime
+    evidence: Evidence
+    row: Json
+    owner: str = "unknown"
+    team: str = "unknown"
+    cause: str = AUTOMATIC
+    devices: int = 1
+    device_class: str = "unknown"
+    nodes: tuple[str, ...] = ()
+    excluded_nodes: tuple[str, ...] = ()
+    config: Mapping[str, Json] = field(default_factory=dict)
+    resumed_step: int | None = None
+    last_step: int | None = None
+    succeeded: str | None = None
+    unknown: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BadRow:
+    """A row that cannot be read; every other is. line: 1-based, of the file that was read."""
+
+    line: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotEnded:
+    """A row of an attempt that waits or runs: it is imported once it has ended."""
+
+    line: int
+
+
+Read = SourceAttempt | BadRow | NotEnded
+
+
+class History(Protocol):
+    """What another system remembers of what it ran."""
+
+    @property
+    def system(self) -> str:
+        """Its name, with the version of its format where that is known: "slurm"."""
+        ...
+
+    @property
+    def origin(self) -> str:
+        """What is read, for people: a file, a folder, a command."""
+        ...
+
+    def read(self) -> Iterator[Read]:
+        """Yield what there is, as it comes. Reads everything again each time.
+
+        Raises InvalidInput where it cannot be read at all, and says what is missing.
+        """
+        ...
+
+
+def uid_of(history: str, source_id: str) -> str:
+    """Return the identity of an attempt: the same at every import."""
+    return sha256_hex(f"{history}\0{source_id}".encode())[:32]
+
+
+def aware(at: datetime) -> datetime:
+    """Return the time in UTC, whole in microseconds; ValueError for one outside of 1970 to 2100."""
+    at = at.astimezone(UTC)
+    if not 1970 <= at.year < 2100:
+        raise ValueError(f"{at:%Y-%m-%d} is no time of a run")
+    return at
+
+
+def hosts(text: str) -> tuple[str, ...]:
+    """Return the hosts of a list as Slurm writes it: `gpu[1,39],node[007-009]`, each once.
+
+    Raises ValueError for one that is cut, or names more than HOSTS_MAX.
+    """
+    found: dict[str, None] = {}
+    if text.count("[") != text.count("]"):
+        raise ValueError(f"the list of hosts {text[:60]!r} is cut")
+    for pattern in _HOSTS.findall(text):
+        for host in _expanded(pattern.strip()):
+            found[host] = None
+            if len(found) > HOSTS_MAX:
+                raise ValueError(f"the list of hosts {text[:60]!r} names more than {HOSTS_MAX}")
+    return tuple(found)
+
+
+def _expanded(pattern: str) -> Iterator[str]:
+    match = _RANGES.search(pattern)
+    if match is None:
+        if pattern:
+            yield pattern
+        return
+    before, after = pattern[: match.start()], pattern[match.end() :]
+    for part in match[1].split(","):
+        low, dash, high = part.strip().partition("-")
+        if not low.isdecimal() or (dash and not high.isdecimal()):
+            raise ValueError(f"{pattern[:60]!r} is no list of hosts")
+        last = int(high) if dash else int(low)
+        if last - int(low) > HOSTS_MAX:
+            raise ValueError(f"{pattern[:60]!r} names more than {HOSTS_MAX} hosts")
+        for number in range(int(low), last + 1):
+            yield from _expanded(f"{before}{number:0{len(low)}d}{after}")

@@ -23,11 +23,12 @@ from tracks_dagster.track.text.units import counted
 from tracks_dagster.wings.history import jsonl
 from tracks_dagster.wings.history.effects.files import LinesOfFile, LinesOfSacct, OnBytes
 from tracks_dagster.wings.history.effects.importing import Imported, import_history
+from tracks_dagster.wings.history.logbook import Logbook
 from tracks_dagster.wings.history.slurm import Sacct
 from tracks_dagster.wings.history.source import History
 from tracks_dagster.wiring import open_tracks
 
-SYSTEMS = ("slurm", "jsonl")
+SYSTEMS = ("slurm", "jsonl", "logbook")
 NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,15}")
 SHOWN_MAX = 20  # rows that could not be read, and reasons
 EVERY_S_MIN = 10.0  # between two looks of --follow
@@ -129,7 +130,8 @@ def _source(
         return LinesOfFile(system=system, path=path, parse=parse, on_bytes=on_bytes)
     if path is None:
         raise InvalidInput(f"Name the file to import: tracks import {system} FILE.")
-    return LinesOfFile(system=system, path=path, parse=jsonl.read, on_bytes=on_bytes)
+    parse = Logbook(zone=zone).read if system == "logbook" else jsonl.read
+    return LinesOfFile(system=system, path=path, parse=parse, on_bytes=on_bytes)
 
 
 def _zone(name: str | None) -> tzinfo:

@@ -1,0 +1,67 @@
+"""A logbook in the manner of OPT's."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from tests.wings.history.worlds import BEGIN, import_world
+from tracks_dagster.review.effects.goodput import read_goodput
+from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.wings.history.logbook import Logbook
+from tracks_dagster.wings.history.source import BadRow, NotEnded
+
+READ = Logbook(zone=UTC).read
+BOOK = """\
+2021-11-18 10:14 launched 12.52
+2021-11-18 22:40 Node down – requeue for 12.52a, swap out 68
+2021-11-19 03:05 lost a host
+replaced node-[1,39]
+2021-11-19 03:10 replaced node-[1,39], auto-requeue of 12.52b
+2021-11-20 09:00 12.52b finished
+""".splitlines()
+
+
+def test_each_line_that_names_a_run_starts_it_again(tmp_path: Path) -> None:
+    world = import_world(tmp_path)
+    done = world.add(BOOK, name="opt", parse=READ)
+    assert (done.bad, done.new) == ([], 3)
+    assert world.runs() == {"opt.12.52": ["node_failure", "node_failure", "completed"]}
+    rows = world.ledger.query("select * from training_attempts order by attempt_id")
+    assert [each["cause"] for each in rows] == ["first", "manual_retry", "retry"]
+    assert [json.loads(each["config_json"])["lineage"] for each in rows] == [
+        *("12.52", "12.52a", "12.52b"),
+    ]
+    state = world.tracks.run("opt.12.52")
+    assert [each.opened.compute.excluded_nodes for each in state.attempts] == [
+        (),
+        ("node-68",),
+        ("node-68", "node-1", "node-39"),
+    ]
+
+
+def test_35_manual_restarts_100_hosts_and_70_automatic_ones_are_counted(tmp_path: Path) -> None:
+    lines = ["2026-01-01 00:00 launched 12.52"]
+    for number in range(105):
+        at = BEGIN + timedelta(hours=number + 1)
+        how = "requeue" if number % 3 == 0 else "auto-requeue"
+        swap = f", swap out {number}" if number < 100 else ""
+        lines.append(f"{at:%Y-%m-%d %H:%M} Node down – {how} for 12.52a{swap}")
+    lines.append("2026-01-20 00:00 12.52a finished")
+    world = import_world(tmp_path)
+    world.add(lines, name="opt", parse=READ)
+    found = read_goodput(world.ledger, as_of=datetime(2026, 2, 1, tzinfo=UTC)).retrying
+    assert (found.manual_restarts, found.hosts_cycled, found.automatic_restarts) == (35, 100, 70)
+
+
+def test_a_line_that_goes_back_is_named_and_a_run_that_runs_is_left_out() -> None:
+    found = list(READ([BOOK[0], "2021-11-17 00:00 requeue for 12.52a", "2021-13-40 00:00 x"]))
+    assert [type(each) for each in found] == [BadRow, BadRow, NotEnded]
+
+
+def test_a_file_without_a_run_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="No line of it"):
+        list(READ(["dear diary"]))

@@ -17,11 +17,11 @@ from tracks_dagster.settings import (
     load_notify,
     load_policy,
     load_prices,
-    load_trackers,
     read_rules,
 )
 from tracks_dagster.track.errors import SettingsError
 from tracks_dagster.wings.kubernetes.edge.launching import load_cluster
+from tracks_dagster.wings.watch.edge.tracker_settings import load_trackers
 
 FILES, FILES_FULL = 60, 1_500
 

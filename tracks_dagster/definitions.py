@@ -28,16 +28,21 @@ from tracks_dagster.defs.sensors.deciders import (
     retry_preempted,
     watch_health,
 )
-from tracks_dagster.defs.sensors.export_curves import export_sensors
 from tracks_dagster.defs.sensors.launch_attempts import launch_attempts
-from tracks_dagster.defs.sensors.notifications import send_notifications
 from tracks_dagster.defs.sensors.retraining import retraining_schedules, retraining_sensors
 from tracks_dagster.defs.sensors.run_evals import run_evals
 from tracks_dagster.defs.sensors.show_datasets import show_datasets
 from tracks_dagster.defs.sensors.watch_attempts import watch_attempts
-from tracks_dagster.settings import asks_for_trackers, usable_projects
+from tracks_dagster.settings import usable_projects
+from tracks_dagster.wing import load, wings
 
 PROJECTS = usable_projects()
+OF_WINGS = [
+    each
+    for package, wing in wings().items()
+    for module in wing.sensors
+    for each in load(package, module).sensors()
+]
 
 defs = Definitions(
     assets=[
@@ -72,12 +77,11 @@ defs = Definitions(
         retry_oom,
         retry_preempted,
         run_evals,
-        send_notifications,
         show_datasets,
         watch_attempts,
         watch_health,
         *retraining_sensors(PROJECTS),
-        *export_sensors(is_asked=asks_for_trackers()),
+        *OF_WINGS,
     ],
     resources=RESOURCES,
 )

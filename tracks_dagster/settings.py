@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from tracks_dagster.ledger.prices import Prices
     from tracks_dagster.reasons.user_rules import UserRules
     from tracks_dagster.retry.policy import RetryPolicy
-    from tracks_dagster.review.effects.trackers.tracker_file import NamedTracker
 
 UI_DAYS, UI_DAYS_MAX = 90.0, 36_500
 LEDGER_FILE = "ledger.db"
@@ -303,34 +302,6 @@ def load_notify(
 
     file = open_settings(path, "The notify file", list_key=notify_file.LIST_KEY)
     return notify_file.read_notify(file, os.environ if environment is None else environment)
-
-
-def find_trackers_file(settings: Settings) -> Path | None:
-    """Return the file of trackers, or None when there is none."""
-    return find_file(settings, "TRACKS_TRACKERS")
-
-
-def load_trackers(settings: Settings) -> tuple[NamedTracker, ...]:
-    """Return where curves are sent; nowhere without a file.
-
-    Raises SettingsError naming every error of the file with its line.
-    """
-    path = find_trackers_file(settings)
-    if path is None:
-        return ()
-    from tracks_dagster.review.effects.trackers import tracker_file
-    from tracks_dagster.track.effects.settings_file import open_settings
-
-    file = open_settings(path, "The file of trackers", list_key=tracker_file.LIST_KEY)
-    return tracker_file.read_trackers(file)
-
-
-def asks_for_trackers() -> bool:
-    """Tell whether the environment's home has a file of trackers; not where it names no usable one."""
-    try:
-        return find_trackers_file(Settings.from_environment()) is not None
-    except SettingsError:  # whatever uses the application says what is wrong
-        return False
 
 
 def usable_projects() -> tuple[Registered, ...]:

@@ -24,13 +24,14 @@ NAMES = ("embedded", "history", "kubernetes", "lab", "triage", "watch")
 class Command:
     """A subcommand `x`, which is `x_command` in `module` of its wing.
 
-    summary: its line of `tracks --help`; group: under which title; after: which command it follows.
+    summary: its line of `tracks --help`; group: under which title; after: which command it follows,
+    none where it is the group's first.
     """
 
     module: str
     summary: str
     group: str
-    after: str
+    after: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,13 +53,15 @@ class Launcher:
 class Wing:
     """What one wing adds. commands, launchers: by name.
 
-    settings: its files, by the variable that names one, each with how the home's own is called.
+    sensors: modules, each with a function `sensors` that returns Dagster's definitions. settings: its
+    files, by the variable that names one, each with how the home's own is called.
     home: a module with `PROGRAMS`, those of Dagster that serve a home on this machine; one wing's.
     packages: what its extra of pyproject brings, as they are imported; all of it is used, or nothing.
     """
 
     commands: Mapping[str, Command] = field(default_factory=dict)
     launchers: Mapping[str, Launcher] = field(default_factory=dict)
+    sensors: tuple[str, ...] = ()
     settings: Mapping[str, str] = field(default_factory=dict)
     home: str = ""
     extra: str = ""

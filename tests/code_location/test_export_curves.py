@@ -9,7 +9,7 @@ from dagster import DagsterInstance, SkipReason, build_sensor_context
 
 from tests.stories import RUN_ID, Story
 from tracks_dagster.definitions import defs
-from tracks_dagster.defs.sensors.export_curves import export_curves, export_sensors
+from tracks_dagster.defs.sensors.export_curves import export_curves, sensors
 from tracks_dagster.track.errors import SettingsError
 from tracks_dagster.wiring import App
 
@@ -52,6 +52,11 @@ def test_a_mistake_in_the_file_fails_the_tick_with_its_line(
         tick(app, instance)
 
 
-def test_a_home_without_the_file_has_no_such_sensor() -> None:
-    assert export_sensors(is_asked=False) == []
-    assert export_sensors(is_asked=True) == [export_curves]
+def test_a_home_without_the_file_has_no_such_sensor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRACKS_HOME", str(tmp_path))
+    monkeypatch.delenv("TRACKS_TRACKERS", raising=False)
+    assert sensors() == []
+    (tmp_path / "trackers.yaml").touch()
+    assert sensors() == [export_curves]

@@ -14,9 +14,10 @@ from tracks_dagster.review.effects.trackers.tracker_file import (
     read_trackers,
 )
 from tracks_dagster.review.effects.trackers.wandb import WandbFolder
-from tracks_dagster.settings import Settings, load_trackers
+from tracks_dagster.settings import Settings
 from tracks_dagster.track.effects.settings_file import parse_settings
 from tracks_dagster.track.errors import SettingsError
+from tracks_dagster.wings.watch.edge.tracker_settings import load_trackers
 
 
 def read(text: str) -> tuple[NamedTracker, ...]:

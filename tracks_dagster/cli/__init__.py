@@ -54,12 +54,7 @@ _CORE: Mapping[str, Mapping[str, str]] = {
         "smoke": "A few steps of a project: does it start, save, evaluate?",
         "canary": "Real data and config for a while: does its loss fall?",
     },
-    "While it trains": {
-        "board": "Runs in a browser, live: curves, lights, ranks, alerts.",
-        "health": "Healthy? Improving? Resources well used? Of runs that train.",
-        "alerts": "Open alerts and what to do; past ones; mute a rule.",
-        "curves": "Its metrics, over all attempts: a table, points or CSV.",
-    },
+    "While it trains": {},
     "Woken at night": {
         "status": "Runs: state, attempt, step, and what they wait for.",
         "explain": "Why an attempt ended, from the record alone.",
@@ -116,10 +111,6 @@ _MODULES = {
     "canary": "start.run",
     "drill": "start.drill",
     "projects": "start.projects",
-    "board": "watch.board",
-    "health": "watch.health",
-    "alerts": "watch.alerts",
-    "curves": "watch.curves",
     "report": "explain",
     "search": "logbook",
     "note": "logbook",
@@ -156,7 +147,7 @@ def catalog(added: Iterable[Wing]) -> Mapping[str, Mapping[str, str]]:
     for wing in added:
         for name, command in wing.commands.items():
             listed = groups[command.group]
-            at = [each for each, _ in listed].index(command.after) + 1
+            at = [each for each, _ in listed].index(command.after) + 1 if command.after else 0
             listed.insert(at, (name, command.summary))
     return {title: dict(listed) for title, listed in groups.items()}
 

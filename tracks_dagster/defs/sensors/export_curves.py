@@ -14,8 +14,8 @@ from tracks_dagster.ledger.effects.following import StoredCursors
 from tracks_dagster.ledger.effects.ticks import TickPart, run_parts
 from tracks_dagster.review.effects.trackers.exporting import Exported
 from tracks_dagster.review.effects.trackers.following import send_what_is_due
-from tracks_dagster.settings import load_trackers
 from tracks_dagster.track import names
+from tracks_dagster.wings.watch.edge.tracker_settings import asks_for_trackers, load_trackers
 from tracks_dagster.wiring import App
 
 EVERY_S = 30
@@ -57,9 +57,9 @@ def export_curves(context: SensorEvaluationContext, app: ResourceParam[App]) -> 
     return SkipReason(app.redact(words))
 
 
-def export_sensors(*, is_asked: bool) -> list[SensorDefinition]:
+def sensors() -> list[SensorDefinition]:
     """Return the sensor, where somebody asked for it by a file of trackers."""
-    return [export_curves] if is_asked else []
+    return [export_curves] if asks_for_trackers() else []
 
 
 def _line(done: Exported) -> str:

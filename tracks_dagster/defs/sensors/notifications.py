@@ -10,6 +10,7 @@ from functools import lru_cache, partial
 from dagster import (
     DefaultSensorStatus,
     ResourceParam,
+    SensorDefinition,
     SensorEvaluationContext,
     SkipReason,
     sensor,
@@ -86,6 +87,11 @@ def send_notifications(context: SensorEvaluationContext, app: ResourceParam[App]
             context.log.warning(app.redact(problem))
     words = replace(ticks[SEND], problems=looked.problems, waiting=ticks[SEND].problems)
     return SkipReason(app.redact(skip_reason(words, idle="nothing is to be sent")))
+
+
+def sensors() -> list[SensorDefinition]:
+    """Return the sensor of this module."""
+    return [send_notifications]
 
 
 def _parts(app: App, delivery: Delivery, seen: Mapping[str, int]) -> tuple[TickPart, ...]:

@@ -1,5 +1,35 @@
-"""Watches runs that train: lights, alerts, messages, the board, trackers."""
+"""Shows runs that train, and tells of them: the board, alerts and who is sent them, trackers."""
 
-from tracks_dagster.wing import Wing
+from tracks_dagster.wing import Command, Wing
 
-WING = Wing(settings={"TRACKS_NOTIFY": "notify.yaml", "TRACKS_TRACKERS": "trackers.yaml"})
+_GROUP = "While it trains"
+
+WING = Wing(
+    commands={
+        "board": Command(
+            module="edge.board",
+            summary="Runs in a browser, live: curves, lights, ranks, alerts.",
+            group=_GROUP,
+        ),
+        "health": Command(
+            module="edge.health",
+            summary="Healthy? Improving? Resources well used? Of runs that train.",
+            group=_GROUP,
+            after="board",
+        ),
+        "alerts": Command(
+            module="edge.alerts",
+            summary="Open alerts and what to do; past ones; mute a rule.",
+            group=_GROUP,
+            after="health",
+        ),
+        "curves": Command(
+            module="edge.curves",
+            summary="Its metrics, over all attempts: a table, points or CSV.",
+            group=_GROUP,
+            after="alerts",
+        ),
+    },
+    sensors=("edge.notifications", "edge.export_curves"),
+    settings={"TRACKS_NOTIFY": "notify.yaml", "TRACKS_TRACKERS": "trackers.yaml"},
+)

@@ -1,0 +1,1 @@
+"""Commands and sensors of this wing."""

@@ -83,10 +83,10 @@ def look(home: Path) -> dict[str, float]:
     """Serve the board of this home and look at it; return the figures."""
     import uvicorn
 
-    from tracks_dagster.board.effects.app import Board
-    from tracks_dagster.board.effects.serving import guarded, listen
-    from tracks_dagster.board.effects.sources import FLEET_FRESH_S, FRESH_S, Sources
     from tracks_dagster.settings import Settings
+    from tracks_dagster.wings.watch.board.effects.app import Board
+    from tracks_dagster.wings.watch.board.effects.serving import guarded, listen
+    from tracks_dagster.wings.watch.board.effects.sources import FLEET_FRESH_S, FRESH_S, Sources
 
     count = count_requests()
     sources = Sources(Settings.from_environment({"TRACKS_HOME": str(home)}))

@@ -30,7 +30,7 @@ EVERYTHING = (
 )
 # By the start of a test's path, the first that fits: the rooms that its processes run.
 STARTS = {
-    "tests/integration/test_board": ("tracks_dagster.board", "tracks_dagster.cli.watch"),
+    "tests/integration/test_board": ("tracks_dagster.wings.watch",),
     "tests/integration/": PACKAGES[:-1],
     "tests/real/": (
         "tracks_dagster.training",

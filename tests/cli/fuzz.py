@@ -325,8 +325,8 @@ def _starting_nothing() -> Iterator[None]:
         mock.patch("tracks_dagster.home.dagster_home.DagsterHome.__init__", refused),
         mock.patch("tracks_dagster.wings.kubernetes.edge.launching.open_home", refused),
         mock.patch("tracks_dagster.wings.lab.edge.conform.conform", refused),
-        mock.patch("tracks_dagster.board.effects.serving.listen", refused),
-        mock.patch("tracks_dagster.board.effects.serving.serve_on_demand", refused),
+        mock.patch("tracks_dagster.wings.watch.board.effects.serving.listen", refused),
+        mock.patch("tracks_dagster.wings.watch.board.effects.serving.serve_on_demand", refused),
         mock.patch("time.sleep", return_value=None),
     ):
         yield

@@ -12,8 +12,8 @@ import pytest
 
 from tests.cli.conftest import Call, files_of
 from tests.stories import RUN_ID, Story
-from tracks_dagster.cli.watch import curves as curves_command
 from tracks_dagster.track.records import Kind
+from tracks_dagster.wings.watch.edge import curves as curves_command
 
 
 def rows(text: str) -> list[dict[str, str]]:

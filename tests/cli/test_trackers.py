@@ -9,7 +9,7 @@ import pytest
 
 from tests.cli.conftest import Call
 from tests.stories import RUN_ID, Story
-from tracks_dagster.cli.watch import trackers
+from tracks_dagster.wings.watch.edge import trackers
 
 
 @pytest.fixture

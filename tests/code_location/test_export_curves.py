@@ -9,8 +9,8 @@ from dagster import DagsterInstance, SkipReason, build_sensor_context
 
 from tests.stories import RUN_ID, Story
 from tracks_dagster.definitions import defs
-from tracks_dagster.defs.sensors.export_curves import export_curves, sensors
 from tracks_dagster.track.errors import SettingsError
+from tracks_dagster.wings.watch.edge.export_curves import export_curves, sensors
 from tracks_dagster.wiring import App
 
 

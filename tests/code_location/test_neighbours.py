@@ -21,9 +21,6 @@ from tests.histories import DatasetHistory, History
 from tests.live_runs import LiveRun
 from tests.pools import PoolHistory
 from tests.visitors import Visitor
-from tracks_dagster.board.effects.app import Board
-from tracks_dagster.board.effects.serving import guarded
-from tracks_dagster.board.effects.sources import Sources
 from tracks_dagster.cli import main
 from tracks_dagster.definitions import defs
 from tracks_dagster.settings import Settings
@@ -31,6 +28,9 @@ from tracks_dagster.stores.local import LocalStore
 from tracks_dagster.track.records import Record, sha256_hex
 from tracks_dagster.track.states import dataset_state, pool_state, run_fold
 from tracks_dagster.track.states.run_state import RunState
+from tracks_dagster.wings.watch.board.effects.app import Board
+from tracks_dagster.wings.watch.board.effects.serving import guarded
+from tracks_dagster.wings.watch.board.effects.sources import Sources
 from tracks_dagster.wiring import App, build, reindex
 
 BAD = "-bad"

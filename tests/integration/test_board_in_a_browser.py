@@ -15,8 +15,8 @@ from urllib.parse import urlsplit
 import pytest
 from playwright.sync_api import Page, expect, sync_playwright
 
-from tests.board.conftest import LIVE, OVER, REFUSED, SECOND, Home, make_home
-from tracks_dagster.board.comparison import colours_of
+from tests.wings.watch.board.conftest import LIVE, OVER, REFUSED, SECOND, Home, make_home
+from tracks_dagster.wings.watch.board.comparison import colours_of
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 START_MS_MAX = 120_000

@@ -18,9 +18,9 @@ from typing import Literal, TypeVar
 
 import click
 
-from tracks_dagster.board.admission import check_hosts
 from tracks_dagster.cli import refuse_unknown
 from tracks_dagster.cli.terminal import RECORDED, console, echo_whole, visible_table
+from tracks_dagster.home.admission import check_hosts
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.reading import open_ledger_to_read
 from tracks_dagster.settings import Settings, person

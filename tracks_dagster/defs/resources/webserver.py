@@ -13,8 +13,8 @@ from typing import Any
 
 from dagster_webserver import app, cli
 
-from tracks_dagster.board.admission import check_hosts, host_of
-from tracks_dagster.board.effects.guard import Guard
+from tracks_dagster.home.admission import check_hosts, host_of
+from tracks_dagster.home.guard import Guard
 from tracks_dagster.settings import Settings
 
 

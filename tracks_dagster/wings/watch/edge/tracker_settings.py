@@ -8,7 +8,7 @@ from tracks_dagster.settings import Settings, find_file
 from tracks_dagster.track.errors import SettingsError
 
 if TYPE_CHECKING:
-    from tracks_dagster.review.effects.trackers.tracker_file import NamedTracker
+    from tracks_dagster.wings.watch.effects.trackers.tracker_file import NamedTracker
 
 VARIABLE = "TRACKS_TRACKERS"
 
@@ -21,8 +21,8 @@ def load_trackers(settings: Settings) -> tuple[NamedTracker, ...]:
     path = find_file(settings, VARIABLE)
     if path is None:
         return ()
-    from tracks_dagster.review.effects.trackers import tracker_file
     from tracks_dagster.track.effects.settings_file import open_settings
+    from tracks_dagster.wings.watch.effects.trackers import tracker_file
 
     file = open_settings(path, "The file of trackers", list_key=tracker_file.LIST_KEY)
     return tracker_file.read_trackers(file)

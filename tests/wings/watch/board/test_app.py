@@ -1,0 +1,314 @@
+"""Every page of the board over a home with a run that trains."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from tests.histories import History
+from tests.stories import Story
+from tests.visitors import Visitor
+from tests.wings.watch.board.conftest import LIVE, OVER, REFUSED, SECOND, Home
+from tracks_dagster.attempts.effects.heartbeat import write_heartbeat, write_launches
+from tracks_dagster.attempts.launch import PendingLaunch
+from tracks_dagster.settings import Settings
+from tracks_dagster.track.names import LAUNCH_ATTEMPTS
+from tracks_dagster.wings.watch.board.effects import sources
+from tracks_dagster.wings.watch.board.effects.app import Board
+from tracks_dagster.wings.watch.board.effects.serving import guarded
+from tracks_dagster.wings.watch.board.effects.sources import Sources
+from tracks_dagster.wiring import build
+
+
+@pytest.fixture
+def visitor(home: Home, monkeypatch: pytest.MonkeyPatch) -> Visitor:
+    """One who sees the whole fleet at the first look, however busy this machine is."""
+    monkeypatch.setattr(sources, "FLEET_S_MAX", 60.0)
+    return home.visitor()
+
+
+def text_of(html: str) -> str:
+    """Return what a person reads of a page."""
+    return " ".join(re.sub(r"<[^>]*>", " ", html).split())
+
+
+def test_the_fleet_lists_what_needs_a_person_first(visitor: Visitor) -> None:
+    page = visitor.get("/").text
+    groups = re.findall(r'scope="rowgroup">([^<]*) <', page)
+    assert groups == ["Needs a person", "Training", "Ended in the last 24 hours"]
+    order = [page.index(f"/runs/{run_id}") for run_id in (REFUSED, LIVE, OVER)]
+    assert order == sorted(order)
+
+
+def test_a_run_that_trains_shows_lights_progress_pace_time_left_and_money(visitor: Visitor) -> None:
+    page = visitor.get("/").text
+    row = page[page.index(f'id="run-{LIVE}"') :].partition("</tr>")[0]
+    shown = text_of(row)
+    assert row.count("<use ") == 3
+    assert "180 / 400" in shown
+    assert '<path d="M0 ' in row
+    assert 200 * len(row) <= 150_000  # of bytes: so many runs are read every two seconds
+    assert "steps/s" in shown or "s/step" in shown
+    assert "3.7 min" in shown  # that are left; every step took the same, so no interval
+    assert "EUR" in shown
+
+
+def test_an_ordinary_wait_for_devices_is_in_the_queue_and_no_alarm(tmp_path: Path) -> None:
+    settings = Settings.from_environment({"TRACKS_HOME": str(tmp_path / "home")})
+    app = build(settings)
+    now = datetime.now(UTC)
+    History("queued", begin=now).declare().open().write_to(app.store)
+    app.projector.scan()
+    why = "0 of 2 devices free; after gpt-7/a02, about 14 min"
+    write_heartbeat(app.store, now, {})
+    waits = PendingLaunch(key="queued/a01", failed_count=0, why=why, waits=True)
+    write_launches(app.store, LAUNCH_ATTEMPTS, [waits])
+    visitor = Visitor(guarded(Board(Sources(settings))))
+    page = visitor.get("/").text
+    row = page[page.index('id="run-queued"') :].partition("</tr>")[0]
+    assert re.findall(r'scope="rowgroup">([^<]*) <', page) == ["Waiting for devices"]
+    assert f"waiting: {why}" in text_of(row)
+    assert 'class="bad"' not in row
+    assert f"waiting: {why}" in text_of(visitor.get("/runs/queued").text)
+
+
+def test_a_run_has_its_curves_with_ends_remedies_and_commits_on_the_axis(visitor: Visitor) -> None:
+    page = visitor.get(f"/runs/{LIVE}").text
+    names = re.findall(r'<figcaption><span><span class="name">([^<]*)</span>', page)
+    assert names[0] == "loss"
+    assert {"accuracy", "validation_loss", "lr", "grad_norm", "step_s"} <= set(names)
+    assert "a01 preempted" in page
+    assert "a02 gpu_oom" in page
+    assert "micro_batch 4 → 2" in page
+    assert "checkpoint of step 110" in page
+
+
+def test_a_run_that_skipped_a_gate_says_so(visitor: Visitor) -> None:
+    words = "Declared without canary, by ann: A demo in an hour."
+    assert words in text_of(visitor.get(f"/runs/{OVER}").text)
+    assert "Declared without" not in visitor.get(f"/runs/{LIVE}").text
+
+
+def test_a_part_of_the_curves_can_be_looked_at(visitor: Visitor) -> None:
+    page = visitor.get(f"/runs/{LIVE}?steps=120-150").text
+    assert {float(x) for x in re.findall(r'data-x1="([^"]*)"', page)} == {150.0}
+    assert "steps 120 to 150: show all" in page
+
+
+def test_a_run_that_was_retried_shows_its_progress_against_its_burn(tmp_path: Path) -> None:
+    page = over(tmp_path, "first").get("/runs/first").text
+    drawn = page.split('class="name">kept steps<')[1]
+    assert 'class="name">device-hours<' in drawn
+    assert "data-x0" not in drawn.split("</figure>")[0]  # no step is under the pointer there
+
+
+def over(tmp_path: Path, *run_ids: str) -> Visitor:
+    """Return who visits a home of such runs: the same code, over after 40 steps, with journals."""
+    settings = Settings.from_environment({"TRACKS_HOME": str(tmp_path / "home")})
+    app = build(settings)
+    for number, run_id in enumerate(run_ids):
+        story = Story(app.store, run_id)
+        code = f"runs/{run_id}/trainer/{'c0de' * 16}.tar"
+        story.attempt("preempted", last_step=23, commits=(20,), trainer=code)
+        story.attempt("completed", last_step=40, commits=(40,), trainer=code)
+        history = story.history
+        opened = history.open_eval(history.state.resumable[-1]).state.evals[-1].opened
+        history.end_eval(opened, metrics={"loss": 3.5 + number}).finish().write_to(app.store)
+    app.projector.scan()
+    return Visitor(guarded(Board(Sources(settings))))
+
+
+def test_no_number_of_a_run_depends_on_the_part_of_its_curves_that_is_shown(tmp_path: Path) -> None:
+    visitor = over(tmp_path, "first", "second")
+    for path in ("/runs/first?", "/compare?run=first&run=second&"):
+        whole, part = (visitor.get(f"{path}{query}").text for query in ("", "steps=5-10"))
+        for page in (whole, part):
+            assert "training loss" in text_of(page)
+            assert "0.1250 at 40" in text_of(page).replace("at step", "at"), path
+    assert re.findall(r'data-value="0.125[^"]*"', part) == []  # of two runs there is none
+
+
+def test_a_comparison_names_evals_apart_and_equal_code_is_the_same(tmp_path: Path) -> None:
+    shown = text_of(over(tmp_path, "first", "second").get("/compare?run=first&run=second").text)
+    assert "eval heldout-loss loss 3.500 at 40 4.500 at 40" in shown
+    assert "training loss 0.1250 at 40 0.1250 at 40" in shown
+    assert "c0dec0de" not in shown
+    assert re.search(r"The same in all of them: [^.]*code", shown)
+
+
+def test_curves_may_be_logarithmic_and_averaged_without_a_script(visitor: Visitor) -> None:
+    page = visitor.get(f"/runs/{LIVE}").text
+    assert 'href="?y=log"' in page
+    assert 'href="?smooth=100"' in page
+    assert "data-log" not in page
+    other = visitor.get(f"/runs/{LIVE}?y=log&smooth=100").text
+    assert "data-log" in other
+    assert 'class="line a0 raw"' in other
+    assert 'href="?y=log&amp;smooth=0"' in other  # the way back keeps the rest
+    both = visitor.get(f"/compare?run={LIVE}&run={SECOND}&y=log&smooth=10").text
+    assert 'class="line a0 raw"' in both
+
+
+def test_a_slow_rank_is_named_with_its_device(visitor: Visitor) -> None:
+    shown = text_of(visitor.get(f"/runs/{LIVE}").text)
+    assert "rank 5 (node-0, cuda:5): 2.00 × the gang&#39;s median over its newest" in shown
+
+
+def test_words_from_outside_are_escaped_and_control_no_terminal(visitor: Visitor) -> None:
+    page = visitor.get(f"/runs/{LIVE}").text
+    assert "longer warm-up &lt;helps&gt;." in page
+    assert "<helps>" not in page
+
+
+def test_no_page_has_an_inline_style_or_script(visitor: Visitor) -> None:
+    for path in ("/", f"/runs/{LIVE}", f"/compare?run={LIVE}&run={OVER}", "/experiments/gpt"):
+        page = visitor.get(path).text
+        assert " style=" not in page, path
+        assert re.findall(r"<script(?![^>]* src=)", page) == [], path
+        assert re.findall(r" on[a-z]+=", page) == [], path
+
+
+def test_a_part_is_sent_once_and_then_only_when_something_changed(
+    home: Home, visitor: Visitor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sources, "FRESH_S", 0.0)
+    part = {"X-Part": "main"}
+    first = visitor.get(f"/runs/{REFUSED}", part)
+    assert not first.text.startswith("<!doctype")
+    again = {**part, "If-None-Match": first.headers["ETag"]}
+    assert visitor.get(f"/runs/{REFUSED}", again).status_code == 304
+
+
+def test_comparing_shows_what_differs_and_nothing_that_is_the_same(visitor: Visitor) -> None:
+    shown = text_of(visitor.get(f"/compare?run={LIVE}&run={OVER}").text)
+    assert "steps 400 40" in shown
+    assert "micro_batch 2 4" in shown
+    assert "seed" not in shown  # 7 in both
+
+
+def test_a_run_can_be_hidden_or_left_out_of_a_comparison(visitor: Visitor) -> None:
+    page = visitor.get(f"/compare?run={LIVE}&run={OVER}&run={REFUSED}&by=step").text
+    boxes = re.findall(r'type="checkbox" id="(show-a[0-5])" checked', page)
+    assert len(set(boxes)) == len(boxes) == 3
+    assert f'href="?run={LIVE}&amp;run={REFUSED}&amp;by=step"' in page
+    two = visitor.get(f"/compare?run={LIVE}&run={OVER}").text
+    assert "leave out" not in two
+
+
+def test_an_experiment_has_a_baseline_and_what_each_run_changed(visitor: Visitor) -> None:
+    page = visitor.get("/experiments/gpt").text
+    shown = text_of(page)
+    assert f"Baseline: {OVER}" in shown or f"Baseline: {LIVE}" in shown
+    chosen = text_of(visitor.get(f"/experiments/gpt?baseline={OVER}").text)
+    assert f"Baseline: {OVER} , as you chose" in chosen
+    assert "steps 40 → 400" in chosen
+
+
+def test_the_fleet_lists_the_experiments_that_runs_were_declared_with(tmp_path: Path) -> None:
+    settings = Settings.from_environment({"TRACKS_HOME": str(tmp_path / "home")})
+    app = build(settings)
+    history = History("lr-1").declare(experiment="rates", team="vision").open().place().restore()
+    history.commit(40).end("completed", last_step=40).finish().write_to(app.store)  # long ago
+    app.projector.scan()
+    visitor = Visitor(guarded(Board(Sources(settings))))
+    assert 'href="/experiments/rates"' in visitor.get("/").text
+    for text in ("rates", "lr-", "vision", "micro_batch"):
+        assert visitor.get(f"/find?run={text}").headers["Location"] == "/runs/lr-1", text
+
+
+def test_a_run_whose_ranks_are_not_together_yet_does_not_train(tmp_path: Path) -> None:
+    settings = Settings.from_environment({"TRACKS_HOME": str(tmp_path / "home")})
+    app = build(settings)
+    history = History("early", begin=datetime.now(UTC)).declare().open().supervise()
+    history.write_to(app.store)
+    app.projector.scan()
+    write_heartbeat(app.store, datetime.now(UTC), {})
+    visitor = Visitor(guarded(Board(Sources(settings))))
+    assert 'class="pill starting">starting<' in visitor.get("/runs/early").text
+    assert re.findall(r'scope="rowgroup">([^<]*) <', visitor.get("/").text) == ["Starting"]
+
+
+def test_a_store_that_is_away_is_no_live_page(tmp_path: Path) -> None:
+    settings = Settings.from_environment({"TRACKS_HOME": str(tmp_path / "home")})
+    app = build(settings)
+    History("one").declare().open().write_to(app.store)
+    app.projector.scan()
+    visitor = Visitor(guarded(Board(Sources(settings))))
+    assert '<span id="pulse">as of' in visitor.get("/runs/one").text
+    (tmp_path / "home" / "store").rename(tmp_path / "away")
+    away = Visitor(guarded(Board(Sources(settings)))).get("/runs/one")
+    assert away.status_code == 503
+    assert '<span id="pulse" class="late">not live' in away.text
+    assert "it was moved, removed or unmounted." in text_of(away.text)
+
+
+def test_a_run_is_found_by_a_part_of_what_it_is_for(visitor: Visitor) -> None:
+    assert visitor.get("/find?run=refused-").headers["Location"] == f"/runs/{REFUSED}"
+    several = text_of(visitor.get("/find?run=-run").text)
+    assert all(run_id in several for run_id in (LIVE, OVER, REFUSED))
+    assert "No run has" in visitor.get("/find?run=100%25").text  # no sign of a pattern
+
+
+def test_curves_are_given_to_programs_too(visitor: Visitor) -> None:
+    found = visitor.get(f"/curves.json?run={LIVE}&metric=loss").json()
+    (loss,) = found["metrics"]
+    kept = [p[0] for series in loss["series"] if series["is_kept"] for p in series["points"]]
+    assert kept == sorted(set(kept))
+    assert kept[-1] == 180
+    assert {"end", "remedy", "commit"} == {each["kind"] for each in found["marks"]}
+
+
+def test_the_report_is_served_as_it_is_written(visitor: Visitor) -> None:
+    reply = visitor.get(f"/runs/{OVER}/report")
+    assert "Why each attempt ended" in reply.text
+    assert "script" not in reply.headers["Content-Security-Policy"]
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "words"),
+    [
+        ("/runs/no-such-run", 404, "no-such-run"),
+        ("/runs/%00", 404, ""),
+        (f"/runs/{LIVE}?by=colour", 400, "use step, tokens, hours"),
+        (f"/runs/{LIVE}?rank=-1", 400, "a whole number"),
+        (f"/runs/{LIVE}?steps=200-100", 400, "steps=100-200"),
+        (f"/runs/{LIVE}?y=cubic", 400, "linear, log"),
+        (f"/runs/{LIVE}?smooth=-1", 400, "smooth=100"),
+        (f"/runs/{LIVE}?smooth=99999999999", 400, "at most 1000000"),
+        (f"/runs/{LIVE}?smooth={'0' * 4400}1", 400, "at most 1000000"),
+        (f"/runs/{LIVE}?rank={'9' * 4400}", 400, "is no rank"),
+        (f"/runs/{LIVE}?steps={'9' * 4400}-1", 400, "no range of steps"),
+        (f"/curves.json?run={LIVE}&metric=los", 400, "loss"),
+        ("/experiments/none", 404, "none"),
+        ("/runbooks/../../README", 404, ""),
+        ("/runbooks/none", 404, "slow_rank"),
+        (f"/compare?run={LIVE}&run=nobody", 404, "nobody"),
+        ("/favicon.ico", 404, ""),
+    ],
+)
+def test_what_is_not_there_is_said_with_what_is(
+    path: str, status: int, words: str, visitor: Visitor
+) -> None:
+    reply = visitor.get(path)
+    assert reply.status_code == status
+    assert words in text_of(reply.text)
+
+
+def test_a_home_without_a_record_says_how_one_begins(tmp_path: Path) -> None:
+    settings = Settings.from_environment({"TRACKS_HOME": str(tmp_path / "none")})
+    board = Visitor(guarded(Board(Sources(settings))))
+    reply = board.get("/")
+    assert reply.status_code == 200
+    assert "tracks run" in reply.text
+    assert not (tmp_path / "none").exists()  # it only reads
+
+
+def test_metrics_are_of_open_attempts_with_bounded_labels(visitor: Visitor) -> None:
+    pytest.importorskip("prometheus_client", reason="an extra")
+    text = visitor.get("/metrics").text
+    assert f'tracks_run_step{{family="gpt",run="{LIVE}",team="research"}} 180.0' in text
+    assert OVER not in text
+    assert "rank" not in text

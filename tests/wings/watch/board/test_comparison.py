@@ -1,0 +1,140 @@
+"""What differs between runs, and what a run of an experiment changed against the baseline."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tracks_dagster.review.comparing import Score
+from tracks_dagster.review.experiments import ExperimentRun, MeasuredBy, baseline_of, differing
+from tracks_dagster.wings.watch.board.comparison import CHANGES_MAX, colours_of, experiment_view
+
+LOSS = MeasuredBy(suite="quality", metric="loss", direction="min")
+
+
+def score(value: float, *, step: int = 100, metric: str = "loss", version: str = "1") -> Score:
+    """Return one eval."""
+    return Score(
+        suite="quality",
+        suite_version=version,
+        snapshot_id="",
+        seed=1,
+        step=step,
+        environment_sha256="",
+        metrics={metric: value},
+    )
+
+
+FIRST = ExperimentRun(
+    run_id="first",
+    owner="ann",
+    state="succeeded",
+    steps=100,
+    settings={"lr": 0.1, "seed": 7},
+    branched_from=None,
+    device_s=3600.0,
+    alias=None,
+    final_step=100,
+    rule=LOSS,
+    scores=(score(2.5),),
+)
+SECOND = replace(
+    FIRST, run_id="second", settings={"lr": 0.2, "seed": 7}, alias="candidate", scores=(score(2.0),)
+)
+THIRD = replace(
+    FIRST, run_id="third", settings={"lr": 0.1, "seed": 7, "warm": 5}, scores=(score(3.0),)
+)
+
+
+def test_only_what_is_not_the_same_everywhere_differs() -> None:
+    assert differing([{"a": 1, "b": 2}, {"a": 1, "b": 3, "c": None}]) == ["b", "c"]
+    assert differing([{"a": 1}]) == []
+    assert differing([]) == []
+
+
+@pytest.mark.parametrize(
+    ("runs", "wanted", "chosen", "why"),
+    [
+        ((FIRST, SECOND, THIRD), "third", "third", "as you chose"),
+        ((FIRST, SECOND, THIRD), "", "second", "the newest that was promoted, to candidate"),
+        ((FIRST, THIRD), "", "first", "the oldest: none was promoted yet"),
+        ((FIRST, THIRD), "gone", "first", "the oldest: none was promoted yet"),
+        ((FIRST, THIRD, replace(SECOND, baseline="third")), "", "third", "named by second"),
+    ],
+)
+def test_the_baseline_is_chosen_else_promoted_else_the_oldest(
+    runs: tuple[ExperimentRun, ...], wanted: str, chosen: str, why: str
+) -> None:
+    found, words = baseline_of(runs, wanted)
+    assert (found.run_id, words) == (chosen, why)
+
+
+def rows(*runs: ExperimentRun, baseline: ExperimentRun = FIRST) -> dict[str, tuple[object, ...]]:
+    """Return changes, difference and verdict of each run."""
+    view = experiment_view("gpt", runs, baseline, "")
+    return {row.run_id: (row.changes, row.difference, row.verdict) for row in view.rows}
+
+
+def test_each_run_shows_what_it_changed_and_whether_that_was_better() -> None:
+    found = rows(FIRST, SECOND, THIRD)
+    assert list(found) == ["first", "third", "second"]  # the baseline, then the newest
+    assert found["second"] == (("lr 0.1 → 0.2",), "−0.5000", "good")
+    assert found["third"] == (("warm – → 5",), "+0.5000", "bad")
+    assert found["first"] == ((), "–", "")
+
+
+def test_a_metric_is_better_as_its_own_rule_says() -> None:
+    rule = replace(LOSS, metric="accuracy", direction="max")
+    best = replace(FIRST, rule=rule, scores=(score(0.5, metric="accuracy"),))
+    worse = replace(best, run_id="worse", scores=(score(0.4, metric="accuracy"),))
+    assert rows(best, worse, baseline=best)["worse"][1:] == ("−0.1000", "bad")
+
+
+def test_metrics_that_are_not_the_same_are_not_compared() -> None:
+    other = replace(SECOND, scores=(score(0.5, metric="accuracy"),))
+    assert rows(FIRST, other)["second"][1:] == ("–", "")
+    elsewhere = replace(SECOND, scores=(score(2.0, version="2"),))
+    assert rows(FIRST, elsewhere)["second"][1:] == ("–", "")
+    assert rows(FIRST, replace(SECOND, scores=()))["second"][1:] == ("–", "")
+
+
+def test_neither_of_two_steps_is_called_better_unless_each_is_the_last_of_its_run() -> None:
+    early = replace(SECOND, scores=(score(3.0, step=60),))
+    assert rows(FIRST, early)["second"][1:] == ("+0.5000", "")
+    stopped = replace(early, final_step=60)
+    assert rows(FIRST, stopped)["second"][1:] == ("+0.5000", "bad")
+    values = {
+        row.run_id: row.value for row in experiment_view("gpt", (FIRST, early), FIRST, "").rows
+    }
+    assert values == {"first": "2.500 at 100", "second": "3 at 60"}
+
+
+def test_without_a_rule_nobody_knows_which_is_better() -> None:
+    first, second = replace(FIRST, rule=None), replace(SECOND, rule=None)
+    assert rows(first, second, baseline=first)["second"][1:] == ("−0.5000", "")
+
+
+def test_of_many_changes_the_first_are_shown_and_the_others_counted() -> None:
+    many = replace(SECOND, settings={f"key_{n}": n for n in range(20)})
+    changes = rows(FIRST, many)["second"][0]
+    assert isinstance(changes, tuple)
+    assert len(changes) == CHANGES_MAX + 1
+    assert changes[-1] == f"and {22 - CHANGES_MAX} more"
+
+
+def test_a_baseline_from_elsewhere_says_so() -> None:
+    mine = replace(SECOND, experiment="wider", baseline="first")
+    view = experiment_view("wider", (FIRST, mine), FIRST, "")
+    assert [row.about for row in view.rows] == ["ann, outside: of no experiment", "ann, candidate"]
+    of_family = experiment_view("gpt", (FIRST, mine), FIRST, "")
+    assert [row.about for row in of_family.rows] == ["ann", "ann, candidate"]
+
+
+def test_a_run_has_its_own_colour_whatever_it_is_compared_with() -> None:
+    runs = ["base", "lr-001", "lr-010", "lr-030"]
+    all_of_them = colours_of(runs)
+    assert len(set(all_of_them.values())) == len(runs)
+    assert colours_of(runs[::-1]) == all_of_them
+    assert all(colours_of([run])[run] in {f"a{n}" for n in range(6)} for run in runs)
+    assert len(colours_of([f"r-{n}" for n in range(20)])) == 20

@@ -1,0 +1,97 @@
+"""What a tracker is sent of a run, and what is taken back: by a track alone."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.histories import History
+from tracks_dagster.track.bodies import ConfigChange
+from tracks_dagster.track.records import Kind
+from tracks_dagster.wings.watch.exports import (
+    NOTHING_SENT,
+    ROLLBACKS_MAX,
+    Sent,
+    after_rollback,
+    describe_run,
+    find_rollback,
+    without_last,
+)
+
+
+def history() -> History:
+    """Attempt 1 committed 10 and 20 and was preempted after step 23."""
+    grown = History("r-1").declare().open().place().restore().commit(10).commit(20)
+    return grown.end("preempted", last_step=23)
+
+
+def rolled_back() -> History:
+    """Attempt 2 went on from 20 and committed 30; its loss diverged, and attempt 3 resumed from 10."""
+    grown = history().open().place().restore().commit(30).end("loss_divergence", last_step=34)
+    first, *bad = (each.ref for each in grown.state.checkpoints)
+    for ref in bad:
+        grown.decide_checkpoint(Kind.CHECKPOINT_QUARANTINED, ref, is_passed_over=True)
+    return grown.open().place().restore(first)
+
+
+@pytest.mark.parametrize(
+    ("grown", "sent", "taken_back_to"),
+    [
+        (history(), NOTHING_SENT, None),
+        (history(), Sent(step=20, attempt_id=1), None),
+        (history().open().place().restore(), Sent(step=20, attempt_id=1), None),
+        (rolled_back(), Sent(step=30, attempt_id=2), 10),
+        (rolled_back(), Sent(step=20, attempt_id=1), 10),  # attempt 2 sent nothing
+        (rolled_back(), Sent(step=10, attempt_id=1), None),
+        # the new attempt has come further than what was sent, and has run all of it again
+        (rolled_back().commit(40), Sent(step=30, attempt_id=2), 10),
+        (rolled_back().commit(40), Sent(step=40, attempt_id=3), None),
+        (history(), Sent(step=20, attempt_id=7), None),  # of another track of that name
+    ],
+)
+def test_what_was_sent_is_taken_back_by_an_attempt_that_resumes_before_it_and_by_nothing_else(
+    grown: History, sent: Sent, taken_back_to: int | None
+) -> None:
+    found = find_rollback(grown.state, sent)
+    assert (None if found is None else found.to_step) == taken_back_to
+
+
+def test_a_checkpoint_withdrawn_while_its_attempt_goes_on_takes_back_nothing() -> None:
+    grown = History("r-1").declare().open().place().restore().commit(10).commit(20)
+    grown.decide_checkpoint(Kind.CHECKPOINT_QUARANTINED, grown.state.checkpoints[-1].ref)
+    assert find_rollback(grown.state, Sent(step=20, attempt_id=1)) is None
+
+
+def test_a_rollback_moves_the_cursor_and_is_listed_in_words_the_newest_last() -> None:
+    sent = Sent(step=30, attempt_id=2, rollbacks=("an older one",) * ROLLBACKS_MAX)
+    moved = after_rollback(sent, find_rollback(rolled_back().state, sent))
+    assert (moved.step, len(moved.rollbacks)) == (10, ROLLBACKS_MAX)
+    assert moved.rollbacks[-1].startswith("steps 11 to 30 of attempt 2 and before were taken back;")
+    assert after_rollback(sent, None) is sent
+
+
+def test_how_far_a_tracker_has_come_is_read_back_and_anything_else_is_refused() -> None:
+    sent = Sent(step=30, attempt_id=2, rollbacks=("one",))
+    assert Sent.from_json(json.loads(json.dumps(sent.to_json()))) == sent
+    for broken in ({}, {"step": "30"}, {"step": 3, "attempt_id": "1", "rollbacks": []}):
+        with pytest.raises(ValueError, match="it is not what an export leaves"):
+            Sent.from_json(broken)
+
+
+@pytest.mark.parametrize(("rows", "yielded"), [([], []), ([1], []), ([1, 2, 3], [1, 2])])
+def test_the_newest_step_waits_for_its_evaluation(rows: list[int], yielded: list[int]) -> None:
+    assert list(without_last(rows)) == yielded
+
+
+def test_a_run_is_described_by_its_attempts_and_what_each_changed() -> None:
+    halved = ConfigChange(key="micro_batch", before=4, after=2, why="half")
+    grown = history().open(remediation=(halved,)).place().restore().commit(40)
+    run = describe_run(grown.state)
+    assert (run.is_open, run.ended_at) == (True, None)
+    assert run.tags["tracks.a01"] == "from step 0: preempted"
+    assert run.tags["tracks.a02"] == "from step 20: open; micro_batch 4 → 2"
+    done = describe_run(grown.end("completed", last_step=40).finish().state)
+    assert (done.status, done.is_open) == ("succeeded", False)
+    assert done.ended_at == grown.state.finished_at.timestamp()  # type: ignore[union-attr]
+    assert describe_run(History("r-2").declare().state).tags["tracks.attempts"] == "0"

@@ -1,0 +1,525 @@
+"""One suite over every tracker: each kept step once, whatever happens to the run or to the export.
+
+TensorBoard's files are read by protobuf here, and by TensorBoard itself where it is installed; MLflow
+and W&B by their own clients (`./run test --full` installs them).
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+import struct
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.stories import RUN_ID, Story
+from tracks_dagster.ledger.effects.tracks import Tracks
+from tracks_dagster.review.effects.curves.rows import Row
+from tracks_dagster.track.errors import InvalidInput, TrackerError
+from tracks_dagster.track.records import Kind
+from tracks_dagster.wings.watch.effects.trackers import tensorboard
+from tracks_dagster.wings.watch.effects.trackers.exporting import Exported, Tracker, export_run
+from tracks_dagster.wings.watch.effects.trackers.mlflow import Mlflow, _key
+from tracks_dagster.wings.watch.effects.trackers.tensorboard import TensorBoard, crc32c
+from tracks_dagster.wings.watch.effects.trackers.wandb import WandbFolder
+
+Points = list[tuple[int, float]]
+
+
+@dataclass(frozen=True)
+class Target:
+    """A tracker, and how a person reads what it has of a metric: (step, value) in its order."""
+
+    tracker: Tracker
+    read: Callable[[str], Points]
+
+
+@pytest.fixture(params=["tensorboard", "mlflow", "wandb"])
+def target(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Target]:
+    """Each tracker, empty; those whose client is not installed are skipped."""
+    kind = request.param
+    if kind != "tensorboard" and importlib.util.find_spec(kind) is None:
+        pytest.skip(f"{kind} is not installed: ./run test --full installs it")
+    folder = tmp_path / kind
+    match kind:
+        case "tensorboard":
+            yield Target(TensorBoard(folder), lambda metric: scalars(folder / RUN_ID, metric))
+        case "mlflow":
+            uri = f"sqlite:///{tmp_path}/mlflow.db"
+            yield Target(Mlflow(uri), lambda metric: mlflow_points(uri, metric))
+        case _:
+            yield Target(WandbFolder(folder), lambda metric: wandb_points(folder, metric))
+
+
+def export(tracks: Tracks, target: Target) -> Exported:
+    return export_run(tracks, RUN_ID, target.tracker, cache=None)
+
+
+def losses(steps: range) -> Points:
+    return [(step, pytest.approx(5 / step, rel=1e-6)) for step in steps]  # type: ignore[misc]
+
+
+def test_three_exports_while_a_run_goes_on_leave_each_kept_step_once(
+    target: Target, story: Story, tracks: Tracks
+) -> None:
+    """As mlflow#10510 and wandb#7951 want it: one run, three attempts, no step twice."""
+    story.begin()
+    story.ship(range(1, 24))
+    story.commit(10)
+    story.write_tracks()
+    assert export(tracks, target).to_step == 9  # an evaluation of step 10 may still come
+    assert target.read("loss") == losses(range(1, 10))
+    story.commit(20)
+    story.end("preempted", last_step=23)
+    story.attempt("gpu_oom", last_step=30, commits=(30,))
+    story.write_tracks()
+    assert export(tracks, target).steps == 21
+    story.attempt("completed", last_step=40, commits=(40,))
+    story.history.finish()
+    story.write_tracks()
+    assert export(tracks, target).steps == 10
+    assert target.read("loss") == losses(range(1, 41))
+    assert [step for step, _ in target.read("step_s")] == list(range(1, 41))
+
+
+def test_exporting_again_sends_nothing(target: Target, story: Story, tracks: Tracks) -> None:
+    story.whole()
+    assert export(tracks, target).steps == 40
+    again = export(tracks, target)
+    assert (again.steps, again.to_step, again.rolled_back) == (0, 40, None)
+    assert target.read("loss") == losses(range(1, 41))
+
+
+def test_a_run_without_a_commit_has_nothing_to_show_and_is_no_error(
+    target: Target, story: Story, tracks: Tracks
+) -> None:
+    story.refused()
+    assert export(tracks, target).steps == 0
+
+
+def test_an_export_that_is_cut_short_goes_on_where_it_was(
+    target: Target, story: Story, tracks: Tracks
+) -> None:
+    story.whole()
+    seconds = iter(range(100))
+    cut = export_run(
+        tracks,
+        RUN_ID,
+        target.tracker,
+        cache=None,
+        seconds_max=15,
+        seconds=lambda: float(next(seconds)),
+    )
+    assert not cut.is_whole
+    assert 0 < cut.steps < 40
+    assert export(tracks, target).is_whole
+    assert target.read("loss") == losses(range(1, 41))
+
+
+def roll_back(story: Story) -> None:
+    """Attempt 1 committed 10 and 20; attempt 2 resumes from 10, runs them again and comes to 30."""
+    story.attempt("loss_divergence", last_step=23, commits=(10, 20))
+    first, second = (each.ref for each in story.history.state.checkpoints)
+    story.history.decide_checkpoint(Kind.CHECKPOINT_QUARANTINED, second, is_passed_over=True)
+    story.attempt("completed", last_step=30, commits=(30,), resume=first)
+    story.write_tracks()
+
+
+def test_a_rollback_is_tagged_and_what_follows_it_is_added(
+    target: Target, story: Story, tracks: Tracks
+) -> None:
+    story.attempt("loss_divergence", last_step=23, commits=(10, 20))
+    story.write_tracks()
+    export(tracks, target)
+    assert len(target.read("loss")) == 20
+    first, second = (each.ref for each in story.history.state.checkpoints)
+    story.history.decide_checkpoint(Kind.CHECKPOINT_QUARANTINED, second, is_passed_over=True)
+    story.attempt("completed", last_step=30, commits=(30,), resume=first)
+    story.write_tracks()
+    exported = export(tracks, target)
+    assert exported.steps == 20
+    assert "steps 11 to 20 of attempt 1" in (exported.rolled_back or "")
+    again = export(tracks, target)
+    assert (again.steps, again.rolled_back) == (0, None)
+    newest = dict(target.read("loss"))  # the later one of a step counts
+    assert sorted(newest.items()) == losses(range(1, 31))
+
+
+# --- TensorBoard ----------------------------------------------------------------------------------
+
+
+def event_class() -> Any:
+    """Return the message class of the events, of what of tensorflow/core/util/event.proto we write."""
+    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+    file = descriptor_pb2.FileDescriptorProto(name="event.proto", package="t", syntax="proto3")
+    double, float_, int64, enum, string, message = 1, 2, 3, 5, 9, 11
+    repeated = 3
+    for name, fields in {
+        "Value": [("tag", 1, string, 1, None), ("simple_value", 2, float_, 1, None)],
+        "Summary": [("value", 1, message, repeated, ".t.Value")],
+        "SessionLog": [("status", 1, enum, 1, None)],
+        "Event": [
+            ("wall_time", 1, double, 1, None),
+            ("step", 2, int64, 1, None),
+            ("file_version", 3, string, 1, None),
+            ("summary", 5, message, 1, ".t.Summary"),
+            ("session_log", 7, message, 1, ".t.SessionLog"),
+        ],
+    }.items():
+        made = file.message_type.add(name=name)
+        for field, number, kind, label, type_name in fields:
+            made.field.add(name=field, number=number, type=kind, label=label, type_name=type_name)
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("t.Event"))
+
+
+def events(path: Path) -> Iterator[Any]:
+    """Yield the events of a file, all of it, each of whose checksums is right."""
+    event, data = event_class(), path.read_bytes()
+    while data:
+        (length,) = struct.unpack("<Q", data[:8])
+        assert masked(data[:8]) == data[8:12]
+        assert masked(data[12 : 12 + length]) == data[12 + length : 16 + length]
+        yield event.FromString(data[12 : 12 + length])
+        data = data[16 + length :]
+
+
+def masked(data: bytes) -> bytes:
+    crc = crc32c(data)
+    return struct.pack("<I", (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF)
+
+
+def event_file(folder: Path) -> Path:
+    (path,) = folder.glob("events.out.tfevents.*")
+    return path
+
+
+def scalars(folder: Path, metric: str) -> Points:
+    """Return what TensorBoard shows: a restart takes back what has its step or a later one."""
+    found: Points = []
+    for event in events(event_file(folder)):
+        if event.session_log.status:
+            found = [(step, value) for step, value in found if step < event.step]
+        found += [
+            (event.step, value.simple_value) for value in event.summary.value if value.tag == metric
+        ]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("data", "crc"),  # RFC 3720, appendix B.4, and the check value of CRC-32C
+    [
+        (b"\0" * 32, 0x8A9136AA),
+        (b"\xff" * 32, 0x62A8AB43),
+        (bytes(range(32)), 0x46DD794E),
+        (b"123456789", 0xE3069283),
+    ],
+)
+def test_the_checksum_is_castagnolis(data: bytes, crc: int) -> None:
+    assert crc32c(data) == crc
+
+
+def test_an_event_is_protobuf_as_event_proto_has_it() -> None:
+    # wall_time 1.0 (field 1), step 3 (2), summary (5) of one value (1): tag (1), simple_value (2)
+    row = Row(step=3, attempt_id=1, at=1.0, values={"loss": 0.5})
+    body = tensorboard._scalars(row)
+    assert body.hex() == "09000000000000f03f10032a0d0a0b0a046c6f7373150000003f"
+
+
+def test_an_export_killed_between_any_two_writes_leaves_the_file_of_one_that_was_not(
+    story: Story, tracks: Tracks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    story.whole()
+    whole = TensorBoard(tmp_path / "whole")
+    monkeypatch.setattr(tensorboard, "BLOCK_BYTES", 400)
+    export_run(tracks, RUN_ID, whole, cache=None)
+    expected = event_file(tmp_path / "whole" / RUN_ID).read_bytes()
+    fsync, calls = tensorboard.os.fsync, 0
+
+    def dies(descriptor: int) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == dies_at:
+            raise KeyboardInterrupt
+        fsync(descriptor)
+
+    monkeypatch.setattr(tensorboard.os, "fsync", dies)
+    killed = 0
+    for dies_at in range(1, 40):
+        calls, folder = 0, tmp_path / f"killed-{dies_at}"
+        try:
+            export_run(tracks, RUN_ID, TensorBoard(folder), cache=None)
+        except KeyboardInterrupt:
+            killed += 1
+            calls = 1000
+            export_run(tracks, RUN_ID, TensorBoard(folder), cache=None)
+        assert event_file(folder / RUN_ID).read_bytes() == expected
+    assert killed > 5
+
+
+def test_two_exports_into_one_folder_at_once_are_told_of_each_other(
+    story: Story, tracks: Tracks, tmp_path: Path
+) -> None:
+    story.whole()
+    tracker = TensorBoard(tmp_path)
+    from tracks_dagster.wings.watch.exports import describe_run
+
+    with (
+        tracker.open(describe_run(tracks.run(RUN_ID))),
+        pytest.raises(TrackerError, match="Another export writes to"),
+    ):
+        export_run(tracks, RUN_ID, tracker, cache=None)
+
+
+def test_a_folder_without_its_events_is_filled_again_and_a_broken_cursor_is_refused(
+    story: Story, tracks: Tracks, tmp_path: Path
+) -> None:
+    story.whole()
+    folder = tmp_path / RUN_ID
+    export_run(tracks, RUN_ID, TensorBoard(tmp_path), cache=None)
+    event_file(folder).unlink()
+    assert export_run(tracks, RUN_ID, TensorBoard(tmp_path), cache=None).steps == 40
+    (folder / tensorboard.CURSOR_FILE).write_text("[]")
+    with pytest.raises(TrackerError, match="Remove its folder to export the run anew"):
+        export_run(tracks, RUN_ID, TensorBoard(tmp_path), cache=None)
+
+
+def test_a_run_of_the_same_name_of_another_home_is_not_mixed_with_this_one(
+    story: Story, tracks: Tracks, tmp_path: Path
+) -> None:
+    story.whole()
+    export_run(tracks, RUN_ID, TensorBoard(tmp_path), cache=None)
+    before = event_file(tmp_path / RUN_ID).read_bytes()
+    state = tracks.run(RUN_ID)
+    other = replace(state, declared=replace(state.declared, owner="somebody else"))
+    with pytest.raises(TrackerError, match=f"holds another run of the name {RUN_ID}"):
+        export_run(tracks, other, TensorBoard(tmp_path), cache=None)
+    assert event_file(tmp_path / RUN_ID).read_bytes() == before
+
+
+def test_a_folder_that_cannot_be_written_is_told_and_nothing_is_lost(
+    story: Story, tracks: Tracks, tmp_path: Path
+) -> None:
+    story.whole()
+    (tmp_path / "file").touch()
+    with pytest.raises(TrackerError, match="cannot be exported to"):
+        export_run(tracks, RUN_ID, TensorBoard(tmp_path / "file"), cache=None)
+
+
+def test_numbers_that_are_none_and_too_large_ones_reach_tensorboard_as_they_are_shown() -> None:
+    values = {"nan": math.nan, "inf": math.inf, "large": 1e300, "small": -1e300, "ü/x y": 1.0}
+    body = tensorboard._scalars(Row(step=300, attempt_id=1, at=2.5, values=values))
+    event = event_class().FromString(body)
+    found = {value.tag: value.simple_value for value in event.summary.value}
+    assert (event.step, event.wall_time) == (300, 2.5)
+    assert math.isnan(found.pop("nan"))
+    assert found == {"inf": math.inf, "large": math.inf, "small": -math.inf, "ü/x y": 1.0}
+
+
+def test_tensorboards_own_reader_finds_every_step_and_forgets_what_was_rolled_back(
+    story: Story, tracks: Tracks, tmp_path: Path
+) -> None:
+    accumulator = pytest.importorskip(
+        "tensorboard.backend.event_processing.event_accumulator",
+        reason="TensorBoard is not installed: ./run test --full installs it",
+    )
+    story.attempt("loss_divergence", last_step=23, commits=(10, 20))
+    story.write_tracks()
+    export_run(tracks, RUN_ID, TensorBoard(tmp_path), cache=None)
+    reader = accumulator.EventAccumulator(
+        str(tmp_path / RUN_ID), size_guidance={accumulator.SCALARS: 0}
+    )
+    reader.Reload()
+    assert [each.step for each in reader.Scalars("loss")] == list(range(1, 21))
+    first, second = (each.ref for each in story.history.state.checkpoints)
+    story.history.decide_checkpoint(Kind.CHECKPOINT_QUARANTINED, second, is_passed_over=True)
+    story.attempt("completed", last_step=120, commits=(120,), resume=first)
+    story.write_tracks()
+    export_run(tracks, RUN_ID, TensorBoard(tmp_path), cache=None)
+    reader.Reload()
+    shown = [(each.step, each.value) for each in reader.Scalars("loss")]
+    assert shown == losses(range(1, 121))
+
+
+# --- MLflow ---------------------------------------------------------------------------------------
+
+
+def mlflow_points(uri: str, metric: str) -> Points:
+    found = mlflow_run(uri)
+    history = found.client.get_metric_history(found.run.info.run_id, metric)
+    return [
+        (each.step, each.value) for each in sorted(history, key=lambda m: (m.step, m.timestamp))
+    ]
+
+
+@dataclass(frozen=True)
+class FoundRun:
+    client: Any
+    run: Any
+
+    @property
+    def tags(self) -> Mapping[str, str]:
+        tags: Mapping[str, str] = self.run.data.tags
+        return tags
+
+
+def mlflow_run(uri: str) -> FoundRun:
+    """Return the one run that MLflow has."""
+    from mlflow import MlflowClient
+
+    client = MlflowClient(tracking_uri=uri)
+    (run,) = client.search_runs([each.experiment_id for each in client.search_experiments()])
+    return FoundRun(client, client.get_run(run.info.run_id))
+
+
+@pytest.fixture
+def uri(tmp_path: Path) -> str:
+    pytest.importorskip("mlflow", reason="mlflow is not installed: ./run test --full installs it")
+    return f"sqlite:///{tmp_path}/mlflow.db"
+
+
+def test_mlflow_has_one_run_with_config_attempts_and_status(
+    uri: str, story: Story, tracks: Tracks
+) -> None:
+    story.begin()
+    story.ship(range(1, 24))
+    story.commit(10)
+    story.write_tracks()
+    export_run(tracks, RUN_ID, Mlflow(uri), cache=None)
+    assert mlflow_run(uri).run.info.status == "RUNNING"
+    story.end("gpu_oom", last_step=23)
+    story.attempt("completed", last_step=40, commits=(40,))
+    story.history.finish()
+    story.write_tracks()
+    export_run(tracks, RUN_ID, Mlflow(uri), cache=None)
+    found = mlflow_run(uri)
+    assert found.run.info.status == "FINISHED"
+    assert found.run.info.run_name == RUN_ID
+    assert found.run.data.params["micro_batch"] == "4"
+    assert found.tags["tracks.a01"] == "from step 0: gpu_oom"
+    assert found.tags["tracks.state"] == "succeeded"
+    assert "tracks.exporting" not in found.tags
+
+
+@pytest.mark.parametrize("dies_at", [1, 2, 3, 4, 5])
+def test_an_export_killed_before_or_after_any_request_leaves_no_row_twice_in_mlflow(
+    uri: str,
+    story: Story,
+    tracks: Tracks,
+    monkeypatch: pytest.MonkeyPatch,
+    dies_at: int,
+) -> None:
+    from mlflow import MlflowClient
+
+    story.whole()
+    monkeypatch.setattr("tracks_dagster.wings.watch.effects.trackers.mlflow.METRICS_A_CALL", 20)
+    log_batch, calls = MlflowClient.log_batch, 0
+
+    def dies(*args: Any, **named: Any) -> None:
+        nonlocal calls
+        log_batch(*args, **named)
+        calls += 1
+        if calls == dies_at:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MlflowClient, "log_batch", dies)
+        with pytest.raises(KeyboardInterrupt):
+            export_run(tracks, RUN_ID, Mlflow(uri), cache=None)
+    export_run(tracks, RUN_ID, Mlflow(uri), cache=None)
+    assert mlflow_points(uri, "loss") == losses(range(1, 41))
+    assert "tracks.exporting" not in mlflow_run(uri).tags
+
+
+def test_a_server_that_is_away_is_told_without_its_password(
+    story: Story, tracks: Tracks, unused_tcp: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("mlflow", reason="mlflow is not installed: ./run test --full installs it")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    story.whole()
+    tracker = Mlflow(f"http://ann:Very5ecretWord@127.0.0.1:{unused_tcp}")
+    with pytest.raises(TrackerError, match="cannot be exported to MLflow at") as caught:
+        export_run(tracks, RUN_ID, tracker, cache=None)
+    assert "Very5ecretWord" not in str(caught.value)
+    assert "Very5ecretWord" not in repr(tracker)
+
+
+@pytest.fixture
+def unused_tcp() -> int:
+    from tests.ports import free_port
+
+    return free_port()
+
+
+@pytest.mark.parametrize("name", ["loss", "device/power_w", "a b-c.d:e"])
+def test_a_name_that_mlflow_takes_stays(name: str) -> None:
+    assert _key(name) == name
+
+
+@pytest.mark.parametrize("name", ["f1@10", "/loss", "a/../b", "ü" * 400, "a//b", "loss."])
+def test_a_name_that_mlflow_refuses_becomes_one_that_it_takes_and_no_two_the_same(
+    name: str,
+) -> None:
+    assert _key(name) != _key(name + "!") != name
+    if importlib.util.find_spec("mlflow") is None:
+        pytest.skip("mlflow is not installed: ./run test --full installs it")
+    from mlflow.utils.validation import _validate_metric_name
+
+    _validate_metric_name(_key(name))
+
+
+# --- W&B ---------------------------------------------------------------------------------------
+
+
+def leveldb_records(data: bytes) -> Iterator[bytes]:
+    """Yield the records of a log in LevelDB's format: blocks of 32 KiB, a record in pieces of at most
+    one; after a head of 7 bytes that is W&B's own."""
+    head, block, place = 7, 32 * 1024, 7
+    whole = b""
+    while place + head <= len(data):
+        if block - place % block < head:
+            place += block - place % block
+        length, kind = struct.unpack("<HB", data[place + 4 : place + head])
+        whole += data[place + head : place + head + length]
+        place += head + length
+        if kind in (1, 4):  # full, or the last piece
+            yield whole
+            whole = b""
+
+
+def wandb_points(folder: Path, metric: str) -> Points:
+    """Return the rows of the one offline run, as W&B's own reader has them."""
+    from wandb.proto import wandb_internal_pb2
+
+    paths = list(folder.glob("offline-run-*/run-*.wandb"))
+    found: Points = []
+    for data in leveldb_records(paths[0].read_bytes()) if paths else ():
+        record = wandb_internal_pb2.Record()
+        record.ParseFromString(data)
+        row = {
+            ".".join(item.nested_key) or item.key: json.loads(item.value_json)
+            for item in record.history.item
+        }
+        if metric in row:
+            found.append((record.history.step.num, row[metric]))
+    return found
+
+
+@pytest.mark.parametrize(
+    "tracker", [Mlflow("http://localhost:5000"), WandbFolder(Path("/nowhere"))]
+)
+def test_a_client_that_is_not_installed_is_named_with_what_installs_it(
+    tracker: Tracker, story: Story, tracks: Tracks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    story.whole()
+    for name in ("mlflow", "wandb"):
+        monkeypatch.setitem(__import__("sys").modules, name, None)
+    with pytest.raises(InvalidInput, match=r"pip install 'tracks-dagster\[(mlflow|wandb)\]'"):
+        export_run(tracks, RUN_ID, tracker, cache=None)

@@ -1,0 +1,312 @@
+"""Runs side by side, and an experiment: a baseline and what each other run changed. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from urllib.parse import urlencode
+
+from tracks_dagster.review.comparing import Score, own_values
+from tracks_dagster.review.curves import Point
+from tracks_dagster.review.experiments import (
+    ExperimentRun,
+    MeasuredBy,
+    Settings,
+    changes,
+    differing,
+    eval_title,
+    measured_by,
+    outside,
+    result,
+)
+from tracks_dagster.track.records import Json, sha256_hex
+from tracks_dagster.track.states.accounting import kept_and_lost
+from tracks_dagster.track.text.units import about, counted
+from tracks_dagster.wings.watch.board import formats
+from tracks_dagster.wings.watch.board.reading import RunReading
+from tracks_dagster.wings.watch.board.run_page import COLOUR_COUNT, SHORT, Choice, Key, Link, Panel
+
+RUNS_MAX = 6  # side by side: as many as there are colours
+CHANGES_MAX = 6  # of one run in an experiment's table
+VALUE_CHARACTERS_MAX = 80
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparedRun:
+    """One run. settings: by group ("config", "code" …), flat; outcome: facts of it, in words."""
+
+    run_id: str
+    settings: Mapping[str, Settings]
+    outcome: Settings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparedRow:
+    """One line of the table: a value for each run."""
+
+    name: str
+    values: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparedGroup:
+    """Lines of one kind; none where nothing differs."""
+
+    title: str
+    rows: tuple[ComparedRow, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColouredRun:
+    """A run and the class of its line. without: this page without it, "" where that is none."""
+
+    run_id: str
+    colour: str
+    without: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparisonView:
+    """The page /compare. same: a sentence on what does not differ, "" for nothing."""
+
+    title: str
+    summary: str
+    same: str
+    runs: tuple[ColouredRun, ...]
+    groups: tuple[ComparedGroup, ...]
+    panels: tuple[Panel, ...]
+    choices: tuple[Choice, ...]
+    keys: tuple[Key, ...] = ()
+    zoom: Link | None = None
+    banners: tuple[str, ...] = ()
+
+
+def colours_of(run_ids: Sequence[str]) -> dict[str, str]:
+    """Return the class of each run's line: its own on every page, by its name.
+
+    Of two that would have the same one, the later by name takes the next that is free; of more runs
+    than there are colours, some share one.
+    """
+    found: dict[str, int] = {}
+    for run_id in sorted(set(run_ids)):
+        first = int(sha256_hex(run_id.encode())[:8], 16)
+        places = [(first + more) % COLOUR_COUNT for more in range(COLOUR_COUNT)]
+        found[run_id] = next((p for p in places if p not in found.values()), places[0])
+    return {run_id: f"a{found[run_id]}" for run_id in run_ids}
+
+
+def comparison_view(
+    runs: Sequence[ComparedRun],
+    *,
+    panels: Sequence[Panel],
+    choices: Sequence[Choice],
+    zoom: Link | None = None,
+    banners: Sequence[str] = (),
+    without: Mapping[str, str] | None = None,
+) -> ComparisonView:
+    """Return the runs side by side: what came of them, then only what differs."""
+    names = dict.fromkeys(name for run in runs for name in run.outcome)
+    outcome = tuple(
+        ComparedRow(name=name, values=tuple(_shown(run.outcome, name) for run in runs))
+        for name in names
+    )
+    groups = dict.fromkeys(name for run in runs for name in run.settings)
+    differences = {name: _differences(name, runs) for name in groups}
+    same = [name for name, group in differences.items() if not group.rows]
+    colours = colours_of([run.run_id for run in runs])
+    return ComparisonView(
+        title=" against ".join(run.run_id for run in runs) or "Compare runs",
+        summary=_summary(runs),
+        same=f"The same in all of them: {', '.join(same)}." if same and len(runs) > 1 else "",
+        runs=tuple(
+            ColouredRun(
+                run_id=run.run_id,
+                colour=colours[run.run_id],
+                without=(without or {}).get(run.run_id, "") if len(runs) > 2 else "",
+            )
+            for run in runs
+        ),
+        groups=(
+            ComparedGroup(title="What came of it", rows=outcome),
+            *differences.values(),
+        ),
+        panels=tuple(panels),
+        choices=tuple(choices),
+        keys=tuple(Key(colour=colours[run.run_id], text=run.run_id) for run in runs),
+        zoom=zoom,
+        banners=tuple(banners),
+    )
+
+
+def outcome_of(
+    reading: RunReading, trained: Mapping[str, Point], scores: Sequence[Score]
+) -> Settings:
+    """Return what came of a run. trained: of each metric of the training the newest that was kept;
+    scores: its evals. Each is named as what it is, with its step."""
+    accounts = kept_and_lost(reading.state)
+    ended = [each.ended.device_seconds for each in reading.state.attempts if each.ended]
+    return {
+        "state": reading.pill,
+        "step": formats.of_steps(reading.step, reading.steps),
+        **{
+            eval_title(*name): formats.at_step(formats.number(value), step)
+            for name, (value, step) in own_values(scores).items()
+        },
+        **{
+            f"training {name}": formats.at_step(formats.number(point.value), point.step)
+            for name, point in trained.items()
+        },
+        "pace": formats.pace(None if reading.pace is None else reading.pace.step_s),
+        "attempts": str(len(reading.state.attempts)),
+        "steps lost": formats.grouped(sum(each.lost for each in accounts)),
+        "device time of ended attempts": about(sum(ended)) if ended else formats.UNKNOWN,
+        "money so far": formats.money(reading.cost),
+    }
+
+
+def measured_of(scores: Sequence[Score]) -> Settings:
+    """Return by which version, on which data and with which seeds each eval measured."""
+    found: dict[str, list[str]] = {}
+    for each in scores:
+        data = f"data {each.snapshot_id[:SHORT]}, " if each.snapshot_id else ""
+        words = f"version {each.suite_version}, {data}seed {each.seed}"
+        found.setdefault(each.suite, []).append(words)
+    return {suite: "; ".join(words) for suite, words in found.items()}
+
+
+def _summary(runs: Sequence[ComparedRun]) -> str:
+    if not runs:
+        return "Mark runs of the fleet with `x`, then press `c`; or open /compare?run=A&run=B."
+    if len(runs) == 1:
+        return "One run only: name another one, /compare?run=A&run=B."
+    return "Of their settings only what differs."
+
+
+def _differences(group: str, runs: Sequence[ComparedRun]) -> ComparedGroup:
+    given = [run.settings.get(group, {}) for run in runs]
+    return ComparedGroup(
+        title=group.capitalize(),
+        rows=tuple(
+            ComparedRow(name=name, values=tuple(_shown(each, name) for each in given))
+            for name in differing(given)
+        ),
+    )
+
+
+def _shown(settings: Settings, name: str) -> str:
+    return short(settings[name]) if name in settings else formats.UNKNOWN
+
+
+def short(value: Json) -> str:
+    """Return a setting's value in a table's cell."""
+    text = ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+    if len(text) <= VALUE_CHARACTERS_MAX:
+        return text
+    return f"{text[: VALUE_CHARACTERS_MAX - 1]}…"
+
+
+# --- an experiment --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExperimentRow:
+    """One line. verdict: good or bad against the baseline, "" where nobody knows; trained: the losses
+    of its newest commit."""
+
+    run_id: str
+    about: str
+    is_baseline: bool
+    changes: tuple[str, ...]
+    state: str
+    steps: str
+    value: str
+    difference: str
+    verdict: str
+    trained: str
+    device_time: str
+    compare: str
+    make_baseline: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExperimentView:
+    """The page /experiments/NAME. metric: what the evals are compared by."""
+
+    family: str
+    summary: str
+    baseline: str
+    why: str
+    metric: str
+    rows: tuple[ExperimentRow, ...]
+    panels: tuple[Panel, ...] = ()
+    keys: tuple[Key, ...] = ()
+    choices: tuple[Choice, ...] = ()
+    zoom: Link | None = None
+    banners: tuple[str, ...] = ()
+
+
+def experiment_view(
+    family: str, runs: Sequence[ExperimentRun], baseline: ExperimentRun, why: str
+) -> ExperimentView:
+    """Return the page without its curves: the baseline first, then the others, newest first."""
+    others = [run for run in reversed(runs) if run.run_id != baseline.run_id]
+    by = measured_by(runs, baseline)
+    return ExperimentView(
+        family=family,
+        summary=counted(len(runs), "run"),
+        baseline=baseline.run_id,
+        why=why,
+        metric="" if by is None else by.title,
+        rows=tuple(
+            _experiment_row(run, baseline, by, outside(run, family, runs))
+            for run in (baseline, *others)
+        ),
+    )
+
+
+def _experiment_row(
+    run: ExperimentRun, baseline: ExperimentRun, by: MeasuredBy | None, outside: str
+) -> ExperimentRow:
+    found = result(run, baseline, by)
+    value = None if found is None else formats.at_step(formats.number(found.value), found.step)
+    source = f", a branch of {run.branched_from}" if run.branched_from else ""
+    alias = f", {run.alias}" if run.alias else ""
+    return ExperimentRow(
+        run_id=run.run_id,
+        about=f"{run.owner}{source}{alias}{f', {outside}' if outside else ''}",
+        is_baseline=run.run_id == baseline.run_id,
+        changes=tuple(_changes(run, baseline)),
+        state=run.state,
+        steps=formats.grouped(run.steps),
+        value=value or formats.UNKNOWN,
+        difference=formats.UNKNOWN if found is None else _against(found.difference),
+        verdict="" if found is None else found.verdict,
+        trained=_trained(run),
+        device_time=about(run.device_s) if run.device_s else formats.UNKNOWN,
+        compare="/compare?" + urlencode([("run", baseline.run_id), ("run", run.run_id)]),
+        make_baseline=f"?{urlencode({'baseline': run.run_id})}",
+    )
+
+
+def _changes(run: ExperimentRun, baseline: ExperimentRun) -> Iterator[str]:
+    found = changes(run, baseline)
+    for each in found[:CHANGES_MAX]:
+        yield f"{each.name} {_value(each.before)} → {_value(each.after)}"
+    if len(found) > CHANGES_MAX:
+        yield f"and {len(found) - CHANGES_MAX} more"
+
+
+def _value(value: Json) -> str:
+    return formats.UNKNOWN if value is None else short(value)
+
+
+def _trained(run: ExperimentRun) -> str:
+    """Return "loss 1.31, val_loss 1.4 at 300" of its newest commit."""
+    losses = ", ".join(f"{name} {formats.number(value)}" for name, value in run.trained.items())
+    return formats.at_step(losses, run.trained_step) if losses else formats.UNKNOWN
+
+
+def _against(off: float | None) -> str:
+    if not off:
+        return formats.UNKNOWN if off is None else "the same"
+    return f"{'+' if off > 0 else '−'}{formats.number(abs(off))}"

@@ -1,0 +1,125 @@
+"""What a request asks for, checked, and links to the same page with something else asked for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from urllib.parse import urlencode
+
+from starlette.requests import Request
+
+from tracks_dagster.review.curves import AXES, STEP
+from tracks_dagster.review.effects.pages.charts import Look
+from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.wings.watch.board import formats
+from tracks_dagster.wings.watch.board.run_page import Choice, Link
+
+LOG_RANKS_MAX = 16  # as links
+SCALES = LINEAR, LOG = "linear", "log"
+SMOOTHS = (0, 10, 100, 1000)  # steps, as links; 0 for none
+SMOOTH_STEPS_MAX = 10**6
+
+_SMOOTH = re.compile(r"[0-9]{1,9}")
+_RANK = re.compile(r"[0-9]{1,6}")
+_STEPS = re.compile(r"([0-9]{1,12})-([0-9]{1,12})")
+
+
+def axis(request: Request) -> str:
+    """Return the axis of the curves; raises InvalidInput for one that there is not."""
+    by = request.query_params.get("by", STEP)
+    if by not in AXES:
+        raise InvalidInput(f"by={by!r} is no axis of curves: use {', '.join(AXES)}.")
+    return by
+
+
+def rank(request: Request) -> int | None:
+    """Return the rank whose log is asked for; raises InvalidInput for what is no rank."""
+    text = request.query_params.get("rank", "")
+    if text and _RANK.fullmatch(text) is None:
+        raise InvalidInput(f"rank={text!r} is no rank: write a whole number from 0 on.")
+    return int(text) if text else None
+
+
+def step_range(request: Request) -> tuple[int, int] | None:
+    """Return from which step to which curves are asked for; raises InvalidInput for what is neither."""
+    text = request.query_params.get("steps", "")
+    match = _STEPS.fullmatch(text)
+    if text and (match is None or int(match[1]) > int(match[2])):
+        raise InvalidInput(f"steps={text!r} is no range of steps: write for example steps=100-200.")
+    return None if match is None else (int(match[1]), int(match[2]))
+
+
+def way_back(request: Request, steps: tuple[int, int] | None) -> Link | None:
+    """Return the way back from a range of steps to all of them."""
+    if steps is None:
+        return None
+    first, last = map(formats.grouped, steps)
+    others = [each for each in request.query_params.multi_items() if each[0] != "steps"]
+    return Link(label=f"steps {first} to {last}: show all", address=f"?{urlencode(others)}")
+
+
+def look(request: Request) -> Look:
+    """Return how curves are drawn; raises InvalidInput for a way that there is not."""
+    scale = request.query_params.get("y", LINEAR)
+    if scale not in SCALES:
+        raise InvalidInput(f"y={scale!r} is no scale of curves: use {', '.join(SCALES)}.")
+    smooth = request.query_params.get("smooth", "0")
+    if _SMOOTH.fullmatch(smooth) is None or int(smooth) > SMOOTH_STEPS_MAX:
+        raise InvalidInput(
+            f"smooth={smooth[:40]!r} is no number of steps: write for example smooth=100, at most "
+            f"{SMOOTH_STEPS_MAX}."
+        )
+    return Look(is_log=scale == LOG, smooth=int(smooth))
+
+
+def choices(request: Request, by: str) -> tuple[Choice, ...]:
+    """Return links to this page with its curves drawn another way. by: the axis they have."""
+    chosen = look(request)
+    scale = LOG if chosen.is_log else LINEAR
+    smooths = sorted({*SMOOTHS, chosen.smooth})
+    return (
+        Choice(name="by", links=_links(request, "by", AXES, by)),
+        Choice(name="scale", links=_links(request, "y", SCALES, scale)),
+        Choice(
+            name="average over steps",
+            links=_links(request, "smooth", [str(each) for each in smooths], str(chosen.smooth)),
+        ),
+    )
+
+
+def _links(request: Request, name: str, values: Sequence[str], chosen: str) -> tuple[Link, ...]:
+    return tuple(
+        Link(
+            label="none" if value == "0" else value,
+            address=_with(request, **{name: value}),
+            is_chosen=value == chosen,
+        )
+        for value in values
+    )
+
+
+def without_run(request: Request, run_id: str) -> str:
+    """Return the address of this comparison without one of its runs."""
+    others = [each for each in request.query_params.multi_items() if each != ("run", run_id)]
+    return f"?{urlencode(others)}"
+
+
+def rank_links(request: Request, ranks: Sequence[int], chosen: int | None) -> tuple[Link, ...]:
+    """Return a link to the log of each rank: of the first ones, and of the one that is shown."""
+    near = [each for each in ranks if each == chosen or each in ranks[: LOG_RANKS_MAX - 1]]
+    return tuple(
+        Link(
+            label=f"rank {each}",
+            address=f"{_with(request, rank=str(each))}#log",
+            is_chosen=each == chosen,
+        )
+        for each in near
+    )
+
+
+def _with(request: Request, **changes: str) -> str:
+    """Return the address of this page with other values in its query."""
+    others = [
+        (name, value) for name, value in request.query_params.multi_items() if name not in changes
+    ]
+    return f"?{urlencode([*others, *changes.items()])}"

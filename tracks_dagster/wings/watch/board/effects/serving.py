@@ -1,0 +1,164 @@
+"""Serves the board on 127.0.0.1: on a port of its own, or on the socket of who started it.
+
+`tracks up` listens itself and starts the board when somebody connects; the board ends when nobody has
+asked for anything for long, or when who started it is gone. So a home that nobody looks at pays for no
+board.
+
+The board has no password: it is bound to 127.0.0.1, behind the guard of all our web servers. Nothing is
+ever written: any method but GET and HEAD is refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Collection
+from typing import Any
+
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from tracks_dagster.home.guard import HEADERS as GUARD_HEADERS
+from tracks_dagster.home.guard import Guard
+from tracks_dagster.home.on_demand import ADDRESS, IDLE_S_MAX
+from tracks_dagster.settings import Settings
+from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.wings.watch.board.effects.app import Board
+from tracks_dagster.wings.watch.board.effects.sources import Sources
+
+CONNECTIONS_MAX = 64  # at once; more get a 503
+BACKLOG = 128
+HEAD_S_MAX = 10.0  # from a connection, or the answer before, to the whole head of a request
+DRAIN_S_MAX = 2  # for answers that are under way when it ends
+LOOK_EVERY_S = 2.0
+
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+    "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+HEADERS = {
+    **GUARD_HEADERS,
+    "Content-Security-Policy": POLICY,
+    "Referrer-Policy": "no-referrer",
+}
+
+
+def listen(port: int) -> socket.socket:
+    """Return a socket on this machine's own address; port 0: a free one. Raises InvalidInput."""
+    found = socket.socket()
+    try:
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        found.bind((ADDRESS, port))
+        found.listen(BACKLOG)  # who opens the address that is printed waits for the first page
+    except (OSError, OverflowError) as error:
+        found.close()
+        raise InvalidInput(
+            f"The board cannot listen on {ADDRESS}:{port}: {error}. Name another port, or 0 for a free "
+            "one: `tracks board --port 0`."
+        ) from error
+    return found
+
+
+def serve(
+    settings: Settings,
+    listener: socket.socket,
+    on_ready: Callable[[str], None],
+    *,
+    hosts: Collection[str] = (),
+) -> None:
+    """Answer until a signal ends it. on_ready: called with the address; hosts: as of `Guard`."""
+    _serve(settings, listener, hosts, on_ready=on_ready)
+
+
+def serve_on_demand(settings: Settings, fd: int, *, hosts: Collection[str] = ()) -> None:
+    """Answer on the socket `fd` until nobody asks for IDLE_S_MAX, or the parent is gone."""
+    _serve(settings, socket.socket(fileno=fd), hosts, is_on_demand=True)
+
+
+def guarded(board: Board, hosts: Collection[str] = ()) -> Guard:
+    """Return the board behind its door."""
+    return Guard(board.app(), hosts=hosts, headers=HEADERS)
+
+
+def _serve(
+    settings: Settings,
+    listener: socket.socket,
+    hosts: Collection[str],
+    *,
+    on_ready: Callable[[str], None] | None = None,
+    is_on_demand: bool = False,
+) -> None:
+    sources = Sources(settings)
+    guard = guarded(Board(sources), hosts)
+    server = uvicorn.Server(
+        uvicorn.Config(
+            guard,
+            http=PromptProtocol,
+            ws="none",
+            loop="asyncio",
+            lifespan="off",
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            limit_concurrency=CONNECTIONS_MAX,
+            backlog=BACKLOG,
+            timeout_graceful_shutdown=DRAIN_S_MAX,
+        )
+    )
+    if is_on_demand:
+        threading.Thread(target=_end_unused, args=(server, guard), daemon=True).start()
+    if on_ready is not None:
+        on_ready(f"http://{ADDRESS}:{listener.getsockname()[1]}")
+    try:
+        server.run(sockets=[listener])
+    finally:
+        sources.close()
+
+
+class PromptProtocol(H11Protocol):
+    """Closes a connection that asks for nothing: without that, a few dozen that are silent would be all
+    that there may be, for as long as they like."""
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self._due: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Begin to wait for a request's head."""
+        super().connection_made(transport)
+        self._await_head()
+
+    def data_received(self, data: bytes) -> None:
+        """Go on waiting where it was no whole head."""
+        super().data_received(data)
+        self._await_head()
+
+    def on_response_complete(self) -> None:
+        """Wait for the next head."""
+        super().on_response_complete()
+        self._await_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Wait no more."""
+        super().connection_lost(exc)
+        if self._due is not None:
+            self._due.cancel()
+
+    def _await_head(self) -> None:
+        cycle: Any = self.cycle  # None before the first request
+        is_asked = cycle is not None and not cycle.response_complete
+        if is_asked and self._due is not None:
+            self._due.cancel()
+            self._due = None
+        elif not is_asked and self._due is None:
+            self._due = self.loop.call_later(HEAD_S_MAX, self.transport.close)
+
+
+def _end_unused(server: uvicorn.Server, guard: Guard) -> None:
+    parent = os.getppid()
+    while os.getppid() == parent and time.monotonic() - guard.last_at < IDLE_S_MAX:
+        time.sleep(LOOK_EVERY_S)
+    server.should_exit = True

@@ -1,0 +1,403 @@
+"""What the pages are made of: runs, their journals and lights, read anew when they are old.
+
+Nothing is written. What one look costs the store is bounded: of a run the records that came since, and
+the newest segments of rank 0's journal. The fleet is read by a few threads within a named time, after
+which the page is shown as far as it came; what is late is there at the next look.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from tracks_dagster.attempts.effects.evidence import read_log_tails
+from tracks_dagster.attempts.effects.heartbeat import Heartbeat, describe_age, read_heartbeat
+from tracks_dagster.health.effects.looking import Looks
+from tracks_dagster.ledger.effects.tracks import Tracks
+from tracks_dagster.ledger.ports import Ledger
+from tracks_dagster.ledger.prices import Prices
+from tracks_dagster.processes.logs import find_logs, read_tail
+from tracks_dagster.reading import open_ledger_to_read, open_tracks_to_read
+from tracks_dagster.retry.caps import cost_of
+from tracks_dagster.review.curves import STEP, Curve, Curves, Point
+from tracks_dagster.review.effects.comparing import Named, side_of
+from tracks_dagster.review.effects.curves.reading import read_curves
+from tracks_dagster.review.effects.experiments import read_experiment
+from tracks_dagster.review.effects.explain.run import ExplainContext
+from tracks_dagster.review.effects.search import find_runs
+from tracks_dagster.review.effects.status import waiting_for, waits_for_devices
+from tracks_dagster.review.experiments import ExperimentRun
+from tracks_dagster.scheduling.policy import SchedulingPolicy
+from tracks_dagster.settings import (
+    Settings,
+    find_ui_url,
+    usable_policy,
+    usable_prices,
+    usable_rules,
+)
+from tracks_dagster.track.names import attempt_key
+from tracks_dagster.track.records import Json
+from tracks_dagster.track.states.lifecycle import RunLifecycle
+from tracks_dagster.track.states.run_state import RunState
+from tracks_dagster.track.text.redact import redact
+from tracks_dagster.track.unforeseen import problem_of
+from tracks_dagster.wings.watch.board.heat_map import Values
+from tracks_dagster.wings.watch.board.reading import RunReading
+from tracks_dagster.wiring import utc_now
+
+FRESH_S = 1.0  # of a run's page: a browser asks for it every two seconds
+FLEET_FRESH_S = 4.0
+FLEET_S_MAX = 0.3  # until the fleet is shown, however many runs were read by then
+RUNS_MAX = 500  # of the fleet
+RECENT = timedelta(hours=24)  # for so long a run that ended, or was refused, is listed
+# That read runs: a store elsewhere is mostly waited for; of one in a folder the lines are parsed, and
+# more threads would only hold up the one that renders the page.
+THREADS_FAR, THREADS_NEAR = 8, 1
+PAGES_KEPT_MAX, CURVES_KEPT_MAX, MAPS_KEPT_MAX = 64, 12, 4
+READS_MAX = 3  # of curves, at once
+EXPERIMENT_RUNS_MAX = 50
+EXPERIMENTS_MAX = 40  # on the fleet's page, those with the newest runs
+FOUND_MAX = 30
+LOG_LINES_MAX = 200
+POINTS_MAX = 600  # of a curve: what a panel has pixels for
+MAP_STEPS = 600  # newest steps of a heat map
+SQL = Path(__file__).with_name("sql")
+
+Row = Mapping[str, Json]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetRead:
+    """rows: of fleet.sql; readings: of its open runs, as far as they were read; problems: why one
+    cannot be read; banners: sentences about the whole home; experiments: those with the newest runs."""
+
+    rows: Sequence[Row]
+    readings: Mapping[str, RunReading]
+    problems: Mapping[str, str]
+    banners: tuple[str, ...]
+    experiments: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogEnd:
+    """The end of a rank's log. ranks: that have one; words: why there is none."""
+
+    rank: int | None = None
+    text: str = ""
+    ranks: tuple[int, ...] = ()
+    words: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Home:
+    """What one look at every run shares."""
+
+    heartbeat: Heartbeat | None
+    prices: Prices | None
+    scheduling: SchedulingPolicy
+    banners: tuple[str, ...]
+
+
+class Sources:
+    """Reads for the board; nothing is opened before it is asked for. Safe in threads."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.clean = partial(redact, secrets=settings.secrets)
+        self._home: Fresh[_Home] = Fresh(for_s=FRESH_S, entries_max=1)
+        self._fleet: Fresh[FleetRead] = Fresh(for_s=FLEET_FRESH_S, entries_max=1)
+        self._runs: Fresh[RunReading] = Fresh(for_s=FRESH_S, entries_max=PAGES_KEPT_MAX)
+        self._curves: Fresh[Curves] = Fresh(for_s=FRESH_S, entries_max=CURVES_KEPT_MAX)
+        self._by_rank: Fresh[Mapping[str, Values]] = Fresh(for_s=FRESH_S, entries_max=MAPS_KEPT_MAX)
+        self._reads = threading.Semaphore(READS_MAX)
+        threads = THREADS_FAR if "://" in settings.store_url else THREADS_NEAR
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="board")
+        self._pending: dict[str, Future[RunReading | str]] = {}
+        self._known: dict[str, RunReading] = {}
+
+    @cached_property
+    def tracks(self) -> Tracks:
+        """The tracks; raises NothingYet while nothing was recorded."""
+        return open_tracks_to_read(self.settings)
+
+    @cached_property
+    def ledger(self) -> Ledger:
+        """The ledger; raises LedgerError while there is none."""
+        return open_ledger_to_read(self.settings)
+
+    @cached_property
+    def _looks(self) -> Looks:
+        return Looks(self.tracks, self.ledger)
+
+    @property
+    def ui_url(self) -> str:
+        """Where Dagster's UI answers; "" while it does not."""
+        return find_ui_url(self.settings)
+
+    def now(self) -> datetime:
+        """Return the time."""
+        return utc_now()
+
+    def context(self) -> ExplainContext:
+        """Return what a report may use beside the store."""
+        return ExplainContext(
+            rules=usable_rules(self.settings)[0],
+            ledger=self.ledger,
+            ui_url=self.ui_url,
+            prices=usable_prices(self.settings)[0],
+        )
+
+    def close(self) -> None:
+        """Let the threads end."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    # --- one run ---
+
+    def run(self, run_id: str) -> RunReading:
+        """Return a run as it is now; raises UnknownRun."""
+        return self._runs.get(run_id, partial(self._read, run_id))
+
+    def _read(self, run_id: str) -> RunReading:
+        home = self._home.get("", self._read_home)
+        state = self.tracks.run(run_id)
+        look = self._looks.look(state, scheduling=home.scheduling, prices=home.prices)
+        now = self.tracks.now()
+        return RunReading(
+            state=state,
+            tail=look.tail,
+            lights=look.lights,
+            now=now,
+            cost=None if home.prices is None else cost_of(state, home.prices, now),
+            waits_for=None if self.settings.is_archive else waiting_for(state, home.heartbeat, now),
+            queue=waits_for_devices(state, home.heartbeat, now),
+        )
+
+    def _read_home(self) -> _Home:
+        prices, no_prices = usable_prices(self.settings)
+        policy, no_policy = usable_policy(self.settings)
+        heartbeat = read_heartbeat(self.tracks.store)
+        age = None if self.settings.is_archive else describe_age(heartbeat, self.tracks.now())
+        banners = (
+            f"{age[0].upper()}{age[1:]}." if age else None,
+            no_prices,
+            no_policy,
+        )
+        return _Home(
+            heartbeat=heartbeat,
+            prices=prices,
+            scheduling=policy.scheduling,
+            banners=tuple(filter(None, banners)),
+        )
+
+    def curves(
+        self,
+        state: RunState,
+        metrics: Sequence[str] | None,
+        by: str,
+        steps: tuple[int, int] | None = None,
+    ) -> Curves:
+        """Return the curves of a run, from step to step; raises InvalidInput for a metric that is not
+        there."""
+        names = None if metrics is None else tuple(metrics)
+
+        def read() -> Curves:
+            return self._read_curves(state, names, by=by, steps=steps, points_max=POINTS_MAX)
+
+        return self._curves.get((state.run_id, state.head.seq, names, by, steps), read)
+
+    def newest(
+        self, state: RunState, metrics: Sequence[str] | None, groups: Sequence[str] = ()
+    ) -> dict[str, Point]:
+        """Return the newest kept value of each metric, whatever part of the curves is looked at."""
+        found = self.curves(state, metrics, STEP).curves
+        shown = (each for each in found if not groups or each.group in groups)
+        return {each.name: last for each in shown if (last := each.last) is not None}
+
+    def by_rank(self, state: RunState, last_step: int) -> Mapping[str, Values]:
+        """Return what the newest attempt measured of each rank in its newest steps, by name."""
+        return self._by_rank.get(
+            (state.run_id, state.head.seq), lambda: self._read_by_rank(state, last_step)
+        )
+
+    def _read_by_rank(self, state: RunState, last_step: int) -> Mapping[str, Values]:
+        steps = (max(0, last_step - MAP_STEPS), last_step)
+        found = self._read_curves(state, ["ranks/*"], steps=steps, points_max=2 * MAP_STEPS)
+        attempt = state.last_attempt
+        attempt_id = None if attempt is None else attempt.attempt_id
+        return {
+            curve.name.removeprefix("ranks/"): _values(curve, attempt_id) for curve in found.curves
+        }
+
+    def _read_curves(self, state: RunState, metrics: Sequence[str] | None, **how: Any) -> Curves:
+        """Read curves, a few runs at a time: ten million points take memory while they are read."""
+        with self._reads:
+            return read_curves(self.tracks, state, metrics, cache=self._cache, **how)
+
+    @property
+    def _cache(self) -> Path | None:
+        """Where journals are kept as columns; of an exported run nowhere."""
+        return None if self.settings.is_archive else self.settings.cache
+
+    def log(self, state: RunState, rank: int | None, likely: Sequence[int] = ()) -> LogEnd:
+        """Return the end of the newest attempt's log of a rank; None: of `likely`, else the first.
+
+        From this machine, else from the store, which has it once the attempt, or its pod, has ended.
+        """
+        attempt = state.last_attempt
+        if attempt is None:
+            return LogEnd()
+        key = attempt_key(state.run_id, attempt.attempt_id)
+        folder = None if self.settings.is_archive else self.settings.work / key
+        here = {} if folder is None else find_logs(folder)
+        texts = (
+            dict.fromkeys(here, "")
+            if here
+            else dict(read_log_tails(self.tracks.store, state.run_id, attempt))
+        )
+        if not texts:
+            return LogEnd(words=f"No log of {key} is on this machine, or in the store yet.")
+        wanted = (rank, *likely, *texts)
+        chosen = next(each for each in wanted if each in texts)
+        assert chosen is not None, "it is one of the texts"
+        text = read_tail(here[chosen]) if here else texts[chosen]
+        lines = self.clean(text).splitlines()[-LOG_LINES_MAX:]
+        return LogEnd(rank=chosen, text="\n".join(lines), ranks=tuple(texts))
+
+    # --- the fleet ---
+
+    def fleet(self) -> FleetRead:
+        """Return every open run, and what ended lately."""
+        return self._fleet.get("", self._read_fleet)
+
+    def _read_fleet(self) -> FleetRead:
+        rows = self._query(
+            "fleet",
+            running=RunLifecycle.RUNNING.value,
+            waiting=RunLifecycle.WAITING.value,
+            refused=RunLifecycle.REFUSED.value,
+            since=self.tracks.now() - RECENT,
+            runs_max=RUNS_MAX,
+        )
+        open_ids = [str(row["run_id"]) for row in rows if row["finished_at"] is None]
+        for run_id in open_ids:
+            if run_id not in self._pending:
+                self._pending[run_id] = self._threads.submit(self._try, run_id)
+        wait(self._pending.values(), timeout=FLEET_S_MAX)
+        problems: dict[str, str] = {}
+        known = {run_id: self._known[run_id] for run_id in open_ids if run_id in self._known}
+        for run_id in [each for each, future in self._pending.items() if future.done()]:
+            found = self._pending.pop(run_id).result()
+            if isinstance(found, str):
+                problems[run_id] = found
+                known.pop(run_id, None)
+            elif run_id in open_ids:
+                known[run_id] = found
+        self._known = known
+        banners = self._home.get("", self._read_home).banners
+        named = self._query("experiments", experiments_max=EXPERIMENTS_MAX)
+        return FleetRead(
+            rows=rows,
+            readings=known,
+            problems=problems,
+            banners=banners,
+            experiments=tuple(str(row["experiment"]) for row in named),
+        )
+
+    def _try(self, run_id: str) -> RunReading | str:
+        """Return the run, or why it cannot be read: one broken track hides no other run."""
+        try:
+            return self._read(run_id)
+        except Exception as error:  # noqa: BLE001 - of that run alone
+            return self.clean(problem_of(error))
+
+    # --- several runs ---
+
+    def settings_of(self, state: RunState) -> Mapping[str, Mapping[str, Json]]:
+        """Return what is compared of a run, by group: of its newest attempt, else as declared."""
+        attempt = state.last_attempt
+        if attempt is None:
+            return {"config": state.declared.config}
+        side = side_of(self.tracks, Named(state=state, attempt=attempt, checkpoint=None))
+        return {
+            "config": side.config,
+            "in use": side.in_use,
+            "data": {"dataset": side.dataset, "snapshot": side.snapshot_id},
+            "code": side.code,
+            "placement": side.placement,
+            "environment": side.environment,
+        }
+
+    def experiment(self, name: str) -> list[ExperimentRun]:
+        """Return the newest runs of an experiment, else of a model family, oldest first."""
+        return read_experiment(self.ledger, name, runs_max=EXPERIMENT_RUNS_MAX)
+
+    def find(self, text: str) -> Sequence[Row]:
+        """Return runs whose id, experiment, family, owner, team, intent or config holds the text."""
+        return find_runs(self.ledger, text, runs_max=FOUND_MAX)
+
+    def _query(self, name: str, **values: object) -> list[dict[str, Json]]:
+        sql = (SQL / f"{name}.sql").read_text(encoding="utf-8")
+        return self.ledger.query(sql, values)
+
+
+def _values(curve: Curve, attempt_id: int | None) -> Values:
+    values: dict[int, list[tuple[int, float]]] = {}
+    for series in curve.series:
+        if series.attempt_id == attempt_id and series.rank is not None:
+            points = [(point.step, point.value) for point in series.points]
+            values.setdefault(series.rank, []).extend(points)
+    return {rank: sorted(line) for rank, line in sorted(values.items())}
+
+
+# --- values that are made anew once they are old --------------------------------------------------
+
+
+T = TypeVar("T")
+LONGER_S_MAX = 10.0  # that a value is kept because making it took long
+
+
+@dataclass(slots=True)
+class _Entry(Generic[T]):
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    value: T | None = None
+    old_at: float = 0.0  # by the monotonic clock
+
+
+class Fresh(Generic[T]):
+    """Values that one thread makes for all that ask: ten people at one page cost what one does.
+
+    Keeps `entries_max` of them, each for `for_s` seconds, and as long as making it took, up to
+    LONGER_S_MAX: a slow store is asked half of the time at most.
+    """
+
+    def __init__(self, *, for_s: float, entries_max: int) -> None:
+        self._for_s = for_s
+        self._entries_max = entries_max
+        self._entries: OrderedDict[Hashable, _Entry[T]] = OrderedDict()
+        self._lock = threading.Lock()  # of the table; nothing is made under it
+
+    def get(self, key: Hashable, make: Callable[[], T]) -> T:
+        """Return the value of `key`, made by `make` where there is none that is fresh.
+
+        Another thread that makes it is waited for. What `make` raises is raised, and not kept.
+        """
+        with self._lock:
+            entry = self._entries.setdefault(key, _Entry())
+            self._entries.move_to_end(key)
+            while len(self._entries) > self._entries_max:
+                self._entries.popitem(last=False)
+        with entry.lock:
+            if entry.value is None or time.monotonic() >= entry.old_at:
+                began_at = time.monotonic()
+                entry.value = make()
+                took_s = time.monotonic() - began_at
+                entry.old_at = began_at + took_s + max(self._for_s, min(took_s, LONGER_S_MAX))
+            return entry.value

@@ -1,0 +1,168 @@
+"""Send a run's kept steps to a tracker, from where the last export of it ended.
+
+How far that was the tracker itself keeps, beside what it was sent: so exporting again changes nothing,
+whoever does it from whichever machine, and a tracker that was emptied is filled again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from tracks_dagster.ledger.effects.tracks import Tracks
+from tracks_dagster.review.effects.curves.rows import Row, kept_rows
+from tracks_dagster.track.errors import TrackerError
+from tracks_dagster.track.records import Json
+from tracks_dagster.track.states.run_state import RunState
+from tracks_dagster.wings.watch.exports import (
+    ExportedRun,
+    Rollback,
+    Sent,
+    after_rollback,
+    describe_run,
+    find_rollback,
+    without_last,
+)
+
+Seconds = Callable[[], float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class News:
+    """What an export brings. rows: the kept steps after `Sent.step`, in order.
+
+    sent: how far the tracker had come, the rollback taken into account; rollback: tagged before the
+    rows are added. all_rows: every kept step again, for a tracker that is written anew.
+    """
+
+    run: ExportedRun
+    sent: Sent
+    rows: Iterator[Row]
+    all_rows: Callable[[], Iterator[Row]]
+    rollback: Rollback | None = None
+
+
+class Target(Protocol):
+    """One run in a tracker, while it is written to."""
+
+    @property
+    def sent(self) -> Sent:
+        """How far it has come; NOTHING_SENT where the tracker does not know the run."""
+        ...
+
+    def write(self, news: News) -> None:
+        """Add the rows and say what the run is now; raises TrackerError. Idempotent, may be killed."""
+        ...
+
+
+class Tracker(Protocol):
+    """Something that shows curves of many runs."""
+
+    @property
+    def name(self) -> str:
+        """Where it is, in words without secrets."""
+        ...
+
+    def open(self, run: ExportedRun) -> AbstractContextManager[Target]:
+        """Return the run in it, for one writer at a time; raises TrackerError."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exported:
+    """What an export did. steps: rows that were sent; to_step: how far the tracker has come.
+
+    is_whole: False where its time was over before everything was sent.
+    """
+
+    run_id: str
+    tracker: str
+    steps: int
+    to_step: int
+    rolled_back: str | None = None
+    is_whole: bool = True
+
+
+def export_run(
+    tracks: Tracks,
+    run: str | RunState,
+    tracker: Tracker,
+    *,
+    cache: Path | None,
+    seconds_max: float | None = None,
+    seconds: Seconds = time.monotonic,
+) -> Exported:
+    """Send what the tracker lacks of a run; raises UnknownRun, TrackerError and StoreError.
+
+    seconds_max: no further step is begun after so long.
+    """
+    state = tracks.run(run) if isinstance(run, str) else run
+    described = describe_run(state)
+    until = None if seconds_max is None else seconds() + seconds_max
+
+    def rows_after(step: int) -> Iterator[Row]:
+        rows = kept_rows(tracks, state, cache=cache, after=step, committed_only=True).rows
+        return without_last(rows) if state.open_attempt is not None else rows
+
+    with tracker.open(described) as target:
+        rollback = find_rollback(state, target.sent)
+        sent = after_rollback(target.sent, rollback)
+        counted = _Counted(rows_after(sent.step), until, seconds)
+        news = News(
+            run=described,
+            sent=sent,
+            rows=counted,
+            all_rows=lambda: rows_after(0),
+            rollback=rollback,
+        )
+        target.write(news)
+    return Exported(
+        run_id=state.run_id,
+        tracker=tracker.name,
+        steps=counted.count,
+        to_step=sent.step if counted.last is None else counted.last,
+        rolled_back=rollback.words if rollback is not None else None,
+        is_whole=not counted.is_cut,
+    )
+
+
+class _Counted:
+    """Rows, until the time is over. count, last: how many came, and the step of the newest."""
+
+    def __init__(self, rows: Iterator[Row], until: float | None, seconds: Seconds) -> None:
+        self._rows, self._until, self._seconds = rows, until, seconds
+        self.count = 0
+        self.last: int | None = None
+        self.is_cut = False
+
+    def __iter__(self) -> Iterator[Row]:
+        return self
+
+    def __next__(self) -> Row:
+        if self.is_cut or (
+            self._until is not None and self.count and self._seconds() >= self._until
+        ):
+            self.is_cut = True
+            raise StopIteration
+        row = next(self._rows)
+        self.count += 1
+        self.last = row.step
+        return row
+
+
+def check_key(stored: Mapping[str, Json], run: ExportedRun, place: Path) -> None:
+    """Raise TrackerError where `place` holds another run of that name."""
+    if stored.get("key") != run.key:
+        raise TrackerError(
+            f"{place} holds another run of the name {run.run_id}, which another home declared; nothing "
+            "was added. Export to another folder."
+        )
+
+
+def progressed(sent: Sent, row: Row) -> Sent:
+    """Return how far a tracker has come with this row."""
+    return Sent(step=row.step, attempt_id=row.attempt_id, rollbacks=sent.rollbacks)

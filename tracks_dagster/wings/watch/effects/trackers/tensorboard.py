@@ -1,0 +1,211 @@
+"""TensorBoard's event files, written without TensorBoard: a folder for each run, one file in it.
+
+A file is a sequence of records: a length (uint64), its checksum, an `Event` in protobuf, its checksum;
+all little-endian, the checksums CRC32C, masked as TensorFlow's record writer does. TensorBoard's own
+library begins a new file at each start and cannot tell what it wrote. Here a file beside it says so,
+and bytes after that are cut off before anything is added: an export may be killed anywhere.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import struct
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from tracks_dagster.review.effects.curves.rows import Row
+from tracks_dagster.track.errors import TrackerError
+from tracks_dagster.track.json_text import parse_json
+from tracks_dagster.wings.watch.effects.trackers.exporting import News, check_key, progressed
+from tracks_dagster.wings.watch.exports import NOTHING_SENT, ExportedRun, Sent
+
+CURSOR_FILE = ".tracks-export.json"
+LOCK_FILE = ".tracks-export.lock"
+VERSION = "brain.Event:2"  # from which on a restart takes back what came after its step
+BLOCK_BYTES = 1 << 20  # written at once
+START = 1  # SessionLog.SessionStatus
+
+_POLYNOMIAL = 0x82F63B78  # Castagnoli's, reversed
+_MASK_DELTA = 0xA282EAD8
+_BOTH = 0xFFFFFFFF
+
+
+@dataclass(frozen=True, slots=True)
+class TensorBoard:
+    """A folder that `tensorboard --logdir` shows."""
+
+    folder: Path
+
+    @property
+    def name(self) -> str:
+        """Where it is."""
+        return f"TensorBoard's folder {self.folder}"
+
+    @contextmanager
+    def open(self, run: ExportedRun) -> Iterator[_EventFile]:
+        """Yield the run's event file; raises TrackerError where another export writes to it now."""
+        folder = self.folder / run.run_id
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with (folder / LOCK_FILE).open("w") as lock:
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except OSError as error:
+                    raise TrackerError(
+                        f"Another export writes to {folder} now; nothing was added. Try again when it "
+                        "is done."
+                    ) from error
+                yield _EventFile(folder, run)
+        except OSError as error:
+            raise TrackerError(
+                f"{run.run_id} cannot be exported to {folder}: {error.strerror or error}."
+            ) from error
+
+
+class _EventFile:
+    """One run's event file, and how much of it counts."""
+
+    def __init__(self, folder: Path, run: ExportedRun) -> None:
+        self._path = folder / f"events.out.tfevents.{int(run.began_at)}.{run.run_id}"
+        self._cursor = folder / CURSOR_FILE
+        self._run = run
+        self._bytes, self.sent = self._read()
+
+    def _read(self) -> tuple[int, Sent]:
+        """Return the bytes that count, and what they hold; nothing where either file is lost."""
+        try:
+            stored = parse_json(self._cursor.read_bytes())
+            size, sent = int(stored["bytes"]), Sent.from_json(stored)
+        except FileNotFoundError:
+            return 0, NOTHING_SENT
+        except (ValueError, KeyError, TypeError) as error:
+            raise TrackerError(
+                f"{self._cursor} does not say how far the export has come: {error}. Remove its folder "
+                "to export the run anew."
+            ) from error
+        check_key(stored, self._run, self._cursor.parent)
+        there = self._path.stat().st_size if self._path.exists() else 0
+        return (size, sent) if there >= size else (0, NOTHING_SENT)
+
+    def write(self, news: News) -> None:
+        """Implements `Target`."""
+        sent = news.sent
+        self._path.touch()
+        with self._path.open("r+b") as file:  # "wb" would take from a reader what counts
+            file.truncate(self._bytes)
+            file.seek(self._bytes)
+            block = bytearray(b"" if self._bytes else _record(_first(self._run.began_at)))
+            if news.rollback is not None:
+                block += _record(_restart(self._run.began_at, news.rollback.to_step + 1))
+            for row in news.rows:
+                block += _record(_scalars(row))
+                sent = progressed(sent, row)
+                if len(block) >= BLOCK_BYTES:
+                    self._commit(file, block, sent)
+                    block = bytearray()
+            if block:
+                self._commit(file, block, sent)
+
+    def _commit(self, file: BinaryIO, block: bytearray, sent: Sent) -> None:
+        """Add a block; it counts once the file beside says so."""
+        file.write(block)
+        file.flush()
+        os.fsync(file.fileno())
+        self._bytes += len(block)
+        stored = {"key": self._run.key, "bytes": self._bytes, **sent.to_json()}
+        scratch = self._cursor.with_suffix(".new")
+        with scratch.open("wb") as cursor:
+            cursor.write(json.dumps(stored).encode())
+            cursor.flush()
+            os.fsync(cursor.fileno())
+        scratch.replace(self._cursor)
+        self.sent = sent
+
+
+def _first(at: float) -> bytes:
+    return _double(1, at) + _bytes(3, VERSION.encode())
+
+
+def _restart(at: float, step: int) -> bytes:
+    """Return the event at which TensorBoard forgets what it has of `step` and later."""
+    return _double(1, at) + _integer(2, step) + _bytes(7, _integer(1, START))
+
+
+def _scalars(row: Row) -> bytes:
+    return _double(1, row.at) + _integer(2, row.step) + _bytes(5, _summary(row.values))
+
+
+def _summary(values: Mapping[str, float]) -> bytes:
+    return b"".join(
+        _bytes(1, _bytes(1, name.encode()) + _float(2, value)) for name, value in values.items()
+    )
+
+
+# Protobuf's wire format: a field's number and type, then its value.
+
+
+def _integer(number: int, value: int) -> bytes:
+    return _varint(number << 3) + _varint(value)
+
+
+def _double(number: int, value: float) -> bytes:
+    return _varint(number << 3 | 1) + struct.pack("<d", value)
+
+
+def _bytes(number: int, value: bytes) -> bytes:
+    return _varint(number << 3 | 2) + _varint(len(value)) + value
+
+
+def _float(number: int, value: float) -> bytes:
+    return _varint(number << 3 | 5) + _single(value)
+
+
+def _single(value: float) -> bytes:
+    """Return four bytes; a number that is too large for them is infinite there."""
+    try:
+        return struct.pack("<f", value)
+    except OverflowError:
+        return struct.pack("<f", float("inf") if value > 0 else float("-inf"))
+
+
+def _varint(value: int) -> bytes:
+    parts = bytearray()
+    while value > 0x7F:
+        parts.append(value & 0x7F | 0x80)
+        value >>= 7
+    parts.append(value)
+    return bytes(parts)
+
+
+def _record(event: bytes) -> bytes:
+    length = struct.pack("<Q", len(event))
+    return b"".join((length, _masked(length), event, _masked(event)))
+
+
+def _masked(data: bytes) -> bytes:
+    crc = crc32c(data)
+    return struct.pack("<I", ((crc >> 15 | crc << 17) + _MASK_DELTA) & _BOTH)
+
+
+def crc32c(data: Iterable[int]) -> int:
+    """Return the CRC32C (Castagnoli) of bytes, as RFC 3720, appendix B.4 has it."""
+    crc = _BOTH
+    for byte in data:
+        crc = crc >> 8 ^ _TABLE[(crc ^ byte) & 0xFF]
+    return crc ^ _BOTH
+
+
+def _table() -> Iterator[int]:
+    for byte in range(256):
+        crc = byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (_POLYNOMIAL if crc & 1 else 0)
+        yield crc
+
+
+_TABLE = tuple(_table())

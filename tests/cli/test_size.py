@@ -12,11 +12,11 @@ from tests.cli.conftest import Call
 from tests.histories import History
 from tests.stories import RUN_ID, Story
 from tracks_dagster.attempts.sizing import GIB, SizeRequest, StepMemory
-from tracks_dagster.cli.compare import size
 from tracks_dagster.settings import Settings
 from tracks_dagster.track.bodies import MemoryPeak, Program
 from tracks_dagster.track.records import sha256_hex
 from tracks_dagster.track.track import code_key
+from tracks_dagster.wings.lab.edge import size
 from tracks_dagster.wiring import build
 
 PROJECT = """\

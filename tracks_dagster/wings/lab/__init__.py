@@ -1,4 +1,4 @@
-"""Tries things out: a policy over past failures, a trainer against interruptions."""
+"""Tries things out: a policy over past failures, a trainer against interruptions, a step's cost."""
 
 from tracks_dagster.wing import Command, Wing
 
@@ -15,6 +15,18 @@ WING = Wing(
             summary="Play another retry policy over past failures.",
             group="Reasons and retries",
             after="policy",
+        ),
+        "size": Command(
+            module="edge.size",
+            summary="The memory of a step, and the largest micro-batch that fits.",
+            group="Compare and count",
+            after="slo",
+        ),
+        "profile": Command(
+            module="edge.profile",
+            summary="What steps take, what the whole run will, and more devices.",
+            group="Compare and count",
+            after="size",
         ),
     }
 )

@@ -13,7 +13,14 @@ from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.ledger.prices import Prices
 from tracks_dagster.ledger.timeline import accelerator_of
-from tracks_dagster.review.profile import (
+from tracks_dagster.stores.journals import StepLine, newest_steps
+from tracks_dagster.track.bodies import ComputeRequest
+from tracks_dagster.track.errors import NothingYet
+from tracks_dagster.track.placement import pool_of
+from tracks_dagster.track.records import parse_time
+from tracks_dagster.track.roles import GLOBAL_BATCH, value_of
+from tracks_dagster.track.states.run_state import AttemptState, RunState
+from tracks_dagster.wings.lab.profile import (
     ASSUMED_S,
     Interruptions,
     Money,
@@ -23,13 +30,6 @@ from tracks_dagster.review.profile import (
     shares_of,
     stalls_of,
 )
-from tracks_dagster.stores.journals import StepLine, newest_steps
-from tracks_dagster.track.bodies import ComputeRequest
-from tracks_dagster.track.errors import NothingYet
-from tracks_dagster.track.placement import pool_of
-from tracks_dagster.track.records import parse_time
-from tracks_dagster.track.roles import GLOBAL_BATCH, value_of
-from tracks_dagster.track.states.run_state import AttemptState, RunState
 
 STEPS_MIN = 3  # two lengths, so that there is a spread
 ATTEMPTS_MAX = 5  # newest attempts that are looked into for steps

@@ -9,8 +9,9 @@ import random
 import pytest
 
 from tracks_dagster.attempts.pace import measure
-from tracks_dagster.cli.compare.profile import _whole
-from tracks_dagster.review.profile import (
+from tracks_dagster.track.bodies import TimeSpent
+from tracks_dagster.wings.lab.edge.profile import _whole
+from tracks_dagster.wings.lab.profile import (
     Interruptions,
     Measured,
     Money,
@@ -23,7 +24,6 @@ from tracks_dagster.review.profile import (
     shares_of,
     stalls_of,
 )
-from tracks_dagster.track.bodies import TimeSpent
 
 ERROR_MAX = 0.10
 

@@ -14,18 +14,6 @@ from tracks_dagster.cli.common import as_json, print_json, print_table, text_wid
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.prices import Prices
 from tracks_dagster.reading import open_ledger_to_read, open_tracks_to_read
-from tracks_dagster.review.effects.profile import money_of, read_interruptions, read_profile
-from tracks_dagster.review.profile import (
-    ASSUMED_S,
-    Estimate,
-    Interruptions,
-    Measured,
-    Profile,
-    ScalingAdvice,
-    advise_scaling,
-    estimate,
-    on_spot,
-)
 from tracks_dagster.settings import Settings, load_prices
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.errors import InvalidInput, LedgerError
@@ -41,6 +29,18 @@ from tracks_dagster.track.roles import (
 )
 from tracks_dagster.track.states.run_state import RunState
 from tracks_dagster.track.text.units import about, cost_text
+from tracks_dagster.wings.lab.effects.profile import money_of, read_interruptions, read_profile
+from tracks_dagster.wings.lab.profile import (
+    ASSUMED_S,
+    Estimate,
+    Interruptions,
+    Measured,
+    Profile,
+    ScalingAdvice,
+    advise_scaling,
+    estimate,
+    on_spot,
+)
 
 FREE_OF_SIZE = (STEPS, SEED, LR, MICRO_BATCH, ACCUMULATION)  # what runs of one config may differ in
 RUNS_MAX = 20

@@ -1,0 +1,1 @@
+"""What reads the store and the ledger."""

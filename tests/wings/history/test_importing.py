@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import random
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
-from tests.wings.history.worlds import HEADER, ImportWorld, import_world, row
+from tests.wings.history.worlds import BEGIN, HEADER, ImportWorld, import_world, row
 from tracks_dagster.ledger import track_states
 from tracks_dagster.ledger.effects.projector import Projector
 from tracks_dagster.retry.effects import due
+from tracks_dagster.review.effects.daily import review_day
 from tracks_dagster.scheduling.effects.usage import read_usage
 from tracks_dagster.track import imported
 from tracks_dagster.track.bodies import Note
@@ -151,6 +153,13 @@ def test_no_imported_run_is_due_for_anybody(world: ImportWorld) -> None:
     assert due.runs_with_evals(ledger) == due.runs_with_open_evals(ledger) == []
     assert due.runs_of_a_person(ledger) == []
     assert RETRY_PREEMPTED  # its decider asks `runs_between_attempts`
+
+
+def test_an_imported_end_that_nobody_knows_asks_for_no_person(world: ImportWorld) -> None:
+    world.add([HEADER, row(1, State="FAILED", ExitCode="3:0")])
+    assert world.runs() == {"slurm.1": ["unknown"]}
+    day = review_day(world.ledger, BEGIN.date(), now=BEGIN + timedelta(days=2))
+    assert (len(list(day.reasons)), day.unexplained_count) == (1, 0)
 
 
 def test_imported_time_counts_against_no_quota(world: ImportWorld) -> None:

@@ -8,6 +8,7 @@ from training_attempts a
 join training_runs r on r.run_id = a.run_id
 where a.closed_at >= :begin and a.closed_at < :end
   and a.reason_family <> :as_meant
+  and r.state <> 'imported' -- nobody can give those a verdict here
   and (a.termination_reason = :unknown or coalesce(a.confidence, 0) <= 0)
 order by a.gpu_seconds desc, a.partition_key
 limit :rows_max

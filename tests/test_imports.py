@@ -14,10 +14,12 @@ PACKAGES = ("tracks_dagster",)
 
 
 def modules() -> dict[str, Path]:
-    """Return every module of the product by its dotted name."""
+    """Return every module of the product by its dotted name; an example is a project of its user's."""
     found = {}
     for package in PACKAGES:
         for path in (ROOT / package).rglob("*.py"):
+            if path.is_relative_to(ROOT / package / "examples"):
+                continue
             parts = path.relative_to(ROOT).with_suffix("").parts
             found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
     return found

@@ -12,7 +12,7 @@ applied in order, they leave what a projection from scratch would.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from tracks_dagster.ledger.facts.attempt import ATTEMPT, attempt_views
@@ -41,6 +41,7 @@ from tracks_dagster.ledger.facts.sources import (
     resume_views,
     version_views,
 )
+from tracks_dagster.ledger.facts.study import STUDY, TRIAL, rung_views
 from tracks_dagster.ledger.facts.tables import OF_EVERY_TRACK, TABLES, key_of
 from tracks_dagster.ledger.facts.time import (
     ATTEMPT_TIME,
@@ -63,6 +64,7 @@ from tracks_dagster.track.names import (
     PROJECTS,
     QUARANTINES_TRACK,
     RUNS,
+    STUDIES,
     pool_named,
     pool_track,
 )
@@ -76,6 +78,7 @@ from tracks_dagster.track.states import (
     project_state,
     quarantine_state,
     run_fold,
+    study_state,
 )
 from tracks_dagster.track.states.code_state import CodeState
 from tracks_dagster.track.states.dataset_state import DatasetState
@@ -85,6 +88,7 @@ from tracks_dagster.track.states.pool_state import PoolState, Quarantine, Strike
 from tracks_dagster.track.states.project_state import ProjectState
 from tracks_dagster.track.states.quarantine_state import QuarantineState
 from tracks_dagster.track.states.run_state import RunState
+from tracks_dagster.track.states.study_state import StudyState
 from tracks_dagster.track.unforeseen import as_broken
 
 TrackState = (
@@ -96,6 +100,7 @@ TrackState = (
     | CodeState
     | ProjectState
     | HistoryState
+    | StudyState
 )
 
 # The column that names the track.
@@ -105,6 +110,7 @@ _OWNERS = {
     POOLS: "pool",
     PROJECTS: "project",
     RUNS: "run_id",
+    STUDIES: "study",
 }
 
 
@@ -142,13 +148,16 @@ def _applied(track: str, state: TrackState | None, record: Record) -> tuple[Trac
     if track.startswith(HISTORIES) and (state is None or isinstance(state, HistoryState)):
         history = history_state.apply(state, record)
         return history, f"{HISTORIES}{history.name}"
+    if track.startswith(STUDIES) and (state is None or isinstance(state, StudyState)):
+        study = study_state.apply(state, record)
+        return study, f"{STUDIES}{study.declared.study}"
     if track == QUARANTINES_TRACK and (state is None or isinstance(state, QuarantineState)):
         return quarantine_state.apply(state, record), QUARANTINES_TRACK
     if track == MUTES_TRACK and (state is None or isinstance(state, MuteState)):
         return mute_state.apply(state, record), MUTES_TRACK
     raise RecordNewer(
-        f"{track} is not the track of a run, a dataset, a pool, a code, a project or a history, nor "
-        "that of quarantines or mutes; this version knows these."
+        f"{track} is not the track of a run, a dataset, a pool, a code, a project, a history or a study, "
+        "nor that of quarantines or mutes; this version knows these."
     )
 
 
@@ -178,6 +187,8 @@ def _changed_rows(after: TrackState, before: TrackState | None) -> Rows:
         return project_rows(after, before if isinstance(before, ProjectState) else None)
     if isinstance(after, HistoryState):
         return {}  # its rows are those of its runs, which are not in its records
+    if isinstance(after, StudyState):
+        return study_rows(after, before if isinstance(before, StudyState) else None)
     return dataset_rows(after, before if isinstance(before, DatasetState) else None)
 
 
@@ -301,6 +312,16 @@ def code_rows(state: CodeState, before: CodeState | None = None) -> Rows:
 def project_rows(state: ProjectState, before: ProjectState | None = None) -> Rows:
     """Return the rows of a project's track; `before` is an earlier state, taken in already."""
     return {"project_versions": _rows(PROJECT_VERSION, _new(version_views, state, before))}
+
+
+def study_rows(state: StudyState, before: StudyState | None = None) -> Rows:
+    """Return the rows of a study's track; `before` is an earlier state, taken in already."""
+    known = () if before is None else before.trials
+    moved = [t for t in state.trials if t.number >= len(known) or t is not known[t.number]]
+    return {
+        "studies": [row(STUDY, state)],
+        "trials": _rows(TRIAL, rung_views(replace(state, trials=tuple(moved)))),
+    }
 
 
 def mute_rows(state: MuteState, before: MuteState | None = None) -> Rows:

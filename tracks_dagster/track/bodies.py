@@ -1113,3 +1113,125 @@ class HistoryImported:
     last_run_id: str
     attempt_count: int
     by: str
+
+
+# --- a study's track ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyDeclared:
+    """`study_declared`: a search for the config with the best metric, under a budget.
+
+    run: what every trial declares, but for its id, its steps and what `space` chooses; its `trainer` is
+    the key of the study's own copy of the code. space: config key → how it is drawn
+    (`studies.space`); constraints: expressions over these keys that every trial meets.
+    metric: of the last commit's metrics, or SUITE/NAME of an eval; direction: "min" or "max". search,
+    scheduler: their kind and its numbers (`studies.search`, `studies.schedulers`). budgets: after how
+    many steps, from the start of the trial on, it is judged, ascending; the last is a whole trial.
+    trials: how many configs. slots: how many of them may be open at once. max_device_hours, max_cost:
+    of all trials together; None: no cap.
+    """
+
+    study: str
+    run: RunDeclared
+    space: Mapping[str, Json]
+    metric: str
+    direction: str
+    search: Mapping[str, Json]
+    scheduler: Mapping[str, Json]
+    budgets: tuple[int, ...]
+    trials: int
+    seed: int
+    slots: int
+    by: str
+    constraints: tuple[str, ...] = ()
+    max_device_hours: float | None = None
+    max_cost: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyExtended:
+    """`study_extended`: a person raises what the study may use; a finished one goes on with it.
+
+    None: as before. Nothing else of a study ever changes.
+    """
+
+    by: str
+    why: str
+    trials: int | None = None
+    slots: int | None = None
+    max_device_hours: float | None = None
+    max_cost: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialProposed:
+    """`trial_proposed`: a run of a trial, up to the next of the study's budgets.
+
+    trial, rung: 0-based. config: of the keys of the space alone. steps: of the whole trial when the
+    run ends. source: the committed checkpoint that it continues, its own or a better trial's; None:
+    from step 0. The run is declared after this record, under `run_id`.
+    """
+
+    trial: int
+    rung: int
+    run_id: str
+    config: Mapping[str, Json]
+    steps: int
+    why: str
+    decided_by: str
+    source: CheckpointRef | None = None
+
+
+MEASURED, NOT_A_NUMBER, FAILED = "measured", "not_a_number", "failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialJudged:
+    """`trial_judged`: what the run of a rung came to.
+
+    outcome: MEASURED with `value`; NOT_A_NUMBER, the worst that can be measured; or FAILED: refused,
+    ended before its steps, or without the metric. checkpoint: where it ended; None where nothing was
+    committed. device_s, cost: of all its attempts; cost None without a price table.
+    """
+
+    trial: int
+    rung: int
+    run_id: str
+    outcome: str
+    value: float | None
+    checkpoint: CheckpointRef | None
+    device_s: float
+    why: str
+    decided_by: str
+    cost: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialStopped:
+    """`trial_stopped`: the scheduler gives the trial no further steps; why: with the numbers."""
+
+    trial: int
+    why: str
+    decided_by: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyStopped:
+    """`study_stopped`: a person ends the study; its open trials save and wait."""
+
+    by: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyFinished:
+    """`study_finished`: cause is "complete", "device_hours", "money", "all_failed" or "user".
+
+    best: the trial with the best value of those that have had most steps; None: none was measured.
+    """
+
+    cause: str
+    best: int | None
+    why: str
+    decided_by: str

@@ -25,6 +25,7 @@ CODES = "codes/"
 HISTORIES = "histories/"
 DATASETS = "datasets/"
 POOLS = "pools/"
+STUDIES = "studies/"
 LINEAGE = "lineage/"
 PROJECTS = "projects/"
 ALERTS = "alerts/"
@@ -68,6 +69,7 @@ RUN_EVALS = "run_evals"
 SHOW_DATASETS = "show_datasets"
 SEND_NOTIFICATIONS = "send_notifications"
 WATCH_HEALTH = "watch_health"
+TUNE_STUDIES = "tune_studies"
 EXPORT_CURVES = "export_curves"  # of a home with a file of trackers
 
 # Rules of alerts that others count
@@ -275,6 +277,11 @@ def history_track(name: str) -> str:
 def code_track(code_sha256: str) -> str:
     """Return the name of the track of what a project's code was certified by."""
     return f"{CODES}{code_sha256}"
+
+
+def study_track(name: str) -> str:
+    """Return the name of a study's track."""
+    return f"{STUDIES}{name}"
 
 
 def attempt_key(run_id: str, attempt_id: int) -> str:

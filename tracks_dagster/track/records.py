@@ -79,6 +79,14 @@ class Kind(StrEnum):
 
     HISTORY_IMPORTED = "history_imported"
 
+    STUDY_DECLARED = "study_declared"
+    STUDY_EXTENDED = "study_extended"
+    TRIAL_PROPOSED = "trial_proposed"
+    TRIAL_JUDGED = "trial_judged"
+    TRIAL_STOPPED = "trial_stopped"
+    STUDY_STOPPED = "study_stopped"
+    STUDY_FINISHED = "study_finished"
+
 
 _KINDS = frozenset(kind.value for kind in Kind)
 

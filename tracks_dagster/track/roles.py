@@ -11,6 +11,9 @@ from collections.abc import Mapping
 from tracks_dagster.track.records import Json
 
 STEPS = "steps"  # optimizer steps of the whole run
+HORIZON = (
+    "horizon"  # steps that the schedule of its learning rate is made for; 0: as many as it has
+)
 SEED = "seed"
 MICRO_BATCH = "micro_batch"  # samples of one forward pass of one rank
 ACCUMULATION = "accumulation"  # forward passes of one step
@@ -25,6 +28,7 @@ OPTIMIZER = "optimizer"
 BASE_CHECKPOINT = "base_checkpoint"  # the weights that it starts from
 ROLES = (
     STEPS,
+    HORIZON,
     SEED,
     MICRO_BATCH,
     ACCUMULATION,

@@ -21,7 +21,7 @@ from tracks_dagster.track.errors import (
     TrackBroken,
 )
 from tracks_dagster.track.json_text import RECORD_BYTES_MAX
-from tracks_dagster.track.names import CODES, HISTORIES, PROJECTS, RUNS
+from tracks_dagster.track.names import CODES, HISTORIES, PROJECTS, RUNS, STUDIES
 from tracks_dagster.track.ports import Clock, ObjectStore
 from tracks_dagster.track.records import Draft, Record, parse
 from tracks_dagster.track.unforeseen import as_broken
@@ -122,6 +122,11 @@ def history_chunk_key(name: str, sha256: str) -> str:
 def history_uids_key(name: str, sha256: str) -> str:
     """Return the key of the identities of these attempts."""
     return f"{HISTORIES}{name}/uids/{sha256}"
+
+
+def study_code_key(name: str, sha256: str) -> str:
+    """Return the key of the stored code that every trial of a study trains: a tar."""
+    return f"{STUDIES}{name}/code/{sha256}.tar"
 
 
 class Track:

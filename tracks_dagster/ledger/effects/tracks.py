@@ -22,12 +22,14 @@ from tracks_dagster.track.names import (
     MUTES_TRACK,
     QUARANTINES_TRACK,
     RUNS,
+    STUDIES,
     code_track,
     dataset_track,
     history_track,
     pool_track,
     project_track,
     run_track,
+    study_track,
 )
 from tracks_dagster.track.ports import Clock, NewUid, ObjectStore
 from tracks_dagster.track.records import Draft, Kind, Record
@@ -40,6 +42,7 @@ from tracks_dagster.track.states import (
     project_state,
     quarantine_state,
     run_fold,
+    study_state,
 )
 from tracks_dagster.track.states.code_state import CodeState
 from tracks_dagster.track.states.dataset_state import DatasetState
@@ -49,7 +52,8 @@ from tracks_dagster.track.states.pool_state import PoolState
 from tracks_dagster.track.states.project_state import ProjectState
 from tracks_dagster.track.states.quarantine_state import QuarantineState
 from tracks_dagster.track.states.run_state import RunState
-from tracks_dagster.track.text.nearest import no_run
+from tracks_dagster.track.states.study_state import StudyState
+from tracks_dagster.track.text.nearest import instead, no_run
 from tracks_dagster.track.text.redact import Redact, redact, redact_words
 from tracks_dagster.track.track import Track
 from tracks_dagster.track.unforeseen import as_broken, problem_of
@@ -87,6 +91,7 @@ class Tracks:
         self._tracks: dict[tuple[str, int], Track] = {}  # by name, and the seq of the first record
         self._run_states: dict[str, RunState] = {}
         self._pool_states: dict[tuple[str, int], PoolState] = {}
+        self._study_states: dict[str, StudyState] = {}
 
     def draft(self, kind: Kind, body: object, *, attempt_id: int | None = None) -> Draft:
         """Return a draft with a fresh uid, its words cleaned of secrets.
@@ -259,6 +264,45 @@ class Tracks:
         record = track.decide(lambda records: choose(_whole(mute_state.fold, track.name, records)))
         return self._projected(track.name, record)
 
+    def find_study(self, name: str) -> StudyState | None:
+        """Return the study's state now; None where there is no such study."""
+        track = self._track(study_track(name))
+        return self._folded_study(track.name, track.refresh())
+
+    def study(self, name: str) -> StudyState:
+        """Return the study's state now; raises UnknownRun."""
+        state = self.find_study(name)
+        if state is None:
+            raise UnknownRun(
+                f"There is no study {name!r}; "
+                f"{instead(name, self.store.folders(STUDIES), '`tracks studies` lists them.')}"
+            )
+        return state
+
+    def decide_study(
+        self, name: str, choose: Callable[[StudyState | None], Draft | None]
+    ) -> Record | None:
+        """Append the decision that `choose` makes of the study's state; None when there is none."""
+        track = self._track(study_track(name))
+
+        def chosen(records: list[Record]) -> Draft | None:
+            state = self._folded_study(track.name, records)
+            draft = choose(state)
+            return None if draft is None else study_state.check(state, draft)
+
+        return self._projected(track.name, track.decide(chosen))
+
+    def append_to_study(self, state: StudyState, draft: Draft) -> StudyState | None:
+        """Append a decision that was made on `state`; as `append_to` of a run."""
+        name = study_track(state.declared.study)
+        study_state.check(state, draft)
+        record = self._track(name).append_after(state.head, draft)
+        if record is None:
+            return None
+        state = study_state.apply(state, record)
+        self._study_states[name] = state
+        return state
+
     def project(self, track_name: str) -> None:
         """Bring a track's new records into the ledger (what ranks append reaches it this way)."""
         self._project(track_name)
@@ -290,6 +334,7 @@ class Tracks:
                 del self._tracks[oldest]
                 self._run_states.pop(oldest[0], None)
                 self._pool_states.pop(oldest, None)
+                self._study_states.pop(oldest[0], None)
             return track
 
     def _folded(self, name: str, records: list[Record]) -> RunState | None:
@@ -314,6 +359,18 @@ class Tracks:
             state = pool_state.fold(records[known:], state)
         if state is not None:
             self._pool_states[name, first] = state
+        return state
+
+    def _folded_study(self, name: str, records: list[Record]) -> StudyState | None:
+        """Return the state after exactly `records`, from what was folded before."""
+        state = self._study_states.get(name)
+        if state is not None and state.head.seq >= len(records):
+            state = None
+        known = state.head.seq + 1 if state is not None else 0
+        with as_broken(f"{name} cannot be folded"):
+            state = study_state.fold(records[known:], state)
+        if state is not None:
+            self._study_states[name] = state
         return state
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tracks_dagster.ledger import texts
-from tracks_dagster.ledger.facts import attempt, checkpoint, run, sources, time
+from tracks_dagster.ledger.facts import attempt, checkpoint, run, sources, study, time
 from tracks_dagster.ledger.facts.fact import Fact
 from tracks_dagster.track.names import (
     CODES,
@@ -16,6 +16,7 @@ from tracks_dagster.track.names import (
     PROJECTS,
     QUARANTINES_TRACK,
     RUNS,
+    STUDIES,
 )
 
 Tables = Mapping[str, tuple[Fact[Any], ...]]
@@ -41,6 +42,7 @@ TABLES: Mapping[str, Tables] = {  # by the kind of track that a row is of
     },
     CODES: {"certificates": sources.CERTIFICATE},
     PROJECTS: {"project_versions": sources.PROJECT_VERSION},
+    STUDIES: {"studies": study.STUDY, "trials": study.TRIAL},
     QUARANTINES_TRACK: {"source_quarantines": sources.SOURCE_QUARANTINE},
     MUTES_TRACK: {"mutes": run.MUTE},
 }

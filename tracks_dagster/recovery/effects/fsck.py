@@ -27,6 +27,7 @@ from tracks_dagster.recovery.effects.fsck_objects import (
     check_places,
     check_project,
     check_snapshots,
+    check_study_code,
     check_trainer,
     nothing_is_absent,
 )
@@ -47,6 +48,7 @@ from tracks_dagster.track.records import Record, sha256_hex
 from tracks_dagster.track.states.dataset_state import DatasetState
 from tracks_dagster.track.states.project_state import ProjectState
 from tracks_dagster.track.states.run_state import RunState
+from tracks_dagster.track.states.study_state import StudyState
 
 TRIES_MAX = 64  # cursors that moved while a track was compared; each is an append that was read
 AGAIN = (
@@ -96,6 +98,8 @@ def fsck(
                 findings += check_snapshots(store, track.state, is_absent)
             elif isinstance(track.state, ProjectState):
                 findings += check_project(store, track.state)
+            elif isinstance(track.state, StudyState):
+                findings += check_study_code(store, track.state)
             findings += track.wrong_rows
         except StoreError:
             raise

@@ -30,6 +30,7 @@ from tracks_dagster.track.states.files_manifest import (
 )
 from tracks_dagster.track.states.project_state import ProjectState
 from tracks_dagster.track.states.run_state import AttemptState, RunState, code_of, trainer_of
+from tracks_dagster.track.states.study_state import StudyState
 from tracks_dagster.track.track import (
     code_diff_key,
     packages_key,
@@ -287,6 +288,21 @@ def check_project(store: ObjectStore, state: ProjectState) -> Iterator[Finding]:
                 f"{body.code.git_commit or 'unknown'}: it {problem}.",
                 to_do=again,
             )
+
+
+def check_study_code(store: ObjectStore, state: StudyState) -> Iterator[Finding]:
+    """Check the stored code that the trials of a study train."""
+    key = state.declared.run.trainer
+    problem = damage_of(store.get(key), sha256_in(key))
+    if problem is not None:
+        yield Finding(
+            kind=FindingKind.TRAINER_WRONG,
+            where=key,
+            meaning=f"The stored code of the study {state.declared.study} {problem}; no further run of "
+            "its trials can begin.",
+            to_do="Restore the object from a backup or the bucket's versions; every run of its trials "
+            "has a copy in its own folder.",
+        )
 
 
 def check_journals(store: ObjectStore, state: RunState) -> Iterator[Finding]:

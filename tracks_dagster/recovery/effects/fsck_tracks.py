@@ -24,6 +24,7 @@ from tracks_dagster.track.names import (
     POOLS,
     PROJECTS,
     RUNS,
+    STUDIES,
     dataset_track,
     run_track,
 )
@@ -104,7 +105,7 @@ def track_names(store: ObjectStore) -> list[str]:
     """Return the name of every track in the store, sorted."""
     return sorted(
         prefix + name
-        for prefix in (RUNS, DATASETS, POOLS, LINEAGE, ALERTS, CODES, PROJECTS, HISTORIES)
+        for prefix in (RUNS, DATASETS, POOLS, LINEAGE, ALERTS, CODES, PROJECTS, HISTORIES, STUDIES)
         for name in store.folders(prefix)
         if has_records(store, prefix + name)
     )

@@ -15,7 +15,6 @@ from typing import Any, Protocol, TypeVar
 from tracks_dagster.track.bodies import Alert
 from tracks_dagster.track.records import Draft
 from tracks_dagster.track.states.checkpoints import CheckpointRef
-from tracks_dagster.track.states.run_state import RunState
 
 # What the decider needs of the world: tracks, ledger, policy …
 W = TypeVar("W", contravariant=True)
@@ -55,7 +54,7 @@ class First:
     do: returns the question to ask from then on, in this look at the run; None: the same one again.
     """
 
-    do: Callable[[], Callable[[RunState, Any], Answer] | None]
+    do: Callable[[], Callable[[Any, Any], Answer] | None]
 
 
 Answer = Append | Wait | First | None
@@ -69,8 +68,10 @@ class Decides(Protocol[W]):
         """Stands in its records as `decided_by`; a decider's switch is the sensor of this name."""
         ...
 
-    def decide(self, state: RunState, world: W) -> Answer:
+    def decide(self, state: Any, world: W) -> Answer:
         """Return what follows on `state`; None where nothing is to be said here.
+
+        state: a RunState, or of the kind of track that the driver is given.
 
         Writes nothing: what has to be done before is a `First`. May be asked several times, also on a
         state whose place is then lost.

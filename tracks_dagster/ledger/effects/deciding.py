@@ -20,9 +20,8 @@ from tracks_dagster.ledger.effects.ticks import SEVERAL_AT_ONCE, Tick, TimeSlice
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.track.errors import Contended
-from tracks_dagster.track.names import run_track
-from tracks_dagster.track.records import Kind, Record
-from tracks_dagster.track.states.run_state import RunState
+from tracks_dagster.track.names import run_track, study_track
+from tracks_dagster.track.records import Draft, Kind, Record
 from tracks_dagster.track.track import DECISIONS_MAX
 
 WAITING, NOTHING = "waiting", "nothing"  # what came of a decider, where it is no record
@@ -46,6 +45,28 @@ W = TypeVar("W", bound=HasTracks)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KindOfTrack:
+    """How the driver reads and appends to the tracks of one kind, each known by its name.
+
+    attempt_of: the attempt that an alert on a state concerns, None where there are none.
+    """
+
+    track: Callable[[str], str]
+    read: Callable[[Tracks, str], Any]
+    append: Callable[[Tracks, Any, Draft], Any | None]
+    attempt_of: Callable[[Any], int | None] = lambda state: None
+
+
+OF_RUNS = KindOfTrack(
+    track=run_track,
+    read=Tracks.run,
+    append=Tracks.append_to,
+    attempt_of=lambda state: len(state.attempts) or None,
+)
+OF_STUDIES = KindOfTrack(track=study_track, read=Tracks.study, append=Tracks.append_to_study)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Settled:
     """What came of asking a decider about a run: "opened", "refused", "finished" …, where it appended.
 
@@ -59,21 +80,26 @@ class Settled:
     record: Record | None = None
 
 
-def settle(world: W, decider: Decides[W], run_id: str) -> Settled:
+def settle(world: W, decider: Decides[W], run_id: str, kind: KindOfTrack = OF_RUNS) -> Settled:
     """Fold the run, ask the decider, and append what it decides at exactly the next seq.
 
-    It is asked again wherever another record came first, after each `First`, and after a record that
-    is not its last. The track is projected once, at the end: also what another appended who died before
-    he did. Raises UnknownRun, and Contended when its place was lost 64 times.
+    kind: of the track of that name, where it is no run's. The decider is asked again wherever another
+    record came first, after each `First`, and after a record that is not its last. The track is
+    projected once, at the end: also what another appended who died before he did. Raises UnknownRun,
+    and Contended when its place was lost 64 times.
     """
     try:
-        return _settle(world, decider, world.tracks.run(run_id))[0]
+        state = kind.read(world.tracks, run_id)
+        return _settle(world, decider, run_id, state, kind)[0]
     finally:
-        world.tracks.project(run_track(run_id))
+        world.tracks.project(kind.track(run_id))
 
 
 def decide_due(
-    world: W, deciders: Sequence[Decider[W]], time_slice: TimeSlice = SEVERAL_AT_ONCE
+    world: W,
+    deciders: Sequence[Decider[W]],
+    time_slice: TimeSlice = SEVERAL_AT_ONCE,
+    kind: KindOfTrack = OF_RUNS,
 ) -> Tick[Settled]:
     """Ask each decider about the runs that are due for it, in turn, several runs at once.
 
@@ -82,7 +108,7 @@ def decide_due(
     due = due_by_run(world, deciders)
 
     def look(run_id: str) -> Tick[Settled]:
-        return settle_all(world, due[run_id], run_id)
+        return settle_all(world, due[run_id], run_id, kind)
 
     return take_turns(list(due), look, time_slice)
 
@@ -96,35 +122,38 @@ def due_by_run(world: W, deciders: Sequence[Decider[W]]) -> dict[str, list[Decid
     return due
 
 
-def settle_all(world: W, deciders: Iterable[Decides[W]], run_id: str) -> Tick[Settled]:
+def settle_all(
+    world: W, deciders: Iterable[Decides[W]], run_id: str, kind: KindOfTrack = OF_RUNS
+) -> Tick[Settled]:
     """Ask several deciders about one run, one after the other; read it once where nothing happens."""
     done, decided, waiting = [], [], []
     try:
-        state = world.tracks.run(run_id)
+        state = kind.read(world.tracks, run_id)
         for decider in deciders:
-            settled, state = _settle(world, decider, state)
+            settled, state = _settle(world, decider, run_id, state, kind)
             if settled.record is not None:
                 done.append(settled)
                 decided.append(f"{run_id}: {settled.what}: {settled.why}")
             elif settled.what == WAITING:
                 waiting.append(f"{run_id}: {settled.why}")
     finally:
-        world.tracks.project(run_track(run_id))
+        world.tracks.project(kind.track(run_id))
     return Tick(done=tuple(done), decided=tuple(decided), waiting=tuple(waiting))
 
 
-def _settle(world: W, decider: Decides[W], state: RunState) -> tuple[Settled, RunState]:
+def _settle(
+    world: W, decider: Decides[W], run_id: str, state: Any, kind: KindOfTrack
+) -> tuple[Settled, Any]:
     """Return what came of it, and the state that was read last.
 
     state: may be behind; then the place is lost and the decider asked again.
     """
-    run_id = state.run_id
-    ask: Callable[[RunState, Any], Answer] = decider.decide
+    ask: Callable[[Any, Any], Answer] = decider.decide
     made = Settled(what=NOTHING, why=f"{decider.name} has nothing to decide.")
     for _ in range(DECISIONS_MAX):
         answer = ask(state, world)
         if isinstance(answer, Wait) and answer.alert is not None:
-            attempt_id = len(state.attempts) or None
+            attempt_id = kind.attempt_of(state)
             alert = world.tracks.draft(Kind.ALERT, answer.alert, attempt_id=attempt_id)
             answer = Append(draft=alert, what="paused", why=answer.why)
         match answer:
@@ -135,10 +164,10 @@ def _settle(world: W, decider: Decides[W], state: RunState) -> tuple[Settled, Ru
                 return (waits if made.record is None else made), state
             case First(do=do):
                 ask = do() or ask
-                state = world.tracks.run(run_id)
+                state = kind.read(world.tracks, run_id)
             case Append(draft=draft, what=what, why=why):
-                after = world.tracks.append_to(state, draft)
-                state = after or world.tracks.run(run_id)
+                after = kind.append(world.tracks, state, draft)
+                state = after or kind.read(world.tracks, run_id)
                 if after is not None:
                     made = Settled(what=what, why=why, record=after.head)
                     if answer.is_last:

@@ -10,11 +10,12 @@ from pathlib import Path
 import sqlalchemy as sa
 from blake3 import blake3
 
-from tests.bodies import BEGIN, PACKAGES
+from tests.bodies import BEGIN, PACKAGES, declared
 from tests.fakes import FakeObjectStore
 from tests.histories import DatasetHistory, History
 from tests.pools import PoolHistory
 from tests.stories import RUN_ID, Story
+from tests.studies.played import make_study
 from tracks_dagster.ledger.effects.database import open_ledger
 from tracks_dagster.ledger.effects.projector import Projector
 from tracks_dagster.ledger.ports import Ledger
@@ -37,6 +38,7 @@ from tracks_dagster.track.names import (
     AttemptRef,
     code_track,
     project_track,
+    study_track,
 )
 from tracks_dagster.track.placement import places_key
 from tracks_dagster.track.records import Draft, Kind, format_time, seal, sha256_hex
@@ -50,7 +52,13 @@ from tracks_dagster.track.states.files_manifest import (
     join_files,
     shard_name,
 )
-from tracks_dagster.track.track import code_diff_key, log_key, packages_key, project_code_key
+from tracks_dagster.track.track import (
+    code_diff_key,
+    log_key,
+    packages_key,
+    project_code_key,
+    study_code_key,
+)
 from tracks_dagster.training.saves.manifest import verify_checkpoint
 
 LARGE = "large"  # the run whose gang's places lie in an object of their own
@@ -137,6 +145,7 @@ def make_world(story: Story, store: FakeObjectStore, ledger_file: Path) -> World
     _mute(store)
     _certify(store)
     _store_project(store)
+    _tune(store)
     if not _projected:
         Projector(store, open_ledger(f"sqlite:///{ledger_file}")).scan()
         with sqlite3.connect(ledger_file) as connection:
@@ -203,6 +212,14 @@ def _store_project(store: FakeObjectStore) -> None:
     )
     draft = Draft(uid="6" * 32, kind=Kind.PROJECT_STORED, body=to_json(body))
     store.put(log_key(project_track("gpt"), 0), seal(draft, seq=0, at=BEGIN, prev_sha256=None))
+
+
+def _tune(store: FakeObjectStore) -> None:
+    key = study_code_key("lr", sha256_hex(b"pass"))
+    store.put(key, b"pass")
+    study = make_study(study="lr", run=declared("lr-t000-r0", trainer=key))
+    draft = Draft(uid="5" * 32, kind=Kind.STUDY_DECLARED, body=to_json(study))
+    store.put(log_key(study_track("lr"), 0), seal(draft, seq=0, at=BEGIN, prev_sha256=None))
 
 
 def _certify(store: FakeObjectStore) -> None:

@@ -26,6 +26,7 @@ from tracks_dagster.defs.sensors.deciders import (
     retry_numerics,
     retry_oom,
     retry_preempted,
+    tune_studies,
     watch_health,
 )
 from tracks_dagster.defs.sensors.launch_attempts import launch_attempts
@@ -78,6 +79,7 @@ defs = Definitions(
         retry_preempted,
         run_evals,
         show_datasets,
+        tune_studies,
         watch_attempts,
         watch_health,
         *retraining_sensors(PROJECTS),

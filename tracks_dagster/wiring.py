@@ -114,6 +114,7 @@ class App:
             devices=self.devices,
             prices=usable_prices(self.settings)[0],
             drain_grace_s=self.drain_grace_s,
+            declare=partial(self.declare, policy=policy),
         )
         return world.for_tick()
 
@@ -153,6 +154,20 @@ class App:
             self.tracks,
             request,
             check_gang=gang_check(self.settings),
+            policy=policy,
+            ledger=self.ledger,
+            foresee=self.foresee,
+            checks=run_checks(self.settings, policy, request),
+        )
+
+    def plan(self, request: RunRequest, policy: RetryPolicy) -> RunDeclared:
+        """Return what `declare` would record, checked by all that this home knows; writes no run."""
+        from tracks_dagster.attempts.effects.runs import first_gang, plan_run
+
+        gang_check(self.settings)(first_gang(request, self.store.url, policy.scheduling))
+        return plan_run(
+            self.tracks,
+            request,
             policy=policy,
             ledger=self.ledger,
             foresee=self.foresee,

@@ -78,6 +78,7 @@ def test_every_job_sensor_and_partition_set_has_its_agreed_name() -> None:
         names.RUN_EVALS,
         names.SEND_NOTIFICATIONS,
         names.SHOW_DATASETS,
+        names.TUNE_STUDIES,
         names.WATCH_ATTEMPTS,
         names.WATCH_HEALTH,
     }

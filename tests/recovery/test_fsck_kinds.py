@@ -29,10 +29,11 @@ from tracks_dagster.track.names import (
     code_track,
     project_track,
     run_track,
+    study_track,
 )
 from tracks_dagster.track.records import Draft, Kind, canonical_json, format_time, seal, sha256_hex
 from tracks_dagster.track.states.checkpoints import CheckpointRef
-from tracks_dagster.track.track import log_key
+from tracks_dagster.track.track import log_key, study_code_key
 
 JOURNAL = journal_prefix(AttemptRef(RUN_ID, 2), "launch-2", 0)
 
@@ -304,6 +305,7 @@ def test_a_bad_shard_of_files_is_named_with_the_files_that_it_holds(
         (MUTES_TRACK, "mutes"),
         (code_track(CODE), "certificates"),
         (project_track("gpt"), "project_versions"),
+        (study_track("lr"), "studies"),
     ],
 )
 def test_the_tracks_that_are_of_no_run_are_checked_as_runs_are(
@@ -315,7 +317,7 @@ def test_the_tracks_that_are_of_no_run_are_checked_as_runs_are(
         (K.LEDGER_ROW_WRONG, f"ledger, {table}")
     ]
     Projector(world.store, world.ledger).reindex()
-    word = b"scope" if "codes/" in key else b"why"
+    word = b"scope" if "codes/" in key else b"intent" if "studies/" in key else b"why"
     world.edit(key, b'"%s":"' % word, b'"%s":"not ' % word)
     assert K.RECORD_EDITED in {f.kind for f in world.findings()}
 
@@ -328,9 +330,17 @@ def test_the_files_of_a_stored_project_are_compared_with_its_record(world: World
     assert "Version 1 of the project gpt cannot be trained" in finding.meaning
 
 
+def test_the_code_of_a_study_is_read_though_no_trial_has_begun(world: World) -> None:
+    key = study_code_key("lr", sha256_hex(b"pass"))
+    world.store.put(key, b"other")
+    [finding] = world.findings()
+    assert (finding.kind, finding.where) == (K.TRAINER_WRONG, key)
+    assert "The stored code of the study lr" in finding.meaning
+
+
 def test_every_table_of_the_ledger_is_compared_with_the_tracks() -> None:
     tracks = (
-        *("runs/r-1", "datasets/d", "pools/p", "codes/c", "projects/tiny"),
+        *("runs/r-1", "datasets/d", "pools/p", "codes/c", "projects/tiny", "studies/s"),
         *(QUARANTINES_TRACK, MUTES_TRACK),
     )
     tables = {each.table: each.key for track in tracks for each in track_states.owned_rows(track)}

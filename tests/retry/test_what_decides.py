@@ -22,6 +22,7 @@ ROOMS = (
     "checkpoints",
     "data",
     "attempts",
+    "studies",
     "kubernetes",
     "wings/triage",
     "health",

@@ -9,10 +9,11 @@ from __future__ import annotations
 import io
 import tarfile
 from collections.abc import Mapping
+from dataclasses import replace
 
 from tracks_dagster.attempts.ports import SCRIPT
 from tracks_dagster.data.project import OUR_KEYS, ConfigKey, OwnEval, Project
-from tracks_dagster.track.bodies import EvalRequirement
+from tracks_dagster.track.bodies import EvalRequirement, RunDeclared
 from tracks_dagster.track.names import TRAINER_FAMILY
 from tracks_dagster.track.records import Json
 from tracks_dagster.track.roles import ACCUMULATION, GLOBAL_BATCH, MICRO_BATCH, Roles, roles_of
@@ -22,21 +23,29 @@ from tracks_dagster.track.states.run_state import AttemptState, RunState, progra
 
 def recorded_project(state: RunState, attempt: AttemptState) -> Project:
     """Return what `attempt` trained, a family of an older version too."""
-    declared, program, snapshot = (
+    program = program_of(state, attempt)
+    is_open = trainer_of(state, attempt) != TRAINER_FAMILY if program is None else None
+    ran = replace(
         state.declared,
-        program_of(state, attempt),
-        attempt.opened.snapshot,
+        program=program,
+        config=attempt.opened.config,
+        snapshot=attempt.opened.snapshot,
     )
-    config = without_accumulation(attempt.opened.config, declared.roles)
+    project = declared_project(ran)
+    return project if is_open is None else replace(project, is_open=is_open)
+
+
+def declared_project(declared: RunDeclared) -> Project:
+    """Return what a run is declared to train."""
+    program, snapshot = declared.program, declared.snapshot
+    config = without_accumulation(declared.config, declared.roles)
     ours = {*OUR_KEYS, SKIP_WINDOWS}
     keys = {name: ConfigKey(default=value) for name, value in config.items() if name not in ours}
     return Project(
         name=declared.model_family,
         entry=(SCRIPT,) if program is None else program.entry,
         keys=keys,
-        is_open=trainer_of(state, attempt) != TRAINER_FAMILY
-        if program is None
-        else program.takes_any_key,
+        is_open=program is not None and program.takes_any_key,
         roles=roles_of(declared.roles, keys),
         config_name=None if program is None else program.config_name,
         dataset=None if snapshot is None else snapshot.dataset,

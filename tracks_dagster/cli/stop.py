@@ -31,6 +31,8 @@ from tracks_dagster.cli.common import (
 )
 from tracks_dagster.cli.upkeep.pool import parse_length
 from tracks_dagster.holds.effects.stops import request_stop
+from tracks_dagster.ledger.effects.tracks import Tracks
+from tracks_dagster.studies.effects.stopping import stop_study
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.errors import InvalidInput, TracksError, UnknownRun
 from tracks_dagster.track.names import RUN_ID_PATTERN, check_run_id
@@ -53,12 +55,29 @@ _ITSELF = "this machine: the process itself gets little time to run"
 @run_argument
 @deciding_options
 def stop_command(run_id: str, why: str, by: str, as_json: bool) -> None:
-    """Save and end the open attempt of RUN, then finish the run as cancelled."""
+    """Save and end the open attempt of RUN, then finish the run as cancelled.
+
+    The name of a study, where no run has it, stops the study: its open trials save and wait, and
+    `tracks tune` continues it.
+    """
     with answer_in_time(f"stop {run_id}", to_know=f"tracks explain {run_id}"):
-        record = request_stop(open_app().tracks, check_run_id(run_id), mode="stop", by=by, why=why)
+        tracks = open_app().tracks
+        if tracks.find_run(check_run_id(run_id)) is None and tracks.find_study(run_id) is not None:
+            _stop_study(tracks, run_id, why=why, by=by, as_json=as_json)
+            return
+        record = request_stop(tracks, run_id, mode="stop", by=by, why=why)
     print_answer(
         f"Stopping {run_id}: its gang saves and ends, and the run is finished as cancelled.",
         {"run_id": run_id, "mode": "stop", "seq": seq_of(record)},
+        as_json=as_json,
+    )
+
+
+def _stop_study(tracks: Tracks, name: str, *, why: str, by: str, as_json: bool) -> None:
+    record = stop_study(tracks, name, by=by, why=why)
+    print_answer(
+        f"Stopping the study {name}: its open trials save and wait; `tracks tune` continues it.",
+        {"study": name, "mode": "stop", "seq": seq_of(record)},
         as_json=as_json,
     )
 

@@ -156,8 +156,8 @@ def _applied(track: str, state: TrackState | None, record: Record) -> tuple[Trac
     if track == MUTES_TRACK and (state is None or isinstance(state, MuteState)):
         return mute_state.apply(state, record), MUTES_TRACK
     raise RecordNewer(
-        f"{track} is not the track of a run, a dataset, a pool, a code, a project, a history or a study, "
-        "nor that of quarantines or mutes; this version knows these."
+        f"{track} is not the track of a run, a dataset, a pool, a code, a project, a history or a "
+        "study, nor that of quarantines or mutes; this version knows these."
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from tracks_dagster.attempts.effects.runs import RunRequest
 from tracks_dagster.attempts.ports import (
     DRAIN_GRACE_S,
     FindShipped,
@@ -21,6 +22,7 @@ from tracks_dagster.reasons.user_rules import NO_RULES, UserRules
 from tracks_dagster.retry.effects.node_health import NodeHealth
 from tracks_dagster.retry.policy import RetryPolicy
 from tracks_dagster.scheduling.effects.leases import DevicePool
+from tracks_dagster.track.bodies import RunDeclared
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +37,8 @@ class World:
     nodes: without it none is struck; those on hold are still avoided. shipped: finds the code of a
     run that an older version declared with a model family. devices: of this machine, which are shared
     out among what is to start; None: nothing waits for any. prices: None without a table that can be
-    read, and then no cap in money is met. drain_grace_s: of a launcher's gangs.
+    read, and then no cap in money is met. drain_grace_s: of a launcher's gangs. declare: records a run
+    and opens its first attempt, by all that the home knows; None: nothing here declares one.
     """
 
     tracks: Tracks
@@ -53,6 +56,7 @@ class World:
     devices: DevicePool | None = None
     prices: Prices | None = None
     drain_grace_s: Callable[[str], float] = lambda launcher: DRAIN_GRACE_S
+    declare: Callable[[RunRequest], RunDeclared] | None = None
 
     def for_tick(self) -> World:
         """Return the same world with nothing asked yet, and with storms and strikes of nodes."""

@@ -598,6 +598,7 @@ class _ProjectFile(FileModel):
     ] = {}
     promotion: _Promotion | None = None
     schedule: _Schedule | None = None
+    study: Any = None  # `tracks tune` reads it
     workload_class: _Word | None = Field(None, alias="class")
     team: _Word | None = None
     on_call: _Word | None = None

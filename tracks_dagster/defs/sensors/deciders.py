@@ -19,7 +19,7 @@ from tracks_dagster.attempts.ports import Orchestrator
 from tracks_dagster.clean_errors import without_secrets
 from tracks_dagster.health.effects.watch import WatchHealth
 from tracks_dagster.ledger.deciding import Decider
-from tracks_dagster.ledger.effects.deciding import decide_due
+from tracks_dagster.ledger.effects.deciding import OF_RUNS, OF_STUDIES, KindOfTrack, decide_due
 from tracks_dagster.ledger.effects.ticks import (
     AT_ONCE_MAX,
     TickPart,
@@ -27,14 +27,20 @@ from tracks_dagster.ledger.effects.ticks import (
     run_parts,
     skip_reason,
 )
+from tracks_dagster.studies.effects.deciding import TuneStudies
 from tracks_dagster.track import names
 from tracks_dagster.wiring import App
 
 
 def decider_sensor(
-    decider: Decider[World], *, idle: str, description: str, every_s: int = 5
+    decider: Decider[World],
+    *,
+    idle: str,
+    description: str,
+    every_s: int = 5,
+    kind: KindOfTrack = OF_RUNS,
 ) -> SensorDefinition:
-    """Return the sensor that lets `decider` decide on every run that is due for it.
+    """Return the sensor that lets `decider` decide on every run, or what `kind` is of, that is due.
 
     idle: what it says when nothing is due. It writes decisions and requests nothing: `launch_attempts`
     asks for the Dagster runs that follow. Where its time does not suffice, the next tick goes on.
@@ -56,7 +62,7 @@ def decider_sensor(
         part = TickPart(
             name="decide",
             work=lambda after: decide_due(
-                world, (decider,), TimeSlice(after=after, at_once=AT_ONCE_MAX)
+                world, (decider,), TimeSlice(after=after, at_once=AT_ONCE_MAX), kind
             ),
         )
         ticks, cursor = run_parts((part,), context.cursor, app.now())
@@ -100,6 +106,15 @@ retry_infrastructure = decider_sensor(
     description=(
         "Opens the next attempt of a run that lost a node, a device, the network, storage or its "
         "place in the queue, or that hung, within the budget for each. Off: such runs wait."
+    ),
+)
+tune_studies = decider_sensor(
+    TuneStudies(),
+    kind=OF_STUDIES,
+    idle="no study waits for a trial",
+    description=(
+        "Judges the trials of every open study, gives steps to those that its scheduler chooses, "
+        "proposes new ones and declares their runs. Off: open trials train on, and nothing begins."
     ),
 )
 watch_health = decider_sensor(

@@ -81,7 +81,7 @@ def lr_share(done: int, config: Mapping[str, Any]) -> float:
 
     With 10 of 40 steps warm-up: 0.1 for the first step, 1.0 after 10, 0.55 after 25, 0.1 at the end.
     """
-    warmup, steps = config["warmup_steps"], config["steps"]
+    warmup, steps = config["warmup_steps"], config.get("horizon") or config["steps"]
     if done < warmup:
         return (done + 1) / warmup
     progress = min(1.0, (done - warmup) / max(1, steps - warmup))

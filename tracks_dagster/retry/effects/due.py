@@ -141,7 +141,8 @@ def runs_of_a_person(ledger: Ledger) -> list[str]:
 
 
 def open_work(ledger: Ledger) -> list[dict[str, Json]]:
-    """What a sensor may have to look at: runs that go on, their alerts, evals under way, datasets.
+    """What a sensor may have to look at: runs that go on, their alerts, evals under way, datasets, and
+    open studies with how many of their runs go on.
 
     Columns: kind, name, number, reason, of a `Work` of the sensors' pace. One query, so that it can be
     asked often.
@@ -158,6 +159,10 @@ def open_work(ledger: Ledger) -> list[dict[str, Json]]:
         "where r.state = :running and n.kind = 'alert' group by n.run_id "
         "union all select 'eval', e.run_id || '/' || e.eval_id, e.number, null from evals e "
         "where e.reason is null "
+        "union all select 'study', s.study, "
+        "(select count(*) from training_runs r "
+        "where r.experiment = s.study and r.state = :running), null from studies s "
+        "where s.state = 'open' "
         "union all select 'dataset', c.track, c.seq, null from track_cursors c "
         "where c.track >= 'datasets/' and c.track < 'datasets0'",
         {"running": RunLifecycle.RUNNING.value},

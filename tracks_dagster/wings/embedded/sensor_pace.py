@@ -15,7 +15,7 @@ from tracks_dagster.track import names
 from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.states.evals import HAS_ALL_STEPS
 
-DATASET, NEWS = "dataset", "news"
+DATASET, NEWS, STUDY = "dataset", "news", "study"
 OPEN_S = 5.0  # between two ticks of a sensor that has something to look at
 # Between two looks at a run whose attempt has ended: a share of the time since then.
 SOON_S, SOON_SHARE = 0.5, 0.25
@@ -36,7 +36,7 @@ class Work:
     kind: `run`, of a run that continues: its name, how many attempts it has, and why the newest ended
     (None while it has not); `commits`, of such a run whose commits are evaluated: how many it has;
     `news`, of such a run with alerts, its newest one; `eval`, of one under way; `dataset`, of one with
-    its newest record.
+    its newest record; `study`, of an open one: how many of its runs go on.
     """
 
     kind: str
@@ -120,6 +120,8 @@ def _sensors_of(work: Work) -> tuple[str, ...]:
         return (names.SHOW_DATASETS,)
     if work.kind == NEWS:
         return (names.SEND_NOTIFICATIONS,)
+    if work.kind == STUDY:
+        return (names.TUNE_STUDIES,)
     if work.kind == "commits":
         return (names.RUN_EVALS,)
     if work.kind == "eval":  # once it is over, its run may be finished
@@ -143,6 +145,7 @@ _SENSORS = (
     names.RUN_EVALS,
     names.SEND_NOTIFICATIONS,
     names.SHOW_DATASETS,
+    names.TUNE_STUDIES,
     names.WATCH_ATTEMPTS,
     names.WATCH_HEALTH,
 )

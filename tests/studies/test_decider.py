@@ -1,0 +1,303 @@
+"""The decider over real tracks: runs are declared, branched, judged, drained, and resumed once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.deciders import world_of
+from tests.examples import example
+from tests.fakes import FakeClock, FakeObjectStore, Fault
+from tests.histories import History
+from tests.stories import Story
+from tracks_dagster.attempts.effects.runs import declare, plan_run
+from tracks_dagster.attempts.effects.world import World
+from tracks_dagster.attempts.ports import FoundCode
+from tracks_dagster.data.project import ConfigKey
+from tracks_dagster.ledger.effects.deciding import OF_STUDIES, decide_due, settle
+from tracks_dagster.ledger.effects.tracks import Tracks
+from tracks_dagster.ledger.ports import Ledger
+from tracks_dagster.retry.default_policy import DEFAULT_POLICY
+from tracks_dagster.studies.effects.deciding import TuneStudies
+from tracks_dagster.studies.effects.declaring import Door, declare_study
+from tracks_dagster.studies.effects.study_file import StudyFile, read_study
+from tracks_dagster.track.bodies import CodeVersion, StudyStopped
+from tracks_dagster.track.errors import InvalidInput, SettingsError, TracksError
+from tracks_dagster.track.names import run_track
+from tracks_dagster.track.records import Kind
+from tracks_dagster.track.states.lifecycle import RunLifecycle, run_status
+from tracks_dagster.track.states.study_state import StudyState, TrialStatus
+from tracks_dagster.track.track import log_key
+
+TEXT = """
+name: lr
+metric: loss
+space: {lr: [0.1, 0.01, 0.001]}
+search: grid
+scheduler: {kind: halving, budgets: [10, 30]}
+slots: 2
+"""
+
+
+def asked(tmp_path: Path, text: str = TEXT) -> StudyFile:
+    path = tmp_path / "study.yaml"
+    path.write_text(text)
+    return read_study(path, is_section=False)
+
+
+def code(**changes: Any) -> FoundCode:
+    version = CodeVersion(git_commit="c0ffee", branch=None, dirty=False, package_version="0")
+    given = {"project": example(), "archive": b"a tar", "folder": "/work/gpt", "code": version}
+    return FoundCode(**{**given, "code_diff": None, **changes})
+
+
+def door_of(tracks: Tracks, ledger: Ledger) -> Door:
+    plan = partial(plan_run, tracks, policy=DEFAULT_POLICY, ledger=ledger)
+    return Door(tracks=tracks, ledger=ledger, policy=DEFAULT_POLICY, plan=plan)
+
+
+@pytest.fixture
+def world(data: Story, tracks: Tracks, ledger: Ledger) -> World:
+    return world_of(tracks, ledger, declare=partial(declare, tracks, ledger=ledger))
+
+
+@pytest.fixture
+def study(world: World, tmp_path: Path) -> StudyState:
+    return declare_study(door_of(world.tracks, world.ledger), asked(tmp_path), code(), by="ann")
+
+
+def decided(world: World) -> list[str]:
+    tick = decide_due(world, [TuneStudies()], kind=OF_STUDIES)
+    assert tick.problems == ()
+    return [each.split(": ", 2)[1] for each in tick.decided]
+
+
+def taken_up(tracks: Tracks, run_id: str) -> History:
+    """Return a run's track as it is in the store, to be grown."""
+    history = History(run_id)
+    for record in tracks.records(run_track(run_id)):
+        history.records.append(record)
+        history.stored.append(tracks.store.get(log_key(history.name, record.seq)))
+        history.drafts.append(None)
+        history._fold(record)
+    return history
+
+
+def train(world: World, run_id: str, loss: float) -> None:
+    """Let a run train its steps, commit and finish."""
+    history = taken_up(world.tracks, run_id)
+    steps = history.state.declared.config["steps"]
+    history.place().restore().commit(steps, metrics={"loss": loss}).end(last_step=steps).finish()
+    history.write_to(world.tracks.store)
+    world.tracks.project(history.name)
+
+
+def lr_of(world: World, run_id: str) -> float:
+    return world.tracks.run(run_id).declared.config["lr"]
+
+
+def test_trials_are_runs_of_the_study_and_rungs_are_branches_from_their_commits(
+    study: StudyState, world: World
+) -> None:
+    tracks = world.tracks
+    decided(world)
+    assert [t.last.proposed.run_id for t in tracks.study("lr").trials] == [
+        "lr-t000-r0",
+        "lr-t001-r0",
+    ]
+    first = tracks.run("lr-t000-r0").declared
+    assert (first.config["lr"], first.config["steps"]) == (0.1, 10)
+    assert (first.experiment, first.workload_class, first.owner) == ("lr", "sweep", "ann")
+    assert (first.promotion, first.evals) == (None, ())
+    for run_id, loss in (("lr-t000-r0", 3.0), ("lr-t001-r0", 1.0)):
+        train(world, run_id, loss)
+    decided(world)
+    train(world, "lr-t002-r0", 2.0)
+    decided(world)
+    branch = tracks.run("lr-t001-r1").declared
+    assert branch.branched_from == tracks.run("lr-t001-r0").finished.final
+    assert (branch.config["lr"], branch.config["steps"]) == (0.01, 30)
+    pins = tracks.run("lr-t001-r0").checkpoints[0].pins
+    assert pins == {"branch:lr-t001-r1"}
+    train(world, "lr-t001-r1", 0.5)
+    decided(world)
+    state = tracks.study("lr")
+    assert (state.finished.cause, state.finished.best) == ("complete", 1)
+    assert [t.status.value for t in state.trials] == ["stopped", "done", "stopped"]
+    [row] = world.ledger.query("select state, best_value, best_run_id from studies")
+    assert row == {"state": "finished", "best_value": 0.5, "best_run_id": "lr-t001-r1"}
+    assert len(world.ledger.query("select * from trials where study = 'lr'")) == 4
+    assert decided(world) == []
+
+
+@pytest.mark.parametrize("creation", range(1, 9))
+@pytest.mark.parametrize("fault", [Fault.FAILS, Fault.LOST_AFTER])
+def test_a_tick_that_dies_anywhere_leaves_the_same_trials_once(
+    creation: int, fault: Fault, study: StudyState, world: World, store: FakeObjectStore
+) -> None:
+    store.fail("create", creation, fault)
+    decide_due(world, [TuneStudies()], kind=OF_STUDIES)
+    decide_due(world, [TuneStudies()], kind=OF_STUDIES)
+    state = world.tracks.study("lr")
+    assert [t.config for t in state.trials] == [{"lr": 0.1}, {"lr": 0.01}]
+    for trial in state.trials:
+        run = world.tracks.run(trial.last.proposed.run_id)
+        assert run.declared.config["lr"] == trial.config["lr"]
+        assert len(run.attempts) <= 1  # the watcher opens what the dead tick had not come to
+
+
+def test_two_ticks_at_once_propose_each_trial_once(
+    study: StudyState, world: World, store: FakeObjectStore, clock: FakeClock
+) -> None:
+    uids = iter(f"{number:032x}" for number in range(10_000, 20_000))
+    other = Tracks(store, now=clock, new_uid=lambda: next(uids), project=lambda track: None)
+    beside = world_of(other, world.ledger, declare=partial(declare, other))
+    other.study("lr")  # read before the first decides, so that its places are lost
+    decided(world)
+    settle(beside, TuneStudies(), "lr", OF_STUDIES)
+    assert len(world.tracks.study("lr").trials) == 2
+
+
+def test_a_trial_that_is_refused_counts_as_failed_with_the_words(
+    study: StudyState, world: World, tracks: Tracks, ledger: Ledger
+) -> None:
+    def refuse(request: Any) -> None:
+        raise InvalidInput("The team has no device.")
+
+    refusing = world_of(tracks, ledger, declare=refuse)
+    decide_due(refusing, [TuneStudies()], kind=OF_STUDIES)
+    state = tracks.study("lr")
+    assert (state.finished.cause, state.best) == ("all_failed", None)
+    assert "refused: The team has no device." in state.trials[0].last.judged.why
+
+
+def test_a_metric_that_no_trial_reports_ends_the_study_and_names_those_that_are(
+    world: World, tmp_path: Path
+) -> None:
+    text = TEXT.replace("metric: loss", "metric: accuracy")
+    declare_study(door_of(world.tracks, world.ledger), asked(tmp_path, text), code(), by="ann")
+    for _ in range(3):
+        decided(world)
+        for rung in world.tracks.study("lr").open_rungs:
+            train(world, rung.proposed.run_id, 1.0)
+    decided(world)
+    finished = world.tracks.study("lr").finished
+    assert finished.cause == "all_failed"
+    assert "no metric 'accuracy'; it has: loss." in finished.why
+
+
+def test_a_stopped_study_drains_its_trials_and_goes_on_from_there_when_it_is_tuned_again(
+    study: StudyState, world: World, tmp_path: Path
+) -> None:
+    tracks = world.tracks
+    decided(world)
+    open_ids = [rung.proposed.run_id for rung in tracks.study("lr").open_rungs]
+    body = StudyStopped(by="bob", why="the machine is needed")
+    tracks.decide_study("lr", lambda state: tracks.draft(Kind.STUDY_STOPPED, body))
+    decided(world)
+    for run_id in open_ids:
+        history = taken_up(tracks, run_id)
+        assert history.state.stops[-1].body.mode == "drain"
+        history.place().restore().commit(5).end("user_cancelled", last_step=5)
+        history.write_to(tracks.store)
+        tracks.project(history.name)
+    decided(world)
+    state = tracks.study("lr")
+    assert state.finished.cause == "user"
+    assert [t.status for t in state.trials] == [TrialStatus.OPEN] * 2
+    declare_study(door_of(tracks, world.ledger), asked(tmp_path), code(), by="ann")
+    decided(world)
+    for run_id in open_ids:
+        run = tracks.run(run_id)
+        assert run_status(run).state == RunLifecycle.RUNNING
+        assert run.open_attempt.opened.resume.step == 5
+    assert len(tracks.study("lr").trials) == 2
+
+
+# --- declaring ------------------------------------------------------------------------------------
+
+
+def refusal(world: World, tmp_path: Path, text: str, **changes: Any) -> str:
+    """Return why a study is refused; nothing of it is written."""
+
+    def declared() -> None:
+        found = asked(tmp_path, text)
+        declare_study(door_of(world.tracks, world.ledger), found, code(**changes), by="ann")
+
+    with pytest.raises(TracksError) as refused:
+        declared()
+    assert isinstance(refused.value, InvalidInput | SettingsError)
+    assert list(world.tracks.store.list("studies/")) == []
+    return str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "words"),
+    [
+        ("{lr: [0.1, 0.01, 0.001]}", "{}", "The space is empty"),
+        ("[0.1, 0.01, 0.001]", "[]", "a choice of nothing"),
+        ("[0.1, 0.01, 0.001]", "{uniform: [2, 1]}", "uniform from 2 to 1 is empty"),
+        ("[0.1, 0.01, 0.001]", "{loguniform: [0, 1]}", "a low above 0"),
+        ("[0.1, 0.01, 0.001]", "{uniform: [0, 3], points: 2}", "lr = 3.0 is out of range: 0 to 1"),
+        ("{lr:", "{learning:", "'learning' is no config key; there are"),
+        ("{lr:", "{steps:", "steps is what the study itself sets"),
+        ("lr: [0.1, 0.01, 0.001]", "layers: {uniform: [1, 2], points: 2}", "is no whole number"),
+        ("lr: [0.1, 0.01, 0.001]", "lr: {gauss: [0, 1]}", "'gauss' is no way to draw"),
+        ("metric: loss", "metric: heldout/loss", "'heldout' is no eval; did you mean heldout-loss"),
+        ("search: grid", "search: annealing", "'annealing' is no search; there are: grid"),
+        ("search: grid", "search: random", "trials is missing"),
+        ("kind: halving", "kind: hyperband", "'hyperband' is no scheduler"),
+        ("[10, 30]", "[30, 10]", "do not grow"),
+        ("name: lr", "name: LR!", "'LR!' cannot name a study"),
+        ("slots: 2", "slots: 0", "0 is not a number of slots; write 1 to 256"),
+        ("slots: 2", "max_device_hours: -1", "-1 is not a cap; write more than 0"),
+        ("slots: 2", "constraints: [lr <]", "'lr <' is not a constraint"),
+        ("slots: 2", "constraints: ['foo < 1']", "names foo, which is not a key"),
+        ("slots: 2", "constraints: ['lr > 1']", "The grid is empty"),
+        ("slots: 2", "constraints: ['__import__(\"os\") == 1']", "is not a constraint"),
+    ],
+)
+def test_what_cannot_be_a_study_is_refused_in_words_and_nothing_is_written(
+    before: str, after: str, words: str, world: World, tmp_path: Path
+) -> None:
+    assert words in refusal(world, tmp_path, TEXT.replace(before, after))
+
+
+def test_a_project_without_steps_cannot_be_tuned(world: World, tmp_path: Path) -> None:
+    project = example()
+    keys = {name: key for name, key in project.keys.items() if name != "steps"}
+    project = replace(project, keys=keys, roles={})
+    assert "No key of gpt has the role steps" in refusal(world, tmp_path, TEXT, project=project)
+
+
+def test_a_cap_below_one_trial_is_refused_by_the_fastest_run_so_far(
+    world: World, tmp_path: Path
+) -> None:
+    history = History("gpt-before").declare().open().place().restore().commit(40)
+    history.end(last_step=40, device_seconds=80.0).finish().write_to(world.tracks.store)
+    world.tracks.project(history.name)
+    text = f"{TEXT}max_device_hours: 0.001\n"  # 3.6 s, where ten steps of 2 s take 20 s
+    words = refusal(world, tmp_path, text)
+    assert "max_device_hours 0.001 is less than one trial of 10 steps" in words
+
+
+def test_the_same_file_takes_a_study_up_and_another_one_of_its_name_is_refused(
+    study: StudyState, world: World, tmp_path: Path
+) -> None:
+    door = door_of(world.tracks, world.ledger)
+    again = declare_study(door, asked(tmp_path), code(), by="bob")
+    assert again.head.seq == 0
+    with pytest.raises(InvalidInput, match="declared with another space; a study is never changed"):
+        declare_study(door, asked(tmp_path, TEXT.replace("0.001", "0.002")), code(), by="ann")
+    with pytest.raises(InvalidInput, match="declared with another config"):
+        declare_study(door, asked(tmp_path, f"{TEXT}config: {{layers: 3}}\n"), code(), by="ann")
+    wider = replace(example(), keys={**example().keys, "new": ConfigKey(default=1)})
+    assert declare_study(door, asked(tmp_path), code(project=wider), by="ann").head.seq == 0
+    larger = declare_study(door, asked(tmp_path, f"{TEXT}max_device_hours: 9\n"), code(), by="ann")
+    assert (larger.declared.max_device_hours, larger.head.kind) == (9.0, Kind.STUDY_EXTENDED)
+    with pytest.raises(InvalidInput, match="never taken back"):
+        declare_study(door, asked(tmp_path, f"{TEXT}max_device_hours: 8\n"), code(), by="ann")

@@ -1,0 +1,180 @@
+"""The document's examples by their numbers: how many trials, how many epochs, who goes on."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from itertools import pairwise
+
+import pytest
+
+from tests.studies.played import LR, Played, make_study, play
+from tracks_dagster.studies.deciding import epochs_of
+from tracks_dagster.studies.space import Param
+from tracks_dagster.track.records import Json
+from tracks_dagster.track.states.study_state import TrialStatus
+
+
+def far_from(config: Mapping[str, Json], steps: int) -> float:
+    """Return a loss that is least at lr = 0.01, and falls with the steps."""
+    return abs(math.log10(config["lr"]) + 2) + 1 / steps
+
+
+def test_a_grid_of_3_by_3_is_nine_runs() -> None:
+    params = {
+        "lr": Param(kind="choice", values=(1e-4, 1e-3, 1e-2)),
+        "layers": Param(kind="int", low=2, high=4),
+    }
+    study = make_study(params=params, search={"kind": "grid"}, trials=9)
+    state = play(study, far_from).state
+    assert [t.config for t in state.trials] == [
+        {"lr": lr, "layers": layers} for lr in (1e-4, 1e-3, 1e-2) for layers in (2, 3, 4)
+    ]
+    assert {len(t.rungs) for t in state.trials} == {1}
+    assert (state.finished.cause, state.finished.best) == ("complete", 6)
+
+
+def test_60_random_trials_are_60_configs_spread_over_the_powers_of_ten() -> None:
+    state = play(make_study(trials=60), far_from).state
+    rates = [t.config["lr"] for t in state.trials]
+    assert len(set(rates)) == 60
+    assert all(1e-4 <= each <= 1e-1 for each in rates)
+    # 20 of 60 are expected in each power of ten, and 14 to 26 within 1.6 standard deviations (3.65).
+    by_power = Counter(math.floor(math.log10(each)) for each in rates)
+    assert all(14 <= by_power[power] <= 26 for power in (-4, -3, -2))
+
+
+def test_halving_81_27_9_3_costs_exactly_243_epochs_where_all_to_the_end_cost_2187() -> None:
+    # 81 × 1 + 27 × (3 - 1) + 9 × (9 - 3) + 3 × (27 - 9) = 81 + 54 + 54 + 54 = 243; 81 × 27 = 2 187
+    study = make_study(scheduler={"kind": "halving"}, budgets=(1, 3, 9, 27), trials=81)
+    state = play(study, far_from).state
+    assert Counter(len(t.rungs) for t in state.trials) == {1: 54, 2: 18, 3: 6, 4: 3}
+    assert epochs_of(state) == 243
+    assert epochs_of(play(make_study(budgets=(27,), trials=81), far_from).state) == 2187
+    best = sorted(state.trials, key=lambda t: far_from(t.config, 27))[:3]
+    assert {t.number for t in state.trials if t.status is TrialStatus.DONE} == {
+        t.number for t in best
+    }
+
+
+def test_the_runs_of_a_rung_continue_from_the_commits_of_the_rung_before() -> None:
+    study = make_study(scheduler={"kind": "halving"}, budgets=(1, 3, 9, 27), trials=81)
+    for trial in play(study, far_from).state.trials:
+        for before, after in pairwise(trial.rungs):
+            assert after.proposed.source == before.judged.checkpoint
+            assert after.proposed.config == before.proposed.config
+
+
+def test_median_stopping_ends_at_epoch_10_whoever_is_worse_than_the_median_of_the_others() -> None:
+    params = {"lr": Param(kind="choice", values=tuple(10 ** -(1 + n / 4) for n in range(12)))}
+    study = make_study(
+        params=params,
+        search={"kind": "grid"},
+        scheduler={"kind": "median"},
+        budgets=(10, 100),
+        trials=12,
+    )
+    state = play(study, far_from).state
+    stopped = [t for t in state.trials if t.status is TrialStatus.STOPPED]
+    assert all(t.last.proposed.steps == 10 for t in stopped)
+    # At step 10 the losses are 1, 0.75, 0.5, 0.25, 0, 0.25, 0.5 … and 0.1 more. The first four have too
+    # few to compare with; trial 6, at 0.5, is worse than 0.375, the median of the six before it.
+    assert {t.number for t in stopped} == {6, 7, 8, 9, 10, 11}
+    assert all("worse than the median" in t.stopped.why for t in stopped)
+    # lr 1e-2 is the best, and trained to the end
+    assert state.finished.best == 4
+
+
+def test_asha_promotes_without_waiting_and_never_trains_more_than_all_to_the_end() -> None:
+    study = make_study(scheduler={"kind": "asha"}, budgets=(1, 3, 9, 27), trials=81, slots=4)
+    state = play(study, far_from).state
+    counts = [sum(len(t.rungs) > rung for t in state.trials) for rung in range(4)]
+    assert counts[0] == 81
+    assert all(after >= before // 3 for before, after in pairwise(counts))
+    assert 243 <= epochs_of(state) < 2187
+    first_rung_2 = next(s for t in state.trials for s in t.rungs[1:2])
+    assert first_rung_2.seq < max(t.rungs[0].seq for t in state.trials)  # before all had begun
+
+
+def test_pbt_copies_every_5_epochs_from_the_better_through_its_commit() -> None:
+    study = make_study(scheduler={"kind": "pbt"}, budgets=tuple(range(5, 30, 5)), trials=8, slots=8)
+    state = play(study, far_from).state
+    copies = [
+        (r.proposed, t)
+        for t in state.trials
+        for r in t.rungs
+        if r.proposed.source and not r.proposed.source.run_id.startswith(f"s-t{t.number:03d}")
+    ]
+    assert len(copies) == 2 * 4  # the worst quarter of 8, at the budgets 5, 10, 15 and 20
+    for body, _ in copies:
+        source = next(
+            r for t in state.trials for r in t.rungs if r.proposed.run_id == body.source.run_id
+        )
+        assert body.source.step == body.steps - 5 == source.proposed.steps
+        factor = body.config["lr"] / source.proposed.config["lr"]
+        assert factor == pytest.approx(0.8) or factor == pytest.approx(1.2)
+    assert all(len(t.rungs) == 5 for t in state.trials)
+    first, last = (
+        sum(far_from(t.rungs[rung].proposed.config, 25) for t in state.trials) for rung in (0, -1)
+    )
+    assert last < first
+
+
+def test_evolution_keeps_8_of_24_and_fills_up_with_changed_ones_and_immigrants() -> None:
+    study = make_study(search={"kind": "evolution"}, trials=48, slots=24)
+    state = play(study, far_from).state
+    first = sorted(state.trials[:24], key=lambda t: (far_from(t.config, 9), t.number))
+    parents = [t.config["lr"] for t in first[:8]]
+    second = [t.config["lr"] for t in state.trials[24:]]
+    assert second[:8] == [pytest.approx(min(lr * 1.2, 0.1)) for lr in parents]
+    assert second[8:16] == [pytest.approx(max(lr * 0.7, 1e-4)) for lr in parents]
+    immigrants = second[16:]
+    assert len(immigrants) == 8
+    assert not set(immigrants) & {lr * f for lr in parents for f in (1.0, 1.2, 0.7)}
+
+
+def test_16_configs_on_4_slots_are_never_more_than_4_at_once() -> None:
+    played = play(make_study(trials=16, slots=4), far_from)
+    assert len(played.state.trials) == 16
+    assert played.most_open == 4
+
+
+def test_the_order_in_which_trials_end_changes_no_config_of_a_random_search() -> None:
+    study = make_study(trials=20)
+    calm = play(study, far_from).state
+    other = Played(study, far_from)
+    while other.state.finished is None:
+        if not other.decide():
+            other.judge(other.state.open_rungs[-1])
+    assert [t.config for t in other.state.trials] == [t.config for t in calm.trials]
+
+
+def test_no_number_is_the_worst_and_a_failed_trial_stops_nobody_else() -> None:
+    def curve(config: Mapping[str, Json], steps: int) -> float | None:
+        if config["lr"] > 0.03:
+            return math.nan
+        return None if config["lr"] < 2e-4 else far_from(config, steps)
+
+    study = make_study(scheduler={"kind": "halving"}, budgets=(1, 3, 9, 27), trials=81)
+    state = play(study, curve).state
+    failed = [t for t in state.trials if t.status is TrialStatus.FAILED]
+    assert {t.last.judged.outcome for t in failed} == {"failed", "not_a_number"}
+    assert all(len(t.rungs) == 1 for t in failed)
+    assert Counter(len(t.rungs) for t in state.trials)[4] == 3
+
+
+@pytest.mark.parametrize("kind", ["fifo", "median", "halving", "asha", "pbt"])
+def test_a_study_whose_first_trials_all_fail_ends_with_the_reason(kind: str) -> None:
+    study = make_study(scheduler={"kind": kind}, budgets=(1, 3), trials=30, params=LR)
+    state = play(study, lambda config, steps: None).state
+    assert (state.finished.cause, state.finished.best) == ("all_failed", None)
+    assert len(state.trials) <= 3 + 4  # three, and what had begun beside them
+
+
+def test_a_cap_in_device_hours_ends_it_with_what_is_known() -> None:
+    study = make_study(trials=60, max_device_hours=9 * 10 / 3600)  # ten trials of 9 s
+    state = play(study, far_from).state
+    assert state.finished.cause == "device_hours"
+    assert sum(t.last.judged is not None for t in state.trials) == 10
+    assert state.finished.best is not None

@@ -1,0 +1,163 @@
+"""What follows on a study: the next record of its track, or what it waits for. Pure.
+
+`effects.deciding` reads the runs, asks here, and records the answer. Every run of a trial is declared
+after the record that proposes it, so that a caller who dies between the two leaves a name and no doubt.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from tracks_dagster.studies.schedulers import GoOn, move_of
+from tracks_dagster.studies.search import Search, Waits, proposal
+from tracks_dagster.track import names
+from tracks_dagster.track.bodies import (
+    FAILED,
+    StudyFinished,
+    TrialProposed,
+    TrialStopped,
+)
+from tracks_dagster.track.states.study_state import HOUR_S, StudyState, Trial, TrialStatus
+from tracks_dagster.track.text.units import cost_text
+
+COMPLETE, DEVICE_HOURS, MONEY, ALL_FAILED, USER = (
+    *("complete", "device_hours", "money", "all_failed", "user"),
+)
+FAILED_FIRST_MAX = 3  # trials that fail before any was measured: then the study is what is wrong
+BY = names.TUNE_STUDIES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spent:
+    """What all runs of a study have used, the open ones so far. running: ids of those that train, or
+    may do so without anybody's word."""
+
+    device_s: float
+    cost: float
+    running: Collection[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """Its open runs save and wait, for the study is at its end."""
+
+    why: str
+
+
+Answer = TrialProposed | TrialStopped | StudyFinished | Drain | Waits | None
+
+
+def decide(study: StudyState, spent: Spent, search: Search) -> Answer:
+    """Return the next record of a study whose open runs are judged as far as they can be.
+
+    None: it is finished. Raises InvalidInput where the search can propose nothing.
+    """
+    if study.finished is not None:
+        return None
+    ends = _why_it_ends(study, spent)
+    if ends is not None:
+        cause, why = ends
+        return Drain(why) if spent.running else _finished(study, cause, why)
+    move = move_of(study)
+    if isinstance(move, GoOn):
+        return _next_rung(study, move) if _has_slot(study) else _waits(study)
+    if move is not None:
+        return TrialStopped(trial=move.trial, why=move.why, decided_by=BY)
+    if not _has_slot(study):
+        return _waits(study)
+    config = proposal(search, study) if len(study.trials) < study.declared.trials else None
+    if isinstance(config, Waits) and study.open_rungs:
+        return config
+    if config is not None and not isinstance(config, Waits):
+        number = len(study.trials)
+        return TrialProposed(
+            trial=number,
+            rung=0,
+            run_id=run_id_of(study.declared.study, number, 0),
+            config=config,
+            steps=study.declared.budgets[0],
+            why=f"Trial {number} of {study.declared.trials}, by {study.declared.search['kind']}.",
+            decided_by=BY,
+        )
+    if study.open_rungs:
+        return _waits(study)
+    return _finished(study, COMPLETE, f"All {len(study.trials)} trials are over.")
+
+
+def run_id_of(study: str, trial: int, rung: int) -> str:
+    """Return the id of the run of a rung: `lr-depth-t007-r1`."""
+    return f"{study}-t{trial:03d}-r{rung}"
+
+
+def _next_rung(study: StudyState, move: GoOn) -> TrialProposed:
+    rung = len(study.trials[move.trial].rungs)
+    judged = study.trials[move.source].judged_at(rung - 1)
+    assert judged is not None, "it was measured there"
+    return TrialProposed(
+        trial=move.trial,
+        rung=rung,
+        run_id=run_id_of(study.declared.study, move.trial, rung),
+        config=move.config,
+        steps=study.declared.budgets[rung],
+        source=judged.checkpoint,
+        why=f"{move.why[0].upper()}{move.why[1:]}.",
+        decided_by=BY,
+    )
+
+
+def _why_it_ends(study: StudyState, spent: Spent) -> tuple[str, str] | None:
+    """Return the cause and the words of a study's end before its time; None where it goes on."""
+    declared = study.declared
+    if study.stopped is not None:
+        return USER, f"{study.stopped.by} stopped it: {study.stopped.why}"
+    hours = spent.device_s / HOUR_S
+    if declared.max_device_hours is not None and hours >= declared.max_device_hours:
+        most = f"{declared.max_device_hours:g}"
+        return DEVICE_HOURS, f"{hours:.3g} of at most {most} device-hours are spent."
+    if declared.max_cost is not None and spent.cost >= declared.max_cost:
+        most = cost_text(declared.max_cost)
+        return MONEY, f"{cost_text(spent.cost)} of at most {most} is spent."
+    judged = [t.rungs[0].judged for t in study.trials if t.rungs[0].judged is not None]
+    if len(judged) >= FAILED_FIRST_MAX and all(each.outcome == FAILED for each in judged):
+        return ALL_FAILED, f"The first {len(judged)} trials failed, the last so: {judged[-1].why}"
+    return None
+
+
+def _finished(study: StudyState, cause: str, why: str) -> StudyFinished:
+    best = study.best
+    return StudyFinished(
+        cause=cause, best=None if best is None else best.number, why=why, decided_by=BY
+    )
+
+
+def _has_slot(study: StudyState) -> bool:
+    return len(study.open_rungs) < study.declared.slots
+
+
+def _waits(study: StudyState) -> Waits:
+    named = ", ".join(each.proposed.run_id for each in study.open_rungs[:3])
+    count = len(study.open_rungs)
+    return Waits(
+        f"{count} of {study.declared.slots} slots train: {named}{' …' if count > 3 else ''}"
+    )
+
+
+def epochs_of(study: StudyState) -> int:
+    """Return how many steps all runs of a study train together, each from its source on."""
+    return sum(
+        rung.proposed.steps - (rung.proposed.source.step if rung.proposed.source else 0)
+        for trial in study.trials
+        for rung in trial.rungs
+    )
+
+
+def is_over(trial: Trial) -> bool:
+    """Whether a trial gets no further steps, whatever comes."""
+    return trial.status in (TrialStatus.STOPPED, TrialStatus.DONE, TrialStatus.FAILED)
+
+
+def value_words(value: float | None, outcome: str) -> str:
+    """Return a trial's value as people read it."""
+    return f"{value:g}" if value is not None and math.isfinite(value) else outcome.replace("_", " ")

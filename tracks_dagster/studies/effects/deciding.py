@@ -1,0 +1,149 @@
+"""The decider of studies: judges what has ended, proposes what follows, declares what was proposed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from tracks_dagster.attempts.effects.manual_retry import ManualRetry, retry_by_person
+from tracks_dagster.attempts.effects.world import World
+from tracks_dagster.holds.effects.stops import request_stop
+from tracks_dagster.ledger.deciding import Answer, Append, First, Wait
+from tracks_dagster.retry.caps import cost_of
+from tracks_dagster.studies.deciding import Drain, Spent, decide
+from tracks_dagster.studies.effects.searching import search_of
+from tracks_dagster.studies.effects.trials import request_of
+from tracks_dagster.studies.judging import device_s_of, judge, refused
+from tracks_dagster.studies.search import Waits
+from tracks_dagster.track import names
+from tracks_dagster.track.bodies import (
+    StudyFinished,
+    TrialJudged,
+    TrialProposed,
+    TrialStopped,
+)
+from tracks_dagster.track.errors import InvalidInput, TracksError
+from tracks_dagster.track.records import Kind
+from tracks_dagster.track.states.lifecycle import RunLifecycle, run_status
+from tracks_dagster.track.states.run_state import RunState
+from tracks_dagster.track.states.study_state import Rung, StudyState
+
+_KINDS = {
+    TrialProposed: (Kind.TRIAL_PROPOSED, "proposed"),
+    TrialJudged: (Kind.TRIAL_JUDGED, "judged"),
+    TrialStopped: (Kind.TRIAL_STOPPED, "stopped"),
+    StudyFinished: (Kind.STUDY_FINISHED, "finished"),
+}
+_DUE = "select study from studies where state = 'open' order by declared_at, study"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TuneStudies:
+    """Decides on the studies that are open; its driver is given `OF_STUDIES`."""
+
+    name: str = names.TUNE_STUDIES
+
+    def due(self, world: World) -> Iterable[str]:
+        """Return the open studies, oldest first; raises LedgerError."""
+        return [row["study"] for row in world.ledger.query(_DUE)]
+
+    def decide(self, state: StudyState, world: World) -> Answer:
+        """Return the next record of the study, or the work that comes before it."""
+        if state.finished is not None:
+            return None
+        now, metric = world.tracks.now(), state.declared.metric
+        runs = [(rung, world.tracks.find_run(rung.proposed.run_id)) for rung in state.open_rungs]
+        for rung, run in runs:
+            if run is None:
+                continue
+            judged = judge(metric, rung, run, prices=world.prices, now=now)
+            if judged is not None:
+                return self._append(world, judged)
+        there = [run for _, run in runs if run is not None]
+        answer = decide(state, _spent(state, there, world), search_of(state.declared))
+        if isinstance(answer, Drain):
+            return _drained(world, there, answer.why)
+        if isinstance(answer, StudyFinished):
+            return self._append(world, answer)
+        if missing := [rung for rung, run in runs if run is None]:
+            return First(do=partial(self._declare, world, state, missing))
+        if paused := [run.run_id for run in there if _was_drained_here(run)]:
+            return First(do=partial(_resume, world, paused))
+        if isinstance(answer, Waits):
+            return Wait(why=answer.why)
+        return None if answer is None else self._append(world, answer)
+
+    def _append(
+        self, world: World, body: TrialProposed | TrialJudged | TrialStopped | StudyFinished
+    ) -> Append:
+        kind, what = _KINDS[type(body)]
+        is_last = isinstance(body, StudyFinished)
+        draft = world.tracks.draft(kind, body)
+        return Append(draft=draft, what=what, why=body.why, is_last=is_last)
+
+    def _declare(
+        self, world: World, state: StudyState, missing: Sequence[Rung]
+    ) -> Callable[[StudyState, World], Answer] | None:
+        """Declare the runs that were proposed; return the question that fails what is refused."""
+        problems: dict[str, str] = {}
+        for rung in missing:
+            try:
+                request = request_of(world.tracks, state.declared, rung.proposed, world.policy)
+                assert world.declare is not None, "a study needs a home that declares runs"
+                world.declare(request)
+            except InvalidInput as error:
+                problems[rung.proposed.run_id] = str(error)
+        return partial(self._after_refusals, problems) if problems else None
+
+    def _after_refusals(self, problems: dict[str, str], state: StudyState, world: World) -> Answer:
+        for rung in state.open_rungs:
+            why = problems.pop(rung.proposed.run_id, None)
+            if why is not None:
+                return self._append(world, refused(rung, why))
+        return self.decide(state, world)
+
+
+def _spent(state: StudyState, runs: Sequence[RunState], world: World) -> Spent:
+    """Return what the study has used so far, its open runs up to now."""
+    now, prices = world.tracks.now(), world.prices
+    costs = () if prices is None else (cost_of(run, prices, now).amount for run in runs)
+    return Spent(
+        device_s=state.device_s + sum(device_s_of(run, now) for run in runs),
+        cost=state.cost + sum(costs),
+        running=[r.run_id for r in runs if run_status(r).state == RunLifecycle.RUNNING],
+    )
+
+
+def _drained(world: World, runs: Sequence[RunState], why: str) -> Answer:
+    """Ask the open attempts to save and end, once; wait for those that were asked."""
+    asked = [run for run in runs if (a := run.open_attempt) is not None and run.stop_for(a) is None]
+
+    def ask() -> None:
+        for run in asked:
+            try:
+                request_stop(world.tracks, run.run_id, mode="drain", by=names.TUNE_STUDIES, why=why)
+            except InvalidInput:  # it ended meanwhile
+                continue
+
+    return First(do=ask) if asked else Wait(why=f"Its open runs save and wait. {why}")
+
+
+def _was_drained_here(run: RunState) -> bool:
+    """Whether a run waits because its study had come to an end, and goes on with the study."""
+    attempt = run.last_attempt
+    if attempt is None or run_status(run).state != RunLifecycle.WAITING:
+        return False
+    stop = run.stop_for(attempt)
+    return stop is not None and stop.body.by == names.TUNE_STUDIES
+
+
+def _resume(world: World, run_ids: Sequence[str]) -> None:
+    """Open the next attempt of each; one that a person has resumed meanwhile trains already."""
+    retry = ManualRetry(name=names.TUNE_STUDIES, why="Its study goes on.")
+    for run_id in run_ids:
+        try:
+            retry_by_person(world, run_id, retry)
+        except TracksError:
+            if run_status(world.tracks.run(run_id)).state == RunLifecycle.WAITING:
+                raise

@@ -1,0 +1,316 @@
+"""Declare a study, take it up, or raise what it may use: everything is checked before anything is
+written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tracks_dagster.attempts.effects.preparing import prepare
+from tracks_dagster.attempts.effects.runs import RunRequest
+from tracks_dagster.attempts.ports import FoundCode
+from tracks_dagster.data.effects.project_file import NAME
+from tracks_dagster.data.project import Project
+from tracks_dagster.ledger.effects.tracks import Tracks
+from tracks_dagster.ledger.ports import Ledger
+from tracks_dagster.retry.policy import RetryPolicy
+from tracks_dagster.scheduling.policy import SWEEP
+from tracks_dagster.studies.deciding import run_id_of
+from tracks_dagster.studies.effects.searching import search_of
+from tracks_dagster.studies.effects.study_file import TRIALS_MAX, SchedulerFile, StudyFile
+from tracks_dagster.studies.search import GRID
+from tracks_dagster.studies.space import CHOICE, Param, Space, make_space
+from tracks_dagster.track.addressed import write_addressed
+from tracks_dagster.track.bodies import RunDeclared, StudyDeclared, StudyExtended
+from tracks_dagster.track.body_json import to_json
+from tracks_dagster.track.errors import InvalidInput, check_all
+from tracks_dagster.track.names import study_track
+from tracks_dagster.track.records import Json, Kind, sha256_hex
+from tracks_dagster.track.roles import ACCUMULATION, HORIZON, STEPS, roles_of
+from tracks_dagster.track.states.study_state import HOUR_S, StudyState
+from tracks_dagster.track.text.nearest import unknown
+from tracks_dagster.track.track import study_code_key
+
+RUNGS = 4  # of halving, where nobody says which
+CAPS = ("trials", "slots", "max_device_hours", "max_cost")
+# What one step took of the run that took least, where any was measured.
+_LEAST = """
+    select min(a.gpu_seconds / a.last_step) as step_s from training_attempts a
+    join training_runs r on r.run_id = a.run_id
+    where r.model_family = :family and a.last_step > 0 and a.resumed_from_step is null
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Door:
+    """What a declaration is checked and recorded by. plan: what a run would declare, by all that the
+    home knows; raises InvalidInput."""
+
+    tracks: Tracks
+    ledger: Ledger
+    policy: RetryPolicy
+    plan: Callable[[RunRequest], RunDeclared]
+
+
+def declare_study(door: Door, asked: StudyFile, found: FoundCode, *, by: str) -> StudyState:
+    """Record the study, or take up that of its name; return its state.
+
+    One that exists goes on as it was declared, with the larger caps of `asked` where it has such.
+    Raises InvalidInput with all that is wrong, also where another study has the name, or this one was
+    declared otherwise; nothing is written then.
+    """
+    declared = plan_study(door, asked, found, by=by)
+    tracks, existing = door.tracks, door.tracks.find_study(asked.name)
+    if existing is None:
+        write_addressed(tracks.store, declared.run.trainer, found.archive)
+        draft = tracks.draft(Kind.STUDY_DECLARED, declared)
+        tracks.decide_study(asked.name, lambda state: draft if state is None else None)
+        existing = tracks.study(asked.name)
+    _check_same(existing.declared, declared, asked.config)
+    raised = {
+        name: value
+        for name in CAPS
+        if (value := getattr(declared, name)) != getattr(existing.declared, name)
+    }
+    if raised or existing.finished is not None or existing.stopped is not None:
+        _extend(tracks, existing, raised, by=by)
+    tracks.project(study_track(asked.name))
+    return tracks.study(asked.name)
+
+
+def plan_study(door: Door, asked: StudyFile, found: FoundCode, *, by: str) -> StudyDeclared:
+    """Return what would be declared; writes nothing. Raises InvalidInput with all that is wrong."""
+    project = _of_trials(found.project, asked.metric)
+    spaces: list[Space] = []
+    check_all(
+        lambda: _check_name(asked.name),
+        lambda: _check_metric(asked.metric, found.project),
+        lambda: spaces.append(_space(asked, project)),
+    )
+    (space,) = spaces
+    budgets = _budgets(asked, project)
+    config = {**asked.config, _steps_key(project): budgets[-1]}
+    given: dict[str, Any] = {
+        "run_id": run_id_of(asked.name, 0, 0),
+        "intent": f"The trials of the study {asked.name}.",
+        "experiment": asked.name,
+        "workload_class": asked.workload_class or _sweep(door.policy),
+        **({} if asked.stage is None else {"stage": asked.stage}),
+    }
+    prepared = prepare(
+        given,
+        config,
+        replace(found, project=project, code_diff=None),  # the code is stored whole
+        family=project.name,
+        origin=None,
+        policy=door.policy,
+        otherwise={"owner": by},
+    )
+    run = door.plan(prepared.request)
+    if (cut := run.config[_steps_key(project)]) != budgets[-1]:
+        raise InvalidInput(
+            f"A trial of {budgets[-1]} steps is more than the {cut} that the stage {run.stage} lets it "
+            "have; write another stage:, or smaller budgets."
+        )
+    key = study_code_key(asked.name, sha256_hex(found.archive))
+    declared = StudyDeclared(
+        study=asked.name,
+        run=replace(run, trainer=key, gate_key=None),
+        space={name: to_json(param) for name, param in space.params.items()},
+        constraints=asked.constraints,
+        metric=asked.metric,
+        direction=asked.direction,
+        search={name: value for name, value in asked.search.given().items() if value is not None},
+        scheduler={"kind": asked.scheduler.kind, "eta": asked.scheduler.eta},
+        budgets=budgets,
+        trials=_trials(asked, space),
+        seed=asked.seed,
+        slots=asked.slots,
+        max_device_hours=asked.max_device_hours,
+        max_cost=asked.max_cost,
+        by=by,
+    )
+    search_of(declared)  # raises where its extra is missing
+    _check_cap(door.ledger, declared)
+    return declared
+
+
+def _extend(tracks: Tracks, existing: StudyState, raised: dict[str, Any], *, by: str) -> None:
+    """Record larger caps; without any, that a study goes on which had ended or was stopped."""
+    lowered = [name for name, v in raised.items() if _is_less(v, getattr(existing.declared, name))]
+    if lowered:
+        raise InvalidInput(
+            f"The study {existing.declared.study} has {_caps(existing.declared, lowered)} already, "
+            "and what it may use is never taken back. Give as much or more; `tracks stop` ends it."
+        )
+    if not raised and existing.finished is not None and existing.stopped is None:
+        return  # it came to its end, and nothing more is given
+    why = _caps_given(raised) or "It goes on as it was declared."
+    body = StudyExtended(by=by, why=why, **raised)
+    draft = tracks.draft(Kind.STUDY_EXTENDED, body)
+    tracks.decide_study(
+        existing.declared.study,
+        lambda state: draft if state is not None and state.head.seq == existing.head.seq else None,
+    )
+
+
+def _is_less(given: float | None, before: float | None) -> bool:
+    return given is not None and (before is not None and given < before)
+
+
+def _caps(declared: StudyDeclared, names: list[str]) -> str:
+    return ", ".join(f"{name} {getattr(declared, name)}" for name in names)
+
+
+def _caps_given(raised: dict[str, Any]) -> str:
+    return ", ".join(f"{name} is {value} now" for name, value in raised.items())
+
+
+def _check_same(before: StudyDeclared, now: StudyDeclared, given: Mapping[str, Json]) -> None:
+    """Raise InvalidInput where a study of that name was declared otherwise, naming what differs.
+
+    given: of the config, what the study's file has; the rest is the project's, as it was then.
+    """
+    different = [
+        name
+        for name in (
+            "space",
+            "constraints",
+            "metric",
+            "direction",
+            "search",
+            "scheduler",
+            "budgets",
+        )
+        if to_json(before)[name] != to_json(now)[name]
+    ]
+    different += ["seed"] if before.seed != now.seed else []
+    different += ["project"] if before.run.model_family != now.run.model_family else []
+    config = before.run.config
+    is_other = any(key not in config or config[key] != now.run.config[key] for key in given)
+    different += ["config"] if is_other else []
+    if different:
+        raise InvalidInput(
+            f"There is a study {before.study} that was declared with another {', '.join(different)}; a "
+            "study is never changed, for its trials could not be compared. Give this one another name."
+        )
+
+
+# --- what is checked ------------------------------------------------------------------------------
+
+
+def _check_name(name: str) -> None:
+    if not NAME.fullmatch(name):
+        raise InvalidInput(
+            f"{name!r} cannot name a study: use 1 to 26 of a-z, 0-9 and '-', '-' not at an end."
+        )
+
+
+def _check_metric(metric: str, project: Project) -> None:
+    suite, separator, _ = metric.partition("/")
+    if separator and suite not in (each.name for each in project.evals):
+        raise InvalidInput(unknown("eval", suite, [each.name for each in project.evals]))
+
+
+def _of_trials(project: Project, metric: str) -> Project:
+    """Return what a trial is of the project: nothing is promoted, and only the metric's eval runs."""
+    wanted = {metric.partition("/")[0]}
+    wanted |= {each.of for each in project.evals if each.name in wanted and each.of is not None}
+    evals = (replace(e, is_required=True, every=None) for e in project.evals if e.name in wanted)
+    return replace(project, promotion=None, evals=tuple(evals))
+
+
+def _steps_key(project: Project) -> str:
+    key = roles_of(project.roles, project.keys).get(STEPS)
+    if key is None:
+        raise InvalidInput(
+            f"No key of {project.name} has the role steps, so nobody can give a trial so many of them. "
+            "Name the key in its tracks.yaml: keys: {steps: KEY}."
+        )
+    return key
+
+
+def _space(asked: StudyFile, project: Project) -> Space:
+    """Return the space, every value of which the project's config takes."""
+    roles = roles_of(project.roles, project.keys)
+    ours = {roles.get(role) for role in (STEPS, HORIZON, ACCUMULATION)} - {None}
+    problems = [words for each in asked.space.items() for words in _misfits(*each, project, ours)]
+    if problems:
+        raise InvalidInput("\n".join(problems))
+    fixed = {name: key.default for name, key in project.keys.items()}
+    return make_space(asked.space, asked.constraints, {**fixed, **asked.config})
+
+
+def _misfits(name: str, param: Param, project: Project, ours: set[str | None]) -> Iterator[str]:
+    if name in ours:
+        yield f"space: {name} is what the study itself sets for each trial; leave it out."
+        return
+    key = project.keys.get(name)
+    if key is None:
+        if not project.is_open:
+            yield f"space: {unknown('config key', name, list(project.keys))}"
+        return
+    whole = param.kind == "int"
+    ends = [int(e) if whole else e for e in (param.low, param.high)]
+    for value in param.values if param.kind == CHOICE else ends:
+        try:
+            key.check(name, value)
+        except InvalidInput as error:
+            yield f"space: {error}"
+
+
+def _budgets(asked: StudyFile, project: Project) -> tuple[int, ...]:
+    """Return after how many steps a trial is judged: as given, else by the project's own steps."""
+    scheduler = asked.scheduler
+    if scheduler.budgets is not None:
+        if scheduler.kind == "fifo" and len(scheduler.budgets) > 1:
+            raise InvalidInput("fifo trains every trial to its end; give it one budget, or none.")
+        return tuple(each * asked.steps_per_epoch for each in scheduler.budgets)
+    key = _steps_key(project)
+    whole = asked.config.get(key, project.keys[key].default)
+    return _shares(scheduler, int(whole))
+
+
+def _shares(scheduler: SchedulerFile, whole: int) -> tuple[int, ...]:
+    match scheduler.kind:
+        case "fifo":
+            return (whole,)
+        case "halving" | "asha":
+            shares = (max(1, whole // scheduler.eta**n) for n in range(RUNGS - 1, -1, -1))
+            return tuple(dict.fromkeys(shares))
+    raise InvalidInput(
+        f"{scheduler.kind} needs budgets: at which steps a trial is judged, such as budgets: "
+        f"[{max(1, whole // 5)}, {whole}]."
+    )
+
+
+def _trials(asked: StudyFile, space: Space) -> int:
+    if asked.search.kind == GRID:
+        size = len(space.grid())
+        if size > TRIALS_MAX:
+            raise InvalidInput(f"The grid has {size} configs; a study has at most {TRIALS_MAX}.")
+        return size if asked.trials is None else min(size, asked.trials)
+    if asked.trials is None:
+        raise InvalidInput(
+            f"trials is missing: how many configs a {asked.search.kind} search tries."
+        )
+    return asked.trials
+
+
+def _sweep(policy: RetryPolicy) -> str | None:
+    return SWEEP if SWEEP in policy.scheduling.classes else None
+
+
+def _check_cap(ledger: Ledger, declared: StudyDeclared) -> None:
+    """Raise InvalidInput for a cap below one trial, by the fastest run of the project so far."""
+    rows = ledger.query(_LEAST, {"family": declared.run.model_family})
+    step_s = rows[0]["step_s"] if rows else None
+    cap, steps = declared.max_device_hours, declared.budgets[0]
+    if cap is None or step_s is None or cap * HOUR_S >= step_s * steps:
+        return
+    raise InvalidInput(
+        f"max_device_hours {cap:g} is less than one trial of {steps} steps takes: the fastest run of "
+        f"{declared.run.model_family} took {step_s:.3g} device-seconds a step, so "
+        f"{step_s * steps / HOUR_S:.2g} hours."
+    )

@@ -1,0 +1,82 @@
+"""The run of a trial, as its study declares it: prepared as any other, from the study's own record."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tracks_dagster.attempts.declaring.fields import (
+    AS_GIVEN,
+    CADENCE,
+    COMPUTE,
+    RETENTION,
+)
+from tracks_dagster.attempts.effects.branches import find_origin
+from tracks_dagster.attempts.effects.preparing import prepare
+from tracks_dagster.attempts.effects.runs import RunRequest
+from tracks_dagster.attempts.ports import FoundCode
+from tracks_dagster.attempts.recorded import declared_project, without_accumulation
+from tracks_dagster.ledger.effects.tracks import Tracks
+from tracks_dagster.retry.policy import RetryPolicy
+from tracks_dagster.track.addressed import read_addressed
+from tracks_dagster.track.bodies import RunDeclared, StudyDeclared, TrialProposed
+from tracks_dagster.track.records import Json
+from tracks_dagster.track.roles import HORIZON, STEPS, key_of
+from tracks_dagster.track.states.checkpoints import checkpoint_at
+
+
+def request_of(
+    tracks: Tracks, study: StudyDeclared, proposed: TrialProposed, policy: RetryPolicy
+) -> RunRequest:
+    """Return the run of a rung; raises InvalidInput, and ObjectLost where the study's code is."""
+    run, source = study.run, proposed.source
+    code = FoundCode(
+        project=declared_project(run),
+        archive=read_addressed(tracks.store, run.trainer),
+        folder=run.folder or "",
+        code=run.code,
+        code_diff=None,
+    )
+    origin = None
+    if source is not None:
+        origin = find_origin(
+            tracks, checkpoint_at(source), run_id=proposed.run_id, attempt_id=source.attempt_id
+        )
+    given = {
+        **_given(run),
+        "run_id": proposed.run_id,
+        "intent": f"Trial {proposed.trial} of the study {study.study}, to step {proposed.steps}.",
+        "expect": f"Compared with the others of {study.study} by {study.metric}.",
+        "experiment": study.study,
+    }
+    return prepare(
+        given,
+        config_of(study, proposed.config, proposed.steps),
+        code,
+        family=run.model_family,
+        origin=origin,
+        policy=policy,
+        otherwise={},
+    ).request
+
+
+def config_of(study: StudyDeclared, chosen: Any, steps: int) -> dict[str, Json]:
+    """Return the config of a run: the study's, what was chosen, so many steps of the whole horizon."""
+    run = study.run
+    config = {**without_accumulation(run.config, run.roles), **chosen}
+    for role, value in ((STEPS, steps), (HORIZON, study.budgets[-1])):
+        key = key_of(run.config, run.roles, role)
+        if key is not None:
+            config[key] = value
+    return config
+
+
+def _given(run: RunDeclared) -> dict[str, Any]:
+    """Return what the study's run was declared with, by the names of `declaring.fields`."""
+    parts = ((run, AS_GIVEN), (run.cadence, CADENCE), (run.retention, RETENTION))
+    found = {
+        each.name: getattr(part, each.recorded or each.name)
+        for part, fields in (*parts, (run.compute, COMPUTE))
+        for each in fields
+    }
+    snapshot = None if run.snapshot is None else run.snapshot.snapshot_id
+    return {**found, "snapshot_id": snapshot}

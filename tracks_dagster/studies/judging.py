@@ -1,0 +1,89 @@
+"""What the run of a trial came to, by its track alone. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from datetime import datetime
+
+from tracks_dagster.ledger.prices import Prices
+from tracks_dagster.retry.caps import cost_of
+from tracks_dagster.retry.stage_time import device_s
+from tracks_dagster.track.bodies import FAILED, MEASURED, NOT_A_NUMBER, TrialJudged
+from tracks_dagster.track.names import TUNE_STUDIES
+from tracks_dagster.track.reasons import TerminationReason
+from tracks_dagster.track.states.checkpoints import CheckpointRef
+from tracks_dagster.track.states.lifecycle import RunLifecycle, run_status
+from tracks_dagster.track.states.run_state import RunState
+from tracks_dagster.track.states.study_state import Rung
+
+_NUMERIC = (TerminationReason.NAN_LOSS, TerminationReason.LOSS_DIVERGENCE)
+
+
+def judge(
+    metric: str, rung: Rung, run: RunState, *, prices: Prices | None, now: datetime
+) -> TrialJudged | None:
+    """Return the verdict on the run of a rung; None while it trains, or waits for a person."""
+    status = run_status(run)
+    if status.state in (RunLifecycle.RUNNING, RunLifecycle.WAITING):
+        return None
+    final = run.finished.final if run.finished is not None else None
+    outcome, value, why = FAILED, None, status.why
+    if status.state == RunLifecycle.SUCCEEDED and final is None:
+        why = "Nothing was committed."
+    elif status.state == RunLifecycle.SUCCEEDED and final is not None:
+        outcome, value, why = _measured(metric, metrics_at(run, final))
+    elif run.last_attempt is not None and run.last_attempt.reason in _NUMERIC:
+        outcome = NOT_A_NUMBER
+    return TrialJudged(
+        trial=rung.proposed.trial,
+        rung=rung.proposed.rung,
+        run_id=run.run_id,
+        outcome=outcome,
+        value=value,
+        checkpoint=final,
+        device_s=device_s_of(run, now),
+        cost=None if prices is None else cost_of(run, prices, now).amount,
+        why=why,
+        decided_by=TUNE_STUDIES,
+    )
+
+
+def refused(rung: Rung, why: str) -> TrialJudged:
+    """Return the verdict on a run that could not be declared."""
+    return TrialJudged(
+        trial=rung.proposed.trial,
+        rung=rung.proposed.rung,
+        run_id=rung.proposed.run_id,
+        outcome=FAILED,
+        value=None,
+        checkpoint=None,
+        device_s=0.0,
+        why=f"Its run was refused: {why}",
+        decided_by=TUNE_STUDIES,
+    )
+
+
+def device_s_of(run: RunState, now: datetime) -> float:
+    """Return the device seconds of all attempts of a run by `now`."""
+    return sum(device_s(each, now, each.placed_at) for each in run.attempts)
+
+
+def metrics_at(run: RunState, ref: CheckpointRef) -> Mapping[str, float]:
+    """Return what is known of a checkpoint: of its commit by name, of its evals as SUITE/NAME."""
+    committed = run.checkpoint(ref.manifest_sha256)
+    found = dict(committed.body.metrics) if committed is not None else {}
+    for each in run.evals:
+        if each.opened.checkpoint == ref and each.ended is not None:
+            found |= {f"{each.opened.suite}/{name}": v for name, v in each.ended.metrics.items()}
+    return found
+
+
+def _measured(metric: str, metrics: Mapping[str, float]) -> tuple[str, float | None, str]:
+    value = metrics.get(metric)
+    if value is None:
+        there = ", ".join(sorted(metrics)) or "none"
+        return FAILED, None, f"It reports no metric {metric!r}; it has: {there}."
+    if not math.isfinite(value):
+        return NOT_A_NUMBER, None, f"{metric} is not a number at its last checkpoint."
+    return MEASURED, value, f"{metric} is {value:g}."

@@ -1,0 +1,176 @@
+"""Who of a study's trials gets more steps: a function each, from the study's fold to one move. Pure.
+
+A trial is judged at the study's budgets and paused there. A scheduler says of one paused trial that it
+goes on, from whose checkpoint and with which config, or that it is stopped; None: it has no move now,
+and a new trial may begin.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median as median_of
+
+from tracks_dagster.studies.search import generator, space_of
+from tracks_dagster.studies.space import Config
+from tracks_dagster.track.states.study_state import StudyState, Trial, TrialStatus
+
+ETA = 3  # Jamieson and Talwalkar 2016, Li et al. 2018: of each rung one third goes on
+MEDIAN_OTHERS_MIN = 3  # trials that a median is taken of; fewer stop nobody
+COPIED_SHARE = 4  # PBT, Jaderberg et al. 2017: the worst quarter copies the best
+FACTORS = (0.8, 1.2)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GoOn:
+    """A trial gets the steps up to its next budget. source: the trial whose checkpoint it continues."""
+
+    trial: int
+    source: int
+    config: Config
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stop:
+    """A trial gets no further steps."""
+
+    trial: int
+    why: str
+
+
+Move = GoOn | Stop
+Scheduler = Callable[[StudyState], Move | None]
+
+
+def fifo(study: StudyState) -> Move | None:
+    """Every trial trains to its end, in the order of their numbers."""
+    return next((_go_on(each, "the next budget") for each in _paused(study)), None)
+
+
+def median(study: StudyState) -> Move | None:
+    """Stop a trial that is worse than the median of the others at the same step."""
+    for trial in _paused(study):
+        rung = len(trial.rungs) - 1
+        own = _loss(study, trial, rung)
+        others = [_loss(study, t, rung) for t in _judged(study, rung) if t.number != trial.number]
+        if len(others) < MEDIAN_OTHERS_MIN:
+            return _go_on(trial, f"only {len(others)} others came to this step")
+        middle = median_of(others)
+        if own > middle:
+            worse = f"{_shown(study, own)} is worse than the median {_shown(study, middle)}"
+            return Stop(trial=trial.number, why=f"{worse} of {len(others)}")
+        return _go_on(trial, f"{_shown(study, own)} is not worse than the median of {len(others)}")
+    return None
+
+
+def halving(study: StudyState) -> Move | None:
+    """Of each rung, once all of it is judged, the best 1/eta go on and the rest is stopped."""
+    rung = _whole_rung(study)
+    if rung is None:
+        return None
+    ranked = _ranked(study, rung)
+    keep = max(1, len(ranked) // _eta(study))
+    for place, trial in enumerate(ranked):
+        if trial.status is TrialStatus.PAUSED and len(trial.rungs) == rung + 1:
+            at = trial.last.proposed.steps
+            why = f"place {place + 1} of {len(ranked)} at step {at}; {keep} go on"
+            return _go_on(trial, why) if place < keep else Stop(trial=trial.number, why=why)
+    return None
+
+
+def asha(study: StudyState) -> Move | None:
+    """A trial goes on as soon as it is among the best 1/eta of those judged at its step so far.
+
+    The asynchronous halving of Li et al. 2020: nobody waits for a rung, and some go on that a whole
+    rung would have stopped.
+    """
+    for rung in range(len(study.declared.budgets) - 2, -1, -1):
+        ranked = _ranked(study, rung)
+        for place, trial in enumerate(ranked[: len(ranked) // _eta(study)]):
+            if trial.status is TrialStatus.PAUSED and len(trial.rungs) == rung + 1:
+                return _go_on(trial, f"place {place + 1} of {len(ranked)} judged so far")
+    return None
+
+
+def pbt(study: StudyState) -> Move | None:
+    """At each budget the worst quarter continues from the best's weights, with a changed config."""
+    rung = _whole_rung(study)
+    if rung is None:
+        return None
+    ranked = _ranked(study, rung)
+    count = min(max(1, len(ranked) // COPIED_SHARE), len(ranked) // 2)
+    for place, trial in enumerate(ranked):
+        if trial.status is not TrialStatus.PAUSED or len(trial.rungs) != rung + 1:
+            continue
+        if place < len(ranked) - count:
+            return _go_on(trial, f"place {place + 1} of {len(ranked)}")
+        return _copied(study, trial, ranked[len(ranked) - 1 - place], rung)
+    return None
+
+
+SCHEDULERS: Mapping[str, Scheduler] = {
+    "fifo": fifo,
+    "median": median,
+    "halving": halving,
+    "asha": asha,
+    "pbt": pbt,
+}
+
+
+def move_of(study: StudyState) -> Move | None:
+    """Return the next move of the study's scheduler; None where it has none."""
+    return SCHEDULERS[study.declared.scheduler["kind"]](study)
+
+
+def _copied(study: StudyState, trial: Trial, better: Trial, rung: int) -> Move:
+    if math.isinf(_loss(study, better, rung)):  # most of them failed
+        return _go_on(trial, "no better one is left")
+    rng = generator(study.declared, "copy", trial.number, rung)
+    source = better.rungs[rung].proposed.config
+    factors = {name: rng.choice(FACTORS) for name in source}
+    config = space_of(study.declared).scaled(source, factors.__getitem__) or source
+    why = f"it is among the worst, and continues from trial {better.number}, changed by × 0.8 or × 1.2"
+    return GoOn(trial=trial.number, source=better.number, config=config, why=why)
+
+
+def _go_on(trial: Trial, why: str) -> Move:
+    return GoOn(trial=trial.number, source=trial.number, config=trial.config, why=why)
+
+
+def _paused(study: StudyState) -> list[Trial]:
+    return [each for each in study.trials if each.status is TrialStatus.PAUSED]
+
+
+def _judged(study: StudyState, rung: int) -> list[Trial]:
+    return [each for each in study.trials if each.judged_at(rung) is not None]
+
+
+def _whole_rung(study: StudyState) -> int | None:
+    """Return the lowest rung with a paused trial, once every trial is proposed and none is below."""
+    rungs = [len(each.rungs) - 1 for each in _paused(study)]
+    if not rungs or len(study.trials) < study.declared.trials:
+        return None
+    rung = min(rungs)
+    is_open = any(each.proposed.rung <= rung for each in study.open_rungs)
+    return None if is_open else rung
+
+
+def _ranked(study: StudyState, rung: int) -> Sequence[Trial]:
+    """Return all that were judged at a rung, the best first; what failed there comes last."""
+    return sorted(_judged(study, rung), key=lambda each: (_loss(study, each, rung), each.number))
+
+
+def _loss(study: StudyState, trial: Trial, rung: int) -> float:
+    judged = trial.judged_at(rung)
+    assert judged is not None, "it was judged there"
+    return study.loss_of(judged)
+
+
+def _eta(study: StudyState) -> int:
+    return int(study.declared.scheduler.get("eta", ETA))
+
+
+def _shown(study: StudyState, loss: float) -> str:
+    return f"{loss if study.declared.direction == 'min' else -loss:g}"

@@ -1,0 +1,120 @@
+"""How a study's configs are chosen: each proposal is a pure function of the study's fold.
+
+The plug-in point is one method, `Search.propose`. A sampler of a library is one in `effects`.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from tracks_dagster.studies.space import Config, Space, parse_space
+from tracks_dagster.track.bodies import StudyDeclared
+from tracks_dagster.track.states.study_state import StudyState, TrialStatus
+
+GRID, RANDOM, EVOLUTION = "grid", "random", "evolution"
+OF_LIBRARY = ("tpe", "gp", "cmaes", "nsga2")  # `studies.effects.optuna_search`
+SEARCHES = (GRID, RANDOM, EVOLUTION, *OF_LIBRARY)
+START = "start"  # in every search: configs that are tried first
+
+# A generation of 24: 8 parents, each times 1.2 and times 0.7, and 8 immigrants.
+PARENTS, UP, DOWN = 8, 1.2, 0.7
+GENERATION = 3 * PARENTS
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """Nothing can be proposed before something else is known."""
+
+    why: str
+
+
+class Search(Protocol):
+    """Chooses configs. One object serves one look at one study."""
+
+    def propose(self, study: StudyState, number: int) -> Config | Waits | None:
+        """Return the config of the trial `number`, the next; None where there is none any more.
+
+        The same study and number return the same config, in every process. Raises InvalidInput.
+        """
+        ...
+
+
+def space_of(declared: StudyDeclared) -> Space:
+    """Return the space of a study."""
+    return parse_space(declared.space, declared.constraints, declared.run.config)
+
+
+def generator(study: StudyDeclared, *place: object) -> random.Random:
+    """Return the random numbers of one place of a study, the same in every process."""
+    return random.Random("/".join(map(str, (study.seed, study.study, *place))))
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """Every config of the grid, once."""
+
+    space: Space
+
+    def propose(self, study: StudyState, number: int) -> Config | Waits | None:
+        """Return the config of that number."""
+        found = self.space.grid()
+        return found[number] if number < len(found) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Random:
+    """Configs that are drawn independently of each other."""
+
+    space: Space
+
+    def propose(self, study: StudyState, number: int) -> Config | Waits | None:
+        """Return a random config."""
+        return self.space.draw(generator(study.declared, number))
+
+
+@dataclass(frozen=True, slots=True)
+class Evolution:
+    """Generations of 24: the first is random; of each, the best 8 are the parents of the next."""
+
+    space: Space
+
+    def propose(self, study: StudyState, number: int) -> Config | Waits | None:
+        """Return a parent's config, changed, or an immigrant's; waits for the generation before."""
+        generation, place = divmod(number, GENERATION)
+        immigrant = Random(self.space).propose(study, number)
+        if generation == 0 or place >= 2 * PARENTS:
+            return immigrant
+        before = study.trials[(generation - 1) * GENERATION : generation * GENERATION]
+        open_count = sum(t.status in (TrialStatus.OPEN, TrialStatus.PAUSED) for t in before)
+        if open_count:
+            return Waits(f"{open_count} trials of generation {generation} are not over")
+        ranked = sorted(
+            (-len(t.rungs), study.loss_of(judged), t.number)
+            for t in before
+            if (judged := t.last.judged) is not None and judged.value is not None
+        )
+        parents = [study.trials[number] for *_, number in ranked[:PARENTS]]
+        if not parents:
+            return immigrant
+        parent, factor = parents[place % PARENTS % len(parents)], UP if place < PARENTS else DOWN
+        return self.space.scaled(parent.config, lambda _: factor) or immigrant
+
+
+def own_search(declared: StudyDeclared) -> Search:
+    """Return the search of a study whose kind is one of ours."""
+    makers: Mapping[str, type[Grid] | type[Random] | type[Evolution]] = {
+        GRID: Grid,
+        RANDOM: Random,
+        EVOLUTION: Evolution,
+    }
+    return makers[declared.search["kind"]](space_of(declared))
+
+
+def proposal(search: Search, study: StudyState) -> Config | Waits | None:
+    """Return the next config: one of those to start with, then what the search proposes."""
+    number = len(study.trials)
+    first = study.declared.search.get(START, ())
+    return first[number] if number < len(first) else search.propose(study, number)

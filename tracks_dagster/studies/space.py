@@ -1,0 +1,286 @@
+"""The space of a study: how each key of a config is drawn, when, and what every config meets. Pure.
+
+Randomness comes in as a generator that the caller seeds, so that the same fold proposes the same.
+"""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import math
+import operator
+import random
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.track.records import Json
+
+UNIFORM, LOGUNIFORM, INT, CHOICE = "uniform", "loguniform", "int", "choice"
+KINDS = (UNIFORM, LOGUNIFORM, INT, CHOICE)
+DRAWS_MAX = 1000  # of one config, until one meets the constraints
+GRID_MAX = 100_000  # configs of a grid, before constraints
+Config = Mapping[str, Json]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Param:
+    """How one key is drawn. low, high: both ends are valid; of a CHOICE its `values` instead.
+
+    points: of a grid, where not every value is one. when: key → values, of all of which the key is
+    drawn; elsewhere the config keeps the project's own value.
+    """
+
+    kind: str
+    low: float = 0.0
+    high: float = 0.0
+    values: tuple[Json, ...] = ()
+    points: int | None = None
+    when: Mapping[str, tuple[Json, ...]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Raise InvalidInput for what draws nothing."""
+        if self.kind not in KINDS:
+            raise InvalidInput(f"{self.kind!r} is not a way to draw; use {', '.join(KINDS)}.")
+        if self.kind == CHOICE and not self.values:
+            raise InvalidInput("a choice of nothing; write at least one value.")
+        if self.kind != CHOICE and not (
+            math.isfinite(self.low) and self.low <= self.high < math.inf
+        ):
+            raise InvalidInput(
+                f"{self.kind} from {self.low:g} to {self.high:g} is empty; write [low, high]."
+            )
+        if self.kind == LOGUNIFORM and self.low <= 0:
+            raise InvalidInput(f"loguniform from {self.low:g}: a logarithm needs a low above 0.")
+        if self.points is not None and self.points < 1:
+            raise InvalidInput(f"{self.points} points; write 1 or more.")
+
+    def is_drawn(self, config: Config) -> bool:
+        """Whether the key is drawn beside these values of the keys before it."""
+        return all(config.get(key) in values for key, values in self.when.items())
+
+    def draw(self, rng: random.Random) -> Json:
+        """Return a random value."""
+        match self.kind:
+            case "choice":
+                return self.values[rng.randrange(len(self.values))]
+            case "int":
+                return rng.randint(int(self.low), int(self.high))
+            case "loguniform":
+                return self.within(math.exp(rng.uniform(math.log(self.low), math.log(self.high))))
+        return rng.uniform(self.low, self.high)
+
+    def scaled(self, value: Json, factor: float) -> Json:
+        """Return the value times a factor, inside the bounds; a choice stays. An int moves by 1 at
+        least."""
+        if self.kind == CHOICE:
+            return value
+        if self.kind == INT:
+            moved = round(value * factor)
+            return int(self.within(moved if moved != value else value + (1 if factor > 1 else -1)))
+        return self.within(value * factor)
+
+    def within(self, value: float) -> float:
+        """Return the value inside the bounds that is nearest."""
+        return min(max(value, self.low), self.high)
+
+    def grid(self) -> tuple[Json, ...]:
+        """Return the values of a grid; raises InvalidInput where nobody says how many."""
+        if self.kind == CHOICE:
+            return self.values
+        if self.kind == INT and self.points is None:
+            return tuple(range(int(self.low), int(self.high) + 1))
+        if self.points is None:
+            raise InvalidInput("a grid over numbers needs points: N, or a list of the values.")
+        shares = [0.5] if self.points == 1 else [i / (self.points - 1) for i in range(self.points)]
+        values = [self._at(share) for share in shares]
+        return tuple(dict.fromkeys(map(round, values))) if self.kind == INT else tuple(values)
+
+    def _at(self, share: float) -> float:
+        if self.kind == LOGUNIFORM:
+            low, high = math.log(self.low), math.log(self.high)
+            return self.within(math.exp(low + share * (high - low)))
+        return self.low + share * (self.high - self.low)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Space:
+    """All keys that are drawn, each after those that it depends on. fixed: the rest of the config,
+    which constraints may name."""
+
+    params: Mapping[str, Param]
+    constraints: tuple[str, ...] = ()
+    fixed: Config = field(default_factory=dict)
+
+    def allows(self, config: Config) -> bool:
+        """Whether the config meets every constraint; one that names a key which is not there is met."""
+        values = {**self.fixed, **config}
+        return all(is_met(each, values) for each in self.constraints)
+
+    def draw(self, rng: random.Random) -> dict[str, Json]:
+        """Return a random config; raises InvalidInput where `DRAWS_MAX` in a row meet no constraint."""
+        for _ in range(DRAWS_MAX):
+            config: dict[str, Json] = {}
+            for name, param in self.params.items():
+                if param.is_drawn({**self.fixed, **config}):
+                    config[name] = param.draw(rng)
+            if self.allows(config):
+                return config
+        raise InvalidInput(
+            f"None of {DRAWS_MAX} configs that were drawn meets the constraints "
+            f"({'; '.join(self.constraints)}); widen the space or loosen them."
+        )
+
+    def grid(self) -> tuple[dict[str, Json], ...]:
+        """Return every config of the grid that meets the constraints, the last key moving fastest."""
+        names = list(self.params)
+        values = [self.params[name].grid() for name in names]
+        if math.prod(map(len, values)) > GRID_MAX:
+            raise InvalidInput(
+                f"The grid has {math.prod(map(len, values))} configs; at most {GRID_MAX}. Name fewer "
+                "points."
+            )
+        found: dict[tuple[tuple[str, str], ...], dict[str, Json]] = {}
+        for combination in itertools.product(*values):
+            config: dict[str, Json] = {}
+            for name, value in zip(names, combination, strict=True):
+                if self.params[name].is_drawn({**self.fixed, **config}):
+                    config[name] = value
+            if self.allows(config):
+                found.setdefault(tuple((k, repr(v)) for k, v in config.items()), config)
+        if not found:
+            raise InvalidInput("The grid is empty: no config of it meets the constraints.")
+        return tuple(found.values())
+
+    def scaled(self, config: Config, factor_of: Callable[[str], float]) -> dict[str, Json] | None:
+        """Return the config with each number times its factor; None where a constraint forbids it."""
+        moved = {name: self.params[name].scaled(v, factor_of(name)) for name, v in config.items()}
+        return moved if self.allows(moved) else None
+
+
+def make_space(
+    params: Mapping[str, Param], constraints: tuple[str, ...] = (), fixed: Config | None = None
+) -> Space:
+    """Return the space with its keys in the order of what depends on what.
+
+    Raises InvalidInput for an empty one, a circle of conditions, and a constraint that cannot be read.
+    """
+    if not params:
+        raise InvalidInput(
+            "The space is empty: name at least one key of the config to search over."
+        )
+    known = {**(fixed or {}), **params}
+    ordered: dict[str, Param] = {}
+    left = dict(params)
+    while left:
+        ready = [name for name, each in left.items() if not each.when.keys() & left.keys()]
+        if not ready:
+            raise InvalidInput(f"{', '.join(left)} depend on each other in a circle of when:.")
+        ordered |= {name: left.pop(name) for name in ready}
+    for name, param in params.items():
+        for key in param.when.keys() - known.keys():
+            raise InvalidInput(f"{name} depends on {key}, which is not a key of the config.")
+    for each in constraints:
+        for key in names_of(each) - known.keys():
+            raise InvalidInput(f"The constraint {each!r} names {key}, which is not a key.")
+    return Space(params=ordered, constraints=constraints, fixed=fixed or {})
+
+
+def parse_space(recorded: Mapping[str, Json], constraints: tuple[str, ...], fixed: Config) -> Space:
+    """Return the space that a record holds, as `body_json.to_json` of its params wrote it."""
+    params = {
+        name: Param(
+            **{
+                **each,
+                "values": tuple(each["values"]),
+                "when": {key: tuple(values) for key, values in each["when"].items()},
+            }
+        )
+        for name, each in recorded.items()
+    }
+    return make_space(params, constraints, fixed)
+
+
+# --- constraints: comparisons of sums and products, nothing that could run -------------------------
+
+_OPERATORS: Mapping[type[ast.AST], Callable[..., Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+    ast.USub: operator.neg,
+    ast.Not: operator.not_,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+}
+CONSTRAINT_CHARACTERS_MAX = 200
+
+
+def names_of(constraint: str) -> set[str]:
+    """Return the keys that a constraint names; raises InvalidInput for what is not one."""
+    return {each.id for each in ast.walk(_parsed(constraint)) if isinstance(each, ast.Name)}
+
+
+def is_met(constraint: str, config: Config) -> bool:
+    """Whether a config meets a constraint; one that names a key which is not there is met."""
+    if names_of(constraint) - config.keys():
+        return True
+    try:
+        return bool(_value(_parsed(constraint).body, config))
+    except (ArithmeticError, TypeError):  # a division by zero, a text times a number: not met
+        return False
+
+
+def _parsed(constraint: str) -> ast.Expression:
+    try:
+        if len(constraint) > CONSTRAINT_CHARACTERS_MAX:
+            raise ValueError("too long")
+        tree = ast.parse(constraint, mode="eval")
+        bad = [each for each in ast.walk(tree) if not _is_allowed(each)]
+    except (ValueError, SyntaxError, RecursionError, MemoryError):
+        bad = [ast.Pass()]
+    if bad or not isinstance(tree.body, ast.Compare | ast.BoolOp | ast.UnaryOp):
+        raise InvalidInput(
+            f"{constraint!r} is not a constraint; compare keys and numbers with < <= > >= == != and "
+            "+ - * / // %, for example layers * hidden <= 256."
+        )
+    return tree
+
+
+def _is_allowed(node: ast.AST) -> bool:
+    plain = (ast.Expression, ast.Compare, ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.And, ast.Or)
+    is_value = isinstance(node, ast.Constant) and isinstance(node.value, int | float | str)
+    return is_value or isinstance(node, (*plain, ast.Name, ast.Load)) or type(node) in _OPERATORS
+
+
+def _value(node: ast.expr, config: Config) -> Any:
+    match node:
+        case ast.Constant(value=value):
+            return value
+        case ast.Name(id=name):
+            return config[name]
+        case ast.UnaryOp(op=op, operand=operand):
+            return _OPERATORS[type(op)](_value(operand, config))
+        case ast.BinOp(left=left, op=op, right=right):
+            return _OPERATORS[type(op)](_value(left, config), _value(right, config))
+        case ast.BoolOp(op=op, values=values):
+            found = (_value(each, config) for each in values)
+            return all(found) if isinstance(op, ast.And) else any(found)
+        case ast.Compare(left=left, ops=ops, comparators=rest):
+            return all(_compared(left, ops, rest, config))
+    raise TypeError(type(node).__name__)
+
+
+def _compared(
+    left: ast.expr, ops: list[ast.cmpop], rest: list[ast.expr], config: Config
+) -> Iterator[bool]:
+    values = [_value(each, config) for each in (left, *rest)]
+    for op, (a, b) in zip(ops, itertools.pairwise(values), strict=True):
+        yield bool(_OPERATORS[type(op)](a, b))

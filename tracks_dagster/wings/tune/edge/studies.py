@@ -1,0 +1,76 @@
+"""`tracks studies`: all studies, or one with its trials."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import click
+
+from tracks_dagster.cli.common import as_json, print_json, print_table
+from tracks_dagster.reading import open_ledger_to_read, open_tracks_to_read
+from tracks_dagster.settings import Settings
+from tracks_dagster.studies.deciding import value_words
+from tracks_dagster.studies.words import as_facts, best_words, config_words, summary
+from tracks_dagster.track.states.study_state import StudyState
+
+_ALL = (
+    "select study, state, model_family, metric, best_value, best_run_id, trial_count, max_trials, "
+    "device_hours, cause from studies order by declared_at, study"
+)
+
+
+@click.command("studies")
+@click.argument("name", metavar="[STUDY]", required=False)
+@as_json
+def studies_command(name: str | None, as_json: bool) -> None:
+    """List the studies, or the trials of STUDY: their configs, values, and why they were stopped."""
+    given = Settings.from_environment()
+    if name is None:
+        rows = open_ledger_to_read(given).query(_ALL)
+        if as_json:
+            print_json(rows)
+            return
+        print_table(
+            ("study", "state", "project", "metric", "best", "run", "trials", "device h"),
+            (
+                (
+                    row["study"],
+                    row["cause"] or row["state"],
+                    row["model_family"],
+                    row["metric"],
+                    "–" if row["best_value"] is None else f"{row['best_value']:g}",
+                    row["best_run_id"] or "–",
+                    f"{row['trial_count']} of {row['max_trials']}",
+                    f"{row['device_hours']:.3g}",
+                )
+                for row in rows
+            ),
+        )
+        return
+    study = open_tracks_to_read(given).study(name)
+    if as_json:
+        print_json(as_facts(study))
+        return
+    click.echo(f"{summary(study)}\n{best_words(study)}")
+    print_table(("trial", "status", "step", study.declared.metric, "config", "why"), _rows(study))
+
+
+def _rows(study: StudyState) -> Iterator[tuple[str, ...]]:
+    """Yield the trials, those that came furthest first, the best of these first."""
+
+    def place(number: int) -> tuple[float, float, int]:
+        judged = [r.judged for r in study.trials[number].rungs if r.judged is not None]
+        return (-len(judged), study.loss_of(judged[-1]) if judged else 0.0, number)
+
+    for number in sorted(range(len(study.trials)), key=place):
+        trial = study.trials[number]
+        judged = next((r.judged for r in reversed(trial.rungs) if r.judged is not None), None)
+        why = trial.stopped.why if trial.stopped is not None else ""
+        yield (
+            str(number),
+            trial.status.value,
+            str(trial.last.proposed.steps),
+            "–" if judged is None else value_words(judged.value, judged.outcome),
+            config_words(trial.config),
+            why or (judged.why if judged is not None and judged.value is None else ""),
+        )

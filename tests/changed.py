@@ -35,6 +35,7 @@ STARTS = {
     "tests/real/": (
         "tracks_dagster.training",
         "tracks_dagster.attempts",
+        "tracks_dagster.evals",
         "tracks_dagster.cli.start",
     ),
 }

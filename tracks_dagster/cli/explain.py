@@ -24,13 +24,13 @@ from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.reading import open_ledger_to_read, open_tracks_to_read
 from tracks_dagster.review.effects.explain.explanation import (
     AttemptExplanation,
+    Break,
     RunExplanation,
     explanation_json,
 )
 from tracks_dagster.review.effects.explain.glossary import GLOSSARY
 from tracks_dagster.review.effects.explain.reading import (
     SEED_MAX,
-    Break,
     Picked,
     evidence_text,
     pick_failed,

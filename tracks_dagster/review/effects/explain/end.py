@@ -15,8 +15,14 @@ from tracks_dagster.reasons.evidence import Evidence, LastWord, RankEnd
 from tracks_dagster.reasons.initiator import initiator
 from tracks_dagster.reasons.logs import newest_own_frame
 from tracks_dagster.reasons.user_rules import UserRules
-from tracks_dagster.review.effects.explain.explanation import CountedRecord, Ended, Next
-from tracks_dagster.review.effects.explain.reading import Break
+from tracks_dagster.review.effects.explain.explanation import (
+    FAILED_FIRST,
+    NOT_KNOWN,
+    Break,
+    CountedRecord,
+    Ended,
+    Next,
+)
 from tracks_dagster.review.effects.narrate import sentence
 from tracks_dagster.review.effects.receipts import RunReceipts
 from tracks_dagster.track.body_json import from_json
@@ -36,9 +42,7 @@ RANKS_MAX = 8  # the earliest to end; the evidence has all of them
 LATE_MAX = 4
 KILLED = (signal.SIGKILL, signal.SIGTERM)
 LINE_CHARACTERS_MAX = 240
-FAILED_FIRST = "which failed first"
 FROM_OUTSIDE = (ReasonFamily.AS_MEANT, ReasonFamily.CAPACITY)  # no rank began it
-NOT_KNOWN = "not known"  # what the record breaks before
 
 
 def explain_end(

@@ -9,11 +9,26 @@ from tracks_dagster.attempts.continuity import Continuity
 from tracks_dagster.ledger.facts.attempt import AttemptView
 from tracks_dagster.ledger.prices import Money
 from tracks_dagster.review.completeness import Completeness
-from tracks_dagster.review.effects.explain.reading import Break
 from tracks_dagster.track.bodies import CodeVersion, ConfigChange, Debit, RankPlace
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.records import Json
 from tracks_dagster.track.states.checkpoints import CheckpointRef
+
+FAILED_FIRST = "which failed first"
+NOT_KNOWN = "not known"  # what the record breaks before
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Break:
+    """Where a track breaks. seq: of the first record that cannot be believed.
+
+    is_newer: it can be believed, and only a newer version can read it.
+    """
+
+    seq: int
+    meaning: str
+    to_do: str
+    is_newer: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

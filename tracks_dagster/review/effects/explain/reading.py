@@ -24,6 +24,7 @@ from tracks_dagster.recovery.effects.fsck_tracks import (
     check_cursor,
     read_track,
 )
+from tracks_dagster.review.effects.explain.explanation import Break
 from tracks_dagster.review.effects.narrate import sentence
 from tracks_dagster.track.addressed import damage_of
 from tracks_dagster.track.errors import RecordNewer, TrackBroken, UnknownRun
@@ -38,19 +39,6 @@ _SQL = Path(__file__).parents[1] / "sql"
 COUNT_SQL, PICK_SQL = _SQL / "random_failed_count.sql", _SQL / "random_failed_pick.sql"
 SEED_MAX = 2**32
 AS_MEANT = tuple(r.value for r in TerminationReason if r.family is ReasonFamily.AS_MEANT)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Break:
-    """Where a track breaks. seq: of the first record that cannot be believed.
-
-    is_newer: it can be believed, and only a newer version can read it.
-    """
-
-    seq: int
-    meaning: str
-    to_do: str
-    is_newer: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

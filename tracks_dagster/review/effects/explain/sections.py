@@ -13,6 +13,7 @@ from tracks_dagster.ledger.facts.attempt import EVIDENCE_LOST, OWN_ORDER
 from tracks_dagster.ledger.prices import Money
 from tracks_dagster.review.effects.explain.explanation import (
     AttemptExplanation,
+    Break,
     Cost,
     Ended,
     EvalDone,
@@ -20,7 +21,6 @@ from tracks_dagster.review.effects.explain.explanation import (
     Stretch,
 )
 from tracks_dagster.review.effects.explain.glossary import bucket_label
-from tracks_dagster.review.effects.explain.reading import Break
 from tracks_dagster.track.records import format_time
 from tracks_dagster.track.text.safe_text import one_line
 from tracks_dagster.track.text.units import cost_text

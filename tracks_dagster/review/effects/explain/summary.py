@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from math import ceil
 
 from tracks_dagster.reasons.logs import newest_own_frame
-from tracks_dagster.review.effects.explain.end import FAILED_FIRST, NOT_KNOWN
 from tracks_dagster.review.effects.explain.explanation import (
+    FAILED_FIRST,
+    NOT_KNOWN,
     AttemptExplanation,
     Cost,
     Ended,

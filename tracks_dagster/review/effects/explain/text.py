@@ -9,9 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from tracks_dagster.review.effects.explain.explanation import AttemptExplanation, RunExplanation
+from tracks_dagster.review.effects.explain.explanation import (
+    AttemptExplanation,
+    Break,
+    RunExplanation,
+)
 from tracks_dagster.review.effects.explain.glossary import used_topics
-from tracks_dagster.review.effects.explain.reading import Break
 from tracks_dagster.review.effects.explain.sections import (
     Section,
     cost_lines,

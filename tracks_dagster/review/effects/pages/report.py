@@ -24,9 +24,8 @@ from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.time_buckets import BUCKETS, RunTime
 from tracks_dagster.review.curves import GROUP_WORDS, Curve, Curves
 from tracks_dagster.review.effects.curves.reading import read_curves
-from tracks_dagster.review.effects.explain.explanation import RunExplanation
+from tracks_dagster.review.effects.explain.explanation import Break, RunExplanation
 from tracks_dagster.review.effects.explain.glossary import BUCKET_WORDS, bucket_label, used_words
-from tracks_dagster.review.effects.explain.reading import Break
 from tracks_dagster.review.effects.explain.run import (
     NO_CONTEXT,
     ExplainContext,

@@ -10,7 +10,7 @@ from typing import Any
 from tracks_dagster.health.rules import RULES
 from tracks_dagster.ledger.facts.fact import Fact
 from tracks_dagster.ledger.facts.tables import FACTS
-from tracks_dagster.review.effects.explain.glossary import GLOSSARY
+from tracks_dagster.review.explain.glossary import GLOSSARY
 from tracks_dagster.wings.lab.conformance.defects import DEFECTS
 
 PAGE = Path(__file__).parents[1] / "docs" / "ledger.md"
@@ -58,7 +58,7 @@ GLOSSARY_HEAD = """# The words
 
 This page answers what a word means where a command, a page or a message uses it. `tracks explain
 --words` prints the same; an explanation and a report end with the words that they use. Written from
-`review/effects/explain/glossary.py` by `python -m tests.reference`.
+`review/explain/glossary.py` by `python -m tests.reference`.
 
 | word | meaning |
 |---|---|

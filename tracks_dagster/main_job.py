@@ -24,8 +24,8 @@ from tracks_dagster.cli.terminal import visible_output
 from tracks_dagster.data.effects.datasets.catalog import DATASETS
 from tracks_dagster.data.effects.projects import DEFAULT_PROJECT
 from tracks_dagster.review.effects.explain.run import ExplainContext, explain_attempt
-from tracks_dagster.review.effects.explain.summary import attempt_summary
 from tracks_dagster.review.effects.outcome import read_outcome
+from tracks_dagster.review.explain.summary import attempt_summary
 from tracks_dagster.settings import Settings, person
 from tracks_dagster.track.errors import TracksError
 from tracks_dagster.track.names import attempt_key

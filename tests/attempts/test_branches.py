@@ -26,10 +26,10 @@ from tracks_dagster.data.project import Project, requirement_of
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.review.effects.explain.run import explain_run
-from tracks_dagster.review.effects.explain.text import run_text
 from tracks_dagster.review.effects.metadata import attempt_metadata
-from tracks_dagster.review.effects.narrate import sentence
 from tracks_dagster.review.effects.status import run_line
+from tracks_dagster.review.explain.text import run_text
+from tracks_dagster.review.narrate import sentence
 from tracks_dagster.track.bodies import CheckpointCadence, ComputeRequest, Program, RetentionRule
 from tracks_dagster.track.errors import InvalidInput, StoreUnavailable, UnknownRun
 from tracks_dagster.track.records import Draft, Kind, sha256_hex

@@ -29,7 +29,7 @@ from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.retry.contracts import LIGHT, STRICT, check_raised_cap, contract_lines
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.review.effects.explain.run import explain_attempt, explain_run
-from tracks_dagster.review.effects.explain.text import attempt_text, run_text
+from tracks_dagster.review.explain.text import attempt_text, run_text
 from tracks_dagster.track.bodies import PromotionRule, RetentionRule
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.states.run_state import RunState

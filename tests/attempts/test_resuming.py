@@ -14,7 +14,7 @@ from tracks_dagster.attempts.effects.resuming import NOTE_BY, check_resume
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.review.effects.explain.run import explain_attempt
-from tracks_dagster.review.effects.explain.text import attempt_text
+from tracks_dagster.review.explain.text import attempt_text
 from tracks_dagster.track.bodies import RankPlace
 from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.records import Json, Kind

@@ -18,7 +18,7 @@ from tracks_dagster.holds.effects.stops import request_stop
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.review.effects.explain.run import explain_attempt
-from tracks_dagster.review.effects.explain.text import attempt_text
+from tracks_dagster.review.explain.text import attempt_text
 from tracks_dagster.scheduling.policy import Allowance, SchedulingPolicy
 from tracks_dagster.track.bodies import CodeVersion, Drill, Program
 from tracks_dagster.track.errors import InvalidInput, StoreUnavailable

@@ -32,9 +32,9 @@ from tracks_dagster.retry.stages import SHIPPED, STRICT, StagePolicy
 from tracks_dagster.review.daily import MatterKind
 from tracks_dagster.review.effects.daily import review_day
 from tracks_dagster.review.effects.explain.run import explain_run
-from tracks_dagster.review.effects.explain.summary import run_summary
-from tracks_dagster.review.effects.explain.text import run_text
 from tracks_dagster.review.effects.metadata import run_metadata
+from tracks_dagster.review.explain.summary import run_summary
+from tracks_dagster.review.explain.text import run_text
 from tracks_dagster.stores.journals import journal_prefix
 from tracks_dagster.track.bodies import (
     CheckpointCommitted,

@@ -147,7 +147,7 @@ def test_a_reader_of_a_random_failed_attempt_is_graded_by_the_clock(
     sheet = json.loads(half.stdout[half.stdout.index("{") :])  # behind what was typed
     assert (sheet["score"], sheet["passed"]) == (3, False)
     assert sheet["right"]["checkpoint"] is False
-    monkeypatch.setattr("tracks_dagster.review.effects.explain.grading.TIME_S_MAX", -1.0)
+    monkeypatch.setattr("tracks_dagster.review.explain.grading.TIME_S_MAX", -1.0)
     assert call(*pick, typed="an answer\ny\n" * 6).exit_code == 1  # too late
 
 

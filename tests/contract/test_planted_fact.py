@@ -28,7 +28,7 @@ from tracks_dagster.ledger.effects.database import open_ledger
 from tracks_dagster.ledger.effects.projector import Projector
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.review.effects.comparing import compare_named
-from tracks_dagster.review.effects.explain.explanation import explanation_json
+from tracks_dagster.review.explain.explanation import explanation_json
 from tracks_dagster.review.effects.explain.run import explain_run
 from tracks_dagster.review.effects.metadata import attempt_metadata
 

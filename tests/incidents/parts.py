@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tracks_dagster.review.effects.explain.text import LABEL_WIDTH, MARGIN
+from tracks_dagster.review.explain.text import LABEL_WIDTH, MARGIN
 
 
 def parts_of(text: str) -> dict[str, list[str]]:

@@ -26,7 +26,7 @@ from tests.wings.kubernetes.double.furniture import cluster_file
 from tracks_dagster.attempts.effects.evidence import read_evidence
 from tracks_dagster.cli import main
 from tracks_dagster.ledger.effects.database import open_ledger
-from tracks_dagster.review.effects.explain.summary import LINES_MAX, attempt_summary
+from tracks_dagster.review.explain.summary import LINES_MAX, attempt_summary
 from tracks_dagster.settings import Settings
 from tracks_dagster.wiring import build
 

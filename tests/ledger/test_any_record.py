@@ -26,8 +26,8 @@ from tracks_dagster.ledger.effects.projector import Projector
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.recovery.effects.fsck import fsck
 from tracks_dagster.review.effects.explain.run import explain_run
-from tracks_dagster.review.effects.explain.text import run_text
 from tracks_dagster.review.effects.status import read_status
+from tracks_dagster.review.explain.text import run_text
 from tracks_dagster.track.errors import TrackBroken, TracksError
 from tracks_dagster.track.records import Json, sha256_hex
 from tracks_dagster.track.track import log_key

@@ -13,7 +13,7 @@ from tests.histories import History
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.review.effects.explain.run import explain_attempt
-from tracks_dagster.review.effects.explain.text import attempt_text
+from tracks_dagster.review.explain.text import attempt_text
 from tracks_dagster.track.names import WATCH_ATTEMPTS, run_track
 from tracks_dagster.track.records import Draft, Json, Kind
 

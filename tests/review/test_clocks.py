@@ -13,8 +13,8 @@ from tracks_dagster.health.effects.looking import look_back
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.track_states import rows_of
 from tracks_dagster.review.effects.explain.run import explain_attempt, explain_run
-from tracks_dagster.review.effects.explain.text import run_text
 from tracks_dagster.review.effects.status import run_line
+from tracks_dagster.review.explain.text import run_text
 from tracks_dagster.track.states.lifecycle import run_status
 
 JUMPS = {

@@ -12,14 +12,14 @@ from tests.histories import History
 from tests.stories import RUN_ID, Story
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.review.effects.explain.run import explain_attempt, explain_run
-from tracks_dagster.review.effects.explain.text import (
+from tracks_dagster.review.explain.text import (
     LABEL_WIDTH,
     MARGIN,
     attempt_text,
     glossary_text,
     run_text,
 )
-from tracks_dagster.review.effects.narrate import sentence
+from tracks_dagster.review.narrate import sentence
 from tracks_dagster.track.bodies import CheckpointDecision, ComputeRequest
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.errors import UnknownRun

@@ -15,7 +15,7 @@ from tests.random_histories import random_run
 from tests.stories import RUN_ID, Story
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.review.effects.explain.run import ExplainContext, explain_attempt, explain_run
-from tracks_dagster.review.effects.explain.summary import LINES_MAX, attempt_summary, run_summary
+from tracks_dagster.review.explain.summary import LINES_MAX, attempt_summary, run_summary
 from tracks_dagster.track.bodies import RetryRefused
 from tracks_dagster.track.names import run_track
 from tracks_dagster.track.records import Kind

@@ -8,8 +8,8 @@ from tests.fakes import FakeObjectStore
 from tests.stories import RUN_ID, Story
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.review.effects.explain.run import explain_attempt
-from tracks_dagster.review.effects.explain.text import attempt_text
 from tracks_dagster.review.effects.outcome import read_outcome
+from tracks_dagster.review.explain.text import attempt_text
 from tracks_dagster.track.errors import StoreUnavailable
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Json, format_time

@@ -12,7 +12,7 @@ from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.review.effects.explain.reading import read_run
 from tracks_dagster.review.effects.explain.run import ExplainContext, explain_attempt, explain_run
-from tracks_dagster.review.effects.explain.text import attempt_text, run_text
+from tracks_dagster.review.explain.text import attempt_text, run_text
 from tracks_dagster.track.errors import RecordNewer, TrackBroken, UnknownRun
 from tracks_dagster.track.names import run_track
 from tracks_dagster.track.records import Draft, Kind, canonical_json, format_time, seal

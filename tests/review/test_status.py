@@ -18,8 +18,8 @@ from tracks_dagster.attempts.pace import SILENT_S_MIN
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.review.effects.explain.run import ExplainContext, explain_attempt, explain_run
-from tracks_dagster.review.effects.explain.text import attempt_text, run_text
 from tracks_dagster.review.effects.status import RunLine, read_status, reads_what_waits
+from tracks_dagster.review.explain.text import attempt_text, run_text
 from tracks_dagster.stores.journals import read_tail
 from tracks_dagster.track import names
 from tracks_dagster.track.bodies import Alert, PromotionRule

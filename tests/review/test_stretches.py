@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from tests.fakes import FakeObjectStore
 from tests.stories import Story
-from tracks_dagster.review.effects.explain.sections import history_lines
 from tracks_dagster.review.effects.explain.stretches import SEVERAL, STRETCHES_MAX, stretches
 from tracks_dagster.review.effects.receipts import receipts_of
+from tracks_dagster.review.explain.sections import history_lines
 
 SHORT = STRETCHES_MAX
 

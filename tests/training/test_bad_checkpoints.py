@@ -18,7 +18,7 @@ from tests.training.gangs import TrainingRun
 from tests.training.loops import train_linear
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.review.effects.explain.run import explain_attempt
-from tracks_dagster.review.effects.explain.text import attempt_text
+from tracks_dagster.review.explain.text import attempt_text
 from tracks_dagster.stores import open_store
 from tracks_dagster.track.bodies import AttemptOpened
 from tracks_dagster.track.body_json import to_json

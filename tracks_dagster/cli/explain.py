@@ -22,13 +22,6 @@ from tracks_dagster.cli.grading import grade
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.reading import open_ledger_to_read, open_tracks_to_read
-from tracks_dagster.review.effects.explain.explanation import (
-    AttemptExplanation,
-    Break,
-    RunExplanation,
-    explanation_json,
-)
-from tracks_dagster.review.effects.explain.glossary import GLOSSARY
 from tracks_dagster.review.effects.explain.reading import (
     SEED_MAX,
     Picked,
@@ -42,14 +35,21 @@ from tracks_dagster.review.effects.explain.run import (
     explain_attempt,
     explain_run,
 )
-from tracks_dagster.review.effects.explain.summary import attempt_summary, run_summary
-from tracks_dagster.review.effects.explain.text import (
+from tracks_dagster.review.effects.status import reads_what_waits
+from tracks_dagster.review.explain.explanation import (
+    AttemptExplanation,
+    Break,
+    RunExplanation,
+    explanation_json,
+)
+from tracks_dagster.review.explain.glossary import GLOSSARY
+from tracks_dagster.review.explain.summary import attempt_summary, run_summary
+from tracks_dagster.review.explain.text import (
     attempt_text,
     broken_lines,
     glossary_text,
     run_text,
 )
-from tracks_dagster.review.effects.status import reads_what_waits
 from tracks_dagster.settings import (
     Settings,
     find_board_url,

@@ -8,8 +8,8 @@ from textwrap import indent
 import click
 
 from tracks_dagster.cli.common import print_json
-from tracks_dagster.review.effects.explain.explanation import AttemptExplanation
-from tracks_dagster.review.effects.explain.grading import QUESTIONS, TIME_S_MAX, Sheet, questions
+from tracks_dagster.review.explain.explanation import AttemptExplanation
+from tracks_dagster.review.explain.grading import QUESTIONS, TIME_S_MAX, Sheet, questions
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.text.units import duration
 

@@ -10,10 +10,10 @@ import click
 from tracks_dagster.cli import BAD_NEWS
 from tracks_dagster.cli.common import as_json, as_of_option, parse_as_of, print_json, print_table
 from tracks_dagster.reading import open_ledger_to_read, open_store_to_read
-from tracks_dagster.review.effects.explain.sections import clock_time
 from tracks_dagster.review.effects.goodput import KEYS, read_goodput
 from tracks_dagster.review.effects.goodput_text import format_goodput
 from tracks_dagster.review.effects.slo import SloReport, read_slo
+from tracks_dagster.review.explain.sections import clock_time
 from tracks_dagster.review.slo import Judged, Waits, missed
 from tracks_dagster.scheduling.policy import SchedulingPolicy
 from tracks_dagster.settings import Settings, load_policy, load_prices

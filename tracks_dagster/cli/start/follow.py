@@ -24,8 +24,8 @@ from tracks_dagster.cli.terminal import console
 from tracks_dagster.holds.effects.stops import request_stop
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.review.effects.explain.end import raised_at
-from tracks_dagster.review.effects.narrate import sentence
 from tracks_dagster.review.effects.status import waiting_for, waits_for_devices
+from tracks_dagster.review.narrate import sentence
 from tracks_dagster.stores.journals import last_step
 from tracks_dagster.track.errors import (
     InvalidInput,

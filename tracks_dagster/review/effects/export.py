@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.recovery.effects.fsck_tracks import fold_track, read_track
-from tracks_dagster.review.effects.explain.explanation import Break
 from tracks_dagster.review.effects.explain.reading import RunRead, read_run
+from tracks_dagster.review.explain.explanation import Break
 from tracks_dagster.stores.archive import (
     ARCHIVE_FORMAT,
     MANIFEST,

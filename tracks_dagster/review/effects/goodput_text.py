@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 
 from tracks_dagster.attempts.idle import Nobody
 from tracks_dagster.ledger.time_buckets import BUCKETS
-from tracks_dagster.review.effects.explain.sections import clock_time
 from tracks_dagster.review.effects.goodput import Goodput, Group
+from tracks_dagster.review.explain.sections import clock_time
 from tracks_dagster.track.text.units import cost_digits, counted
 
 BUCKET_LABELS = {

@@ -13,7 +13,8 @@ from tracks_dagster.ledger.facts.attempt import AttemptView
 from tracks_dagster.ledger.prices import NO_TABLE, Money, Prices
 from tracks_dagster.ledger.time_buckets import AttemptTime, RunTime
 from tracks_dagster.ledger.timeline import accelerator_of
-from tracks_dagster.review.effects.explain.explanation import (
+from tracks_dagster.review.effects.receipts import Receipt, RunReceipts
+from tracks_dagster.review.explain.explanation import (
     CheckpointMade,
     Cost,
     DataSeen,
@@ -22,8 +23,7 @@ from tracks_dagster.review.effects.explain.explanation import (
     Resumed,
     Tried,
 )
-from tracks_dagster.review.effects.narrate import sentence
-from tracks_dagster.review.effects.receipts import Receipt, RunReceipts
+from tracks_dagster.review.narrate import sentence
 from tracks_dagster.track.bodies import ConfigChange, EvalRequirement
 from tracks_dagster.track.names import ALONE
 from tracks_dagster.track.placement import pool_of

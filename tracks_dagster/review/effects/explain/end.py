@@ -15,7 +15,8 @@ from tracks_dagster.reasons.evidence import Evidence, LastWord, RankEnd
 from tracks_dagster.reasons.initiator import initiator
 from tracks_dagster.reasons.logs import newest_own_frame
 from tracks_dagster.reasons.user_rules import UserRules
-from tracks_dagster.review.effects.explain.explanation import (
+from tracks_dagster.review.effects.receipts import RunReceipts
+from tracks_dagster.review.explain.explanation import (
     FAILED_FIRST,
     NOT_KNOWN,
     Break,
@@ -23,8 +24,7 @@ from tracks_dagster.review.effects.explain.explanation import (
     Ended,
     Next,
 )
-from tracks_dagster.review.effects.narrate import sentence
-from tracks_dagster.review.effects.receipts import RunReceipts
+from tracks_dagster.review.narrate import sentence
 from tracks_dagster.track.body_json import from_json
 from tracks_dagster.track.errors import TrackBroken
 from tracks_dagster.track.json_text import SMALL_BYTES_MAX, parse_json

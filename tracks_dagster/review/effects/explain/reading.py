@@ -24,8 +24,8 @@ from tracks_dagster.recovery.effects.fsck_tracks import (
     check_cursor,
     read_track,
 )
-from tracks_dagster.review.effects.explain.explanation import Break
-from tracks_dagster.review.effects.narrate import sentence
+from tracks_dagster.review.explain.explanation import Break
+from tracks_dagster.review.narrate import sentence
 from tracks_dagster.track.addressed import damage_of
 from tracks_dagster.track.errors import RecordNewer, TrackBroken, UnknownRun
 from tracks_dagster.track.json_text import EVIDENCE_BYTES_MAX, parse_json

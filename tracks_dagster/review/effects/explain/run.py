@@ -50,7 +50,10 @@ from tracks_dagster.review.effects.explain.end import (
     late_messages,
     what_to_do,
 )
-from tracks_dagster.review.effects.explain.explanation import (
+from tracks_dagster.review.effects.explain.reading import RunRead, read_run
+from tracks_dagster.review.effects.explain.stretches import stretches
+from tracks_dagster.review.effects.receipts import Receipt, RunReceipts, receipts_of
+from tracks_dagster.review.explain.explanation import (
     AttemptExplanation,
     Reference,
     Remark,
@@ -59,10 +62,7 @@ from tracks_dagster.review.effects.explain.explanation import (
     UiLink,
     Where,
 )
-from tracks_dagster.review.effects.explain.reading import RunRead, read_run
-from tracks_dagster.review.effects.explain.stretches import stretches
-from tracks_dagster.review.effects.narrate import sentence
-from tracks_dagster.review.effects.receipts import Receipt, RunReceipts, receipts_of
+from tracks_dagster.review.narrate import sentence
 from tracks_dagster.stores.journals import journal_prefix, read_tail
 from tracks_dagster.track.bodies import TimeSpent
 from tracks_dagster.track.errors import TrackBroken, UnknownRun

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import groupby
 
-from tracks_dagster.review.effects.explain.explanation import Stretch
 from tracks_dagster.review.effects.receipts import Receipt, RunReceipts
+from tracks_dagster.review.explain.explanation import Stretch
 
 STRETCHES_MAX = 24  # lines that still are a picture; more is a table to be searched
 OLDEST_KEPT = 4  # of them, where even the stretches are too many: how the run began

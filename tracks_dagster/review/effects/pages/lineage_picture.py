@@ -13,10 +13,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from tracks_dagster.review.effects.explain.explanation import Stretch
 from tracks_dagster.review.effects.explain.stretches import members
 from tracks_dagster.review.effects.pages.charts import colour
 from tracks_dagster.review.effects.receipts import RunReceipts
+from tracks_dagster.review.explain.explanation import Stretch
 from tracks_dagster.track.states.checkpoints import CheckpointRef, checkpoint_at
 from tracks_dagster.track.states.run_state import CheckpointState, RunState
 

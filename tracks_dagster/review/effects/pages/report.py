@@ -24,8 +24,6 @@ from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.time_buckets import BUCKETS, RunTime
 from tracks_dagster.review.curves import GROUP_WORDS, Curve, Curves
 from tracks_dagster.review.effects.curves.reading import read_curves
-from tracks_dagster.review.effects.explain.explanation import Break, RunExplanation
-from tracks_dagster.review.effects.explain.glossary import BUCKET_WORDS, bucket_label, used_words
 from tracks_dagster.review.effects.explain.run import (
     NO_CONTEXT,
     ExplainContext,
@@ -33,19 +31,21 @@ from tracks_dagster.review.effects.explain.run import (
     explain_loaded,
     load_run,
 )
-from tracks_dagster.review.effects.explain.sections import (
+from tracks_dagster.review.effects.explain.stretches import STRETCHES_MAX, members
+from tracks_dagster.review.effects.pages.charts import HEIGHT, WIDTH, colour, curve_panel
+from tracks_dagster.review.effects.pages.lineage_picture import lineage_picture
+from tracks_dagster.review.effects.pages.time_strip import lanes, name_of
+from tracks_dagster.review.explain.explanation import Break, RunExplanation
+from tracks_dagster.review.explain.glossary import BUCKET_WORDS, bucket_label, used_words
+from tracks_dagster.review.explain.sections import (
     Section,
     format_money,
     open_word,
     sections,
     span,
 )
-from tracks_dagster.review.effects.explain.stretches import STRETCHES_MAX, members
-from tracks_dagster.review.effects.explain.text import broken_lines, end_word
-from tracks_dagster.review.effects.narrate import sentence
-from tracks_dagster.review.effects.pages.charts import HEIGHT, WIDTH, colour, curve_panel
-from tracks_dagster.review.effects.pages.lineage_picture import lineage_picture
-from tracks_dagster.review.effects.pages.time_strip import lanes, name_of
+from tracks_dagster.review.explain.text import broken_lines, end_word
+from tracks_dagster.review.narrate import sentence
 from tracks_dagster.review.progress import X_LABEL, progress_and_burn
 from tracks_dagster.track.addressed import read_addressed
 from tracks_dagster.track.bodies import SnapshotRef

@@ -10,11 +10,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from tracks_dagster.review.effects.explain.explanation import Stretch
-from tracks_dagster.review.effects.explain.sections import span
 from tracks_dagster.review.effects.explain.stretches import members
 from tracks_dagster.review.effects.pages.charts import colour
 from tracks_dagster.review.effects.receipts import RunReceipts
+from tracks_dagster.review.explain.explanation import Stretch
+from tracks_dagster.review.explain.sections import span
 from tracks_dagster.track.records import parse_time
 from tracks_dagster.track.states.run_state import AttemptState
 

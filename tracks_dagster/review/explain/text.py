@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from tracks_dagster.review.effects.explain.explanation import (
+from tracks_dagster.review.explain.explanation import (
     AttemptExplanation,
     Break,
     RunExplanation,
 )
-from tracks_dagster.review.effects.explain.glossary import used_topics
-from tracks_dagster.review.effects.explain.sections import (
+from tracks_dagster.review.explain.glossary import used_topics
+from tracks_dagster.review.explain.sections import (
     Section,
     cost_lines,
     history_lines,

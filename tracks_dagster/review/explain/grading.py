@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tracks_dagster.review.effects.explain.explanation import AttemptExplanation
-from tracks_dagster.review.effects.explain.sections import sections
+from tracks_dagster.review.explain.explanation import AttemptExplanation
+from tracks_dagster.review.explain.sections import sections
 
 TIME_S_MAX = 15 * 60.0
 

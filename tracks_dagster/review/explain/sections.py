@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from tracks_dagster.ledger.facts.attempt import EVIDENCE_LOST, OWN_ORDER
 from tracks_dagster.ledger.prices import Money
-from tracks_dagster.review.effects.explain.explanation import (
+from tracks_dagster.review.explain.explanation import (
     AttemptExplanation,
     Break,
     Cost,
@@ -20,7 +20,7 @@ from tracks_dagster.review.effects.explain.explanation import (
     Next,
     Stretch,
 )
-from tracks_dagster.review.effects.explain.glossary import bucket_label
+from tracks_dagster.review.explain.glossary import bucket_label
 from tracks_dagster.track.records import format_time
 from tracks_dagster.track.text.safe_text import one_line
 from tracks_dagster.track.text.units import cost_text

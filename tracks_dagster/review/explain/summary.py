@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import ceil
 
 from tracks_dagster.reasons.logs import newest_own_frame
-from tracks_dagster.review.effects.explain.explanation import (
+from tracks_dagster.review.explain.explanation import (
     FAILED_FIRST,
     NOT_KNOWN,
     AttemptExplanation,
@@ -20,8 +20,8 @@ from tracks_dagster.review.effects.explain.explanation import (
     Ended,
     RunExplanation,
 )
-from tracks_dagster.review.effects.explain.glossary import bucket_label
-from tracks_dagster.review.effects.explain.sections import (
+from tracks_dagster.review.explain.glossary import bucket_label
+from tracks_dagster.review.explain.sections import (
     Section,
     clock_time,
     eval_lines,
@@ -31,7 +31,7 @@ from tracks_dagster.review.effects.explain.sections import (
     judgement,
     span,
 )
-from tracks_dagster.review.effects.explain.text import (
+from tracks_dagster.review.explain.text import (
     broken_lines,
     end_word,
     label_column,

@@ -1,0 +1,1 @@
+"""What `tracks explain` shows: its shape, its words, its layout. Pure."""

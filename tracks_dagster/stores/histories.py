@@ -23,7 +23,7 @@ from tracks_dagster.track.states import history_state
 from tracks_dagster.track.states.history_state import HistoryState
 from tracks_dagster.track.track import history_chunk_key, log_key, read_records
 
-CHUNKS_CACHED_MAX = 4
+CHUNKS_CACHED_MAX = 2  # some ten MB each, unpacked
 RUNS_CACHED_MAX = 256
 
 ByRun = Mapping[str, list[ImportedAttempt]]

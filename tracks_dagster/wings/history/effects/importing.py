@@ -32,7 +32,7 @@ from tracks_dagster.track.track import history_chunk_key, history_uids_key
 from tracks_dagster.wings.history.judging import Judge
 from tracks_dagster.wings.history.source import BadRow, History, NotEnded
 
-BATCH_ATTEMPTS_MAX = 5 * CHUNK_ATTEMPTS_MAX  # in memory at once, sorted, then cut into chunks
+BATCH_ATTEMPTS_MAX = 2 * CHUNK_ATTEMPTS_MAX  # in memory at once, sorted, then cut into chunks
 BAD_ROWS_KEPT_MAX = 1000
 
 

@@ -26,12 +26,14 @@ from pathlib import Path
 from typing import TypeVar
 
 from tracks_dagster.attempts.effects.local.project_code import read_project_code
-from tracks_dagster.attempts.effects.runs import RunRequest, declare
+from tracks_dagster.attempts.effects.preparing import prepare
+from tracks_dagster.attempts.effects.runs import declare
 from tracks_dagster.attempts.ports import FoundCode
 from tracks_dagster.cli.start.snapshots import datasets_of, ensure_snapshots
 from tracks_dagster.data.effects.projects import DEFAULT_PROJECT
 from tracks_dagster.holds.effects.stops import request_stop
 from tracks_dagster.processes.process import Process
+from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.settings import Settings
 from tracks_dagster.stores.journals import last_step, read_steps
 from tracks_dagster.track import names
@@ -76,16 +78,21 @@ def figures(rounds: int) -> dict[str, float]:
 
 def _round(app: App, code: FoundCode, run_id: str) -> dict[str, float]:
     """Run, kill, and return the seconds of each part of the way back."""
-    request = RunRequest(
-        run_id=run_id,
+    prepared = prepare(
+        {
+            "run_id": run_id,
+            "intent": "See how long it takes from a kill to the next step.",
+            "owner": "bench",
+            "checkpoint_every_steps": CHECKPOINT_EVERY_STEPS,
+        },
+        CONFIG,
+        code,
         family=code.project.name,
-        intent="See how long it takes from a kill to the next step.",
-        config=CONFIG,
-        checkpoint_every_steps=CHECKPOINT_EVERY_STEPS,
-        owner="bench",
-        **code.fields,
+        origin=None,
+        policy=DEFAULT_POLICY,
+        otherwise={},
     )
-    declare(app.tracks, request)
+    declare(app.tracks, prepared)
     try:
         first = _wait(run_id, "a step to kill it after", lambda: _trained(app, run_id))
         killed_at = _kill(first)

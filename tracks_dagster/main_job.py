@@ -13,7 +13,8 @@ from functools import partial
 import click
 
 from tracks_dagster.attempts.effects.local.project_code import read_project_code
-from tracks_dagster.attempts.effects.runs import RunRequest, declare, new_run_id
+from tracks_dagster.attempts.effects.preparing import prepare
+from tracks_dagster.attempts.effects.runs import declare, new_run_id
 from tracks_dagster.cli import BAD_NEWS, fail
 from tracks_dagster.cli.common import text_width
 from tracks_dagster.cli.explain import write_report_now
@@ -23,6 +24,7 @@ from tracks_dagster.cli.start.snapshots import ensure_snapshots
 from tracks_dagster.cli.terminal import visible_output
 from tracks_dagster.data.effects.datasets.catalog import DATASETS
 from tracks_dagster.data.effects.projects import DEFAULT_PROJECT
+from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.review.effects.explain.run import ExplainContext, explain_attempt
 from tracks_dagster.review.effects.outcome import read_outcome
 from tracks_dagster.review.explain.summary import attempt_summary
@@ -73,23 +75,29 @@ def run_main_job() -> int:
         settings.examples / DEFAULT_PROJECT, store_url=settings.store_url, clean=clean
     )
     name = found.project.name
-    request = RunRequest(
-        run_id=new_run_id(name, day=utc_now().strftime("%Y%m%d"), new_uid=new_uid),
+    prepared = prepare(
+        {
+            "run_id": new_run_id(name, day=utc_now().strftime("%Y%m%d"), new_uid=new_uid),
+            "intent": "The main job: survive a preemption and an OOM, and be promoted.",
+            "owner": (by := person()),
+            "checkpoint_every_steps": CHECKPOINT_EVERY_STEPS,
+            "drills": DRILLS,
+        },
+        {"steps": STEPS},
+        found,
         family=name,
-        intent="The main job: survive a preemption and an OOM, and be promoted.",
-        config={"steps": STEPS},
-        checkpoint_every_steps=CHECKPOINT_EVERY_STEPS,
-        owner=person(),
-        drills=DRILLS,
-        **found.fields,
+        origin=None,
+        policy=DEFAULT_POLICY,
+        otherwise={},
     )
+    run_id = prepared.run_id
     click.echo(STORY)
     app, home = build(settings), open_dagster_home(settings)
     with home.daemon():  # it starts while the snapshots are made
         ensure_snapshots(app, home, list(DATASETS))
-        declare(app.tracks, request)
-        followed = drive(app, home, request.run_id, wait_s=WAIT_S, by=request.owner)
-    outcome = read_outcome(app.tracks, request.run_id, weights_sha256, by=request.owner)
+        declare(app.tracks, prepared)
+        followed = drive(app, home, run_id, wait_s=WAIT_S, by=by)
+    outcome = read_outcome(app.tracks, run_id, weights_sha256, by=by)
     _print_outcome(app, {**outcome, "state": followed.state})
     is_good = followed.state == RunLifecycle.SUCCEEDED and not problem_of(outcome)
     return 0 if is_good else BAD_NEWS

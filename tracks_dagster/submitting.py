@@ -23,7 +23,7 @@ from tracks_dagster.attempts.effects.local.project_code import (
 )
 from tracks_dagster.attempts.effects.preparing import Prepared, prepare
 from tracks_dagster.attempts.effects.redeclared import check_as_declared
-from tracks_dagster.attempts.effects.runs import check_request, new_run_id
+from tracks_dagster.attempts.effects.runs import check_prepared, new_run_id
 from tracks_dagster.attempts.ports import FoundCode
 from tracks_dagster.attempts.run_config import check_is_on_cluster
 from tracks_dagster.home.stored_projects import code_of, find_project
@@ -111,7 +111,7 @@ def submit(
     )
     if existing is not None:
         _check_is_same(existing, prepared, fields)
-    app.declare(prepared.request, policy)
+    app.declare(prepared, policy)
     _check_is_same(app.tracks.run(run_id), prepared, fields)  # somebody may have been faster
     return Submitted(run_id=run_id, is_new=existing is None)
 
@@ -162,6 +162,5 @@ def find_code(
 def _check_is_same(state: RunState, prepared: Prepared, fields: Mapping[str, Any]) -> None:
     """Raise InvalidInput where the run of that id is not what is asked for: what was left out counts
     as asked for too."""
-    request = prepared.request
-    whole = replace(request, config=check_request(request))
+    whole = replace(prepared, uncut=check_prepared(prepared))
     check_as_declared(state, whole, {*_COMPARED, *fields, "archive", "branched_from"})

@@ -53,7 +53,7 @@ from tracks_dagster.wing import check_installed, load, wings
 from tracks_dagster.wing import launchers as launchers_of_wings
 
 if TYPE_CHECKING:
-    from tracks_dagster.attempts.effects.runs import RunRequest
+    from tracks_dagster.attempts.effects.preparing import Prepared
     from tracks_dagster.attempts.effects.world import World
     from tracks_dagster.home.dagster_home import DagsterHome
     from tracks_dagster.home.programs import Programs
@@ -137,7 +137,7 @@ class App:
 
         return ThisMachine().devices()
 
-    def declare(self, request: RunRequest, policy: RetryPolicy) -> RunDeclared:
+    def declare(self, prepared: Prepared, policy: RetryPolicy) -> RunDeclared:
         """Record the run and open its first attempt, as `runs.declare`, by all that this home knows.
 
         Raises InvalidInput also where a daemon of an older release would have to read it.
@@ -152,12 +152,12 @@ class App:
         check_daemon_reads(read_heartbeat(self.store), version(DISTRIBUTION), self.now())
         return declare(
             self.tracks,
-            request,
+            prepared,
             check_gang=gang_check(self.settings),
             policy=policy,
             ledger=self.ledger,
             foresee=self.foresee,
-            checks=run_checks(self.settings, policy, request),
+            checks=run_checks(self.settings, policy, prepared),
         )
 
     def plan(self, request: RunRequest, policy: RetryPolicy) -> RunDeclared:
@@ -275,28 +275,28 @@ def gang_check(settings: Settings) -> CheckGang:
 
 
 def run_checks(
-    settings: Settings, policy: RetryPolicy, request: RunRequest
+    settings: Settings, policy: RetryPolicy, prepared: Prepared
 ) -> tuple[Callable[[], None], ...]:
     """Return what a run that is declared has to meet beside `runs.declare`'s own: by the price table
     and by who is notified. Each raises InvalidInput."""
-    from tracks_dagster.attempts.effects.gates import limits_of
     from tracks_dagster.health.delivery import check_notified
     from tracks_dagster.retry.caps import check_cap
 
+    body, limits = prepared.body, prepared.limits
+
     def cap() -> None:
-        if request.max_cost is not None:  # a broken price table hinders no other run
-            limits = limits_of(request, policy)
+        if body.max_cost is not None:  # a broken price table hinders no other run
             by_policy = {policy.contracts.cost.max_cost, limits.money if limits else None}
             check_cap(
-                request.max_cost,
+                body.max_cost,
                 load_prices(settings),
-                request.compute,
-                is_by_policy=request.max_cost in by_policy,
+                body.compute,
+                is_by_policy=body.max_cost in by_policy,
             )
 
     def notified() -> None:
         load = partial(load_notify, settings)
-        check_notified(policy.contracts, request.stage, request.team, load)
+        check_notified(policy.contracts, body.stage, body.team, load)
 
     return cap, notified
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.asked import CODE, Asked, declare
 from tests.attempts.test_runs import REQUEST
 from tests.bodies import declared
 from tests.deciders import retried, settled_run
@@ -17,9 +18,7 @@ from tests.fakes import FakeClock, FakeObjectStore, Fault
 from tests.histories import History
 from tests.reports import render_report
 from tests.stories import Story
-from tracks_dagster.attempts.declaring.fields import RETENTION, merge
 from tracks_dagster.attempts.effects.branches import find_origin
-from tracks_dagster.attempts.effects.runs import RunRequest, declare
 from tracks_dagster.attempts.recorded import recorded_project
 from tracks_dagster.checkpoints.effects.pins import pin_source, release_branches
 from tracks_dagster.data.project import Project, requirement_of
@@ -40,7 +39,7 @@ from tracks_dagster.track.track import code_diff_key, code_key
 DAY_S = 24 * 3600.0
 CONFIG = example_config({"steps": 40, "seed": 11, "lr": 0.002}, ranks=2)
 REMEDIED = {**CONFIG, "micro_batch": 2, "accumulation": 6}
-BRANCH = replace(REQUEST, run_id="b-1", config={}, project=None, archive=None)
+BRANCH = REQUEST.but(run_id="b-1", config={}, found=None)
 KEY = code_key("r-0", sha256_hex(b"a tar"))
 
 
@@ -62,15 +61,9 @@ def source(story: Story, store: FakeObjectStore) -> History:
     return history
 
 
-def branched(tracks: Tracks, at: str = "r-0@20", **changes: Any) -> RunRequest:
-    """Return the request of a branch that is given `changes`, with all that it inherits."""
-    origin = find_origin(tracks, at, run_id="b-1")
-    inherited = merge(
-        changes, source=origin.fields, project=None, otherwise={"owner": BRANCH.owner}
-    )
-    rule = RetentionRule(**{each.name: inherited.pop(each.name) for each in RETENTION})
-    request = replace(BRANCH, **{"family": origin.family, **inherited, "retention": rule})
-    return origin.continued_by(request)
+def branched(tracks: Tracks, at: str = "r-0@20", **changes: Any) -> Asked:
+    """Return a branch that is given `changes`."""
+    return BRANCH.but(origin=find_origin(tracks, at, run_id="b-1"), **changes)
 
 
 def decide_source(tracks: Tracks, history: History, kind: Kind, ref: CheckpointRef) -> None:
@@ -94,7 +87,7 @@ def test_a_branch_inherits_what_the_attempt_that_wrote_the_checkpoint_ran_with(
     with pytest.raises(InvalidInput, match=r"cost about 2.9 times as much as r-0, .* --expect"):
         declare(tracks, request)
     assert tracks.find_run("b-1") is None
-    declared = declare(tracks, replace(request, expect="a lower loss"))
+    declared = declare(tracks, request.but(expect="a lower loss"))
     assert declared.expect == "a lower loss"
     assert declared.config == {**REMEDIED, "steps": 60}
     assert (declared.compute.ranks, declared.snapshot) == (2, story.snapshot)
@@ -130,9 +123,9 @@ def test_a_branch_saves_and_keeps_as_its_source_did_where_nothing_else_is_given(
     assert taken.compute == ComputeRequest(ranks=2, device_class="h200")
     assert (taken.stage, taken.team, taken.owner) == ("full", "speech", REQUEST.owner)
     assert taken.workload_class == "urgent"
-    request = branched(tracks, checkpoint_every_steps=5, keep_last=4)
-    assert (request.checkpoint_every_steps, request.checkpoint_every_s) == (5, 600.0)
-    assert request.retention == replace(rule, keep_last=4)
+    body = branched(tracks, checkpoint_every_steps=5, keep_last=4).prepared().body
+    assert body.cadence == CheckpointCadence(every_steps=5, every_s=600.0)
+    assert body.retention == replace(rule, keep_last=4)
 
 
 def test_the_source_is_pinned_for_the_branch_and_stays_resumable(
@@ -195,10 +188,10 @@ def test_the_script_of_the_source_is_stored_with_the_branch(
     history = History("r-0").declare(config=CONFIG, snapshot=story.snapshot, trainer=key)
     history.open().place().restore().commit(20).write_to(store)
     with pytest.raises(InvalidInput, match="give it with --trainer"):
-        branched(tracks)
+        branched(tracks).prepared()
     store.put(key, b"changed")
     with pytest.raises(InvalidInput, match="or was changed there; give it with --trainer"):
-        branched(tracks)
+        branched(tracks).prepared()
     store.put(key, b"theirs")
     declared = declare(tracks, branched(tracks))
     with tarfile.open(fileobj=io.BytesIO(store.objects[declared.trainer])) as tar:
@@ -218,7 +211,7 @@ def test_a_branch_of_an_older_versions_family_takes_the_code_of_its_example(
     history.open().place().restore().commit(20).write_to(store)
     assert find_origin(tracks, "r-8@20", run_id=None).is_of_family
     with pytest.raises(InvalidInput, match="The code of r-8, family, is not in the store"):
-        branched(tracks, "r-8@20")
+        branched(tracks, "r-8@20").prepared()
     declared = declare(tracks, branched(tracks, "r-8@20", project=example(), archive=b"a tar"))
     assert declared.program == Program(entry=("train.py",), takes_any_key=False)
     assert declared.config == before
@@ -228,7 +221,7 @@ def test_inherited_code_is_of_the_sources_checkout(
     source: History, tracks: Tracks, store: FakeObjectStore, story: Story
 ) -> None:
     key, diff_sha256 = code_key("r-9", sha256_hex(b"a tar")), sha256_hex(b"+ theirs")
-    theirs = replace(REQUEST.code, diff_sha256=diff_sha256)
+    theirs = replace(CODE, diff_sha256=diff_sha256)
     history = History("r-9").declare(
         config=CONFIG,
         snapshot=story.snapshot,

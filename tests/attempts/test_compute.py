@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
-from tests.examples import example
+from tests.asked import asked, declare
 from tests.fakes import FakeObjectStore
 from tests.stories import Story
-from tracks_dagster.attempts.effects.runs import RunRequest, declare
 from tracks_dagster.attempts.ports import GangSpec
 from tracks_dagster.attempts.run_config import CLUSTER_FIELDS, COMPUTE_FIELDS
 from tracks_dagster.ledger.effects.tracks import Tracks
-from tracks_dagster.track.bodies import CodeVersion, ComputeRequest
+from tracks_dagster.track.bodies import ComputeRequest
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.records import Json
 
@@ -31,16 +28,8 @@ ASKED = ComputeRequest(
     queue="team-a",
     pool="big",
 )
-PLAIN = RunRequest(
-    run_id="r-1",
-    family="gpt",
-    intent="See how it goes.",
-    code=CodeVersion(git_commit="c0ffee", branch=None, dirty=False, package_version="0"),
-    project=example(),
-    archive=b"a tar",
-    config={"steps": 40},
-)
-REQUEST = replace(PLAIN, **{name: getattr(ASKED, name) for name in COMPUTE_FIELDS})
+PLAIN = asked(run_id="r-1", intent="See how it goes.", owner="ann", config={"steps": 40})
+REQUEST = PLAIN.but(**{name: getattr(ASKED, name) for name in COMPUTE_FIELDS})
 
 
 def test_what_was_asked_stands_in_the_declaration_and_in_the_first_attempt(
@@ -56,7 +45,7 @@ def test_a_run_is_local_with_one_rank_where_nothing_is_asked(data: Story, tracks
 
 
 def test_every_field_of_a_compute_request_can_be_asked_for() -> None:
-    assert all(hasattr(REQUEST, name) for name in COMPUTE_FIELDS)
+    assert REQUEST.prepared().body.compute == ASKED
     assert set(CLUSTER_FIELDS) < set(COMPUTE_FIELDS)
 
 
@@ -85,24 +74,24 @@ def test_a_request_that_cannot_be_met_writes_nothing(
 ) -> None:
     before = dict(store.objects)
     with pytest.raises(InvalidInput, match=hint):
-        declare(tracks, replace(REQUEST, **changes))
+        declare(tracks, REQUEST.but(**changes))
     assert store.objects == before
 
 
 def test_all_that_is_wrong_with_a_request_is_told_at_once(data: Story, tracks: Tracks) -> None:
     with pytest.raises(InvalidInput) as raised:
-        declare(tracks, replace(REQUEST, cpus=0.0, queue="A B", ranks_per_node=3))
+        declare(tracks, REQUEST.but(cpus=0.0, queue="A B", ranks_per_node=3))
     assert all(word in str(raised.value) for word in ("cpus", "queue", "on each node"))
 
 
 def test_what_a_local_run_may_not_ask_for_is_named(data: Story, tracks: Tracks) -> None:
-    local = replace(PLAIN, queue="a", cpus=2.0)
+    local = PLAIN.but(queue="a", cpus=2.0)
     with pytest.raises(InvalidInput, match="cpus, queue ask something of a cluster"):
         declare(tracks, local)
 
 
 def test_an_empty_word_refuses_what_the_cluster_settings_say(data: Story, tracks: Tracks) -> None:
-    assert declare(tracks, replace(REQUEST, queue="")).compute.queue == ""
+    assert declare(tracks, REQUEST.but(queue="")).compute.queue == ""
 
 
 def test_a_gang_that_cannot_be_started_is_refused_with_nothing_written(
@@ -119,7 +108,7 @@ def test_a_gang_that_cannot_be_started_is_refused_with_nothing_written(
         declare(tracks, REQUEST, check_gang=refuse)
     assert store.objects == before
     [spec] = seen
-    assert (spec.run_id, spec.attempt_id, spec.compute) == ("r-1", 1, REQUEST.compute)
+    assert (spec.run_id, spec.attempt_id, spec.compute) == ("r-1", 1, ASKED)
     assert spec.store_url == store.url
 
 

@@ -9,16 +9,17 @@ from typing import Any
 
 import pytest
 
+from tests.asked import CODE, Asked, declare
 from tests.attempts.test_runs import REQUEST
 from tests.bodies import TRAIN
 from tests.deciders import decided_promotion, settled_run, world_of
+from tests.examples import example
 from tests.fakes import FakeObjectStore
 from tests.histories import History
 from tests.policies import policy_of
 from tests.stories import Story
 from tracks_dagster.attempts.effects.branches import find_origin
 from tracks_dagster.attempts.effects.manual_retry import ManualRetry, retry_by_person
-from tracks_dagster.attempts.effects.runs import RunRequest, declare
 from tracks_dagster.data.project import ConfigKey
 from tracks_dagster.evals.effects.promoting import promote
 from tracks_dagster.evals.effects.running import waive
@@ -36,13 +37,11 @@ from tracks_dagster.track.states.run_state import RunState
 from tracks_dagster.track.states.validity import ARTIFACTS, why_invalid
 
 FIELDS = ("intent", "owner", "team", "on_call", "commit", "snapshot", "experiment", "expect")
-NO_CHECKOUT = replace(REQUEST.code, git_commit=None)
-EMPTY = replace(
-    REQUEST, intent="A run of gpt; no intent was given.", owner="dagster", code=NO_CHECKOUT
-)
+NO_CHECKOUT = replace(CODE, git_commit=None)
+EMPTY = REQUEST.but(intent="A run of gpt; no intent was given.", owner="dagster", code=NO_CHECKOUT)
 
 
-def refusal(tracks: Tracks, text: str, request: RunRequest = REQUEST) -> str:
+def refusal(tracks: Tracks, text: str, request: Asked = REQUEST) -> str:
     """Return why the policy refuses the request; nothing was written then."""
     with pytest.raises(InvalidInput) as refused:
         declare(tracks, request, policy=policy_of(text))
@@ -66,7 +65,7 @@ def test_a_strict_policy_names_everything_that_is_missing_at_once(
         check_notified(STRICT, "full", "vision", lambda: None)
 
     policy = policy_of("profile: strict\nscheduling: {teams: {speech: {devices: 1}}}")
-    request = replace(EMPTY, stage="full")
+    request = EMPTY.but(stage="full")
     with pytest.raises(InvalidInput) as refused:
         declare(tracks, request, policy=policy, checks=[reaches_nobody])
     assert re.findall(r"^Refused by policy ([\w.]+):", str(refused.value), re.MULTILINE) == [
@@ -79,8 +78,7 @@ def test_a_strict_policy_names_everything_that_is_missing_at_once(
 
 
 def test_all_that_is_wrong_with_a_request_is_said_at_once(data: Story, tracks: Tracks) -> None:
-    wrong = replace(
-        REQUEST,
+    wrong = REQUEST.but(
         team=" ",
         stage="ful",
         config={"leyers": 2, "lrr": 0.1},
@@ -114,7 +112,7 @@ def test_every_field_that_is_missing_is_named_with_how_it_is_given(
 def test_a_whole_declaration_is_taken_and_explained(data: Story, tracks: Tracks) -> None:
     text = f"submission: {{required_fields: [{', '.join(FIELDS)}]}}"
     said = {"team": "vision", "on_call": "grace", "experiment": "wider", "expect": "below 2.4"}
-    declared = declare(tracks, replace(REQUEST, **said), policy=policy_of(text))
+    declared = declare(tracks, REQUEST.but(**said), policy=policy_of(text))
     assert {name: getattr(declared, name) for name in said} == said
     told = attempt_text(explain_attempt(tracks, "r-1", 1))
     assert "owner ann, team vision, on call grace" in told
@@ -134,13 +132,12 @@ def test_a_parameter_is_a_key_of_the_config_in_that_role(data: Story, tracks: Tr
         "Refused by policy submission.required_parameters: warmup, base_checkpoint are missing"
     )
     assert "warmup: KEY, base_checkpoint: KEY" in words
-    assert REQUEST.project is not None
-    keys = {**REQUEST.project.keys, "warm": ConfigKey(default=10), "from": ConfigKey(default="")}
-    roles = {**REQUEST.project.roles, "warmup": "warm", "base_checkpoint": "from"}
-    project = replace(REQUEST.project, keys=keys, roles=roles)
-    named = replace(REQUEST, project=project)
+    keys = {**example().keys, "warm": ConfigKey(default=10), "from": ConfigKey(default="")}
+    roles = {**example().roles, "warmup": "warm", "base_checkpoint": "from"}
+    project = replace(example(), keys=keys, roles=roles)
+    named = REQUEST.but(project=project)
     assert "base_checkpoint is missing" in refusal(tracks, text, named)  # it has no value
-    given = replace(named, config={**named.config, "from": "gpt-1@40"})
+    given = named.but(config={**named.config, "from": "gpt-1@40"})
     assert declare(tracks, given, policy=policy_of(text)).roles["warmup"] == "warm"
 
 
@@ -266,14 +263,14 @@ def test_a_stage_whose_alerts_reach_nobody_is_refused(
 
 def test_a_run_costs_no_more_than_the_policy_has(data: Story, tracks: Tracks) -> None:
     text = "cost: {max_cost: 200}\ngovernance: {may_raise_cap: [leads], teams: {leads: [grace]}}"
-    words = refusal(tracks, text, replace(REQUEST, max_cost=500.0))
+    words = refusal(tracks, text, REQUEST.but(max_cost=500.0))
     assert words == (
         "Refused by policy cost.max_cost: a max cost of 500 is more than 200, the most for a run. By "
         "governance.may_raise_cap only leads (grace) may. Names are taken as given: a record, not a "
         "log-in."
     )
     assert declare(tracks, REQUEST, policy=policy_of(text)).max_cost == 200.0
-    more = replace(REQUEST, run_id="r-2", owner="grace", max_cost=500.0)
+    more = REQUEST.but(run_id="r-2", owner="grace", max_cost=500.0)
     assert declare(tracks, more, policy=policy_of(text)).max_cost == 500.0
 
 
@@ -301,7 +298,7 @@ def test_a_retry_raises_a_cap_only_for_who_may(tracks: Tracks, store: FakeObject
 
 def test_every_rule_that_is_violated_is_named_at_once(data: Story, tracks: Tracks) -> None:
     text = "submission: {required_fields: [on_call]}\ncost: {max_cost: 200}"
-    words = refusal(tracks, text, replace(REQUEST, max_cost=500.0))
+    words = refusal(tracks, text, REQUEST.but(max_cost=500.0))
     assert re.findall(r"Refused by policy ([\w.]+)", words) == [
         "submission.required_fields",
         "cost.max_cost",
@@ -313,19 +310,19 @@ def test_an_experiment_has_so_many_trials(
 ) -> None:
     policy = policy_of("tuning: {trials: 2, devices_per_team: 4}")
     assert policy.scheduling.classes["sweep"].devices_per_team == 4
-    trial = replace(REQUEST, workload_class="sweep")
+    trial = REQUEST.but(workload_class="sweep")
     assert "give --experiment NAME" in refusal(tracks, "tuning: {trials: 2}", trial)
     for number in range(2):
-        named = replace(trial, run_id=f"r-{number}", experiment="wider")
+        named = trial.but(run_id=f"r-{number}", experiment="wider")
         declare(tracks, named, policy=policy, ledger=ledger)
         Projector(store, ledger).scan()
-    third = replace(trial, run_id="r-2", experiment="wider")
+    third = trial.but(run_id="r-2", experiment="wider")
     with pytest.raises(
         InvalidInput, match=r"^Refused by policy tuning\.trials: .* has 2 trials alre"
     ):
         declare(tracks, third, policy=policy, ledger=ledger)
-    declare(tracks, replace(third, experiment="deeper"), policy=policy, ledger=ledger)
-    single = replace(third, run_id="r-3", workload_class=None)
+    declare(tracks, third.but(experiment="deeper"), policy=policy, ledger=ledger)
+    single = third.but(run_id="r-3", workload_class=None)
     declare(tracks, single, policy=policy, ledger=ledger)
 
 
@@ -480,7 +477,7 @@ def test_a_runs_own_rule_promotes_in_the_name_of_its_owner(
 
 def test_a_run_keeps_at_least_what_the_policy_has(data: Story, tracks: Tracks) -> None:
     text = "retention: {keep_last: 5, delete_after: 7d}"
-    words = refusal(tracks, text, replace(REQUEST, retention=RetentionRule(keep_last=2)))
+    words = refusal(tracks, text, REQUEST.but(retention=RetentionRule(keep_last=2)))
     assert words == (
         "Refused by policy retention.keep_last: the run keeps 2, and 5 is the least. Raise keep_last "
         "under retention: in its tracks.yaml, or give --keep-last."
@@ -532,4 +529,4 @@ def test_an_experiment_has_a_name_and_a_baseline_that_is_there(
     data: Story, tracks: Tracks, changes: dict[str, str], words: str
 ) -> None:
     with pytest.raises(InvalidInput, match=re.escape(words)):
-        declare(tracks, replace(REQUEST, **changes))
+        declare(tracks, REQUEST.but(**changes))

@@ -9,14 +9,11 @@ from dataclasses import fields, replace
 from typing import Any
 
 import click
-import pytest
 from click.testing import CliRunner
 
-from tests.attempts.test_branches import BRANCH
 from tests.bodies import declared
 from tests.examples import example
 from tracks_dagster.attempts.declaring.fields import (
-    AS_GIVEN,
     CLUSTER,
     COMPUTE,
     DEFAULTS,
@@ -28,26 +25,39 @@ from tracks_dagster.attempts.declaring.fields import (
     inherited,
 )
 from tracks_dagster.attempts.effects.branches import Origin
-from tracks_dagster.attempts.effects.preparing import prepare
-from tracks_dagster.attempts.effects.runs import RunRequest, limited, within_policy
+from tracks_dagster.attempts.effects.preparing import Prepared, prepare
 from tracks_dagster.attempts.ports import FoundCode
 from tracks_dagster.attempts.run_config import CLUSTER_FIELDS, COMPUTE_FIELDS
 from tracks_dagster.cli.declared_options import declared_options
 from tracks_dagster.data.project import Project
+from tracks_dagster.retry.contracts import within
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.retry.policy import RetryPolicy
+from tracks_dagster.retry.stages import LIGHT, STRICT
 from tracks_dagster.track.bodies import (
     CheckpointCadence,
     CodeVersion,
     ComputeRequest,
     RetentionRule,
+    RunDeclared,
 )
 from tracks_dagster.track.names import STAGES
 from tracks_dagster.track.states.checkpoints import CheckpointRef
 
 CASES = 10_000
 CODE = CodeVersion(git_commit=None, branch=None, dirty=None, package_version="1")
+OF_CODE: Mapping[str, Any] = {"code": CODE, "code_diff": None}
 RULE = tuple(each.name for each in fields(RetentionRule))
+# What a request had that nobody gave anything.
+PLAIN: Mapping[str, Any] = {
+    **{name: getattr(ComputeRequest(), name) for name in COMPUTE_FIELDS},
+    **dict.fromkeys(("workload_class", "expect", "max_cost", "on_call", "experiment", "baseline")),
+    **dict.fromkeys(("checkpoint_every_s", "skip_why")),
+    **dict.fromkeys(("skip_gates", "drills"), ()),
+    **dict.fromkeys(("owner", "team"), "unknown"),
+    "stage": "smoke",
+    "checkpoint_every_steps": 10,
+}
 HALVES = frozenset({"checkpoint_every_steps", "checkpoint_every_s"})
 VALUES: Mapping[str, tuple[Any, ...]] = {
     "snapshot_id": ("a" * 12, "b" * 12),
@@ -135,6 +145,7 @@ def a_policy(draw: random.Random) -> RetryPolicy:
     cost = replace(contracts.cost, max_cost=draw.choice((None, 20.0)))
     return replace(
         DEFAULT_POLICY,
+        stages=draw.choice((LIGHT, STRICT)),
         contracts=replace(contracts, cost=cost),
         checkpoints_may_be_off=draw.random() < 0.5,
     )
@@ -147,8 +158,9 @@ def as_before(
     origin: Origin | None,
     policy: RetryPolicy,
     otherwise: Mapping[str, Any],
-) -> RunRequest:
-    """The merge as the edges had it, in the order in which they did it."""
+) -> dict[str, Any]:
+    """The merge as the edges had it, in the order in which they did it, then the limits as both had
+    them: the values of a request by name, the retention rule whole."""
     project = None if found is None else found.project
     rule = {name: value for name, value in given.items() if name in RULE}
     known: dict[str, Any] = {name: value for name, value in given.items() if name not in RULE}
@@ -162,23 +174,54 @@ def as_before(
             by_file["checkpoint_every_steps"] = project.cadence.every_steps
             by_file["checkpoint_every_s"] = project.cadence.every_s
     base = RetentionRule() if project is None else project.retention
-    code: dict[str, Any] = {"code": CODE} if found is None else found.fields
-    request = RunRequest(
-        family=example().name,
-        config=config,
-        checkpoints_may_be_off=policy.checkpoints_may_be_off,
-        **{**otherwise, **code, **by_file, **known, "retention": replace(base, **rule)},
-    )
+    request = {**PLAIN, **otherwise, **by_file, **known, "retention": replace(base, **rule)}
+    request |= {"config": config, "snapshot_id": known.get("snapshot_id")}
     if origin is not None:
-        moved = "launcher" in given and request.launcher != origin.fields["launcher"]
+        moved = "launcher" in given and request["launcher"] != origin.fields["launcher"]
         left = {*given, *CLUSTER_FIELDS, "device_class", "pool"} if moved else set(given)
         theirs = {name: value for name, value in origin.fields.items() if name not in RULE}
-        kept = {name: getattr(request.retention, name) for name in RULE if name in given}
+        kept = {name: getattr(request["retention"], name) for name in RULE if name in given}
         their_rule = RetentionRule(**{name: origin.fields[name] for name in RULE})
-        own = {name: value for name, value in theirs.items() if name not in left}
-        request = replace(request, **own, retention=replace(their_rule, **kept))
-        request = origin.continued_by(request)
-    return limited(within_policy(request, policy.contracts), policy)
+        request |= {name: value for name, value in theirs.items() if name not in left}
+        request |= {"retention": replace(their_rule, **kept)}
+        request["config"] = {**origin.config, **config}
+        if request["snapshot_id"] is None and origin.snapshot is not None:
+            request["snapshot_id"] = origin.snapshot.snapshot_id
+    return _limited(request, policy, done=0 if origin is None else origin.ref.step)
+
+
+def _limited(request: dict[str, Any], policy: RetryPolicy, *, done: int) -> dict[str, Any]:
+    if request["max_cost"] is None:
+        request["max_cost"] = policy.contracts.cost.max_cost
+    request["retention"] = within(policy.contracts, request["retention"])
+    is_asked = request["stage"] == "kitchen_sink"
+    limits = None
+    if (is_asked or policy.stages.has_gates) and not request["drills"]:
+        limits = policy.stages.rule(request["stage"])
+    request["promotes"] = limits is None or request["stage"] == "full"
+    request["max_device_s"] = None if limits is None else limits.device_s
+    if limits is not None:
+        if limits.steps is not None:
+            asked = request["config"].get("steps", example().keys["steps"].default)
+            steps = min(asked, done + limits.steps)
+            request["config"] = {**request["config"], "steps": steps}
+        caps = [each for each in (request["max_cost"], limits.money) if each is not None]
+        request["max_cost"] = min(caps, default=None)
+    return request
+
+
+def values_of(prepared: Prepared) -> dict[str, Any]:
+    """The same of what was prepared, and where its code lies."""
+    body = prepared.body
+    values = {each.name: prepared.value(each) for each in FIELDS if each.of is not RetentionRule}
+    promotes = body.promotion is not None
+    return {
+        **values,
+        "retention": body.retention,
+        "config": body.config,
+        "promotes": promotes,
+        "max_device_s": body.max_device_s,
+    }
 
 
 def test_every_field_comes_from_where_it_came_before_there_was_a_table() -> None:
@@ -188,10 +231,8 @@ def test_every_field_comes_from_where_it_came_before_there_was_a_table() -> None
     draw = random.Random(seed)
     for case in range(CASES):
         origin = an_origin(draw) if draw.random() < 0.5 else None
-        code = FoundCode(
-            project=a_project(draw), archive=b"own", folder="/own", code=CODE, code_diff=None
-        )
-        found = None if origin is not None and draw.random() < 0.5 else code
+        own = FoundCode(project=a_project(draw), archive=b"own", folder="/own", **OF_CODE)
+        found = None if origin is not None and draw.random() < 0.5 else own
         given = some(draw, VALUES, draw.choice((0.05, 0.3, 0.8)))
         config = draw.choice(({}, {"steps": 60}, {"steps": 60, "lr": 0.3}))
         policy = a_policy(draw)
@@ -208,14 +249,9 @@ def test_every_field_comes_from_where_it_came_before_there_was_a_table() -> None
             otherwise=otherwise,
         )
         old = as_before(given, config, found, origin, policy, otherwise)
-        assert new.request == old, f"TRACKS_FIELDS_SEED={seed}, case {case}: {given}"
-
-
-def test_what_a_person_records_as_it_was_given_is_a_field_of_the_body() -> None:
-    assert {each.name for each in AS_GIVEN} == {
-        *("owner", "team", "stage", "workload_class", "expect", "max_cost"),
-        *("on_call", "experiment", "baseline"),
-    }
+        assert values_of(new) == old, f"TRACKS_FIELDS_SEED={seed}, case {case}: {given}"
+        code = (b"theirs", "/theirs") if found is None else (found.archive, found.folder)
+        assert (new.archive, new.body.folder) == code
 
 
 def test_a_row_is_an_option_that_is_handed_over_only_where_it_is_given() -> None:
@@ -234,20 +270,22 @@ def test_a_row_is_an_option_that_is_handed_over_only_where_it_is_given() -> None
     assert "--room-count INTEGER  Rooms of the model.  [default: 4]" in words
 
 
-def test_every_field_of_a_request_that_somebody_chooses_has_a_row() -> None:
-    by_code = {"family", "code", "code_diff", "project", "archive", "folder", "branched_from"}
-    by_policy = {"checkpoints_may_be_off", "is_limited"}
-    asked = {each.name for each in fields(RunRequest)} - by_code - by_policy
-    assert asked - {"config", "retention"} == NAMES - {each.name for each in RETENTION}
+def test_a_row_is_one_field_of_its_part_of_the_record_and_every_name_is_one_row() -> None:
+    parts = {RunDeclared, ComputeRequest, CheckpointCadence, RetentionRule}
+    for part in parts:
+        own = [each.recorded or each.name for each in FIELDS if each.of is part]
+        assert set(own) <= {each.name for each in fields(part)}
+        assert len(own) == len(set(own))
+    assert {each.name for each in FIELDS if each.of not in parts} == {
+        *("snapshot_id", "skip_gates", "skip_why", "drills")
+    }
     assert {each.name for each in RETENTION} == set(RULE)
     assert {each.name for each in COMPUTE} == set(COMPUTE_FIELDS)
     assert {each.name for each in CLUSTER} == set(CLUSTER_FIELDS)
     assert len(FIELDS) == len(NAMES)
 
 
-@pytest.mark.parametrize("name", sorted(DEFAULTS))
-def test_the_default_of_a_row_is_that_of_the_request(name: str) -> None:
-    holder = BRANCH if hasattr(BRANCH, name) else RetentionRule()
-    plain = RunRequest(run_id="r", family="f", intent="i", code=CODE)
-    expected = getattr(plain if holder is BRANCH else holder, name)
-    assert DEFAULTS[name] == expected
+def test_the_default_of_a_row_is_that_of_its_field() -> None:
+    expected = {**PLAIN, "snapshot_id": None}
+    expected |= {name: getattr(RetentionRule(), name) for name in RULE}
+    assert expected == DEFAULTS

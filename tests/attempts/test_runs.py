@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import pytest
 
+from tests.asked import asked, declare
 from tests.deciders import retried
-from tests.examples import example
 from tests.fakes import FakeClock, FakeObjectStore, Fault, SequentialUids
 from tests.histories import History
 from tests.stories import Story
-from tracks_dagster.attempts.effects.runs import RunRequest, declare, estimate_device_s, new_run_id
+from tracks_dagster.attempts.effects.runs import estimate_device_s, new_run_id
 from tracks_dagster.data.project import ConfigKey, OwnEval, Project
 from tracks_dagster.holds.effects.stops import request_stop
 from tracks_dagster.ledger.effects.tracks import Tracks
@@ -26,13 +26,9 @@ from tracks_dagster.track.records import Kind, sha256_hex
 from tracks_dagster.track.states.run_state import RunState
 from tracks_dagster.track.track import code_diff_key
 
-REQUEST = RunRequest(
+REQUEST = asked(
     run_id="r-1",
-    family="gpt",
     intent="See how it goes.",
-    code=CodeVersion(git_commit="c0ffee", branch=None, dirty=False, package_version="0"),
-    project=example(),
-    archive=b"a tar",
     config={"steps": 40, "seed": 7},
     owner="ann",
 )
@@ -58,7 +54,7 @@ def test_a_declared_run_has_its_first_attempt_open(data: Story, tracks: Tracks) 
 
 def test_declaring_it_again_changes_nothing(data: Story, tracks: Tracks) -> None:
     first = declare(tracks, REQUEST)
-    assert declare(tracks, replace(REQUEST, config={"steps": 99})) == first
+    assert declare(tracks, REQUEST.but(config={"steps": 99})) == first
     assert state(tracks).head.seq == 1
 
 
@@ -78,7 +74,7 @@ def test_a_command_killed_on_the_way_is_completed_by_the_next(
 
 
 def test_drills_stand_in_the_declaration_with_their_limits(data: Story, tracks: Tracks) -> None:
-    declared = declare(tracks, replace(REQUEST, drills=("preempt@23,grace=0", "gpu_oom@31")))
+    declared = declare(tracks, REQUEST.but(drills=("preempt@23,grace=0", "gpu_oom@31")))
     assert declared.drills == (
         Drill(kind="preempt", step=23, grace_s=0.0),
         Drill(kind="gpu_oom", step=31, micro_batch_max=2),  # half of the default micro-batch, 4
@@ -91,7 +87,7 @@ TINY = Project(
     keys={"lr": ConfigKey(default=0.1), "max_iters": ConfigKey(default=40)},
     roles={"steps": "max_iters", "lr": "lr"},
 )
-OWN = replace(REQUEST, family="tiny", project=TINY, archive=b"a tar", config={"max_iters": 5})
+OWN = REQUEST.but(project=TINY, archive=b"a tar", config={"max_iters": 5})
 
 
 def test_a_project_is_recorded_with_its_own_code_and_config_and_nothing_of_ours(
@@ -113,7 +109,7 @@ def test_a_project_is_recorded_with_its_own_code_and_config_and_nothing_of_ours(
 def test_a_run_that_names_no_steps_has_no_estimate_and_no_cap(data: Story, tracks: Tracks) -> None:
     script = Project(name="tiny", entry=("train.py",), is_open=True)
     code = CodeVersion(git_commit=None, branch=None, dirty=None, package_version="9.9")
-    request = replace(OWN, project=script, config={"temperature": 0.5}, code=code)
+    request = OWN.but(project=script, config={"temperature": 0.5}, code=code)
     declared = declare(tracks, request)
     told = attempt_text(explain_attempt(tracks, "r-1", 1))
     assert f"stored code {sha256_hex(b'a tar')}; no git checkout" in told
@@ -125,22 +121,22 @@ def test_a_run_that_names_no_steps_has_no_estimate_and_no_cap(data: Story, track
 def test_a_project_with_a_dataset_trains_on_its_newest_snapshot(
     data: Story, tracks: Tracks
 ) -> None:
-    named = replace(OWN, project=replace(TINY, dataset="aws-docs"))
+    named = OWN.but(project=replace(TINY, dataset="aws-docs"))
     assert declare(tracks, named).snapshot == data.snapshot
 
 
 def test_a_run_names_a_class_and_a_team_that_the_policy_has(data: Story, tracks: Tracks) -> None:
     teams = SchedulingPolicy(teams={"vision": Allowance()})
     policy = replace(DEFAULT_POLICY, scheduling=teams)
-    asked = replace(OWN, workload_class="urgent", team="vision")
+    wanted = OWN.but(workload_class="urgent", team="vision")
     for wrong, words in (
-        (replace(asked, workload_class="urgnt"), "did you mean urgent"),
-        (replace(asked, team="vison"), "did you mean vision"),
+        (wanted.but(workload_class="urgnt"), "did you mean urgent"),
+        (wanted.but(team="vison"), "did you mean vision"),
     ):
         with pytest.raises(InvalidInput, match=words):
             declare(tracks, wrong, policy=policy)
     assert tracks.find_run("r-1") is None
-    assert declare(tracks, asked, policy=policy).workload_class == "urgent"
+    assert declare(tracks, wanted, policy=policy).workload_class == "urgent"
     told = attempt_text(explain_attempt(tracks, "r-1", 1))
     assert "class urgent, owner ann, team vision" in told
 
@@ -148,7 +144,7 @@ def test_a_run_names_a_class_and_a_team_that_the_policy_has(data: Story, tracks:
 def test_the_diff_of_a_dirty_tree_is_kept_and_told(
     data: Story, tracks: Tracks, store: FakeObjectStore
 ) -> None:
-    declared = declare(tracks, replace(REQUEST, code_diff=b"diff --git a/x b/x\n"))
+    declared = declare(tracks, REQUEST.but(code_diff=b"diff --git a/x b/x\n"))
     assert declared.code.diff_sha256 is not None
     key = code_diff_key("r-1", declared.code.diff_sha256)
     assert store.objects[key] == b"diff --git a/x b/x\n"
@@ -199,7 +195,7 @@ def test_a_bad_request_writes_nothing(
 ) -> None:
     before = dict(store.objects)
     with pytest.raises(InvalidInput, match=hint):
-        declare(tracks, replace(REQUEST, **changes))
+        declare(tracks, REQUEST.but(**changes))
     assert store.objects == before
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.asked import Asked, asked, declare
 from tests.bodies import ended, placed
 from tests.deciders import world_of
 from tests.examples import example
@@ -18,7 +19,6 @@ from tests.policies import policy_of
 from tests.reports import render_report
 from tests.stories import Story, step_line
 from tracks_dagster.attempts.effects.local.code_archive import pack_folder
-from tracks_dagster.attempts.effects.runs import RunRequest, declare
 from tracks_dagster.attempts.effects.stage_verdicts import JudgeStages
 from tracks_dagster.data.effects.certificates import certify
 from tracks_dagster.data.project import ConfigKey
@@ -38,7 +38,6 @@ from tracks_dagster.review.explain.text import run_text
 from tracks_dagster.stores.journals import journal_prefix
 from tracks_dagster.track.bodies import (
     CheckpointCommitted,
-    CodeVersion,
     RunDeclared,
     RunFinished,
     SkippedGates,
@@ -53,12 +52,9 @@ STAGES = StagePolicy(
 )
 POLICY = replace(DEFAULT_POLICY, stages=STAGES)
 CODE = b"a tar"
-REQUEST = RunRequest(
+REQUEST = asked(
     run_id="big",
-    family="gpt",
     intent="The run that counts.",
-    code=CodeVersion(git_commit="c0ffee", branch=None, dirty=False, package_version="0"),
-    project=example(),
     archive=CODE,
     config={"steps": 5000},
     owner="ann",
@@ -120,10 +116,10 @@ class House:
         self.found: Mapping[str, Json] = {}  # by gangs, where it is other than was foreseen
         self.policy: RetryPolicy = POLICY
 
-    def declare(self, request: RunRequest = REQUEST, **changes: object) -> RunDeclared:
+    def declare(self, request: Asked = REQUEST, **changes: object) -> RunDeclared:
         return declare(
             self.tracks,
-            replace(request, **changes),
+            request.but(**changes),
             policy=self.policy,
             ledger=self.ledger,
             foresee=lambda launcher, trainer, python: self.software,
@@ -162,7 +158,7 @@ class House:
         self.rehearse("canary")
         return self
 
-    def refused(self, request: RunRequest = REQUEST, **changes: object) -> str:
+    def refused(self, request: Asked = REQUEST, **changes: object) -> str:
         with pytest.raises(InvalidInput) as caught:
             self.declare(request, **changes)
         assert self.tracks.find_run(request.run_id) is None

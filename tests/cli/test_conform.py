@@ -88,8 +88,8 @@ def test_a_project_is_tried_in_its_shapes_and_gets_a_certificate(
     assert asked.plan.shapes == [(1, 0), (1, 2), (3, 0)]
     assert asked.plan.has_faults
     assert asked.trials is not None
-    assert asked.trials.request.config == {"steps": 12, "micro_batch": 2}
-    assert asked.trials.request.checkpoint_every_steps == 4
+    assert asked.trials.prepared.body.config == {"steps": 12, "micro_batch": 2}
+    assert asked.trials.prepared.body.cadence.every_steps == 4
     assert asked.trials.home != home
     answer = json.loads(shown.stdout)
     assert answer["green"]
@@ -182,5 +182,5 @@ def test_a_command_that_is_no_python_is_played_no_exception(
     assert asked.plan is not None
     assert (asked.plan.shapes, asked.plan.has_faults) == ([(1, None)], False)
     assert asked.trials is not None
-    assert asked.trials.request.config == {}  # no key has its steps
-    assert asked.trials.request.checkpoint_every_steps is None
+    assert asked.trials.prepared.body.config == {}  # no key has its steps
+    assert asked.trials.prepared.body.cadence.every_steps is None

@@ -10,7 +10,7 @@ import pytest
 
 from tests.cli.conftest import Call
 from tests.wings.kubernetes.double.furniture import kubeconfig
-from tracks_dagster.attempts.effects.runs import RunRequest
+from tracks_dagster.attempts.effects.preparing import Prepared
 from tracks_dagster.cli.start import run
 
 RUN = ("run", "--run-id", "r-1", "--intent", "Try it.")
@@ -34,12 +34,12 @@ def settings(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[RunRequest]:
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[Prepared]:
     """What the command would declare; it ends there, before anything is built."""
-    requests: list[RunRequest] = []
+    requests: list[Prepared] = []
     checked = run._checked
 
-    def stop(*args: Any, **named: Any) -> RunRequest:
+    def stop(*args: Any, **named: Any) -> Prepared:
         requests.append(checked(*args, **named))
         raise SystemExit(0)
 
@@ -47,7 +47,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[RunRequest]:
     return requests
 
 
-def test_every_option_sets_its_field(settings: Path, asked: list[RunRequest], call: Call) -> None:
+def test_every_option_sets_its_field(settings: Path, asked: list[Prepared], call: Call) -> None:
     done = call(
         *(*ON, "--ranks", "4", "--ranks-per-node", "2", "--memory", "64GiB", "--cpus", "7.5"),
         *("--device-class", "a100", "--queue", "team-a", "--priority-class", "high"),
@@ -56,7 +56,7 @@ def test_every_option_sets_its_field(settings: Path, asked: list[RunRequest], ca
         *("--topology-key", "topology.kubernetes.io/zone"),
     )
     assert done.exit_code == 0, done.output
-    [request] = asked
+    request = asked[0].body.compute
     assert (request.launcher, request.ranks, request.ranks_per_node) == ("kubernetes", 4, 2)
     assert (request.memory_bytes, request.cpus) == (64 * 1024**3, 7.5)
     assert (request.device_class, request.pool, request.queue) == ("a100", "big", "team-a")
@@ -69,9 +69,9 @@ def test_every_option_sets_its_field(settings: Path, asked: list[RunRequest], ca
     )
 
 
-def test_a_run_stays_local_where_nothing_is_said(asked: list[RunRequest], call: Call) -> None:
+def test_a_run_stays_local_where_nothing_is_said(asked: list[Prepared], call: Call) -> None:
     assert call(*RUN).exit_code == 0
-    [request] = asked
+    request = asked[0].body.compute
     assert (request.launcher, request.device_class, request.pool) == ("local", "cpu", None)
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
+from tests.asked import declare
 from tests.attempts.test_contracts import trained
 from tests.attempts.test_runs import REQUEST
 from tests.deciders import world_of
@@ -13,7 +12,6 @@ from tests.fakes import FakeObjectStore
 from tests.histories import History
 from tests.policies import policy_of
 from tests.stories import Story
-from tracks_dagster.attempts.effects.runs import declare
 from tracks_dagster.evals.effects.promoting import promote
 from tracks_dagster.ledger.effects.database.sql_ledger import SqlLedger
 from tracks_dagster.ledger.effects.projector import Projector
@@ -70,11 +68,11 @@ def test_trials_and_other_seeds_are_counted(
 ) -> None:
     best = trained(store, "r-1", 1).resumable[-1]
     trained(store, "r-2", 2)
-    trial = replace(REQUEST, run_id="s-1", workload_class="sweep", experiment="wider")
+    trial = REQUEST.but(run_id="s-1", workload_class="sweep", experiment="wider")
     policy = policy_of("tuning: {trials: 1}\npromotion: {seeds: 1}")
     declare(tracks, trial, policy=policy, ledger=ledger)
     Projector(store, ledger).scan()
     with pytest.raises(InvalidInput, match=r"^Refused by policy tuning\.trials: "):
-        declare(tracks, replace(trial, run_id="s-2"), policy=policy, ledger=ledger)
+        declare(tracks, trial.but(run_id="s-2"), policy=policy, ledger=ledger)
     world = world_of(tracks, ledger, policy=policy)
     assert promote(world, best, alias="best", by="ann", why="It is the best.").promoted

@@ -225,9 +225,10 @@ def test_nothing_branches_from_what_descends_and_a_branch_before_it_does(
     with pytest.raises(InvalidInput, match=r"Nothing can branch from r-1@30: .*tracks release"):
         find_origin(tracks, "r-1@30", run_id=None)
     assert find_origin(tracks, "r-1@20", run_id=None).ref.step == 20
-    request = replace(REQUEST, run_id="b-1", branched_from=run.state.checkpoints[-1].ref)
+    prepared = REQUEST.but(run_id="b-1").prepared()
+    body = replace(prepared.body, branched_from=run.state.checkpoints[-1].ref)
     with pytest.raises(InvalidInput, match="b-1 cannot be declared: r-1@30 descends from"):
-        declare(tracks, request)
+        declare(tracks, replace(prepared, body=body))
     assert tracks.find_run("b-1") is None  # nothing was written
 
 
@@ -289,7 +290,7 @@ def test_no_run_is_declared_with_code_in_quarantine(
     hold(tracks, ledger, "code:c0ff")  # the whole commit stands in the record
     code = CodeVersion(git_commit="c0ffee", branch=None, dirty=False, package_version="9")
     with pytest.raises(InvalidInput, match="r-9 cannot be declared: it descends from code:c0ffee"):
-        declare(tracks, replace(REQUEST, run_id="r-9", code=code))
+        declare(tracks, REQUEST.but(run_id="r-9", code=code).prepared())
     assert tracks.find_run("r-9") is None
 
 

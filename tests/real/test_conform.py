@@ -26,7 +26,7 @@ from tracks_dagster.wings.lab.conformance.effects.conforming import (
     Plan,
     Trials,
     conform,
-    request_of,
+    prepared_of,
 )
 from tracks_dagster.wings.lab.conformance.report import Conformance, Judged
 from tracks_dagster.wings.lab.conformance.seen import Kind
@@ -126,9 +126,9 @@ def certify(
     found = read_project_code(project, store_url=app.store.url, clean=app.redact)
     if found.project.dataset is not None:
         make_snapshot(app.tracks, app.datasets, found.project.dataset)
-    request = request_of(found, {}, steps=STEPS, owner="tests")
+    prepared = prepared_of(found, {}, steps=STEPS, owner="tests")
     trials = Trials(
-        world=app.world(DEFAULT_POLICY), home=settings.home, request=request, grace_s=GRACE_S
+        world=app.world(DEFAULT_POLICY), home=settings.home, prepared=prepared, grace_s=GRACE_S
     )
     given = {"workers": (None,), "has_faults": True, "tolerance": 0.0, **plan}
     return conform(

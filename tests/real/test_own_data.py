@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.asked import Asked, declare
 from tests.fakes import FakeOrchestrator
 from tracks_dagster.attempts.effects.local.launcher import LocalLauncher
 from tracks_dagster.attempts.effects.local.project_code import read_project_code
-from tracks_dagster.attempts.effects.runs import RunRequest, declare
 from tracks_dagster.attempts.effects.supervise import Supervisor
 from tracks_dagster.data.effects.snapshots import Added, add_files
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
@@ -63,14 +63,7 @@ def add(app: App, folder: Path, *, in_place: bool) -> Added:
 
 def train(app: App, gangs: LocalLauncher, project: Path, run_id: str) -> AttemptState:
     found = read_project_code(project, store_url=app.store.url, clean=app.redact)
-    request = RunRequest(
-        run_id=run_id,
-        family=found.project.name,
-        intent="A test.",
-        code=found.code,
-        project=found.project,
-        archive=found.archive,
-    )
+    request = Asked(found=found).but(run_id=run_id, intent="A test.", owner="ann")
     declare(app.tracks, request)
     attempt = Supervisor(
         tracks=app.tracks,

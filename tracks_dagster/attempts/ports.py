@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import Enum
-from typing import Any, Protocol
+from typing import Protocol
 
 from tracks_dagster.attempts.machine import Devices, MachineNow
 from tracks_dagster.data.project import Project
@@ -25,22 +25,16 @@ SCRIPT = "trainer.py"  # how the one script is called that a run of an older ver
 class FoundCode:
     """A project, its packed files, its folder and the version of the checkout that it lies in.
 
-    remarks: what a person should read before the code is stored.
+    folder: None of one that a run of an older version stored. remarks: what a person should
+    read before the code is stored.
     """
 
     project: Project
     archive: bytes = field(repr=False)
-    folder: str
+    folder: str | None
     code: CodeVersion
     code_diff: bytes | None
     remarks: tuple[str, ...] = ()
-
-    @property
-    def fields(self) -> dict[str, Any]:
-        """The same as fields of a `RunRequest`."""
-        return {
-            each.name: getattr(self, each.name) for each in fields(self) if each.name != "remarks"
-        }
 
     def called(self, name: str) -> FoundCode:
         """Return the same code as that of a project of another name, whose run it continues."""

@@ -115,14 +115,15 @@ def check_ranks(ranks: int) -> None:
         raise InvalidInput(f"{ranks} ranks cannot train; use 1 to {RANKS_MAX}.")
 
 
-def checked_cadence(
-    every_steps: int | None, every_s: float | None, *, may_be_off: bool, saves_itself: bool = False
-) -> CheckpointCadence:
-    """Return when checkpoints are saved; raises InvalidInput.
+def check_cadence(
+    cadence: CheckpointCadence, *, may_be_off: bool, saves_itself: bool = False
+) -> None:
+    """Raise InvalidInput for checkpoints that cannot be saved so.
 
     may_be_off: whether the policy allows a run that saves neither by steps nor by time. saves_itself:
     its trainer is a command that publishes folders, whom nobody can ask for one.
     """
+    every_steps, every_s = cadence.every_steps, cadence.every_s
     if saves_itself and (every_steps is not None or every_s is not None):
         raise InvalidInput(
             "This trainer publishes folders when it likes (checkpoint: folder in its tracks.yaml), so "
@@ -142,7 +143,6 @@ def checked_cadence(
         )
     if every_s is not None and not every_s > 0:
         raise InvalidInput(f"A checkpoint every {every_s} s is not possible; use more than 0.")
-    return CheckpointCadence(every_steps=every_steps, every_s=every_s)
 
 
 # --- names, labels and tolerations as Kubernetes accepts them ---------------------------------------

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.asked import Asked, declare
 from tests.attempts.test_stage_gates import FALLING, FLAT, POLICY, train
 from tests.examples import EXAMPLES
 from tests.fakes import FakeOrchestrator
@@ -26,7 +26,6 @@ from tests.wings.kubernetes.double.kube_double import KubeDouble, kube_double
 from tests.wings.kubernetes.double.launching import running
 from tracks_dagster.attempts.effects.local.project_code import read_project_code
 from tracks_dagster.attempts.effects.retry import Retries
-from tracks_dagster.attempts.effects.runs import RunRequest, declare
 from tracks_dagster.attempts.effects.supervise import Supervisor
 from tracks_dagster.data.effects.certificates import certify
 from tracks_dagster.ledger.effects.deciding import settle
@@ -87,15 +86,14 @@ class Site:
         found = read_project_code(
             self.folder, store_url=url, clean=self.app.redact, launcher=KUBERNETES
         )
-        request = RunRequest(
+        request = Asked(found=found).but(
             run_id=f"{stage}-1",
-            family=found.project.name,
             intent="Rehearse.",
+            owner="ann",
             stage=stage,
             launcher=KUBERNETES,
-            **found.fields,
+            **changes,
         )
-        request = replace(request, **changes)
         return declare(
             self.app.tracks,
             request,

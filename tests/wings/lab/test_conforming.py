@@ -18,7 +18,7 @@ from tracks_dagster.wings.lab.conformance.effects.conforming import (
     Boxes,
     Plan,
     conform,
-    request_of,
+    prepared_of,
 )
 from tracks_dagster.wings.lab.conformance.report import Conformance
 from tracks_dagster.wings.lab.conformance.seen import (
@@ -110,11 +110,10 @@ def test_a_trial_has_no_eval_and_ends_on_sigterm_without_a_step_more() -> None:
         code=CodeVersion(git_commit=None, branch=None, dirty=None, package_version="0"),
         code_diff=None,
     )
-    request = request_of(found, {}, steps=STEPS, owner="tests")
-    assert request.project is not None
-    assert request.project.evals == ()
-    assert request.project.replay_steps == 0
-    assert request.config["steps"] == STEPS
+    prepared = prepared_of(found, {}, steps=STEPS, owner="tests")
+    assert prepared.project.evals == ()
+    assert prepared.project.replay_steps == 0
+    assert prepared.body.config["steps"] == STEPS
 
 
 def test_an_attempt_that_takes_far_longer_than_an_undisturbed_one_is_bounded() -> None:

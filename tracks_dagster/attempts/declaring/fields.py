@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import ChainMap
 from collections.abc import Mapping, Set
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import Any
 
@@ -46,17 +46,17 @@ class Kind(Enum):
 class Field:
     """One field of a declaration.
 
-    name: of the field of a `RunRequest`, or of its `RetentionRule`; a launchpad calls it so too.
-    words: a sentence that people read. of: the part of the record that has it; recorded: its name
-    there. default: where nothing else has a value. flag: its option, None for one of its name, empty
-    for none; also: another of its options. in_project: a `Project` has a field of its name. inherits: a
-    branch takes it over from its source.
+    name: of a value that somebody gives; a launchpad calls it so too. words: a sentence that people
+    read. of: the part of the record that has it, None where that has it in another form only; recorded:
+    its name there. default: where nothing else has a value. flag: its option, None for one of its name,
+    empty for none; also: another of its options. in_project: a `Project` has a field of its name.
+    inherits: a branch takes it over from its source.
     """
 
     name: str
     kind: Kind
     words: str
-    of: type = RunDeclared
+    of: type | None = RunDeclared
     recorded: str = ""
     default: Any = None
     flag: str | None = None
@@ -70,6 +70,16 @@ class Field:
         if self.of is RetentionRule:
             return getattr(project.retention, self.name)
         return getattr(project, self.name) if self.in_project else None
+
+    def of_run(self, declared: RunDeclared) -> Any:
+        """Return its value in the record of a run; of a field that this has."""
+        parts: dict[type | None, Any] = {
+            RunDeclared: declared,
+            ComputeRequest: declared.compute,
+            CheckpointCadence: declared.cadence,
+            RetentionRule: declared.retention,
+        }
+        return getattr(parts[self.of], self.recorded or self.name)
 
     @property
     def option(self) -> str:
@@ -86,7 +96,6 @@ def _rule(name: str, kind: Kind, words: str, **more: Any) -> Field:
     return Field(name, kind, words, of=RetentionRule, default=default, inherits=True, **more)
 
 
-_BODY = frozenset(each.name for each in fields(RunDeclared))
 CLUSTER = (
     _cluster("ranks_per_node", Kind.COUNT, "Processes of each pod.", 1),
     _cluster("memory_bytes", Kind.SIZE, "Memory of each pod.", flag="--memory"),
@@ -169,6 +178,7 @@ DECLARED = (
         "snapshot_id",
         Kind.NAME,
         "Id of a snapshot; default: the newest usable one.",
+        None,
         flag="--snapshot",
     ),
     Field("owner", Kind.TEXT, "Who answers for the run.", default="unknown"),
@@ -187,11 +197,12 @@ DECLARED = (
         "skip_gates",
         Kind.NAMES,
         "Declare it without these gates of its stage; they are recorded.",
+        None,
         flag="--skip-gate",
         default=(),
         choices=tuple(GATES),
     ),
-    Field("skip_why", Kind.TEXT, "Why a gate is skipped.", flag="--why"),
+    Field("skip_why", Kind.TEXT, "Why a gate is skipped.", None, flag="--why"),
     Field(
         "workload_class",
         Kind.NAME,
@@ -224,6 +235,7 @@ DECLARED = (
         "drills",
         Kind.NAMES,
         "Faults to play, such as preempt@23,grace=0.",
+        None,
         flag="--drill",
         default=(),
     ),
@@ -236,10 +248,11 @@ ASKED = (
     ),
     Field("intent", Kind.TEXT, "What the run is for, in a sentence."),
 )
-AS_GIVEN = tuple(each for each in DECLARED if each.name in _BODY and each.kind is not Kind.NAMES)
 COMPUTE = (LAUNCHER, RANKS, *PLACE)
 FIELDS = (*ASKED, *DECLARED, *CADENCE, *RETENTION, *COMPUTE)
-NAMES = frozenset(each.name for each in FIELDS)
+ROWS = {each.name: each for each in FIELDS}
+NAMES = ROWS.keys()
+TEXTS = tuple(each for each in FIELDS if each.kind is Kind.TEXT)
 DEFAULTS = {each.name: each.default for each in (*DECLARED, *CADENCE, *RETENTION, *COMPUTE)}
 _CADENCE_NAMES = frozenset(each.name for each in CADENCE)
 _PLACE_NAMES = frozenset(each.name for each in PLACE)
@@ -278,14 +291,5 @@ def _of_project(project: Project, given: Set[str]) -> dict[str, Any]:
 
 def inherited(declared: RunDeclared, compute: ComputeRequest) -> dict[str, Any]:
     """Return what a branch inherits of a run, of which an attempt ran on `compute`."""
-    parts = {
-        RunDeclared: declared,
-        ComputeRequest: compute,
-        CheckpointCadence: declared.cadence,
-        RetentionRule: declared.retention,
-    }
-    return {
-        each.name: getattr(parts[each.of], each.recorded or each.name)
-        for each in FIELDS
-        if each.inherits
-    }
+    wrote = replace(declared, compute=compute)
+    return {each.name: each.of_run(wrote) for each in FIELDS if each.inherits}

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tracks_dagster.attempts.declaring.fields import inherited
-from tracks_dagster.attempts.effects.runs import RunRequest
+from tracks_dagster.attempts.ports import FoundCode
 from tracks_dagster.attempts.recorded import as_archive, recorded_project, without_accumulation
 from tracks_dagster.data.project import Project
 from tracks_dagster.holds.effects.holds import Holds
@@ -51,40 +51,34 @@ class Origin:
     folder: str | None
     cut_off: str | None
 
-    def continued_by(self, request: RunRequest) -> RunRequest:
-        """Return `request` with the config, data and code of the source where it has none of its own.
+    def continued_by(self, code: FoundCode | CodeVersion, family: str) -> FoundCode:
+        """Return the code that a branch trains: what was found, else that of the source.
 
-        Raises InvalidInput for another project, whose model could not load the weights, and where the
-        source's code is lost and no other is given.
+        code: as of `preparing.prepare`. Raises InvalidInput for another project, whose model could not
+        load the weights, and where the source's code is lost and no other is given.
         """
-        if request.family != self.family:
+        if family != self.family:
             raise InvalidInput(
                 f"{checkpoint_at(self.ref)} is a checkpoint of the project {self.family}, which "
-                f"{request.family} cannot load; leave --project out."
+                f"{family} cannot load; leave --project out."
             )
-        project, archive = request.project, request.archive
-        code, code_diff = request.code, request.code_diff
-        if project is None:
-            project, archive = self.project, self.archive
-            code, code_diff = self._code_by(code.package_version), self.code_diff
-        elif project.is_open:  # a script alone names no dataset: it goes on with the source's
+        if isinstance(code, FoundCode):
+            if not code.project.is_open:
+                return code
+            # a script alone names no dataset: it goes on with the source's
             data = None if self.snapshot is None else self.snapshot.dataset
-            project = replace(project, dataset=data)
-        if archive is None:
+            return replace(code, project=replace(code.project, dataset=data))
+        if self.archive is None:
             raise InvalidInput(
                 f"The code of {self.ref.run_id}, {self.trainer}, is not in the store, or was changed "
                 "there; give it with --trainer, or from the project's folder."
             )
-        return replace(
-            request,
-            config={**self.config, **request.config},
-            snapshot_id=request.snapshot_id or self._snapshot_for(project),
-            project=project,
-            archive=archive,
-            code=code,
-            code_diff=code_diff,
-            folder=request.folder if request.project is not None else self.folder,
-            branched_from=self.ref,
+        return FoundCode(
+            project=self.project,
+            archive=self.archive,
+            folder=self.folder,
+            code=self._code_by(code.package_version),
+            code_diff=self.code_diff,
         )
 
     @property
@@ -103,7 +97,7 @@ class Origin:
             )
         return replace(self.code, package_version=package_version, diff_sha256=None)
 
-    def _snapshot_for(self, project: Project) -> str | None:
+    def snapshot_for(self, project: Project) -> str | None:
         """Return the source's snapshot, where the branch trains on the same dataset."""
         if self.snapshot is None:
             return None

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from tracks_dagster.attempts.changed_files import changed_files
+from tracks_dagster.attempts.effects.preparing import Prepared
 from tracks_dagster.attempts.effects.stage_verdicts import JudgeStages, unjudged
 from tracks_dagster.attempts.gates import (
     Shown,
@@ -31,19 +31,15 @@ from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.retry.contracts import check_may
 from tracks_dagster.retry.policy import RetryPolicy
-from tracks_dagster.retry.stages import FULL, GATES, JUDGED, KITCHEN_SINK, StageRule
+from tracks_dagster.retry.stages import GATES, JUDGED
 from tracks_dagster.track.addressed import read_addressed
 from tracks_dagster.track.bodies import CERTIFIES, RunDeclared, SkippedGates, SnapshotRef
 from tracks_dagster.track.errors import InvalidInput, ObjectLost
 from tracks_dagster.track.json_text import parse_json
 from tracks_dagster.track.records import Json
-from tracks_dagster.track.roles import STEPS, roles_of
 from tracks_dagster.track.states.lifecycle import RunLifecycle
 from tracks_dagster.track.text.nearest import unknown
 from tracks_dagster.track.track import code_key
-
-if TYPE_CHECKING:
-    from tracks_dagster.attempts.effects.runs import RunRequest
 
 # What a gang would find: (launcher, key of its code, its own interpreter) → software, by name.
 Foresee = Callable[[str, str, str | None], Mapping[str, Json]]
@@ -72,50 +68,21 @@ class _World:
     policy: RetryPolicy
 
 
-def limits_of(request: RunRequest, policy: RetryPolicy) -> StageRule | None:
-    """Return the limits that the run keeps: those of its stage, where stages mean anything, or where
-    `tracks smoke` and `tracks canary` ask for them; a kitchen sink, whose small model nobody wants, is
-    one by any profile. A run with drills rehearses faults: it keeps none, and shows nothing."""
-    is_asked = request.is_limited or request.stage == KITCHEN_SINK
-    is_kept = (is_asked or policy.stages.has_gates) and not request.drills
-    return policy.stages.rule(request.stage) if is_kept else None
-
-
-def within_stage(request: RunRequest, limits: StageRule | None, *, done: int) -> RunRequest:
-    """Return the request cut to the limits of its stage; done: steps that a branch has already.
-
-    A run that only shows something is not promoted: twenty steps would take an alias from a model.
-    """
-    project = request.project
-    if project is None or limits is None:
-        return request
-    if request.stage != FULL:
-        project = replace(project, promotion=None)
-    key = roles_of(project.roles, {**project.keys, **request.config}).get(STEPS)
-    config = dict(request.config)
-    if key is not None and limits.steps is not None:
-        asked = config.get(key, project.keys[key].default if key in project.keys else None)
-        most = done + limits.steps
-        config[key] = min(asked, most) if isinstance(asked, int | float) else most
-    caps = [each for each in (request.max_cost, limits.money) if each is not None]
-    return replace(request, project=project, config=config, max_cost=min(caps, default=None))
-
-
-def check_skips(request: RunRequest) -> None:
+def check_skips(prepared: Prepared) -> None:
     """Raise InvalidInput for gates that there are not, and for skips without a reason."""
-    for gate in request.skip_gates:
+    for gate in prepared.skip_gates:
         if gate not in GATES:
             raise InvalidInput(unknown("gate", gate, list(GATES)))
-    if request.skip_gates and not (request.skip_why or "").strip():
+    if prepared.skip_gates and not (prepared.skip_why or "").strip():
         raise InvalidInput(
-            f"{', '.join(request.skip_gates)} cannot be skipped without a reason, which is "
+            f"{', '.join(prepared.skip_gates)} cannot be skipped without a reason, which is "
             'recorded: --why "…" (skip_why in the launchpad).'
         )
-    if request.skip_why is not None and not request.skip_gates:
+    if prepared.skip_why is not None and not prepared.skip_gates:
         raise InvalidInput("--why says why a gate is skipped; name it: --skip-gate GATE.")
 
 
-def shown_ready(door: Door, declared: RunDeclared, request: RunRequest) -> RunDeclared:
+def shown_ready(door: Door, declared: RunDeclared, prepared: Prepared) -> RunDeclared:
     """Return the declaration with its key, and with what its stage needs and who showed it.
 
     Raises InvalidInput naming each gate that is closed, why, and the command that satisfies it.
@@ -123,15 +90,12 @@ def shown_ready(door: Door, declared: RunDeclared, request: RunRequest) -> RunDe
     declared = replace(declared, environment=_environment(door, declared))
     subject = subject_of(declared)
     skipped = (
-        SkippedGates(gates=request.skip_gates, by=request.owner, why=request.skip_why or "")
-        if request.skip_gates
+        SkippedGates(gates=prepared.skip_gates, by=declared.owner, why=prepared.skip_why or "")
+        if prepared.skip_gates
         else None
     )
-    declared = replace(
-        declared,
-        gate_key=None if declared.drills else subject.key,
-        skipped=skipped,
-    )
+    gate_key = None if declared.drills else subject.key
+    declared = replace(declared, gate_key=gate_key, skipped=skipped)
     stages = door.policy.stages
     if skipped is not None:
         doing = f"{', '.join(skipped.gates)} cannot be skipped"
@@ -141,21 +105,21 @@ def shown_ready(door: Door, declared: RunDeclared, request: RunRequest) -> RunDe
         return declared
     shown = _shown(door, declared, subject)
     answer = ask_gates(stages, declared.stage, subject, shown, now=door.tracks.now())
-    closed = {g: why for g, why in answer.closed.items() if g not in request.skip_gates}
+    closed = {g: why for g, why in answer.closed.items() if g not in prepared.skip_gates}
     if closed:
-        named = request.snapshot_id is not None
-        options = options_of(declared, request.project, names_snapshot=named)
+        named = prepared.snapshot_id is not None
+        options = options_of(declared, prepared.project, names_snapshot=named)
         commands = {gate: command_of(gate, options, declared) for gate in closed}
-        changed = _changed(door.tracks, shown, subject, request)
+        changed = _changed(door.tracks, shown, subject, prepared)
         words = refusal(declared.run_id, declared.stage, closed, commands, changed=changed)
         raise InvalidInput(words)
     return replace(declared, passed_gates=answer.passed)
 
 
-def _changed(tracks: Tracks, shown: Shown, subject: Subject, request: RunRequest) -> str:
+def _changed(tracks: Tracks, shown: Shown, subject: Subject, prepared: Prepared) -> str:
     """Say in which files the code differs from the newest run's; "" where in none, or nobody knows."""
     newest = max(shown.runs, key=lambda each: each.at, default=None)
-    if newest is None or request.archive is None:
+    if newest is None:
         return ""
     code_sha256 = newest.subject.code_sha256
     if code_sha256 == subject.code_sha256:
@@ -164,7 +128,7 @@ def _changed(tracks: Tracks, shown: Shown, subject: Subject, request: RunRequest
         stored = read_addressed(tracks.store, code_key(newest.run_id, code_sha256))
     except ObjectLost:  # what differs cannot be said; that the code differs is
         return ""
-    names = changed_files(stored, request.archive)
+    names = changed_files(stored, prepared.archive)
     return f"The code is not that of {newest.run_id}: {names}." if names else ""
 
 

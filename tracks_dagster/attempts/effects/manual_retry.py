@@ -21,9 +21,9 @@ from tracks_dagster.attempts.recorded import recorded_project, without_accumulat
 from tracks_dagster.attempts.run_config import (
     COMPUTE_FIELDS,
     CheckGang,
+    check_cadence,
     check_compute,
     check_ranks,
-    checked_cadence,
     refuse_secrets,
 )
 from tracks_dagster.data.effects.snapshots import find_snapshot
@@ -409,12 +409,13 @@ def _cadence(
     if changes.every_steps is None and changes.every_s is None:
         return last.opened.cadence
     before = last.opened.cadence or state.declared.cadence
-    return checked_cadence(
-        before.every_steps if changes.every_steps is None else changes.every_steps,
-        before.every_s if changes.every_s is None else changes.every_s,
-        may_be_off=True,  # one of them is given
-        saves_itself=_saves_itself(state, last, changes),
+    cadence = CheckpointCadence(
+        every_steps=before.every_steps if changes.every_steps is None else changes.every_steps,
+        every_s=before.every_s if changes.every_s is None else changes.every_s,
     )
+    saves_itself = _saves_itself(state, last, changes)
+    check_cadence(cadence, may_be_off=True, saves_itself=saves_itself)  # one of them is given
+    return cadence
 
 
 def _saves_itself(state: RunState, last: AttemptState, changes: AttemptChanges) -> bool:

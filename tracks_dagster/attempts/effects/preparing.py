@@ -5,40 +5,70 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tracks_dagster.attempts.declaring.fields import RETENTION, merge
+from tracks_dagster.attempts.declaring.fields import FIELDS, Field, merge
 from tracks_dagster.attempts.effects.branches import Origin
-from tracks_dagster.attempts.effects.redeclared import check_as_declared
-from tracks_dagster.attempts.effects.runs import RunRequest, limited, within_policy
 from tracks_dagster.attempts.ports import FoundCode
+from tracks_dagster.data.project import Project
+from tracks_dagster.retry.contracts import within
 from tracks_dagster.retry.policy import RetryPolicy
-from tracks_dagster.track.bodies import CodeVersion, RetentionRule
-from tracks_dagster.track.records import Json
-from tracks_dagster.track.states.run_state import RunState
+from tracks_dagster.retry.stages import FULL, KITCHEN_SINK, StageRule
+from tracks_dagster.track.bodies import (
+    CheckpointCadence,
+    CodeVersion,
+    ComputeRequest,
+    RetentionRule,
+    RunDeclared,
+)
+from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.track.records import Json, sha256_hex
+from tracks_dagster.track.roles import STEPS, roles_of
+from tracks_dagster.track.samples import SampleOrder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """What will be declared. request: within the policy and the limits of its stage; config: of the run
-    before its stage cut it."""
+    """What will be declared, within the policy and the limits of its stage.
 
-    request: RunRequest
-    config: Mapping[str, Json]
+    body: the record, but for what `runs.plan_run` finds out: its whole config (here are the overrides
+    of the project's, cut to the limits), snapshot, evals, drills, estimate, stored code and gates.
+    uncut: the overrides before that. limits: those that the run keeps, None for none; is_limited: they
+    were asked for, whatever the policy's profile. project, archive: what it trains, its stored files.
+    code_diff: what the checkout has beside its commit, cleaned; kept with the run.
+    checkpoints_may_be_off: whether the policy allows neither steps nor seconds between checkpoints.
+    The others are rows of `declaring.fields` that a body has in another form.
+    """
 
-    def check_as_declared(self, existing: RunState, given: Collection[str]) -> None:
-        """Raise InvalidInput where a value that was given is not that of the run of that id.
+    body: RunDeclared
+    uncut: Mapping[str, Json]
+    project: Project
+    archive: bytes = field(repr=False)
+    code_diff: bytes | None
+    limits: StageRule | None
+    is_limited: bool
+    checkpoints_may_be_off: bool
+    snapshot_id: str | None
+    skip_gates: tuple[str, ...]
+    skip_why: str | None
+    drills: tuple[str, ...]
 
-        A stage that nobody named cuts what a run of another one was declared with, so its cut does not
-        count.
-        """
-        cut = self.request
-        config = {
-            name: cut.config[name] if cut.is_limited else self.config[name] for name in self.config
-        }
-        check_as_declared(existing, replace(cut, config=config), given)
+    @property
+    def run_id(self) -> str:
+        """The id of the run."""
+        return self.body.run_id
+
+    @property
+    def steps_done(self) -> int:
+        """The steps that a branch has already."""
+        source = self.body.branched_from
+        return 0 if source is None else source.step
+
+    def value(self, row: Field) -> Any:
+        """Return the value of a field."""
+        return getattr(self, row.name) if row.of is None else row.of_run(self.body)
 
 
 def prepare(
@@ -56,8 +86,8 @@ def prepare(
 
     given: values of `declaring.fields` that somebody chose, by name; otherwise: those of the edge where
     nobody did. config: overrides. code: what was found, or this package's own version for a branch that
-    takes its source's code. is_limited: it keeps to the limits of its stage, whatever the policy's
-    profile. Raises InvalidInput.
+    takes its source's code. family: the project's name. is_limited: it keeps to the limits of its
+    stage, whatever the policy's profile. Raises InvalidInput.
     """
     found = code if isinstance(code, FoundCode) else None
     values = merge(
@@ -66,16 +96,80 @@ def prepare(
         project=None if found is None else found.project,
         otherwise=otherwise,
     )
-    rule = RetentionRule(**{each.name: values.pop(each.name) for each in RETENTION})
-    request = RunRequest(
-        family=family,
-        config=config,
-        retention=rule,
-        checkpoints_may_be_off=policy.checkpoints_may_be_off,
-        is_limited=is_limited,
-        **values,
-        **({"code": code} if found is None else found.fields),
+    if origin is not None:
+        found = origin.continued_by(code, family)
+        config = {**origin.config, **config}
+        values["snapshot_id"] = values["snapshot_id"] or origin.snapshot_for(found.project)
+    if found is None:
+        raise InvalidInput(f"{values['run_id']} cannot be declared: no project was named.")
+    limits = _limits(policy, values, is_limited=is_limited)
+    project = found.project
+    if (
+        limits is not None and values["stage"] != FULL
+    ):  # twenty steps would take an alias from a model
+        project = replace(project, promotion=None)
+    parts: dict[type | None, dict[str, Any]] = {each.of: {} for each in FIELDS}
+    for each in FIELDS:
+        parts[each.of][each.recorded or each.name] = values[each.name]
+    own = parts[RunDeclared]
+    own["max_cost"] = _max_cost(policy, own["max_cost"], limits)
+    diff = found.code_diff
+    body = RunDeclared(
+        **own,
+        model_family=family,
+        config=_cut(project, config, limits, done=0 if origin is None else origin.ref.step),
+        snapshot=None,
+        code=found.code if diff is None else replace(found.code, diff_sha256=sha256_hex(diff)),
+        compute=ComputeRequest(**parts[ComputeRequest]),
+        cadence=CheckpointCadence(**parts[CheckpointCadence]),
+        retention=within(policy.contracts, RetentionRule(**parts[RetentionRule])),
+        estimated_device_s=None,
+        promotion=project.promotion,
+        branched_from=None if origin is None else origin.ref,
+        sample_order=SampleOrder.FEISTEL.value,
+        folder=found.folder,
+        max_device_s=None if limits is None else limits.device_s,
+        required_artifacts=policy.contracts.tracking.required_artifacts,
+        required_signals=policy.contracts.monitoring.required_signals,
     )
-    request = request if origin is None else origin.continued_by(request)
-    bounded = limited(within_policy(request, policy.contracts), policy)
-    return Prepared(request=bounded, config=request.config)
+    return Prepared(
+        **parts[None],
+        body=body,
+        uncut=config,
+        project=project,
+        archive=found.archive,
+        code_diff=diff,
+        limits=limits,
+        is_limited=is_limited,
+        checkpoints_may_be_off=policy.checkpoints_may_be_off,
+    )
+
+
+def _limits(
+    policy: RetryPolicy, values: Mapping[str, Any], *, is_limited: bool
+) -> StageRule | None:
+    """Return the limits that the run keeps: those of its stage, where stages mean anything, or where
+    `tracks smoke` and `tracks canary` ask for them; a kitchen sink, whose small model nobody wants, is
+    one by any profile. A run with drills rehearses faults: it keeps none, and shows nothing."""
+    is_asked = is_limited or values["stage"] == KITCHEN_SINK
+    is_kept = (is_asked or policy.stages.has_gates) and not values["drills"]
+    return policy.stages.rule(values["stage"]) if is_kept else None
+
+
+def _cut(
+    project: Project, config: Mapping[str, Json], limits: StageRule | None, *, done: int
+) -> Mapping[str, Json]:
+    """Return the config with the steps that the stage has; done: those that a branch has already."""
+    key = roles_of(project.roles, {**project.keys, **config}).get(STEPS)
+    if key is None or limits is None or limits.steps is None:
+        return config
+    asked = config.get(key, project.keys[key].default if key in project.keys else None)
+    most = done + limits.steps
+    return {**config, key: min(asked, most) if isinstance(asked, int | float) else most}
+
+
+def _max_cost(policy: RetryPolicy, given: float | None, limits: StageRule | None) -> float | None:
+    """Return the cap in money: what was given, else the policy's, and never above the stage's."""
+    cap = policy.contracts.cost.max_cost if given is None else given
+    caps = (cap, None if limits is None else limits.money)
+    return min((each for each in caps if each is not None), default=None)

@@ -1,13 +1,13 @@
-"""A run that exists is not declared otherwise: which values of a request it does not have."""
+"""A run that exists is not declared otherwise: which values of what was prepared it does not have."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from dataclasses import replace
 
-from tracks_dagster.attempts.declaring.fields import AS_GIVEN, CADENCE, RETENTION
+from tracks_dagster.attempts.declaring.fields import ROWS
 from tracks_dagster.attempts.drills import fit_drill, parse_drill
-from tracks_dagster.attempts.effects.runs import RunRequest
-from tracks_dagster.attempts.run_config import COMPUTE_FIELDS
+from tracks_dagster.attempts.effects.preparing import Prepared
 from tracks_dagster.track.bodies import Drill
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.records import Json, sha256_hex
@@ -16,21 +16,20 @@ from tracks_dagster.track.states.run_state import RunState
 from tracks_dagster.track.text.units import shown
 from tracks_dagster.track.track import code_key
 
-RULE = frozenset(each.name for each in RETENTION)
-HALVES = {each.name: each.recorded for each in CADENCE}
-DECLARED = {"branched_from", *(each.name for each in AS_GIVEN)} - {"owner"}
+NOT_COMPARED = frozenset({"run_id", "intent", "owner"})  # whose it is now, and why
 
 
-def check_as_declared(state: RunState, request: RunRequest, given: Collection[str]) -> None:
+def check_as_declared(state: RunState, prepared: Prepared, given: Collection[str]) -> None:
     """Raise InvalidInput where a person gives a value that the run of that id does not have.
 
-    given: names of fields of `RunRequest`, `RetentionRule` and `ComputeRequest`; whatever is in the
-    config of the request was given. A value counts as the run's where it was declared with it, or where
-    its newest attempt has it.
+    given: names of rows of `declaring.fields`, and `branched_from` and `archive`; whatever is in the
+    config was given. A value counts as the run's where it was declared with it, or where its newest
+    attempt has it. A stage that nobody named cuts what a run of another one was declared with, so its
+    cut does not count.
     """
     differing = [
         (name, asked, own)
-        for name, asked, *own in _compared(state, request, given)
+        for name, asked, *own in _compared(state, prepared, given)
         if asked not in own
     ]
     if not differing:
@@ -45,15 +44,15 @@ def check_as_declared(state: RunState, request: RunRequest, given: Collection[st
     )
 
 
-def has_other_code(state: RunState, request: RunRequest) -> bool:
-    """Whether the request's code, of the folder that the run was declared in, is not what it runs."""
-    is_of_run = request.folder == state.declared.folder
-    return is_of_run and _code(request, state.run_id) not in (None, _runs(state))
+def has_other_code(state: RunState, prepared: Prepared) -> bool:
+    """Whether its code, of the folder that the run was declared in, is not what that runs."""
+    is_of_run = prepared.body.folder == state.declared.folder
+    return is_of_run and _code(prepared, state.run_id) != _runs(state)
 
 
-def _code(request: RunRequest, run_id: str) -> str | None:
-    """Return the key of the request's code in that run; None where it brings none."""
-    return None if request.archive is None else code_key(run_id, sha256_hex(request.archive))
+def _code(prepared: Prepared, run_id: str) -> str:
+    """Return the key of its code in that run."""
+    return code_key(run_id, sha256_hex(prepared.archive))
 
 
 def _runs(state: RunState) -> str:
@@ -63,31 +62,29 @@ def _runs(state: RunState) -> str:
 
 
 def _compared(
-    state: RunState, request: RunRequest, given: Collection[str]
+    state: RunState, prepared: Prepared, given: Collection[str]
 ) -> Iterator[tuple[Json, ...]]:
     """Yield name and value of all that was given, then the run's own: declared, of its last attempt."""
     declared, last = state.declared, state.last_attempt
     opened = declared if last is None else last.opened
-    for key, value in request.config.items():
-        yield key, value, declared.config.get(key), opened.config.get(key)
-    for name in sorted(set(given)):
-        asked = getattr(request.retention if name in RULE else request, name, None)
-        if name in RULE:
-            yield name, asked, getattr(declared.retention, name)
-        elif name in HALVES:
-            yield name, asked, getattr(declared.cadence, HALVES[name])
-        elif name in COMPUTE_FIELDS:
-            yield name, asked, getattr(declared.compute, name), getattr(opened.compute, name)
-        elif name in DECLARED:
-            yield name, asked, getattr(declared, name)
+    config = prepared.body.config if prepared.is_limited else prepared.uncut
+    for key in prepared.uncut:
+        yield key, config[key], declared.config.get(key), opened.config.get(key)
+    runs = replace(declared, compute=opened.compute)
+    for name in sorted(set(given) - NOT_COMPARED):
+        row = ROWS.get(name)
+        if row is not None and row.of is not None:
+            yield name, row.of_run(prepared.body), row.of_run(declared), row.of_run(runs)
+        elif name == "branched_from":
+            yield name, prepared.body.branched_from, declared.branched_from
         elif name == "archive":
-            yield "code", _code(request, state.run_id), declared.trainer, _runs(state)
-        elif name == "snapshot_id" and asked is not None:
+            yield "code", _code(prepared, state.run_id), declared.trainer, _runs(state)
+        elif name == "snapshot_id" and (asked := prepared.snapshot_id) is not None:
             own = [each and each.snapshot_id for each in (declared.snapshot, opened.snapshot)]
             yield name, asked, *(asked if each and each.startswith(asked) else each for each in own)
         elif name == "drills":
-            roles, ranks = declared.roles, request.ranks
-            drills = (parse_drill(text) for text in request.drills)
+            roles, ranks = declared.roles, prepared.body.compute.ranks
+            drills = (parse_drill(text) for text in prepared.drills)
             fitted = tuple(fit_drill(each, declared.config, roles, ranks=ranks) for each in drills)
             yield name, fitted, declared.drills
 

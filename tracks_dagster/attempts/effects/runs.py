@@ -1,4 +1,4 @@
-"""Declare a training run: from a person's request to the first two records of its track.
+"""Declare a training run: from what was prepared to the first two records of its track.
 
 Everything is checked before anything is written. The command line, the launchpad job and the
 schedules of projects all come through `declare`; launching the attempt that it opens is
@@ -10,27 +10,25 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 
-from tracks_dagster.attempts.declaring.fields import AS_GIVEN
+from tracks_dagster.attempts.declaring.fields import TEXTS
 from tracks_dagster.attempts.drills import fit_drill, parse_drill
 from tracks_dagster.attempts.effects.gates import (
     Door,
     Foresee,
     check_skips,
-    limits_of,
     shown_ready,
-    within_stage,
 )
+from tracks_dagster.attempts.effects.preparing import Prepared
 from tracks_dagster.attempts.expectation import question_of, times_its_source
 from tracks_dagster.attempts.ports import SCRIPT, GangSpec, RankCommand
 from tracks_dagster.attempts.run_config import (
-    COMPUTE_FIELDS,
     CheckGang,
+    check_cadence,
     check_compute,
     check_ranks,
-    checked_cadence,
     refuse_secrets,
 )
 from tracks_dagster.checkpoints.effects.pins import pin_source
@@ -50,28 +48,21 @@ from tracks_dagster.ledger.effects.deciding import HasTracks
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.retry.contracts import (
-    Contracts,
     check_declaration,
     check_trials,
     refused,
-    within,
 )
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.retry.effects.due import runs_without_attempts
 from tracks_dagster.retry.effects.node_health import avoid_now
 from tracks_dagster.retry.policy import RetryPolicy
 from tracks_dagster.scheduling.policy import SWEEP, SchedulingPolicy
-from tracks_dagster.track import names
 from tracks_dagster.track.addressed import write_addressed
 from tracks_dagster.track.bodies import (
     Alert,
     AttemptOpened,
-    CheckpointCadence,
-    CodeVersion,
-    ComputeRequest,
     Drill,
     EvalRequirement,
-    RetentionRule,
     RunDeclared,
     SnapshotRef,
 )
@@ -85,8 +76,7 @@ from tracks_dagster.track.names import (
 )
 from tracks_dagster.track.ports import NewUid
 from tracks_dagster.track.records import Draft, Json, Kind, Record, sha256_hex
-from tracks_dagster.track.roles import GLOBAL_BATCH, STEPS, Roles, roles_of, value_of
-from tracks_dagster.track.samples import SampleOrder
+from tracks_dagster.track.roles import GLOBAL_BATCH, STEPS, roles_of, value_of
 from tracks_dagster.track.states.checkpoints import CheckpointRef, checkpoint_at
 from tracks_dagster.track.states.run_state import RunState
 from tracks_dagster.track.text.safe_text import check_words
@@ -102,75 +92,9 @@ START_S_ESTIMATE = 60.0
 STEP_S_ESTIMATE = 1.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunRequest:
-    """What a person or a schedule asks for.
-
-    family: the project's name. project, archive: what a folder or a script trains, and its stored
-    files; None of a branch before it has those of its source. config: overrides of the defaults.
-    snapshot_id: None takes the newest usable snapshot of the project's dataset, where it names one.
-    folder: that the project lies in. code_diff: what the checkout has beside the commit of `code`,
-    cleaned; kept with the run.
-    drills: as `attempts.drills` reads them.
-    branched_from: the checkpoint of another run to start from, or None
-    (`attempts.effects.branches`). checkpoints_may_be_off: whether the policy allows neither
-    steps nor seconds between checkpoints. retention: which checkpoints are kept when nothing pins
-    them. is_limited: it keeps to the limits of its stage, whatever the policy's profile. skip_gates:
-    what its stage needs and it is declared without; skip_why: in words. workload_class: None takes the
-    policy's default. expect, max_cost, on_call, experiment, baseline: as in `RunDeclared`.
-    launcher and what follows it: as in `ComputeRequest`.
-    """
-
-    run_id: str
-    family: str
-    intent: str
-    code: CodeVersion
-    code_diff: bytes | None = None
-    config: Mapping[str, Json] = field(default_factory=dict)
-    snapshot_id: str | None = None
-    ranks: int = 1
-    device_class: str = "cpu"
-    checkpoint_every_steps: int | None = 10
-    checkpoint_every_s: float | None = None
-    checkpoints_may_be_off: bool = False
-    owner: str = "unknown"
-    team: str = "unknown"
-    stage: str = "smoke"
-    is_limited: bool = False
-    skip_gates: tuple[str, ...] = ()
-    skip_why: str | None = None
-    workload_class: str | None = None
-    expect: str | None = None
-    max_cost: float | None = None
-    on_call: str | None = None
-    experiment: str | None = None
-    baseline: str | None = None
-    drills: tuple[str, ...] = ()
-    project: Project | None = None
-    archive: bytes | None = field(default=None, repr=False)
-    folder: str | None = None
-    branched_from: CheckpointRef | None = None
-    retention: RetentionRule = field(default_factory=RetentionRule)
-    launcher: str = names.LOCAL
-    ranks_per_node: int = 1
-    memory_bytes: int | None = None
-    cpus: float | None = None
-    node_selector: Mapping[str, str] = field(default_factory=dict)
-    tolerations: tuple[Mapping[str, Json], ...] = ()
-    priority_class: str | None = None
-    topology_key: str | None = None
-    queue: str | None = None
-    pool: str | None = None
-
-    @property
-    def compute(self) -> ComputeRequest:
-        """What its first attempt asks the launcher for."""
-        return ComputeRequest(**{name: getattr(self, name) for name in COMPUTE_FIELDS})
-
-
 def declare(
     tracks: Tracks,
-    request: RunRequest,
+    prepared: Prepared,
     *,
     check_gang: CheckGang | None = None,
     policy: RetryPolicy = DEFAULT_POLICY,
@@ -187,26 +111,27 @@ def declare(
     would find; checks: what else the policy asks, of which each raises InvalidInput. Raises
     InvalidInput with all that is refused, and nothing written.
     """
-    state = tracks.find_run(check_run_id(request.run_id))
+    run_id, by = prepared.run_id, prepared.body.owner
+    state = tracks.find_run(check_run_id(run_id))
     if state is None:
         declared = plan_run(
-            tracks, request, policy=policy, ledger=ledger, foresee=foresee, checks=checks
+            tracks, prepared, policy=policy, ledger=ledger, foresee=foresee, checks=checks
         )
         if check_gang is not None:
-            check_gang(first_gang(request, tracks.store.url, policy.scheduling))
-        if request.branched_from is not None:  # pinned before anybody relies on it
-            pin_source(tracks, request.branched_from, request.run_id, by=request.owner)
+            check_gang(first_gang(declared, tracks.store.url, policy.scheduling))
+        if declared.branched_from is not None:  # pinned before anybody relies on it
+            pin_source(tracks, declared.branched_from, run_id, by=by)
         # Before the record: from then on the watcher may open the attempt that needs it. A caller
         # killed here leaves code without a run, which nobody takes for one.
-        write_addressed(tracks.store, declared.trainer, _archive(request))
-        if request.code_diff is not None and declared.code.diff_sha256 is not None:
-            key = code_diff_key(request.run_id, declared.code.diff_sha256)
-            write_addressed(tracks.store, key, request.code_diff)
+        write_addressed(tracks.store, declared.trainer, prepared.archive)
+        if prepared.code_diff is not None and declared.code.diff_sha256 is not None:
+            key = code_diff_key(run_id, declared.code.diff_sha256)
+            write_addressed(tracks.store, key, prepared.code_diff)
         tracks.declare_run(declared)
-    open_first_attempt(tracks, request.run_id, decided_by=request.owner)
+    open_first_attempt(tracks, run_id, decided_by=by)
     # A caller killed between its append and the projection left a run that no sensor sees.
-    tracks.project(run_track(request.run_id))
-    return tracks.run(request.run_id).declared
+    tracks.project(run_track(run_id))
+    return tracks.run(run_id).declared
 
 
 def open_first_attempt(tracks: Tracks, run_id: str, *, decided_by: str) -> Record | None:
@@ -245,36 +170,39 @@ def first_attempt(tracks: Tracks, state: RunState | None, decided_by: str) -> Dr
     return tracks.draft(Kind.ATTEMPT_OPENED, avoid_now(tracks, opened), attempt_id=1)
 
 
-def check_request(request: RunRequest) -> dict[str, Json]:
+def check_prepared(prepared: Prepared) -> dict[str, Json]:
     """Check all that needs no store, and return the run's whole config.
 
     Raises InvalidInput.
     """
-    config: dict[str, Json] = {}
+    body, config = prepared.body, dict[str, Json]()
     check_all(
-        partial(check_run_id, request.run_id),
-        partial(_check_texts, request),
-        partial(check_skips, request),
-        partial(_check_experiment, request),
-        partial(_check_stage, request.stage),
-        lambda: config.update(_config(request)),
-        partial(_check_snapshot_has_dataset, request),
-        partial(check_compute, request.compute),
-        partial(_cadence, request),
-        partial(check_rule, request.retention),
+        partial(check_run_id, body.run_id),
+        partial(_check_texts, prepared),
+        partial(check_skips, prepared),
+        partial(_check_experiment, body),
+        partial(_check_stage, body.stage),
+        lambda: config.update(_config(prepared)),
+        partial(_check_snapshot_has_dataset, prepared),
+        partial(check_compute, body.compute),
+        partial(
+            check_cadence,
+            body.cadence,
+            may_be_off=prepared.checkpoints_may_be_off,
+            saves_itself=prepared.project.by_files,
+        ),
+        partial(check_rule, body.retention),
     )
-    check_all(partial(_check_branch_steps, request, config), partial(_drills, request, config))
+    check_all(partial(_check_branch_steps, prepared, config), partial(_drills, prepared, config))
     return config
 
 
-def _check_texts(request: RunRequest) -> None:
-    words = {"intent": request.intent, "owner": request.owner, "team": request.team}
-    more = {
-        "expect": request.expect,
-        "on_call": request.on_call,
-        "the reason to skip a gate": request.skip_why,
+def _check_texts(prepared: Prepared) -> None:
+    texts = {
+        "the reason to skip a gate" if row.name == "skip_why" else row.name: prepared.value(row)
+        for row in TEXTS
     }
-    check_words({**words, **{name: text for name, text in more.items() if text is not None}})
+    check_words({name: text for name, text in texts.items() if text is not None})
 
 
 def _check_stage(stage: str) -> None:
@@ -282,36 +210,32 @@ def _check_stage(stage: str) -> None:
         raise InvalidInput(f"There is no stage {stage!r}; use {', '.join(STAGES)}.")
 
 
-def check_queue(request: RunRequest, scheduling: SchedulingPolicy) -> None:
+def check_queue(declared: RunDeclared, scheduling: SchedulingPolicy) -> None:
     """Raise InvalidInput for a workload class that the policy does not have."""
-    if request.workload_class is not None:
-        scheduling.check_class(request.workload_class)
+    if declared.workload_class is not None:
+        scheduling.check_class(declared.workload_class)
 
 
-def limited(request: RunRequest, policy: RetryPolicy) -> RunRequest:
-    """Return the request cut to the limits of its stage, where they are kept; idempotent."""
-    return within_stage(request, limits_of(request, policy), done=_steps_done(request))
-
-
-def ask_expectation(tracks: Tracks, request: RunRequest) -> str | None:
+def ask_expectation(tracks: Tracks, prepared: Prepared) -> str | None:
     """Return what has to be said before a branch that costs much more than its source, or None."""
-    if request.branched_from is None or request.expect is not None:
+    body = prepared.body
+    if body.branched_from is None or body.expect is not None:
         return None
-    source = tracks.run(request.branched_from.run_id)
-    config = _config(request)
-    steps, batch = (value_of(config, _roles(request), role) for role in (STEPS, GLOBAL_BATCH))
+    source = tracks.run(body.branched_from.run_id)
+    config, roles = _config(prepared), prepared.project.roles
+    steps, batch = (value_of(config, roles, role) for role in (STEPS, GLOBAL_BATCH))
     times = times_its_source(
         source,
-        steps=steps - _steps_done(request) if type(steps) is int else None,
-        ranks=request.ranks,
+        steps=steps - prepared.steps_done if type(steps) is int else None,
+        ranks=body.compute.ranks,
         global_batch=batch if type(batch) is int else None,
     )
-    return None if times is None else question_of(request.run_id, source, times)
+    return None if times is None else question_of(body.run_id, source, times)
 
 
 def plan_run(
     tracks: Tracks,
-    request: RunRequest,
+    prepared: Prepared,
     *,
     policy: RetryPolicy = DEFAULT_POLICY,
     ledger: Ledger | None = None,
@@ -322,57 +246,41 @@ def plan_run(
 
     Raises InvalidInput with everything that the policy refuses.
     """
-    request = limited(within_policy(request, policy.contracts), policy)
-    limits = limits_of(request, policy)
-    config = check_request(request)
-    check_queue(request, policy.scheduling)
-    _check_baseline(tracks, request)
-    if (question := ask_expectation(tracks, request)) is not None:
+    config = check_prepared(prepared)
+    body, project = prepared.body, prepared.project
+    check_queue(body, policy.scheduling)
+    _check_baseline(tracks, body)
+    if (question := ask_expectation(tracks, prepared)) is not None:
         raise InvalidInput(question)
-    project, archive = _project(request), _archive(request)
     started = {"entry": " ".join(project.entry), "watch": " ".join(project.watch)}
-    place = {} if request.folder is None else {"project folder": request.folder}
+    place = {} if body.folder is None else {"project folder": body.folder}
     measured = {"evals": [" ".join(each.entry) for each in project.evals]}
-    recorded = {"run id": request.run_id, **started, **measured, **place, **config}
+    recorded = {"run id": body.run_id, **started, **measured, **place, **config}
     refuse_secrets(recorded, tracks.clean)
-    code_sha256 = sha256_hex(archive)
-    refuse_declaration(tracks, request.run_id, request.code, code_sha256, request.branched_from)
-    steps = value_of(config, _roles(request), STEPS)
-    snapshot = _snapshot(tracks, request)
-    declared = RunDeclared(
-        run_id=request.run_id,
-        model_family=request.family,
+    code_sha256 = sha256_hex(prepared.archive)
+    refuse_declaration(tracks, body.run_id, body.code, code_sha256, body.branched_from)
+    steps = value_of(config, project.roles, STEPS)
+    snapshot = _snapshot(tracks, prepared)
+    declared = replace(
+        body,
         config=config,
         snapshot=snapshot,
-        code=_code(request),
-        intent=request.intent,
-        **{each.name: getattr(request, each.name) for each in AS_GIVEN},
-        compute=request.compute,
-        cadence=_cadence(request),
-        estimated_device_s=estimate_device_s(steps - _steps_done(request), request.ranks)
+        estimated_device_s=estimate_device_s(steps - prepared.steps_done, body.compute.ranks)
         if type(steps) is int
         else None,
         evals=_evals(tracks, project, snapshot),
-        promotion=project.promotion,
-        drills=_drills(request, config),
-        trainer=code_key(request.run_id, sha256_hex(archive)),
+        drills=_drills(prepared, config),
+        trainer=code_key(body.run_id, code_sha256),
         program=program_of_project(project),
         roles=roles_of(project.roles, config),
-        folder=request.folder,
-        branched_from=request.branched_from,
-        retention=request.retention,
-        sample_order=SampleOrder.FEISTEL.value,
-        required_artifacts=policy.contracts.tracking.required_artifacts,
-        required_signals=policy.contracts.monitoring.required_signals,
-        max_device_s=None if limits is None else limits.device_s,
     )
     door = Door(tracks=tracks, ledger=ledger, policy=policy, foresee=foresee)
     shown: list[RunDeclared] = []
     check_all(
-        partial(_check_team, request.team, policy.scheduling),
+        partial(_check_team, body.team, policy.scheduling),
         partial(_check_policy, declared, policy, ledger),
         *checks,
-        lambda: shown.append(shown_ready(door, declared, request)),
+        lambda: shown.append(shown_ready(door, declared, prepared)),
     )
     return shown[0]
 
@@ -393,18 +301,11 @@ def _check_policy(declared: RunDeclared, policy: RetryPolicy, ledger: Ledger | N
         check_trials(policy.contracts, declared.experiment, trials)
 
 
-def within_policy(request: RunRequest, contracts: Contracts) -> RunRequest:
-    """Return the request with the policy's cap in money and least retention, where it has its own of
-    neither."""
-    cap = contracts.cost.max_cost if request.max_cost is None else request.max_cost
-    return replace(request, max_cost=cap, retention=within(contracts, request.retention))
-
-
-def _check_experiment(request: RunRequest) -> None:
-    name = request.experiment
-    if name is None and request.baseline is not None:
+def _check_experiment(declared: RunDeclared) -> None:
+    name = declared.experiment
+    if name is None and declared.baseline is not None:
         raise InvalidInput(
-            f"--baseline {request.baseline} belongs to an experiment; give --experiment NAME too."
+            f"--baseline {declared.baseline} belongs to an experiment; give --experiment NAME too."
         )
     if name is not None and not EXPERIMENT.fullmatch(name):
         raise InvalidInput(
@@ -413,11 +314,11 @@ def _check_experiment(request: RunRequest) -> None:
         )
 
 
-def _check_baseline(tracks: Tracks, request: RunRequest) -> None:
-    if request.baseline is not None and tracks.find_run(check_run_id(request.baseline)) is None:
+def _check_baseline(tracks: Tracks, declared: RunDeclared) -> None:
+    if declared.baseline is not None and tracks.find_run(check_run_id(declared.baseline)) is None:
         raise InvalidInput(
-            f"There is no training run {request.baseline!r} to be the baseline of "
-            f"{request.experiment}; `tracks status` lists the runs."
+            f"There is no training run {declared.baseline!r} to be the baseline of "
+            f"{declared.experiment}; `tracks status` lists the runs."
         )
 
 
@@ -431,67 +332,38 @@ def _trials(ledger: Ledger, experiment: str, scheduling: SchedulingPolicy) -> in
     return int(row["trials"])
 
 
-def _project(request: RunRequest) -> Project:
-    if request.project is None:
-        raise InvalidInput(f"{request.run_id} cannot be declared: no project was named.")
-    return request.project
+def _config(prepared: Prepared) -> dict[str, Json]:
+    ranks = prepared.body.compute.ranks
+    check_ranks(ranks)
+    return resolve_config(prepared.project, prepared.body.config, ranks=ranks)
 
 
-def _archive(request: RunRequest) -> bytes:
-    if request.archive is None:
-        raise InvalidInput(f"{request.run_id} cannot be declared: it has no code to be stored.")
-    return request.archive
-
-
-def _config(request: RunRequest) -> dict[str, Json]:
-    check_ranks(request.ranks)
-    return resolve_config(_project(request), request.config, ranks=request.ranks)
-
-
-def _roles(request: RunRequest) -> Roles:
-    return _project(request).roles
-
-
-def _check_snapshot_has_dataset(request: RunRequest) -> None:
+def _check_snapshot_has_dataset(prepared: Prepared) -> None:
     """Raise InvalidInput for a snapshot of a project that names no dataset."""
-    if _project(request).dataset is None and request.snapshot_id is not None:
+    if prepared.project.dataset is None and prepared.snapshot_id is not None:
         raise InvalidInput(
-            f"{request.snapshot_id!r} names a snapshot of no dataset: {request.family} has none. Name "
-            "one in tracks.yaml, dataset: NAME."
+            f"{prepared.snapshot_id!r} names a snapshot of no dataset: {prepared.body.model_family} "
+            "has none. Name one in tracks.yaml, dataset: NAME."
         )
 
 
-def _snapshot(tracks: Tracks, request: RunRequest) -> SnapshotRef | None:
-    dataset = _project(request).dataset
-    return None if dataset is None else find_snapshot(tracks, dataset, request.snapshot_id)
+def _snapshot(tracks: Tracks, prepared: Prepared) -> SnapshotRef | None:
+    dataset = prepared.project.dataset
+    return None if dataset is None else find_snapshot(tracks, dataset, prepared.snapshot_id)
 
 
-def _code(request: RunRequest) -> CodeVersion:
-    diff = request.code_diff
-    return request.code if diff is None else replace(request.code, diff_sha256=sha256_hex(diff))
-
-
-def _cadence(request: RunRequest) -> CheckpointCadence:
-    return checked_cadence(
-        request.checkpoint_every_steps,
-        request.checkpoint_every_s,
-        may_be_off=request.checkpoints_may_be_off,
-        saves_itself=_project(request).by_files,
-    )
-
-
-def first_gang(request: RunRequest, store_url: str, scheduling: SchedulingPolicy) -> GangSpec:
+def first_gang(declared: RunDeclared, store_url: str, scheduling: SchedulingPolicy) -> GangSpec:
     """Return the first gang that the launcher will be asked to start, to check it beforehand.
 
     Its place in the track is not known yet, nor its code."""
     return GangSpec(
-        run_id=request.run_id,
+        run_id=declared.run_id,
         attempt_id=1,
         opened_seq=1,
-        compute=request.compute,
+        compute=declared.compute,
         store_url=store_url,
         command=RankCommand(words=(SCRIPT,)),  # no launcher refuses one
-        workload_class=scheduling.class_name(request.workload_class),
+        workload_class=scheduling.class_name(declared.workload_class),
     )
 
 
@@ -513,16 +385,13 @@ def _first_decision(source: CheckpointRef | None) -> str:
     return f"The run was declared; its first attempt {start}."
 
 
-def _steps_done(request: RunRequest) -> int:
-    return request.branched_from.step if request.branched_from is not None else 0
-
-
-def _check_branch_steps(request: RunRequest, config: Mapping[str, Json]) -> None:
+def _check_branch_steps(prepared: Prepared, config: Mapping[str, Json]) -> None:
     """Raise InvalidInput unless a branch has steps left: they count from step 0 of its source."""
-    done, steps = _steps_done(request), value_of(config, _roles(request), STEPS)
-    if request.branched_from is not None and type(steps) is int and steps <= done:
+    source, done = prepared.body.branched_from, prepared.steps_done
+    steps = value_of(config, prepared.project.roles, STEPS)
+    if source is not None and type(steps) is int and steps <= done:
         raise InvalidInput(
-            f"A branch of {checkpoint_at(request.branched_from)} to {steps} steps has nothing to do: "
+            f"A branch of {checkpoint_at(source)} to {steps} steps has nothing to do: "
             f"steps count in total, {done} are done; use --steps {done + 1} or more."
         )
 
@@ -542,12 +411,12 @@ def _evals(
     )
 
 
-def _drills(request: RunRequest, config: Mapping[str, Json]) -> tuple[Drill, ...]:
-    if len(request.drills) > DRILLS_MAX:
-        raise InvalidInput(f"{len(request.drills)} drills are too many; use at most {DRILLS_MAX}.")
-    drills = (parse_drill(text) for text in request.drills)
-    roles = _roles(request)
-    return tuple(fit_drill(drill, config, roles, ranks=request.ranks) for drill in drills)
+def _drills(prepared: Prepared, config: Mapping[str, Json]) -> tuple[Drill, ...]:
+    if len(prepared.drills) > DRILLS_MAX:
+        raise InvalidInput(f"{len(prepared.drills)} drills are too many; use at most {DRILLS_MAX}.")
+    drills = (parse_drill(text) for text in prepared.drills)
+    roles, ranks = prepared.project.roles, prepared.body.compute.ranks
+    return tuple(fit_drill(drill, config, roles, ranks=ranks) for drill in drills)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

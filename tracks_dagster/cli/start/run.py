@@ -13,7 +13,6 @@ import click
 
 from tracks_dagster.attempts.declaring.fields import DEFAULTS, FIELDS
 from tracks_dagster.attempts.effects.branches import Origin, find_origin
-from tracks_dagster.attempts.effects.gates import limits_of
 from tracks_dagster.attempts.effects.local.checkout import read_code_version
 from tracks_dagster.attempts.effects.local.project_code import (
     project_folder,
@@ -21,12 +20,11 @@ from tracks_dagster.attempts.effects.local.project_code import (
     read_script_code,
 )
 from tracks_dagster.attempts.effects.preparing import Prepared, prepare
-from tracks_dagster.attempts.effects.redeclared import has_other_code
+from tracks_dagster.attempts.effects.redeclared import check_as_declared, has_other_code
 from tracks_dagster.attempts.effects.runs import (
-    RunRequest,
     ask_expectation,
+    check_prepared,
     check_queue,
-    check_request,
     first_gang,
     new_run_id,
 )
@@ -45,6 +43,7 @@ from tracks_dagster.cli.start.snapshots import (
 from tracks_dagster.cli.terminal import RECORDED
 from tracks_dagster.data.effects.datasets.catalog import DATASETS
 from tracks_dagster.data.effects.projects import DEFAULT_PROJECT
+from tracks_dagster.data.project import Project
 from tracks_dagster.home.home_folder import check_home
 from tracks_dagster.ledger.effects.deciding import settle
 from tracks_dagster.reading import open_tracks_to_read
@@ -58,6 +57,7 @@ from tracks_dagster.settings import (
     person,
     usable_policy,
 )
+from tracks_dagster.track.bodies import RunDeclared
 from tracks_dagster.track.errors import InvalidInput, NothingYet, StoreMissing
 from tracks_dagster.track.names import LOCAL
 from tracks_dagster.track.records import Json
@@ -170,49 +170,31 @@ def run_command(
     With --on kubernetes the gang's pods run on the cluster that TRACKS_KUBERNETES describes
     (`tracks doctor --kubernetes` lists what is missing there); the daemon stays here.
     """
-    given = Settings.from_environment()
-    origin = _origin(given, branch_at, asked.get("run_id"), from_attempt)
-    if origin is not None and origin.cut_off is not None:
-        click.echo(f"{checkpoint_at(origin.ref)}: {origin.cut_off}", err=True)
-    place = asked.get("launcher", LOCAL)
-    found = _found_code(given, folder, trainer, origin, evals=evals, launcher=place)
-    if evals and found is None:
-        raise InvalidInput(
-            "--eval measures the code that it lies beside, and a branch takes its source's; run it in "
-            "the project's folder, or with --trainer FILE.py."
-        )
-    for remark in () if found is None else found.remarks:
-        click.echo(remark, err=True)
-    family = DEFAULT_PROJECT if origin is None else origin.family
-    family = family if found is None else found.project.name
-    existing = _find_run(given, asked["run_id"]) if "run_id" in asked else None
-    otherwise = {
-        "run_id": new_run_id(family, day=utc_now().strftime("%Y%m%d"), new_uid=new_uid),
-        "intent": _intent(existing, asked, project=None if found is None else family),
-        "owner": person(),
-        STEPS_FIELD: None if "checkpoint_every_s" in asked else DEFAULTS[STEPS_FIELD],
-    }
-    config = _config(settings, found, {STEPS: steps, SEED: seed})
     if wait_s <= 0:
         raise InvalidInput(f"--wait-s {wait_s:g} is no time to wait; use more than 0.")
     if data is not None and "snapshot_id" in asked:
         raise InvalidInput("--data and --snapshot both name the data; give one of them.")
+    given = Settings.from_environment()
+    origin = _origin(given, branch_at, asked.get("run_id"), from_attempt)
+    place = asked.get("launcher", LOCAL)
+    found = _found_code(given, folder, trainer, origin, evals=evals, launcher=place)
+    existing = _find_run(given, asked["run_id"]) if "run_id" in asked else None
     policy = _policy(given, is_new=existing is None)
     prepared = prepare(
         asked,
-        config,
+        _config(settings, found, {STEPS: steps, SEED: seed}),
         # The code that a branch inherits has its source's version, but for this package's.
         read_code_version(given.root) if found is None else found,
-        family=family,
+        family=_family(found, origin),
         origin=origin,
         policy=policy,
-        otherwise=otherwise,
+        otherwise=_otherwise(asked, found, origin, existing),
         is_limited="stage" not in ctx.params,  # `tracks smoke` and `tracks canary` have their own
     )
     sources = {"branched_from": branch_at, "archive": trainer, "snapshot_id": data}
     chosen = {*asked, *(name for name, value in sources.items() if value is not None)}
-    request = _checked(given, prepared, policy, data, existing, chosen=chosen)
-    result = _followed(given, request, data, wait_s=wait_s)
+    prepared = _checked(given, prepared, policy, data, existing, chosen=chosen)
+    result = _followed(given, prepared, data, wait_s=wait_s)
     print_outcome(result, as_json=as_json)
     is_good = result["state"] == RunLifecycle.SUCCEEDED and not problem_of(result)
     ctx.exit(0 if is_good and result.get("stage_passed", True) else BAD_NEWS)
@@ -250,11 +232,32 @@ def _found_code(
     evals: tuple[Path, ...],
     launcher: str,
 ) -> FoundCode | None:
-    """Return the code of the script or the folder, of an example where there is neither; None for what
-    `origin` stored.
+    """Return the code of `_read_code`, and print its remarks.
 
     Raises InvalidInput or SettingsError.
     """
+    found = _read_code(given, folder, trainer, origin, evals=evals, launcher=launcher)
+    if evals and found is None:
+        raise InvalidInput(
+            "--eval measures the code that it lies beside, and a branch takes its source's; run it in "
+            "the project's folder, or with --trainer FILE.py."
+        )
+    for remark in () if found is None else found.remarks:
+        click.echo(remark, err=True)
+    return found
+
+
+def _read_code(
+    given: Settings,
+    folder: Path | None,
+    trainer: Path | None,
+    origin: Origin | None,
+    *,
+    evals: tuple[Path, ...],
+    launcher: str,
+) -> FoundCode | None:
+    """Return the code of the script or the folder, of an example where there is neither; None for what
+    `origin` stored."""
     if folder is not None and trainer is not None:
         raise InvalidInput("--project and --trainer each name what to train; give one of them.")
     clean = partial(redact, secrets=given.secrets)
@@ -278,53 +281,81 @@ def _found_code(
     return read(given.examples / origin.family) if origin.is_of_family else None
 
 
+def _family(found: FoundCode | None, origin: Origin | None) -> str:
+    """Return the name of the project whose run it is."""
+    if found is not None:
+        return found.project.name
+    return DEFAULT_PROJECT if origin is None else origin.family
+
+
+def _otherwise(
+    asked: Mapping[str, Any],
+    found: FoundCode | None,
+    origin: Origin | None,
+    existing: RunState | None,
+) -> dict[str, Any]:
+    """Return what the command gives by itself where nothing else does."""
+    family = _family(found, origin)
+    day = utc_now().strftime("%Y%m%d")
+    return {
+        "run_id": new_run_id(family, day=day, new_uid=new_uid),
+        "intent": _intent(existing, asked, project=None if found is None else family),
+        "owner": person(),
+        STEPS_FIELD: None if "checkpoint_every_s" in asked else DEFAULTS[STEPS_FIELD],
+    }
+
+
 def _followed(
-    given: Settings, request: RunRequest, data: Path | None, *, wait_s: float
+    given: Settings, prepared: Prepared, data: Path | None, *, wait_s: float
 ) -> dict[str, Json]:
     """Declare the run, or take it up, and follow it; return its outcome with the state it ended in."""
-    app, home, by = build(given), open_dagster_home(given), request.owner
-    before = take_up(app, request.run_id, by=by, intent=request.intent)
+    body, run_id, by = prepared.body, prepared.run_id, prepared.body.owner
+    app, home = build(given), open_dagster_home(given)
+    before = take_up(app, run_id, by=by, intent=body.intent)
     if before is None:
-        if request.folder is not None:
-            click.echo(f"Project {request.family}: the code of {request.folder}", err=True)
-        _tell_of_namesake(app, request)
-        if request.project is not None:
-            ensure_snapshots(app, home, datasets_of(request.project))
-        if data is not None and request.snapshot_id is not None:
-            ensure_snapshot_of(app, home, _dataset(request), data, request.snapshot_id)
-    elif has_other_code(before, request):
+        if body.folder is not None:
+            click.echo(f"Project {body.model_family}: the code of {body.folder}", err=True)
+        _tell_of_namesake(app, body)
+        ensure_snapshots(app, home, datasets_of(prepared.project))
+        if data is not None and prepared.snapshot_id is not None:
+            ensure_snapshot_of(app, home, _dataset(prepared.project), data, prepared.snapshot_id)
+    elif has_other_code(before, prepared):
         click.echo(
-            f"{request.run_id} runs the code that it was declared with, and {request.folder} has other "
-            f'code now: `tracks retry {request.run_id} --code --why "…"` takes that.',
+            f"{run_id} runs the code that it was declared with, and {body.folder} has other "
+            f'code now: `tracks retry {run_id} --code --why "…"` takes that.',
             err=True,
         )
     # Of a run that exists, only what a killed command left undone.
-    with continue_hint(request.run_id):
+    with continue_hint(run_id):
         policy = _policy(given, is_new=before is None)
-        app.declare(request, policy)
+        app.declare(prepared, policy)
         shown = before.head.seq + 1 if before is not None else 0
-        followed = drive(app, home, request.run_id, wait_s=wait_s, by=by, shown=shown)
-        settle(app.world(policy), JudgeStages(), request.run_id)
-        read = read_outcome(app.tracks, request.run_id, weights_sha256, by=by)
-    judged = app.tracks.run(request.run_id).judged
+        followed = drive(app, home, run_id, wait_s=wait_s, by=by, shown=shown)
+        settle(app.world(policy), JudgeStages(), run_id)
+        read = read_outcome(app.tracks, run_id, weights_sha256, by=by)
+    judged = app.tracks.run(run_id).judged
     if judged is not None:
-        body = judged.body
-        read |= {"stage": body.stage, "stage_passed": body.passed, "stage_why": body.why}
+        verdict = judged.body
+        read |= {
+            "stage": verdict.stage,
+            "stage_passed": verdict.passed,
+            "stage_why": verdict.why,
+        }
     return {**read, "state": followed.state}
 
 
-def _tell_of_namesake(app: App, request: RunRequest) -> None:
+def _tell_of_namesake(app: App, declared: RunDeclared) -> None:
     """Say it, at the first run from this folder, where another one has a project of that name."""
     rows = app.ledger.query(
         "select project_folder, max(run_id) as run_id from training_runs where model_family = :name "
         "and project_folder is not null group by project_folder order by max(declared_at) desc",
-        {"name": request.family},
+        {"name": declared.model_family},
     )
-    if request.folder in (None, *(row["project_folder"] for row in rows)) or not rows:
+    if declared.folder in (None, *(row["project_folder"] for row in rows)) or not rows:
         return
     click.echo(
-        f"Another folder has a project {request.family} too: {rows[0]['run_id']} is of "
-        f"{rows[0]['project_folder']}, this run of {request.folder}. They are listed, compared and "
+        f"Another folder has a project {declared.model_family} too: {rows[0]['run_id']} is of "
+        f"{rows[0]['project_folder']}, this run of {declared.folder}. They are listed, compared and "
         "promoted under one name; give one of them another (name: in its tracks.yaml) unless they "
         "are the same.",
         err=True,
@@ -340,7 +371,10 @@ def problem_of(result: Json) -> str | None:
 def _origin(
     given: Settings, branch_at: str | None, run_id: str | None, attempt_id: int | None
 ) -> Origin | None:
-    """Return what `--from` offers; writes nothing. Raises UnknownRun, NothingYet or InvalidInput."""
+    """Return what `--from` offers, and say how training was cut off there; writes nothing.
+
+    Raises UnknownRun, NothingYet or InvalidInput.
+    """
     if branch_at is None:
         if attempt_id is not None:
             raise InvalidInput(
@@ -348,7 +382,10 @@ def _origin(
             )
         return None
     tracks = open_tracks_to_read(given)
-    return find_origin(tracks, branch_at, run_id=run_id, attempt_id=attempt_id)
+    origin = find_origin(tracks, branch_at, run_id=run_id, attempt_id=attempt_id)
+    if origin.cut_off is not None:
+        click.echo(f"{checkpoint_at(origin.ref)}: {origin.cut_off}", err=True)
+    return origin
 
 
 def _checked(
@@ -359,61 +396,64 @@ def _checked(
     existing: RunState | None,
     *,
     chosen: Collection[str],
-) -> RunRequest:
+) -> Prepared:
     """Check all that needs no home, so that bad input leaves nothing behind.
 
-    Returns the request with the snapshot that `data` gives. chosen: names of the fields that a person
-    gave. Raises InvalidInput or DataRejected.
+    Returns it with the snapshot that `data` gives. chosen: names of the fields that a person gave.
+    Raises InvalidInput or DataRejected.
     """
-    request = prepared.request
-    _tell_of_limits(prepared, policy)
-    check_place(request.launcher, chosen)
-    check_request(request)
+    body = prepared.body
+    _tell_of_limits(prepared)
+    check_place(body.compute.launcher, chosen)
+    check_prepared(prepared)
     if existing is None:
-        check_queue(request, policy.scheduling)  # a run that exists goes on whatever there is now
-        request = _with_expectation(given, request)
-    gang_check(given)(first_gang(request, given.store_url, policy.scheduling))
+        check_queue(body, policy.scheduling)  # a run that exists goes on whatever there is now
+        prepared = _with_expectation(given, prepared)
+    gang_check(given)(first_gang(body, given.store_url, policy.scheduling))
     check_home(given.home)
     if data is not None:
-        request = replace(request, snapshot_id=check_source(_dataset(request), data))
+        frozen = check_source(_dataset(prepared.project), data)
+        prepared = replace(prepared, snapshot_id=frozen)
     if existing is not None:
-        replace(prepared, request=request).check_as_declared(existing, chosen)
+        check_as_declared(existing, prepared, chosen)
     home_is_empty = not given.home.exists() and "://" not in given.store_url
-    if data is None and request.snapshot_id is not None and home_is_empty:
+    if data is None and prepared.snapshot_id is not None and home_is_empty:
         raise InvalidInput(
-            f"There is no snapshot {request.snapshot_id!r}: {given.home} is empty. Leave --snapshot "
+            f"There is no snapshot {prepared.snapshot_id!r}: {given.home} is empty. Leave --snapshot "
             "out, and those of data that ship are made."
         )
-    return request
+    return prepared
 
 
-def _tell_of_limits(prepared: Prepared, policy: RetryPolicy) -> None:
+def _tell_of_limits(prepared: Prepared) -> None:
     """Say where the steps of a run are cut to those of its stage, or cannot be."""
-    cut, project = prepared.request, prepared.request.project
-    limits = limits_of(cut, policy)
-    if project is None or limits is None or limits.steps is None:
+    project, limits = prepared.project, prepared.limits
+    stage, config = prepared.body.stage, prepared.body.config
+    if limits is None or limits.steps is None:
         return
-    key = roles_of(project.roles, {**project.keys, **cut.config}).get(STEPS)
+    key = roles_of(project.roles, {**project.keys, **config}).get(STEPS)
     if key is None:
         click.echo(
-            f"No key of {project.name} has the role steps, so a {cut.stage} cannot be cut to "
+            f"No key of {project.name} has the role steps, so a {stage} cannot be cut to "
             f"{limits.steps} of them, and one that is ended by its time shows nothing. Name the key in "
             "its tracks.yaml: keys: {steps: KEY}.",
             err=True,
         )
-    elif cut.config != prepared.config:
-        click.echo(f"{key} {cut.config[key]}: as many as a {cut.stage} has", err=True)
+    elif config != prepared.uncut:
+        click.echo(f"{key} {config[key]}: as many as a {stage} has", err=True)
 
 
-def _with_expectation(given: Settings, request: RunRequest) -> RunRequest:
-    """Return the request with what a person at a terminal expects of it, where that has to be asked."""
-    if request.branched_from is None or request.expect is not None or not sys.stdin.isatty():
-        return request  # without a person `declare` refuses it
-    question = ask_expectation(open_tracks_to_read(given), request)
+def _with_expectation(given: Settings, prepared: Prepared) -> Prepared:
+    """Return it with what a person at a terminal expects of the run, where that has to be asked."""
+    body = prepared.body
+    if body.branched_from is None or body.expect is not None or not sys.stdin.isatty():
+        return prepared  # without a person `declare` refuses it
+    question = ask_expectation(open_tracks_to_read(given), prepared)
     if question is None:
-        return request
+        return prepared
     click.echo(question, err=True)
-    return replace(request, expect=click.prompt("You expect", type=RECORDED, err=True))
+    expect = click.prompt("You expect", type=RECORDED, err=True)
+    return replace(prepared, body=replace(body, expect=expect))
 
 
 def _policy(given: Settings, *, is_new: bool) -> RetryPolicy:
@@ -421,15 +461,14 @@ def _policy(given: Settings, *, is_new: bool) -> RetryPolicy:
     return load_policy(given) if is_new else usable_policy(given)[0]
 
 
-def _dataset(request: RunRequest) -> str:
+def _dataset(project: Project) -> str:
     """Return the dataset that `--data` makes a snapshot of; raises InvalidInput for one of its own."""
-    dataset = None if request.project is None else request.project.dataset
-    if dataset is None or dataset not in DATASETS:
+    if project.dataset is None or project.dataset not in DATASETS:
         raise InvalidInput(
-            f"--data makes snapshots of {', '.join(DATASETS)}, and {request.family} trains on "
-            f"{dataset or 'no dataset'}; `tracks snapshots add` freezes data of your own."
+            f"--data makes snapshots of {', '.join(DATASETS)}, and {project.name} trains on "
+            f"{project.dataset or 'no dataset'}; `tracks snapshots add` freezes data of your own."
         )
-    return dataset
+    return project.dataset
 
 
 def _config(

@@ -44,6 +44,7 @@ from tracks_dagster.attempts.declaring.fields import (
 from tracks_dagster.attempts.effects.branches import find_origin
 from tracks_dagster.attempts.effects.local.checkout import read_code_version
 from tracks_dagster.attempts.effects.preparing import Prepared, prepare
+from tracks_dagster.attempts.effects.redeclared import check_as_declared
 from tracks_dagster.attempts.effects.runs import new_run_id
 from tracks_dagster.attempts.ports import FoundCode
 from tracks_dagster.clean_errors import clean_text, without_secrets
@@ -175,10 +176,9 @@ def training_runs_of(projects: Iterable[Registered]) -> AssetsDefinition:
             policy = app.policy
             default_id = partial(_default_id, first_try(context.instance, context.run))
             prepared = _prepared(app, filled, policy, default_id, remark=context.log.warning)
-            request = prepared.request
-            if (existing := app.tracks.find_run(names.check_run_id(request.run_id))) is not None:
-                prepared.check_as_declared(existing, set(filled))
-            declared = app.declare(request, policy)
+            if (existing := app.tracks.find_run(names.check_run_id(prepared.run_id))) is not None:
+                check_as_declared(existing, prepared, filled)
+            declared = app.declare(prepared, policy)
         except InvalidInput as error:
             raise Failure(str(error), allow_retries=False) from error
         tags = {names.TAG_TRAINING_RUN: declared.run_id}

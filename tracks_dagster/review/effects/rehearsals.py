@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tracks_dagster.attempts.effects.runs import RunRequest, declare
+from tracks_dagster.attempts.effects.preparing import prepare
+from tracks_dagster.attempts.effects.runs import declare
 from tracks_dagster.attempts.ports import FoundCode
 from tracks_dagster.evals.effects.running import waive
 from tracks_dagster.ledger.effects.tracks import Tracks
+from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.track.records import Json
 
 STEPS = 30
@@ -88,19 +90,24 @@ def declare_rehearsal(
     owner: str,
 ) -> None:
     """Declare the run of `found` that plays the drill; raises as `declare`."""
-    request = RunRequest(
-        run_id=run_id,
+    prepared = prepare(
+        {
+            "run_id": run_id,
+            "intent": f"Play {rehearsal.drill} and see what comes of it.",
+            "owner": owner,
+            "snapshot_id": snapshot_id,
+            "ranks": rehearsal.ranks,
+            "checkpoint_every_steps": 5,
+            "drills": (rehearsal.drill,),
+        },
+        {"steps": STEPS, **SMALL, **rehearsal.config},
+        found,
         family=found.project.name,
-        intent=f"Play {rehearsal.drill} and see what comes of it.",
-        config={"steps": STEPS, **SMALL, **rehearsal.config},
-        snapshot_id=snapshot_id,
-        ranks=rehearsal.ranks,
-        checkpoint_every_steps=5,
-        owner=owner,
-        drills=(rehearsal.drill,),
-        **found.fields,
+        origin=None,
+        policy=DEFAULT_POLICY,
+        otherwise={},
     )
-    declare(tracks, request)
+    declare(tracks, prepared)
     if not rehearsal.drill.startswith("evaluator_crash"):
         why = "The drill ends with the training; its eval would show nothing."
         for each in found.project.evals:

@@ -42,7 +42,7 @@ from tracks_dagster.wings.lab.conformance.effects.conforming import (
     Plan,
     Trials,
     conform,
-    request_of,
+    prepared_of,
 )
 from tracks_dagster.wings.lab.conformance.report import Conformance, Judged
 from tracks_dagster.wiring import App, build
@@ -122,7 +122,7 @@ def conform_command(
         trials = Trials(
             world=app.world(DEFAULT_POLICY),
             home=app.settings.home,
-            request=request_of(found, parse_settings(settings), steps=steps, owner=person()),
+            prepared=prepared_of(found, parse_settings(settings), steps=steps, owner=person()),
         )
         done = conform(
             trials,

@@ -208,7 +208,7 @@ def _of_code(
         policy=DEFAULT_POLICY,
         otherwise={"run_id": "size", "intent": "Its memory is sized.", "owner": person()},
     )
-    declared = plan_run(open_tracks_to_read(given), prepared.request)
+    declared = plan_run(open_tracks_to_read(given), prepared)
     return Subject(
         declared=declared,
         program=declared.program,

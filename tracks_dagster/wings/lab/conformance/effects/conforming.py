@@ -20,11 +20,13 @@ from pathlib import Path
 
 from tracks_dagster.attempts.effects.closing import close_attempt, find_attempt
 from tracks_dagster.attempts.effects.evidence import read_evidence
-from tracks_dagster.attempts.effects.runs import RunRequest, declare
+from tracks_dagster.attempts.effects.preparing import Prepared, prepare
+from tracks_dagster.attempts.effects.runs import declare
 from tracks_dagster.attempts.effects.supervise import gang_spec
 from tracks_dagster.attempts.effects.world import World
 from tracks_dagster.attempts.ports import FoundCode, GangLauncher, GangPhase
 from tracks_dagster.reasons.evidence import Evidence
+from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.stores.journals import read_steps
 from tracks_dagster.track import names
 from tracks_dagster.track.bodies import MANUAL, AttemptOpened
@@ -96,23 +98,29 @@ class Plan:
         ]
 
 
-def request_of(
+def prepared_of(
     found: FoundCode, config: Mapping[str, Json], *, steps: int, owner: str
-) -> RunRequest:
+) -> Prepared:
     """Return the run that trials repeat: no evals, so many steps where a key of the config has them,
-    and after a SIGTERM none that is replayed, which could be the last: each step is compared anyway."""
-    project = replace(found.project, evals=(), promotion=None, replay_steps=0)
+    and after a SIGTERM none that is replayed, which could be the last: each step is compared anyway.
+
+    Its workload class is left out: the trials have the shipped policy, which may not have it."""
+    project = replace(found.project, evals=(), promotion=None, replay_steps=0, workload_class=None)
     keys = {name: key.default for name, key in project.keys.items()}
     key = key_of({**keys, **config}, project.roles, STEPS)
-    return RunRequest(
-        run_id="conform",
+    return prepare(
+        {
+            "run_id": "conform",
+            "intent": "It is interrupted and resumed, to compare.",
+            "owner": owner,
+            "checkpoint_every_steps": None if project.by_files else max(1, steps // SAVES),
+        },
+        {**({} if key is None else {key: steps}), **config},
+        replace(found, project=project),
         family=project.name,
-        intent="It is interrupted and resumed, to compare.",
-        owner=owner,
-        config={**({} if key is None else {key: steps}), **config},
-        device_class=project.device_class,
-        checkpoint_every_steps=None if project.by_files else max(1, steps // SAVES),
-        **{**found.fields, "project": project},
+        origin=None,
+        policy=DEFAULT_POLICY,
+        otherwise={},
     )
 
 
@@ -299,12 +307,12 @@ def load_per_core() -> float:
 class Trials:
     """What the trials of one project work with. home: theirs alone, with its store in it.
 
-    request: the run, without a fault; load: as `load_per_core`; grace_s: as GRACE_S.
+    prepared: the run, without a fault; load: as `load_per_core`; grace_s: as GRACE_S.
     """
 
     world: World
     home: Path
-    request: RunRequest
+    prepared: Prepared
     monotonic: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
     load: Callable[[], float] = load_per_core
@@ -321,7 +329,7 @@ class Trials:
         """
         began = self.monotonic()
         run_id = f"conform-{number:03d}"
-        declare(self.world.tracks, self._request(trial, run_id))
+        declare(self.world.tracks, self._of_trial(trial, run_id))
         limits = _Limits(give_up_at=give_up_at, attempt_s=attempt_s_max)
         grace_s = self.grace_s if trial.kind is Kind.SIGTERM else 0.0
         first = replace(limits, attempt_s=attempt_s_max + grace_s)
@@ -336,22 +344,21 @@ class Trials:
         seconds = self.monotonic() - began
         return TrialSeen(trial=trial, attempts=tuple(seen), contents=contents, seconds=seconds)
 
-    def _request(self, trial: Trial, run_id: str) -> RunRequest:
-        request = self.request
-        config = dict(request.config)
-        if trial.workers is not None and request.project is not None:
-            keys = {name: key.default for name, key in request.project.keys.items()}
-            key = key_of({**keys, **config}, request.project.roles, LOADER_WORKERS)
+    def _of_trial(self, trial: Trial, run_id: str) -> Prepared:
+        body, project = self.prepared.body, self.prepared.project
+        config = dict(body.config)
+        if trial.workers is not None:
+            keys = {name: key.default for name, key in project.keys.items()}
+            key = key_of({**keys, **config}, project.roles, LOADER_WORKERS)
             config |= {} if key is None else {key: trial.workers}
         drills = {
             Kind.SIGTERM: (f"preempt@{trial.step},grace={self.grace_s:g}",),
             Kind.SIGKILL: (f"sigkill@{trial.step}",),
         }
+        compute = replace(body.compute, ranks=trial.ranks)
         return replace(
-            request,
-            run_id=run_id,
-            ranks=trial.ranks,
-            config=config,
+            self.prepared,
+            body=replace(body, run_id=run_id, compute=compute, config=config),
             drills=drills.get(trial.kind, ()),
         )
 

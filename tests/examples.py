@@ -23,6 +23,11 @@ def example(name: str = "gpt") -> Project:
     return read_project(EXAMPLES / name)
 
 
+def saves(project: Project) -> tuple[int | None, float | None]:
+    """Return after how many steps and seconds its runs save."""
+    return project.value("checkpoint_every_steps"), project.value("checkpoint_every_s")
+
+
 def example_config(given: Mapping[str, Json], *, name: str = "gpt", ranks: int = 1) -> Json:
     """Return its whole config with what is given."""
     return resolve_config(example(name), given, ranks=ranks)

@@ -1,5 +1,5 @@
-"""Write anew the columns in docs/ledger.md, the rules in docs/health.md, docs/glossary.md and the
-findings in docs/conform.md: `.venv/bin/python -m tests.reference`."""
+"""Write anew the columns in docs/ledger.md, the rules in docs/health.md, docs/glossary.md, the
+findings in docs/conform.md and the fields in docs/runs.md: `.venv/bin/python -m tests.reference`."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tracks_dagster.attempts.run_config import choices_of
 from tracks_dagster.health.rules import RULES
 from tracks_dagster.ledger.facts.fact import Fact
 from tracks_dagster.ledger.facts.tables import FACTS
 from tracks_dagster.review.explain.glossary import GLOSSARY
+from tracks_dagster.track.declared_fields import CADENCE, CLUSTER, FIELDS, RETENTION, Field
 from tracks_dagster.wings.lab.conformance.defects import DEFECTS
 
 PAGE = Path(__file__).parents[1] / "docs" / "ledger.md"
@@ -87,6 +89,39 @@ def with_defects(page: str) -> str:
     return "\n".join([before + DEFECTS_BEGIN, heads, *rows, DEFECTS_END + after])
 
 
+FIELDS_PAGE = Path(__file__).parents[1] / "docs" / "runs.md"
+FIELDS_BEGIN = (
+    "<!-- fields: written from track/declared_fields.py by `python -m tests.reference` -->"
+)
+FIELDS_END = "<!-- end of fields -->"
+
+
+def with_fields(page: str) -> str:
+    """Return the page with the fields of a declaration between its two marks."""
+    before, _, rest = page.partition(FIELDS_BEGIN)
+    _, _, after = rest.partition(FIELDS_END)
+    heads = "| field | option | key of tracks.yaml | default | what it is |\n|---|---|---|---|---|"
+    return "\n".join([before + FIELDS_BEGIN, heads, *map(_field, FIELDS), FIELDS_END + after])
+
+
+def _field(row: Field) -> str:
+    name = {RETENTION: "retention.", CLUSTER: "cluster."}.get(_group(row), "") + row.name
+    key = {RETENTION: "retention.", CADENCE: "checkpoint."}.get(_group(row), "") + row.key
+    shown = "" if row.default in (None, (), {}) else f"{row.default}"
+    valid = choices_of(row)
+    choices = f" One of {', '.join(valid)}." if valid else ""
+    cells = (_code(name), _code(row.option), _code(key), shown, row.words + choices)
+    return f"| {' | '.join(cells)} |"
+
+
+def _group(row: Field) -> tuple[Field, ...]:
+    return next((rows for rows in (RETENTION, CLUSTER, CADENCE) if row in rows), ())
+
+
+def _code(text: str) -> str:
+    return f"`{text}`" if text else ""
+
+
 def _table(table: str, facts: Sequence[Fact[Any]]) -> Iterator[str]:
     explained, is_in_ui = EXPLAINED.get(table), any(each.ui for each in facts)
     is_compared = any(each.diff for each in facts)
@@ -122,3 +157,4 @@ if __name__ == "__main__":
     RULES_PAGE.write_text(with_rules(RULES_PAGE.read_text()))
     GLOSSARY_PAGE.write_text(glossary_page())
     DEFECTS_PAGE.write_text(with_defects(DEFECTS_PAGE.read_text()))
+    FIELDS_PAGE.write_text(with_fields(FIELDS_PAGE.read_text()))

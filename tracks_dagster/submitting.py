@@ -12,7 +12,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tracks_dagster.attempts.declaring.fields import CADENCE, DEFAULTS, NAMES, PLACE, RETENTION
 from tracks_dagster.attempts.effects.branches import Origin, find_origin
 from tracks_dagster.attempts.effects.local.checkout import read_code_version
 from tracks_dagster.attempts.effects.local.git_source import PREFIX, fetched, parse_git_source
@@ -27,7 +26,8 @@ from tracks_dagster.attempts.effects.runs import check_prepared, new_run_id
 from tracks_dagster.attempts.ports import FoundCode
 from tracks_dagster.attempts.run_config import check_is_on_cluster
 from tracks_dagster.home.stored_projects import code_of, find_project
-from tracks_dagster.retry.contracts import NO_INTENT
+from tracks_dagster.retry.submission import NO_INTENT
+from tracks_dagster.track.declared_fields import CADENCE, DEFAULTS, NAMES, PLACE, RETENTION
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.names import LOCAL, check_run_id
 from tracks_dagster.track.records import Json, sha256_hex
@@ -64,7 +64,7 @@ def submit(
     """Declare a run and open its first attempt; the daemon of the store does the rest.
 
     project: a folder with a tracks.yaml, a script, or the name of a project that was added; None for a
-    branch with the code that its source stored. fields: of `attempts.declaring.fields`, by name. key:
+    branch with the code that its source stored. fields: of `track.declared_fields`, by name. key:
     what asks, from which the id follows where none is given: the same asks for the same run.
     branch_from: RUN@STEP. remark: called with what a person should know of the code. Idempotent with a
     `run_id` or a key. Raises InvalidInput, for a run of that id that is another too.

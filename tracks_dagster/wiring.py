@@ -160,18 +160,18 @@ class App:
             checks=run_checks(self.settings, policy, prepared),
         )
 
-    def plan(self, request: RunRequest, policy: RetryPolicy) -> RunDeclared:
+    def plan(self, prepared: Prepared, policy: RetryPolicy) -> RunDeclared:
         """Return what `declare` would record, checked by all that this home knows; writes no run."""
         from tracks_dagster.attempts.effects.runs import first_gang, plan_run
 
-        gang_check(self.settings)(first_gang(request, self.store.url, policy.scheduling))
+        gang_check(self.settings)(first_gang(prepared.body, self.store.url, policy.scheduling))
         return plan_run(
             self.tracks,
-            request,
+            prepared,
             policy=policy,
             ledger=self.ledger,
             foresee=self.foresee,
-            checks=run_checks(self.settings, policy, request),
+            checks=run_checks(self.settings, policy, prepared),
         )
 
     @property

@@ -121,7 +121,7 @@ def test_a_branch_saves_and_keeps_as_its_source_did_where_nothing_else_is_given(
     taken = declare(tracks, branched(tracks))
     assert (taken.cadence, taken.retention) == (history.state.declared.cadence, rule)
     assert taken.compute == ComputeRequest(ranks=2, device_class="h200")
-    assert (taken.stage, taken.team, taken.owner) == ("full", "speech", REQUEST.owner)
+    assert (taken.stage, taken.team, taken.owner) == ("full", "speech", "ann")
     assert taken.workload_class == "urgent"
     body = branched(tracks, checkpoint_every_steps=5, keep_last=4).prepared().body
     assert body.cadence == CheckpointCadence(every_steps=5, every_s=600.0)

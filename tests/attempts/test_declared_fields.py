@@ -13,23 +13,14 @@ from click.testing import CliRunner
 
 from tests.bodies import declared
 from tests.examples import example
-from tracks_dagster.attempts.declaring.fields import (
-    CLUSTER,
-    COMPUTE,
-    DEFAULTS,
-    FIELDS,
-    NAMES,
-    RETENTION,
-    Field,
-    Kind,
-    inherited,
-)
+from tests.reference import FIELDS_PAGE, with_fields
 from tracks_dagster.attempts.effects.branches import Origin
 from tracks_dagster.attempts.effects.preparing import Prepared, prepare
 from tracks_dagster.attempts.ports import FoundCode
 from tracks_dagster.attempts.run_config import CLUSTER_FIELDS, COMPUTE_FIELDS
 from tracks_dagster.cli.declared_options import declared_options
 from tracks_dagster.data.project import Project
+from tracks_dagster.defs.assets.declarations import filling_in, read_in
 from tracks_dagster.retry.contracts import within
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.retry.policy import RetryPolicy
@@ -40,6 +31,17 @@ from tracks_dagster.track.bodies import (
     ComputeRequest,
     RetentionRule,
     RunDeclared,
+)
+from tracks_dagster.track.declared_fields import (
+    CLUSTER,
+    COMPUTE,
+    DEFAULTS,
+    FIELDS,
+    NAMES,
+    RETENTION,
+    Field,
+    Kind,
+    inherited,
 )
 from tracks_dagster.track.names import STAGES
 from tracks_dagster.track.states.checkpoints import CheckpointRef
@@ -102,16 +104,11 @@ def some(draw: random.Random, names: Any, share: float = 0.3) -> dict[str, Any]:
 
 def a_project(draw: random.Random) -> Project:
     own = some(draw, ("ranks", "device_class", "workload_class", "team", "on_call"), 0.5)
-    cadence = CheckpointCadence(
-        every_steps=draw.choice((None, 7)), every_s=draw.choice((None, 70.0))
-    )
-    return replace(
-        example(),
-        is_open=draw.random() < 0.2,
-        retention=RetentionRule(**some(draw, RULE)),
-        cadence=draw.choice((None, cadence)),
-        **own,
-    )
+    every_steps, every_s = draw.choice((None, 7)), draw.choice((None, 70.0))
+    halves = {"checkpoint_every_steps": every_steps, "checkpoint_every_s": every_s}
+    saves = draw.choice(({}, halves))
+    values = {**own, **some(draw, RULE), **saves}
+    return replace(example(), is_open=draw.random() < 0.2, values=values)
 
 
 def an_origin(draw: random.Random) -> Origin:
@@ -165,15 +162,16 @@ def as_before(
     rule = {name: value for name, value in given.items() if name in RULE}
     known: dict[str, Any] = {name: value for name, value in given.items() if name not in RULE}
     by_file: dict[str, Any] = {}
+    in_file: dict[str, Any] = {}
     if project is not None:
-        by_file = {name: getattr(project, name) for name in ("ranks", "device_class")}
-        by_file |= {"workload_class": project.workload_class}
-        by_file |= {} if project.team is None else {"team": project.team}
-        by_file |= {} if project.on_call is None else {"on_call": project.on_call}
-        if project.cadence is not None and not HALVES & set(given):
-            by_file["checkpoint_every_steps"] = project.cadence.every_steps
-            by_file["checkpoint_every_s"] = project.cadence.every_s
-    base = RetentionRule() if project is None else project.retention
+        own = project.values
+        by_file = {"ranks": own.get("ranks", 1), "device_class": own.get("device_class", "cpu")}
+        by_file |= {"workload_class": own.get("workload_class")}
+        by_file |= {name: own[name] for name in ("team", "on_call") if name in own}
+        if not HALVES & set(given):
+            by_file |= {name: own[name] for name in HALVES if name in own}
+        in_file = {name: own[name] for name in RULE if name in own}
+    base = RetentionRule(**in_file)
     request = {**PLAIN, **otherwise, **by_file, **known, "retention": replace(base, **rule)}
     request |= {"config": config, "snapshot_id": known.get("snapshot_id")}
     if origin is not None:
@@ -283,6 +281,19 @@ def test_a_row_is_one_field_of_its_part_of_the_record_and_every_name_is_one_row(
     assert {each.name for each in COMPUTE} == set(COMPUTE_FIELDS)
     assert {each.name for each in CLUSTER} == set(CLUSTER_FIELDS)
     assert len(FIELDS) == len(NAMES)
+
+
+def test_the_page_has_the_fields_of_today() -> None:
+    page = FIELDS_PAGE.read_text("utf-8")
+    assert page == with_fields(page), "run `.venv/bin/python -m tests.reference`"
+
+
+def test_the_launchpad_reads_what_a_schedule_fills_in() -> None:
+    given = {"run_id": "r-1", "stage": "full", "keep_last": 4, "cpus": 2.0, "ranks": 2}
+    config = filling_in("gpt", given)
+    assert config["project"] == {"gpt": {}}
+    assert (config["retention"], config["cluster"]) == ({"keep_last": 4}, {"cpus": 2.0})
+    assert read_in(config) == {"project": {"gpt": {}}, **given}
 
 
 def test_the_default_of_a_row_is_that_of_its_field() -> None:

@@ -11,11 +11,12 @@ import pytest
 from click.testing import CliRunner
 
 from tests.cli.conftest import Call
+from tests.examples import saves
 from tracks_dagster.cli import main
 from tracks_dagster.data.effects.project_file import read_project
 from tracks_dagster.scheduling.policy import Order
 from tracks_dagster.settings import read_policy_file
-from tracks_dagster.track.bodies import CheckpointCadence, PromotionRule
+from tracks_dagster.track.bodies import PromotionRule
 
 ARGPARSE = """
 import argparse
@@ -46,7 +47,7 @@ def test_an_empty_folder_becomes_a_project_that_can_be_run(
     assert "No key means" not in done.stdout
     project = read_project(folder)
     assert (project.name, project.entry) == ("my-model-2", ("train.py",))
-    assert project.cadence == CheckpointCadence(every_steps=100, every_s=600.0)
+    assert saves(project) == (100, 600.0)
     assert ([each.entry for each in project.evals], project.promotion) == (
         [("train.py",)],
         PromotionRule(
@@ -77,8 +78,8 @@ def test_a_script_of_ones_own_gives_its_arguments_and_stays_as_it_is(
         "max_iters": 600,
         "lr": 0.1,
     }
-    assert (project.roles["steps"], project.ranks) == ("max_iters", 2)
-    assert project.cadence == CheckpointCadence(every_steps=7)
+    assert (project.roles["steps"], project.value("ranks")) == ("max_iters", 2)
+    assert saves(project) == (7, None)
     assert (folder / "train.py").read_text() == ARGPARSE
 
 
@@ -118,8 +119,8 @@ def test_on_a_terminal_it_asks_and_takes_what_is_offered(
         main(["init"], standalone_mode=False)
     project = read_project(folder)
     assert (project.name, project.entry) == ("my-model-2", ("two.py", "--fast"))
-    assert (project.dataset, project.ranks) == ("corpus", 1)
-    assert project.cadence == CheckpointCadence(every_steps=50)
+    assert (project.dataset, project.value("ranks")) == ("corpus", 1)
+    assert saves(project) == (50, None)
 
 
 @pytest.mark.parametrize(

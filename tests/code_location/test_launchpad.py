@@ -22,7 +22,6 @@ from dagster import (
 from tests.code_location.test_training import write
 from tests.examples import EXAMPLES, example_config
 from tests.histories import DatasetHistory, History
-from tracks_dagster.attempts.declaring.fields import NAMES
 from tracks_dagster.data.effects.projects import Registered, load_shipped
 from tracks_dagster.defs.assets import declarations
 from tracks_dagster.defs.assets.declarations import LAUNCHPAD, first_try, training_runs_of
@@ -34,6 +33,7 @@ from tracks_dagster.track.bodies import (
     RetentionRule,
     SnapshotRef,
 )
+from tracks_dagster.track.declared_fields import NAMES
 from tracks_dagster.track.records import sha256_hex
 from tracks_dagster.track.track import code_key
 from tracks_dagster.wiring import App

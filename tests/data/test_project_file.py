@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.examples import saves
 from tracks_dagster.data.effects.config_file import render_config
 from tracks_dagster.data.effects.project_file import (
     find_project,
@@ -17,7 +18,7 @@ from tracks_dagster.data.effects.project_file import (
 )
 from tracks_dagster.data.project import OwnEval, program_of_project, requirement_of
 from tracks_dagster.data.schedule import Schedule
-from tracks_dagster.track.bodies import CheckpointCadence, PromotionRule
+from tracks_dagster.track.bodies import PromotionRule
 from tracks_dagster.track.errors import SettingsError
 
 LEAST = "version: 1\nname: tiny\nentry: train.py\n"
@@ -63,10 +64,10 @@ schedule: {cron: 0 3 * * MON, timezone: Europe/Berlin, on: new snapshot, only_if
     assert defaults == {"lr": 3e-4, "batch_size": 8, "max_iters": 1000, "betas": [0.9, 0.95]}
     assert project.keys["batch_size"].high == 512
     assert project.roles == {"micro_batch": "batch_size", "steps": "max_iters", "lr": "lr"}
-    assert (project.ranks, project.cadence) == (2, CheckpointCadence(every_steps=100, every_s=600))
-    assert (project.workload_class, project.team) == ("distributed", "vision")
+    assert (project.value("ranks"), saves(project)) == (2, (100, 600))
+    assert (project.value("workload_class"), project.value("team")) == ("distributed", "vision")
     assert program_of_project(project).replay_steps == 1
-    assert project.retention.keep_last == 2
+    assert project.value("keep_last") == 2
     assert project.schedule == Schedule(
         cron="0 3 * * mon",
         timezone="Europe/Berlin",
@@ -78,7 +79,7 @@ schedule: {cron: 0 3 * * MON, timezone: Europe/Berlin, on: new snapshot, only_if
 def test_a_trainer_that_publishes_folders_saves_when_it_likes(folder: Path) -> None:
     for text in ("checkpoint: folder\n", "checkpoint: {kind: folder}\n"):
         project = read_project(write(folder, LEAST + text))
-        assert (project.by_files, project.cadence) == (True, CheckpointCadence())
+        assert (project.by_files, saves(project)) == (True, (None, None))
         assert program_of_project(project).by_files
     watched = read_project(write(folder, LEAST + "checkpoint: {watch: 'out/c_*.pt'}\n"))
     assert (watched.by_files, watched.watch) == (True, ("out/c_*.pt",))

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.examples import saves
 from tracks_dagster.data.effects.project_file import _ProjectFile, read_project
 from tracks_dagster.data.project_text import KEYS, render_project
 from tracks_dagster.data.script_config import read_script_config
-from tracks_dagster.track.bodies import CheckpointCadence
 from tracks_dagster.track.records import Json
 from tracks_dagster.training.projects import __path__ as projects
 
@@ -52,8 +52,12 @@ def test_a_new_file_is_read_back_as_it_was_given(folder: Path) -> None:
     project = read_project(folder)
     assert {name: key.default for name, key in project.keys.items()} == config
     assert project.entry == ("train.py", "--lr={lr}", "--note", "a: b # c")
-    assert (project.roles["steps"], project.dataset, project.ranks) == ("big", "my data", 2)
-    assert project.cadence == CheckpointCadence(every_steps=5, every_s=90.0)
+    assert (project.roles["steps"], project.dataset, project.value("ranks")) == (
+        "big",
+        "my data",
+        2,
+    )
+    assert saves(project) == (5, 90.0)
 
 
 def test_every_example_in_a_new_file_is_valid_where_its_mark_is_taken_away(folder: Path) -> None:

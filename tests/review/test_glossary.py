@@ -14,7 +14,8 @@ from tests.reference import GLOSSARY_PAGE, glossary_page
 from tracks_dagster.health.messages import Event
 from tracks_dagster.health.rules import RULES
 from tracks_dagster.ledger.facts.tables import FACTS
-from tracks_dagster.retry.contracts import FIELDS, PARAMETERS, Contracts
+from tracks_dagster.retry.contracts import PARAMETERS, Contracts
+from tracks_dagster.retry.submission import FIELDS
 from tracks_dagster.review.explain.glossary import FIELD, GLOSSARY, TOPICS
 from tracks_dagster.track.names import STAGES
 from tracks_dagster.track.states.lifecycle import RunLifecycle

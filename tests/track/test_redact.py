@@ -13,6 +13,7 @@ import pytest
 
 from tests.reasons.own_failures import FAILURES, WARNINGS
 from tracks_dagster.track import bodies
+from tracks_dagster.track.declared_fields import WORDS
 from tracks_dagster.track.text.redact import HIDDEN, redact, redact_json, redact_words, secrets_of
 
 SEED = int(os.environ.get("REDACT_SEED", random.randrange(2**32)))
@@ -303,8 +304,8 @@ def test_every_field_of_text_is_either_words_or_a_name() -> None:
         for field in dataclasses.fields(kind)
         if _may_hold_text(typing.get_type_hints(kind)[field.name])
     }
-    assert found - NAMES == bodies.WORDS & found
-    assert not NAMES & bodies.WORDS
+    assert found - NAMES == WORDS & found
+    assert not NAMES & WORDS
 
 
 def test_words_are_cleaned_however_deep_and_names_stay() -> None:
@@ -315,7 +316,7 @@ def test_words_are_cleaned_however_deep_and_names_stay() -> None:
         "avoided_nodes": {"n1": f"for {token}"},
         "remediation": [{"key": token, "why": token}],
     }
-    assert redact_words(body, bodies.WORDS, redact) == {
+    assert redact_words(body, WORDS, redact) == {
         "run_id": token,
         "why": "with [hidden]",
         "avoided_nodes": {"n1": "for [hidden]"},

@@ -304,7 +304,7 @@ def options_of(
     compute = declared.compute
     if compute.launcher != LOCAL:
         options += ["--on", compute.launcher]
-    if project is not None and compute.device_class != project.device_class:
+    if project is not None and compute.device_class != project.value("device_class"):
         options += ["--device-class", compute.device_class]
     return options
 

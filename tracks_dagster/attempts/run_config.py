@@ -13,6 +13,7 @@ from dataclasses import fields
 from tracks_dagster.attempts.ports import GangSpec
 from tracks_dagster.track import names
 from tracks_dagster.track.bodies import CheckpointCadence, ComputeRequest
+from tracks_dagster.track.declared_fields import LAUNCHER, Field
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.records import Json
 from tracks_dagster.track.text.nearest import unknown
@@ -31,6 +32,11 @@ CheckGang = Callable[[GangSpec], None]
 COMPUTE_FIELDS = tuple(f.name for f in fields(ComputeRequest) if f.name != "excluded_nodes")
 ANYWHERE = frozenset({"launcher", "ranks", "device_class", "pool"})  # the others: on a cluster only
 CLUSTER_FIELDS = tuple(name for name in COMPUTE_FIELDS if name not in ANYWHERE)
+
+
+def choices_of(row: Field) -> tuple[str, ...]:
+    """Return the values that a field may have, empty for any; wings bring launchers."""
+    return LAUNCHERS if row is LAUNCHER else row.choices
 
 
 def check_compute(compute: ComputeRequest) -> None:

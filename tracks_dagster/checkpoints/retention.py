@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import Enum
 
-from tracks_dagster.track.bodies import DELETE_AFTER_S_MAX, KEEP_MAX, RetentionRule
+from tracks_dagster.track.bodies import DELETE_AFTER_S_MAX, DIRECTIONS, KEEP_MAX, RetentionRule
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.journal_lines import LOSS
 from tracks_dagster.track.records import format_time
@@ -22,7 +22,6 @@ from tracks_dagster.track.states.checkpoints import CheckpointRef
 from tracks_dagster.track.states.protection import against_deleting, against_superseding, newest
 from tracks_dagster.track.states.run_state import CheckpointState, RunState
 
-DIRECTIONS = ("min", "max")
 METRIC_NAME_CHARS_MAX = 64  # a commit record is small and holds no metric of a longer name
 
 ChunkSizes = Mapping[str, int]  # key of a stored chunk → its size in bytes

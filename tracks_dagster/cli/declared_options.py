@@ -13,10 +13,10 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from tracks_dagster.attempts.declaring.fields import PLACE, Field, Kind
-from tracks_dagster.attempts.run_config import check_is_on_cluster
+from tracks_dagster.attempts.run_config import check_is_on_cluster, choices_of
 from tracks_dagster.cli.common import Command
 from tracks_dagster.cli.terminal import RECORDED
+from tracks_dagster.track.declared_fields import PLACE, Field, Kind
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.records import Json
 from tracks_dagster.track.text import units
@@ -62,11 +62,12 @@ def declared_options(
 
 
 def _option(field: Field, own: Mapping[str, Any], shows_default: bool) -> Callable[[Any], Any]:
-    choice = click.Choice(field.choices) if field.choices else None
+    choices = choices_of(field)
+    choice = click.Choice(choices) if choices else None
     settings = {
         "type": choice or _TYPES.get(field.kind),
         "multiple": field.kind in _MANY,
-        "metavar": None if field.choices else _METAVARS.get(field.kind),
+        "metavar": None if choices else _METAVARS.get(field.kind),
         "help": f"{field.words[:-1]}{_WRITTEN.get(field.kind, '')}.",
     }
     if shows_default and field.default and field.kind is not Kind.STEPS:

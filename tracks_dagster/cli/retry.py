@@ -8,7 +8,6 @@ from typing import Any
 
 import click
 
-from tracks_dagster.attempts.declaring.fields import COMPUTE
 from tracks_dagster.attempts.effects.local.project_code import (
     read_project_code,
     read_script_code,
@@ -31,6 +30,7 @@ from tracks_dagster.cli.common import (
 from tracks_dagster.cli.declared_options import check_place, declared_options
 from tracks_dagster.retry.caps import check_cap
 from tracks_dagster.settings import Settings, load_prices
+from tracks_dagster.track.declared_fields import COMPUTE
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.names import LOCAL, check_run_id
 from tracks_dagster.track.text.redact import redact

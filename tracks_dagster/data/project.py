@@ -14,16 +14,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import PurePosixPath
+from typing import Any
 
 from tracks_dagster.data.schedule import Schedule
-from tracks_dagster.track.bodies import (
-    CheckpointCadence,
-    EvalRequirement,
-    Program,
-    PromotionRule,
-    RetentionRule,
-    SnapshotRef,
-)
+from tracks_dagster.track.bodies import EvalRequirement, Program, PromotionRule, SnapshotRef
+from tracks_dagster.track.declared_fields import DEFAULTS
 from tracks_dagster.track.errors import InvalidInput, check_all
 from tracks_dagster.track.records import Json, canonical_json, sha256_hex
 from tracks_dagster.track.roles import (
@@ -173,11 +168,9 @@ class Project:
     keys: of its config, with their defaults. is_open: it takes other keys too, as a script without a
     project file does. roles: role → key. config_name: of the file that `{config}` stands for; its
     suffix is its format; None where nothing reads one. dataset: None where a run reads its data by
-    itself. cadence: None as the run is asked for. python: the interpreter, an
-    absolute path or a name; None for the one of `tracks`. by_files,
-    replay_steps, watch: as in `Program`. schedule: None
-    where only people start runs. workload_class: None for the policy's default.
-    team, on_call: None as the run is asked for.
+    itself. values: what its file says of a run's declaration, by the fields of `track.declared_fields`.
+    python: the interpreter, an absolute path or a name; None for the one of `tracks`. by_files,
+    replay_steps, watch: as in `Program`. schedule: None where only people start runs.
     """
 
     name: str
@@ -187,10 +180,7 @@ class Project:
     roles: Roles = field(default_factory=dict)
     config_name: str | None = None
     dataset: str | None = None
-    ranks: int = 1
-    device_class: str = "cpu"
-    cadence: CheckpointCadence | None = None
-    retention: RetentionRule = field(default_factory=RetentionRule)
+    values: Mapping[str, Any] = field(default_factory=dict)
     python: str | None = None
     by_files: bool = False
     replay_steps: int = 0
@@ -198,9 +188,10 @@ class Project:
     evals: tuple[OwnEval, ...] = ()
     promotion: PromotionRule | None = None
     schedule: Schedule | None = None
-    workload_class: str | None = None
-    team: str | None = None
-    on_call: str | None = None
+
+    def value(self, name: str) -> Any:
+        """Return the value that its runs have of a field where nobody gives another."""
+        return self.values.get(name, DEFAULTS[name])
 
 
 def program_of_project(project: Project) -> Program:

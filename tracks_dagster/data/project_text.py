@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from tracks_dagster.track.declared_fields import KEYED
 from tracks_dagster.track.records import Json
 
 HEAD = "# What `tracks run` does in this folder. docs/project.md says more about every key.\n"
@@ -61,18 +62,7 @@ KEYS: Mapping[str, _Key] = {
     "dataset": _Key(
         comment=("The dataset that runs get the newest snapshot of.",), example="my-data"
     ),
-    "ranks": _Key(comment=("Processes of a run, one device each.",), example=1),
-    "device": _Key(
-        comment=("The class of these devices; on a cluster, one of its settings.",), example="cpu"
-    ),
-    "class": _Key(
-        comment=(
-            "Its workload class: the place in the queue, and the objectives; the policy has them.",
-        ),
-        example="single",
-    ),
-    "team": _Key(comment=("Whose share of the devices it takes.",), example="research"),
-    "on_call": _Key(comment=("Whom to call when a run needs a person.",), example="ada"),
+    **{row.key: _Key(comment=(row.words,), example=row.example) for row in KEYED},
     "checkpoint": _Key(
         comment=(
             "When a checkpoint is saved; the first of both counts. With replay: 1 a planned stop",

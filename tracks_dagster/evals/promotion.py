@@ -11,8 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tracks_dagster.checkpoints.retention import DIRECTIONS
-from tracks_dagster.track.bodies import PromotionDecided, PromotionRule, SnapshotRef
+from tracks_dagster.track.bodies import DIRECTIONS, PromotionDecided, PromotionRule, SnapshotRef
 from tracks_dagster.track.states.checkpoints import CheckpointRef
 from tracks_dagster.track.states.evals import final_checkpoint, is_completed, is_waived
 from tracks_dagster.track.states.exactness import inexact_resumes

@@ -7,15 +7,13 @@ on_call is missing.` Names of people are taken as given: a record, not a log-in.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 
-from tracks_dagster.scheduling.policy import SWEEP
 from tracks_dagster.track.bodies import (
     DELETE_AFTER_S_MAX,
     KEEP_MAX,
     RetentionRule,
-    RunDeclared,
 )
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.records import Json
@@ -29,14 +27,10 @@ from tracks_dagster.track.roles import (
     SCHEDULE,
     WARMUP,
     WEIGHT_DECAY,
-    key_of,
-    value_of,
 )
 from tracks_dagster.track.states.validity import ARTIFACTS
-from tracks_dagster.track.text.units import counted, duration, money
+from tracks_dagster.track.text.units import duration, money
 
-NO_INTENT = "no intent was given"  # how the intent of a run ends whose owner said none
-NOBODY = frozenset({"", "unknown", "dagster"})  # owners and teams that nobody named
 ANY_CLASS = "any"
 OWNER = "owner"  # in a list of people: whoever declared the run
 
@@ -178,7 +172,7 @@ STRICT = Contracts(
 )
 
 
-# --- what is asked of a declaration ---------------------------------------------------------------
+# --- what is refused, and what is raised ----------------------------------------------------------
 
 
 def refused(rule: str, words: str) -> InvalidInput:
@@ -186,123 +180,16 @@ def refused(rule: str, words: str) -> InvalidInput:
     return InvalidInput(f"Refused by policy {rule}: {words}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Field:
-    """of: its value, None or "" where it is missing. advice: how it is given."""
-
-    of: Callable[[RunDeclared], Json]
-    advice: str
-
-
-def _named(text: str) -> str:
-    return "" if text.strip().lower() in NOBODY else text
-
-
-FIELDS: Mapping[str, _Field] = {
-    "intent": _Field(
-        of=lambda d: "" if d.intent.rstrip(".").endswith(NO_INTENT) else d.intent,
-        advice='--intent "…" says what the run is for',
-    ),
-    "owner": _Field(of=lambda d: _named(d.owner), advice="--owner NAME"),
-    "team": _Field(of=lambda d: _named(d.team), advice="--team NAME, or team: in its tracks.yaml"),
-    "on_call": _Field(
-        of=lambda d: d.on_call, advice="--on-call NAME, or on_call: in its tracks.yaml"
-    ),
-    "commit": _Field(
-        of=lambda d: d.code.git_commit, advice="commit the project's folder to a git checkout"
-    ),
-    "snapshot": _Field(
-        of=lambda d: None if d.snapshot is None else d.snapshot.snapshot_id,
-        advice="dataset: NAME in its tracks.yaml, and `tracks snapshots add`",
-    ),
-    "experiment": _Field(of=lambda d: d.experiment, advice="--experiment NAME"),
-    "expect": _Field(of=lambda d: d.expect, advice='--expect "…" says what you expect of it'),
-    "max_cost": _Field(of=lambda d: d.max_cost, advice="--max-cost AMOUNT"),
-}
-
-
-def check_declaration(contracts: Contracts, declared: RunDeclared, *, class_name: str) -> None:
-    """Raise InvalidInput naming every rule that the declaration violates.
-
-    class_name: of its workload class, the policy's default included.
-    """
-    found = [
-        *_missing_fields(contracts.submission, declared),
-        *_missing_parameters(contracts.submission, declared, class_name),
-        *_too_little_kept(contracts.retention, declared.retention),
-        *_above_the_cap(contracts, declared.max_cost, by=declared.owner, owner=declared.owner),
-    ]
-    if class_name == SWEEP and contracts.tuning.trials is not None and declared.experiment is None:
-        words = "a trial names the experiment that it is counted in; give --experiment NAME."
-        found.append(refused("tuning.trials", words))
-    if found:
-        raise InvalidInput("\n".join(str(each) for each in found))
-
-
-def _missing_fields(submission: Submission, declared: RunDeclared) -> Iterator[InvalidInput]:
-    missing = [name for name in submission.required_fields if not FIELDS[name].of(declared)]
-    if missing:
-        advice = "; ".join(f"{name}: {FIELDS[name].advice}" for name in missing)
-        yield refused(
-            "submission.required_fields", f"{_listed(missing)} missing. How it is given: {advice}."
-        )
-
-
-def _missing_parameters(
-    submission: Submission, declared: RunDeclared, class_name: str
-) -> Iterator[InvalidInput]:
-    by_class = submission.required_parameters
-    asked = dict.fromkeys((*by_class.get(ANY_CLASS, ()), *by_class.get(class_name, ())))
-    missing = [name for name in asked if not _has_parameter(declared, name)]
-    if missing:
-        yield refused(
-            "submission.required_parameters",
-            f"{_listed(missing)} missing in its config. Give its keys these roles, under keys: in its "
-            f"tracks.yaml: {', '.join(f'{name}: KEY' for name in missing)}; and each a value.",
-        )
-
-
-def _has_parameter(declared: RunDeclared, name: str) -> bool:
-    if name == BASE_CHECKPOINT and declared.branched_from is not None:
-        return True
-    value = value_of(declared.config, declared.roles, name)
-    return key_of(declared.config, declared.roles, name) is not None and value not in (None, "")
-
-
-def _too_little_kept(least: RetentionContract, rule: RetentionRule) -> Iterator[InvalidInput]:
-    for each in fields(least):
-        asked, at_least = getattr(rule, each.name), getattr(least, each.name)
-        if asked < at_least:
-            name = each.name.removesuffix("_s")
-            option = "" if name == "delete_after" else f", or give --{name.replace('_', '-')}"
-            shown = [duration(v) if each.name.endswith("_s") else str(v) for v in (asked, at_least)]
-            yield refused(
-                f"retention.{name}",
-                f"the run keeps {shown[0]}, and {shown[1]} is the least. Raise {name} under "
-                f"retention: in its tracks.yaml{option}.",
-            )
-
-
-def check_trials(contracts: Contracts, experiment: str, trials: int) -> None:
-    """Raise InvalidInput where an experiment with so many runs of the class `sweep` is full."""
-    most = contracts.tuning.trials
-    if most is not None and trials >= most:
-        raise refused(
-            "tuning.trials",
-            f"the experiment {experiment} has {counted(trials, 'trial')} already, and {most} is the "
-            "most. Begin another experiment, or stop here.",
-        )
-
-
 def check_raised_cap(contracts: Contracts, max_cost: float, *, by: str, owner: str) -> None:
     """Raise InvalidInput for a cap in money above the policy's, by somebody who may not raise it."""
-    for each in _above_the_cap(contracts, max_cost, by=by, owner=owner):
+    for each in above_the_cap(contracts, max_cost, by=by, owner=owner):
         raise each
 
 
-def _above_the_cap(
+def above_the_cap(
     contracts: Contracts, max_cost: float | None, *, by: str, owner: str
 ) -> Iterator[InvalidInput]:
+    """Yield why a cap in money is refused: it is above the policy's, and by whom may not raise it."""
     governance, most = contracts.governance, contracts.cost.max_cost
     if max_cost is None or most is None or max_cost <= most:
         return
@@ -382,7 +269,3 @@ def _shown(value: Json) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     return "anyone" if value is None else money(value)
-
-
-def _listed(names: list[str]) -> str:
-    return f"{names[0]} is" if len(names) == 1 else f"{', '.join(names)} are"

@@ -18,7 +18,6 @@ from tracks_dagster.track.text.units import duration
 MINUTE_S = 60.0
 
 KITCHEN_SINK, SMOKE, CANARY, FULL = STAGES
-GATES = (*CERTIFIES, KITCHEN_SINK, SMOKE, CANARY)  # what a stage may need
 JUDGED = (KITCHEN_SINK, CANARY)  # of which success alone shows nothing
 
 

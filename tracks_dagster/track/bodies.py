@@ -9,22 +9,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from tracks_dagster.track.names import STAGES
 from tracks_dagster.track.records import Json
 from tracks_dagster.track.samples import SampleOrder
 from tracks_dagster.track.states.checkpoints import CheckpointRef
 
 # The fields that hold words: of a person, of a log, of an exception. They are cleaned of secrets before
-# they are stored; every other text names something.
+# they are stored, and so are those of a declaration (`declared_fields.WORDS`); every other text names
+# something.
 WORDS = frozenset(
     {
         "why",
         "by",
         "text",
-        "intent",
-        "owner",
-        "team",
-        "expect",
-        "on_call",
         "decision",
         "decided_by",
         "closed_by",
@@ -118,6 +115,7 @@ class CheckpointCadence:
     every_s: float | None = None
 
 
+DIRECTIONS = ("min", "max")  # of a metric: which of them is best
 KEEP_MAX = 10_000  # checkpoints, of the last and of the best: more than any run commits
 DELETE_AFTER_S_MAX = 366 * 24 * 3600.0
 
@@ -1031,6 +1029,7 @@ class MuteDecision:
 
 TESTS, CONFORM = "tests", "conform"
 CERTIFIES = (TESTS, CONFORM)  # what a project's code can be certified by
+GATES = (*CERTIFIES, *STAGES[:-1])  # what a stage may need
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

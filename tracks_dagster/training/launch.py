@@ -16,8 +16,9 @@ import torch
 from tracks_dagster.stores.journal_columns import ColumnsWriter
 from tracks_dagster.stores.journals import journal_prefix
 from tracks_dagster.track.append import Authority
-from tracks_dagster.track.bodies import WORDS, AttemptOpened, AttemptPlaced, RankPlace, RunDeclared
+from tracks_dagster.track.bodies import AttemptOpened, AttemptPlaced, RankPlace, RunDeclared
 from tracks_dagster.track.body_json import body_of, from_json, to_json
+from tracks_dagster.track.declared_fields import WORDS
 from tracks_dagster.track.errors import SettingsError, TrackBroken
 from tracks_dagster.track.json_text import RECORD_BYTES_MAX
 from tracks_dagster.track.names import ALONE, run_track

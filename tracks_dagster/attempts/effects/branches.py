@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tracks_dagster.attempts.declaring.fields import inherited
 from tracks_dagster.attempts.ports import FoundCode
 from tracks_dagster.attempts.recorded import as_archive, recorded_project, without_accumulation
 from tracks_dagster.data.project import Project
@@ -17,6 +16,7 @@ from tracks_dagster.holds.effects.holds import Holds
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.track.addressed import read_addressed
 from tracks_dagster.track.bodies import CodeVersion, SnapshotRef
+from tracks_dagster.track.declared_fields import inherited
 from tracks_dagster.track.errors import InvalidInput, ObjectLost
 from tracks_dagster.track.names import TRAINER_FAMILY
 from tracks_dagster.track.records import Json
@@ -34,7 +34,7 @@ class Origin:
     archive: its stored code, None for one that the store has lost and of a family of an older version;
     code, code_diff: the checkout that it is of, None of a script of an older version, which recorded
     another; folder: of the project. fields: what is inherited, by the name of its row in
-    `attempts.declaring.fields`. cut_off: how training was cut off there, in a sentence; None where it
+    `track.declared_fields`. cut_off: how training was cut off there, in a sentence; None where it
     was not.
     """
 

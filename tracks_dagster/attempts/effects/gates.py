@@ -31,9 +31,9 @@ from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.retry.contracts import check_may
 from tracks_dagster.retry.policy import RetryPolicy
-from tracks_dagster.retry.stages import GATES, JUDGED
+from tracks_dagster.retry.stages import JUDGED
 from tracks_dagster.track.addressed import read_addressed
-from tracks_dagster.track.bodies import CERTIFIES, RunDeclared, SkippedGates, SnapshotRef
+from tracks_dagster.track.bodies import CERTIFIES, GATES, RunDeclared, SkippedGates, SnapshotRef
 from tracks_dagster.track.errors import InvalidInput, ObjectLost
 from tracks_dagster.track.json_text import parse_json
 from tracks_dagster.track.records import Json

@@ -77,7 +77,7 @@ class AttemptChanges:
 
     config: keys of the config. compute: fields of a `ComputeRequest`. every_steps, every_s: of the
     cadence. snapshot_id: of the same dataset, its beginning suffices. project, archive, code,
-    code_diff: other code, as in a `RunRequest`.
+    code_diff: other code, as in a `FoundCode`.
     """
 
     config: Mapping[str, Json] = field(default_factory=dict)

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tracks_dagster.attempts.declaring.fields import FIELDS, Field, merge
 from tracks_dagster.attempts.effects.branches import Origin
 from tracks_dagster.attempts.ports import FoundCode
 from tracks_dagster.data.project import Project
@@ -23,6 +22,7 @@ from tracks_dagster.track.bodies import (
     RetentionRule,
     RunDeclared,
 )
+from tracks_dagster.track.declared_fields import FIELDS, Field, merge
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.records import Json, sha256_hex
 from tracks_dagster.track.roles import STEPS, roles_of
@@ -39,7 +39,7 @@ class Prepared:
     were asked for, whatever the policy's profile. project, archive: what it trains, its stored files.
     code_diff: what the checkout has beside its commit, cleaned; kept with the run.
     checkpoints_may_be_off: whether the policy allows neither steps nor seconds between checkpoints.
-    The others are rows of `declaring.fields` that a body has in another form.
+    The others are rows of `track.declared_fields` that a body has in another form.
     """
 
     body: RunDeclared
@@ -84,16 +84,16 @@ def prepare(
 ) -> Prepared:
     """Return what will be declared, of a branch with all that it takes over.
 
-    given: values of `declaring.fields` that somebody chose, by name; otherwise: those of the edge where
-    nobody did. config: overrides. code: what was found, or this package's own version for a branch that
-    takes its source's code. family: the project's name. is_limited: it keeps to the limits of its
-    stage, whatever the policy's profile. Raises InvalidInput.
+    given: values of `track.declared_fields` that somebody chose, by name; otherwise: those of the edge
+    where nobody did. config: overrides. code: what was found, or this package's own version for a
+    branch that takes its source's code. family: the project's name. is_limited: it keeps to the limits
+    of its stage, whatever the policy's profile. Raises InvalidInput.
     """
     found = code if isinstance(code, FoundCode) else None
     values = merge(
         given,
         source={} if origin is None else origin.fields,
-        project=None if found is None else found.project,
+        project={} if found is None else found.project.values,
         otherwise=otherwise,
     )
     if origin is not None:
@@ -103,17 +103,11 @@ def prepare(
     if found is None:
         raise InvalidInput(f"{values['run_id']} cannot be declared: no project was named.")
     limits = _limits(policy, values, is_limited=is_limited)
-    project = found.project
-    if (
-        limits is not None and values["stage"] != FULL
-    ):  # twenty steps would take an alias from a model
-        project = replace(project, promotion=None)
-    parts: dict[type | None, dict[str, Any]] = {each.of: {} for each in FIELDS}
-    for each in FIELDS:
-        parts[each.of][each.recorded or each.name] = values[each.name]
+    project, diff, parts = found.project, found.code_diff, _by_part(values)
+    if limits is not None and values["stage"] != FULL:
+        project = replace(project, promotion=None)  # twenty steps would take an alias from a model
     own = parts[RunDeclared]
     own["max_cost"] = _max_cost(policy, own["max_cost"], limits)
-    diff = found.code_diff
     body = RunDeclared(
         **own,
         model_family=family,
@@ -143,6 +137,14 @@ def prepare(
         is_limited=is_limited,
         checkpoints_may_be_off=policy.checkpoints_may_be_off,
     )
+
+
+def _by_part(values: Mapping[str, Any]) -> dict[type | None, dict[str, Any]]:
+    """Return the values by the part of the record that has them, as they are called there."""
+    parts: dict[type | None, dict[str, Any]] = {each.of: {} for each in FIELDS}
+    for each in FIELDS:
+        parts[each.of][each.recorded or each.name] = values[each.name]
+    return parts
 
 
 def _limits(

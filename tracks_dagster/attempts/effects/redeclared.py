@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 
-from tracks_dagster.attempts.declaring.fields import ROWS
 from tracks_dagster.attempts.drills import fit_drill, parse_drill
 from tracks_dagster.attempts.effects.preparing import Prepared
 from tracks_dagster.track.bodies import Drill
+from tracks_dagster.track.declared_fields import ROWS
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.records import Json, sha256_hex
 from tracks_dagster.track.states.checkpoints import CheckpointRef, checkpoint_at
@@ -22,8 +22,8 @@ NOT_COMPARED = frozenset({"run_id", "intent", "owner"})  # whose it is now, and 
 def check_as_declared(state: RunState, prepared: Prepared, given: Collection[str]) -> None:
     """Raise InvalidInput where a person gives a value that the run of that id does not have.
 
-    given: names of rows of `declaring.fields`, and `branched_from` and `archive`; whatever is in the
-    config was given. A value counts as the run's where it was declared with it, or where its newest
+    given: names of rows of `track.declared_fields`, and `branched_from` and `archive`; whatever is in
+    the config was given. A value counts as the run's where it was declared with it, or where its newest
     attempt has it. A stage that nobody named cuts what a run of another one was declared with, so its
     cut does not count.
     """

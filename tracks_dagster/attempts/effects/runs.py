@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from tracks_dagster.attempts.declaring.fields import TEXTS
 from tracks_dagster.attempts.drills import fit_drill, parse_drill
 from tracks_dagster.attempts.effects.gates import (
     Door,
@@ -48,14 +47,13 @@ from tracks_dagster.ledger.effects.deciding import HasTracks
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.retry.contracts import (
-    check_declaration,
-    check_trials,
     refused,
 )
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.retry.effects.due import runs_without_attempts
 from tracks_dagster.retry.effects.node_health import avoid_now
 from tracks_dagster.retry.policy import RetryPolicy
+from tracks_dagster.retry.submission import check_declaration, check_trials
 from tracks_dagster.scheduling.policy import SWEEP, SchedulingPolicy
 from tracks_dagster.track.addressed import write_addressed
 from tracks_dagster.track.bodies import (
@@ -66,6 +64,7 @@ from tracks_dagster.track.bodies import (
     RunDeclared,
     SnapshotRef,
 )
+from tracks_dagster.track.declared_fields import TEXTS
 from tracks_dagster.track.errors import InvalidInput, check_all
 from tracks_dagster.track.names import (
     ALERT_FIRST_ATTEMPT_HELD,

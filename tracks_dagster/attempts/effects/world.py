@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from tracks_dagster.attempts.effects.runs import RunRequest
+from tracks_dagster.attempts.effects.preparing import Prepared
 from tracks_dagster.attempts.ports import (
     DRAIN_GRACE_S,
     FindShipped,
@@ -56,7 +56,7 @@ class World:
     devices: DevicePool | None = None
     prices: Prices | None = None
     drain_grace_s: Callable[[str], float] = lambda launcher: DRAIN_GRACE_S
-    declare: Callable[[RunRequest], RunDeclared] | None = None
+    declare: Callable[[Prepared], RunDeclared] | None = None
 
     def for_tick(self) -> World:
         """Return the same world with nothing asked yet, and with storms and strikes of nodes."""

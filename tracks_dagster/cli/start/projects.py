@@ -229,7 +229,7 @@ def _facts(each: Registered) -> dict[str, Json]:
         "folder": str(each.folder),
         "version": each.version,
         "dataset": None if project is None else project.dataset,
-        "class": None if project is None else project.workload_class,
+        "class": None if project is None else project.value("workload_class"),
         "schedule": None if schedule is None else schedule.words,
         "problem": each.problem or None,
     }

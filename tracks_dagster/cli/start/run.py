@@ -11,7 +11,6 @@ from typing import Any, cast
 
 import click
 
-from tracks_dagster.attempts.declaring.fields import DEFAULTS, FIELDS
 from tracks_dagster.attempts.effects.branches import Origin, find_origin
 from tracks_dagster.attempts.effects.local.checkout import read_code_version
 from tracks_dagster.attempts.effects.local.project_code import (
@@ -47,9 +46,9 @@ from tracks_dagster.data.project import Project
 from tracks_dagster.home.home_folder import check_home
 from tracks_dagster.ledger.effects.deciding import settle
 from tracks_dagster.reading import open_tracks_to_read
-from tracks_dagster.retry.contracts import NO_INTENT
 from tracks_dagster.retry.policy import RetryPolicy
 from tracks_dagster.retry.stages import CANARY, SMOKE
+from tracks_dagster.retry.submission import NO_INTENT
 from tracks_dagster.review.effects.outcome import read_outcome
 from tracks_dagster.settings import (
     Settings,
@@ -58,6 +57,7 @@ from tracks_dagster.settings import (
     usable_policy,
 )
 from tracks_dagster.track.bodies import RunDeclared
+from tracks_dagster.track.declared_fields import DEFAULTS, FIELDS
 from tracks_dagster.track.errors import InvalidInput, NothingYet, StoreMissing
 from tracks_dagster.track.names import LOCAL
 from tracks_dagster.track.records import Json

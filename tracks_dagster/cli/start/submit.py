@@ -7,7 +7,6 @@ from typing import Any
 
 import click
 
-from tracks_dagster.attempts.declaring.fields import DEFAULTS, FIELDS
 from tracks_dagster.attempts.effects.local.project_code import project_folder
 from tracks_dagster.cli import BAD_NEWS
 from tracks_dagster.cli.common import as_json, parse_settings, print_answer
@@ -18,6 +17,7 @@ from tracks_dagster.home.home_folder import check_home
 from tracks_dagster.review.effects.outcome import read_outcome
 from tracks_dagster.settings import Settings, person
 from tracks_dagster.submitting import submit
+from tracks_dagster.track.declared_fields import DEFAULTS, FIELDS
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.records import Json
 from tracks_dagster.track.states.lifecycle import RunLifecycle

@@ -25,13 +25,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 from zoneinfo import ZoneInfo
 
-from pydantic import BeforeValidator, Field, PlainValidator, ValidationError
+from pydantic import BeforeValidator, Field, PlainValidator, ValidationError, create_model
 
 from tracks_dagster.checkpoints.retention import check_rule
 from tracks_dagster.data.effects.config_file import read_config
@@ -54,7 +54,14 @@ from tracks_dagster.data.project import (
     unknown_placeholders,
 )
 from tracks_dagster.data.schedule import Schedule, check_cron
-from tracks_dagster.track.bodies import CheckpointCadence, PromotionRule, RetentionRule
+from tracks_dagster.track.bodies import (
+    ComputeRequest,
+    PromotionRule,
+    RetentionRule,
+    RunDeclared,
+)
+from tracks_dagster.track.declared_fields import CADENCE, KEYED, RETENTION, Kind
+from tracks_dagster.track.declared_fields import Field as Row
 from tracks_dagster.track.effects.settings_file import (
     LEFT_OUT,
     FileModel,
@@ -112,20 +119,18 @@ def parse_project(file: SettingsFile, folder: Path) -> Project | None:
         roles=_roles(found.keys, keys, file),
         config_name=config_name,
         dataset=found.dataset,
-        ranks=found.ranks,
-        device_class=found.device,
-        cadence=_cadence(saves, file),
+        values={
+            **_plain_values(found),
+            **_cadence(saves, file),
+            **_retention(found.given().get("retention"), file),
+        },
         by_files="kind" in saves or "watch" in saves,
         watch=saves.get("watch", ()),
         replay_steps=saves.get("replay", 0),
-        retention=_retention(found.retention, file),
         python=_python(found.python, folder, file),
         evals=_evals(found, folder, file),
         promotion=_promotion(found, file),
         schedule=_schedule(found.schedule, found.dataset, file),
-        workload_class=found.workload_class,
-        team=found.team,
-        on_call=found.on_call,
     )
     entry = project.entry
     for words in (*_entry_problems(entry, folder), *unknown_placeholders(project, entry)):
@@ -228,27 +233,33 @@ def _roles(
     return roles_of(given, keys)
 
 
-def _cadence(saves: Mapping[str, Any], file: SettingsFile) -> CheckpointCadence | None:
+def _plain_values(found: FileModel) -> dict[str, Any]:
+    """Return the values of the keys that are fields of a declaration as they are."""
+    given = found.given()
+    return {row.name: given[row.name] for row in KEYED if given.get(row.name) is not None}
+
+
+def _cadence(saves: Mapping[str, Any], file: SettingsFile) -> dict[str, Any]:
     """Return when a run saves: never by our wish where the trainer publishes folders by itself."""
     if "kind" in saves or "watch" in saves:
         if len(saves) > 1:
             words = "such a trainer saves when it likes: leave the rest out."
             file.refuse(("checkpoint",), words)
-        return CheckpointCadence()
-    found = {name: value for name, value in saves.items() if name != "replay"}
-    return CheckpointCadence(**found) if found else None
+    elif not any(each.recorded in saves for each in CADENCE):
+        return {}
+    return {each.name: saves.get(each.recorded) for each in CADENCE}
 
 
-def _retention(given: _Retention | None, file: SettingsFile) -> RetentionRule:
-    rule = RetentionRule(**(given.given() if given is not None else {}))
+def _retention(given: FileModel | None, file: SettingsFile) -> dict[str, Any]:
+    found = {} if given is None else given.given()
     try:
-        check_rule(rule)
+        check_rule(RetentionRule(**found))
     except InvalidInput as error:
         file.refuse(("retention",), str(error))
-    return rule
+    return found
 
 
-def _evals(found: _ProjectFile, folder: Path, file: SettingsFile) -> tuple[OwnEval, ...]:
+def _evals(found: _OwnKeys, folder: Path, file: SettingsFile) -> tuple[OwnEval, ...]:
     if len(found.evals) > EVALS_MAX:
         file.refuse(("evals",), f"there are {len(found.evals)} evals; at most {EVALS_MAX}.")
     for name, each in found.evals.items():
@@ -260,7 +271,7 @@ def _evals(found: _ProjectFile, folder: Path, file: SettingsFile) -> tuple[OwnEv
 
 
 def _own_eval(
-    name: str, given: _Eval, found: _ProjectFile, folder: Path, *, file: SettingsFile
+    name: str, given: _Eval, found: _OwnKeys, folder: Path, *, file: SettingsFile
 ) -> OwnEval:
     """Return an eval; a scorer is as often due as the eval that it is of, and needs no device."""
     source = found.evals.get(given.of or "")
@@ -312,7 +323,7 @@ def read_eval_version(entry: Sequence[str], folder: Path, *, of: str = "") -> st
     return eval_version(entry, content, of=of)
 
 
-def _promotion(found: _ProjectFile, file: SettingsFile) -> PromotionRule | None:
+def _promotion(found: _OwnKeys, file: SettingsFile) -> PromotionRule | None:
     given = found.promotion
     if given is None:
         return None
@@ -439,10 +450,13 @@ def _no_device(value: object) -> str:
     return NO_DEVICE
 
 
-def _ranks(value: object) -> int:
-    if type(value) is not int or value < 1:
-        raise ValueError(f"{shown(value)} is no number of ranks; write 1 or more.")
-    return value
+def _at_least_one(what: str) -> Callable[[object], int]:
+    def read(value: object) -> int:
+        if type(value) is not int or value < 1:
+            raise ValueError(f"{shown(value)} is no number of {what}; write 1 or more.")
+        return value
+
+    return read
 
 
 def _keys_or_file(value: object) -> Any:
@@ -524,13 +538,24 @@ class _Checkpoint(FileModel):
     watch: Annotated[tuple[str, ...], PlainValidator(_patterns)] = LEFT_OUT
 
 
-class _Retention(FileModel):
-    keep_last: _Count = LEFT_OUT
-    keep_best: _Count = LEFT_OUT
-    metric: _Word = LEFT_OUT
-    direction: _Word = LEFT_OUT
-    milestone_every_steps: _Count = LEFT_OUT
-    delete_after_s: _Seconds = LEFT_OUT
+def _keys_of(rows: Iterable[Row]) -> dict[str, Any]:
+    """Return the fields of a model for these rows; what a launcher needs cannot be null."""
+    return {
+        row.name: (
+            _read_as(row) if row.of is not RunDeclared else _read_as(row) | None,
+            Field(LEFT_OUT, alias=row.key),
+        )
+        for row in rows
+    }
+
+
+def _read_as(row: Row) -> Any:
+    """Return how a key of a row is read: a time with its unit, a count of what a launcher starts."""
+    if row.name.endswith("_s"):
+        return _Seconds
+    if row.of is ComputeRequest and row.kind is Kind.COUNT:
+        return Annotated[int, PlainValidator(_at_least_one(row.name))]
+    return {Kind.TEXT: _Word, Kind.NAME: _Word, Kind.COUNT: _Count, Kind.NUMBER: _Number}[row.kind]
 
 
 class _Eval(FileModel):
@@ -576,7 +601,7 @@ class _Schedule(FileModel):
     ] = Field(LEFT_OUT, alias="only_if")
 
 
-class _ProjectFile(FileModel):
+class _OwnKeys(FileModel):
     example = "name: my-model and entry: train.py"
     version: Annotated[int, PlainValidator(_version)] = VERSION
     name: Annotated[str, _name("a project")] = Field(
@@ -587,11 +612,8 @@ class _ProjectFile(FileModel):
     )
     config: Annotated[Any, PlainValidator(_keys_or_file)] = None
     dataset: _Word | None = None
-    ranks: Annotated[int, PlainValidator(_ranks)] = 1
-    device: _Word = "cpu"
     checkpoint: Annotated[_Checkpoint | None, BeforeValidator(_checkpoint)] = None
     keys: Mapping[_Role, _Word] = {}
-    retention: _Retention | None = None
     python: _Word | None = None
     evals: Mapping[
         Annotated[str, _name("an eval")], Annotated[_Eval, BeforeValidator(_short_eval)]
@@ -599,6 +621,9 @@ class _ProjectFile(FileModel):
     promotion: _Promotion | None = None
     schedule: _Schedule | None = None
     study: Any = None  # `tracks tune` reads it
-    workload_class: _Word | None = Field(None, alias="class")
-    team: _Word | None = None
-    on_call: _Word | None = None
+
+
+# Beside them the keys of `track.declared_fields`.
+_Retention = create_model("_Retention", __base__=FileModel, **_keys_of(RETENTION))
+_OTHERS: dict[str, Any] = {"retention": (_Retention | None, None), **_keys_of(KEYED)}
+_ProjectFile = create_model("_ProjectFile", __base__=_OwnKeys, **_OTHERS)

@@ -28,7 +28,21 @@ from dagster import (
     in_process_executor,
 )
 
-from tracks_dagster.attempts.declaring.fields import (
+from tracks_dagster.attempts.effects.branches import find_origin
+from tracks_dagster.attempts.effects.local.checkout import read_code_version
+from tracks_dagster.attempts.effects.preparing import Prepared, prepare
+from tracks_dagster.attempts.effects.redeclared import check_as_declared
+from tracks_dagster.attempts.effects.runs import new_run_id
+from tracks_dagster.attempts.ports import FoundCode
+from tracks_dagster.attempts.run_config import choices_of
+from tracks_dagster.clean_errors import clean_text, without_secrets
+from tracks_dagster.data.effects.projects import DEFAULT_PROJECT, Registered
+from tracks_dagster.data.project import OUR_KEYS, Project
+from tracks_dagster.home.stored_projects import code_of, find_project
+from tracks_dagster.retry.policy import RetryPolicy
+from tracks_dagster.review.effects.metadata import run_metadata
+from tracks_dagster.track import names
+from tracks_dagster.track.declared_fields import (
     ASKED,
     CADENCE,
     CLUSTER,
@@ -41,19 +55,6 @@ from tracks_dagster.attempts.declaring.fields import (
     Field,
     Kind,
 )
-from tracks_dagster.attempts.effects.branches import find_origin
-from tracks_dagster.attempts.effects.local.checkout import read_code_version
-from tracks_dagster.attempts.effects.preparing import Prepared, prepare
-from tracks_dagster.attempts.effects.redeclared import check_as_declared
-from tracks_dagster.attempts.effects.runs import new_run_id
-from tracks_dagster.attempts.ports import FoundCode
-from tracks_dagster.clean_errors import clean_text, without_secrets
-from tracks_dagster.data.effects.projects import DEFAULT_PROJECT, Registered
-from tracks_dagster.data.project import OUR_KEYS, Project
-from tracks_dagster.home.stored_projects import code_of, find_project
-from tracks_dagster.retry.policy import RetryPolicy
-from tracks_dagster.review.effects.metadata import run_metadata
-from tracks_dagster.track import names
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.samples import SKIP_WINDOWS
 from tracks_dagster.track.text.redact import redact_json
@@ -69,7 +70,7 @@ _WRITTEN = {
     Kind.STEPS: "null for by seconds alone",
     Kind.TOLERATIONS: "[{key: gpu, operator: Exists}]",
 }
-PARTS = ("retention", "cluster")
+PARTS = {"retention": RETENTION, "cluster": CLUSTER}
 _KINDS: dict[Kind, Any] = {
     Kind.TEXT: dagster.StringSource,
     Kind.NAME: dagster.StringSource,
@@ -101,7 +102,7 @@ def _field(kind: Any, description: str) -> dagster.Field:
 def _described(row: Field) -> str:
     """Return the row's words, with how it is written, what may be chosen and its default."""
     default = "" if row.default in (None, (), {}) else f"default: {row.default}"
-    more = "; ".join(filter(None, (_WRITTEN.get(row.kind), ", ".join(row.choices), default)))
+    more = "; ".join(filter(None, (_WRITTEN.get(row.kind), ", ".join(choices_of(row)), default)))
     return f"{row.words[:-1]} ({more})." if more else row.words
 
 
@@ -168,7 +169,7 @@ def training_runs_of(projects: Iterable[Registered]) -> AssetsDefinition:
         first; nothing else is to be materialized by hand. `project` chooses what is trained: `tracks
         projects add DIR` adds yours.
         """
-        filled = _filled_in(context)
+        filled = read_in(context.op_execution_context.op_config)
         _check_alone(context)
         # Dagster's own retries would declare it again, and its first one may yet train.
         context.instance.add_run_tags(context.run.run_id, names.NO_RETRIES)
@@ -260,12 +261,12 @@ def _check_alone(context: AssetExecutionContext) -> None:
         )
 
 
-def _filled_in(context: AssetExecutionContext) -> dict[str, Any]:
+def read_in(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields that were filled in, those of `retention` and `cluster` beside the others.
 
     A null that was filled in is left out too, but where it has a meaning.
     """
-    read = dict(context.op_execution_context.op_config)
+    read = dict(config)
     parts = [read.pop(part, None) or {} for part in PARTS]
     return {
         name: tuple(value) if isinstance(value, list) else value
@@ -273,6 +274,19 @@ def _filled_in(context: AssetExecutionContext) -> dict[str, Any]:
         for name, value in values.items()
         if value is not None or name == NO_STEPS
     }
+
+
+def filling_in(project: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the launchpad's config that declares a run of `project` with these values of fields, as
+    `read_in` reads them."""
+    inner = {
+        part: {row.name: given[row.name] for row in rows if row.name in given}
+        for part, rows in PARTS.items()
+    }
+    names_in_parts = {name for values in inner.values() for name in values}
+    outer = {name: value for name, value in given.items() if name not in names_in_parts}
+    parts = {part: values for part, values in inner.items() if values}
+    return {"project": {project: {}}, **outer, **parts}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,7 +27,9 @@ from tracks_dagster.clean_errors import clean_text, without_secrets
 from tracks_dagster.data.effects.projects import Registered
 from tracks_dagster.data.project import Project
 from tracks_dagster.data.schedule import Retrain, Schedule
+from tracks_dagster.defs.assets.declarations import filling_in
 from tracks_dagster.home.stored_projects import find_project
+from tracks_dagster.retry.stages import FULL
 from tracks_dagster.track import names
 from tracks_dagster.wiring import App
 
@@ -128,14 +130,14 @@ def _requested(app: App, name: str, answer: Retrain | str) -> RunRequest | SkipR
     """
     if isinstance(answer, str):
         return SkipReason(app.redact(answer))
-    config = {
-        "project": {name: {}},
+    given = {
         "run_id": answer.run_id,
         "intent": answer.intent,
         "owner": names.SCHEDULE_OWNER,
-        "stage": "full",
+        "stage": FULL,
         **({} if answer.snapshot_id is None else {"snapshot_id": answer.snapshot_id}),
     }
+    config = filling_in(name, given)
     return RunRequest(
         run_key=f"{answer.run_id}/{app.now():%Y-%m-%d}",
         run_config={"ops": {names.TRAINING_RUNS: {"config": config}}},

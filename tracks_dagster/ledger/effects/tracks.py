@@ -15,8 +15,9 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
-from tracks_dagster.track.bodies import WORDS, RunDeclared
+from tracks_dagster.track.bodies import RunDeclared
 from tracks_dagster.track.body_json import to_json
+from tracks_dagster.track.declared_fields import WORDS
 from tracks_dagster.track.errors import UnknownRun
 from tracks_dagster.track.names import (
     MUTES_TRACK,

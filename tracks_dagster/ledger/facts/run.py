@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -11,6 +11,7 @@ from tracks_dagster.ledger.facts.checkpoint import partition_key
 from tracks_dagster.ledger.facts.fact import Absence, Fact, Type
 from tracks_dagster.track.bodies import Note, Program, PromotionDecided, SkippedGates, SnapshotRef
 from tracks_dagster.track.body_json import to_json
+from tracks_dagster.track.declared_fields import FIELDS, ROWS, Column, Field, Kind
 from tracks_dagster.track.states.accounting import newest_step
 from tracks_dagster.track.states.alerts import AlertState
 from tracks_dagster.track.states.checkpoints import CheckpointRef
@@ -67,11 +68,6 @@ NO_SOURCE: Absence[RunView] = Absence(
 )
 NO_SNAPSHOT: Absence[RunView] = Absence(
     "no_snapshot", "no snapshot was named", lambda v: v.state.declared.snapshot is None
-)
-NO_CLASS: Absence[RunView] = Absence(
-    "no_class",
-    "none was named: it is of the policy's default_class",
-    lambda v: v.state.declared.workload_class is None,
 )
 NO_STEPS_NAMED: Absence[RunView] = Absence(
     "no_steps_named",
@@ -155,21 +151,6 @@ NO_ESTIMATE: Absence[RunView] = Absence(
 )
 
 
-NO_EXPECTATION: Absence[RunView] = Absence(
-    "no_expectation", "nobody said what to expect", lambda v: v.state.declared.expect is None
-)
-NO_CAP: Absence[RunView] = Absence(
-    "no_cap", "no cap in money was given", lambda v: v.state.declared.max_cost is None
-)
-NO_ON_CALL: Absence[RunView] = Absence(
-    "no_on_call", "nobody was named", lambda v: v.state.declared.on_call is None
-)
-NO_EXPERIMENT: Absence[RunView] = Absence(
-    "no_experiment", "it belongs to no experiment", lambda v: v.state.declared.experiment is None
-)
-NO_BASELINE: Absence[RunView] = Absence(
-    "no_baseline", "it names none to compare with", lambda v: v.state.declared.baseline is None
-)
 VALID: Absence[RunView] = Absence(
     "valid", "nothing is missing", lambda v: why_invalid(v.state) is None
 )
@@ -277,16 +258,49 @@ def _device_seconds(view: RunView) -> float:
 TEXT, INTEGER, REAL, TRUTH, TIME = Type.TEXT, Type.INTEGER, Type.REAL, Type.TRUTH, Type.TIME
 
 # Tables, to be read by the line:
+_TYPES = {
+    **dict.fromkeys((Kind.TEXT, Kind.NAME), TEXT),
+    **dict.fromkeys((Kind.COUNT, Kind.STEPS, Kind.SIZE), INTEGER),
+    Kind.NUMBER: REAL,
+    Kind.NAMES: Type.NAMES,
+    Kind.LABELS: Type.MAPPING,
+    Kind.TOLERATIONS: Type.ROWS,
+}
+
+
+def _columns(names: Iterable[str]) -> Iterator[Fact[RunView]]:
+    """Yield the facts of these fields of a declaration."""
+    for row, column in ((ROWS[name], ROWS[name].column) for name in names):
+        if column is not None:
+            absent = tuple(_absence(each) for each in (column.beside, row.name) if each)
+            yield Fact(
+                row.name,
+                _TYPES[row.kind],
+                _of_row(row),
+                column.meaning,
+                absent=absent if column.absent else (),
+                since=column.since,
+            )
+
+
+def _of_row(row: Field) -> Callable[[RunView], Any]:
+    return lambda view: row.of_run(view.state.declared)
+
+
+def _absence(name: str) -> Absence[RunView]:
+    of, column = _of_row(ROWS[name]), ROWS[name].column or Column("")
+    return Absence(column.absent, column.why, lambda view: of(view) is None)
+
+
+_OWN = ("stage", "owner", "team", "workload_class", "intent")
+_ASKED = ("launcher", "ranks", "device_class")
+_OTHERS = [row.name for row in FIELDS if row.column and row.name not in (*_OWN, *_ASKED)]
+
 # fmt: off
 RUN: tuple[Fact[RunView], ...] = (
     Fact("run_id", TEXT, lambda v: v.state.run_id, "the training run", is_key=True),
     Fact("model_family", TEXT, lambda v: v.state.declared.model_family, "which trainer and model"),
-    Fact("stage", TEXT, lambda v: v.state.declared.stage, "kitchen_sink, smoke, canary or full"),
-    Fact("owner", TEXT, lambda v: v.state.declared.owner, "whose run it is"),
-    Fact("team", TEXT, lambda v: v.state.declared.team, "of the owner"),
-    Fact("workload_class", TEXT, lambda v: v.state.declared.workload_class,
-         "as declared: its place in the queue, and its objectives", absent=(NO_CLASS,), since=10),
-    Fact("intent", TEXT, lambda v: v.state.declared.intent, "what it is for, in a sentence"),
+    *_columns(_OWN),
     Fact("dataset", TEXT, _snapshot(lambda s: s.dataset), "the dataset it trains on",
          absent=(NO_SNAPSHOT,)),
     Fact("snapshot_id", TEXT, _snapshot(lambda s: s.snapshot_id),
@@ -301,11 +315,7 @@ RUN: tuple[Fact[RunView], ...] = (
          "of this program"),
     Fact("trainer", TEXT, lambda v: v.state.declared.trainer,
          "key of the stored code; `family` of older runs"),
-    Fact("launcher", TEXT, lambda v: v.state.declared.compute.launcher, "local or kubernetes"),
-    Fact("ranks", INTEGER, lambda v: v.state.declared.compute.ranks,
-         "processes of a gang, one device each"),
-    Fact("device_class", TEXT, lambda v: v.state.declared.compute.device_class,
-         "the class of device it asked for"),
+    *_columns(_ASKED),
     Fact("max_steps", INTEGER, lambda v: steps_of(v.state),
          "how many steps it is to have, as its newest attempt has it", absent=(NO_STEPS_NAMED,)),
     Fact("config", Type.MAPPING, lambda v: v.state.declared.config,
@@ -324,18 +334,7 @@ RUN: tuple[Fact[RunView], ...] = (
          "whether evals of its commits run while it trains"),
     Fact("estimated_device_s", REAL, lambda v: v.state.declared.estimated_device_s,
          "device seconds of an undisturbed run, as declared", absent=(NO_ESTIMATE,)),
-    Fact("expect", TEXT, lambda v: v.state.declared.expect,
-         "what its owner expected of it", absent=(NO_EXPECTATION,), since=10),
-    Fact("max_cost", REAL, lambda v: v.state.declared.max_cost,
-         "what it may cost, in the price table's currency, as declared", absent=(NO_CAP,),
-         since=10),
-    Fact("on_call", TEXT, lambda v: v.state.declared.on_call,
-         "whom to call when it needs a person", absent=(NO_ON_CALL,), since=10),
-    Fact("experiment", TEXT, lambda v: v.state.declared.experiment,
-         "the question that it belongs to", absent=(NO_EXPERIMENT,), since=10),
-    Fact("baseline", TEXT, lambda v: v.state.declared.baseline,
-         "the run of the experiment that it is compared with", absent=(NO_EXPERIMENT, NO_BASELINE),
-         since=10),
+    *_columns(_OTHERS),
     Fact("is_valid", TRUTH, lambda v: why_invalid(v.state) is None,
          "whether it has left what the policy asked for when it was declared", since=10),
     Fact("invalid_why", TEXT, lambda v: why_invalid(v.state),

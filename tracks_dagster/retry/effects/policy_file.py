@@ -28,7 +28,6 @@ from pydantic import Field, PlainValidator
 
 from tracks_dagster.retry.contracts import (
     ANY_CLASS,
-    FIELDS,
     PARAMETERS,
     STRICT,
     Contracts,
@@ -37,6 +36,7 @@ from tracks_dagster.retry.effects.stages_file import ProfileName, StagesRow, rea
 from tracks_dagster.retry.environments import EnvironmentRule
 from tracks_dagster.retry.policy import NEED_A_RULE, Remedy, RetryPolicy
 from tracks_dagster.retry.stages import Profile
+from tracks_dagster.retry.submission import FIELDS
 from tracks_dagster.scheduling.policy import (
     NO_TIME_SLICES,
     SWEEP,

@@ -16,7 +16,8 @@ from typing import Annotated, Any
 
 from pydantic import PlainValidator
 
-from tracks_dagster.retry.stages import GATES, PROFILES, Profile, StagePolicy
+from tracks_dagster.retry.stages import PROFILES, Profile, StagePolicy
+from tracks_dagster.track.bodies import GATES
 from tracks_dagster.track.effects.settings_file import LEFT_OUT, FileModel, SettingsFile
 from tracks_dagster.track.names import STAGES
 from tracks_dagster.track.text import units

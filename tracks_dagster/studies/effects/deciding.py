@@ -13,7 +13,7 @@ from tracks_dagster.ledger.deciding import Answer, Append, First, Wait
 from tracks_dagster.retry.caps import cost_of
 from tracks_dagster.studies.deciding import Drain, Spent, decide
 from tracks_dagster.studies.effects.searching import search_of
-from tracks_dagster.studies.effects.trials import request_of
+from tracks_dagster.studies.effects.trials import prepared_of
 from tracks_dagster.studies.judging import device_s_of, judge, refused
 from tracks_dagster.studies.search import Waits
 from tracks_dagster.track import names
@@ -89,7 +89,7 @@ class TuneStudies:
         problems: dict[str, str] = {}
         for rung in missing:
             try:
-                request = request_of(world.tracks, state.declared, rung.proposed, world.policy)
+                request = prepared_of(world.tracks, state.declared, rung.proposed, world.policy)
                 assert world.declare is not None, "a study needs a home that declares runs"
                 world.declare(request)
             except InvalidInput as error:

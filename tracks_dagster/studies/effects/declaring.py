@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tracks_dagster.attempts.effects.preparing import prepare
-from tracks_dagster.attempts.effects.runs import RunRequest
+from tracks_dagster.attempts.effects.preparing import Prepared, prepare
 from tracks_dagster.attempts.ports import FoundCode
 from tracks_dagster.data.effects.project_file import NAME
 from tracks_dagster.data.project import Project
@@ -50,7 +49,7 @@ class Door:
     tracks: Tracks
     ledger: Ledger
     policy: RetryPolicy
-    plan: Callable[[RunRequest], RunDeclared]
+    plan: Callable[[Prepared], RunDeclared]
 
 
 def declare_study(door: Door, asked: StudyFile, found: FoundCode, *, by: str) -> StudyState:
@@ -107,7 +106,7 @@ def plan_study(door: Door, asked: StudyFile, found: FoundCode, *, by: str) -> St
         policy=door.policy,
         otherwise={"owner": by},
     )
-    run = door.plan(prepared.request)
+    run = door.plan(prepared)
     if (cut := run.config[_steps_key(project)]) != budgets[-1]:
         raise InvalidInput(
             f"A trial of {budgets[-1]} steps is more than the {cut} that the stage {run.stage} lets it "

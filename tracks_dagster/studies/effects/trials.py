@@ -4,35 +4,29 @@ from __future__ import annotations
 
 from typing import Any
 
-from tracks_dagster.attempts.declaring.fields import (
-    AS_GIVEN,
-    CADENCE,
-    COMPUTE,
-    RETENTION,
-)
 from tracks_dagster.attempts.effects.branches import find_origin
-from tracks_dagster.attempts.effects.preparing import prepare
-from tracks_dagster.attempts.effects.runs import RunRequest
+from tracks_dagster.attempts.effects.preparing import Prepared, prepare
 from tracks_dagster.attempts.ports import FoundCode
 from tracks_dagster.attempts.recorded import declared_project, without_accumulation
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.retry.policy import RetryPolicy
 from tracks_dagster.track.addressed import read_addressed
 from tracks_dagster.track.bodies import RunDeclared, StudyDeclared, TrialProposed
+from tracks_dagster.track.declared_fields import FIELDS
 from tracks_dagster.track.records import Json
 from tracks_dagster.track.roles import HORIZON, STEPS, key_of
 from tracks_dagster.track.states.checkpoints import checkpoint_at
 
 
-def request_of(
+def prepared_of(
     tracks: Tracks, study: StudyDeclared, proposed: TrialProposed, policy: RetryPolicy
-) -> RunRequest:
+) -> Prepared:
     """Return the run of a rung; raises InvalidInput, and ObjectLost where the study's code is."""
     run, source = study.run, proposed.source
     code = FoundCode(
         project=declared_project(run),
         archive=read_addressed(tracks.store, run.trainer),
-        folder=run.folder or "",
+        folder=run.folder,
         code=run.code,
         code_diff=None,
     )
@@ -56,7 +50,7 @@ def request_of(
         origin=origin,
         policy=policy,
         otherwise={},
-    ).request
+    )
 
 
 def config_of(study: StudyDeclared, chosen: Any, steps: int) -> dict[str, Json]:
@@ -71,12 +65,7 @@ def config_of(study: StudyDeclared, chosen: Any, steps: int) -> dict[str, Json]:
 
 
 def _given(run: RunDeclared) -> dict[str, Any]:
-    """Return what the study's run was declared with, by the names of `declaring.fields`."""
-    parts = ((run, AS_GIVEN), (run.cadence, CADENCE), (run.retention, RETENTION))
-    found = {
-        each.name: getattr(part, each.recorded or each.name)
-        for part, fields in (*parts, (run.compute, COMPUTE))
-        for each in fields
-    }
+    """Return what the study's run was declared with, by the names of `track.declared_fields`."""
+    found = {each.name: each.of_run(run) for each in FIELDS if each.of is not None}
     snapshot = None if run.snapshot is None else run.snapshot.snapshot_id
     return {**found, "snapshot_id": snapshot}

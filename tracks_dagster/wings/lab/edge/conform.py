@@ -195,7 +195,7 @@ def _plan(found: FoundCode, ranks: int | None, *, tolerance: float, time_limit_s
     has_workers = key_of(keys, project.roles, LOADER_WORKERS) is not None
     has_steps = key_of(keys, project.roles, STEPS) is not None
     return Plan(
-        ranks=tuple(dict.fromkeys((1, project.ranks if ranks is None else ranks))),
+        ranks=tuple(dict.fromkeys((1, project.value("ranks") if ranks is None else ranks))),
         workers=WORKERS if has_workers else (None,),
         has_faults=not project.by_files or is_python(project.entry),
         tolerance=tolerance,

@@ -105,7 +105,8 @@ def prepared_of(
     and after a SIGTERM none that is replayed, which could be the last: each step is compared anyway.
 
     Its workload class is left out: the trials have the shipped policy, which may not have it."""
-    project = replace(found.project, evals=(), promotion=None, replay_steps=0, workload_class=None)
+    values = {k: each for k, each in found.project.values.items() if k != "workload_class"}
+    project = replace(found.project, evals=(), promotion=None, replay_steps=0, values=values)
     keys = {name: key.default for name, key in project.keys.items()}
     key = key_of({**keys, **config}, project.roles, STEPS)
     return prepare(

@@ -1,1 +1,0 @@
-"""What a run's declaration consists of, and from where each of its fields comes."""

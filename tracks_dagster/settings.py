@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 from tracks_dagster.scheduling.devices_given import DevicesGiven, parse_given
 from tracks_dagster.track.errors import InvalidInput, SettingsError
-from tracks_dagster.track.names import ENV_SOCKETS
+from tracks_dagster.track.names import ENV_SOCKETS, NO_PREFIX, Prefix
 from tracks_dagster.track.text.redact import secrets_of
 from tracks_dagster.wing import launchers, settings_files
 
@@ -50,7 +50,8 @@ class Settings:
     programs of a home that is up find each other; None outside of them. devices_text, visible:
     TRACKS_DEVICES, and what this process may see of the machine's accelerators (CUDA_VISIBLE_DEVICES;
     None: all). pool_url: of the store with the track of who has them; None: `store_url`. is_stock:
-    whether Dagster's programs are its own, whatever a wing brings.
+    whether Dagster's programs are its own, whatever a wing brings. prefix: how the names of our
+    definitions begin in Dagster.
     """
 
     home: Path
@@ -69,6 +70,7 @@ class Settings:
     visible: str | None = None
     pool_url: str | None = None
     is_stock: bool = False
+    prefix: Prefix = NO_PREFIX
 
     def __post_init__(self) -> None:
         """Raise SettingsError for devices that cannot be meant."""
@@ -85,8 +87,8 @@ class Settings:
         changed: Mapping[str, str] | None = None,
     ) -> Settings:
         """Read TRACKS_HOME, TRACKS_STORE, TRACKS_POSTGRES_URL, TRACKS_POLICY, TRACKS_RULES,
-        TRACKS_UI_URL, TRACKS_PRICES, TRACKS_UI_DAYS, TRACKS_DEVICES, TRACKS_POOL, TRACKS_DAGSTER, the
-        files of wings and what a home's programs set.
+        TRACKS_UI_URL, TRACKS_PRICES, TRACKS_UI_DAYS, TRACKS_DEVICES, TRACKS_POOL, TRACKS_DAGSTER,
+        TRACKS_PREFIX, the files of wings and what a home's programs set.
 
         An empty value counts as unset. changed: variables that a caller gives instead. Touches nothing.
         Raises SettingsError for a value that cannot be used.
@@ -116,6 +118,7 @@ class Settings:
             visible=given.get("CUDA_VISIBLE_DEVICES"),
             pool_url=_absolute("TRACKS_POOL", pool) if pool else None,
             is_stock=_is_stock(given.get("TRACKS_DAGSTER") or ""),
+            prefix=_prefix(given.get("TRACKS_PREFIX") or ""),
         )
 
     @property
@@ -169,6 +172,7 @@ class Settings:
             "TRACKS_DEVICES": self.devices_text,
             "TRACKS_POOL": self.pool_url or "",
             "TRACKS_DAGSTER": STOCK if self.is_stock else "",
+            "TRACKS_PREFIX": self.prefix.text,
             **{name: str(self.files.get(name, "")) for name in settings_files()},
         }
 
@@ -305,14 +309,22 @@ def load_notify(
 
 
 def usable_projects() -> tuple[Registered, ...]:
-    """Return the projects of the environment's home; those that ship where it names no usable one."""
-    from tracks_dagster.data.effects.projects import load_projects, load_shipped
+    """Return the projects that were added to the environment's home; none where it names no usable
+    one."""
+    from tracks_dagster.data.effects.projects import load_own
 
     try:
-        settings = Settings.from_environment()
+        return load_own(Settings.from_environment().home)
     except SettingsError:  # whatever uses the application says what is wrong
-        return load_shipped(EXAMPLES)
-    return load_projects(settings.home, settings.examples)
+        return ()
+
+
+def usable_prefix() -> str:
+    """Return the environment's prefix; none where the environment cannot be used."""
+    try:
+        return Settings.from_environment().prefix.text
+    except SettingsError:
+        return ""
 
 
 def find_ui_url(settings: Settings) -> str:
@@ -384,6 +396,13 @@ def _is_stock(given: str) -> bool:
             f"TRACKS_DAGSTER is {given!r}: use {STOCK!r} for Dagster's own programs, or leave it out."
         )
     return bool(given)
+
+
+def _prefix(given: str) -> Prefix:
+    try:
+        return Prefix(given)
+    except InvalidInput as error:
+        raise SettingsError(f"TRACKS_PREFIX: {error}") from error
 
 
 def _ui_url(url: str) -> str:

@@ -53,8 +53,8 @@ class Launcher:
 class Wing:
     """What one wing adds. commands, launchers: by name.
 
-    sensors: modules, each with a function `sensors` that returns Dagster's definitions. settings: its
-    files, by the variable that names one, each with how the home's own is called.
+    sensors: modules, each with a function `sensors(site)` that returns Dagster's definitions.
+    settings: its files, by the variable that names one, each with how the home's own is called.
     home: a module with `PROGRAMS`, those of Dagster that serve a home on this machine; one wing's.
     packages: what its extra of pyproject brings, as they are imported; all of it is used, or nothing.
     """

@@ -28,6 +28,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for variable in (
         *("TRACKS_STORE", "TRACKS_POSTGRES_URL", "TRACKS_POLICY"),
         *("TRACKS_RULES", "TRACKS_KUBERNETES", "TRACKS_PRICES", "TRACKS_NOTIFY", "TRACKS_TRACKERS"),
+        "TRACKS_PREFIX",
     ):
         monkeypatch.delenv(variable, raising=False)
     return path

@@ -8,11 +8,8 @@ from pathlib import Path
 
 from dagster import DagsterInstance, RunRequest, build_schedule_context
 
+from tests.plain_site import collect_checkpoints, collect_checkpoints_every_15_minutes
 from tests.stories import RUN_ID, Story
-from tracks_dagster.defs.assets.checkpoints import (
-    collect_checkpoints,
-    collect_checkpoints_every_15_minutes,
-)
 from tracks_dagster.settings import Settings
 from tracks_dagster.wiring import build
 

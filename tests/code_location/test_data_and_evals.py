@@ -24,10 +24,9 @@ from dagster import (
 from tests.bodies import EVAL_RESULT, declared
 from tests.fakes import FakeEvaluator, FakeObjectStore, FakeOrchestrator
 from tests.histories import History
+from tests.plain_site import aws_docs, evals, flights, run_evals
 from tracks_dagster.data.effects.snapshots import find_snapshot
-from tracks_dagster.defs.assets.evals import evals
-from tracks_dagster.defs.assets.snapshots import CHECK, aws_docs, flights
-from tracks_dagster.defs.sensors.run_evals import run_evals
+from tracks_dagster.defs.assets.snapshots import CHECK
 from tracks_dagster.evals.effects.running import run_eval
 from tracks_dagster.settings import Settings
 from tracks_dagster.track import names

@@ -15,10 +15,9 @@ from dagster import (
     materialize,
 )
 
+from tests.plain_site import datasets, show_datasets
 from tracks_dagster.data.effects.own_checks import read_checks
 from tracks_dagster.data.effects.snapshots import add_files, find_snapshot
-from tracks_dagster.defs.assets.datasets import datasets
-from tracks_dagster.defs.sensors.show_datasets import show_datasets
 from tracks_dagster.holds.effects.quarantines import quarantine_snapshot
 from tracks_dagster.track import names
 from tracks_dagster.wiring import App

@@ -10,13 +10,15 @@ from dagster._core.scheduler.instigation import InstigatorStatus
 
 from tests.fakes import FakeOrchestrator
 from tests.histories import History
+from tests.plain_site import SITE, watch_attempts
 from tests.stage_gates import StageGates
 from tracks_dagster.attempts.effects.heartbeat import read_heartbeat
 from tracks_dagster.defs.sensors.deciders import decider_sensor
-from tracks_dagster.defs.sensors.watch_attempts import watch_attempts
 from tracks_dagster.wiring import App
 
-stage_gates = decider_sensor(StageGates(), idle="no run is at a gate", description="Opens gates.")
+stage_gates = decider_sensor(
+    SITE, StageGates(), idle="no run is at a gate", description="Opens gates."
+)
 
 
 def ticked(app: App, instance: DagsterInstance) -> str:

@@ -25,13 +25,12 @@ from dagster._daemon.monitoring.run_monitoring import check_run_timeout, monitor
 
 from tests.fakes import FakeGangs
 from tests.histories import History
+from tests.plain_site import launch_attempts, watch_attempts
 from tracks_dagster.attempts.effects.heartbeat import describe_launch, read_launches
 from tracks_dagster.attempts.launch import BACKOFF_S_MAX
 from tracks_dagster.attempts.ports import GangPhase, GangReport
 from tracks_dagster.definitions import defs
 from tracks_dagster.defs.resources.application import DagsterOrchestrator
-from tracks_dagster.defs.sensors.launch_attempts import launch_attempts
-from tracks_dagster.defs.sensors.watch_attempts import watch_attempts
 from tracks_dagster.track import names
 from tracks_dagster.track.bodies import StopRequested
 from tracks_dagster.track.reasons import TerminationReason

@@ -7,10 +7,12 @@ from pathlib import Path
 import pytest
 from dagster import DagsterInstance, SkipReason, build_sensor_context
 
+from tests.plain_site import export_curves
 from tests.stories import RUN_ID, Story
 from tracks_dagster.definitions import defs
+from tracks_dagster.defs.site import Site
 from tracks_dagster.track.errors import SettingsError
-from tracks_dagster.wings.watch.edge.export_curves import export_curves, sensors
+from tracks_dagster.wings.watch.edge.export_curves import sensors
 from tracks_dagster.wiring import App
 
 
@@ -52,11 +54,12 @@ def test_a_mistake_in_the_file_fails_the_tick_with_its_line(
         tick(app, instance)
 
 
-def test_a_home_without_the_file_has_no_such_sensor(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("exports", "count"), [(None, 0), (False, 0), (True, 1)])
+def test_who_has_no_file_has_no_such_sensor_unless_it_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exports: bool | None, count: int
 ) -> None:
     monkeypatch.setenv("TRACKS_HOME", str(tmp_path))
     monkeypatch.delenv("TRACKS_TRACKERS", raising=False)
-    assert sensors() == []
+    assert len(sensors(Site(exports_curves=exports))) == count
     (tmp_path / "trackers.yaml").touch()
-    assert sensors() == [export_curves]
+    assert len(sensors(Site(exports_curves=exports))) == (0 if exports is False else 1)

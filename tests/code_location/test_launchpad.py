@@ -22,9 +22,10 @@ from dagster import (
 from tests.code_location.test_training import write
 from tests.examples import EXAMPLES, example_config
 from tests.histories import DatasetHistory, History
+from tests.plain_site import training_runs_of
 from tracks_dagster.data.effects.projects import Registered, load_shipped
-from tracks_dagster.defs.assets import declarations
-from tracks_dagster.defs.assets.declarations import LAUNCHPAD, first_try, training_runs_of
+from tracks_dagster.defs.assets.declarations import LAUNCHPAD, first_try
+from tracks_dagster.home import stored_projects
 from tracks_dagster.track import names
 from tracks_dagster.track.bodies import (
     CheckpointCadence,
@@ -81,10 +82,12 @@ def test_the_job_of_the_launchpad_declares_a_run_and_opens_its_first_attempt(
 def test_the_launchpad_says_what_of_the_code_may_hold_keys(
     app: App, instance: DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read = declarations.read_project_code
+    read = stored_projects.read_project_code
     remarks = ("Not stored with the code, being called like keys: .env.",)
     monkeypatch.setattr(
-        declarations, "read_project_code", lambda *a, **b: replace(read(*a, **b), remarks=remarks)
+        stored_projects,
+        "read_project_code",
+        lambda *a, **b: replace(read(*a, **b), remarks=remarks),
     )
     result = declare(app, instance, {"run_id": "from-ui"})
     said = [each.user_message for each in instance.all_logs(result.run_id)]

@@ -10,11 +10,11 @@ from dagster import DagsterInstance, SensorEvaluationContext, SkipReason, build_
 
 from tests.fakes import FakeClock
 from tests.histories import History
+from tests.plain_site import send_notifications
 from tests.receivers import Hook, hook_server
 from tracks_dagster.home.on_demand import BOARD_FILE
 from tracks_dagster.home.web_server import ADDRESS_FILE
 from tracks_dagster.processes.process import this_process, write_process
-from tracks_dagster.wings.watch.edge.notifications import send_notifications
 from tracks_dagster.wiring import App
 
 

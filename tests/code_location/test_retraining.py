@@ -30,8 +30,8 @@ from tests.bodies import ended, placed
 from tests.code_location.test_launchpad import declare, description
 from tests.examples import EXAMPLES
 from tests.histories import DatasetHistory
+from tests.plain_site import declare_training_run, materialized, site_of, training_runs_of
 from tracks_dagster.data.effects.projects import Registered, add_project, load_projects
-from tracks_dagster.defs.assets.declarations import declare_training_run, training_runs_of
 from tracks_dagster.defs.sensors.retraining import retraining_schedules, retraining_sensors
 from tracks_dagster.track.bodies import CheckpointCadence, RunFinished
 from tracks_dagster.track.errors import InvalidInput
@@ -83,7 +83,7 @@ def projects_of(app: App) -> tuple[Registered, ...]:
 
 def loaded(app: App, name: str = "retrain_my_model") -> ScheduleDefinition:
     """Return its schedule of that name."""
-    schedules = retraining_schedules(projects_of(app))
+    schedules = retraining_schedules(site_of(projects_of(app)))
     [schedule] = [each for each in schedules if each.name == name]
     return schedule
 
@@ -108,8 +108,7 @@ def launch(app: App, instance: DagsterInstance, asked: RunRequest | SkipReason) 
     """Execute what a tick asked for; return the training run's id."""
     projects = projects_of(app)
     done = declare(app, instance, config_of(asked), projects=projects)
-    [shown] = done.asset_materializations_for_node("training_runs")
-    run_id = shown.metadata["run_id"].value
+    run_id = materialized(done, "training_runs").metadata["run_id"].value
     assert isinstance(asked, RunRequest)
     assert asked.run_key == f"{run_id}/{app.now():%Y-%m-%d}"
     return str(run_id)
@@ -219,7 +218,7 @@ def test_a_tick_is_skipped_in_words_until_the_snapshot_differs(
 def test_a_new_snapshot_declares_one_run_and_what_was_there_before_none(
     app: App, instance: DagsterInstance, corpus: DatasetHistory
 ) -> None:
-    [sensor] = retraining_sensors(projects_of(app))
+    [sensor] = retraining_sensors(site_of(projects_of(app)))
     assert sensor.name == "new_snapshot_retrains_my_model"
     with build_sensor_context(instance=instance, resources={"app": app}) as context:
         assert isinstance(sensor(context), SkipReason)

@@ -17,8 +17,9 @@ from dagster import (
 
 from tests.bodies import BEGIN
 from tests.histories import Grown, History
+from tests.plain_site import review_every_day
 from tracks_dagster.definitions import defs
-from tracks_dagster.defs.assets.review import DAYS, HAS_EVAL, HAS_VERDICT, review_every_day
+from tracks_dagster.defs.assets.review import DAYS, HAS_EVAL, HAS_VERDICT
 from tracks_dagster.track import names
 from tracks_dagster.wiring import App
 

@@ -11,8 +11,8 @@ from dagster import DagsterInstance, Definitions, RunRequest, build_sensor_conte
 from tests.code_location.test_retraining import TRACKS_YAML, committed, launch, loaded, tick
 from tests.fakes import FakeOrchestrator
 from tests.histories import DatasetHistory
+from tests.plain_site import watch_attempts
 from tracks_dagster.attempts.effects.local.project_code import read_project_code
-from tracks_dagster.defs.sensors.watch_attempts import watch_attempts
 from tracks_dagster.home.stored_projects import store_project
 from tracks_dagster.settings import Settings
 from tracks_dagster.track.records import sha256_hex

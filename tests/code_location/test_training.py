@@ -32,22 +32,22 @@ from dagster._core.loader import LoadingContextForTest
 from tests.evidences import leave_word
 from tests.fakes import FakeGangs, FakeOrchestrator
 from tests.histories import History
+from tests.plain_site import (
+    launch_attempts,
+    receipts,
+    retry_infrastructure,
+    retry_numerics,
+    retry_oom,
+    retry_preempted,
+    training_attempts,
+    watch_attempts,
+)
 from tracks_dagster.attempts.effects.heartbeat import read_heartbeat
 from tracks_dagster.attempts.effects.supervise import Supervisor
 from tracks_dagster.attempts.launch import BACKOFF_S
 from tracks_dagster.attempts.ports import GangPhase, GangReport
 from tracks_dagster.definitions import defs
-from tracks_dagster.defs.assets.attempts import training_attempts
-from tracks_dagster.defs.assets.receipts import receipts
 from tracks_dagster.defs.resources.application import DagsterOrchestrator
-from tracks_dagster.defs.sensors.deciders import (
-    retry_infrastructure,
-    retry_numerics,
-    retry_oom,
-    retry_preempted,
-)
-from tracks_dagster.defs.sensors.launch_attempts import launch_attempts
-from tracks_dagster.defs.sensors.watch_attempts import watch_attempts
 from tracks_dagster.reasons.evidence import Condition, RankEnd
 from tracks_dagster.track import names
 from tracks_dagster.track.errors import GangUnreachable, SettingsError

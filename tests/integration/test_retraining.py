@@ -15,7 +15,7 @@ from playwright.sync_api import Page, expect, sync_playwright
 from tests.integration.homes import COMMAND_S_MAX, Home, embedded, wait_for
 from tests.integration.test_whole_run import ANSWER_MS_MAX, CHROMIUM, QUIET
 from tests.ports import free_port
-from tracks_dagster.track.names import RUNS, SCHEDULE_OWNER, TRAINING_RUNS_PAGE
+from tracks_dagster.track.names import NO_PREFIX, RUNS, SCHEDULE_OWNER, TRAINING_RUNS
 from tracks_dagster.track.states.run_state import RunState
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(4 * COMMAND_S_MAX)]
@@ -205,7 +205,7 @@ def says_that_nothing_changed(page: Page, schedule: str) -> bool:
 
 def launch_by_hand(page: Page, address: str) -> None:
     """Start a run of the project from an asset's page, as a person would."""
-    page.goto(f"{address}{TRAINING_RUNS_PAGE}")
+    page.goto(f"{address}{NO_PREFIX.page(TRAINING_RUNS)}")
     page.get_by_text("Materialize", exact=True).first.click()
     page.get_by_text("Scaffold missing config").wait_for()
     page.locator(".CodeMirror").first.click()

@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import PurePosixPath
 from typing import Any
 
+from tracks_dagster.data.project_assets import ProjectAssets
 from tracks_dagster.data.schedule import Schedule
 from tracks_dagster.track.bodies import EvalRequirement, Program, PromotionRule, SnapshotRef
 from tracks_dagster.track.declared_fields import DEFAULTS
@@ -170,7 +171,8 @@ class Project:
     suffix is its format; None where nothing reads one. dataset: None where a run reads its data by
     itself. values: what its file says of a run's declaration, by the fields of `track.declared_fields`.
     python: the interpreter, an absolute path or a name; None for the one of `tracks`. by_files,
-    replay_steps, watch: as in `Program`. schedule: None where only people start runs.
+    replay_steps, watch: as in `Program`. schedule: None where only people start runs. assets: how it
+    shows in Dagster.
     """
 
     name: str
@@ -188,6 +190,7 @@ class Project:
     evals: tuple[OwnEval, ...] = ()
     promotion: PromotionRule | None = None
     schedule: Schedule | None = None
+    assets: ProjectAssets = field(default_factory=ProjectAssets)
 
     def value(self, name: str) -> Any:
         """Return the value that its runs have of a field where nobody gives another."""

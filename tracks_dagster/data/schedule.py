@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from tracks_dagster.track.bodies import SnapshotRef
 from tracks_dagster.track.states.lifecycle import RunLifecycle
@@ -65,6 +65,21 @@ class Retrain:
     run_id: str
     snapshot_id: str | None
     intent: str
+
+
+def longest_gap(cron: str) -> timedelta:
+    """Return a time that no two ticks of a valid cron lie further apart than, but for 29 February.
+
+    Coarse: what limits a field to some values is taken to limit it to one.
+    """
+    _minute, hour, day, month, weekday = cron.split()
+    if month != "*":
+        return timedelta(days=366)
+    if day != "*":
+        return timedelta(days=62)  # the 31st of January and of March
+    if weekday != "*":
+        return timedelta(days=7)
+    return timedelta(days=1) if hour != "*" else timedelta(hours=1)
 
 
 def decide_tick(

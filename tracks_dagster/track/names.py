@@ -17,6 +17,8 @@ from tracks_dagster.track.errors import InvalidInput
 RUN_ID = r"[a-z0-9-](?:[a-z0-9-]|\.(?=[a-z0-9-])){0,39}"
 RUN_ID_PATTERN = re.compile(RUN_ID)
 _EVAL_ATTEMPT_KEY = re.compile(rf"(?P<run_id>{RUN_ID})/(?P<eval_id>[^/]*@[^/]*)/(?P<number>[0-9]+)")
+PREFIX_CHARACTERS_MAX = 30
+_PREFIX = re.compile(rf"[a-z][a-z0-9_]{{0,{PREFIX_CHARACTERS_MAX - 1}}}")
 _ATTEMPT_KEY = re.compile(rf"(?P<run_id>{RUN_ID})/a(?P<number>0*[1-9][0-9]*)")
 
 # How the names of tracks begin
@@ -85,7 +87,6 @@ ALERT_DEVICE_UNHELD = "device_unheld"
 
 # Dagster partition sets (dynamic)
 TRAINING_RUNS = "training_runs"  # whose materialization declares a run
-TRAINING_RUNS_PAGE = f"/assets/{TRAINING_RUNS}"  # of the UI
 ATTEMPT_PARTITIONS = "training_attempts"  # keys: <run_id>/a<NN>
 RECEIPTS = "receipts"  # an asset with the same keys
 CHECKPOINT_PARTITIONS = "checkpoints"  # keys: <run_id>/a<NN>/step-<step>
@@ -96,14 +97,20 @@ DATASET_PARTITIONS = "datasets"  # keys: names of datasets of files; also the as
 # Dagster assets without partitions
 PROMOTIONS = "promotions"
 
+PROJECTS_GROUP = "projects"  # of what each project has of its own
+TRAINING = "training"  # of a project: PROJECT/training, whose materialization declares a run of it
+MODEL = "model"  # of a project: PROJECT/model, of another alias PROJECT/model/ALIAS
+
 # Dagster assets with a partition a day
 INCIDENT_REVIEW = "incident_review"
 
 # Dagster asset checks
 ENDED_AS_MEANT = "ended_as_meant"  # of each attempt
 OWN_CHECKS = "own_checks_pass"  # of each snapshot of files
+MEETS_ITS_RULE = "meets_its_rule"  # of a model: what its project's promotion asks for
 
 # Dagster run tags
+TAG_PROJECT = "tracks/project"  # of an asset
 TAG_TRAINING_RUN = "tracks/training_run_id"
 TAG_ATTEMPT = "tracks/attempt"  # the attempt's partition key
 TAG_EVAL = "tracks/eval"  # one attempt at an eval: <run_id>/<eval_id>/<number>
@@ -129,11 +136,58 @@ TAG_DATA_VERSION = "dagster/data_version"  # Dagster's own, on an event: what it
 # Dagster's own, on a receipt: made by this version of the code, of an attempt that has no
 # materialization. Without them Dagster calls the receipt of each failed attempt out of date.
 RECEIPT_CODE_VERSION = "1"
-RECEIPT_TAGS = {
-    "dagster/code_version": RECEIPT_CODE_VERSION,
-    f"dagster/input_data_version/{ATTEMPT_PARTITIONS}": "NULL",
-    f"dagster/input_event_pointer/{ATTEMPT_PARTITIONS}": "NULL",
-}
+
+
+@dataclass(frozen=True, slots=True)
+class Prefix:
+    """How the names of one set of our definitions begin in Dagster; empty: they have no prefix.
+
+    With it two sets, and a user's own definitions of the same words, live in one deployment. It begins
+    names in Dagster alone, never one in a track. Raises InvalidInput for a text that cannot begin them.
+    """
+
+    text: str = ""
+
+    def __post_init__(self) -> None:
+        if self.text and not _PREFIX.fullmatch(self.text):
+            raise InvalidInput(
+                f"{self.text!r} cannot begin names in Dagster: use 1 to {PREFIX_CHARACTERS_MAX} of "
+                "a-z, 0-9 and '_', a letter first."
+            )
+
+    def path(self, *parts: str) -> tuple[str, ...]:
+        """Return the parts of an asset's key: `("ml", "evals")`."""
+        return (self.text, *parts) if self.text else parts
+
+    def name(self, name: str) -> str:
+        """Return the name of a job, sensor, schedule, partition set or resource: `ml_evals`."""
+        return f"{self.text}_{name}" if self.text else name
+
+    def without(self, name: str) -> str | None:
+        """Return what `name` was made of; None where it was made of nothing by this prefix."""
+        begin = self.name("")
+        return name.removeprefix(begin) if name.startswith(begin) else None
+
+    def op(self, *parts: str) -> str:
+        """Return the op of an asset, which its config is given under: `ml__evals`."""
+        return dagster_name("__".join(self.path(*parts)))
+
+    def page(self, *parts: str) -> str:
+        """Return the page of an asset in Dagster's UI: `/assets/ml/evals`."""
+        return "/".join(("/assets", *self.path(*parts)))
+
+    @property
+    def receipt_tags(self) -> dict[str, str]:
+        """The tags of each receipt's materialization."""
+        attempts = "/".join(self.path(ATTEMPT_PARTITIONS))
+        return {
+            "dagster/code_version": RECEIPT_CODE_VERSION,
+            f"dagster/input_data_version/{attempts}": "NULL",
+            f"dagster/input_event_pointer/{attempts}": "NULL",
+        }
+
+
+NO_PREFIX = Prefix()
 
 
 def emptied(tags: Mapping[str, str]) -> dict[str, str]:
@@ -313,6 +367,11 @@ def dagster_name(project: str) -> str:
 def snapshot_asset(dataset: str) -> str:
     """Return the asset that makes the snapshots of a dataset; Dagster takes no "-" in its name."""
     return dagster_name(dataset)
+
+
+def eval_check(suite: str) -> str:
+    """Return the check of a model that an eval of its project is."""
+    return f"eval_{dagster_name(suite)}"
 
 
 def eval_key(run_id: str, eval_id: str) -> str:

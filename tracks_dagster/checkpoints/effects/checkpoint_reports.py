@@ -28,9 +28,8 @@ class CheckpointReport:
 
     @property
     def event(self) -> dict[str, Any]:
-        """The arguments of Dagster's `AssetMaterialization`, the same whoever reports."""
+        """The arguments of Dagster's `AssetMaterialization` beside its key, whoever reports."""
         return {
-            "asset_key": names.CHECKPOINT_PARTITIONS,
             "partition": self.key,
             "metadata": self.metadata,
             "tags": {names.TAG_DATA_VERSION: self.manifest_sha256},

@@ -78,12 +78,13 @@ def _materialize(
     app: App, home: DagsterHome, datasets: Sequence[str], *, sources: Mapping[str, Path]
 ) -> None:
     """Run the assets of `datasets` and their checks in one Dagster run, and wait for its end."""
-    assets = [snapshot_asset(dataset) for dataset in datasets]
+    prefix = app.settings.prefix
+    assets = ["/".join(prefix.path(snapshot_asset(dataset))) for dataset in datasets]
     click.echo(f"making snapshots: {', '.join(assets)}", err=True)
     home.prepare()
     config = {
         "ops": {
-            snapshot_asset(dataset): {"config": {"source": str(path)}}
+            prefix.op(snapshot_asset(dataset)): {"config": {"source": str(path)}}
             for dataset, path in sources.items()
         }
     }

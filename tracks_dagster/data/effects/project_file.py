@@ -53,6 +53,15 @@ from tracks_dagster.data.project import (
     step_pattern,
     unknown_placeholders,
 )
+from tracks_dagster.data.project_assets import (
+    ProjectAssets,
+    read_aliases,
+    read_group,
+    read_kinds,
+    read_owners,
+    read_tags,
+    read_upstream,
+)
 from tracks_dagster.data.schedule import Schedule, check_cron
 from tracks_dagster.track.bodies import (
     ComputeRequest,
@@ -131,6 +140,7 @@ def parse_project(file: SettingsFile, folder: Path) -> Project | None:
         evals=_evals(found, folder, file),
         promotion=_promotion(found, file),
         schedule=_schedule(found.schedule, found.dataset, file),
+        assets=_assets(found, file),
     )
     entry = project.entry
     for words in (*_entry_problems(entry, folder), *unknown_placeholders(project, entry)):
@@ -350,6 +360,20 @@ def _promotion(found: _OwnKeys, file: SettingsFile) -> PromotionRule | None:
         direction=direction,
         threshold=threshold,
         better_by=given.better_by,
+    )
+
+
+def _assets(found: _ProjectFile, file: SettingsFile) -> ProjectAssets:
+    own = [each for each in found.upstream if each.split("/")[-2:-1] == [found.name]]
+    if own:
+        file.refuse(("upstream",), f"{own[0]} is made of the project itself; leave it out.")
+    return ProjectAssets(
+        upstream=found.upstream,
+        aliases=found.aliases,
+        owners=found.owners,
+        tags=found.tags,
+        kinds=found.kinds,
+        group=found.group,
     )
 
 
@@ -621,6 +645,12 @@ class _OwnKeys(FileModel):
     promotion: _Promotion | None = None
     schedule: _Schedule | None = None
     study: Any = None  # `tracks tune` reads it
+    upstream: Annotated[tuple[str, ...], PlainValidator(read_upstream)] = ()
+    aliases: Annotated[tuple[str, ...], PlainValidator(read_aliases)] = ()
+    owners: Annotated[tuple[str, ...], PlainValidator(read_owners)] = ()
+    tags: Annotated[Mapping[str, str], PlainValidator(read_tags)] = {}
+    kinds: Annotated[tuple[str, ...], PlainValidator(read_kinds)] = ()
+    group: Annotated[str | None, PlainValidator(read_group)] = None
 
 
 # Beside them the keys of `track.declared_fields`.

@@ -13,7 +13,7 @@ import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tracks_dagster.data.effects.project_file import FILE, NAME, read_project
+from tracks_dagster.data.effects.project_file import FILE, NAME, read_project, slug
 from tracks_dagster.data.project import Project
 from tracks_dagster.track.errors import InvalidInput, SettingsError
 from tracks_dagster.track.text.nearest import unknown
@@ -27,8 +27,9 @@ DEFAULT_PROJECT = "gpt"  # where nobody names one, and there is none in the fold
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registered:
-    """A project by its name. is_shipped: it is one of the examples. version: the stored one that
-    `folder` has; None of a folder of a user's own, as it is now.
+    """A project by its name. is_shipped: it is one of the examples; is_given: no home has it, the
+    deployment names its folder. version: the stored one that `folder` has; None of a folder of a user's
+    own, as it is now.
 
     project: None where it cannot be read; problem: why, in words.
     """
@@ -38,6 +39,7 @@ class Registered:
     project: Project | None = None
     problem: str = ""
     is_shipped: bool = False
+    is_given: bool = False
     version: int | None = None
 
     def read(self) -> Project:
@@ -53,12 +55,27 @@ def load_projects(home: Path, examples: Path) -> tuple[Registered, ...]:
     A project that cannot be read is among them, with its problem. Raises nothing of theirs: they must
     not keep the others from being loaded.
     """
-    return (*load_shipped(examples), *(_read_link(home, name) for name in _names(home)))
+    return (*load_shipped(examples), *load_own(home))
+
+
+def load_own(home: Path) -> tuple[Registered, ...]:
+    """Return the projects that were added to `home`, as `load_projects`."""
+    return tuple(_read_link(home, name) for name in _names(home))
 
 
 def load_shipped(examples: Path) -> tuple[Registered, ...]:
     """Return the projects that ship, of that folder; raises nothing, as `load_projects`."""
     return tuple(_read_example(examples, name) for name in SHIPPED)
+
+
+def read_folder(folder: Path) -> Registered:
+    """Return the project of a folder that is in no home; raises nothing, as `load_projects`."""
+    folder = folder.absolute()
+    try:
+        project = read_project(folder)
+    except (InvalidInput, OSError) as error:
+        return replace(_unread(slug(folder.name, "project"), folder, error), is_given=True)
+    return Registered(name=project.name, folder=folder, project=project, is_given=True)
 
 
 def find_registered(home: Path, examples: Path, name: str) -> Registered:

@@ -20,11 +20,10 @@ from dagster import (
     AssetCheckSeverity,
     AssetCheckSpec,
     AssetExecutionContext,
-    AssetKey,
     AssetMaterialization,
+    AssetsDefinition,
     DagsterExecutionInterruptedError,
     DataVersion,
-    DynamicPartitionsDefinition,
     Failure,
     MaterializeResult,
     MetadataValue,
@@ -41,7 +40,8 @@ from tracks_dagster.attempts.effects.supervise import Supervisor
 from tracks_dagster.attempts.effects.watch import stop_by_cancel
 from tracks_dagster.attempts.ports import Orchestrator
 from tracks_dagster.checkpoints.effects.checkpoint_reports import checkpoint_report
-from tracks_dagster.clean_errors import clean_text, without_secrets
+from tracks_dagster.clean_errors import clean_text
+from tracks_dagster.defs.site import AssetJob, Site, asset_key
 from tracks_dagster.ledger.facts.checkpoint import partition_key
 from tracks_dagster.reasons.endings import Ending, ending_check
 from tracks_dagster.review.effects.explain.run import ExplainContext
@@ -56,7 +56,7 @@ from tracks_dagster.review.effects.pages.report import write_report
 from tracks_dagster.settings import find_board_url, find_ui_url, usable_prices
 from tracks_dagster.track import names
 from tracks_dagster.track.errors import InvalidInput, NoDevices, TracksError
-from tracks_dagster.track.names import AttemptRef, parse_attempt_key
+from tracks_dagster.track.names import AttemptRef, Prefix, parse_attempt_key
 from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.states.end_words import end_sentence
 from tracks_dagster.track.states.evals import HAS_ALL_STEPS
@@ -66,23 +66,16 @@ from tracks_dagster.wiring import App
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
-# The second paragraph of the assets that offer "Materialize" beside training_runs; the first is all
-# that Dagster's catalog shows, and it shows it as plain text.
-HOW_TO_START = (
-    f"**To start training, materialize [{names.TRAINING_RUNS}]({names.TRAINING_RUNS_PAGE})**, not "
-    "this: partitions appear by themselves, one for each attempt of a run."
-)
-TRAINING_DATASETS = ("aws-docs", "flights")
 SHOW_S_MAX = 1.0  # of a look at the gang, for commits that Dagster does not show yet
 TAKEN_AWAY_S_MAX = 5.0  # for the launcher's word on why this worker is ended; its grace is longer
 TAKEN_AWAY_LOOK_S = 0.2
 DESCRIPTION = f"""One attempt at a training run, from its launch to the reason why it ended.
 
-{HOW_TO_START} A partition is called `RUN/aNN`.
+{{how_to_start}} A partition is called `RUN/aNN`.
 
 Green: the attempt reached the step it was asked for. Red: it ended before, and the sensors decide what
 follows. Why it ended, its curve, what it cost, from where, what was decided and where it ran: that is
-the same partition of [{names.RECEIPTS}](/assets/{names.RECEIPTS}), which every attempt has that ended.
+the same partition of [{names.RECEIPTS}]({{receipts_page}}), which every attempt has that ended.
 The check `{names.ENDED_AS_MEANT}` tells a failure from an interruption.
 
 Dagster runs by how their attempt ended: \
@@ -96,40 +89,53 @@ is refused. The day over all runs: `incident_review`.
 """
 
 
-ATTEMPTS = DynamicPartitionsDefinition(name=names.ATTEMPT_PARTITIONS)
+def how_to_start(prefix: Prefix) -> str:
+    """Return the second paragraph of the assets that offer "Materialize" beside training_runs.
+
+    The first is all that Dagster's catalog shows, and it shows it as plain text.
+    """
+    page = prefix.page(names.TRAINING_RUNS)
+    return (
+        f"**To start training, materialize [{names.TRAINING_RUNS}]({page})**, not this: partitions "
+        "appear by themselves, one for each attempt of a run."
+    )
 
 
-def ended_as_meant(asset: str) -> AssetCheckSpec:
+def ended_as_meant(site: Site, asset: str) -> AssetCheckSpec:
     """Return the check that tells a failure from an interruption, of each attempt apart."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", PreviewWarning)  # checks by partition are new in Dagster
         return AssetCheckSpec(
             names.ENDED_AS_MEANT,
-            asset=asset,
+            asset=site.key(asset),
             description=(
                 "A warning where the place was taken away (preempted, drained, no machine in time): "
                 "nothing is wrong with the run. An error where something failed."
             ),
-            partitions_def=ATTEMPTS,
+            partitions_def=site.partitions(names.ATTEMPT_PARTITIONS),
         )
 
 
-@asset(
-    name=names.ATTEMPT_PARTITIONS,
-    partitions_def=ATTEMPTS,
-    deps=[
-        names.TRAINING_RUNS,
-        *map(names.snapshot_asset, TRAINING_DATASETS),
-    ],
-    check_specs=[ended_as_meant(names.ATTEMPT_PARTITIONS)],
-    group_name="training",
-    kinds={"python", "pytorch"},
-    owners=["team:training"],
-    code_version="1",
-    description=DESCRIPTION,
-)
-@without_secrets
-def training_attempts(
+def training_attempts(site: Site) -> AssetsDefinition:
+    """Return the asset."""
+    trained = [site.key(each.name, names.TRAINING) for each in site.trained]
+    datasets = sorted({site.dataset_key(each.dataset) for each in site.trained if each.dataset})
+    return asset(
+        key=site.key(names.ATTEMPT_PARTITIONS),
+        partitions_def=site.partitions(names.ATTEMPT_PARTITIONS),
+        deps=[site.key(names.TRAINING_RUNS), *trained, *datasets],
+        check_specs=[ended_as_meant(site, names.ATTEMPT_PARTITIONS)],
+        group_name="training",
+        kinds={"python", "pytorch"},
+        owners=["team:training"],
+        code_version="1",
+        description=DESCRIPTION.format(
+            how_to_start=how_to_start(site.prefix), receipts_page=site.prefix.page(names.RECEIPTS)
+        ),
+    )(site.body(_training_attempts))
+
+
+def _training_attempts(
     context: AssetExecutionContext,
     app: ResourceParam[App],
     orchestrator: ResourceParam[Orchestrator],
@@ -163,15 +169,17 @@ def training_attempts(
     )
 
 
-train_attempt = define_asset_job(
-    names.TRAIN_ATTEMPT_JOB,
-    selection=[training_attempts],
-    executor_def=in_process_executor,  # an attempt is one step, and starts a second sooner
-    # Retries are decided in the track, under a budget for each reason; Dagster's own would add to
-    # them blindly (three failures became nine runs).
-    tags=names.NO_RETRIES,
-    description="Supervises one attempt at a training run; requested by launch_attempts only.",
-)
+def train_attempt(site: Site) -> AssetJob:
+    """Return the job."""
+    return define_asset_job(
+        site.name(names.TRAIN_ATTEMPT_JOB),
+        selection=[site.key(names.ATTEMPT_PARTITIONS)],
+        executor_def=in_process_executor,  # an attempt is one step, and starts a second sooner
+        # Retries are decided in the track, under a budget for each reason; Dagster's own would add to
+        # them blindly (three failures became nine runs).
+        tags=names.NO_RETRIES,
+        description="Supervises one attempt at a training run; requested by launch_attempts only.",
+    )
 
 
 def _supervise(
@@ -205,7 +213,7 @@ def _supervise(
         host=platform.node(),
         process=app.own_process(),
         sleep=time.sleep,
-        on_growth=partial(_show_commits, context, attempt_id, set()),
+        on_growth=partial(_show_commits, context, app.settings.prefix, attempt_id, set()),
         rules=rules,
         devices=devices,
     )
@@ -266,22 +274,29 @@ def _fail_as_taken_away(context: AssetExecutionContext) -> None:
 
 
 def _show_commits(
-    context: AssetExecutionContext, attempt_id: int, shown: set[str], state: RunState
+    context: AssetExecutionContext,
+    prefix: Prefix,
+    attempt_id: int,
+    shown: set[str],
+    state: RunState,
 ) -> bool:
     """Show the attempt's checkpoints while training goes on; False where SHOW_S_MAX did not suffice.
 
     Each once: the partition first, then its event. shown: those that Dagster is known to have.
     """
-    give_up_at, assets = time.monotonic() + SHOW_S_MAX, names.CHECKPOINT_PARTITIONS
+    give_up_at = time.monotonic() + SHOW_S_MAX
+    partitions = prefix.name(names.CHECKPOINT_PARTITIONS)
     for commit in state.checkpoints:
         key = partition_key(commit.ref)
         if commit.ref.attempt_id != attempt_id or key in shown:
             continue
         if time.monotonic() >= give_up_at:
             return False
-        if not context.instance.has_dynamic_partition(assets, key):
-            context.instance.add_dynamic_partitions(assets, [key])
-            context.log_event(AssetMaterialization(**checkpoint_report(state, commit).event))
+        if not context.instance.has_dynamic_partition(partitions, key):
+            context.instance.add_dynamic_partitions(partitions, [key])
+            event = checkpoint_report(state, commit).event
+            made = asset_key(prefix, names.CHECKPOINT_PARTITIONS)
+            context.log_event(AssetMaterialization(asset_key=made, **event))
         shown.add(key)
     return True
 
@@ -309,13 +324,13 @@ def _show_receipt(context: AssetExecutionContext, app: App, ended: AttemptState)
         report=_write_report(context, app, run_id, attempt_id),
         cache=app.settings.cache,
     )
-    key, check = AssetKey(names.RECEIPTS), ending_result(ended)
+    key, check = asset_key(app.settings.prefix, names.RECEIPTS), ending_result(ended)
     context.log_event(
         AssetMaterialization(
             asset_key=key,
             partition=context.partition_key,
             metadata=metadata,
-            tags=names.RECEIPT_TAGS,
+            tags=app.settings.prefix.receipt_tags,
         )
     )
     context.log_event(
@@ -341,7 +356,11 @@ def _write_report(
     rules, _ = app.usable_rules()
     prices, _ = usable_prices(app.settings)
     explain_context = ExplainContext(
-        rules=rules, ledger=app.ledger, ui_url=find_ui_url(app.settings), prices=prices
+        rules=rules,
+        ledger=app.ledger,
+        ui_url=find_ui_url(app.settings),
+        prefix=app.settings.prefix,
+        prices=prices,
     )
     file = app.settings.reports / f"{run_id}.html"
     try:

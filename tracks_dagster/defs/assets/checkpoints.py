@@ -9,11 +9,11 @@ from datetime import timedelta
 
 from dagster import (
     AssetSpec,
-    DefaultScheduleStatus,
-    DynamicPartitionsDefinition,
+    JobDefinition,
     OpExecutionContext,
     ResourceParam,
     RunRequest,
+    ScheduleDefinition,
     ScheduleEvaluationContext,
     in_process_executor,
     job,
@@ -23,35 +23,36 @@ from dagster import (
 
 from tracks_dagster.checkpoints.effects.collection import TICK_S_MAX, collect_due, read_what_decides
 from tracks_dagster.checkpoints.effects.retention import Collected
-from tracks_dagster.clean_errors import without_secrets
-from tracks_dagster.defs.assets.attempts import HOW_TO_START
+from tracks_dagster.defs.assets.attempts import how_to_start
+from tracks_dagster.defs.site import Site
 from tracks_dagster.track import names
 from tracks_dagster.wiring import App
 
 EVERY_15_MINUTES = "*/15 * * * *"
 
-checkpoints = AssetSpec(
-    key=names.CHECKPOINT_PARTITIONS,
-    deps=[names.ATTEMPT_PARTITIONS],
-    partitions_def=DynamicPartitionsDefinition(name=names.CHECKPOINT_PARTITIONS),
-    group_name="training",
-    kinds={"pytorch"},
-    owners=["team:training"],
-    description=(
-        "Every committed checkpoint of every training run.\n\n"
-        f"{HOW_TO_START}\n\n"
-        "A partition is called `RUN/aNN/step-STEP`. A checkpoint appears here after its commit "
-        "record is in the run's track, and only that record makes it real. Weights, optimizer, "
-        "RNG and data cursor of one step, verified by hash whenever they are read. Never red: a "
-        "save that failed leaves no checkpoint. `tracks checkpoints list RUN` shows what was "
-        "superseded or quarantined since."
-    ),
-)
+
+def checkpoints(site: Site) -> AssetSpec:
+    """Return the asset."""
+    return AssetSpec(
+        key=site.key(names.CHECKPOINT_PARTITIONS),
+        deps=[site.key(names.ATTEMPT_PARTITIONS)],
+        partitions_def=site.partitions(names.CHECKPOINT_PARTITIONS),
+        group_name="training",
+        kinds={"pytorch"},
+        owners=["team:training"],
+        description=(
+            "Every committed checkpoint of every training run.\n\n"
+            f"{how_to_start(site.prefix)}\n\n"
+            "A partition is called `RUN/aNN/step-STEP`. A checkpoint appears here after its commit "
+            "record is in the run's track, and only that record makes it real. Weights, optimizer, "
+            "RNG and data cursor of one step, verified by hash whenever they are read. Never red: a "
+            "save that failed leaves no checkpoint. `tracks checkpoints list RUN` shows what was "
+            "superseded or quarantined since."
+        ),
+    )
 
 
-@op(description="One bounded pass over the open and the recently finished runs.")
-@without_secrets
-def collect_runs(context: OpExecutionContext, app: ResourceParam[App]) -> None:
+def _collect(context: OpExecutionContext, app: ResourceParam[App]) -> None:
     """Collect, and log what was done for each run that changed."""
     policy, no_policy = app.usable_policy()
     if no_policy is not None:
@@ -100,32 +101,45 @@ def _log(context: OpExecutionContext, app: App, done: Collected) -> None:
         )
 
 
-@job(
-    name=names.COLLECT_CHECKPOINTS_JOB,
-    tags=names.NO_RETRIES,
-    executor_def=in_process_executor,
-    description=(
-        "Reads the newest checkpoint of every run in full, supersedes those that retention no longer "
-        "keeps, and deletes them after their grace. Every decision is a record in the run's track; "
-        "`tracks checkpoints gc RUN --dry-run` shows what it would do. Safe to launch by hand."
-    ),
-)
-def collect_checkpoints() -> None:
-    """Collect the checkpoints of the runs whose turn it is."""
-    collect_runs()
+def collect_checkpoints(site: Site) -> JobDefinition:
+    """Return the job that collects the checkpoints of the runs whose turn it is."""
+    collect_runs = op(
+        name=site.name("collect_runs"),
+        description="One bounded pass over the open and the recently finished runs.",
+    )(site.body(_collect))
+
+    @job(
+        name=site.name(names.COLLECT_CHECKPOINTS_JOB),
+        tags=names.NO_RETRIES,
+        executor_def=in_process_executor,
+        description=(
+            "Reads the newest checkpoint of every run in full, supersedes those that retention no "
+            "longer keeps, and deletes them after their grace. Every decision is a record in the run's "
+            "track; `tracks checkpoints gc RUN --dry-run` shows what it would do. Safe to launch by "
+            "hand."
+        ),
+    )
+    def collect() -> None:
+        collect_runs()
+
+    return collect
 
 
-@schedule(
-    name=names.COLLECT_CHECKPOINTS,
-    job=collect_checkpoints,
-    cron_schedule=EVERY_15_MINUTES,
-    execution_timezone="UTC",
-    default_status=DefaultScheduleStatus.RUNNING,
-    description=(
-        "Collects checkpoints every 15 minutes. Off: nothing is verified or deleted, and the store "
-        "grows; training is not touched either way."
-    ),
-)
-def collect_checkpoints_every_15_minutes(context: ScheduleEvaluationContext) -> RunRequest:
+def collect_checkpoints_every_15_minutes(site: Site) -> ScheduleDefinition:
+    """Return the schedule."""
+    return schedule(
+        name=site.name(names.COLLECT_CHECKPOINTS),
+        job_name=site.name(names.COLLECT_CHECKPOINTS_JOB),
+        cron_schedule=EVERY_15_MINUTES,
+        execution_timezone="UTC",
+        default_status=site.schedule_status,
+        description=(
+            "Collects checkpoints every 15 minutes. Off: nothing is verified or deleted, and the store "
+            "grows; training is not touched either way."
+        ),
+    )(_requested)
+
+
+def _requested(context: ScheduleEvaluationContext) -> RunRequest:
     """Request one pass; a repeated tick requests the same one."""
     return RunRequest(run_key=context.scheduled_execution_time.strftime("%Y%m%dT%H%M"))

@@ -3,16 +3,19 @@
 `tracks snapshots add` makes them too, without Dagster; the sensor show_datasets shows those here.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from dagster import (
     AssetCheckResult,
     AssetCheckSpec,
     AssetExecutionContext,
+    AssetKey,
+    AssetMaterialization,
+    AssetsDefinition,
     Config,
     DataVersion,
-    DynamicPartitionsDefinition,
     Failure,
     MaterializeResult,
     ResourceParam,
@@ -20,9 +23,9 @@ from dagster import (
 )
 from pydantic import Field
 
-from tracks_dagster.clean_errors import without_secrets
 from tracks_dagster.data.effects.own_checks import read_checks
 from tracks_dagster.data.effects.snapshots import Added, add_files, checks_in_force
+from tracks_dagster.defs.site import Site
 from tracks_dagster.review.effects.metadata import files_metadata
 from tracks_dagster.track import names
 from tracks_dagster.track.errors import DataRejected, InvalidInput
@@ -47,37 +50,84 @@ class DatasetConfig(Config):
     )
 
 
-@asset(
-    name=names.DATASET_PARTITIONS,
-    partitions_def=DynamicPartitionsDefinition(name=names.DATASET_PARTITIONS),
-    group_name="data",
-    kinds={"python"},
-    owners=["team:data"],
-    code_version="1",
-    check_specs=[
-        AssetCheckSpec(
-            names.OWN_CHECKS,
-            asset=names.DATASET_PARTITIONS,
-            blocking=True,
-            description="The checks of one's own that the files had to pass. When this is red nothing "
-            "was recorded, the snapshot before stays in use, and the description names each failure.",
-        )
-    ],
-    output_required=False,  # bad files: the check fails and there is no materialization
-)
-@without_secrets
-def datasets(
-    context: AssetExecutionContext, config: DatasetConfig, app: ResourceParam[App]
-) -> Iterator[MaterializeResult[None] | AssetCheckResult]:
-    """Datasets of one's own: a partition is a dataset, each of its materializations a snapshot.
+def datasets(site: Site) -> AssetsDefinition:
+    """Return the asset of all datasets of files, a partition each."""
 
-    Materialize a partition to freeze the same files again, as they are now, after the same checks; the
-    same files find the snapshot that is there. The launchpad takes another source, and so adds a new
-    dataset: add a partition with its name first. `tracks snapshots add NAME PATH` does the same in a
-    terminal and shows here within seconds. When it is red, correct what the error or the check names
-    and materialize it again; training goes on with the snapshot before.
-    """
-    dataset = context.partition_key
+    def datasets(
+        context: AssetExecutionContext, config: DatasetConfig, app: ResourceParam[App]
+    ) -> Iterator[MaterializeResult[None] | AssetCheckResult]:
+        """Datasets of one's own: a partition is a dataset, each of its materializations a snapshot.
+
+        Materialize a partition to freeze the same files again, as they are now, after the same checks;
+        the same files find the snapshot that is there. The launchpad takes another source, and so adds
+        a new dataset: add a partition with its name first. `tracks snapshots add NAME PATH` does the
+        same in a terminal and shows here within seconds. When it is red, correct what the error or the
+        check names and materialize it again; training goes on with the snapshot before.
+        """
+        dataset = context.partition_key
+        also = {"asset_key": site.dataset_key(dataset)} if dataset in site.own_datasets else None
+        yield from _made(context, config, app, dataset, also=also)
+
+    return asset(
+        key=site.key(names.DATASET_PARTITIONS),
+        partitions_def=site.partitions(names.DATASET_PARTITIONS),
+        group_name="data",
+        kinds={"python"},
+        owners=["team:data"],
+        code_version="1",
+        check_specs=[_own_checks(site.key(names.DATASET_PARTITIONS))],
+        output_required=False,  # bad files: the check fails and there is no materialization
+    )(site.body(datasets))
+
+
+def dataset_of_own(site: Site, dataset: str) -> AssetsDefinition:
+    """Return the asset of one dataset that a project names: an edge of the graph from what it is made
+    of to what is trained on it."""
+    key = site.key(names.DATASET_PARTITIONS, dataset)
+
+    def made(
+        context: AssetExecutionContext, config: DatasetConfig, app: ResourceParam[App]
+    ) -> Iterator[MaterializeResult[None] | AssetCheckResult]:
+        also = {"asset_key": site.key(names.DATASET_PARTITIONS), "partition": dataset}
+        yield from _made(context, config, app, dataset, also=also)
+
+    return asset(
+        key=key,
+        group_name="data",
+        kinds={"python"},
+        owners=["team:data"],
+        code_version="1",
+        description=(
+            f"The dataset {dataset}: each materialization is a snapshot of its files.\n\n"
+            "Materialize it to freeze the same files again, as they are now, after the same checks; "
+            f"the launchpad takes another source. `tracks snapshots add {dataset} PATH` does the same "
+            "in a terminal and shows here within seconds. When it is red, correct what the error or "
+            "the check names; training goes on with the snapshot before."
+        ),
+        check_specs=[_own_checks(key)],
+        output_required=False,  # bad files: the check fails and there is no materialization
+    )(site.body(made))
+
+
+def _own_checks(key: AssetKey) -> AssetCheckSpec:
+    return AssetCheckSpec(
+        names.OWN_CHECKS,
+        asset=key,
+        blocking=True,
+        description="The checks of one's own that the files had to pass. When this is red nothing was "
+        "recorded, the snapshot before stays in use, and the description names each failure.",
+    )
+
+
+def _made(
+    context: AssetExecutionContext,
+    config: DatasetConfig,
+    app: App,
+    dataset: str,
+    *,
+    also: Mapping[str, Any] | None,
+) -> Iterator[MaterializeResult[None] | AssetCheckResult]:
+    """Freeze the files. also: another asset that shows the snapshot."""
     try:
         added = _freeze(app, dataset, config, context.run.run_id)
     except DataRejected as error:
@@ -92,14 +142,17 @@ def datasets(
             passed=True,
             metadata={"checked": list(added.passed)},
         )
+        metadata = {
+            **files_metadata(added.body),
+            "written_bytes": added.written_bytes,
+            "was_there_already": not added.is_new,
+        }
+        version = added.body.snapshot_id
+        if also is not None:
+            tags = {names.TAG_DATA_VERSION: version}
+            context.log_event(AssetMaterialization(**also, metadata=metadata, tags=tags))
         yield MaterializeResult(
-            data_version=DataVersion(added.body.snapshot_id),
-            metadata={
-                **files_metadata(added.body),
-                "written_bytes": added.written_bytes,
-                "was_there_already": not added.is_new,
-            },
-            check_results=[checked],
+            data_version=DataVersion(version), metadata=metadata, check_results=[checked]
         )
 
 

@@ -13,6 +13,7 @@ import dagster
 from dagster import (
     AssetExecutionContext,
     AssetKey,
+    AssetMaterialization,
     AssetsDefinition,
     DagsterInstance,
     DagsterRun,
@@ -35,13 +36,14 @@ from tracks_dagster.attempts.effects.redeclared import check_as_declared
 from tracks_dagster.attempts.effects.runs import new_run_id
 from tracks_dagster.attempts.ports import FoundCode
 from tracks_dagster.attempts.run_config import choices_of
-from tracks_dagster.clean_errors import clean_text, without_secrets
-from tracks_dagster.data.effects.projects import DEFAULT_PROJECT, Registered
+from tracks_dagster.clean_errors import clean_text
 from tracks_dagster.data.project import OUR_KEYS, Project
-from tracks_dagster.home.stored_projects import code_of, find_project
+from tracks_dagster.defs.site import AssetJob, Site
+from tracks_dagster.home.stored_projects import code_of
 from tracks_dagster.retry.policy import RetryPolicy
 from tracks_dagster.review.effects.metadata import run_metadata
 from tracks_dagster.track import names
+from tracks_dagster.track.bodies import RunDeclared
 from tracks_dagster.track.declared_fields import (
     ASKED,
     CADENCE,
@@ -81,6 +83,12 @@ _KINDS: dict[Kind, Any] = {
     Kind.SIZE: dagster.IntSource,
     Kind.LABELS: {str: dagster.StringSource},
     Kind.TOLERATIONS: dagster.Array(Permissive()),  # type: ignore[no-untyped-call]
+}
+# Dagster's own tags, of the run that a condition, a sensor or a schedule asked for.
+_ASKED_BY = {
+    "dagster/from_automation_condition": "its automation condition",
+    "dagster/sensor_name": "the sensor {}",
+    "dagster/schedule_name": "the schedule {}",
 }
 _TYPES = {bool: bool, int: int, float: float, str: str, list: list}
 
@@ -144,17 +152,9 @@ LAUNCHPAD: dict[str, dagster.Field] = {
 }
 
 
-def training_runs_of(projects: Iterable[Registered]) -> AssetsDefinition:
-    """Return the asset; these projects, with their keys, are what its launchpad offers."""
+def training_runs(site: Site) -> AssetsDefinition:
+    """Return the asset; the site's projects, with their keys, are what its launchpad offers."""
 
-    @asset(
-        name=names.TRAINING_RUNS,
-        config_schema={**LAUNCHPAD, "project": _project_field(projects)},
-        group_name="training",
-        kinds={"python"},
-        owners=["team:training"],
-    )
-    @without_secrets
     def training_runs(
         context: AssetExecutionContext, app: ResourceParam[App]
     ) -> MaterializeResult[None]:
@@ -169,39 +169,111 @@ def training_runs_of(projects: Iterable[Registered]) -> AssetsDefinition:
         first; nothing else is to be materialized by hand. `project` chooses what is trained: `tracks
         projects add DIR` adds yours.
         """
-        filled = read_in(context.op_execution_context.op_config)
-        _check_alone(context)
+        _check_alone(context, site)
         # Dagster's own retries would declare it again, and its first one may yet train.
         context.instance.add_run_tags(context.run.run_id, names.NO_RETRIES)
-        try:
-            policy = app.policy
-            default_id = partial(_default_id, first_try(context.instance, context.run))
-            prepared = _prepared(app, filled, policy, default_id, remark=context.log.warning)
-            if (existing := app.tracks.find_run(names.check_run_id(prepared.run_id))) is not None:
-                check_as_declared(existing, prepared, filled)
-            declared = app.declare(prepared, policy)
-        except InvalidInput as error:
-            raise Failure(str(error), allow_retries=False) from error
-        tags = {names.TAG_TRAINING_RUN: declared.run_id}
-        context.instance.add_run_tags(context.run.run_id, tags)
-        return MaterializeResult(metadata=run_metadata(declared))
+        declared = _declare(site, context, app, read_in(context.op_execution_context.op_config))
+        metadata, name = run_metadata(declared), declared.model_family
+        if name in (each.name for each in site.trained):
+            also = site.key(name, names.TRAINING)
+            context.log_event(AssetMaterialization(also, metadata=metadata))
+        return MaterializeResult(metadata=metadata)
 
-    return training_runs
-
-
-declare_training_run = define_asset_job(
-    names.DECLARE_TRAINING_RUN_JOB,
-    selection=[names.TRAINING_RUNS],
-    executor_def=in_process_executor,  # one step of a second
-    tags=names.NO_RETRIES,
-    description=(
-        "Starts a training run, as the asset training_runs does. Fill in the launchpad (only `intent` "
-        "is needed; every field explains itself), then launch."
-    ),
-)
+    return asset(
+        key=site.key(names.TRAINING_RUNS),
+        config_schema={**LAUNCHPAD, "project": _project_field(site)},
+        group_name="training",
+        kinds={"python"},
+        owners=["team:training"],
+    )(site.body(training_runs))
 
 
-def _project_field(projects: Iterable[Registered]) -> dagster.Field:
+def project_training(site: Site, project: Project) -> AssetsDefinition:
+    """Return the asset of one project, whose materialization declares a run of it."""
+    registered = next(each for each in site.projects if each.name == project.name)
+
+    def training(
+        context: AssetExecutionContext, app: ResourceParam[App]
+    ) -> MaterializeResult[None]:
+        filled = read_in(context.op_execution_context.op_config)
+        overrides = filled.pop("config", None) or {}
+        filled = {"intent": _intent(context), **filled, "project": {project.name: overrides}}
+        metadata = run_metadata(_declare(site, context, app, filled))
+        also = site.key(names.TRAINING_RUNS)
+        context.log_event(AssetMaterialization(also, metadata=metadata))
+        return MaterializeResult(metadata=metadata)
+
+    dataset = [] if project.dataset is None else [site.dataset_key(project.dataset)]
+    shown = project.assets
+    return asset(
+        key=site.key(project.name, names.TRAINING),
+        deps=[*dataset, *(AssetKey(each.split("/")) for each in shown.upstream)],
+        config_schema={
+            **LAUNCHPAD,
+            "intent": _field(dagster.StringSource, "What the run is for, in a sentence."),
+            "config": dagster.Field(
+                _keys_field(project, is_own=not registered.is_shipped),
+                is_required=False,
+                description="Overrides of the project's config.",
+            ),
+        },
+        group_name=shown.group or names.PROJECTS_GROUP,
+        kinds=set(shown.kinds or ("python",)),
+        owners=list(shown.owners or ("team:training",)),
+        tags={**shown.tags, names.TAG_PROJECT: project.name},
+        description=(
+            f"Trains {project.name}: materialize it, and a training run is declared.\n\n"
+            "By a person here, a schedule, a sensor, or an automation condition: nothing has to be "
+            "filled in. Each materialization is one run that was declared in Dagster; it is green as "
+            "soon as the run is declared, and its attempts are partitions of training_attempts. What "
+            f"comes of it, once it is promoted, is {project.name}/{names.MODEL}. When it is red the "
+            "error names the value that is wrong; to execute it again declares no second run."
+        ),
+    )(site.body(training))
+
+
+def _intent(context: AssetExecutionContext) -> str:
+    """Return what a run is for that nobody gave an intent, by who asked for it."""
+    tags = context.run.tags
+    for tag, words in _ASKED_BY.items():
+        if tag in tags:
+            return f"Materialized in Dagster by {words.format(tags[tag])}."
+    return "Materialized in Dagster."
+
+
+def _declare(
+    site: Site, context: AssetExecutionContext, app: App, filled: Mapping[str, Any]
+) -> RunDeclared:
+    """Declare the run that was asked for, and tag the Dagster run with it; Failure for bad input."""
+    try:
+        policy = app.policy
+        default_id = partial(_default_id, first_try(context.instance, context.run))
+        prepared = _prepared(site, app, filled, policy, default_id, remark=context.log.warning)
+        if (existing := app.tracks.find_run(names.check_run_id(prepared.run_id))) is not None:
+            check_as_declared(existing, prepared, filled)
+        declared = app.declare(prepared, policy)
+    except InvalidInput as error:
+        raise Failure(str(error), allow_retries=False) from error
+    tags = {names.TAG_TRAINING_RUN: declared.run_id}
+    context.instance.add_run_tags(context.run.run_id, tags)
+    return declared
+
+
+def declare_training_run(site: Site) -> AssetJob:
+    """Return the job."""
+    return define_asset_job(
+        site.name(names.DECLARE_TRAINING_RUN_JOB),
+        selection=[site.key(names.TRAINING_RUNS)],
+        executor_def=in_process_executor,  # one step of a second
+        tags=names.NO_RETRIES,
+        description=(
+            "Starts a training run, as the asset training_runs does. Fill in the launchpad (only "
+            "`intent` is needed; every field explains itself), then launch."
+        ),
+    )
+
+
+def _project_field(site: Site) -> dagster.Field:
     """Return the field that chooses one project and overrides its keys.
 
     No key has a default here: what nobody gave is the project's to say when the run is declared.
@@ -212,17 +284,17 @@ def _project_field(projects: Iterable[Registered]) -> dagster.Field:
             is_required=False,
             description="Overrides of its config; {} for none.",
         )
-        for each in projects
+        for each in site.projects
         if each.project is not None
     }
+    first = site.default_project
     return dagster.Field(
         # Noneable: of a plain Selector Dagster writes every choice into the launchpad.
         Noneable(Selector(offered)),  # type: ignore[no-untyped-call]
         is_required=False,
         description=(
-            f"The project, and overrides of its config: {{{DEFAULT_PROJECT}: {{steps: 40}}}}. Left "
-            f"out: {DEFAULT_PROJECT}, or for a branch the project of its source. `tracks projects add "
-            "DIR` adds yours."
+            f"The project, and overrides of its config: {{{first}: {{steps: 40}}}}. Left out: {first}, "
+            "or for a branch the project of its source. `tracks projects add DIR` adds yours."
         ),
     )
 
@@ -243,13 +315,13 @@ def _keys_field(project: Project, *, is_own: bool) -> Permissive | Shape:
     return Permissive(keys) if project.is_open else Shape(keys)  # type: ignore[no-untyped-call]
 
 
-def _check_alone(context: AssetExecutionContext) -> None:
+def _check_alone(context: AssetExecutionContext, site: Site) -> None:
     """Raise Failure where the Dagster run makes other assets too: in no order, snapshots among them.
 
     Edges to the snapshots would give an order, but then Dagster's UI warns of shipped snapshots that
     are not materialized, also when the run trains on other data.
     """
-    own = AssetKey(names.TRAINING_RUNS)
+    own = site.key(names.TRAINING_RUNS)
     others = sorted(
         key.to_user_string() for key in context.job_def.asset_layer.selected_asset_keys - {own}
     )
@@ -321,6 +393,7 @@ def _default_id(first: FirstTry, name: str) -> str:
 
 
 def _prepared(
+    site: Site,
     app: App,
     filled: Mapping[str, Any],
     policy: RetryPolicy,
@@ -349,9 +422,9 @@ def _prepared(
     chosen = filled.get("project", {None: filled.get("config")})
     [(name, overrides)] = chosen.items()
     is_inherited = name is None and origin is not None and not origin.is_of_family
-    name = name or (DEFAULT_PROJECT if origin is None else origin.family)
+    name = name or (site.default_project if origin is None else origin.family)
     launcher = filled.get("launcher", names.LOCAL)
-    found = None if is_inherited else _code_of(app, name, launcher)
+    found = None if is_inherited else _code_of(site, app, name, launcher)
     for words in () if found is None else found.remarks:
         remark(words)
     return prepare(
@@ -366,8 +439,6 @@ def _prepared(
     )
 
 
-def _code_of(app: App, name: str, launcher: str) -> FoundCode:
+def _code_of(site: Site, app: App, name: str, launcher: str) -> FoundCode:
     """Return the project's code as it is now; raises InvalidInput."""
-    settings = app.settings
-    found = find_project(app.tracks, settings.home, settings.examples, name)
-    return code_of(app.tracks, found, launcher=launcher)
+    return code_of(app.tracks, site.find_project(app, name), launcher=launcher)

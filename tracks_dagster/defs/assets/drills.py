@@ -7,9 +7,11 @@ from dagster import (
     Config,
     DefaultScheduleStatus,
     Failure,
+    JobDefinition,
     OpExecutionContext,
     ResourceParam,
     RunRequest,
+    ScheduleDefinition,
     ScheduleEvaluationContext,
     in_process_executor,
     job,
@@ -18,7 +20,7 @@ from dagster import (
 )
 from pydantic import Field
 
-from tracks_dagster.clean_errors import without_secrets
+from tracks_dagster.defs.site import Site
 from tracks_dagster.review.effects.drill_round import begin_round, score_rounds
 from tracks_dagster.review.effects.rehearsals import BESIDE_WORK
 from tracks_dagster.track import names
@@ -36,11 +38,32 @@ class DrillConfig(Config):
     )
 
 
-@op(
-    description="Scores the drills of earlier rounds that are over, then declares a run for each kind."
-)
-@without_secrets
-def play_round(context: OpExecutionContext, config: DrillConfig, app: ResourceParam[App]) -> None:
+def play_drills(site: Site) -> JobDefinition:
+    """Return the job that plays one round."""
+    play_round = op(
+        name=site.name("play_round"),
+        description=(
+            "Scores the drills of earlier rounds that are over, then declares a run for each kind."
+        ),
+    )(site.body(_play_round))
+
+    @job(
+        name=site.name(names.DRILL_JOB),
+        tags=names.NO_RETRIES,
+        executor_def=in_process_executor,
+        description=(
+            "Declares a small run for each chosen drill, which plays a fault beside the work of this "
+            "home, and scores those of the rounds before. Red where one of those was not as it should "
+            "be."
+        ),
+    )
+    def play() -> None:
+        play_round()
+
+    return play
+
+
+def _play_round(context: OpExecutionContext, config: DrillConfig, app: ResourceParam[App]) -> None:
     """Fail where an earlier drill did not come out right: the page of this run names it."""
     rows = score_rounds(app.tracks, app.ledger)
     for run_id in begin_round(app.tracks, app.shipped, app.new_uid, config.kinds):
@@ -53,28 +76,20 @@ def play_round(context: OpExecutionContext, config: DrillConfig, app: ResourcePa
         raise Failure(description=f"Not as it should be: {'; '.join(wrong)}")
 
 
-@job(
-    name=names.DRILL_JOB,
-    tags=names.NO_RETRIES,
-    executor_def=in_process_executor,
-    description=(
-        "Declares a small run for each chosen drill, which plays a fault beside the work of this home, "
-        "and scores those of the rounds before. Red where one of those was not as it should be."
-    ),
-)
-def play_drills() -> None:
-    """Play one round."""
-    play_round()
+def drill_every_week(site: Site) -> ScheduleDefinition:
+    """Return the schedule."""
+    return schedule(
+        name=site.name(names.DRILL_WEEKLY),
+        job_name=site.name(names.DRILL_JOB),
+        cron_schedule=EVERY_WEEK,
+        execution_timezone="UTC",
+        default_status=DefaultScheduleStatus.STOPPED,
+        description=(
+            "Plays chosen drills on small runs, once a week. Off until somebody switches it on."
+        ),
+    )(_requested)
 
 
-@schedule(
-    name=names.DRILL_WEEKLY,
-    job=play_drills,
-    cron_schedule=EVERY_WEEK,
-    execution_timezone="UTC",
-    default_status=DefaultScheduleStatus.STOPPED,
-    description="Plays chosen drills on small runs, once a week. Off until somebody switches it on.",
-)
-def drill_every_week(context: ScheduleEvaluationContext) -> RunRequest:
+def _requested(context: ScheduleEvaluationContext) -> RunRequest:
     """Request one round; a repeated tick requests the same one."""
     return RunRequest(run_key=context.scheduled_execution_time.strftime("%Y%m%d"))

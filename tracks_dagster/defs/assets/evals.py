@@ -8,9 +8,9 @@ from dataclasses import replace
 
 from dagster import (
     AssetExecutionContext,
+    AssetsDefinition,
     AssetSpec,
     DataVersion,
-    DynamicPartitionsDefinition,
     Failure,
     MaterializeResult,
     ResourceParam,
@@ -21,7 +21,7 @@ from dagster import (
 
 from tracks_dagster.attempts.effects.sharing import devices_since, lease_for
 from tracks_dagster.attempts.ports import Orchestrator
-from tracks_dagster.clean_errors import without_secrets
+from tracks_dagster.defs.site import AssetJob, Site
 from tracks_dagster.evals.effects.running import find_eval, run_eval
 from tracks_dagster.review.effects.metadata import eval_metadata, result_sha256
 from tracks_dagster.scheduling.effects.leases import DevicePool
@@ -32,20 +32,23 @@ from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.states.evals import needs_device
 from tracks_dagster.wiring import App
 
-HELDOUT_DATASETS = ("aws-docs-heldout", "flights-heldout")
+
+def evals(site: Site) -> AssetsDefinition:
+    """Return the asset."""
+    named = {dataset for each in site.trained for dataset in site.heldout_of(each)}
+    heldout = sorted(map(site.dataset_key, named))
+    return asset(
+        key=site.key(names.EVAL_PARTITIONS),
+        partitions_def=site.partitions(names.EVAL_PARTITIONS),
+        deps=[site.key(names.CHECKPOINT_PARTITIONS), *heldout],
+        group_name="evaluation",
+        kinds={"python", "pytorch"},
+        owners=["team:training"],
+        code_version="1",
+    )(site.body(_evals))
 
 
-@asset(
-    name=names.EVAL_PARTITIONS,
-    partitions_def=DynamicPartitionsDefinition(name=names.EVAL_PARTITIONS),
-    deps=[names.CHECKPOINT_PARTITIONS, *map(names.snapshot_asset, HELDOUT_DATASETS)],
-    group_name="evaluation",
-    kinds={"python", "pytorch"},
-    owners=["team:training"],
-    code_version="1",
-)
-@without_secrets
-def evals(
+def _evals(
     context: AssetExecutionContext,
     app: ResourceParam[App],
     orchestrator: ResourceParam[Orchestrator],
@@ -94,14 +97,16 @@ def evals(
     return MaterializeResult(metadata=metadata, data_version=DataVersion(result_sha256(ended)))
 
 
-evaluate_checkpoint = define_asset_job(
-    names.EVALUATE_CHECKPOINT_JOB,
-    selection=[evals],
-    executor_def=in_process_executor,  # one step, which runs the evaluator as a process of its own
-    # An eval has a budget of its own in the track; Dagster's retries would add to it.
-    tags=names.NO_RETRIES,
-    description="Runs one attempt at one eval; requested by run_evals.",
-)
+def evaluate_checkpoint(site: Site) -> AssetJob:
+    """Return the job."""
+    return define_asset_job(
+        site.name(names.EVALUATE_CHECKPOINT_JOB),
+        selection=[site.key(names.EVAL_PARTITIONS)],
+        executor_def=in_process_executor,  # one step: the evaluator is a process of its own
+        # An eval has a budget of its own in the track; Dagster's retries would add to it.
+        tags=names.NO_RETRIES,
+        description="Runs one attempt at one eval; requested by run_evals.",
+    )
 
 
 def _number(context: AssetExecutionContext) -> int | None:
@@ -110,17 +115,19 @@ def _number(context: AssetExecutionContext) -> int | None:
     return None if key is None else int(key.rpartition("/")[2])
 
 
-# Nothing computes it: a promotion is a record in a run's track, which run_evals reports to Dagster.
-promotions = AssetSpec(
-    key=names.PROMOTIONS,
-    deps=[names.EVAL_PARTITIONS],
-    group_name="evaluation",
-    kinds={"pytorch"},
-    owners=["team:training"],
-    description=(
-        "Checkpoints that were given an alias, the newest event last: manifest sha256, the eval "
-        "and its metrics, the threshold, and who decided. A refused promotion is an observation "
-        "with what spoke against it. Never red. To promote by hand use `tracks promote "
-        'RUN@STEP --alias NAME --why "…"`; the ledger knows who holds an alias now.'
-    ),
-)
+def promotions(site: Site) -> AssetSpec:
+    """Return the asset. Nothing computes it: a promotion is a record in a run's track, which run_evals
+    reports to Dagster."""
+    return AssetSpec(
+        key=site.key(names.PROMOTIONS),
+        deps=[site.key(names.EVAL_PARTITIONS)],
+        group_name="evaluation",
+        kinds={"pytorch"},
+        owners=["team:training"],
+        description=(
+            "Checkpoints that were given an alias, the newest event last: manifest sha256, the eval "
+            "and its metrics, the threshold, and who decided. A refused promotion is an observation "
+            "with what spoke against it. Never red. To promote by hand use `tracks promote "
+            'RUN@STEP --alias NAME --why "…"`; the ledger knows who holds an alias now.'
+        ),
+    )

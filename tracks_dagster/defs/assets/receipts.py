@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from dagster import (
     AssetExecutionContext,
+    AssetsDefinition,
     Failure,
     MaterializeResult,
     MetadataValue,
@@ -16,13 +17,8 @@ from dagster import (
 )
 
 from tracks_dagster.attempts.effects.closing import find_attempt
-from tracks_dagster.clean_errors import without_secrets
-from tracks_dagster.defs.assets.attempts import (
-    ATTEMPTS,
-    HOW_TO_START,
-    ended_as_meant,
-    ending_result,
-)
+from tracks_dagster.defs.assets.attempts import ended_as_meant, ending_result, how_to_start
+from tracks_dagster.defs.site import Site
 from tracks_dagster.review.effects.metadata import Show, attempt_metadata
 from tracks_dagster.settings import find_board_url
 from tracks_dagster.track import names
@@ -32,7 +28,7 @@ from tracks_dagster.wiring import App
 
 DESCRIPTION = f"""What is recorded of each attempt that ended: why, its loss, what it cost.
 
-{HOW_TO_START}
+{{how_to_start}}
 
 What is recorded of an attempt that ended, however it ended: why, the run's loss as a picture, what it
 cost, which steps it ran, what was decided, on which data, where, with which config. A partition has the
@@ -45,19 +41,22 @@ away. Never red itself. Materialize a partition to read the record again, for ex
 """
 
 
-@asset(
-    name=names.RECEIPTS,
-    partitions_def=ATTEMPTS,
-    deps=[names.ATTEMPT_PARTITIONS],
-    check_specs=[ended_as_meant(names.RECEIPTS)],
-    group_name="training",
-    kinds={"python"},
-    owners=["team:training"],
-    code_version=names.RECEIPT_CODE_VERSION,
-    description=DESCRIPTION,
-)
-@without_secrets
-def receipts(
+def receipts(site: Site) -> AssetsDefinition:
+    """Return the asset."""
+    return asset(
+        key=site.key(names.RECEIPTS),
+        partitions_def=site.partitions(names.ATTEMPT_PARTITIONS),
+        deps=[site.key(names.ATTEMPT_PARTITIONS)],
+        check_specs=[ended_as_meant(site, names.RECEIPTS)],
+        group_name="training",
+        kinds={"python"},
+        owners=["team:training"],
+        code_version=names.RECEIPT_CODE_VERSION,
+        description=DESCRIPTION.format(how_to_start=how_to_start(site.prefix)),
+    )(site.body(_receipts))
+
+
+def _receipts(
     context: AssetExecutionContext, app: ResourceParam[App]
 ) -> Iterator[MaterializeResult[None]]:
     """Read the receipt of one attempt that ended."""

@@ -13,13 +13,15 @@ from dagster import (
     AssetCheckSpec,
     AssetDep,
     AssetExecutionContext,
+    AssetKey,
+    AssetsDefinition,
     DailyPartitionsDefinition,
-    DefaultScheduleStatus,
     MaterializeResult,
     MetadataValue,
     PreviewWarning,
     ResourceParam,
     RunRequest,
+    ScheduleDefinition,
     ScheduleEvaluationContext,
     SpecificPartitionsPartitionMapping,
     asset,
@@ -28,7 +30,7 @@ from dagster import (
     schedule,
 )
 
-from tracks_dagster.clean_errors import without_secrets
+from tracks_dagster.defs.site import AssetJob, Site
 from tracks_dagster.ledger.prices import Prices
 from tracks_dagster.review.daily_text import (
     describe_unevaluated,
@@ -53,45 +55,50 @@ HAS_EVAL = "every_promoted_checkpoint_has_an_eval"
 DAYS = DailyPartitionsDefinition(start_date=FIRST_DAY, timezone="UTC", end_offset=1)
 
 
-def _check(name: str, description: str) -> AssetCheckSpec:
+def _check(site: Site, name: str, description: str) -> AssetCheckSpec:
     """Return a check of each day apart: a good day must not hide a bad one."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", PreviewWarning)  # checks by partition are new in Dagster
-        return AssetCheckSpec(
-            name, asset=names.INCIDENT_REVIEW, description=description, partitions_def=DAYS
-        )
+        key = site.key(names.INCIDENT_REVIEW)
+        return AssetCheckSpec(name, asset=key, description=description, partitions_def=DAYS)
 
 
-def _read_as_a_whole(asset_name: str) -> AssetDep:
+def _read_as_a_whole(key: AssetKey) -> AssetDep:
     """Return a dependency for the graph alone: the ledger is read, and no partition of the asset.
 
     With a mapping to all of them Dagster would look at every attempt there ever was, at each review.
     """
-    return AssetDep(asset_name, partition_mapping=SpecificPartitionsPartitionMapping([]))
+    return AssetDep(key, partition_mapping=SpecificPartitionsPartitionMapping([]))
 
 
-@asset(
-    name=names.INCIDENT_REVIEW,
-    partitions_def=DAYS,
-    deps=[_read_as_a_whole(names.ATTEMPT_PARTITIONS), _read_as_a_whole(names.EVAL_PARTITIONS)],
-    check_specs=[
-        _check(
-            HAS_VERDICT,
-            "Red while a failed attempt of the day ended as `unknown`, or with a confidence of 0.",
-        ),
-        _check(
-            HAS_EVAL,
-            "Red while a checkpoint promoted on the day holds its alias without a completed eval of "
-            "the same bytes.",
-        ),
-    ],
-    group_name="review",
-    kinds={"python", "sql"},
-    owners=["team:training"],
-    code_version="1",
-)
-@without_secrets
-def incident_review(context: AssetExecutionContext, app: ResourceParam[App]) -> MaterializeResult:  # type: ignore[type-arg]  # beside checks Dagster knows the bare class only
+def incident_review(site: Site) -> AssetsDefinition:
+    """Return the asset."""
+    read = (names.ATTEMPT_PARTITIONS, names.EVAL_PARTITIONS)
+    return asset(
+        key=site.key(names.INCIDENT_REVIEW),
+        partitions_def=DAYS,
+        deps=[_read_as_a_whole(site.key(each)) for each in read],
+        check_specs=[
+            _check(
+                site,
+                HAS_VERDICT,
+                "Red while a failed attempt of the day ended as `unknown`, or with a confidence of 0.",
+            ),
+            _check(
+                site,
+                HAS_EVAL,
+                "Red while a checkpoint promoted on the day holds its alias without a completed eval "
+                "of the same bytes.",
+            ),
+        ],
+        group_name="review",
+        kinds={"python", "sql"},
+        owners=["team:training"],
+        code_version="1",
+    )(site.body(_incident_review))
+
+
+def _incident_review(context: AssetExecutionContext, app: ResourceParam[App]) -> MaterializeResult:  # type: ignore[type-arg]  # beside checks Dagster knows the bare class only
     """What happened on a day (UTC), over all runs: failures first, interruptions summed, what it cost.
 
     Made every night for the day before; the running day can be materialized at any time, and any day
@@ -136,26 +143,34 @@ def _result(name: str, count: int, words: str) -> AssetCheckResult:
     )
 
 
-review_incidents = define_asset_job(
-    names.REVIEW_JOB,
-    selection=[incident_review],
-    executor_def=in_process_executor,  # one short step
-    description="Reviews a day; requested every night, and by people for the running or an old day.",
-)
+def review_incidents(site: Site) -> AssetJob:
+    """Return the job."""
+    return define_asset_job(
+        site.name(names.REVIEW_JOB),
+        selection=[site.key(names.INCIDENT_REVIEW)],
+        executor_def=in_process_executor,  # one short step
+        description=(
+            "Reviews a day; requested every night, and by people for the running or an old day."
+        ),
+    )
 
 
-@schedule(
-    name=names.REVIEW_DAILY,
-    job=review_incidents,
-    cron_schedule=EVERY_NIGHT,
-    execution_timezone="UTC",
-    default_status=DefaultScheduleStatus.RUNNING,
-    description=(
-        "Reviews the day that is over, ten minutes after midnight UTC. Off: no review is made by "
-        "itself; `tracks review` prints the same at any time."
-    ),
-)
-def review_every_day(context: ScheduleEvaluationContext) -> RunRequest:
+def review_every_day(site: Site) -> ScheduleDefinition:
+    """Return the schedule."""
+    return schedule(
+        name=site.name(names.REVIEW_DAILY),
+        job_name=site.name(names.REVIEW_JOB),
+        cron_schedule=EVERY_NIGHT,
+        execution_timezone="UTC",
+        default_status=site.schedule_status,
+        description=(
+            "Reviews the day that is over, ten minutes after midnight UTC. Off: no review is made by "
+            "itself; `tracks review` prints the same at any time."
+        ),
+    )(_requested)
+
+
+def _requested(context: ScheduleEvaluationContext) -> RunRequest:
     """Request the review of the day before; a repeated tick requests the same one."""
     day = (context.scheduled_execution_time - timedelta(days=1)).date().isoformat()
     return RunRequest(run_key=day, partition_key=day)

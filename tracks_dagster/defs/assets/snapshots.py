@@ -23,8 +23,8 @@ from dagster import (
 )
 from pydantic import Field
 
-from tracks_dagster.clean_errors import without_secrets
 from tracks_dagster.data.effects.snapshots import make_snapshot
+from tracks_dagster.defs.site import Site
 from tracks_dagster.track.bodies import SnapshotCommitted
 from tracks_dagster.track.errors import DataRejected, InvalidInput
 from tracks_dagster.track.names import snapshot_asset
@@ -43,6 +43,23 @@ OPERATION = (
 )
 
 
+SHIPPED = {
+    "aws-docs": (
+        "English text to train the language model on: the documentation of AWS's services as botocore "
+        "ships it, one document a service, 6 MB."
+    ),
+    "aws-docs-heldout": (
+        "Documentation of AWS services that aws_docs does not hold, for the language model's evals."
+    ),
+    "flights": (
+        "Flights that left New York in January to October 2013, one row a flight: what is known before "
+        "landing, and whether it arrived 15 minutes late or more. Cancelled and diverted flights have "
+        "no arrival delay and are left out."
+    ),
+    "flights-heldout": ("The flights of November and December 2013, for the classifier's evals."),
+}
+
+
 class SnapshotConfig(Config):
     """What may be given in the launchpad."""
 
@@ -55,22 +72,14 @@ class SnapshotConfig(Config):
     )
 
 
-def _snapshot_asset(dataset: str, description: str) -> AssetsDefinition:
-    key = snapshot_asset(dataset)
+def snapshots(site: Site) -> list[AssetsDefinition]:
+    """Return the assets of the datasets that ship."""
+    return [_snapshot(site, dataset, words) for dataset, words in SHIPPED.items()]
 
-    @asset(
-        name=key,
-        group_name="data",
-        kinds={"duckdb", "parquet"},
-        owners=["team:data"],
-        code_version="1",
-        description=description + OPERATION,
-        check_specs=[
-            AssetCheckSpec(CHECK, asset=key, blocking=True, description=CHECK_DESCRIPTION)
-        ],
-        output_required=False,  # bad rows: the check fails and there is no materialization
-    )
-    @without_secrets
+
+def _snapshot(site: Site, dataset: str, description: str) -> AssetsDefinition:
+    key = site.key(snapshot_asset(dataset))
+
     def snapshot(
         context: AssetExecutionContext, config: SnapshotConfig, app: ResourceParam[App]
     ) -> Iterator[MaterializeResult[None] | AssetCheckResult]:
@@ -89,7 +98,18 @@ def _snapshot_asset(dataset: str, description: str) -> AssetsDefinition:
         else:
             yield _materialized(committed)
 
-    return snapshot
+    return asset(
+        key=key,
+        group_name="data",
+        kinds={"duckdb", "parquet"},
+        owners=["team:data"],
+        code_version="1",
+        description=description + OPERATION,
+        check_specs=[
+            AssetCheckSpec(CHECK, asset=key, blocking=True, description=CHECK_DESCRIPTION)
+        ],
+        output_required=False,  # bad rows: the check fails and there is no materialization
+    )(site.body(snapshot))
 
 
 def _materialized(committed: SnapshotCommitted) -> MaterializeResult[None]:
@@ -128,26 +148,3 @@ def _failed_check(error: DataRejected, clean: Redact) -> AssetCheckResult:
     return AssetCheckResult(
         check_name=CHECK, passed=False, description=clean(str(error)), metadata=metadata
     )
-
-
-aws_docs = _snapshot_asset(
-    "aws-docs",
-    "English text to train the language model on: the documentation of AWS's services as botocore "
-    "ships it, one document a service, 6 MB.",
-)
-aws_docs_heldout = _snapshot_asset(
-    "aws-docs-heldout",
-    "Documentation of AWS services that aws_docs does not hold, for the language model's evals.",
-)
-flights = _snapshot_asset(
-    "flights",
-    "Flights that left New York in January to October 2013, one row a flight: what is known before "
-    "landing, and whether it arrived 15 minutes late or more. Cancelled and diverted flights have "
-    "no arrival delay and are left out.",
-)
-flights_heldout = _snapshot_asset(
-    "flights-heldout",
-    "The flights of November and December 2013, for the classifier's evals.",
-)
-
-SNAPSHOTS = (aws_docs, aws_docs_heldout, flights, flights_heldout)

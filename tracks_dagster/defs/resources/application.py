@@ -5,25 +5,27 @@ Built at first use, once per process and settings, so that loading definitions t
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cache
 
 from dagster import (
-    AssetKey,
     DagsterEventType,
     DagsterInstance,
     DagsterRun,
     DagsterRunStatus,
     InitResourceContext,
+    ResourceDefinition,
     RunRecord,
     RunsFilter,
-    resource,
 )
 
 from tracks_dagster.attempts.ports import Orchestrator, OrchestratorRun
 from tracks_dagster.clean_errors import without_secrets
+from tracks_dagster.defs.site import APP, ORCHESTRATOR, Site, asset_key
 from tracks_dagster.settings import Settings
 from tracks_dagster.track import names
+from tracks_dagster.track.names import NO_PREFIX, Prefix
 from tracks_dagster.wiring import App, build
 
 RUNS_MAX = 1000  # Dagster runs of one attempt or eval that are looked at, newest first
@@ -32,36 +34,53 @@ BY_TIME_LIMIT = "Canceling due to exceeding maximum runtime"
 build_once = cache(build)
 
 
-@resource(description="The application; every setting comes from the environment.")
-@without_secrets
-def app_resource(_context: InitResourceContext) -> App:
-    """Return this process's application; it reads the policy and rules files when they are used."""
-    return build_once(Settings.from_environment())
+def resources(site: Site) -> dict[str, ResourceDefinition]:
+    """Return the resources that bodies ask for as `app` and `orchestrator`, by their names here."""
 
+    @without_secrets
+    def application(_context: InitResourceContext) -> App:
+        """Return this process's application; it reads the policy and rules files when they are used."""
+        settings = Settings.from_environment(changed=site.settings)
+        return build_once(replace(settings, prefix=site.prefix))
 
-@resource(description="Dagster's own instance, as far as decisions need it.")
-def orchestrator_resource(context: InitResourceContext) -> Orchestrator:
-    """Return the instance that is being used, behind the port that services know."""
-    return DagsterOrchestrator(context.instance or DagsterInstance.get())
+    def orchestrator(context: InitResourceContext) -> Orchestrator:
+        return DagsterOrchestrator(context.instance or DagsterInstance.get(), site.prefix)
+
+    return {
+        site.name(APP): ResourceDefinition(
+            application, description="The application; its settings come from the environment."
+        ),
+        site.name(ORCHESTRATOR): ResourceDefinition(
+            orchestrator, description="Dagster's own instance, as far as decisions need it."
+        ),
+    }
 
 
 class DagsterOrchestrator:
-    """Implements `ports.Orchestrator` for one instance: the Dagster runs of an attempt."""
+    """Implements `ports.Orchestrator` for one instance: the Dagster runs of an attempt.
 
-    def __init__(self, instance: DagsterInstance) -> None:
+    prefix: of our names there. Another set's runs may have the same partition keys and tags.
+    """
+
+    def __init__(self, instance: DagsterInstance, prefix: Prefix = NO_PREFIX) -> None:
         self._instance = instance
+        self._prefix = prefix
 
     def runs_of_attempt(self, attempt_key: str) -> Sequence[OrchestratorRun]:
         """Return the Dagster runs of that partition that supervise it, a person's included."""
         return [
             _translated(record)
             for record in self._records({names.TAG_PARTITION: attempt_key})
-            if _supervises(record.dagster_run)
+            if self._is_of(record.dagster_run, names.TRAIN_ATTEMPT_JOB, names.ATTEMPT_PARTITIONS)
         ]
 
     def runs_of_eval(self, eval_attempt_key: str) -> Sequence[OrchestratorRun]:
         """Return the Dagster runs that were asked for that attempt at an eval, newest first."""
-        return [_translated(each) for each in self._records({names.TAG_EVAL: eval_attempt_key})]
+        return [
+            _translated(record)
+            for record in self._records({names.TAG_EVAL: eval_attempt_key})
+            if self._is_of(record.dagster_run, names.EVALUATE_CHECKPOINT_JOB, names.EVAL_PARTITIONS)
+        ]
 
     def find(self, dagster_run_id: str) -> OrchestratorRun | None:
         """Return the Dagster run of that id, or None."""
@@ -78,14 +97,13 @@ class DagsterOrchestrator:
                 return event is None or not (event.message or "").startswith(BY_TIME_LIMIT)
         return False
 
+    def _is_of(self, run: DagsterRun, job: str, asset: str) -> bool:
+        """Whether the run is one of ours: a foreign asset's may have the same partition key."""
+        assets = run.asset_selection or ()
+        return run.job_name == self._prefix.name(job) or asset_key(self._prefix, asset) in assets
+
     def _records(self, tags: dict[str, str]) -> Sequence[RunRecord]:
         return self._instance.get_run_records(RunsFilter(tags=tags), limit=RUNS_MAX)
-
-
-def _supervises(run: DagsterRun) -> bool:
-    """Whether the run is one of an attempt: a foreign asset's may have the same partition key."""
-    assets = run.asset_selection or ()
-    return run.job_name == names.TRAIN_ATTEMPT_JOB or AssetKey(names.ATTEMPT_PARTITIONS) in assets
 
 
 def _translated(record: RunRecord) -> OrchestratorRun:
@@ -110,6 +128,3 @@ def _problem(run: DagsterRun) -> str:
         return met
     reason = run.tags.get(names.TAG_WORKER_REASON)
     return f"its run worker ended as {reason}" if reason else ""
-
-
-RESOURCES = {"app": app_resource, "orchestrator": orchestrator_resource}

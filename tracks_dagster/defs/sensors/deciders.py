@@ -5,7 +5,6 @@ Each kind of failure has its own sensor, and so its own switch.
 """
 
 from dagster import (
-    DefaultSensorStatus,
     ResourceParam,
     SensorDefinition,
     SensorEvaluationContext,
@@ -16,7 +15,7 @@ from dagster import (
 from tracks_dagster.attempts.effects.retry import Retries
 from tracks_dagster.attempts.effects.world import World
 from tracks_dagster.attempts.ports import Orchestrator
-from tracks_dagster.clean_errors import without_secrets
+from tracks_dagster.defs.site import Site
 from tracks_dagster.health.effects.watch import WatchHealth
 from tracks_dagster.ledger.deciding import Decider
 from tracks_dagster.ledger.effects.deciding import OF_RUNS, OF_STUDIES, KindOfTrack, decide_due
@@ -33,6 +32,7 @@ from tracks_dagster.wiring import App
 
 
 def decider_sensor(
+    site: Site,
     decider: Decider[World],
     *,
     idle: str,
@@ -46,13 +46,6 @@ def decider_sensor(
     asks for the Dagster runs that follow. Where its time does not suffice, the next tick goes on.
     """
 
-    @sensor(
-        name=decider.name,
-        minimum_interval_seconds=every_s,
-        default_status=DefaultSensorStatus.RUNNING,
-        description=description,
-    )
-    @without_secrets
     def decide(
         context: SensorEvaluationContext,
         app: ResourceParam[App],
@@ -72,58 +65,75 @@ def decider_sensor(
         context.update_cursor(cursor)
         return SkipReason(app.redact(skip_reason(tick, idle=idle)))
 
-    return decide
+    return sensor(
+        name=site.name(decider.name),
+        minimum_interval_seconds=every_s,
+        default_status=site.sensor_status,
+        description=description,
+    )(site.body(decide))
 
 
-retry_preempted = decider_sensor(
-    Retries.of(names.RETRY_PREEMPTED),
-    idle="no preempted run waits for a decision",
-    description=(
-        "Opens the next attempt of a run that was preempted, or whose node was drained: same "
-        "config, from the newest committed checkpoint. Off: such runs wait."
-    ),
-)
-retry_oom = decider_sensor(
-    Retries.of(names.RETRY_OOM),
-    idle="no run that is out of memory waits for a decision",
-    description=(
-        "Opens the next attempt of a run that ran out of memory, each time with another change: "
-        "first half the micro-batch and twice the accumulation. Off: such runs wait."
-    ),
-)
-retry_numerics = decider_sensor(
-    Retries.of(names.RETRY_NUMERICS),
-    idle="no run with wrong numbers or bad data waits for a decision",
-    description=(
-        "Rolls back a run whose loss became NaN or diverged, quarantines a snapshot with bad rows "
-        "after one confirmation, and moves a run away from a node that computes wrong. Off: such "
-        "runs wait."
-    ),
-)
-retry_infrastructure = decider_sensor(
-    Retries.of(names.RETRY_INFRASTRUCTURE),
-    idle="no run that its machines failed waits for a decision",
-    description=(
-        "Opens the next attempt of a run that lost a node, a device, the network, storage or its "
-        "place in the queue, or that hung, within the budget for each. Off: such runs wait."
-    ),
-)
-tune_studies = decider_sensor(
-    TuneStudies(),
-    kind=OF_STUDIES,
-    idle="no study waits for a trial",
-    description=(
-        "Judges the trials of every open study, gives steps to those that its scheduler chooses, "
-        "proposes new ones and declares their runs. Off: open trials train on, and nothing begins."
-    ),
-)
-watch_health = decider_sensor(
-    WatchHealth(),
-    every_s=15,
-    idle="no alert begins or ends",
-    description=(
-        "Judges every run that goes on by its journal and its record, and records an alert when a rule "
-        "begins to hold, and that it is over when it no longer does. Changes nothing of a run. Off: "
-        "`tracks health` and the board judge all the same, and no alert of these rules is recorded."
-    ),
-)
+def decider_sensors(site: Site) -> list[SensorDefinition]:
+    """Return the sensor of each decider with a switch of its own."""
+    return [
+        decider_sensor(
+            site,
+            Retries.of(names.RETRY_PREEMPTED),
+            idle="no preempted run waits for a decision",
+            description=(
+                "Opens the next attempt of a run that was preempted, or whose node was drained: same "
+                "config, from the newest committed checkpoint. Off: such runs wait."
+            ),
+        ),
+        decider_sensor(
+            site,
+            Retries.of(names.RETRY_OOM),
+            idle="no run that is out of memory waits for a decision",
+            description=(
+                "Opens the next attempt of a run that ran out of memory, each time with another "
+                "change: first half the micro-batch and twice the accumulation. Off: such runs wait."
+            ),
+        ),
+        decider_sensor(
+            site,
+            Retries.of(names.RETRY_NUMERICS),
+            idle="no run with wrong numbers or bad data waits for a decision",
+            description=(
+                "Rolls back a run whose loss became NaN or diverged, quarantines a snapshot with bad "
+                "rows after one confirmation, and moves a run away from a node that computes wrong. "
+                "Off: such runs wait."
+            ),
+        ),
+        decider_sensor(
+            site,
+            Retries.of(names.RETRY_INFRASTRUCTURE),
+            idle="no run that its machines failed waits for a decision",
+            description=(
+                "Opens the next attempt of a run that lost a node, a device, the network, storage or "
+                "its place in the queue, or that hung, within the budget for each. Off: such runs wait."
+            ),
+        ),
+        decider_sensor(
+            site,
+            WatchHealth(),
+            every_s=15,
+            idle="no alert begins or ends",
+            description=(
+                "Judges every run that goes on by its journal and its record, and records an alert "
+                "when a rule begins to hold, and that it is over when it no longer does. Changes "
+                "nothing of a run. Off: `tracks health` and the board judge all the same, and no alert "
+                "of these rules is recorded."
+            ),
+        ),
+        decider_sensor(
+            site,
+            TuneStudies(),
+            kind=OF_STUDIES,
+            idle="no study waits for a trial",
+            description=(
+                "Judges the trials of every open study, gives steps to those that its scheduler "
+                "chooses, proposes new ones and declares their runs. Off: open trials train on, and "
+                "nothing begins."
+            ),
+        ),
+    ]

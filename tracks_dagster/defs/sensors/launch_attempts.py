@@ -2,9 +2,9 @@
 
 from dagster import (
     AddDynamicPartitionsRequest,
-    DefaultSensorStatus,
     ResourceParam,
     RunRequest,
+    SensorDefinition,
     SensorEvaluationContext,
     SensorResult,
     SkipReason,
@@ -16,7 +16,7 @@ from tracks_dagster.attempts.effects.sharing import share_devices, waiting_launc
 from tracks_dagster.attempts.effects.watch import obey_cancels, survey
 from tracks_dagster.attempts.launch import LaunchRequest, plan_launches
 from tracks_dagster.attempts.ports import Orchestrator
-from tracks_dagster.clean_errors import without_secrets
+from tracks_dagster.defs.site import Site
 from tracks_dagster.ledger.effects.ticks import Tick, TickPart, TimeSlice, run_parts, skip_reason
 from tracks_dagster.scheduling.effects.leases import Shared
 from tracks_dagster.track import names
@@ -24,19 +24,22 @@ from tracks_dagster.track.names import parse_eval_attempt_key
 from tracks_dagster.wiring import App
 
 
-@sensor(
-    name=names.LAUNCH_ATTEMPTS,
-    job_name=names.TRAIN_ATTEMPT_JOB,
-    minimum_interval_seconds=5,
-    default_status=DefaultSensorStatus.RUNNING,
-    description=(
-        "Requests a Dagster run for every open attempt that nobody supervises; the run starts the "
-        "attempt's gang, or adopts the one that lives. A gang of this machine is given its devices "
-        "first. Off: attempts stay open and wait."
-    ),
-)
-@without_secrets
-def launch_attempts(
+def launch_attempts(site: Site) -> SensorDefinition:
+    """Return the sensor."""
+    return sensor(
+        name=site.name(names.LAUNCH_ATTEMPTS),
+        job_name=site.name(names.TRAIN_ATTEMPT_JOB),
+        minimum_interval_seconds=5,
+        default_status=site.sensor_status,
+        description=(
+            "Requests a Dagster run for every open attempt that nobody supervises; the run starts the "
+            "attempt's gang, or adopts the one that lives. A gang of this machine is given its devices "
+            "first. Off: attempts stay open and wait."
+        ),
+    )(site.body(_launch_attempts))
+
+
+def _launch_attempts(
     context: SensorEvaluationContext,
     app: ResourceParam[App],
     orchestrator: ResourceParam[Orchestrator],
@@ -65,6 +68,7 @@ def launch_attempts(
         looked: Tick[None] = Tick(waiting=(*plan.given_up, *failed, *waiting), problems=problems)
         return SkipReason(app.redact(skip_reason(looked, idle="every open attempt is supervised")))
     keys = [request.attempt_key for request in plan.requests]
+    partitions = app.settings.prefix.name(names.ATTEMPT_PARTITIONS)
     return SensorResult(
         run_requests=[
             _run_request(
@@ -74,7 +78,7 @@ def launch_attempts(
             )
             for request in plan.requests
         ],
-        dynamic_partitions_requests=[AddDynamicPartitionsRequest(names.ATTEMPT_PARTITIONS, keys)],
+        dynamic_partitions_requests=[AddDynamicPartitionsRequest(partitions, keys)],
     )
 
 

@@ -4,7 +4,6 @@ A tick reads the project's file again and asks for one Dagster run of the launch
 run of a schedule is declared as any other. Nothing is read from the network to define them.
 """
 
-from collections.abc import Iterable
 from dataclasses import replace
 from datetime import UTC
 
@@ -23,12 +22,12 @@ from dagster import (
 )
 
 from tracks_dagster.attempts.effects.retraining import look_at_snapshot, look_at_tick
-from tracks_dagster.clean_errors import clean_text, without_secrets
+from tracks_dagster.clean_errors import clean_text
 from tracks_dagster.data.effects.projects import Registered
 from tracks_dagster.data.project import Project
 from tracks_dagster.data.schedule import Retrain, Schedule
 from tracks_dagster.defs.assets.declarations import filling_in
-from tracks_dagster.home.stored_projects import find_project
+from tracks_dagster.defs.site import Site
 from tracks_dagster.retry.stages import FULL
 from tracks_dagster.track import names
 from tracks_dagster.wiring import App
@@ -39,14 +38,14 @@ _TICK = "Each tick declares a run, or says why it is skipped. "
 _SHIPPED = " Off until somebody who pays for the machines switches it on."
 
 
-def retraining_schedules(projects: Iterable[Registered]) -> list[ScheduleDefinition]:
+def retraining_schedules(site: Site) -> list[ScheduleDefinition]:
     """Return a schedule for each project with a cron, and for each that cannot be read."""
-    return [_schedule(each) for each in projects if _schedule_of(each).cron is not None]
+    return [_schedule(site, each) for each in site.projects if _schedule_of(each).cron is not None]
 
 
-def retraining_sensors(projects: Iterable[Registered]) -> list[SensorDefinition]:
+def retraining_sensors(site: Site) -> list[SensorDefinition]:
     """Return a sensor for each project that asks for new snapshots."""
-    return [_sensor(each) for each in projects if _schedule_of(each).on_new_snapshot]
+    return [_sensor(site, each) for each in site.projects if _schedule_of(each).on_new_snapshot]
 
 
 def _schedule_of(each: Registered) -> Schedule:
@@ -55,14 +54,14 @@ def _schedule_of(each: Registered) -> Schedule:
     return each.project.schedule or Schedule()
 
 
-def _schedule(each: Registered) -> ScheduleDefinition:
+def _schedule(site: Site, each: Registered) -> ScheduleDefinition:
     # On also where it cannot be read: the daemon loads again every minute, and a schedule switched off
     # by itself would be missed by nobody.
-    asked, is_on = _schedule_of(each), not each.is_shipped
+    asked, is_on = _schedule_of(each), site.is_on and not each.is_shipped
 
     @schedule(
-        name=names.RETRAIN.format(names.dagster_name(each.name)),
-        job_name=names.DECLARE_TRAINING_RUN_JOB,
+        name=site.name(names.RETRAIN).format(names.dagster_name(each.name)),
+        job_name=site.name(names.DECLARE_TRAINING_RUN_JOB),
         cron_schedule=asked.cron or "",
         execution_timezone=asked.timezone,
         default_status=DefaultScheduleStatus.RUNNING if is_on else DefaultScheduleStatus.STOPPED,
@@ -70,11 +69,11 @@ def _schedule(each: Registered) -> ScheduleDefinition:
         if each.problem
         else _description(each, replace(asked, on_new_snapshot=False)),
     )
-    @without_secrets
+    @site.body
     def retrain(
         context: ScheduleEvaluationContext, app: ResourceParam[App]
     ) -> RunRequest | SkipReason:
-        project = _read(app, each.name)
+        project = _read(site, app, each.name)
         if each.project is None:
             return SkipReason(
                 f"skipped: {each.name} can be read again; a reload brings its own cron"
@@ -86,21 +85,21 @@ def _schedule(each: Registered) -> ScheduleDefinition:
     return retrain
 
 
-def _sensor(each: Registered) -> SensorDefinition:
-    is_on = not each.is_shipped
+def _sensor(site: Site, each: Registered) -> SensorDefinition:
+    is_on = site.is_on and not each.is_shipped
 
     @sensor(
-        name=names.RETRAIN_ON_SNAPSHOT.format(names.dagster_name(each.name)),
-        job_name=names.DECLARE_TRAINING_RUN_JOB,
+        name=site.name(names.RETRAIN_ON_SNAPSHOT).format(names.dagster_name(each.name)),
+        job_name=site.name(names.DECLARE_TRAINING_RUN_JOB),
         minimum_interval_seconds=LOOK_EVERY_S,
         default_status=DefaultSensorStatus.RUNNING if is_on else DefaultSensorStatus.STOPPED,
         description=_description(each, Schedule(on_new_snapshot=True)),
     )
-    @without_secrets
+    @site.body
     def retrain(
         context: SensorEvaluationContext, app: ResourceParam[App]
     ) -> RunRequest | SkipReason:
-        project = _read(app, each.name)
+        project = _read(site, app, each.name)
         answer, seen = look_at_snapshot(app.tracks, app.ledger, project, context.cursor)
         context.update_cursor(seen)
         return _requested(app, each.name, answer)
@@ -117,9 +116,8 @@ def _description(each: Registered, asked: Schedule) -> str:
     return f"Retrains {each.name} {asked.words}. {_TICK}{data}{code}{switch}"
 
 
-def _read(app: App, name: str) -> Project:
-    settings = app.settings
-    return find_project(app.tracks, settings.home, settings.examples, name).read()
+def _read(site: Site, app: App, name: str) -> Project:
+    return site.find_project(app, name).read()
 
 
 def _requested(app: App, name: str, answer: Retrain | str) -> RunRequest | SkipReason:
@@ -140,6 +138,6 @@ def _requested(app: App, name: str, answer: Retrain | str) -> RunRequest | SkipR
     config = filling_in(name, given)
     return RunRequest(
         run_key=f"{answer.run_id}/{app.now():%Y-%m-%d}",
-        run_config={"ops": {names.TRAINING_RUNS: {"config": config}}},
+        run_config={"ops": {app.settings.prefix.op(names.TRAINING_RUNS): {"config": config}}},
         tags={names.TAG_TRAINING_RUN: answer.run_id},
     )

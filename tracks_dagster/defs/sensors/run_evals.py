@@ -1,22 +1,25 @@
 """Asks for the evals that runs owe, decides their promotion when the evals are settled, and shows every
 decision on a promotion, a person's included."""
 
-from collections.abc import Mapping, Set
+from collections.abc import Iterator, Mapping, Set
+from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 from dagster import (
     AddDynamicPartitionsRequest,
+    AssetCheckEvaluation,
+    AssetCheckSeverity,
     AssetKey,
     AssetMaterialization,
     AssetObservation,
     AssetRecordsFilter,
     DagsterInstance,
-    DefaultSensorStatus,
     MetadataValue,
     ResourceParam,
     RunRequest,
+    SensorDefinition,
     SensorEvaluationContext,
     SensorResult,
     sensor,
@@ -24,7 +27,8 @@ from dagster import (
 
 from tracks_dagster.attempts.effects.heartbeat import write_launches
 from tracks_dagster.attempts.ports import Orchestrator
-from tracks_dagster.clean_errors import without_secrets
+from tracks_dagster.data.model_checks import check_model
+from tracks_dagster.defs.site import Site, asset_key
 from tracks_dagster.evals.effects.running import find_eval
 from tracks_dagster.evals.effects.tick import EvalRequest, EvalsOfRun, tick_evals
 from tracks_dagster.ledger.effects.ticks import (
@@ -36,17 +40,20 @@ from tracks_dagster.ledger.effects.ticks import (
     skip_reason,
     take_turns,
 )
+from tracks_dagster.review.effects.explain.run import attempt_address
 from tracks_dagster.review.effects.metadata import (
     eval_metadata,
     promotion_metadata,
     result_sha256,
 )
+from tracks_dagster.review.effects.picture import pictures
 from tracks_dagster.scheduling.policy import EVAL
+from tracks_dagster.settings import find_board_url, find_ui_url
 from tracks_dagster.track import names
 from tracks_dagster.track.bodies import PromotionDecided
 from tracks_dagster.track.errors import TracksError
 from tracks_dagster.track.records import format_time, sha256_hex
-from tracks_dagster.track.states.run_state import Dated
+from tracks_dagster.track.states.run_state import Dated, RunState
 from tracks_dagster.wiring import App
 
 LATE_EVERY = timedelta(hours=1)
@@ -59,27 +66,39 @@ DECISIONS_MAX = 1000  # on promotions, the newest, that Dagster is asked for
 SHOWN_MAX, PAGE = 2000, 200  # of its events, at once
 EVENTS_MAX = 50  # in one tick: Dagster's storage takes 10 to 40 a second
 _DECISIONS = (
-    "select run_id, seq from promotions order by decided_at desc, run_id, seq desc limit :limit"
+    "select p.run_id, p.seq, p.alias, p.promoted, r.model_family as project from promotions p "
+    "join training_runs r on r.run_id = p.run_id "
+    "order by p.decided_at desc, p.run_id, p.seq desc limit :limit"
 )
+Event = AssetMaterialization | AssetObservation | AssetCheckEvaluation
 
 
-@sensor(
-    name=names.RUN_EVALS,
-    job_name=names.EVALUATE_CHECKPOINT_JOB,
-    minimum_interval_seconds=5,
-    default_status=DefaultSensorStatus.RUNNING,
-    description=(
-        "Requests a Dagster run for every eval that a run with all its steps owes, or that a person "
-        "asked for with `tracks eval`, tries a failed one again within its budget, and decides the "
-        "promotion when the evals are settled. Off: runs with all their steps wait for their evals "
-        "and are not finished."
-    ),
-)
-@without_secrets
-def run_evals(
-    context: SensorEvaluationContext,
-    app: ResourceParam[App],
-    orchestrator: ResourceParam[Orchestrator],
+def run_evals(site: Site) -> SensorDefinition:
+    """Return the sensor."""
+
+    def run_evals(
+        context: SensorEvaluationContext,
+        app: ResourceParam[App],
+        orchestrator: ResourceParam[Orchestrator],
+    ) -> SensorResult:
+        return _tick(site, context, app, orchestrator)
+
+    return sensor(
+        name=site.name(names.RUN_EVALS),
+        job_name=site.name(names.EVALUATE_CHECKPOINT_JOB),
+        minimum_interval_seconds=5,
+        default_status=site.sensor_status,
+        description=(
+            "Requests a Dagster run for every eval that a run with all its steps owes, or that a "
+            "person asked for with `tracks eval`, tries a failed one again within its budget, and "
+            "decides the promotion when the evals are settled. Off: runs with all their steps wait for "
+            "their evals and are not finished."
+        ),
+    )(site.body(run_evals))
+
+
+def _tick(
+    site: Site, context: SensorEvaluationContext, app: App, orchestrator: Orchestrator
 ) -> SensorResult:
     """Do one tick; its run keys, which the tracks give, make a repeated tick harmless."""
     policy, no_policy = app.usable_policy()
@@ -95,7 +114,9 @@ def run_evals(
             is_promoting=no_policy is None,
         ),
     )
-    promotions = TickPart(name="promotions", work=lambda seen: _promotions(context, app, seen))
+    promotions = TickPart(
+        name="promotions", work=lambda seen: _promotions(site, context, app, seen)
+    )
     late = TickPart(name="late", work=lambda after: _late(context, app, after), every=LATE_EVERY)
     ticks, cursor = run_parts((part, promotions, late), context.cursor, app.now())
     tick: Tick[EvalsOfRun] = ticks[part.name]
@@ -107,10 +128,11 @@ def run_evals(
     requests = [request for run in tick.done for request in run.requests]
     keys = [request.eval_key for request in requests]
     priority = policy.scheduling.class_of(EVAL).priority
+    partitions = app.settings.prefix.name(names.EVAL_PARTITIONS)
     return SensorResult(
         run_requests=[_run_request(request, priority=priority) for request in requests],
         skip_reason=None if keys else app.redact(skip_reason(tick, idle="no run owes an eval")),
-        dynamic_partitions_requests=[AddDynamicPartitionsRequest(names.EVAL_PARTITIONS, keys)],
+        dynamic_partitions_requests=[AddDynamicPartitionsRequest(partitions, keys)],
         asset_events=[*ticks[promotions.name].done, *ticks[late.name].done],
     )
 
@@ -129,8 +151,13 @@ def _late(
     context: SensorEvaluationContext, app: App, after: str | None
 ) -> Tick[AssetMaterialization]:
     """Show the evals with a result that Dagster lacks: their Dagster run died before it was stored."""
-    shown = context.instance.get_materialized_partitions(AssetKey(names.EVAL_PARTITIONS))
-    there = set(context.instance.get_dynamic_partitions(names.EVAL_PARTITIONS)) - shown
+    prefix = app.settings.prefix
+    evals, partitions = (
+        asset_key(prefix, names.EVAL_PARTITIONS),
+        prefix.name(names.EVAL_PARTITIONS),
+    )
+    shown = context.instance.get_materialized_partitions(evals)
+    there = set(context.instance.get_dynamic_partitions(partitions)) - shown
     rows = app.ledger.query(_RESULTS, {"before": format_time(app.now() - LATE_AFTER)})
     late = {key: r for r in rows if (key := names.eval_key(r["run_id"], r["eval_id"])) in there}
 
@@ -140,7 +167,7 @@ def _late(
         if each.ended is None:
             return Tick()
         made = AssetMaterialization(
-            asset_key=AssetKey(names.EVAL_PARTITIONS),
+            asset_key=evals,
             partition=key,
             metadata=eval_metadata(each.opened, each.ended),
             tags={names.TAG_DATA_VERSION: result_sha256(each.ended)},
@@ -155,8 +182,8 @@ def _late(
 
 
 def _promotions(
-    context: SensorEvaluationContext, app: App, seen: str | None
-) -> Tick[AssetMaterialization | AssetObservation]:
+    site: Site, context: SensorEvaluationContext, app: App, seen: str | None
+) -> Tick[Event]:
     """Show the decisions on promotions that Dagster lacks, oldest first: the rule's and a person's.
 
     seen: a digest of the decisions of which Dagster was seen to have every one, and of the hour: so it
@@ -167,27 +194,76 @@ def _promotions(
     digest = sha256_hex(repr([hour, *(tuple(row.values()) for row in rows)]).encode())
     if not rows or digest == seen:
         return Tick(cut_at=digest)
-    there = _shown(context.instance)
-    missing = [row for row in reversed(rows) if (row["run_id"], row["seq"]) not in there]
-    events: list[AssetMaterialization | AssetObservation] = []
+    promotions = site.key(names.PROMOTIONS)
+    wanted = [(row, asset) for row in reversed(rows) for asset in (promotions, *_models(site, row))]
+    there = {asset: _shown(context.instance, asset) for asset in {each for _, each in wanted}}
+    missing = [
+        (row, asset) for row, asset in wanted if (row["run_id"], row["seq"]) not in there[asset]
+    ]
+    events: list[Event] = []
     problems: list[str] = []
-    for row in missing[:EVENTS_MAX]:
+    for row, asset in missing[:EVENTS_MAX]:
         try:
-            made = app.tracks.run(row["run_id"]).promotions
+            state = app.tracks.run(row["run_id"])
         except TracksError as error:
             problems.append(f"{row['run_id']}: its promotion is not shown yet: {error}")
             continue
-        event = next(_event(row["run_id"], each) for each in made if each.seq == row["seq"])
-        if _identity(event.metadata, is_of_before=True) not in there:
+        made = next(each for each in state.promotions if each.seq == row["seq"])
+        event = _event(asset, row["run_id"], made)
+        if _identity(event.metadata, is_of_before=True) not in there[asset]:
+            if asset != promotions:
+                event = event.with_metadata({**event.metadata, **_of_model(app, state, made.body)})
+                events += _checks(site, asset, state, made)
             events.append(event)
     return Tick(
         done=tuple(events), problems=tuple(problems), cut_at=digest if not missing else seen
     )
 
 
-def _shown(instance: DagsterInstance) -> Set[tuple[Any, ...]]:
+def _models(site: Site, row: Mapping[str, Any]) -> tuple[AssetKey, ...]:
+    """Return the asset of the model that a decision made; none for a refusal, another deployment's
+    project, and an alias that its project's file does not name."""
+    project = next((each for each in site.trained if each.name == row["project"]), None)
+    if project is None or not row["promoted"] or row["alias"] not in site.aliases(project):
+        return ()
+    return (site.model_key(project, row["alias"]),)
+
+
+def _of_model(app: App, state: RunState, decided: PromotionDecided) -> dict[str, Any]:
+    """Return what a model shows beside the decision: where it is from, and the run's curves."""
+    ref, settings = decided.checkpoint, app.settings
+    attempt, ui_url = state.attempt(ref.attempt_id), find_ui_url(settings)
+    found: dict[str, Any] = {"step": ref.step, "attempt": ref.attempt_id}
+    if ui_url and attempt is not None:
+        address = attempt_address(state.run_id, attempt, ui_url, settings.prefix)
+        found["look_up/receipt"] = MetadataValue.url(address)
+    if board_url := find_board_url(settings):
+        found["look_up/live"] = MetadataValue.url(f"{board_url}/runs/{state.run_id}")
+    with suppress(TracksError):  # a journal that cannot be read hides no promotion
+        curves = pictures(app.tracks, state, settings.cache)
+        found |= {name: MetadataValue.md(each) for name, each in curves.items()}
+    return found
+
+
+def _checks(
+    site: Site, model: AssetKey, state: RunState, made: Dated[PromotionDecided]
+) -> Iterator[AssetCheckEvaluation]:
+    """Yield what a model's checks say of the checkpoint that was promoted."""
+    project = next(each for each in site.trained if each.name == state.declared.model_family)
+    for each in check_model(project, state, made.body):
+        yield AssetCheckEvaluation(
+            asset_key=model,
+            check_name=each.name,
+            passed=each.passed,
+            severity=AssetCheckSeverity.WARN,
+            description=each.words,
+            metadata={},
+        )
+
+
+def _shown(instance: DagsterInstance, asset: AssetKey) -> Set[tuple[Any, ...]]:
     """Return which decisions Dagster has, by run and record; of a version before by what it has."""
-    of_it = AssetRecordsFilter(asset_key=AssetKey(names.PROMOTIONS))
+    of_it = AssetRecordsFilter(asset_key=asset)
     found: set[tuple[Any, ...]] = set()
     for fetch in (instance.fetch_materializations, instance.fetch_observations):
         cursor, count = None, 0
@@ -212,13 +288,15 @@ def _identity(
     return tuple(metadata[word].value for word in words if word in metadata)
 
 
-def _event(run_id: str, made: Dated[PromotionDecided]) -> AssetMaterialization | AssetObservation:
+def _event(
+    asset: AssetKey, run_id: str, made: Dated[PromotionDecided]
+) -> AssetMaterialization | AssetObservation:
     """A promotion is something made; a refusal only says what was found."""
-    key, metadata = AssetKey(names.PROMOTIONS), promotion_metadata(run_id, made)
+    metadata = promotion_metadata(run_id, made)
     if not made.body.promoted:
-        return AssetObservation(asset_key=key, metadata=metadata)
+        return AssetObservation(asset_key=asset, metadata=metadata)
     return AssetMaterialization(
-        asset_key=key,
+        asset_key=asset,
         metadata=metadata,
         tags={names.TAG_DATA_VERSION: made.body.checkpoint.manifest_sha256},
     )

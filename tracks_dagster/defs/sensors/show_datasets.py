@@ -12,14 +12,14 @@ from dagster import (
     AssetObservation,
     AssetRecordsFilter,
     DagsterInstance,
-    DefaultSensorStatus,
     ResourceParam,
+    SensorDefinition,
     SensorEvaluationContext,
     SensorResult,
     sensor,
 )
 
-from tracks_dagster.clean_errors import without_secrets
+from tracks_dagster.defs.site import Site
 from tracks_dagster.review.effects.metadata import files_metadata
 from tracks_dagster.track import names
 from tracks_dagster.track.json_text import parse_json
@@ -29,7 +29,6 @@ from tracks_dagster.wiring import App
 
 Event = AssetMaterialization | AssetObservation | AssetCheckEvaluation
 
-ASSET = AssetKey(names.DATASET_PARTITIONS)
 TRACKS_MAX = 20  # datasets that one tick shows; the next one goes on
 EVENTS_MAX = 200  # of a dataset, the newest, that a tick looks for what was shown before
 _HEADS = (
@@ -39,19 +38,27 @@ _HEADS = (
 )
 
 
-@sensor(
-    name=names.SHOW_DATASETS,
-    minimum_interval_seconds=5,
-    default_status=DefaultSensorStatus.RUNNING,
-    description=(
-        "Shows datasets of one's own, which `tracks snapshots add` made: a partition of the asset "
-        "datasets each, with a materialization for every snapshot. Off: they are used nevertheless, "
-        "and shown once it is on."
-    ),
-)
-@without_secrets
-def show_datasets(context: SensorEvaluationContext, app: ResourceParam[App]) -> SensorResult:
+def show_datasets(site: Site) -> SensorDefinition:
+    """Return the sensor."""
+
+    def show_datasets(context: SensorEvaluationContext, app: ResourceParam[App]) -> SensorResult:
+        return _tick(site, context, app)
+
+    return sensor(
+        name=site.name(names.SHOW_DATASETS),
+        minimum_interval_seconds=5,
+        default_status=site.sensor_status,
+        description=(
+            "Shows datasets of one's own, which `tracks snapshots add` made: a partition of the asset "
+            "datasets each, with a materialization for every snapshot. Off: they are used "
+            "nevertheless, and shown once it is on."
+        ),
+    )(site.body(show_datasets))
+
+
+def _tick(site: Site, context: SensorEvaluationContext, app: App) -> SensorResult:
     """Report what is new since the cursor: a JSON object from dataset to the seq that was shown."""
+    partitions = site.name(names.DATASET_PARTITIONS)
     shown = _cursor(context.cursor)
     heads: Mapping[str, int] = {row["dataset"]: row["seq"] for row in app.ledger.query(_HEADS)}
     new = [name for name, seq in heads.items() if seq > shown.get(name, -1)][:TRACKS_MAX]
@@ -61,9 +68,10 @@ def show_datasets(context: SensorEvaluationContext, app: ResourceParam[App]) -> 
         try:
             state = app.tracks.find_dataset(name)
             if state is not None:
-                new_events = list(_events(state, after=shown.get(name, -1)))
-                there = _shown(context.instance, name)
-                events += (event for what, event in new_events if what not in there)
+                for asset, partition in _places(site, name):
+                    there = _shown(context.instance, asset, partition)
+                    found = _events(asset, partition, state, after=shown.get(name, -1))
+                    events += (event for what, event in found if what not in there)
                 shown[name] = state.head.seq
         except Exception as error:  # noqa: BLE001 - of that dataset alone
             problems.append(app.redact(f"{name}: {problem_of(error)}"))
@@ -74,7 +82,7 @@ def show_datasets(context: SensorEvaluationContext, app: ResourceParam[App]) -> 
     return SensorResult(
         skip_reason="; ".join(problems)
         or (f"shown: {', '.join(new)}" if new else "no dataset has anything new"),
-        dynamic_partitions_requests=[AddDynamicPartitionsRequest(names.DATASET_PARTITIONS, new)],
+        dynamic_partitions_requests=[AddDynamicPartitionsRequest(partitions, new)],
         asset_events=events,
     )
 
@@ -87,12 +95,19 @@ def _cursor(text: str | None) -> dict[str, int]:
         return {}
 
 
-def _shown(instance: DagsterInstance, dataset: str) -> frozenset[str]:
+def _places(site: Site, dataset: str) -> Iterator[tuple[AssetKey, str | None]]:
+    """Yield the assets that show a dataset, each with the partition that does."""
+    yield site.key(names.DATASET_PARTITIONS), dataset
+    if dataset in site.own_datasets:
+        yield site.dataset_key(dataset), None
+
+
+def _shown(instance: DagsterInstance, asset: AssetKey, partition: str | None) -> frozenset[str]:
     """Return what Dagster shows of a dataset, by what `_events` calls it.
 
     Where Dagster's storage was busy, a tick's events were stored and its cursor was not.
     """
-    of_it = AssetRecordsFilter(asset_key=ASSET, asset_partitions=[dataset])
+    of_it = AssetRecordsFilter(asset_key=asset, asset_partitions=partition and [partition])
     made = instance.fetch_materializations(of_it, limit=EVENTS_MAX).records
     seen = instance.fetch_observations(of_it, limit=EVENTS_MAX).records
     snapshots = (
@@ -108,7 +123,9 @@ def _shown(instance: DagsterInstance, dataset: str) -> frozenset[str]:
     return frozenset((*snapshots, *records))
 
 
-def _events(state: DatasetState, *, after: int) -> Iterator[tuple[str, Event]]:
+def _events(
+    asset: AssetKey, partition: str | None, state: DatasetState, *, after: int
+) -> Iterator[tuple[str, Event]]:
     """Yield what happened to a dataset after that record, each with what tells it from the others: the
     id of a snapshot, or the number of a record."""
     dataset = state.declared.dataset
@@ -117,15 +134,15 @@ def _events(state: DatasetState, *, after: int) -> Iterator[tuple[str, Event]]:
         # A Dagster run has shown its own.
         if snapshot.seq > after and body.dagster_run_id is None:
             materialization = AssetMaterialization(
-                asset_key=ASSET,
-                partition=dataset,
+                asset_key=asset,
+                partition=partition,
                 metadata=files_metadata(body),
                 tags={names.TAG_DATA_VERSION: body.snapshot_id},
             )
             # Without the partition: Dagster's storage takes one evaluation of a partition outside
             # of its runs and refuses the next, which would fail this tick again and again.
             check = AssetCheckEvaluation(
-                asset_key=ASSET,
+                asset_key=asset,
                 check_name=names.OWN_CHECKS,
                 passed=True,
                 severity=AssetCheckSeverity.ERROR,
@@ -139,8 +156,8 @@ def _events(state: DatasetState, *, after: int) -> Iterator[tuple[str, Event]]:
             yield (
                 str(quarantine.seq),
                 AssetObservation(
-                    asset_key=ASSET,
-                    partition=dataset,
+                    asset_key=asset,
+                    partition=partition,
                     description=f"Snapshot {body.snapshot_id[:12]} is quarantined: "
                     f"{snapshot.quarantined_why}",
                     metadata={

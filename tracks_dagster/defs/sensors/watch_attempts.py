@@ -10,12 +10,12 @@ from dagster import (
     AddDynamicPartitionsRequest,
     AssetCheckEvaluation,
     AssetCheckSeverity,
-    AssetKey,
     AssetMaterialization,
     DefaultSensorStatus,
     DeleteDynamicPartitionsRequest,
     MetadataValue,
     ResourceParam,
+    SensorDefinition,
     SensorEvaluationContext,
     SensorResult,
     sensor,
@@ -41,7 +41,8 @@ from tracks_dagster.attempts.effects.watch import (
 from tracks_dagster.attempts.effects.world import World
 from tracks_dagster.attempts.ports import Orchestrator
 from tracks_dagster.checkpoints.effects.checkpoint_reports import checkpoint_report
-from tracks_dagster.clean_errors import clean_text, without_secrets
+from tracks_dagster.clean_errors import clean_text
+from tracks_dagster.defs.site import Site, asset_key
 from tracks_dagster.health.effects.watch import watch_machine
 from tracks_dagster.home.stored_projects import sync_projects
 from tracks_dagster.ledger.effects.deciding import Settled, decide_due
@@ -69,7 +70,7 @@ from tracks_dagster.review.effects.slo import LOOK_EVERY, tell_of_misses
 from tracks_dagster.settings import find_board_url, places_set_up, usable_prices
 from tracks_dagster.track import names
 from tracks_dagster.track.errors import TracksError
-from tracks_dagster.track.names import attempt_key, checkpoint_key
+from tracks_dagster.track.names import Prefix, attempt_key, checkpoint_key
 from tracks_dagster.track.records import format_time
 from tracks_dagster.track.states.end_words import end_sentence
 from tracks_dagster.track.states.evals import HAS_ALL_STEPS
@@ -97,24 +98,27 @@ _ENDED = (
 _COMMITS = "select run_id, attempt_id, step from checkpoints"
 
 
-@sensor(
-    name=names.WATCH_ATTEMPTS,
-    minimum_interval_seconds=5,
-    default_status=DefaultSensorStatus.RUNNING,
-    description=(
-        "Closes an attempt whose gang is gone when no Dagster run supervises it, decides what "
-        "follows on every reason that has no sensor of its own, and finishes runs. Off: lost "
-        "attempts stay open, and completed runs are not finished."
-    ),
-)
-@without_secrets
-def watch_attempts(
+def watch_attempts(site: Site) -> SensorDefinition:
+    """Return the sensor."""
+    return sensor(
+        name=site.name(names.WATCH_ATTEMPTS),
+        minimum_interval_seconds=5,
+        default_status=site.sensor_status,
+        description=(
+            "Closes an attempt whose gang is gone when no Dagster run supervises it, decides what "
+            "follows on every reason that has no sensor of its own, and finishes runs. Off: lost "
+            "attempts stay open, and completed runs are not finished."
+        ),
+    )(site.body(_watch_attempts))
+
+
+def _watch_attempts(
     context: SensorEvaluationContext,
     app: ResourceParam[App],
     orchestrator: ResourceParam[Orchestrator],
 ) -> SensorResult:
     """Do the parts of one tick that are due, and show in Dagster what was closed."""
-    switches = _switches(context)
+    switches = _switches(context, app.settings.prefix)
     write_heartbeat(app.store, app.now(), switches)
     (rules, no_rules), (policy, no_policy) = app.usable_rules(), app.usable_policy()
     _, no_prices = usable_prices(app.settings)
@@ -141,7 +145,7 @@ def watch_attempts(
         skip_reason=app.redact("; ".join([*unusable, words])),
         dynamic_partitions_requests=[
             *shown.partitions,
-            *_registered(late),
+            *_registered(app.settings.prefix, late),
             *ticks[PRUNE].done,
         ],
         asset_events=[*shown.events, *late],
@@ -219,7 +223,8 @@ def _see(app: App) -> Tick[None]:
 def _prune(context: SensorEvaluationContext, app: App) -> Tick[DeleteDynamicPartitionsRequest]:
     """Let the partitions of runs that finished long ago leave the UI, LEAVE_MAX a tick."""
     requests, room = [], LEAVE_MAX
-    for name in (names.ATTEMPT_PARTITIONS, names.CHECKPOINT_PARTITIONS, names.EVAL_PARTITIONS):
+    sets = (names.ATTEMPT_PARTITIONS, names.CHECKPOINT_PARTITIONS, names.EVAL_PARTITIONS)
+    for name in map(app.settings.prefix.name, sets):
         keys = context.instance.get_dynamic_partitions(name)
         finished = finished_runs(app.ledger, sorted(set(map(run_of, keys))))
         left = leaving(keys, finished, app.now(), keep_days=app.settings.ui_days)[:room]
@@ -242,27 +247,29 @@ def _shown(
     context: SensorEvaluationContext, app: App, closed: Sequence[tuple[str, AttemptState]]
 ) -> _Shown:
     events: list[Event] = []
+    prefix = app.settings.prefix
     has = context.instance.has_dynamic_partition
 
     def lacks(asset: str, key: str) -> bool:
-        return asset != names.CHECKPOINT_PARTITIONS or not has(asset, key)
+        return asset != names.CHECKPOINT_PARTITIONS or not has(prefix.name(asset), key)
 
     for run_id, attempt in closed:
         try:
             _tag_runs(context, attempt)
             own = list(_events(app, app.tracks.run(run_id), attempt, lacks))
-            events += [*own, *_check(names.ATTEMPT_PARTITIONS, run_id, attempt)]
+            events += [*own, *_check(prefix, names.ATTEMPT_PARTITIONS, run_id, attempt)]
         except Exception as error:  # noqa: BLE001 - of that run alone; an hour later it is tried again
             why = problem_of(error)
             context.log.warning(app.redact(f"{run_id}: its end is not shown yet: {why}"))
-    return _Shown(partitions=_registered(events), events=events)
+    return _Shown(partitions=_registered(prefix, events), events=events)
 
 
-def _registered(events: Sequence[Event]) -> list[AddDynamicPartitionsRequest]:
+def _registered(prefix: Prefix, events: Sequence[Event]) -> list[AddDynamicPartitionsRequest]:
     """Return the request for the partitions that events of checkpoints need."""
-    made = (each for each in events if each.asset_key == AssetKey(names.CHECKPOINT_PARTITIONS))
+    checkpoints = asset_key(prefix, names.CHECKPOINT_PARTITIONS)
+    made = (each for each in events if each.asset_key == checkpoints)
     keys = [each.partition for each in made if each.partition is not None]
-    return [AddDynamicPartitionsRequest(names.CHECKPOINT_PARTITIONS, keys)]
+    return [AddDynamicPartitionsRequest(prefix.name(names.CHECKPOINT_PARTITIONS), keys)]
 
 
 def _events(
@@ -272,11 +279,14 @@ def _events(
 
     lacks: whether Dagster has no such partition of that asset.
     """
-    key = attempt_key(state.run_id, attempt.attempt_id)
+    key, prefix = attempt_key(state.run_id, attempt.attempt_id), app.settings.prefix
+    checkpoints = asset_key(prefix, names.CHECKPOINT_PARTITIONS)
     for commit in state.checkpoints:
         of_this = commit.ref.attempt_id == attempt.attempt_id
         if of_this and lacks(names.CHECKPOINT_PARTITIONS, partition_key(commit.ref)):
-            yield AssetMaterialization(**checkpoint_report(state, commit).event)
+            yield AssetMaterialization(
+                asset_key=checkpoints, **checkpoint_report(state, commit).event
+            )
     is_made = attempt.reason in HAS_ALL_STEPS and lacks(names.ATTEMPT_PARTITIONS, key)
     is_receipt_due = lacks(names.RECEIPTS, key)
     if not is_made and not is_receipt_due:
@@ -287,23 +297,25 @@ def _events(
     )
     if is_receipt_due:
         yield AssetMaterialization(
-            asset_key=AssetKey(names.RECEIPTS),
+            asset_key=asset_key(prefix, names.RECEIPTS),
             partition=key,
             metadata=metadata,
-            tags=names.RECEIPT_TAGS,
+            tags=prefix.receipt_tags,
         )
-        yield from _check(names.RECEIPTS, state.run_id, attempt)
+        yield from _check(prefix, names.RECEIPTS, state.run_id, attempt)
     if is_made:
         version = final_version(state, attempt.attempt_id)
         yield AssetMaterialization(
-            asset_key=AssetKey(names.ATTEMPT_PARTITIONS),
+            asset_key=asset_key(prefix, names.ATTEMPT_PARTITIONS),
             partition=key,
             metadata=metadata,
             tags={} if version is None else {names.TAG_DATA_VERSION: version},
         )
 
 
-def _check(asset: str, run_id: str, attempt: AttemptState) -> Iterator[AssetCheckEvaluation]:
+def _check(
+    prefix: Prefix, asset: str, run_id: str, attempt: AttemptState
+) -> Iterator[AssetCheckEvaluation]:
     """Tell a failure from an interruption, as a Dagster run that sees the end does.
 
     Once only: Dagster's storage refuses a second evaluation of a partition outside of its runs.
@@ -311,7 +323,7 @@ def _check(asset: str, run_id: str, attempt: AttemptState) -> Iterator[AssetChec
     if attempt.reason is not None:
         check = ending_check(attempt.reason, end_sentence(attempt))
         yield AssetCheckEvaluation(
-            asset_key=AssetKey(asset),
+            asset_key=asset_key(prefix, asset),
             check_name=names.ENDED_AS_MEANT,
             partition=attempt_key(run_id, attempt.attempt_id),
             passed=check.passed,
@@ -324,8 +336,9 @@ def _check(asset: str, run_id: str, attempt: AttemptState) -> Iterator[AssetChec
 def _late(context: SensorEvaluationContext, app: App, after: str | None) -> Tick[Sequence[Event]]:
     """Show what Dagster lacks of attempts that ended: their Dagster run died, was of a version that
     showed less, or its storage took nothing then."""
+    prefix = app.settings.prefix
     shown = {
-        asset: context.instance.get_materialized_partitions(AssetKey(asset))
+        asset: context.instance.get_materialized_partitions(asset_key(prefix, asset))
         for asset in (names.CHECKPOINT_PARTITIONS, names.ATTEMPT_PARTITIONS, names.RECEIPTS)
     }
     rows = app.ledger.query(_ENDED, {"before": format_time(app.now() - LATE_AFTER)})
@@ -341,7 +354,7 @@ def _late(context: SensorEvaluationContext, app: App, after: str | None) -> Tick
         for row in app.ledger.query(_COMMITS)
         if checkpoint_key(**row) not in shown[names.CHECKPOINT_PARTITIONS]
     }
-    keys = context.instance.get_dynamic_partitions(names.ATTEMPT_PARTITIONS)
+    keys = context.instance.get_dynamic_partitions(prefix.name(names.ATTEMPT_PARTITIONS))
     late = [key for key in keys if key in ended and key in due]
 
     def lacks(asset: str, key: str) -> bool:
@@ -372,10 +385,21 @@ def _tag_runs(context: SensorEvaluationContext, attempt: AttemptState) -> None:
         context.log.warning(clean_text(f"{dagster_run_id} is not tagged: {error}"))
 
 
-def _switches(context: SensorEvaluationContext) -> Mapping[str, bool]:
-    """Return which of our sensors are on; one that nobody ever switched runs, its default."""
+def _switches(context: SensorEvaluationContext, prefix: Prefix) -> Mapping[str, bool]:
+    """Return which of our sensors are on, by their names without the prefix; one that nobody ever
+    switched is as it was defined."""
     repository = context.repository_def
-    known = [] if repository is None else [each.name for each in repository.sensor_defs]
+    known = [] if repository is None else repository.sensor_defs
     states = context.instance.all_instigator_state(instigator_type=InstigatorType.SENSOR)
-    off = {state.name for state in states if state.status is InstigatorStatus.STOPPED}
-    return {name: name not in off for name in known}
+    switched = {state.name: state.status for state in states}
+    begun = {
+        each.name: InstigatorStatus.RUNNING
+        if each.default_status is DefaultSensorStatus.RUNNING
+        else InstigatorStatus.STOPPED
+        for each in known
+    }
+    return {
+        own: switched.get(name, begin) is not InstigatorStatus.STOPPED
+        for name, begin in begun.items()
+        if (own := prefix.without(name)) is not None
+    }

@@ -70,8 +70,10 @@ from tracks_dagster.track.names import (
     ALERT_SAVE_FAILED,
     ALONE,
     ATTEMPT_PARTITIONS,
+    NO_PREFIX,
     RECEIPTS,
     AttemptRef,
+    Prefix,
     attempt_key,
 )
 from tracks_dagster.track.placement import nodes_of
@@ -89,15 +91,16 @@ class ExplainContext:
     """What an explanation may use beside the store; all of it is optional.
 
     rules: a user's own of the classifier, to weigh evidence by. ledger: remembers the end of a track
-    and what is in quarantine. ui_url: of Dagster's web server; empty for paths alone. board_url:
-    of the board; empty for no link to it. prices: None where no price is known. waits: returns what a
-    run waits for that is late or will not come by itself, as the daemon left it; None for a record that
-    no daemon belongs to.
+    and what is in quarantine. ui_url: of Dagster's web server; empty for paths alone. prefix: of our
+    names there. board_url: of the board; empty for no link to it. prices: None where no price is known.
+    waits: returns what a run waits for that is late or will not come by itself, as the daemon left it;
+    None for a record that no daemon belongs to.
     """
 
     rules: UserRules = NO_RULES
     ledger: Ledger | None = None
     ui_url: str = ""
+    prefix: Prefix = NO_PREFIX
     board_url: str = ""
     prices: Prices | None = None
     waits: Callable[[RunState], str | None] | None = None
@@ -287,7 +290,7 @@ def _explain(
             replace(receipt.view, is_evidence_there=evidence_problem is None)
         ),
         what_to_do=what_to_do(run, attempt, loaded.read.broken, start),
-        links=tuple(explain_links(state, attempt, context.ui_url)),
+        links=tuple(explain_links(state, attempt, context.ui_url, context.prefix)),
         references=tuple(references(state, attempt)),
         broken=loaded.read.broken,
         waits_for=context.waits_for(state),
@@ -363,22 +366,26 @@ def run_address(dagster_run_id: str, ui_url: str = "") -> str:
     return f"{ui_url.rstrip('/')}/runs/{quote(dagster_run_id)}"
 
 
-def attempt_address(run_id: str, attempt: AttemptState, ui_url: str = "") -> str:
+def attempt_address(
+    run_id: str, attempt: AttemptState, ui_url: str = "", prefix: Prefix = NO_PREFIX
+) -> str:
     """Return the page of the attempt's receipt; of its own partition, while it has not ended."""
     partition = quote(attempt_key(run_id, attempt.attempt_id), safe="")
     asset = ATTEMPT_PARTITIONS if attempt.is_open else RECEIPTS
-    path = f"/assets/{asset}?view=partitions&partition={partition}"
+    path = f"{prefix.page(asset)}?view=partitions&partition={partition}"
     return f"{ui_url.rstrip('/')}{path}"
 
 
-def explain_links(state: RunState, attempt: AttemptState, ui_url: str) -> Iterator[UiLink]:
+def explain_links(
+    state: RunState, attempt: AttemptState, ui_url: str, prefix: Prefix
+) -> Iterator[UiLink]:
     """Yield the pages that show this attempt: its partition, and each Dagster run that claimed it.
 
     None of a script that runs outside an attempt: Dagster knows nothing of it.
     """
     if state.declared.model_family == ALONE:
         return
-    address = attempt_address(state.run_id, attempt, ui_url)
+    address = attempt_address(state.run_id, attempt, ui_url, prefix)
     yield UiLink(what="the attempt's asset partition", address=address)
     for claim in attempt.claims:
         id_ = claim.body.dagster_run_id

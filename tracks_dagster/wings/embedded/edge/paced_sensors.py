@@ -33,6 +33,7 @@ from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.retry.effects.due import open_work
 from tracks_dagster.settings import Settings
 from tracks_dagster.track.errors import TracksError
+from tracks_dagster.track.names import NO_PREFIX
 from tracks_dagster.wings.embedded.edge.run_monitoring import RunMonitoringDaemon
 from tracks_dagster.wings.embedded.sensor_pace import UNKNOWN, Work
 from tracks_dagster.wiring import home_ledger
@@ -80,6 +81,7 @@ class PacedSensorDaemon(SensorDaemon):
         super().__init__(settings=instance.get_sensor_settings())
         self._pace = UNKNOWN
         self._ledger: Ledger | None = None
+        self._prefix = NO_PREFIX
         self._ask_at = 0.0
         self._own_interval = dagster_sensors.is_under_min_interval
         # Dagster asks it, by this name, before a tick is begun and again in the tick's thread.
@@ -130,7 +132,8 @@ class PacedSensorDaemon(SensorDaemon):
             return
         try:
             if self._ledger is None:
-                self._ledger = home_ledger(Settings.from_environment())
+                settings = Settings.from_environment()
+                self._ledger, self._prefix = home_ledger(settings), settings.prefix
             began = time.monotonic()
             self._pace = self._pace.next(_work(open_work(self._ledger)), time.time())
             took_s = time.monotonic() - began
@@ -151,7 +154,8 @@ class PacedSensorDaemon(SensorDaemon):
         if elapsed_s is None:
             return False
         now_s = time.time()
-        is_due = self._pace.is_due(remote_sensor.name, ticked_s=now_s - elapsed_s, now_s=now_s)
+        name = self._prefix.without(remote_sensor.name) or remote_sensor.name
+        is_due = self._pace.is_due(name, ticked_s=now_s - elapsed_s, now_s=now_s)
         if is_due is None:
             return self._own_interval(state, remote_sensor, minimum_allowed_min_interval)
         return not is_due

@@ -1,7 +1,6 @@
 """Sends curves to the trackers of trackers.yaml; without such a file there is no such sensor."""
 
 from dagster import (
-    DefaultSensorStatus,
     ResourceParam,
     SensorDefinition,
     SensorEvaluationContext,
@@ -9,7 +8,7 @@ from dagster import (
     sensor,
 )
 
-from tracks_dagster.clean_errors import without_secrets
+from tracks_dagster.defs.site import Site
 from tracks_dagster.ledger.effects.following import StoredCursors
 from tracks_dagster.ledger.effects.ticks import TickPart, run_parts
 from tracks_dagster.track import names
@@ -23,17 +22,26 @@ LINES_MAX = 20  # that a tick's page shows
 _CURSORS: dict[str, StoredCursors] = {}  # by store: each asks for a run's cursor once a process
 
 
-@sensor(
-    name=names.EXPORT_CURVES,
-    minimum_interval_seconds=EVERY_S,
-    default_status=DefaultSensorStatus.RUNNING,
-    description=(
-        "Sends the kept steps of every run, up to its newest commit, to the trackers of "
-        "trackers.yaml. Off: they stay as they are, and get what they lack once it is on."
-    ),
-)
-@without_secrets
-def export_curves(context: SensorEvaluationContext, app: ResourceParam[App]) -> SkipReason:
+def sensors(site: Site) -> list[SensorDefinition]:
+    """Return the sensor, where somebody asked for it: in code, or by a file of trackers."""
+    is_asked = asks_for_trackers() if site.exports_curves is None else site.exports_curves
+    return [export_curves(site)] if is_asked else []
+
+
+def export_curves(site: Site) -> SensorDefinition:
+    """Return the sensor."""
+    return sensor(
+        name=site.name(names.EXPORT_CURVES),
+        minimum_interval_seconds=EVERY_S,
+        default_status=site.sensor_status,
+        description=(
+            "Sends the kept steps of every run, up to its newest commit, to the trackers of "
+            "trackers.yaml. Off: they stay as they are, and get what they lack once it is on."
+        ),
+    )(site.body(_export_curves))
+
+
+def _export_curves(context: SensorEvaluationContext, app: ResourceParam[App]) -> SkipReason:
     """Bring each tracker up to date; one that cannot be reached gets it at a later tick."""
     trackers = load_trackers(app.settings)
     part = TickPart(
@@ -55,11 +63,6 @@ def export_curves(context: SensorEvaluationContext, app: ResourceParam[App]) -> 
     lines = [_line(each) for each in tick.done[:LINES_MAX]]
     words = "; ".join([*tick.problems[:LINES_MAX], *lines]) or "no run has anything new"
     return SkipReason(app.redact(words))
-
-
-def sensors() -> list[SensorDefinition]:
-    """Return the sensor, where somebody asked for it by a file of trackers."""
-    return [export_curves] if asks_for_trackers() else []
 
 
 def _line(done: Exported) -> str:

@@ -8,7 +8,6 @@ from datetime import UTC, datetime
 from functools import lru_cache, partial
 
 from dagster import (
-    DefaultSensorStatus,
     ResourceParam,
     SensorDefinition,
     SensorEvaluationContext,
@@ -16,7 +15,7 @@ from dagster import (
     sensor,
 )
 
-from tracks_dagster.clean_errors import without_secrets
+from tracks_dagster.defs.site import Site
 from tracks_dagster.health.delivery import Delivery
 from tracks_dagster.health.effects.notify import (
     Notify,
@@ -57,18 +56,21 @@ LETTERS, SEND = "letters", "send"
 _senders = lru_cache(maxsize=1)(Senders)
 
 
-@sensor(
-    name=names.SEND_NOTIFICATIONS,
-    minimum_interval_seconds=5,
-    default_status=DefaultSensorStatus.RUNNING,
-    description=(
-        "Sends each new alert to whom notify.yaml in TRACKS_HOME names, and refusals, ends and "
-        "promotions to those who asked for them. What is not taken is tried again, later each time; "
-        "`tracks alerts` shows it. Off: nobody is sent anything, and what is new waits."
-    ),
-)
-@without_secrets
-def send_notifications(context: SensorEvaluationContext, app: ResourceParam[App]) -> SkipReason:
+def send_notifications(site: Site) -> SensorDefinition:
+    """Return the sensor."""
+    return sensor(
+        name=site.name(names.SEND_NOTIFICATIONS),
+        minimum_interval_seconds=5,
+        default_status=site.sensor_status,
+        description=(
+            "Sends each new alert to whom notify.yaml in TRACKS_HOME names, and refusals, ends and "
+            "promotions to those who asked for them. What is not taken is tried again, later each "
+            "time; `tracks alerts` shows it. Off: nobody is sent anything, and what is new waits."
+        ),
+    )(site.body(_send_notifications))
+
+
+def _send_notifications(context: SensorEvaluationContext, app: ResourceParam[App]) -> SkipReason:
     """Leave a letter for each channel that wants a new record, then send the letters that are due."""
     try:
         delivery = load_notify(app.settings)
@@ -89,9 +91,9 @@ def send_notifications(context: SensorEvaluationContext, app: ResourceParam[App]
     return SkipReason(app.redact(skip_reason(words, idle="nothing is to be sent")))
 
 
-def sensors() -> list[SensorDefinition]:
+def sensors(site: Site) -> list[SensorDefinition]:
     """Return the sensor of this module."""
-    return [send_notifications]
+    return [send_notifications(site)]
 
 
 def _parts(app: App, delivery: Delivery, seen: Mapping[str, int]) -> tuple[TickPart, ...]:
@@ -102,7 +104,9 @@ def _parts(app: App, delivery: Delivery, seen: Mapping[str, int]) -> tuple[TickP
         channels=delivery.channels,
         since=begun.at,
         now=now,
-        links_of=_links_of(find_board_url(app.settings), find_ui_url(app.settings)),
+        links_of=_links_of(
+            find_board_url(app.settings), find_ui_url(app.settings), app.settings.prefix
+        ),
         clean=partial(redact, secrets=(*app.settings.secrets, *delivery.addresses)),
     )
     outbox = Outbox(
@@ -134,11 +138,13 @@ def _written_at(settings: Settings) -> datetime | None:
     return None
 
 
-def _links_of(board_url: str, ui_url: str) -> LinksOf:
+def _links_of(board_url: str, ui_url: str, prefix: names.Prefix) -> LinksOf:
     def links(state: RunState, attempt_id: int) -> tuple[str, ...]:
         board = f"{board_url}/runs/{state.run_id}" if board_url else ""
         attempt = state.attempt(attempt_id) if ui_url else None
-        dagster = attempt_address(state.run_id, attempt, ui_url) if attempt is not None else ""
+        if attempt is None:
+            return tuple(filter(None, (board,)))
+        dagster = attempt_address(state.run_id, attempt, ui_url, prefix)
         return tuple(filter(None, (board, dagster)))
 
     return links

@@ -210,7 +210,7 @@ class Board:
             links.append(Link(label=f"compare with {source.run_id}", address=f"/compare?{both}"))
         attempt = state.last_attempt
         if ui_url and attempt is not None:
-            address = attempt_address(run_id, attempt, ui_url)
+            address = attempt_address(run_id, attempt, ui_url, self._sources.settings.prefix)
             links.append(Link(label="in Dagster", address=address))
         return links
 
@@ -218,8 +218,10 @@ class Board:
         ui_url = self._sources.ui_url
         if not ui_url:
             return {}
+        prefix = self._sources.settings.prefix
         return {
-            each.attempt_id: attempt_address(state.run_id, each, ui_url) for each in state.attempts
+            each.attempt_id: attempt_address(state.run_id, each, ui_url, prefix)
+            for each in state.attempts
         }
 
     def report(self, request: Request) -> Response:

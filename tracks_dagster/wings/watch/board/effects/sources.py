@@ -152,6 +152,7 @@ class Sources:
             rules=usable_rules(self.settings)[0],
             ledger=self.ledger,
             ui_url=self.ui_url,
+            prefix=self.settings.prefix,
             prices=usable_prices(self.settings)[0],
         )
 

@@ -12,6 +12,7 @@ import pytest
 import assets
 import resources
 import sensors
+from assets import definitions as composed
 from tracks_dagster.definitions import PROJECTS, defs
 from tracks_dagster.track import names
 
@@ -32,6 +33,15 @@ def test_assets_resources_and_sensors_come_from_this_repository(package: object)
     assert Path(folder).parent == ROOT
 
 
+def test_these_folders_compose_the_code_location_that_workspace_yaml_names() -> None:
+    text = (ROOT / "workspace.yaml").read_text(encoding="utf-8")
+    assert f"module_name: {composed.__name__}" in text
+    here, packaged = composed.defs.get_repository_def(), defs.get_repository_def()
+    assert here.asset_graph.get_all_asset_keys() == packaged.asset_graph.get_all_asset_keys()
+    assert set(here.job_names) == set(packaged.job_names)
+    assert {each.name for each in here.sensor_defs} == {each.name for each in packaged.sensor_defs}
+
+
 def test_whoever_looks_at_the_training_group_reads_first_how_training_starts() -> None:
     graph = defs.resolve_asset_graph()
     group = [node for node in graph.asset_nodes if node.group_name == "training"]
@@ -45,7 +55,7 @@ def test_whoever_looks_at_the_training_group_reads_first_how_training_starts() -
             assert '"Never materialized"' in second
         else:
             assert second.startswith("**To start training, materialize"), node.key
-            assert names.TRAINING_RUNS_PAGE in second, node.key
+            assert names.NO_PREFIX.page(names.TRAINING_RUNS) in second, node.key
 
 
 def test_loading_the_definitions_loads_nothing_heavy() -> None:

@@ -168,7 +168,7 @@ def test_the_location_has_its_name_and_address_on_a_laptop_and_here() -> None:
         "port": code["port"],
         "name": location["python_module"]["location_name"],
     }
-    assert code["dagsterApiGrpcArgs"] == ["--module-name", location["python_module"]["module_name"]]
+    assert code["dagsterApiGrpcArgs"] == ["--module-name", dagster_home.DEFINITIONS]
 
 
 def test_the_schema_of_dagsters_tables_is_made_before_them(

@@ -16,8 +16,10 @@ from functools import partial
 from pathlib import Path
 
 from dagster import (
+    AssetKey,
     AssetsDefinition,
     AssetSpec,
+    AutomationCondition,
     Definitions,
     SensorDefinition,
     map_asset_specs,
@@ -49,6 +51,7 @@ from tracks_dagster.defs.site import Site
 from tracks_dagster.settings import EXAMPLES
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.names import Prefix
+from tracks_dagster.track.text.nearest import unknown
 from tracks_dagster.track.text.redact import secrets_of
 from tracks_dagster.wing import load, wings
 
@@ -66,6 +69,7 @@ def build_defs(
     tags: Mapping[str, str] | None = None,
     sensors_run: bool = True,
     exports_curves: bool | None = False,
+    automation: Mapping[str, AutomationCondition[AssetKey]] | None = None,
     settings: Mapping[str, str] | None = None,
 ) -> Definitions:
     """Return everything of ours that a code location needs to train `projects`, folders with a
@@ -75,24 +79,30 @@ def build_defs(
     examples: the projects and datasets that ship are among it. owners, group, tags: of all our assets,
     in place of ours, or beside them. sensors_run: sensors and schedules are on until somebody switches
     them off. exports_curves: with the sensor that sends curves to the trackers of trackers.yaml; None
-    asks the environment's home whether it has such a file.
+    asks the environment's home whether it has such a file. automation: when Dagster trains a project by
+    itself, by the project's name.
     settings: `TRACKS_…` variables, TRACKS_HOME for example, that count before the environment's.
 
-    Raises InvalidInput for a prefix that cannot begin names, for two projects of one name and for a
-    secret among `settings`. A project that cannot be read is loaded with its problem, which its
-    schedule's ticks tell.
+    Raises InvalidInput for a prefix that cannot begin names, for two projects of one name, for a
+    condition of a project that is not among them and for a secret among `settings`. A project that
+    cannot be read is loaded with its problem, which its schedule's ticks tell.
     """
     caller = inspect.getframeinfo(sys._getframe(1), context=0)
     found = [each if isinstance(each, Registered) else read_folder(Path(each)) for each in projects]
     if examples:
         found = [*load_shipped(EXAMPLES), *found]
     _check_names(found)
+    known = [each.name for each in found]
+    for name in automation or {}:
+        if name not in known:
+            raise InvalidInput(f"automation: {unknown('project', name, known)}")
     site = Site(
         prefix=Prefix(prefix),
         is_on=sensors_run,
         has_examples=examples,
         exports_curves=exports_curves,
         projects=tuple(found),
+        automation=automation or {},
         settings=_without_secrets(settings or {}),
     )
     changed = partial(_as_given, owners=owners, group=group, tags=tags or {})

@@ -11,11 +11,13 @@ from dagster import (
     AssetCheckEvaluation,
     AssetKey,
     AssetMaterialization,
+    AutomationCondition,
     DagsterInstance,
     Definitions,
     ExecuteInProcessResult,
     SensorResult,
     build_sensor_context,
+    evaluate_automation_conditions,
     materialize,
 )
 
@@ -24,6 +26,7 @@ from tests.histories import DatasetHistory, History
 from tests.plain_site import asset_of, materialized
 from tracks_dagster.factory import build_defs
 from tracks_dagster.track import names
+from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.records import Kind
 from tracks_dagster.wiring import App
 
@@ -125,6 +128,26 @@ def test_its_launchpad_takes_its_own_keys_and_no_others(
     assert (run.config, run.intent) == ({"lr": 0.5}, "Try it.")
     with pytest.raises(Exception, match="layers"):
         train(made, app, instance, config={"layers": 3})
+
+
+@pytest.mark.filterwarnings("ignore::dagster.BetaWarning")  # of Dagster's own tester
+def test_a_condition_trains_when_what_it_is_made_of_changes(
+    folder: Path, instance: DagsterInstance
+) -> None:
+    (folder / "tracks.yaml").write_text(
+        TRACKS_YAML.replace("upstream: [dbt/features, raw/events]", "")
+    )
+    made = build_defs([folder], automation={"gpt": AutomationCondition.eager()})
+    first = evaluate_automation_conditions(defs=made, instance=instance)
+    assert first.total_requested == 0
+    instance.report_runless_asset_event(AssetMaterialization(AssetKey(["datasets", "corpus"])))
+    then = evaluate_automation_conditions(defs=made, instance=instance, cursor=first.cursor)
+    assert then.get_num_requested(TRAINING) == 1
+
+
+def test_a_condition_of_a_project_that_is_not_there_is_refused(folder: Path) -> None:
+    with pytest.raises(InvalidInput, match=r"gtp.*gpt"):
+        build_defs([folder], automation={"gtp": AutomationCondition.eager()})
 
 
 def tick(made: Definitions, app: App, instance: DagsterInstance) -> list[object]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -13,6 +13,7 @@ from tracks_dagster.data.schedule import (
     check_cron,
     decide_snapshot,
     decide_tick,
+    longest_gap,
 )
 from tracks_dagster.track.bodies import SnapshotRef
 
@@ -120,3 +121,18 @@ def test_a_cron_that_is_none_or_never_comes_is_refused_in_words(text: str, words
     with pytest.raises(ValueError, match=r"cron|never") as error:
         check_cron(text)
     assert words in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("cron", "days"),
+    [
+        ("*/10 * * * *", 1 / 24),
+        ("0 3 * * *", 1),
+        ("0 */6 * * *", 1),
+        ("0 3 * * 1", 7),
+        ("0 3 1 * *", 62),
+        ("0 3 1 6 *", 366),
+    ],
+)
+def test_no_two_ticks_of_a_cron_lie_further_apart(cron: str, days: float) -> None:
+    assert longest_gap(cron) == timedelta(days=days)

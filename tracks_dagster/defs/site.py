@@ -11,6 +11,7 @@ from typing import Any, ParamSpec, TypeAlias, TypeVar, cast
 
 from dagster import (
     AssetKey,
+    AutomationCondition,
     DefaultScheduleStatus,
     DefaultSensorStatus,
     DynamicPartitionsDefinition,
@@ -38,7 +39,8 @@ class Site:
 
     has_examples: the projects and datasets that ship are here. projects: what is trained here.
     exports_curves: whether curves are sent to trackers; None: where the environment's home has some.
-    settings: variables that count before those of the environment.
+    automation: when Dagster trains a project by itself, by name. settings: variables that count before
+    those of the environment.
     """
 
     prefix: Prefix = NO_PREFIX
@@ -46,6 +48,7 @@ class Site:
     has_examples: bool = False
     exports_curves: bool | None = False
     projects: tuple[Registered, ...] = ()
+    automation: Mapping[str, AutomationCondition[AssetKey]] = field(default_factory=dict)
     settings: Mapping[str, str] = field(default_factory=dict)
 
     @property

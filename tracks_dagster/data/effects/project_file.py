@@ -24,6 +24,7 @@ it in its place with the run's own values, nested as it was; `{config}` in the e
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -85,8 +86,14 @@ from tracks_dagster.track.text.nearest import unknown
 from tracks_dagster.track.text.units import shown
 
 FILE = "tracks.yaml"
+# In a user's Dagster project a component's file may take its place: its attributes are the same keys.
+COMPONENT_FILE = "defs.yaml"
+COMPONENT = "tracks_dagster.components.TrainedProject"
+PREFIX = "prefix"  # the attribute that is the deployment's, and no key of the project
 VERSION = 1  # of the file's form
 FOLDER = "folder"  # the kind of checkpoint of a trainer that speaks by files and exit codes
+COMPONENT_CHARACTERS_MAX = 65536  # of a component's file, in which its type is looked for
+_COMPONENT_LINE = re.compile(rf"^type:\s*{re.escape(COMPONENT)}\s*(?:#.*)?$", re.MULTILINE)
 NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,24}[a-z0-9])?")  # a run's id adds a day and 4 digits
 KEYS_MAX = 256  # of a config: it is part of a record
 NO_DEVICE = "none"  # of an eval
@@ -97,23 +104,52 @@ EVAL_S_LIMIT = 24 * 3600.0  # of one try at an eval: it takes one of the daemon'
 def find_project(start: Path) -> Path | None:
     """Return the folder of the project that `start` lies in: itself or the nearest above; else None."""
     folder = start.absolute()
-    return next((each for each in (folder, *folder.parents) if (each / FILE).is_file()), None)
+    return next((each for each in (folder, *folder.parents) if file_of(each).is_file()), None)
+
+
+def file_of(folder: Path) -> Path:
+    """Return the file that says what the project of a folder is, or where one would lie."""
+    component = folder / COMPONENT_FILE
+    is_component = not os.path.lexists(folder / FILE) and _names_component(component)
+    return component if is_component else folder / FILE
+
+
+def _names_component(path: Path) -> bool:
+    try:
+        with path.open(encoding="utf-8", errors="replace") as file:
+            return _COMPONENT_LINE.search(file.read(COMPONENT_CHARACTERS_MAX)) is not None
+    except (OSError, ValueError):  # none is there, or no name of one
+        return False
 
 
 def read_project(folder: Path) -> Project:
     """Return the project of `folder`; raises SettingsError with all that is wrong with its file."""
-    file = open_settings(folder / FILE, "The project file")
+    path = file_of(folder)
+    file = open_settings(path, "The project file")
+    if path.name == COMPONENT_FILE:
+        file = _attributes(file)
     project = parse_project(file, folder)
     if file.problems or project is None:
         raise file.error()
     return project
 
 
+def _attributes(file: SettingsFile) -> SettingsFile:
+    """Return what the attributes of a component's file say, each with its line."""
+    given = file.value.get("attributes") if isinstance(file.value, Mapping) else None
+    if not isinstance(given, Mapping):
+        file.refuse(("attributes",), "write the keys of the project here, name: and entry: first.")
+        return replace(file, value=None)
+    lines = {at[1:]: line for at, line in file.lines.items() if at[:1] == ("attributes",)}
+    value = {key: value for key, value in given.items() if key != PREFIX}
+    return replace(file, value=value, lines=lines)
+
+
 def parse_project(file: SettingsFile, folder: Path) -> Project | None:
     """Return the project; what is wrong is collected in the file. None where nothing can be read."""
     if _is_newer(file):
         return None
-    found = file.read(_ProjectFile)
+    found = file.read(ProjectFile)
     if found is None:
         return None
     keys = _config(found.config, file, folder)
@@ -363,7 +399,7 @@ def _promotion(found: _OwnKeys, file: SettingsFile) -> PromotionRule | None:
     )
 
 
-def _assets(found: _ProjectFile, file: SettingsFile) -> ProjectAssets:
+def _assets(found: _OwnKeys, file: SettingsFile) -> ProjectAssets:
     own = [each for each in found.upstream if each.split("/")[-2:-1] == [found.name]]
     if own:
         file.refuse(("upstream",), f"{own[0]} is made of the project itself; leave it out.")
@@ -656,4 +692,4 @@ class _OwnKeys(FileModel):
 # Beside them the keys of `track.declared_fields`.
 _Retention = create_model("_Retention", __base__=FileModel, **_keys_of(RETENTION))
 _OTHERS: dict[str, Any] = {"retention": (_Retention | None, None), **_keys_of(KEYED)}
-_ProjectFile = create_model("_ProjectFile", __base__=_OwnKeys, **_OTHERS)
+ProjectFile = create_model("ProjectFile", __base__=_OwnKeys, **_OTHERS)

@@ -13,7 +13,7 @@ import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tracks_dagster.data.effects.project_file import FILE, NAME, read_project, slug
+from tracks_dagster.data.effects.project_file import FILE, NAME, file_of, read_project, slug
 from tracks_dagster.data.project import Project
 from tracks_dagster.track.errors import InvalidInput, SettingsError
 from tracks_dagster.track.text.nearest import unknown
@@ -100,7 +100,7 @@ def read_to_add(folder: Path) -> Project:
     project = read_project(folder)
     if project.name in SHIPPED:
         raise InvalidInput(
-            f"{project.name} is a project that ships; give yours another name, in {folder / FILE}."
+            f"{project.name} is a project that ships; give yours another name, in {file_of(folder)}."
         )
     return project
 
@@ -218,7 +218,7 @@ def _read(name: str, folder: Path, hint: str) -> Registered:
     project = read_project(folder)
     if project.name != name:
         raise InvalidInput(
-            f"{folder / FILE} calls it {project.name} now. `tracks projects remove {name}`, then "
+            f"{file_of(folder)} calls it {project.name} now. `tracks projects remove {name}`, then "
             f"`tracks projects add {folder}`."
         )
     return Registered(name=name, folder=folder, project=project)

@@ -221,6 +221,7 @@ def project_training(site: Site, project: Project) -> AssetsDefinition:
         kinds=set(shown.kinds or ("python",)),
         owners=list(shown.owners or ("team:training",)),
         tags={**shown.tags, names.TAG_PROJECT: project.name},
+        automation_condition=site.automation.get(project.name),
         description=(
             f"Trains {project.name}: materialize it, and a training run is declared.\n\n"
             "By a person here, a schedule, a sensor, or an automation condition: nothing has to be "

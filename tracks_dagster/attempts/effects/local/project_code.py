@@ -22,6 +22,7 @@ from tracks_dagster.attempts.ports import FoundCode
 from tracks_dagster.data.effects.own_checks import check_python
 from tracks_dagster.data.effects.project_file import (
     FILE,
+    file_of,
     find_project,
     project_of_script,
     read_eval_version,
@@ -44,7 +45,7 @@ def project_folder(given: Path | None) -> Path | None:
     """
     if given is None:
         return find_project(Path.cwd())
-    if not (given / FILE).is_file():
+    if not file_of(given).is_file():
         raise InvalidInput(f"{given} holds no project: there is no {FILE} in it.")
     return given
 
@@ -68,7 +69,9 @@ def read_project_code(
     if launcher is not None:
         project = with_interpreters(project, store_url, launcher)
     entries = (project.entry, *(each.entry for each in project.evals))
-    packed = pack_folder(folder, needed=(FILE, *filter(None, map(_file_of, entries))))
+    packed = pack_folder(
+        folder, needed=(file_of(folder).name, *filter(None, map(_file_of, entries)))
+    )
     _check_evals(project, folder)
     return _found(project, packed, folder, clean)
 

@@ -43,7 +43,7 @@ def test_a_project_is_added_once_and_read_anew_each_time(home: Path, tmp_path: P
         add(home, folder)
     made(folder, more="ranks: 2\n")
     assert [each.name for each in load_projects(home, EXAMPLES)] == [*SHIPPED, "tiny"]
-    assert find_registered(home, EXAMPLES, "tiny").read().ranks == 2
+    assert find_registered(home, EXAMPLES, "tiny").read().value("ranks") == 2
     assert remove_project(home, "tiny") == folder
     assert load_projects(home, EXAMPLES) == load_shipped(EXAMPLES)
     assert (folder / "tracks.yaml").is_file()

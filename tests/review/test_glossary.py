@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 from dataclasses import fields
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -35,12 +36,12 @@ DESIGN = (
 )
 # What stands over a column and is a word of every day.
 _EVERYDAY = """
-    a action added after against an and are as at b − began by bytes change changed changes check
+    a action added after against an and are as at b best − began by bytes change changed changes check
     cost count decided drag each end ended every far file files folder found from h healthy id
     improving in is it keys kind largest last late local log lose made may memory money most newest
     now of on opened over packages per 100 range remark resources rows run runs s saved saves shown
-    size smallest so speed up started takes that the then to training until value wait was what which
-    why work worked wrong
+    size smallest so speed up started takes that the then to training trains until value wait was
+    what which why work worked wrong
 """
 # What makes the sentences of messages and alerts; beside these, every function that makes an `Alert`.
 SENTENCES = (
@@ -81,10 +82,11 @@ HEADING = re.compile(r"<(?:th|h[1-4]|dt|legend|summary)[^>]*>([^<{]+)</")
 
 def titles() -> Iterator[str]:
     """Yield what stands over the columns of the commands' tables, and over parts of the board."""
-    for path in sorted((PACKAGE / "cli").rglob("*.py")):
+    edges = ((PACKAGE / "cli").rglob("*.py"), PACKAGE.glob("wings/*/edge/*.py"))
+    for path in sorted(chain(*edges)):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             yield from _texts(_titles_of(node))
-    for path in sorted((PACKAGE / "board" / "effects" / "pages").glob("*.html")):
+    for path in sorted((PACKAGE / "wings" / "watch" / "board").rglob("*.html")):
         for head in HEADING.findall(path.read_text(encoding="utf-8")):
             yield head.strip()
 

@@ -47,12 +47,12 @@ _CORE: Mapping[str, Mapping[str, str]] = {
         "up": "Serve the UI and keep the daemon running.",
         "run": "Declare a training run and follow it to its end.",
         "submit": "Declare a training run, print its id, and return.",
-        "drill": "Play faults, and score what came of each.",
         "projects": "Projects in Dagster: their schedules, and the launchpad.",
     },
     "Before a full run": {
         "smoke": "A few steps of a project: does it start, save, evaluate?",
         "canary": "Real data and config for a while: does its loss fall?",
+        "drill": "Play faults, and score what came of each.",
     },
     "While it trains": {},
     "Woken at night": {

@@ -29,7 +29,7 @@ WORDS = frozenset(
     }
     | {"root_message", "lines", "what_to_do", "fallback_why", "description", "called"}
     | {"data_state", "inexact", "changed", "in_use"}
-    | {"avoided_nodes", "checks"}
+    | {"avoided_nodes", "checks", "origin"}
     | {"findings", "scope"}
 )
 

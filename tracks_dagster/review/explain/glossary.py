@@ -242,7 +242,8 @@ FIELD: Mapping[str, str] = {
     "strike": "an end that counts against a node",
     "sweep": "runs that search for settings, and the class that they are of",
     "search": "trying configs to find the best one: a sweep; of `tracks search`, finding words",
-    "trial": "one run of a sweep; of `tracks conform`, one run that is interrupted and resumed",
+    "study": "a search of a project's config for the best metric, under a budget",
+    "trial": "one run of a study or sweep; of `tracks conform`, one that is interrupted and resumed",
     # what is watched and counted
     "light": "the answer to one of three questions: healthy? improving? resources well used?",
     "grey": "a light about which nothing can be said now",

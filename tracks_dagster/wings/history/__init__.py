@@ -7,8 +7,8 @@ WING = Wing(
         "import": Command(
             module="edge.imports",
             summary="Runs that Slurm or another system ran, from its records.",
-            group="Compare and count",
-            after="export",
+            group="Reasons and retries",
+            after="classify",
         )
     }
 )

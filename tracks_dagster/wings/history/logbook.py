@@ -63,13 +63,13 @@ class Logbook:
     def read(self, lines: Iterable[str]) -> Iterator[Read]:
         """Yield an attempt for each start that a line followed; raises InvalidInput without any."""
         running: dict[str, _Start] = {}
-        said, swapped, is_any = "", list[str](), False
+        undated, swapped, is_any = "", list[str](), False
         for number, line in enumerate(lines, 1):
             dated = _DATED.match(line.strip())
             if dated is None:
-                said = f"{said}\n{line.strip()}" if line.strip() else said
+                undated = f"{undated}\n{line.strip()}" if line.strip() else undated
                 continue
-            words = f"{said}\n{dated[2]}".strip()
+            words = f"{undated}\n{dated[2]}".strip()
             try:
                 at = self._time(dated[1])
                 swapped += self._swapped(dated[2])
@@ -78,7 +78,7 @@ class Logbook:
                 continue
             named = _RUN.search(dated[2])
             if named is None:
-                said = words
+                undated = words
                 continue
             is_any, run = True, named[1]
             before = running.pop(run, None)
@@ -97,7 +97,7 @@ class Logbook:
                     cause=AUTOMATIC if _AUTO.search(dated[2]) else MANUAL,
                     excluded=tuple(dict.fromkeys(excluded)),
                 )
-            said, swapped = "", []
+            undated, swapped = "", []
         yield from (NotEnded(line=each.line) for each in running.values())
         if not is_any:
             raise InvalidInput(
@@ -118,8 +118,10 @@ def _attempt(run: str, start: _Start, at: datetime, words: str) -> SourceAttempt
     reason = next((name for pattern, name in _WORDS if pattern.search(words)), None)
     evidence = Evidence(run_id="", attempt_id=0, launch_id=None, ranks=())
     if reason is not None:
-        said = Condition(type="Logbook", reason=reason, message=words, at=None, source="logbook")
-        evidence = replace(evidence, conditions=(said,))
+        condition = Condition(
+            type="Logbook", reason=reason, message=words, at=None, source="logbook"
+        )
+        evidence = replace(evidence, conditions=(condition,))
     return SourceAttempt(
         id=f"{start.name}/{start.at}",
         run=run,

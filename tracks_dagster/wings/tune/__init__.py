@@ -13,8 +13,8 @@ WING = Wing(
         "studies": Command(
             module="edge.studies",
             summary="Studies: their best, what runs, what was stopped and why.",
-            group="Before a full run",
-            after="canary",
+            group="Start",
+            after="tune",
         ),
     }
 )

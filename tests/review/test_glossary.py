@@ -64,7 +64,7 @@ _PLAIN = """
     number obeyed old once one only open or others out own part passed past path pause permission person
     ran read reads recent renew rest restoring room row same says script see settings shows silence
     silent since slow smaller space spent stands start starting starts stays still stop stored tell
-    temporary than their them themselves there they this took trains underused outside unheld
+    temporary than their them themselves there they this took underused outside unheld
     unread
     update use used usual utc version very waited waits went where whether whole whose with within
     without words worth would writes wrote yet

@@ -13,7 +13,7 @@ from tests.real.nanogpt import CONFIGURATOR, TRAIN, changed_lines
 from tracks_dagster.cli.start.init import STARTER
 
 MARK = "  # +"
-CHECKOUT = EXAMPLES.parent
+CHECKOUT = EXAMPLES.parents[1]
 IMPORT = r"from tracks_dagster\.training import attempt(?: as (\w+))?"
 UNJOINED = Path(__file__).parent / "unjoined"  # scripts that run as they stand, without us
 NAMES = sorted(path.name for path in (EXAMPLES / "frameworks").iterdir())

@@ -86,14 +86,8 @@ class Site:
         found = read_project_code(
             self.folder, store_url=url, clean=self.app.redact, launcher=KUBERNETES
         )
-        request = Asked(found=found).but(
-            run_id=f"{stage}-1",
-            intent="Rehearse.",
-            owner="ann",
-            stage=stage,
-            launcher=KUBERNETES,
-            **changes,
-        )
+        usual = {"run_id": f"{stage}-1", "intent": "Rehearse.", "owner": "ann", "stage": stage}
+        request = Asked(found=found).but(**{**usual, "launcher": KUBERNETES, **changes})
         return declare(
             self.app.tracks,
             request,

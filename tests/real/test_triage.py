@@ -14,9 +14,11 @@ import pytest
 from click.testing import CliRunner
 
 from tests.histories import History
+from tracks_dagster.attempts.effects.local import launcher, this_machine
 from tracks_dagster.attempts.effects.local.launcher import LocalLauncher
 from tracks_dagster.attempts.ports import SCRIPT, GangPhase, GangSpec, RankCommand
 from tracks_dagster.cli import main
+from tracks_dagster.processes import process
 from tracks_dagster.processes.process import boot_id, find_process, this_process
 from tracks_dagster.settings import Settings
 from tracks_dagster.track.bodies import AttemptSupervised, ComputeRequest, RankPlace
@@ -170,10 +172,8 @@ def test_after_a_reboot_the_truth_about_every_gang_is_told(
 
     for run_id in ("watched", "orphan"):
         gangs.kill(run_id)
-    for module in ("processes", "launcher"):
-        monkeypatch.setattr(
-            f"tracks_dagster.attempts.effects.local.{module}.boot_id", lambda: NEW_BOOT
-        )
+    for module in (process, launcher, this_machine):
+        monkeypatch.setattr(module, "boot_id", lambda: NEW_BOOT)
     after = triaged()
     assert verdicts(after) == {
         **verdicts(before),

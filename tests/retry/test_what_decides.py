@@ -11,7 +11,7 @@ import tracks_dagster
 
 PARAMETERS_MAX = 6
 HOUSE = Path(tracks_dagster.__file__).parent
-# Of wings not the lab's simulation, which decides nothing for a run: its `play` of one attempt takes seven.
+# Not the simulation of the lab, which decides nothing for a run: its `play` takes seven.
 ROOMS = (
     "track",
     "ledger",

@@ -16,7 +16,7 @@ import shutil
 import sqlite3
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -355,8 +355,10 @@ class GatheredRows:
         expected: Cursor | None,
         advanced: Cursor,
         rows: Mapping[str, Sequence[Row]],
+        replaced_runs: Collection[str] = (),
     ) -> bool:
-        """Keep the rows, and the cursor as a row of its own."""
+        """Keep the rows, and the cursor as a row of its own; no run comes twice."""
+        assert not replaced_runs
         for name, of_table in rows.items():
             self.rows[name] += of_table
         cursor = {"track": track, "seq": advanced.seq, "sha256": advanced.sha256}

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.examples import saves
-from tracks_dagster.data.effects.project_file import _ProjectFile, read_project
+from tracks_dagster.data.effects.project_file import ProjectFile, read_project
 from tracks_dagster.data.project_text import KEYS, render_project
 from tracks_dagster.data.script_config import read_script_config
 from tracks_dagster.track.records import Json
@@ -25,7 +25,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_every_key_that_a_project_file_may_have_is_explained_in_a_new_one() -> None:
-    assert set(KEYS) == {field.alias for field in _ProjectFile.model_fields.values()}
+    assert set(KEYS) == {field.alias for field in ProjectFile.model_fields.values()}
     lines = render_project(LEAST).splitlines()
     assert all(any(each.lstrip("# ").startswith(f"{key}:") for each in lines) for key in KEYS)
     assert max(map(len, lines)) <= 100

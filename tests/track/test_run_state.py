@@ -46,7 +46,10 @@ def finished(history: History) -> History:
     return trained(history).end("completed").finish()
 
 
-OTHERS = ("dataset_", "snapshot_", "node_", "source_", "devices_", "lease_", "alerts_", "code_")
+OTHERS = (
+    *("dataset_", "snapshot_", "node_", "source_", "devices_", "lease_", "alerts_", "code_"),
+    *("history_", "project_", "study_", "trial_"),
+)
 OF_OTHER_TRACKS = [k for k in Kind if k.value.startswith(OTHERS)]
 LATE = sorted(set(Kind) - AFTER_FINISH - set(OF_OTHER_TRACKS) - {Kind.RUN_DECLARED})
 

@@ -103,6 +103,35 @@ KEYS: Mapping[str, _Key] = {
         ),
         example={"cron": "0 3 * * 1", "only_if": "snapshot differs"},
     ),
+    "study": _Key(
+        comment=(
+            "What `tracks tune` searches, by which metric, under what budget (docs/tuning.md).",
+        ),
+        example={
+            "metric": "loss",
+            "direction": "min",
+            "space": {"lr": {"loguniform": [1e-4, 0.1]}},
+        },
+    ),
+    "upstream": _Key(
+        comment=("Assets of Dagster that it is made of, beside its dataset.",),
+        example=["dbt/features"],
+    ),
+    "aliases": _Key(
+        comment=(
+            "Aliases of its models beside that of its promotion; each is an asset in Dagster.",
+        ),
+        example=["canary"],
+    ),
+    "owners": _Key(
+        comment=("Who answers for its assets in Dagster: teams and addresses.",),
+        example=["team:churn"],
+    ),
+    "tags": _Key(comment=("Tags of its assets in Dagster.",), example={"cost": "gpu"}),
+    "kinds": _Key(
+        comment=("What Dagster shows its assets as, at most three.",), example=["pytorch"]
+    ),
+    "group": _Key(comment=("The group of its assets in Dagster.",), example="churn"),
 }
 _LINE_EACH = frozenset({"config", "keys"})  # the others stand in one line
 

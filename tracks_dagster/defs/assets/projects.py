@@ -1,7 +1,7 @@
 """The assets of each project: its training, which declares a run, its models, and its datasets.
 
-A model is materialized at each promotion, whoever promoted: `run_evals` shows it by the record. So what
-a user makes of a model has `deps=["PROJECT/model"]`, and what changes a project's data trains it anew
+A model is materialized at each promotion, also by a person: `run_evals` shows it by the record. So what
+a user makes of a model has `deps=["PROJECT/model"]`, and what changes a project's data trains it again
 where the condition of `PROJECT/training` says so.
 """
 
@@ -93,7 +93,7 @@ def _specs(project: Project, key: AssetKey) -> Iterator[AssetCheckSpec]:
             names.MEETS_ITS_RULE,
             asset=key,
             description=f"{project.promotion.metric} of {project.promotion.suite} is as good as its "
-            "project asks. A warning where a person promoted it all the same.",
+            "project asks. A warning where a person promoted it nevertheless.",
         )
     for each in project.evals:
         yield AssetCheckSpec(

@@ -17,8 +17,7 @@ from tests.integration.homes import COMMAND_S_MAX, Home, embedded, outcome, wait
 from tests.ports import free_port
 from tests.receivers import hook_server
 from tracks_dagster.attempts.drills import BY as DRILLS
-from tracks_dagster.health.healthy import SLOW_RANK
-from tracks_dagster.track.names import ALERT_LOSS_SPIKE
+from tracks_dagster.track.names import ALERT_LOSS_SPIKE, ALERT_SLOW_RANK
 from tracks_dagster.wiring import open_dagster_home
 
 TRAINER = Path(__file__).with_name("forward_trainer.py")
@@ -68,7 +67,7 @@ def test_under_tracks_up_a_slow_rank_reaches_a_person_with_links_to_both_pages(
     home.settings.home.mkdir()
     with hook_server() as hook, up(home) as (address, board):
         file = home.settings.home / "notify.yaml"
-        file.write_text(f"- {{name: oncall, to: '{hook.url}', rule: {SLOW_RANK}}}\n")
+        file.write_text(f"- {{name: oncall, to: '{hook.url}', rule: {ALERT_SLOW_RANK}}}\n")
         size = ("--ranks", "2", "--steps", "2000", "--checkpoint-every", "1000", "--seed", "7")
         config = ("--set", "forward_s=0.2", "--set", "global_batch=16")
         drill = ("--intent", "A run of the tests.", "--drill", "slow@20,rank=1,factor=3")
@@ -91,7 +90,7 @@ def test_under_tracks_up_a_slow_rank_reaches_a_person_with_links_to_both_pages(
         wait_for(lambda: home.app.tracks.run("slow").finished is not None)
     state = home.app.tracks.run("slow")
     fired_at = next(note.at for note in state.notes if note.body.by == DRILLS)
-    [alert] = [each for each in state.alerts if each.body.rule == SLOW_RANK]
+    [alert] = [each for each in state.alerts if each.body.rule == ALERT_SLOW_RANK]
     print(
         f"\nfrom the fault to its record: {(alert.at - fired_at).total_seconds():.1f} s, ", end=""
     )

@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from statistics import median
 
-from tracks_dagster.health import healthy, improving, resources
+from tracks_dagster.health import healthy, improving
 from tracks_dagster.health.finding import Case, Colour, Finding
+from tracks_dagster.track import names
 from tracks_dagster.track.bodies import Alert
 from tracks_dagster.track.roles import STEPS, value_of
 from tracks_dagster.track.text.units import counted
@@ -21,14 +22,14 @@ HOUR_S = 3600.0
 PER_STEPS = 100
 DATA_KEY = "advice"  # of an alert's data
 
-_STOPS = (improving.VALIDATION_FLAT, improving.DIVERGENCE)  # when they are red
+_STOPS = (names.ALERT_VALIDATION_FLAT, improving.DIVERGENCE)  # when they are red
 _RETUNES = (
-    improving.VALIDATION_FLAT,
+    names.ALERT_VALIDATION_FLAT,
     improving.LOSS_FLAT,
     healthy.GRADIENT_NORM,
-    resources.STEP_TIME,
-    resources.DATA_WAIT,
-    resources.DEVICE_UNDERUSED,
+    names.ALERT_STEP_TIME,
+    names.ALERT_DATA_WAIT,
+    names.ALERT_DEVICE_UNDERUSED,
 )
 
 

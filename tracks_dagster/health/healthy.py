@@ -39,7 +39,6 @@ NO_GANG = "no_gang"
 RETRIES_IN_AN_HOUR = "retries_in_an_hour"
 GRADIENT_NORM = "gradient_norm"
 COMMIT_LATE = "commit_late"
-SLOW_RANK = "slow_rank"
 SAME_FAILURE = "same_failure"
 
 _HEALTHY = Question.HEALTHY
@@ -176,11 +175,13 @@ def _ranks(case: Case) -> Verdicts:
     if not compared(case.tail.gangs):
         return {}
     named = {
-        rank for each in case.open_alerts(SLOW_RANK) for rank in each.body.data.get("ranks", ())
+        rank
+        for each in case.open_alerts(names.ALERT_SLOW_RANK)
+        for rank in each.body.data.get("ranks", ())
     }
     slow = slow_ranks(case.tail.gangs, named)
     if not slow:
-        return {SLOW_RANK: None}
+        return {names.ALERT_SLOW_RANK: None}
     worst = max(slow, key=lambda each: each.own_s)
     numbers = {
         "ranks": [each.rank for each in slow],
@@ -195,7 +196,7 @@ def _ranks(case: Case) -> Verdicts:
         f"{worst.rank} needs {worst.own_s:.3g} s alone, the fastest rank {worst.fastest_s:.3g} s."
     )
     who = tuple(f"rank {each.rank}" for each in slow)
-    return found(SLOW_RANK, _HEALTHY, Colour.YELLOW, sentence, numbers, about=who)
+    return found(names.ALERT_SLOW_RANK, _HEALTHY, Colour.YELLOW, sentence, numbers, about=who)
 
 
 def _place(case: Case, slow: SlowRank) -> str:

@@ -18,6 +18,7 @@ from statistics import median
 
 from tracks_dagster.health.finding import Case, Colour, Question, Verdicts, found
 from tracks_dagster.reasons.divergence import Diverged, Limits, LossWatch, limits_of
+from tracks_dagster.track import names
 from tracks_dagster.track.bodies import RetentionRule
 from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.records import Json
@@ -37,7 +38,6 @@ NAMES_MAX = 10  # of metrics, in a sentence
 DIVERGING_STEPS = 10  # beyond the limit; the attempt ends itself at 50 (`reasons.divergence`)
 
 LOSS_FLAT = "loss_flat"
-VALIDATION_FLAT = "validation_flat"
 BEST_UNKNOWN = "best_unknown"
 DIVERGENCE = "divergence"
 
@@ -167,14 +167,14 @@ def _validation(case: Case) -> Verdicts:
     metric, direction, points = known
     since, best, best_step = since_best(points, direction)
     if since < FLAT_YELLOW:
-        return {VALIDATION_FLAT: None}
+        return {names.ALERT_VALIDATION_FLAT: None}
     severity = Colour.RED if since >= FLAT_RED else Colour.YELLOW
     sentence = (
         f"{metric} has not been better by {BETTER_BY:.1%} for {since} evaluations: the best is "
         f"{best:.5g} of step {best_step}, the newest {points[-1][1]:.5g} of step {points[-1][0]}."
     )
     numbers = {"evaluations": since, "best": best, "best_step": best_step, "newest": points[-1][1]}
-    return found(VALIDATION_FLAT, _IMPROVING, severity, sentence, numbers)
+    return found(names.ALERT_VALIDATION_FLAT, _IMPROVING, severity, sentence, numbers)
 
 
 def _divergence(case: Case) -> Verdicts:

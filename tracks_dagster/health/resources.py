@@ -11,7 +11,6 @@ from datetime import datetime
 from statistics import median
 
 from tracks_dagster.health.finding import NO_BOUNDS, Bounds, Case, Colour, Question, Verdicts, found
-from tracks_dagster.health.healthy import SLOW_RANK
 from tracks_dagster.health.ranks import (
     COMMUNICATION,
     COMPUTE,
@@ -23,6 +22,7 @@ from tracks_dagster.health.ranks import (
 )
 from tracks_dagster.health.tail import Step, Use
 from tracks_dagster.retry.caps import cost_of, max_cost_of
+from tracks_dagster.track import names
 from tracks_dagster.track.records import Json
 from tracks_dagster.track.states.run_state import AttemptState, RunState
 from tracks_dagster.track.text.units import about
@@ -40,9 +40,6 @@ THROUGHPUT_STEPS = 100
 CAP_YELLOW, CAP_RED = 0.80, 1.00
 CPU = "cpu"
 
-STEP_TIME = "step_time"
-DATA_WAIT = "data_wait"
-DEVICE_UNDERUSED = "device_underused"
 DEVICE_IDLE = "device_idle"
 QUEUE_LATE = "queue_late"
 THROUGHPUT_LOW = "throughput_low"
@@ -58,12 +55,16 @@ def of_attempt(case: Case, verdicts: Verdicts) -> Verdicts:
     """
     data = _data(case)
     judged = {**data, **_use(case), **_throughput(case)}
-    if verdicts.get(SLOW_RANK) is not None:
-        return {**judged, STEP_TIME: None, THROUGHPUT_LOW: None}
+    if verdicts.get(names.ALERT_SLOW_RANK) is not None:
+        return {**judged, names.ALERT_STEP_TIME: None, THROUGHPUT_LOW: None}
     slower = _step_time(case)
-    finding = slower.get(STEP_TIME)
-    if finding is not None and finding.numbers["cause"] == DATA and data.get(DATA_WAIT) is not None:
-        slower = {STEP_TIME: None}  # the wait for data says it already
+    finding = slower.get(names.ALERT_STEP_TIME)
+    if (
+        finding is not None
+        and finding.numbers["cause"] == DATA
+        and data.get(names.ALERT_DATA_WAIT) is not None
+    ):
+        slower = {names.ALERT_STEP_TIME: None}  # the wait for data says it already
     if finding is not None:  # nor does it need a comparison with other attempts
         judged[THROUGHPUT_LOW] = None
     return {**judged, **slower}
@@ -120,10 +121,10 @@ def _step_time(case: Case) -> Verdicts:
     times = [step.whole_s for step in newest]
     if sum(times) < SPAN_S_MIN:
         return {}
-    is_open = case.is_open(STEP_TIME)
+    is_open = case.is_open(names.ALERT_STEP_TIME)
     slowest_fast = median(times) if is_open else min(times)
     if base_s <= 0 or slowest_fast <= (OPEN_SLOWER if is_open else SLOWER) * base_s:
-        return {STEP_TIME: None}
+        return {names.ALERT_STEP_TIME: None}
     cause = _cause(case, base, newest)
     sentence = (
         f"Systemic: for {STEPS} steps the whole gang has been {median(times) / base_s:.1f} times as "
@@ -136,7 +137,7 @@ def _step_time(case: Case) -> Verdicts:
         "cause": cause,
         "step": newest[-1].step,
     }
-    return found(STEP_TIME, _RESOURCES, Colour.YELLOW, sentence, numbers)
+    return found(names.ALERT_STEP_TIME, _RESOURCES, Colour.YELLOW, sentence, numbers)
 
 
 def _usual(case: Case) -> tuple[float, Sequence[Step]] | None:
@@ -152,7 +153,7 @@ def _usual(case: Case) -> tuple[float, Sequence[Step]] | None:
         for step in case.tail.early
         if BASE_FIRST <= step.step - first <= BASE_LAST and step.step not in judged
     ]
-    alerts = case.open_alerts(STEP_TIME)
+    alerts = case.open_alerts(names.ALERT_STEP_TIME)
     if alerts and isinstance(known := alerts[-1].body.data.get("usual_s"), int | float):
         return float(known), base
     if len(base) < BASE_MIN:
@@ -199,11 +200,11 @@ def _data(case: Case) -> Verdicts:
     if not newest:
         return {}
     share, waited_s = data_share(case)
-    if share <= (OPEN_DATA_SHARE if case.is_open(DATA_WAIT) else DATA_SHARE):
-        return {DATA_WAIT: None}
+    if share <= (OPEN_DATA_SHARE if case.is_open(names.ALERT_DATA_WAIT) else DATA_SHARE):
+        return {names.ALERT_DATA_WAIT: None}
     sentence = f"{share:.0%} of a step is waiting for data: {waited_s:.3g} s, over {STEPS} steps."
     numbers = {"share": round(share, 3), "data_s": round(waited_s, 4), "step": newest[-1].step}
-    return found(DATA_WAIT, _RESOURCES, Colour.YELLOW, sentence, numbers)
+    return found(names.ALERT_DATA_WAIT, _RESOURCES, Colour.YELLOW, sentence, numbers)
 
 
 def data_share(case: Case) -> tuple[float, float]:
@@ -225,11 +226,11 @@ def _use(case: Case) -> Verdicts:
         return {}
     is_played = any(drill.kind == "idle_device" for drill in case.state.declared.drills)
     for_s = PLAYED_USE_S if is_played else USE_S
-    below = OPEN_USE_PERCENT if case.is_open(DEVICE_UNDERUSED) else USE_PERCENT
+    below = OPEN_USE_PERCENT if case.is_open(names.ALERT_DEVICE_UNDERUSED) else USE_PERCENT
     ranks = max(len(each.percent) for each in use)
     low = {rank: low_s for rank in range(ranks) if (low_s := _low_s(use, rank, below)) >= for_s}
     if not low:
-        return {DEVICE_UNDERUSED: None}
+        return {names.ALERT_DEVICE_UNDERUSED: None}
     who = f"{len(low)} of {ranks} devices" if ranks > 1 else "The device"
     newest = [use[-1].percent[rank] for rank in low]
     sentence = (
@@ -238,7 +239,9 @@ def _use(case: Case) -> Verdicts:
     )
     numbers = {"ranks": sorted(low), "for_s": round(min(low.values())), "percent": newest[0]}
     about_whom = tuple(f"rank {rank}" for rank in sorted(low))
-    return found(DEVICE_UNDERUSED, _RESOURCES, Colour.RED, sentence, numbers, about=about_whom)
+    return found(
+        names.ALERT_DEVICE_UNDERUSED, _RESOURCES, Colour.RED, sentence, numbers, about=about_whom
+    )
 
 
 def _low_s(use: Sequence[Use], rank: int, below: int) -> float:

@@ -74,7 +74,7 @@ WATCH_HEALTH = "watch_health"
 TUNE_STUDIES = "tune_studies"
 EXPORT_CURVES = "export_curves"  # of a home with a file of trackers
 
-# Rules of alerts that others count
+# Rules of alerts that others name
 ALERT_SAVE_FAILED = "save_failed"
 ALERT_POOL_STORM = "pool_storm"
 ALERT_RETRY_STORM = "retry_storm"
@@ -84,6 +84,11 @@ ALERT_FIRST_ATTEMPT_HELD = "first_attempt_held"
 ALERT_NO_NODE_LEFT = "no_node_left"
 ALERT_OBJECTIVE_MISSED = "objective_missed"
 ALERT_DEVICE_UNHELD = "device_unheld"
+ALERT_SLOW_RANK = "slow_rank"
+ALERT_VALIDATION_FLAT = "validation_flat"
+ALERT_STEP_TIME = "step_time"
+ALERT_DATA_WAIT = "data_wait"
+ALERT_DEVICE_UNDERUSED = "device_underused"
 
 # Dagster partition sets (dynamic)
 TRAINING_RUNS = "training_runs"  # whose materialization declares a run

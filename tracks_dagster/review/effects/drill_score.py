@@ -7,12 +7,9 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from tracks_dagster.attempts.drills import BY, KINDS, Action
-from tracks_dagster.health.healthy import SLOW_RANK
-from tracks_dagster.health.improving import VALIDATION_FLAT
-from tracks_dagster.health.resources import DATA_WAIT, DEVICE_UNDERUSED, STEP_TIME
 from tracks_dagster.review.effects.receipts import RunReceipts
+from tracks_dagster.track import names
 from tracks_dagster.track.bodies import Alert, Drill
-from tracks_dagster.track.names import ALERT_LOSS_SPIKE
 from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.records import parse_time
 from tracks_dagster.track.states.lifecycle import RunLifecycle
@@ -20,11 +17,11 @@ from tracks_dagster.track.states.run_state import AttemptState, RunState
 
 # What is found by an alert, and the attempt goes on: any of these rules is right.
 ALERTED: Mapping[str, tuple[str, ...]] = {
-    "spike": (ALERT_LOSS_SPIKE,),
-    "slow": (SLOW_RANK, STEP_TIME),
-    "data_slow": (SLOW_RANK, DATA_WAIT),
-    "flat_validation": (VALIDATION_FLAT,),
-    "idle_device": (DEVICE_UNDERUSED,),
+    "spike": (names.ALERT_LOSS_SPIKE,),
+    "slow": (names.ALERT_SLOW_RANK, names.ALERT_STEP_TIME),
+    "data_slow": (names.ALERT_SLOW_RANK, names.ALERT_DATA_WAIT),
+    "flat_validation": (names.ALERT_VALIDATION_FLAT,),
+    "idle_device": (names.ALERT_DEVICE_UNDERUSED,),
 }
 
 

@@ -14,13 +14,13 @@ import yaml
 
 from tracks_dagster.settings import (
     Settings,
-    load_notify,
     load_policy,
     load_prices,
     read_rules,
 )
 from tracks_dagster.track.errors import SettingsError
 from tracks_dagster.wings.kubernetes.edge.launching import load_cluster
+from tracks_dagster.wings.watch.edge.notify_settings import load_notify
 from tracks_dagster.wings.watch.edge.tracker_settings import load_trackers
 
 FILES, FILES_FULL = 60, 1_500

@@ -23,7 +23,6 @@ from tracks_dagster.wing import launchers, settings_files
 
 if TYPE_CHECKING:
     from tracks_dagster.data.effects.projects import Registered
-    from tracks_dagster.health.delivery import Delivery
     from tracks_dagster.ledger.prices import Prices
     from tracks_dagster.reasons.user_rules import UserRules
     from tracks_dagster.retry.policy import RetryPolicy
@@ -283,29 +282,6 @@ def usable_prices(settings: Settings) -> tuple[Prices | None, str | None]:
         return load_prices(settings), None
     except InvalidInput as error:
         return None, str(error)
-
-
-def find_notify_file(settings: Settings) -> Path | None:
-    """Return the file with who is told of alerts, or None when there is none."""
-    return find_file(settings, "TRACKS_NOTIFY")
-
-
-def load_notify(
-    settings: Settings, environment: Mapping[str, str] | None = None
-) -> Delivery | None:
-    """Return who is told of alerts, and how; None where nobody is.
-
-    A value `$NAME` of the file is looked up in the environment. Raises SettingsError naming every error
-    of the file with its line.
-    """
-    path = find_notify_file(settings)
-    if path is None:
-        return None
-    from tracks_dagster.health.effects import notify_file
-    from tracks_dagster.track.effects.settings_file import open_settings
-
-    file = open_settings(path, "The notify file", list_key=notify_file.LIST_KEY)
-    return notify_file.read_notify(file, os.environ if environment is None else environment)
 
 
 def usable_projects() -> tuple[Registered, ...]:

@@ -56,6 +56,7 @@ class Wing:
     sensors: modules, each with a function `sensors(site)` that returns Dagster's definitions.
     settings: its files, by the variable that names one, each with how the home's own is called.
     home: a module with `PROGRAMS`, those of Dagster that serve a home on this machine; one wing's.
+    watching: a module with the functions of `review.effects.watching.Watching`; one wing's.
     packages: what its extra of pyproject brings, as they are imported; all of it is used, or nothing.
     """
 
@@ -64,6 +65,7 @@ class Wing:
     sensors: tuple[str, ...] = ()
     settings: Mapping[str, str] = field(default_factory=dict)
     home: str = ""
+    watching: str = ""
     extra: str = ""
     packages: tuple[str, ...] = ()
 

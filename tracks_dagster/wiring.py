@@ -36,7 +36,7 @@ from tracks_dagster.home.home_folder import check_home, prepare_home
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.settings import (
     Settings,
-    load_notify,
+    find_file,
     load_policy,
     load_prices,
     places_set_up,
@@ -279,8 +279,8 @@ def run_checks(
 ) -> tuple[Callable[[], None], ...]:
     """Return what a run that is declared has to meet beside `runs.declare`'s own: by the price table
     and by who is notified. Each raises InvalidInput."""
-    from tracks_dagster.health.delivery import check_notified
     from tracks_dagster.retry.caps import check_cap
+    from tracks_dagster.review.effects.watching import watching
 
     body, limits = prepared.body, prepared.limits
 
@@ -295,8 +295,8 @@ def run_checks(
             )
 
     def notified() -> None:
-        load = partial(load_notify, settings)
-        check_notified(policy.contracts, body.stage, body.team, load)
+        find = partial(find_file, settings)
+        watching().check_notified(policy.contracts, body.stage, body.team, find)
 
     return cap, notified
 

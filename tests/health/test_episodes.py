@@ -8,7 +8,6 @@ import pytest
 
 from tests.health.cases import training
 from tests.histories import History
-from tracks_dagster.health.finding import Colour, Finding, Question
 from tracks_dagster.health.rules import (
     EPISODE_S_MIN,
     EPISODES_MAX,
@@ -18,6 +17,7 @@ from tracks_dagster.health.rules import (
     next_episode,
     severity_of,
 )
+from tracks_dagster.review.lights import Colour, Finding, Question
 from tracks_dagster.track import names
 from tracks_dagster.track.bodies import Alert, AlertCleared
 from tracks_dagster.track.records import Kind

@@ -10,11 +10,12 @@ import pytest
 
 from tests.health.cases import gangs, steps, tail, training, use
 from tests.histories import History
-from tracks_dagster.health.finding import Bounds, Colour, Finding
-from tracks_dagster.health.lights import Lights, judge
+from tracks_dagster.health.finding import Bounds
+from tracks_dagster.health.lights import judge
 from tracks_dagster.health.rules import RULES, alert_of
 from tracks_dagster.health.tail import NO_TAIL, Evaluated, Tail
 from tracks_dagster.ledger.prices import Prices
+from tracks_dagster.review.lights import Colour, Finding, Lights
 from tracks_dagster.track import names
 from tracks_dagster.track.bodies import Alert, CheckpointCadence, HeldDevices, RetentionRule
 from tracks_dagster.track.records import Kind

@@ -17,12 +17,12 @@ from tracks_dagster.health.effects.listing import read_alerts
 from tracks_dagster.health.effects.looking import look_back
 from tracks_dagster.health.effects.muting import mute, unmute
 from tracks_dagster.health.effects.watch import WatchHealth
-from tracks_dagster.health.finding import Colour
 from tracks_dagster.ledger.effects.deciding import Settled, decide_due
 from tracks_dagster.ledger.effects.projector import Projector
 from tracks_dagster.ledger.effects.ticks import ONE_BY_ONE, Tick
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
+from tracks_dagster.review.lights import Colour
 from tracks_dagster.stores.journals import journal_prefix
 from tracks_dagster.track.bodies import CheckpointCadence, TimeSpent
 from tracks_dagster.track.errors import InvalidInput, UnknownRun

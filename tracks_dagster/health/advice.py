@@ -6,20 +6,18 @@ flat for long, divergence), retune where another config probably does better, el
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from statistics import median
 
 from tracks_dagster.health import healthy, improving
-from tracks_dagster.health.finding import Case, Colour, Finding
+from tracks_dagster.health.finding import Case
+from tracks_dagster.review.lights import PER_STEPS, Advice, Colour, Finding
 from tracks_dagster.track import names
 from tracks_dagster.track.bodies import Alert
 from tracks_dagster.track.roles import STEPS, value_of
-from tracks_dagster.track.text.units import counted
 
 CONTINUE, RETUNE, STOP = "continue", "retune", "stop"
 HOUR_S = 3600.0
-PER_STEPS = 100
 DATA_KEY = "advice"  # of an alert's data
 
 _STOPS = (names.ALERT_VALIDATION_FLAT, improving.DIVERGENCE)  # when they are red
@@ -31,44 +29,6 @@ _RETUNES = (
     names.ALERT_DATA_WAIT,
     names.ALERT_DEVICE_UNDERUSED,
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Advice:
-    """word: CONTINUE, RETUNE or STOP. why: the rule that says so, in its words; empty where none does.
-
-    slope_percent: how the loss changes in PER_STEPS steps, of its level. evaluations: since the best.
-    left_device_hours: to the last step, at this pace. None: not known.
-    """
-
-    word: str
-    why: str
-    slope_percent: float | None
-    evaluations: int | None
-    left_device_hours: float | None
-
-    @property
-    def numbers(self) -> Mapping[str, float | None]:
-        """The three numbers, by name."""
-        return {
-            "slope_percent": self.slope_percent,
-            "evaluations": self.evaluations,
-            "left_device_hours": self.left_device_hours,
-        }
-
-    @property
-    def sentence(self) -> str:
-        """The word with its three numbers, for people."""
-        slope = "the slope of the loss is not known yet"
-        if self.slope_percent is not None:
-            slope = f"the loss changes by {self.slope_percent:+g} % in {PER_STEPS} steps"
-        since = "nothing is evaluated"
-        if self.evaluations is not None:
-            since = f"{counted(self.evaluations, 'evaluation')} since the best"
-        left = "how long is left is not known"
-        if self.left_device_hours is not None:
-            left = f"{self.left_device_hours:g} device hours are left"
-        return f"{self.word}; {slope}, {since}, {left}."
 
 
 def with_advice(alert: Alert, advice: Advice | None) -> Alert:

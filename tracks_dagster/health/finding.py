@@ -3,52 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
-from enum import StrEnum
 
 from tracks_dagster.health.tail import Step, Tail
 from tracks_dagster.ledger.prices import Prices
+from tracks_dagster.review.lights import Colour, Finding, Question
 from tracks_dagster.track.records import Json
 from tracks_dagster.track.states.alerts import AlertState
 from tracks_dagster.track.states.run_state import AttemptState, RunState
-
-
-class Colour(StrEnum):
-    """Of a light, and how grave a finding is. GREY: it cannot be said now."""
-
-    GREEN = "green"
-    YELLOW = "yellow"
-    RED = "red"
-    GREY = "grey"
-
-
-class Question(StrEnum):
-    """The three questions that the lights answer."""
-
-    HEALTHY = "healthy"
-    IMPROVING = "improving"
-    RESOURCES = "resources"
-
-    @property
-    def words(self) -> str:
-        """The question as a person asks it."""
-        return "resources well used?" if self is Question.RESOURCES else f"{self.value}?"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """A rule that holds now. severity: YELLOW or RED. sentence: for people, with the numbers.
-
-    about: what it concerns ("rank 5"), where the same rule may hold for several things.
-    """
-
-    rule: str
-    severity: Colour
-    light: Question
-    sentence: str
-    numbers: Mapping[str, Json] = field(default_factory=dict)
-    about: tuple[str, ...] = ()
 
 
 def found(

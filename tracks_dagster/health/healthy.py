@@ -11,9 +11,10 @@ from datetime import datetime, timedelta
 from statistics import median
 
 from tracks_dagster.checkpoints.cadence import StepTime, seconds_between_saves
-from tracks_dagster.health.finding import Case, Colour, Question, Verdicts, found
+from tracks_dagster.health.finding import Case, Verdicts, found
 from tracks_dagster.health.ranks import STEPS, SlowRank, compared, slow_ranks
 from tracks_dagster.reasons.endings import Ending, ending_of
+from tracks_dagster.review.lights import Colour, Question
 from tracks_dagster.track import names
 from tracks_dagster.track.bodies import AUTOMATIC
 from tracks_dagster.track.placement import node_of

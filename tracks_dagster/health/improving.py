@@ -16,8 +16,9 @@ from collections.abc import Iterator, Sequence
 from itertools import combinations, pairwise
 from statistics import median
 
-from tracks_dagster.health.finding import Case, Colour, Question, Verdicts, found
+from tracks_dagster.health.finding import Case, Verdicts, found
 from tracks_dagster.reasons.divergence import Diverged, Limits, LossWatch, limits_of
+from tracks_dagster.review.lights import Colour, Question
 from tracks_dagster.track import names
 from tracks_dagster.track.bodies import RetentionRule
 from tracks_dagster.track.reasons import TerminationReason

@@ -7,77 +7,21 @@ max(30 s, 3 × p99 of a step), or there are too few steps.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from datetime import datetime
 
 from tracks_dagster.health import healthy, improving, resources
-from tracks_dagster.health.advice import Advice, advise
-from tracks_dagster.health.finding import (
-    NO_BOUNDS,
-    Bounds,
-    Case,
-    Colour,
-    Finding,
-    Question,
-    Verdicts,
-)
+from tracks_dagster.health.advice import advise
+from tracks_dagster.health.finding import NO_BOUNDS, Bounds, Case, Verdicts
 from tracks_dagster.health.ranks import STEPS
 from tracks_dagster.health.rules import RULES, severity_of
 from tracks_dagster.health.tail import Tail
+from tracks_dagster.review.lights import GRAVITY, Colour, Finding, Light, Lights, Question
 from tracks_dagster.track.records import Json
 from tracks_dagster.track.states.alerts import AlertState
 from tracks_dagster.track.states.lifecycle import RunLifecycle, run_status
 from tracks_dagster.track.states.run_state import RunState
 from tracks_dagster.track.text.units import about
-
-_GRAVITY = (Colour.RED, Colour.YELLOW, Colour.GREEN, Colour.GREY)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Light:
-    """The answer to one question. rules: those that colour it, the gravest first."""
-
-    question: Question
-    colour: Colour
-    sentence: str
-    numbers: Mapping[str, Json] = field(default_factory=dict)
-    rules: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lights:
-    """What is known of a run's health at `as_of`.
-
-    step: the newest; None where none is known. findings: the rules that hold, the gravest first;
-    clear: the names of those that certainly do not. advice: None while nothing is known to rest it on.
-    """
-
-    run_id: str
-    attempt_id: int | None
-    as_of: datetime
-    step: int | None
-    healthy: Light
-    improving: Light
-    resources: Light
-    findings: tuple[Finding, ...]
-    clear: tuple[str, ...] = ()
-    advice: Advice | None = None
-
-    @property
-    def all(self) -> tuple[Light, Light, Light]:
-        """The three, in their order."""
-        return self.healthy, self.improving, self.resources
-
-    @property
-    def worst(self) -> Colour:
-        """The gravest colour of the three; grey is no worse than green."""
-        return worst_of(light.colour for light in self.all)
-
-
-def worst_of(colours: Iterable[Colour]) -> Colour:
-    """Return the gravest colour; GREY only where there is no other."""
-    return min(colours, key=_GRAVITY.index, default=Colour.GREY)
 
 
 def judge(state: RunState, tail: Tail, as_of: datetime, bounds: Bounds = NO_BOUNDS) -> Lights:
@@ -217,7 +161,7 @@ def _sorted(verdicts: Verdicts, state: RunState) -> tuple[Finding, ...]:
     judged = [each for each in verdicts.values() if each is not None]
     others = [_carried(each) for each in state.open_alerts if _is_of_others(each, verdicts)]
     by_rule = {each.rule: each for each in (*others, *judged)}
-    return tuple(sorted(by_rule.values(), key=lambda each: _GRAVITY.index(each.severity)))
+    return tuple(sorted(by_rule.values(), key=lambda each: GRAVITY.index(each.severity)))
 
 
 def _is_of_others(alert: AlertState, verdicts: Verdicts) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from statistics import median
 
-from tracks_dagster.health.finding import NO_BOUNDS, Bounds, Case, Colour, Question, Verdicts, found
+from tracks_dagster.health.finding import NO_BOUNDS, Bounds, Case, Verdicts, found
 from tracks_dagster.health.ranks import (
     COMMUNICATION,
     COMPUTE,
@@ -22,6 +22,7 @@ from tracks_dagster.health.ranks import (
 )
 from tracks_dagster.health.tail import Step, Use
 from tracks_dagster.retry.caps import cost_of, max_cost_of
+from tracks_dagster.review.lights import Colour, Question
 from tracks_dagster.track import names
 from tracks_dagster.track.records import Json
 from tracks_dagster.track.states.run_state import AttemptState, RunState

@@ -17,7 +17,7 @@ from datetime import datetime, timedelta
 
 from tracks_dagster.attempts.idle import IdleDay
 from tracks_dagster.health import healthy, improving, resources
-from tracks_dagster.health.finding import Colour, Finding, Question
+from tracks_dagster.review.lights import Colour, Finding, Question
 from tracks_dagster.track import names
 from tracks_dagster.track.bodies import Alert, AlertCleared
 from tracks_dagster.track.names import ALERT_DEVICE_UNHELD

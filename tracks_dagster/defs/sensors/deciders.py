@@ -1,5 +1,5 @@
-"""The sensors of deciders: one factory, the four that decide what follows on a failure, and the watch
-over the health of runs.
+"""The sensors of deciders: one factory, the four that decide what follows on a failure, and the one of
+studies.
 
 Each kind of failure has its own sensor, and so its own switch.
 """
@@ -16,7 +16,6 @@ from tracks_dagster.attempts.effects.retry import Retries
 from tracks_dagster.attempts.effects.world import World
 from tracks_dagster.attempts.ports import Orchestrator
 from tracks_dagster.defs.site import Site
-from tracks_dagster.health.effects.watch import WatchHealth
 from tracks_dagster.ledger.deciding import Decider
 from tracks_dagster.ledger.effects.deciding import OF_RUNS, OF_STUDIES, KindOfTrack, decide_due
 from tracks_dagster.ledger.effects.ticks import (
@@ -111,18 +110,6 @@ def decider_sensors(site: Site) -> list[SensorDefinition]:
             description=(
                 "Opens the next attempt of a run that lost a node, a device, the network, storage or "
                 "its place in the queue, or that hung, within the budget for each. Off: such runs wait."
-            ),
-        ),
-        decider_sensor(
-            site,
-            WatchHealth(),
-            every_s=15,
-            idle="no alert begins or ends",
-            description=(
-                "Judges every run that goes on by its journal and its record, and records an alert "
-                "when a rule begins to hold, and that it is over when it no longer does. Changes "
-                "nothing of a run. Off: `tracks health` and the board judge all the same, and no alert "
-                "of these rules is recorded."
             ),
         ),
         decider_sensor(

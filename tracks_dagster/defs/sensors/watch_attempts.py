@@ -43,7 +43,6 @@ from tracks_dagster.attempts.ports import Orchestrator
 from tracks_dagster.checkpoints.effects.checkpoint_reports import checkpoint_report
 from tracks_dagster.clean_errors import clean_text
 from tracks_dagster.defs.site import Site, asset_key
-from tracks_dagster.health.effects.watch import watch_machine
 from tracks_dagster.home.stored_projects import sync_projects
 from tracks_dagster.ledger.effects.deciding import Settled, decide_due
 from tracks_dagster.ledger.effects.projector import SCAN_EVERY
@@ -67,6 +66,7 @@ from tracks_dagster.review.effects.metadata import (
     final_version,
 )
 from tracks_dagster.review.effects.slo import LOOK_EVERY, tell_of_misses
+from tracks_dagster.review.effects.watching import watching
 from tracks_dagster.settings import find_board_url, places_set_up, usable_prices
 from tracks_dagster.track import names
 from tracks_dagster.track.errors import TracksError
@@ -217,7 +217,7 @@ def _see(app: App) -> Tick[None]:
     day = see(app.store, found, leased, node=platform.node(), now=now)
     if day is None or app.devices is None:
         return Tick()
-    return watch_machine(app.devices.tracks, app.devices.here.pool, day, now)
+    return watching().watch_machine(app.devices.tracks, app.devices.here.pool, day, now)
 
 
 def _prune(context: SensorEvaluationContext, app: App) -> Tick[DeleteDynamicPartitionsRequest]:

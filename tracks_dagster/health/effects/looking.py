@@ -10,12 +10,13 @@ from statistics import median
 
 from tracks_dagster.health.effects.tails import Tails
 from tracks_dagster.health.finding import Bounds
-from tracks_dagster.health.lights import Lights, judge
+from tracks_dagster.health.lights import judge
 from tracks_dagster.health.tail import Tail
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.ledger.prices import Prices
 from tracks_dagster.ledger.timeline import accelerator_of
+from tracks_dagster.review.lights import Lights
 from tracks_dagster.scheduling.policy import SchedulingPolicy
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Kind, Record, canonical_json, sha256_hex

@@ -14,7 +14,6 @@ from typing import Any
 from urllib.parse import quote
 
 from tracks_dagster.attempts.gates import skipped_words
-from tracks_dagster.health.effects.looking import look_back
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.facts.attempt import ATTEMPT, AttemptView
 from tracks_dagster.ledger.facts.checkpoint import EVAL, EvalView
@@ -23,6 +22,7 @@ from tracks_dagster.ledger.facts.run import PROMOTION, PromotionView
 from tracks_dagster.reasons.endings import Ending, ending_of
 from tracks_dagster.review.effects.picture import lights_strip, pictures
 from tracks_dagster.review.effects.receipts import Receipt, receipts_of
+from tracks_dagster.review.effects.watching import watching
 from tracks_dagster.track import names
 from tracks_dagster.track.bodies import (
     EvalEnded,
@@ -115,7 +115,7 @@ def attempt_metadata(
 def _lights(tracks: Tracks, run_id: str, attempt_id: int, show: Show) -> NamedValues:
     """Yield the three lights of an attempt that ended, as of its last line, and what they say."""
     records = tracks.records(run_track(run_id))
-    lights = look_back(tracks.store, records, [attempt_id], tracks.now()).get(attempt_id)
+    lights = watching().look_back(tracks.store, records, [attempt_id], tracks.now()).get(attempt_id)
     if lights is not None:
         yield "lights/at_its_end", show.markdown(lights_strip(lights))
         for light in lights.all:

@@ -30,6 +30,7 @@ WING = Wing(
             after="alerts",
         ),
     },
-    sensors=("edge.notifications", "edge.export_curves"),
+    sensors=("edge.watch_health", "edge.notifications", "edge.export_curves"),
+    watching="edge.watching",
     settings={"TRACKS_NOTIFY": "notify.yaml", "TRACKS_TRACKERS": "trackers.yaml"},
 )

@@ -18,8 +18,6 @@ from datetime import datetime
 from html import escape
 from pathlib import Path
 
-from tracks_dagster.health.effects.looking import look_back
-from tracks_dagster.health.lights import Lights
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.time_buckets import BUCKETS, RunTime
 from tracks_dagster.review.curves import GROUP_WORDS, Curve, Curves
@@ -35,6 +33,7 @@ from tracks_dagster.review.effects.explain.stretches import STRETCHES_MAX, membe
 from tracks_dagster.review.effects.pages.charts import HEIGHT, WIDTH, colour, curve_panel
 from tracks_dagster.review.effects.pages.lineage_picture import lineage_picture
 from tracks_dagster.review.effects.pages.time_strip import lanes, name_of
+from tracks_dagster.review.effects.watching import watching
 from tracks_dagster.review.explain.explanation import Break, RunExplanation
 from tracks_dagster.review.explain.glossary import BUCKET_WORDS, bucket_label, used_words
 from tracks_dagster.review.explain.sections import (
@@ -45,6 +44,7 @@ from tracks_dagster.review.explain.sections import (
     span,
 )
 from tracks_dagster.review.explain.text import broken_lines, end_word
+from tracks_dagster.review.lights import Lights
 from tracks_dagster.review.narrate import sentence
 from tracks_dagster.review.progress import X_LABEL, progress_and_burn
 from tracks_dagster.track.addressed import read_addressed
@@ -131,7 +131,7 @@ def render_loaded(
     explained = explain_loaded(tracks, loaded, context, attempts_max=EXPLAINED_MAX, also=attempt_id)
     ids = [each.attempt_id for each in explained.attempts]
     judged = [each for each in ids if each in ids[-LIGHTS_MAX:] or each == attempt_id]
-    lights = look_back(tracks.store, loaded.read.records, judged, tracks.now())
+    lights = watching().look_back(tracks.store, loaded.read.records, judged, tracks.now())
     attempts = list(_attempts(tracks.store, explained, attempt_id, lights))
     lines = [line for each in attempts for part in each.sections for line in part.lines]
     curves = read_curves(tracks, state, cache=None)

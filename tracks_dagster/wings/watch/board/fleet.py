@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import pairwise
 
-from tracks_dagster.health.finding import Colour
 from tracks_dagster.retry.caps import Cost
+from tracks_dagster.review.lights import Colour
 from tracks_dagster.track.records import Json
 from tracks_dagster.track.states.lifecycle import RunLifecycle
 from tracks_dagster.track.text.units import counted

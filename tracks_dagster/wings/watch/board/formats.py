@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from tracks_dagster.attempts.pace import Span, format_span
-from tracks_dagster.health.finding import Question
-from tracks_dagster.health.lights import Light, Lights
 from tracks_dagster.retry.caps import Cost
+from tracks_dagster.review.lights import Light, Lights, Question
 from tracks_dagster.track.records import Json
 from tracks_dagster.track.text.units import about, cost_text
 

@@ -11,8 +11,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from tracks_dagster.health.finding import Colour
 from tracks_dagster.health.rules import severity_of
+from tracks_dagster.review.lights import Colour
 from tracks_dagster.wings.watch.board.reading import RunReading
 
 RUNS_MAX = 200  # open attempts, oldest run first

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from tracks_dagster.attempts.pace import Pace, Span, measure, time_for
-from tracks_dagster.health.finding import Colour
-from tracks_dagster.health.lights import Light, Lights
 from tracks_dagster.health.tail import Tail
 from tracks_dagster.retry.caps import Cost, max_cost_of
+from tracks_dagster.review.lights import Colour, Light, Lights
 from tracks_dagster.track.records import Json
 from tracks_dagster.track.roles import GLOBAL_BATCH, value_of
 from tracks_dagster.track.states.accounting import newest_step

@@ -34,10 +34,10 @@ from tracks_dagster.health.effects.notify import (
     read_letters,
     revive,
 )
-from tracks_dagster.health.finding import Colour
 from tracks_dagster.health.messages import Event, Message
 from tracks_dagster.reading import open_ledger_to_read, open_store_to_read, open_tracks_to_read
-from tracks_dagster.settings import Settings, load_notify
+from tracks_dagster.review.lights import Colour
+from tracks_dagster.settings import Settings
 from tracks_dagster.track.bodies import ANY_RULE
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.errors import InvalidInput, NothingYet, SettingsError
@@ -46,6 +46,7 @@ from tracks_dagster.track.records import Json
 from tracks_dagster.track.text import units
 from tracks_dagster.track.text.nearest import instead
 from tracks_dagster.track.text.safe_text import check_words
+from tracks_dagster.wings.watch.edge.notify_settings import load_notify
 from tracks_dagster.wiring import new_uid, utc_now
 
 

@@ -10,10 +10,9 @@ import click
 from tracks_dagster.cli import BAD_NEWS
 from tracks_dagster.cli.common import as_json, print_json, print_table, text_width
 from tracks_dagster.health.effects.looking import Looks, runs_that_go_on
-from tracks_dagster.health.finding import Colour
-from tracks_dagster.health.lights import Lights
 from tracks_dagster.health.rules import command_of, runbook_of, severity_of
 from tracks_dagster.reading import open_ledger_to_read, open_tracks_to_read
+from tracks_dagster.review.lights import Colour, Lights
 from tracks_dagster.settings import Settings, usable_policy, usable_prices
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.errors import LedgerError, StoreError

@@ -39,15 +39,14 @@ from tracks_dagster.review.effects.explain.run import attempt_address
 from tracks_dagster.settings import (
     Settings,
     find_board_url,
-    find_notify_file,
     find_ui_url,
-    load_notify,
 )
 from tracks_dagster.track import names
 from tracks_dagster.track.errors import SettingsError
 from tracks_dagster.track.json_text import parse_json
 from tracks_dagster.track.states.run_state import RunState
 from tracks_dagster.track.text.redact import redact
+from tracks_dagster.wings.watch.edge.notify_settings import find_notify_file, load_notify
 from tracks_dagster.wiring import App
 
 LETTERS, SEND = "letters", "send"

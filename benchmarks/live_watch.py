@@ -13,10 +13,10 @@ import time
 from datetime import UTC, datetime, timedelta
 
 from benchmarks.live_board import RANKS, RUNS, STEPS, count_requests, run_ids
-from tracks_dagster.health.effects.watch import WatchHealth
 from tracks_dagster.ledger.effects.deciding import decide_due
 from tracks_dagster.ledger.effects.ticks import AT_ONCE_MAX, PART_S_MAX, TimeSlice
 from tracks_dagster.settings import Settings
+from tracks_dagster.wings.watch.health.effects.watch import WatchHealth
 from tracks_dagster.wiring import build
 
 TICKS, STEPS_BETWEEN = 3, 15

@@ -71,6 +71,6 @@ run_evals = evaluating.run_evals(SITE)
 show_datasets = showing.show_datasets(SITE)
 send_notifications = notifications.send_notifications(SITE)
 export_curves = exporting.export_curves(SITE)
-retry_preempted, retry_oom, retry_numerics, retry_infrastructure, watch_health, tune_studies = (
+retry_preempted, retry_oom, retry_numerics, retry_infrastructure, tune_studies = (
     deciders.decider_sensors(SITE)
 )

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from tracks_dagster.attempts.run_config import choices_of
-from tracks_dagster.health.rules import RULES
 from tracks_dagster.ledger.facts.fact import Fact
 from tracks_dagster.ledger.facts.tables import FACTS
 from tracks_dagster.review.explain.glossary import GLOSSARY
 from tracks_dagster.track.declared_fields import CADENCE, CLUSTER, FIELDS, RETENTION, Field
 from tracks_dagster.wings.lab.conformance.defects import DEFECTS
+from tracks_dagster.wings.watch.health.rules import RULES
 
 PAGE = Path(__file__).parents[1] / "docs" / "ledger.md"
 # Which tables `tracks explain RUN --json` has, and where in it.
@@ -38,7 +38,9 @@ def with_reference(page: str) -> str:
 
 
 RULES_PAGE = Path(__file__).parents[1] / "docs" / "health.md"
-RULES_BEGIN = "<!-- rules: written from health/rules.py by `python -m tests.reference` -->"
+RULES_BEGIN = (
+    "<!-- rules: written from wings/watch/health/rules.py by `python -m tests.reference` -->"
+)
 RULES_END = "<!-- end of rules -->"
 
 

@@ -23,7 +23,6 @@ from tracks_dagster.attempts.effects.manual_retry import ManualRetry, retry_by_p
 from tracks_dagster.data.project import ConfigKey
 from tracks_dagster.evals.effects.promoting import promote
 from tracks_dagster.evals.effects.running import waive
-from tracks_dagster.health.delivery import Channel, Delivery, check_notified
 from tracks_dagster.ledger.effects.projector import Projector
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
@@ -35,6 +34,7 @@ from tracks_dagster.track.bodies import PromotionRule, RetentionRule
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.states.run_state import RunState
 from tracks_dagster.track.states.validity import ARTIFACTS, why_invalid
+from tracks_dagster.wings.watch.notifying.delivery import Channel, Delivery, check_notified
 
 FIELDS = ("intent", "owner", "team", "on_call", "commit", "snapshot", "experiment", "expect")
 NO_CHECKOUT = replace(CODE, git_commit=None)

@@ -12,11 +12,11 @@ import pytest
 from tests.bodies import BEGIN
 from tests.cli.conftest import Call
 from tests.receivers import Hook, hook_server
-from tracks_dagster.health.delivery import TRIES_MAX, Letter
-from tracks_dagster.health.effects.notify import DEAD
-from tracks_dagster.health.messages import RED, Event, Message
 from tracks_dagster.settings import Settings
 from tracks_dagster.track.records import canonical_json
+from tracks_dagster.wings.watch.notifying.delivery import TRIES_MAX, Letter
+from tracks_dagster.wings.watch.notifying.effects.notify import DEAD
+from tracks_dagster.wings.watch.notifying.messages import RED, Event, Message
 from tracks_dagster.wiring import build
 
 TOKEN = "T0k3n-a1b2c3"

@@ -12,8 +12,8 @@ from tests.cli.conftest import Call
 from tests.reference import RULES_PAGE, with_rules
 from tests.stories import RUN_ID, Story
 from tracks_dagster.cli import main
-from tracks_dagster.health.rules import RULES, RUNBOOKS
 from tracks_dagster.settings import find_root
+from tracks_dagster.wings.watch.health.rules import RULES, RUNBOOKS
 
 HEADINGS = ("## What it means", "## Check", "## Do", "## When that does not help")
 # As a command in a text begins: a line of its own, or in backticks.

@@ -44,7 +44,9 @@ def test_a_wheel_has_its_licence_its_types_and_every_page_and_query(tmp_path: Pa
     }
     assert len(beside) > 20
     runbooks = {path.name for path in (ROOT / "docs" / "runbooks").glob("*.md")}
-    assert {f"tracks_dagster/health/runbooks/{name}" for name in runbooks} <= carried  # by a link
+    assert {
+        f"tracks_dagster/wings/watch/health/runbooks/{name}" for name in runbooks
+    } <= carried  # by a link
     examples = (ROOT / "tracks_dagster" / "examples").rglob("*.*")
     assert {str(each.relative_to(ROOT)) for each in examples if each.suffix != ".pyc"} <= carried
     assert beside <= carried

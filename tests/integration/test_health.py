@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.integration.homes import COMMAND_S_MAX, Home, embedded
-from tracks_dagster.health.effects.watch import WatchHealth
 from tracks_dagster.ledger.effects.deciding import decide_due
 from tracks_dagster.track.states.alerts import AlertState
+from tracks_dagster.wings.watch.health.effects.watch import WatchHealth
 
 pytestmark = pytest.mark.full
 TRAINER = Path(__file__).with_name("forward_trainer.py")

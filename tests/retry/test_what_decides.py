@@ -28,7 +28,6 @@ ROOMS = (
     "wings/kubernetes",
     "wings/triage",
     "wings/watch",
-    "health",
     "review",
 )
 

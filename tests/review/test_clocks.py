@@ -9,13 +9,13 @@ import pytest
 from tests.fakes import FakeClock, FakeObjectStore, SequentialUids
 from tests.histories import History
 from tests.reports import render_report
-from tracks_dagster.health.effects.looking import look_back
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.track_states import rows_of
 from tracks_dagster.review.effects.explain.run import explain_attempt, explain_run
 from tracks_dagster.review.effects.status import run_line
 from tracks_dagster.review.explain.text import run_text
 from tracks_dagster.track.states.lifecycle import run_status
+from tracks_dagster.wings.watch.health.effects.looking import look_back
 
 JUMPS = {
     "a second back": timedelta(seconds=-1),

@@ -12,8 +12,6 @@ from pathlib import Path
 import pytest
 
 from tests.reference import GLOSSARY_PAGE, glossary_page
-from tracks_dagster.health.messages import Event
-from tracks_dagster.health.rules import RULES
 from tracks_dagster.ledger.facts.tables import FACTS
 from tracks_dagster.retry.contracts import PARAMETERS, Contracts
 from tracks_dagster.retry.submission import FIELDS
@@ -21,6 +19,8 @@ from tracks_dagster.review.explain.glossary import FIELD, GLOSSARY, TOPICS
 from tracks_dagster.track.names import STAGES
 from tracks_dagster.track.states.lifecycle import RunLifecycle
 from tracks_dagster.track.states.validity import ARTIFACTS
+from tracks_dagster.wings.watch.health.rules import RULES
+from tracks_dagster.wings.watch.notifying.messages import Event
 
 PACKAGE = Path(__file__).parents[2] / "tracks_dagster"
 # The words of the design, section 3.
@@ -45,9 +45,10 @@ _EVERYDAY = """
 """
 # What makes the sentences of messages and alerts; beside these, every function that makes an `Alert`.
 SENTENCES = (
-    *(f"health/{name}.py" for name in ("rules", "messages", "healthy", "improving", "resources")),
+    *(f"wings/watch/health/{name}.py" for name in ("rules", "healthy", "improving", "resources")),
     *(f"retry/{name}.py" for name in ("avoidance", "decision", "limits", "pauses")),
-    *("health/advice.py", "track/states/lifecycle.py"),
+    *("wings/watch/notifying/messages.py", "wings/watch/health/advice.py"),
+    *("review/lights.py", "track/states/lifecycle.py"),
 )
 _TITLES = re.compile(r"titles|_[A-Z_]*TITLES")
 EVERYDAY = frozenset(_EVERYDAY.split())

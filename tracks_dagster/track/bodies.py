@@ -779,7 +779,7 @@ class Alert:
     """`alert`: something that a person should look at, once; it begins an episode.
 
     severity: "yellow" or "red"; light: the one of three that it colours, "healthy", "improving" or
-    "resources"; both None of older versions, and where `health.rules` says it for the rule. data: its
+    "resources"; both None of older versions, and where the table of rules says it. data: its
     numbers; `about` names what it concerns ("rank 5"), where the same rule may hold for several.
     """
 

@@ -11,9 +11,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from tracks_dagster.health.rules import severity_of
 from tracks_dagster.review.lights import Colour
 from tracks_dagster.wings.watch.board.reading import RunReading
+from tracks_dagster.wings.watch.health.rules import severity_of
 
 RUNS_MAX = 200  # open attempts, oldest run first
 LEVEL = {Colour.GREY: 0.0, Colour.GREEN: 1.0, Colour.YELLOW: 2.0, Colour.RED: 3.0}

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from tracks_dagster.attempts.pace import Pace, Span, measure, time_for
-from tracks_dagster.health.tail import Tail
 from tracks_dagster.retry.caps import Cost, max_cost_of
 from tracks_dagster.review.lights import Colour, Light, Lights
 from tracks_dagster.track.records import Json
@@ -16,6 +15,7 @@ from tracks_dagster.track.roles import GLOBAL_BATCH, value_of
 from tracks_dagster.track.states.accounting import newest_step
 from tracks_dagster.track.states.lifecycle import RunStatus, run_status
 from tracks_dagster.track.states.run_state import RunState, steps_of
+from tracks_dagster.wings.watch.health.tail import Tail
 
 QUEUED, STARTING = "queued", "starting"  # beside the states of a run
 NEWEST_STEPS = 20  # that shares of a step are the mean of

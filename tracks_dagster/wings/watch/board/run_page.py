@@ -9,7 +9,6 @@ from datetime import datetime
 
 from tracks_dagster.attempts.gates import skipped_words
 from tracks_dagster.attempts.pace import Span
-from tracks_dagster.health.rules import RULES, command_of, severity_of
 from tracks_dagster.ledger.facts.attempt import AttemptView, attempt_views
 from tracks_dagster.review.curves import Point
 from tracks_dagster.track.states.checkpoints import checkpoint_at
@@ -20,6 +19,7 @@ from tracks_dagster.wings.watch.board import formats
 from tracks_dagster.wings.watch.board.formats import LightMark, marks
 from tracks_dagster.wings.watch.board.heat_map import HeatMap
 from tracks_dagster.wings.watch.board.reading import RunReading
+from tracks_dagster.wings.watch.health.rules import RULES, command_of, severity_of
 
 ATTEMPTS_MAX = 12  # the newest; the report has them all
 ALERTS_MAX = 20  # that are over, the newest

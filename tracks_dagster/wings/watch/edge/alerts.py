@@ -18,23 +18,6 @@ from tracks_dagster.cli.common import (
     print_table,
     seq_of,
 )
-from tracks_dagster.health.delivery import Channel, Delivery, Letter
-from tracks_dagster.health.effects.listing import (
-    ALERTS_MAX,
-    AlertLine,
-    AlertList,
-    describe_mute,
-    read_alerts,
-)
-from tracks_dagster.health.effects.muting import check_rule, mute, unmute
-from tracks_dagster.health.effects.notify import (
-    NO_LETTERS,
-    Letters,
-    Outbox,
-    read_letters,
-    revive,
-)
-from tracks_dagster.health.messages import Event, Message
 from tracks_dagster.reading import open_ledger_to_read, open_store_to_read, open_tracks_to_read
 from tracks_dagster.review.lights import Colour
 from tracks_dagster.settings import Settings
@@ -47,6 +30,23 @@ from tracks_dagster.track.text import units
 from tracks_dagster.track.text.nearest import instead
 from tracks_dagster.track.text.safe_text import check_words
 from tracks_dagster.wings.watch.edge.notify_settings import load_notify
+from tracks_dagster.wings.watch.health.effects.listing import (
+    ALERTS_MAX,
+    AlertLine,
+    AlertList,
+    describe_mute,
+    read_alerts,
+)
+from tracks_dagster.wings.watch.health.effects.muting import check_rule, mute, unmute
+from tracks_dagster.wings.watch.notifying.delivery import Channel, Delivery, Letter
+from tracks_dagster.wings.watch.notifying.effects.notify import (
+    NO_LETTERS,
+    Letters,
+    Outbox,
+    read_letters,
+    revive,
+)
+from tracks_dagster.wings.watch.notifying.messages import Event, Message
 from tracks_dagster.wiring import new_uid, utc_now
 
 
@@ -157,7 +157,9 @@ def send_test(ctx: click.Context, name: str | None, as_json: bool) -> None:
 
     Nothing is recorded, and mutes do not count. Exit code 1 when one was not taken.
     """
-    from tracks_dagster.health.effects.senders import Senders  # the list of alerts needs none
+    from tracks_dagster.wings.watch.notifying.effects.senders import (
+        Senders,  # the list of alerts needs none
+    )
 
     settings = Settings.from_environment()
     delivery = _delivery(settings)
@@ -181,7 +183,7 @@ def send_again(ctx: click.Context, name: str | None, as_json: bool) -> None:
 
     What fails now is tried again by itself, as a new message is. Exit code 1 when one fails.
     """
-    from tracks_dagster.health.effects.senders import Senders
+    from tracks_dagster.wings.watch.notifying.effects.senders import Senders
 
     app = open_app()
     delivery = _delivery(app.settings)

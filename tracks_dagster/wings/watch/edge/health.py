@@ -9,8 +9,6 @@ import click
 
 from tracks_dagster.cli import BAD_NEWS
 from tracks_dagster.cli.common import as_json, print_json, print_table, text_width
-from tracks_dagster.health.effects.looking import Looks, runs_that_go_on
-from tracks_dagster.health.rules import command_of, runbook_of, severity_of
 from tracks_dagster.reading import open_ledger_to_read, open_tracks_to_read
 from tracks_dagster.review.lights import Colour, Lights
 from tracks_dagster.settings import Settings, usable_policy, usable_prices
@@ -20,6 +18,8 @@ from tracks_dagster.track.names import attempt_key
 from tracks_dagster.track.records import Json, format_time
 from tracks_dagster.track.states.run_state import RunState
 from tracks_dagster.track.unforeseen import problem_of
+from tracks_dagster.wings.watch.health.effects.looking import Looks, runs_that_go_on
+from tracks_dagster.wings.watch.health.rules import command_of, runbook_of, severity_of
 
 RUNS_MAX = 200  # in one table
 

@@ -16,17 +16,6 @@ from dagster import (
 )
 
 from tracks_dagster.defs.site import Site
-from tracks_dagster.health.delivery import Delivery
-from tracks_dagster.health.effects.notify import (
-    Notify,
-    Outbox,
-    begin,
-    forget,
-    leave_letters,
-    remember,
-)
-from tracks_dagster.health.effects.senders import Senders
-from tracks_dagster.health.messages import LinksOf
 from tracks_dagster.ledger.effects.ticks import (
     AT_ONCE_MAX,
     Tick,
@@ -47,6 +36,17 @@ from tracks_dagster.track.json_text import parse_json
 from tracks_dagster.track.states.run_state import RunState
 from tracks_dagster.track.text.redact import redact
 from tracks_dagster.wings.watch.edge.notify_settings import find_notify_file, load_notify
+from tracks_dagster.wings.watch.notifying.delivery import Delivery
+from tracks_dagster.wings.watch.notifying.effects.notify import (
+    Notify,
+    Outbox,
+    begin,
+    forget,
+    leave_letters,
+    remember,
+)
+from tracks_dagster.wings.watch.notifying.effects.senders import Senders
+from tracks_dagster.wings.watch.notifying.messages import LinksOf
 from tracks_dagster.wiring import App
 
 LETTERS, SEND = "letters", "send"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from tracks_dagster.settings import Settings, find_file
 
 if TYPE_CHECKING:
-    from tracks_dagster.health.delivery import Delivery
+    from tracks_dagster.wings.watch.notifying.delivery import Delivery
 
 VARIABLE = "TRACKS_NOTIFY"
 
@@ -35,8 +35,8 @@ def read_file(path: Path | None, environment: Mapping[str, str]) -> Delivery | N
     """Return what the file says, None without one; raises as `load_notify`."""
     if path is None:
         return None
-    from tracks_dagster.health.effects import notify_file
     from tracks_dagster.track.effects.settings_file import open_settings
+    from tracks_dagster.wings.watch.notifying.effects import notify_file
 
     file = open_settings(path, "The notify file", list_key=notify_file.LIST_KEY)
     return notify_file.read_notify(file, environment)

@@ -4,7 +4,7 @@ from dagster import SensorDefinition
 
 from tracks_dagster.defs.sensors.deciders import decider_sensor
 from tracks_dagster.defs.site import Site
-from tracks_dagster.health.effects.watch import WatchHealth
+from tracks_dagster.wings.watch.health.effects.watch import WatchHealth
 
 
 def sensors(site: Site) -> list[SensorDefinition]:

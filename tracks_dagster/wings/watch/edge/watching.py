@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 
-from tracks_dagster.health import delivery
-from tracks_dagster.health.effects.looking import look_back
-from tracks_dagster.health.effects.watch import watch_machine
 from tracks_dagster.retry.contracts import Contracts
 from tracks_dagster.review.effects.watching import FindFile
 from tracks_dagster.wings.watch.edge.notify_settings import VARIABLE, read_file
+from tracks_dagster.wings.watch.health.effects.looking import look_back
+from tracks_dagster.wings.watch.health.effects.watch import watch_machine
+from tracks_dagster.wings.watch.notifying import delivery
 
 __all__ = ["check_notified", "look_back", "watch_machine"]
 

@@ -35,8 +35,6 @@ from starlette.responses import (
 )
 from starlette.routing import Route
 
-from tracks_dagster.health import rules
-from tracks_dagster.health.rules import RULES
 from tracks_dagster.review.comparing import Score
 from tracks_dagster.review.curves import STEP, TRAINING, Curves, curves_json
 from tracks_dagster.review.effects.experiments import read_scores
@@ -72,6 +70,8 @@ from tracks_dagster.wings.watch.board.gauges import Gauge, gauges
 from tracks_dagster.wings.watch.board.heat_map import HeatMap, rank_maps
 from tracks_dagster.wings.watch.board.reading import RunReading
 from tracks_dagster.wings.watch.board.run_page import Beside, Key, Link, hot_ranks, run_page
+from tracks_dagster.wings.watch.health import rules
+from tracks_dagster.wings.watch.health.rules import RULES
 
 EXPERIMENT_CURVES_MAX = 6  # as many as there are colours
 METRICS_MAX = 100  # of one request for curves

@@ -20,7 +20,6 @@ from typing import Any, Generic, TypeVar
 
 from tracks_dagster.attempts.effects.evidence import read_log_tails
 from tracks_dagster.attempts.effects.heartbeat import Heartbeat, describe_age, read_heartbeat
-from tracks_dagster.health.effects.looking import Looks
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.ledger.prices import Prices
@@ -51,6 +50,7 @@ from tracks_dagster.track.text.redact import redact
 from tracks_dagster.track.unforeseen import problem_of
 from tracks_dagster.wings.watch.board.heat_map import Values
 from tracks_dagster.wings.watch.board.reading import RunReading
+from tracks_dagster.wings.watch.health.effects.looking import Looks
 from tracks_dagster.wiring import utc_now
 
 FRESH_S = 1.0  # of a run's page: a browser asks for it every two seconds

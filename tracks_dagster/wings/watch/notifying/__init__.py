@@ -1,0 +1,1 @@
+"""Who is sent what: messages, channels, and when a failed one is tried again."""

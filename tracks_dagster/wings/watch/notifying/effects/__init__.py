@@ -1,0 +1,1 @@
+"""Reads notify.yaml, leaves letters for its channels, and sends them."""

@@ -21,6 +21,8 @@ from dagster import (
     AssetSpec,
     AutomationCondition,
     Definitions,
+    JobDefinition,
+    ScheduleDefinition,
     SensorDefinition,
     map_asset_specs,
 )
@@ -105,27 +107,35 @@ def build_defs(
         automation=automation or {},
         settings=_without_secrets(settings or {}),
     )
+    of_wings = list(_of_wings(site))
     changed = partial(_as_given, owners=owners, group=group, tags=tags or {})
     return Definitions(
         assets=map_asset_specs(changed, _assets(site)),
         asset_checks=list(model_checks(site)),
-        jobs=[make(site) for make in _JOBS],
-        schedules=[*retraining_schedules(site), *(make(site) for make in _SCHEDULES)],
+        jobs=[
+            *(make(site) for make in _JOBS),
+            *(each for each in of_wings if isinstance(each, JobDefinition)),
+        ],
+        schedules=[
+            *retraining_schedules(site),
+            *(make(site) for make in _SCHEDULES),
+            *(each for each in of_wings if isinstance(each, ScheduleDefinition)),
+        ],
         sensors=[
             *(make(site) for make in _SENSORS),
             *decider_sensors(site),
             *retraining_sensors(site),
-            *_of_wings(site),
+            *(each for each in of_wings if isinstance(each, SensorDefinition)),
         ],
         resources=resources(site),
         metadata={BUILT_AT: f"{caller.filename}:{caller.lineno}"},
     )
 
 
-def _of_wings(site: Site) -> Iterator[SensorDefinition]:
+def _of_wings(site: Site) -> Iterator[JobDefinition | ScheduleDefinition | SensorDefinition]:
     for package, wing in wings().items():
-        for module in wing.sensors:
-            yield from load(package, module).sensors(site)
+        for module in wing.definitions:
+            yield from load(package, module).definitions(site)
 
 
 def merge(*sets: Definitions) -> Definitions:

@@ -53,7 +53,8 @@ class Launcher:
 class Wing:
     """What one wing adds. commands, launchers: by name.
 
-    sensors: modules, each with a function `sensors(site)` that returns Dagster's definitions.
+    definitions: modules, each with a function `definitions(site)` that returns jobs, schedules and
+    sensors of Dagster.
     settings: its files, by the variable that names one, each with how the home's own is called.
     home: a module with `PROGRAMS`, those of Dagster that serve a home on this machine; one wing's.
     watching: a module with the functions of `review.effects.watching.Watching`; one wing's.
@@ -62,7 +63,7 @@ class Wing:
 
     commands: Mapping[str, Command] = field(default_factory=dict)
     launchers: Mapping[str, Launcher] = field(default_factory=dict)
-    sensors: tuple[str, ...] = ()
+    definitions: tuple[str, ...] = ()
     settings: Mapping[str, str] = field(default_factory=dict)
     home: str = ""
     watching: str = ""

@@ -30,7 +30,7 @@ WING = Wing(
             after="alerts",
         ),
     },
-    sensors=("edge.watch_health", "edge.notifications", "edge.export_curves"),
+    definitions=("edge.watch_health", "edge.notifications", "edge.export_curves"),
     watching="edge.watching",
     settings={"TRACKS_NOTIFY": "notify.yaml", "TRACKS_TRACKERS": "trackers.yaml"},
 )

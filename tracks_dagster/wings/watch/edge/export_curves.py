@@ -22,7 +22,7 @@ LINES_MAX = 20  # that a tick's page shows
 _CURSORS: dict[str, StoredCursors] = {}  # by store: each asks for a run's cursor once a process
 
 
-def sensors(site: Site) -> list[SensorDefinition]:
+def definitions(site: Site) -> list[SensorDefinition]:
     """Return the sensor, where somebody asked for it: in code, or by a file of trackers."""
     is_asked = asks_for_trackers() if site.exports_curves is None else site.exports_curves
     return [export_curves(site)] if is_asked else []

@@ -90,7 +90,7 @@ def _send_notifications(context: SensorEvaluationContext, app: ResourceParam[App
     return SkipReason(app.redact(skip_reason(words, idle="nothing is to be sent")))
 
 
-def sensors(site: Site) -> list[SensorDefinition]:
+def definitions(site: Site) -> list[SensorDefinition]:
     """Return the sensor of this module."""
     return [send_notifications(site)]
 

@@ -7,7 +7,7 @@ from tracks_dagster.defs.site import Site
 from tracks_dagster.wings.watch.health.effects.watch import WatchHealth
 
 
-def sensors(site: Site) -> list[SensorDefinition]:
+def definitions(site: Site) -> list[SensorDefinition]:
     """Return the sensor of this module."""
     return [
         decider_sensor(

@@ -36,7 +36,6 @@ from tracks_dagster.defs.assets.checkpoints import (
 )
 from tracks_dagster.defs.assets.datasets import datasets
 from tracks_dagster.defs.assets.declarations import declare_training_run, training_runs
-from tracks_dagster.defs.assets.drills import drill_every_week, play_drills
 from tracks_dagster.defs.assets.evals import evals, evaluate_checkpoint, promotions
 from tracks_dagster.defs.assets.projects import assets_of_projects, model_checks
 from tracks_dagster.defs.assets.receipts import receipts
@@ -190,9 +189,8 @@ _JOBS = (
     declare_training_run,
     collect_checkpoints,
     review_incidents,
-    play_drills,
 )
-_SCHEDULES = (collect_checkpoints_every_15_minutes, review_every_day, drill_every_week)
+_SCHEDULES = (collect_checkpoints_every_15_minutes, review_every_day)
 _SENSORS = (launch_attempts, run_evals, show_datasets, watch_attempts)
 
 

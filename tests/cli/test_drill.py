@@ -12,8 +12,8 @@ import pytest
 
 from tests.examples import example_config
 from tracks_dagster.attempts.drills import KINDS, fit_drill, parse_drill
-from tracks_dagster.cli.start import drill
-from tracks_dagster.review.effects.rehearsals import SMALL, STEPS, Rehearsal
+from tracks_dagster.wings.lab.edge import drill
+from tracks_dagster.wings.lab.effects.rehearsals import SMALL, STEPS, Rehearsal
 
 
 def test_every_kind_has_a_run_in_which_it_fires() -> None:

@@ -11,9 +11,9 @@ from tests.histories import History
 from tests.plain_site import drill_every_week, play_drills
 from tests.stories import Story
 from tracks_dagster.attempts.drills import claim_note, parse_drill
-from tracks_dagster.defs.assets.drills import CHOSEN
 from tracks_dagster.track.names import DRILL_JOB
 from tracks_dagster.track.records import Kind
+from tracks_dagster.wings.lab.edge.weekly_drills import CHOSEN
 from tracks_dagster.wiring import App
 
 SUNDAY = datetime(2026, 2, 1, 4, 30, tzinfo=UTC)

@@ -9,7 +9,7 @@ import pytest
 
 from tests.integration.homes import COMMAND_S_MAX, embedded
 from tracks_dagster.attempts.drills import KINDS
-from tracks_dagster.review.effects.drill_score import ALERTED
+from tracks_dagster.wings.lab.effects.drill_score import ALERTED
 
 ALL_S_MAX = 4 * COMMAND_S_MAX
 PARTS = 3

@@ -52,7 +52,6 @@ _CORE: Mapping[str, Mapping[str, str]] = {
     "Before a full run": {
         "smoke": "A few steps of a project: does it start, save, evaluate?",
         "canary": "Real data and config for a while: does its loss fall?",
-        "drill": "Play faults, and score what came of each.",
     },
     "While it trains": {},
     "Woken at night": {
@@ -107,7 +106,6 @@ _MODULES = {
     "submit": "start.submit",
     "smoke": "start.run",
     "canary": "start.run",
-    "drill": "start.drill",
     "projects": "start.projects",
     "report": "explain",
     "search": "logbook",

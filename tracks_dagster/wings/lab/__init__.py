@@ -1,4 +1,4 @@
-"""Tries things out: a policy over past failures, a trainer against interruptions, a step's cost."""
+"""Tries things out: a policy over past failures, a trainer against faults, a step's cost."""
 
 from tracks_dagster.wing import Command, Wing
 
@@ -9,6 +9,12 @@ WING = Wing(
             summary="Certify a trainer: interrupt it, resume it, compare.",
             group="Before a full run",
             after="canary",
+        ),
+        "drill": Command(
+            module="edge.drill",
+            summary="Play faults, and score what came of each.",
+            group="Before a full run",
+            after="conform",
         ),
         "simulate": Command(
             module="edge.simulate",
@@ -28,5 +34,6 @@ WING = Wing(
             group="Compare and count",
             after="size",
         ),
-    }
+    },
+    definitions=("edge.weekly_drills",),
 )

@@ -29,19 +29,19 @@ from tracks_dagster.data.effects.projects import DEFAULT_PROJECT
 from tracks_dagster.data.effects.snapshots import find_snapshot
 from tracks_dagster.holds.effects.stops import request_stop
 from tracks_dagster.home.dagster_home import DagsterHome
-from tracks_dagster.review.effects.drill_score import DrillRow, alerted_at, has_fired, score
 from tracks_dagster.review.effects.receipts import read_receipts
-from tracks_dagster.review.effects.rehearsals import (
-    REHEARSALS,
-    Rehearsal,
-    declare_rehearsal,
-    rehearsal_id,
-)
 from tracks_dagster.settings import Settings, person
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.names import AttemptRef
 from tracks_dagster.track.states.lifecycle import RunLifecycle, run_status
 from tracks_dagster.track.states.run_state import RunState
+from tracks_dagster.wings.lab.effects.drill_score import DrillRow, alerted_at, has_fired, score
+from tracks_dagster.wings.lab.effects.rehearsals import (
+    REHEARSALS,
+    Rehearsal,
+    declare_rehearsal,
+    rehearsal_id,
+)
 from tracks_dagster.wiring import App, build, open_dagster_home
 
 AT_ONCE = 3  # runs under way: two cores are enough for them

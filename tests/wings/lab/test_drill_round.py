@@ -13,10 +13,10 @@ from tracks_dagster.attempts.effects.local.project_code import find_shipped
 from tracks_dagster.attempts.ports import FoundCode
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
-from tracks_dagster.review.effects.drill_round import begin_round, score_rounds
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.names import DRILL_JOB
 from tracks_dagster.track.records import Kind
+from tracks_dagster.wings.lab.effects.drill_round import begin_round, score_rounds
 
 
 def shipped(name: str) -> FoundCode | None:

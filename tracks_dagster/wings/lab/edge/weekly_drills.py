@@ -21,9 +21,9 @@ from dagster import (
 from pydantic import Field
 
 from tracks_dagster.defs.site import Site
-from tracks_dagster.review.effects.drill_round import begin_round, score_rounds
-from tracks_dagster.review.effects.rehearsals import BESIDE_WORK
 from tracks_dagster.track import names
+from tracks_dagster.wings.lab.effects.drill_round import begin_round, score_rounds
+from tracks_dagster.wings.lab.effects.rehearsals import BESIDE_WORK
 from tracks_dagster.wiring import App
 
 EVERY_WEEK = "30 4 * * 0"  # UTC, when few wait for devices
@@ -36,6 +36,11 @@ class DrillConfig(Config):
     kinds: list[str] = Field(
         default=list(CHOSEN), description=f"Any of {', '.join(BESIDE_WORK)} ({', '.join(CHOSEN)})."
     )
+
+
+def definitions(site: Site) -> list[JobDefinition | ScheduleDefinition]:
+    """Return the job and the schedule of this module."""
+    return [play_drills(site), drill_every_week(site)]
 
 
 def play_drills(site: Site) -> JobDefinition:

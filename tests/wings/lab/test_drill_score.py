@@ -8,10 +8,10 @@ from tests.fakes import FakeObjectStore
 from tests.histories import History
 from tracks_dagster.attempts.drills import claim_note, parse_drill
 from tracks_dagster.ledger.effects.tracks import Tracks
-from tracks_dagster.review.effects.drill_score import DrillRow, score
 from tracks_dagster.review.effects.receipts import read_receipts
 from tracks_dagster.track.bodies import Alert, AlertCleared, Drill
 from tracks_dagster.track.records import Kind
+from tracks_dagster.wings.lab.effects.drill_score import DrillRow, score
 
 
 def begun(text: str, *, fires: bool = True, skipped: str = "") -> tuple[History, Drill]:

@@ -10,19 +10,19 @@ from tracks_dagster.data.effects.projects import DEFAULT_PROJECT
 from tracks_dagster.data.effects.snapshots import find_snapshot
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
-from tracks_dagster.review.effects.drill_score import DrillRow, score
 from tracks_dagster.review.effects.receipts import read_receipts
-from tracks_dagster.review.effects.rehearsals import (
-    BESIDE_WORK,
-    REHEARSALS,
-    declare_rehearsal,
-    rehearsal_id,
-)
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.names import DRILL_JOB
 from tracks_dagster.track.ports import NewUid
 from tracks_dagster.track.records import format_time
 from tracks_dagster.track.text.nearest import unknown
+from tracks_dagster.wings.lab.effects.drill_score import DrillRow, score
+from tracks_dagster.wings.lab.effects.rehearsals import (
+    BESIDE_WORK,
+    REHEARSALS,
+    declare_rehearsal,
+    rehearsal_id,
+)
 
 DATASET = "aws-docs"  # of the example that is trained
 SCORED_SINCE = timedelta(days=8)  # a week and a day

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -112,6 +113,33 @@ def test_one_that_was_killed_is_replaced_and_not_again_at_once(
         wait_for(lambda: find_process(pids(folder)[-1]) is None)
         server.keep()
         assert len(pids(folder)) == expected
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_one_that_listens_later_than_it_is_waited_for_is_found_then(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, is_first: bool
+) -> None:
+    """On a machine that is overloaded: else nothing of the home loads until its code changes."""
+    with closing(CodeServer(folder / "s", root=folder, stamps=dict)) as server:
+        if not is_first:
+            server.start()
+            server.wait()
+            os.kill(pids(folder)[-1], signal.SIGKILL)
+            wait_for(lambda: find_process(pids(folder)[-1]) is None)
+        late = "import os, time\nwhile not os.path.exists('go'): time.sleep(0.05)\n"
+        (folder / "played_server.py").write_text(late + SERVES)
+        with monkeypatch.context() as patch:
+            patch.setattr(code_server, "READY_S_MAX", 0.0)
+            if is_first:
+                server.start()
+                assert not server.wait()
+            else:
+                server.keep()
+        (folder / "go").touch()
+        server.keep()
+        assert (folder / "s.code").exists()
+        assert find_process(pids(folder)[-1]) is not None
+        assert len(pids(folder)) == (1 if is_first else 2)
 
 
 def test_it_ends_with_the_process_that_started_it(folder: Path) -> None:

@@ -45,13 +45,14 @@ class CodeServer:
         self._address = (
             sockets  # of the newest: one that ends removes its own, so each has another one
         )
+        self._is_found = False  # whether the newest serves under the name by which it is looked for
         self._code: Stamps = {}
         self._process: subprocess.Popen[bytes] | None = None
         self._again_at = 0.0
 
     def start(self) -> None:
         """Start one; it has yet to import what it serves."""
-        self._code = self._stamps()
+        self._code, self._is_found = self._stamps(), False
         self._count += 1
         self._address = self._sockets.with_suffix(f"{CODE_ADDRESS}-{self._count}")
         self._address.unlink(missing_ok=True)
@@ -73,6 +74,7 @@ class CodeServer:
         link.unlink(missing_ok=True)
         link.symlink_to(self._address.name)
         link.replace(self._sockets.with_suffix(CODE_ADDRESS))
+        self._is_found = True
         return True
 
     @contextmanager
@@ -99,8 +101,11 @@ class CodeServer:
 
     def keep(self) -> None:
         """Start another one where this one has ended, or its code has changed; one that does not come
-        to listen replaces none that serves."""
+        to listen replaces none that serves. Where none serves it is waited for, however long."""
+        if not (self._has_ended or self._is_found) and self.wait():
+            return
         has_ended = self._has_ended
+        serves = self._is_found and not has_ended
         if time.monotonic() < self._again_at or not (has_ended or self._stamps() != self._code):
             return
         if has_ended:
@@ -108,14 +113,15 @@ class CodeServer:
         before, code, address = self._process, self._code, self._address
         self.start()
         is_ready = self.wait()
-        if has_ended or not is_ready:
+        if not (serves and is_ready):
             self._again_at = time.monotonic() + START_AGAIN_S
-        if not (is_ready or has_ended):
+        if serves and not is_ready:
             _log.error(
                 "A code server for the changed code did not start; the one before serves on."
             )
             _end(self._process)
             self._process, self._code, self._address = before, code, address
+            self._is_found = True
             return
         _end(before)
         address.unlink(missing_ok=True)

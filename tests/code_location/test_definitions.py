@@ -8,6 +8,7 @@ from pathlib import Path
 
 import dagster
 import pytest
+from dagster._core.asset_graph_view.asset_graph_view import AssetGraphView
 
 import assets
 import resources
@@ -102,6 +103,28 @@ def test_every_job_sensor_and_partition_set_has_its_agreed_name() -> None:
         partitions = graph.get(dagster.AssetKey(name)).partitions_def
         assert isinstance(partitions, dagster.DynamicPartitionsDefinition)
         assert partitions.name == name
+
+
+PARTITIONS = {
+    names.ATTEMPT_PARTITIONS: ["r-1/a01", "r-1/a02"],
+    names.CHECKPOINT_PARTITIONS: ["r-1/a02/step-40"],
+    names.EVAL_PARTITIONS: ["r-1/quality@40", "r-1/other@40"],
+}
+
+
+def test_several_partitions_of_any_asset_can_be_materialized_at_once(
+    instance: dagster.DagsterInstance,
+) -> None:
+    """As Dagster's UI does, by a backfill: it is refused where one depends on what is not there."""
+    for name, keys in PARTITIONS.items():
+        instance.add_dynamic_partitions(name, keys)
+    view = AssetGraphView.for_test(defs, instance)
+    for node in view.asset_graph.asset_nodes:
+        for parent in node.parent_keys:
+            every = view.get_full_subset(key=node.key)
+            find = view.compute_parent_subset_and_required_but_nonexistent_subset
+            _, absent = find(parent, every)
+            assert absent.is_empty, f"{node.key} after {parent}: {absent}"
 
 
 def test_every_asset_tells_operators_what_it_is_and_whose() -> None:

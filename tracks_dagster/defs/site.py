@@ -10,11 +10,13 @@ from functools import wraps
 from typing import Any, ParamSpec, TypeAlias, TypeVar, cast
 
 from dagster import (
+    AssetDep,
     AssetKey,
     AutomationCondition,
     DefaultScheduleStatus,
     DefaultSensorStatus,
     DynamicPartitionsDefinition,
+    SpecificPartitionsPartitionMapping,
 )
 
 from tracks_dagster.clean_errors import without_secrets
@@ -72,6 +74,14 @@ class Site:
     def partitions(self, name: str) -> DynamicPartitionsDefinition:
         """Return a partition set."""
         return DynamicPartitionsDefinition(name=self.name(name))
+
+    def shown_after(self, name: str) -> AssetDep:
+        """Return a dependency for the graph alone: on no partition of the asset of that name.
+
+        Left to itself Dagster looks in the other asset for partitions of the same keys and refuses
+        a backfill where there are none; or it looks at every partition there ever was, each time.
+        """
+        return AssetDep(self.key(name), partition_mapping=SpecificPartitionsPartitionMapping([]))
 
     @property
     def trained(self) -> list[Project]:

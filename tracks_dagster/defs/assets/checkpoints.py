@@ -35,7 +35,7 @@ def checkpoints(site: Site) -> AssetSpec:
     """Return the asset."""
     return AssetSpec(
         key=site.key(names.CHECKPOINT_PARTITIONS),
-        deps=[site.key(names.ATTEMPT_PARTITIONS)],
+        deps=[site.shown_after(names.ATTEMPT_PARTITIONS)],
         partitions_def=site.partitions(names.CHECKPOINT_PARTITIONS),
         group_name="training",
         kinds={"pytorch"},

@@ -40,7 +40,7 @@ def evals(site: Site) -> AssetsDefinition:
     return asset(
         key=site.key(names.EVAL_PARTITIONS),
         partitions_def=site.partitions(names.EVAL_PARTITIONS),
-        deps=[site.key(names.CHECKPOINT_PARTITIONS), *heldout],
+        deps=[site.shown_after(names.CHECKPOINT_PARTITIONS), *heldout],
         group_name="evaluation",
         kinds={"python", "pytorch"},
         owners=["team:training"],
@@ -120,7 +120,7 @@ def promotions(site: Site) -> AssetSpec:
     reports to Dagster."""
     return AssetSpec(
         key=site.key(names.PROMOTIONS),
-        deps=[site.key(names.EVAL_PARTITIONS)],
+        deps=[site.shown_after(names.EVAL_PARTITIONS)],
         group_name="evaluation",
         kinds={"pytorch"},
         owners=["team:training"],

@@ -13,14 +13,12 @@ from dagster import (
     AssetChecksDefinition,
     AssetCheckSeverity,
     AssetCheckSpec,
-    AssetDep,
     AssetKey,
     AssetsDefinition,
     AssetSpec,
     Failure,
     FreshnessPolicy,
     ResourceParam,
-    SpecificPartitionsPartitionMapping,
     multi_asset_check,
 )
 
@@ -112,10 +110,7 @@ def _model(site: Site, project: Project, alias: str) -> AssetSpec:
         deps=[
             site.key(project.name, names.TRAINING),
             # For the graph alone: which checkpoint it is, and how good, its metadata says.
-            *(
-                AssetDep(site.key(each), partition_mapping=SpecificPartitionsPartitionMapping([]))
-                for each in measured
-            ),
+            *map(site.shown_after, measured),
         ],
         group_name=project.assets.group or names.PROJECTS_GROUP,
         kinds=set(project.assets.kinds or ("pytorch",)),

@@ -11,9 +11,7 @@ from dagster import (
     AssetCheckResult,
     AssetCheckSeverity,
     AssetCheckSpec,
-    AssetDep,
     AssetExecutionContext,
-    AssetKey,
     AssetsDefinition,
     DailyPartitionsDefinition,
     MaterializeResult,
@@ -23,7 +21,6 @@ from dagster import (
     RunRequest,
     ScheduleDefinition,
     ScheduleEvaluationContext,
-    SpecificPartitionsPartitionMapping,
     asset,
     define_asset_job,
     in_process_executor,
@@ -63,21 +60,13 @@ def _check(site: Site, name: str, description: str) -> AssetCheckSpec:
         return AssetCheckSpec(name, asset=key, description=description, partitions_def=DAYS)
 
 
-def _read_as_a_whole(key: AssetKey) -> AssetDep:
-    """Return a dependency for the graph alone: the ledger is read, and no partition of the asset.
-
-    With a mapping to all of them Dagster would look at every attempt there ever was, at each review.
-    """
-    return AssetDep(key, partition_mapping=SpecificPartitionsPartitionMapping([]))
-
-
 def incident_review(site: Site) -> AssetsDefinition:
     """Return the asset."""
     read = (names.ATTEMPT_PARTITIONS, names.EVAL_PARTITIONS)
     return asset(
         key=site.key(names.INCIDENT_REVIEW),
         partitions_def=DAYS,
-        deps=[_read_as_a_whole(site.key(each)) for each in read],
+        deps=[*map(site.shown_after, read)],
         check_specs=[
             _check(
                 site,

@@ -51,6 +51,7 @@ from tracks_dagster.defs.resources.application import DagsterOrchestrator
 from tracks_dagster.reasons.evidence import Condition, RankEnd
 from tracks_dagster.track import names
 from tracks_dagster.track.errors import GangUnreachable, SettingsError
+from tracks_dagster.track.names import AttemptRef
 from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.wiring import App
 
@@ -93,15 +94,25 @@ def gone(gangs: FakeGangs, *, exit_code: int, conditions: tuple[Condition, ...] 
     )
 
 
-def supervise(app: App, instance: DagsterInstance) -> ExecuteInProcessResult:
+def supervise(
+    app: App, instance: DagsterInstance, runs: FakeOrchestrator | None = None
+) -> ExecuteInProcessResult:
     instance.add_dynamic_partitions(names.ATTEMPT_PARTITIONS, [KEY])
     return materialize(
         [training_attempts],
         instance=instance,
-        resources={"app": app, "orchestrator": FakeOrchestrator()},
+        resources={"app": app, "orchestrator": runs or FakeOrchestrator()},
         partition_key=KEY,
         raise_on_error=False,
     )
+
+
+def words_of(result: ExecuteInProcessResult) -> str:
+    """Return why the supervisor's step failed, as Dagster's UI shows it."""
+    failure = result.failure_data_for_node(names.ATTEMPT_PARTITIONS)
+    assert failure is not None
+    assert failure.user_failure_data is not None
+    return failure.user_failure_data.description or ""
 
 
 def receipts_of(instance: DagsterInstance) -> list[AssetMaterialization]:
@@ -138,10 +149,7 @@ def test_a_failed_attempt_shows_its_receipt_and_names_its_reason(
     gone(gangs, exit_code=1, conditions=(PREEMPTED,))
     result = supervise(app, instance)
     assert not result.success
-    failure = result.failure_data_for_node(names.ATTEMPT_PARTITIONS)
-    assert failure is not None
-    assert failure.user_failure_data is not None
-    assert "preempted: The machine was taken" in (failure.user_failure_data.description or "")
+    assert "preempted: The machine was taken" in words_of(result)
     (receipt,) = receipts_of(instance)
     assert receipt.partition == KEY
     assert receipt.metadata["ended/termination_reason"].value == "preempted"
@@ -165,10 +173,7 @@ def test_a_supervisor_whose_pod_is_preempted_fails_in_words_that_say_so(
 
     monkeypatch.setattr(Supervisor, "supervise", taken_away)
     monkeypatch.setattr(type(instance.run_launcher), "records_why_workers_end", True, raising=False)
-    failure = supervise(app, instance).failure_data_for_node(names.ATTEMPT_PARTITIONS)
-    assert failure is not None
-    assert failure.user_failure_data is not None
-    words = failure.user_failure_data.description or ""
+    words = words_of(supervise(app, instance))
     assert words.startswith("The supervisor's own pod was taken away (preempted): ")
     assert words.endswith("its gang trains, and the next Dagster run adopts it.")
 
@@ -224,11 +229,60 @@ def test_materializing_an_attempt_that_has_ended_is_refused_with_what_to_do(
     app: App, instance: DagsterInstance
 ) -> None:
     write(app, History("r-1").declare().open().supervise().place().end("preempted"))
+    assert "tracks retry r-1" in words_of(supervise(app, instance))
+
+
+def test_materializing_an_attempt_with_all_its_steps_shows_it_again_and_never_as_failed(
+    app: App, instance: DagsterInstance, gangs: FakeGangs
+) -> None:
+    """As a backfill over all partitions does, and "Re-execute" of its supervisor."""
+    history = History("r-1").declare().open().supervise().place().restore().commit(40)
+    write(app, history.end("completed"))
     result = supervise(app, instance)
-    failure = result.failure_data_for_node(names.ATTEMPT_PARTITIONS)
-    assert failure is not None
-    assert failure.user_failure_data is not None
-    assert "tracks retry r-1" in (failure.user_failure_data.description or "")
+    assert result.success
+    made = [
+        each
+        for each in result.asset_materializations_for_node(names.ATTEMPT_PARTITIONS)
+        if each.asset_key == AssetKey(names.ATTEMPT_PARTITIONS)
+    ]
+    assert [each.metadata["ended/termination_reason"].value for each in made] == ["completed"]
+    assert gangs.calls == []
+    assert len(app.tracks.run("r-1").attempts[0].claims) == 1
+
+
+def test_a_supervisor_that_another_one_replaces_says_which_and_that_training_goes_on(
+    app: App, instance: DagsterInstance, gangs: FakeGangs
+) -> None:
+    history = write(app, History("r-1").declare().open().supervise("dead").place().restore())
+    claim = history.supervise("5ad0e3f2-1b9c").drafts[-1]
+
+    def observe(ref: AttemptRef) -> GangReport:
+        """Meanwhile a person materializes the attempt."""
+        app.tracks.decide_run(ref.run_id, lambda _: claim)
+        return GangReport(phase=GangPhase.ALIVE, where="node-1")
+
+    gangs.observe = observe  # type: ignore[method-assign]
+    words = words_of(supervise(app, instance))
+    assert words == (
+        "Nothing is wrong with the attempt: Dagster run 5ad0e3f2 supervises it now, so this one ends. "
+        "The training goes on."
+    )
+    assert app.tracks.run("r-1").attempts[0].is_open
+
+
+def test_a_duplicate_that_was_cancelled_ends_no_attempt_at_which_another_run_is(
+    app: App, instance: DagsterInstance, gangs: FakeGangs, dagster_runs: FakeOrchestrator
+) -> None:
+    """As of a backfill that is cancelled: its run may begin nevertheless."""
+    write(app, History("r-1").declare().open().supervise("first").place().restore())
+    gangs.reports["r-1", 1] = GangReport(phase=GangPhase.ALIVE, where="node-1")
+    dagster_runs.put(KEY, "first")
+    dagster_runs.was_cancelled = lambda dagster_run_id: True  # type: ignore[method-assign]
+    words = words_of(supervise(app, instance, dagster_runs))
+    assert words.startswith("This Dagster run was cancelled while another one is at the attempt")
+    state = app.tracks.run("r-1")
+    assert (state.attempts[0].is_open, list(state.stops), gangs.calls) == (True, [], [])
+    assert len(state.attempts[0].claims) == 1
 
 
 def tick(sensor: object, app: App, instance: DagsterInstance, runs: FakeOrchestrator) -> object:
@@ -391,17 +445,9 @@ def test_a_run_that_was_cancelled_in_the_queue_and_starts_nevertheless_trains_no
 ) -> None:
     """Dagster's own race (dagster#3323)."""
     write(app, History("r-1").declare().open())
-    instance.add_dynamic_partitions(names.ATTEMPT_PARTITIONS, [KEY])
     runs = FakeOrchestrator()
     runs.was_cancelled = lambda dagster_run_id: True  # type: ignore[method-assign]
-    result = materialize(
-        [training_attempts],
-        instance=instance,
-        resources={"app": app, "orchestrator": runs},
-        partition_key=KEY,
-        raise_on_error=False,
-    )
-    assert not result.success
+    assert not supervise(app, instance, runs).success
     state = app.tracks.run("r-1")
     assert state.attempts[0].reason is TerminationReason.USER_CANCELLED
     assert [stop.body.by for stop in state.stops] == ["dagster ui"]

@@ -38,6 +38,7 @@ from tracks_dagster.attempts.effects.closing import find_attempt
 from tracks_dagster.attempts.effects.sharing import devices_since, lease_for
 from tracks_dagster.attempts.effects.supervise import Supervisor
 from tracks_dagster.attempts.effects.watch import stop_by_cancel
+from tracks_dagster.attempts.launch import ID_CHARACTERS
 from tracks_dagster.attempts.ports import Orchestrator
 from tracks_dagster.checkpoints.effects.checkpoint_reports import checkpoint_report
 from tracks_dagster.clean_errors import clean_text
@@ -69,6 +70,10 @@ _log = logging.getLogger(__name__)
 SHOW_S_MAX = 1.0  # of a look at the gang, for commits that Dagster does not show yet
 TAKEN_AWAY_S_MAX = 5.0  # for the launcher's word on why this worker is ended; its grace is longer
 TAKEN_AWAY_LOOK_S = 0.2
+DUPLICATE = (
+    "This Dagster run was cancelled while another one is at the attempt: the training goes on. To end "
+    "it cancel that one."
+)
 DESCRIPTION = f"""One attempt at a training run, from its launch to the reason why it ended.
 
 {{how_to_start}} A partition is called `RUN/aNN`.
@@ -84,8 +89,9 @@ Dagster runs by how their attempt ended: \
 [as meant]({runs_address(names.TAG_ENDING, Ending.AS_MEANT)}).
 
 Nothing has to be done here: to see what happened use `tracks explain RUN/aNN`, to go on after a refusal
-`tracks retry RUN --why "…"`. Materializing an attempt that is open adopts its gang; one that has ended
-is refused. The day over all runs: `incident_review`.
+`tracks retry RUN --why "…"`. Materializing an attempt that is open adopts its gang, one with all its
+steps shows it again, and any other one that has ended is refused. The day over all runs:
+`incident_review`.
 """
 
 
@@ -150,7 +156,7 @@ def _training_attempts(
         _tag(context, {names.TAG_NO_DEVICES: "true"})
         raise Failure(str(error), allow_retries=False) from error
     if ended is None or ended.reason is None:
-        raise Failure("Another Dagster run supervises this attempt now.", allow_retries=False)
+        raise Failure(_lets_go(app, AttemptRef(run_id, attempt_id)), allow_retries=False)
     _tag(context, ending_tags(ended.reason))
     receipt = _only_shown(lambda: _show_receipt(context, app, ended)) or {}
     if ended.reason in HAS_ALL_STEPS:
@@ -193,6 +199,8 @@ def _supervise(
     run_id, attempt_id = parse_attempt_key(context.partition_key)
     ref = AttemptRef(run_id, attempt_id)
     _, attempt = find_attempt(app.tracks, ref)
+    if attempt.reason in HAS_ALL_STEPS:
+        return attempt  # shown again: a refusal would show its partition as failed
     launcher = attempt.opened.compute.launcher
     devices = None
     if launcher == names.LOCAL:
@@ -224,6 +232,8 @@ def _supervise(
     try:
         # Dagster may start a run that was cancelled in its queue at the same moment (dagster#3323).
         if _only_shown(was_cancelled):
+            if _only_shown(partial(_has_another_run, context, orchestrator)):
+                raise Failure(DUPLICATE, allow_retries=False)
             stop_by_cancel(app.tracks, run_id, context.run.run_id)
         return supervisor.supervise(run_id, attempt_id)
     except DagsterExecutionInterruptedError:
@@ -237,6 +247,23 @@ def _supervise(
             _tag(context, ending_tags(ended.reason))
             _only_shown(partial(_show_receipt, context, app, ended))
         raise
+
+
+def _has_another_run(context: AssetExecutionContext, orchestrator: Orchestrator) -> bool:
+    """Whether another Dagster run of this attempt lives."""
+    runs = orchestrator.runs_of_attempt(context.partition_key)
+    own = context.run.run_id
+    return any(not run.is_finished and run.dagster_run_id != own for run in runs)
+
+
+def _lets_go(app: App, ref: AttemptRef) -> str:
+    """Say who supervises the attempt in the place of a Dagster run whose claim is not the newest."""
+    _, attempt = find_attempt(app.tracks, ref)
+    newest = attempt.claims[-1].body.dagster_run_id[:ID_CHARACTERS]
+    return (
+        f"Nothing is wrong with the attempt: Dagster run {newest} supervises it now, so this one ends. "
+        "The training goes on."
+    )
 
 
 def _only_shown(work: Callable[[], T]) -> T | None:

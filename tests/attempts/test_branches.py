@@ -21,7 +21,7 @@ from tests.stories import Story
 from tracks_dagster.attempts.effects.branches import find_origin
 from tracks_dagster.attempts.recorded import recorded_project
 from tracks_dagster.checkpoints.effects.pins import pin_source, release_branches
-from tracks_dagster.data.project import Project, requirement_of
+from tracks_dagster.data.project import ConfigKey, Project, requirement_of
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.review.effects.explain.run import explain_run
@@ -41,6 +41,7 @@ CONFIG = example_config({"steps": 40, "seed": 11, "lr": 0.002}, ranks=2)
 REMEDIED = {**CONFIG, "micro_batch": 2, "accumulation": 6}
 BRANCH = REQUEST.but(run_id="b-1", config={}, found=None)
 KEY = code_key("r-0", sha256_hex(b"a tar"))
+SEED = {"seed": ConfigKey(default=7), "steps": ConfigKey(default=40)}
 
 
 @pytest.fixture
@@ -177,6 +178,33 @@ def test_what_is_given_replaces_what_is_inherited(source: History, tracks: Track
     assert declared.trainer == f"runs/b-1/trainer/{sha256_hex(b'mine')}.tar"
     assert declared.program == Program(entry=("mine.py",))
     assert declared.config["accumulation"] == 6  # 24 samples of one rank in fours
+
+
+def test_a_project_leaves_out_what_a_script_took_that_its_file_does_not_list(
+    data: Story, store: FakeObjectStore, tracks: Tracks
+) -> None:
+    mine = {"project": Project(name="gpt", entry=("mine.py",), keys=SEED), "archive": b"mine"}
+    key = f"runs/r-0/trainer/{sha256_hex(b'theirs')}.py"
+    history = History("r-0").declare(config=CONFIG, snapshot=data.snapshot, trainer=key)
+    history.open().place().restore().commit(20).write_to(store)
+    declared = declare(tracks, branched(tracks, expect="as good", **mine))
+    assert declared.config["seed"] == CONFIG["seed"]
+    assert not {"lr", "layers"} & declared.config.keys()
+    with pytest.raises(InvalidInput, match="'lr' is no config key"):
+        declare(tracks, branched(tracks, config={"lr": 0.1}, **mine).but(run_id="b-2"))
+
+
+def test_a_key_that_the_sources_file_listed_is_not_left_out(
+    data: Story, store: FakeObjectStore, tracks: Tracks
+) -> None:
+    mine = {"project": Project(name="gpt", entry=("mine.py",), keys=SEED), "archive": b"mine"}
+    listed = Program(entry=("train.py",), takes_any_key=False)
+    history = History("r-0").declare(
+        config=CONFIG, snapshot=data.snapshot, trainer=KEY, program=listed
+    )
+    history.open().place().restore().commit(20).write_to(store)
+    with pytest.raises(InvalidInput, match="'lr' is no config key"):
+        declare(tracks, branched(tracks, **mine))
 
 
 def test_the_script_of_the_source_is_stored_with_the_branch(

@@ -192,7 +192,7 @@ BAD_INPUT = {
     "an unknown run": (("--from", "r-9@20"), "no training run 'r-9'"),
     "another project": (
         ("--from", "r-0@20", "--project", str(EXAMPLES / "tabular")),
-        "leave --project out",
+        "name no project, or a folder of yours",
     ),
     "no steps left": (("--from", "r-0@20", "--steps", "20"), "--steps 21 or more"),
     "no ranks": (("--from", "r-0@20", "--ranks", "0"), "1 to"),

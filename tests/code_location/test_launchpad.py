@@ -234,7 +234,7 @@ def test_a_branch_from_the_launchpad_takes_over_what_is_left_out(
         ({"branch_from_attempt": 1}, "give both"),
         ({"branch_from": "r-0@11"}, "it has: 20 (attempt 1)"),
         ({"branch_from": "nobody@20"}, "no training run 'nobody'"),
-        ({"branch_from": "r-0@20", "project": {"tabular": {}}}, "leave --project out"),
+        ({"branch_from": "r-0@20", "project": {"tabular": {}}}, "name no project"),
     ],
 )
 def test_a_branch_that_cannot_be_is_refused_in_words(

@@ -54,6 +54,16 @@ def test_the_eval_of_a_family_is_that_of_its_example(store: FakeObjectStore) -> 
     assert measured_by_example(store, find, asked) == asked
 
 
+def test_the_eval_of_what_other_code_wrote_is_that_codes_as_of_any_run(
+    store: FakeObjectStore,
+) -> None:
+    brought = code_key("r-1", sha256_hex(b"a tar of a user"))
+    asked = measured_by_example(store, find, replace(SPEC, code_key=brought))
+    assert asked.program is not None
+    assert asked.code_key == brought
+    assert store.objects == {}
+
+
 @pytest.mark.parametrize("changes", [{"family": "reasoning"}, {"suite": "other"}])
 def test_an_eval_that_no_example_measures_is_refused_in_words(
     changes: dict[str, str], store: FakeObjectStore, tmp_path: Path

@@ -272,6 +272,12 @@ def resolve_config(project: Project, given: Mapping[str, Json], *, ranks: int) -
     return config
 
 
+def known_values(project: Project, config: Mapping[str, Json]) -> dict[str, Json]:
+    """Return what of another code's config has a key here: all of it where any key may be given."""
+    known = {*project.keys, *OUR_KEYS, SKIP_WINDOWS}
+    return {key: value for key, value in config.items() if project.is_open or key in known}
+
+
 def _take(config: dict[str, Json], project: Project, name: str, value: Json) -> None:
     config[name] = _checked(project, name, value)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from tracks_dagster.attempts.ports import FoundCode
 from tracks_dagster.attempts.recorded import as_archive, recorded_project, without_accumulation
-from tracks_dagster.data.project import Project
+from tracks_dagster.data.project import Project, known_values
 from tracks_dagster.holds.effects.holds import Holds
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.track.addressed import read_addressed
@@ -60,7 +60,8 @@ class Origin:
         if family != self.family:
             raise InvalidInput(
                 f"{checkpoint_at(self.ref)} is a checkpoint of the project {self.family}, which "
-                f"{family} cannot load; leave --project out."
+                f"{family} cannot load; name no project, or a folder of yours whose tracks.yaml has "
+                f"name: {self.family}."
             )
         if isinstance(code, FoundCode):
             if not code.project.is_open:
@@ -96,6 +97,14 @@ class Origin:
                 git_commit=None, branch=None, dirty=None, package_version=package_version
             )
         return replace(self.code, package_version=package_version, diff_sha256=None)
+
+    def config_for(self, project: Project) -> dict[str, Json]:
+        """Return the source's config, where the branch trains `project`.
+
+        A script takes any key, and one of an older version had those of a model family too: what the
+        project's file does not list is left out.
+        """
+        return known_values(project, self.config) if self.project.is_open else dict(self.config)
 
     def snapshot_for(self, project: Project) -> str | None:
         """Return the source's snapshot, where the branch trains on the same dataset."""

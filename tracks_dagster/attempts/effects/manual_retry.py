@@ -28,8 +28,8 @@ from tracks_dagster.attempts.run_config import (
 )
 from tracks_dagster.data.effects.snapshots import find_snapshot
 from tracks_dagster.data.project import (
-    OUR_KEYS,
     Project,
+    known_values,
     program_of_project,
     resolve_config,
 )
@@ -63,7 +63,6 @@ from tracks_dagster.track.errors import Contended, InvalidInput
 from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.records import Json, Kind, Record, sha256_hex
 from tracks_dagster.track.roles import STEPS, key_of
-from tracks_dagster.track.samples import SKIP_WINDOWS
 from tracks_dagster.track.states.run_state import AttemptState, RunState, program_of, trainer_of
 from tracks_dagster.track.track import code_diff_key, code_key
 
@@ -398,8 +397,7 @@ def _config(
     project = changes.project or recorded_project(state, last)
     kept = without_accumulation(before, state.declared.roles)
     if changes.project is not None:  # keys that the new code has no more are left out
-        known = {*project.keys, *OUR_KEYS, SKIP_WINDOWS}
-        kept = {key: value for key, value in kept.items() if project.is_open or key in known}
+        kept = known_values(project, kept)
     return resolve_config(project, {**kept, **given}, ranks=ranks)
 
 
@@ -439,11 +437,4 @@ def _snapshot(tracks: Tracks, last: AttemptState, changes: AttemptChanges) -> Sn
 def _trainer(state: RunState, last: AttemptState, changes: AttemptChanges) -> str | None:
     if changes.archive is None:
         return last.opened.trainer
-    if trainer_of(state, last) == names.TRAINER_FAMILY:
-        raise InvalidInput(
-            f"Training run {state.run_id} was declared with a model family, whose evals cannot read "
-            "other code's weights; it goes on with the code of the example of its name. `tracks run "
-            "--from RUN@STEP` in your project's folder resumes from one of its checkpoints in a run of "
-            "its own."
-        )
     return code_key(state.run_id, sha256_hex(changes.archive))

@@ -98,7 +98,7 @@ def prepare(
     )
     if origin is not None:
         found = origin.continued_by(code, family)
-        config = {**origin.config, **config}
+        config = {**origin.config_for(found.project), **config}
         values["snapshot_id"] = values["snapshot_id"] or origin.snapshot_for(found.project)
     if found is None:
         raise InvalidInput(f"{values['run_id']} cannot be declared: no project was named.")

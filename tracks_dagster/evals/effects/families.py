@@ -1,4 +1,4 @@
-"""Evals of a model family of an older version, measured by the example that took its place."""
+"""Evals of a model family of an older version, started as the example that took its place says."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ from tracks_dagster.track.ports import ObjectStore
 
 
 def measured_by_example(store: ObjectStore, shipped: FindShipped, spec: EvalSpec) -> EvalSpec:
-    """Return an eval of a family as that of its example, whose code is stored first.
+    """Return an eval of a family as that of its example.
 
-    A spec with a program is returned as it is, and one that no example measures.
+    Its code is what wrote the checkpoint, as of any run; for a checkpoint of the family's own code,
+    which nobody stored, the example's, stored first. A spec with a program is returned as it is, and
+    one that no example measures.
     """
     found = None if spec.program is not None else shipped(spec.family)
     own = (
@@ -32,6 +34,6 @@ def measured_by_example(store: ObjectStore, shipped: FindShipped, spec: EvalSpec
         spec,
         suite_version=asked.suite_version,
         program=program,
-        code_key=store_code(store, spec.run_id, found),
+        code_key=spec.code_key or store_code(store, spec.run_id, found),
         files={} if name is None else {name: render_config(spec.config, name)},
     )

@@ -40,7 +40,7 @@ from tracks_dagster.track.bodies import (
 from tracks_dagster.track.body_json import from_json
 from tracks_dagster.track.errors import GangError, InvalidInput, UnknownRun
 from tracks_dagster.track.json_text import SMALL_BYTES_MAX, parse_json
-from tracks_dagster.track.names import eval_attempt_key
+from tracks_dagster.track.names import TRAINER_FAMILY, eval_attempt_key
 from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.records import (
     SHOWN_CHARACTERS_MAX,
@@ -405,7 +405,7 @@ def _spec(tracks: Tracks, state: RunState, opened: EvalOpened) -> EvalSpec:
         seed=opened.seed,
         result_key=evals.result_key(state.run_id, opened.eval_id, opened.number),
         program=program,
-        code_key=_code_of(state, attempt, opened) if program is not None else None,
+        code_key=_code_of(state, attempt, opened),
         files={} if name is None else {name: render_config(config, name)},
         timeout_s=None if timed is None else timed.timeout_s,
         environment={}
@@ -415,11 +415,13 @@ def _spec(tracks: Tracks, state: RunState, opened: EvalOpened) -> EvalSpec:
     )
 
 
-def _code_of(state: RunState, attempt: AttemptState | None, opened: EvalOpened) -> str:
-    """Return the key of the code that wrote the checkpoint, or of what a person brought."""
+def _code_of(state: RunState, attempt: AttemptState | None, opened: EvalOpened) -> str | None:
+    """Return the key of the code that wrote the checkpoint, or of what a person brought; None of a
+    family of an older version."""
     if opened.brought is not None:
         return opened.brought.code_key
-    return state.declared.trainer if attempt is None else trainer_of(state, attempt)
+    trainer = state.declared.trainer if attempt is None else trainer_of(state, attempt)
+    return None if trainer == TRAINER_FAMILY else trainer
 
 
 def _evaluated_end(

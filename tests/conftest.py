@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 import boto3
 import botocore.session
@@ -25,11 +26,13 @@ import pytest
 from hypothesis import settings
 
 from tests.fakes import FakeClock, FakeGangs, FakeObjectStore, SequentialUids
+from tests.ledgers import new_ledger
 from tests.six_variants import MORNING, NODE, FakeMachine, sources_of
 from tests.stories import Story
 from tests.time_sums import assert_accounts
 from tracks_dagster.ledger import track_states
-from tracks_dagster.ledger.effects.database import open_ledger
+from tracks_dagster.ledger.effects.database.engine import make_engine
+from tracks_dagster.ledger.effects.database.schema import make_schema
 from tracks_dagster.ledger.effects.projector import Projector
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
@@ -175,7 +178,7 @@ def story(store: FakeObjectStore) -> Story:
 @pytest.fixture
 def ledger(tmp_path: Path) -> Ledger:
     """An empty ledger."""
-    return open_ledger(f"sqlite:///{tmp_path}/ledger.db")
+    return new_ledger(tmp_path / "ledger.db")
 
 
 @pytest.fixture
@@ -317,13 +320,24 @@ def postgres_url(postgres_server: PostgresServer) -> Iterator[str]:
         yield url
 
 
+@pytest.fixture(scope="session")
+def postgres_ledger(postgres_server: PostgresServer) -> Iterator[str]:
+    """The name of a database that has a ledger's tables, for `database` to copy: DDL costs more."""
+    with database(postgres_server) as url:
+        engine = make_engine(url)
+        make_schema(engine)
+        engine.dispose()  # what is connected to cannot be copied
+        yield urlsplit(url).path.removeprefix("/")
+
+
 @contextmanager
-def database(server: PostgresServer) -> Iterator[str]:
-    """Make an empty database and yield its URL; dropped at the end, for hundreds fill a disk."""
+def database(server: PostgresServer, *, like: str = "template1") -> Iterator[str]:
+    """Make a database, a copy of that name's or an empty one, and yield its URL; dropped at the end,
+    for hundreds fill a disk."""
     name = f"tracks_{uuid.uuid4().hex}"
     with closing(psycopg2.connect(server.get_uri())) as admin:
         admin.autocommit = True
-        admin.cursor().execute(f"create database {name}")
+        admin.cursor().execute(f"create database {name} template {like}")
     yield server.get_uri(database=name, driver="psycopg2")
     with closing(psycopg2.connect(server.get_uri())) as admin:
         admin.autocommit = True

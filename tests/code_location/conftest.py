@@ -10,6 +10,7 @@ import pytest
 from dagster import DagsterInstance
 
 from tests.examples import EXAMPLES
+from tests.ledgers import new_ledger
 from tracks_dagster.settings import Settings
 from tracks_dagster.wiring import App, build
 
@@ -18,6 +19,8 @@ from tracks_dagster.wiring import App, build
 def app(tmp_path: Path) -> App:
     """An application whose tests replace what they want to play."""
     home = tmp_path / "home"
+    home.mkdir(mode=0o700)
+    new_ledger(home / "ledger.db")
     return build(Settings(home=home, store_url=str(home / "store"), root=EXAMPLES.parent))
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import database
+from tests.ledgers import new_ledger
 from tracks_dagster.ledger.effects.database import open_ledger
 from tracks_dagster.ledger.effects.database.sql_ledger import SqlLedger
 
@@ -31,12 +32,24 @@ def new_url(
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
-def ledger_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """The URL of an empty database of either kind."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path / 'ledger.db'}"
     url: str = request.getfixturevalue("postgres_url")
     return url
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def ledger_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """The URL of an empty ledger of either kind."""
+    if request.param == "sqlite":
+        new_ledger(tmp_path / "ledger.db")
+        yield f"sqlite:///{tmp_path / 'ledger.db'}"
+        return
+    server, like = map(request.getfixturevalue, ("postgres_server", "postgres_ledger"))
+    with database(server, like=like) as url:
+        yield url
 
 
 @pytest.fixture

@@ -54,9 +54,9 @@ print(json.dumps({
 """
 
 
-def test_a_planted_fact_is_in_sql_json_ui_diff_receipt_and_docs(ledger_url: str) -> None:
+def test_a_planted_fact_is_in_sql_json_ui_diff_receipt_and_docs(database_url: str) -> None:
     root = Path(__file__).parents[2]
-    run = [sys.executable, "-c", SCRIPT, ledger_url]
+    run = [sys.executable, "-c", SCRIPT, database_url]
     found = json.loads(subprocess.run(run, cwd=root, check=True, capture_output=True).stdout)
     assert found["sql"] == [0.75, None]
     assert found["json"] == [0.75, None]

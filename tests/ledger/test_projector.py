@@ -12,6 +12,7 @@ import pytest
 
 from tests.fakes import FakeObjectStore
 from tests.histories import History
+from tests.ledgers import new_ledger
 from tests.random_histories import random_dataset, random_run
 from tracks_dagster.ledger.effects.database import open_ledger
 from tracks_dagster.ledger.effects.database.sql_ledger import SqlLedger
@@ -23,7 +24,7 @@ from tracks_dagster.track.track import log_key
 
 @pytest.fixture
 def ledger(tmp_path: Path) -> SqlLedger:
-    return open_ledger(f"sqlite:///{tmp_path / 'ledger.db'}")
+    return new_ledger(tmp_path / "ledger.db")
 
 
 def trained() -> History:

@@ -75,6 +75,7 @@ SHORT = ("step", "start", "track", "reindex", "checkpoint-100mb")  # of --save a
 # By the figure's name, without what follows its "@"; the others have no bar.
 AT_MOST = {
     **step.AT_MOST,
+    **start.AT_MOST,
     **checkpoint.BARS,
     **data.AT_MOST,
     **folder.AT_MOST,
@@ -93,6 +94,7 @@ AT_MOST = {
 AT_LEAST = {**data.AT_LEAST, **retry.AT_LEAST, **ledger_history.AT_LEAST}
 WHY = {
     **step.WHY,
+    **start.WHY,
     **checkpoint.WHY,
     **data.WHY,
     **folder.WHY,

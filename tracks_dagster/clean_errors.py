@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from functools import wraps
 from typing import ParamSpec, TypeVar, cast
 
-from tracks_dagster.settings import Settings
+from tracks_dagster.settings import own_secrets
 from tracks_dagster.track.errors import TracksError
 from tracks_dagster.track.text.redact import Redact, redact
 
@@ -59,7 +59,7 @@ def without_secrets(body: Callable[P, R]) -> Callable[P, R]:
 
 def clean_text(text: str) -> str:
     """Return the text without the secrets of this process' environment, and what looks like one."""
-    return redact(text, Settings.from_environment().secrets)
+    return redact(text, own_secrets())
 
 
 def clean_error(error: BaseException, clean: Redact) -> BaseException:

@@ -284,6 +284,11 @@ def usable_prices(settings: Settings) -> tuple[Prices | None, str | None]:
         return None, str(error)
 
 
+def own_secrets() -> tuple[str, ...]:
+    """Return what no text of this process may show, also where its settings cannot be used."""
+    return secrets_of(os.environ)
+
+
 def usable_projects() -> tuple[Registered, ...]:
     """Return the projects that were added to the environment's home; none where it names no usable
     one."""

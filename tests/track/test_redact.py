@@ -332,3 +332,10 @@ def _may_hold_text(hint: object) -> bool:
     if hint is str or hint is typing.Any:
         return True
     return any(_may_hold_text(argument) for argument in typing.get_args(hint))
+
+
+def test_an_environment_that_was_judged_is_not_judged_again() -> None:
+    environment = {"DB_PASSWORD": "hunter2-and-more", "HOME": "/root"}
+    assert secrets_of(environment) is secrets_of(dict(environment))
+    changed = {**environment, "DB_PASSWORD": "another-one-9"}
+    assert "another-one-9" in secrets_of(changed)

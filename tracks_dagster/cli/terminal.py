@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
-from tracks_dagster.settings import Settings
+from tracks_dagster.settings import own_secrets
 from tracks_dagster.track.text.redact import HIDDEN, redact
 from tracks_dagster.track.text.safe_text import REPLACEMENT, valid_text, visible
 from tracks_dagster.track.text.wrapping import wrap_line
@@ -150,7 +150,7 @@ class _RecordedText(_Text):
         given = super().convert(value, param, ctx)
         if self._is_one_line:  # or a second line of it would look like one of ours
             given = " ".join(given.split())
-        cleaned = redact(given, Settings.from_environment().secrets)
+        cleaned = redact(given, own_secrets())
         if cleaned != given:
             message = f"{_name(param)} holds what looks like a secret: {HIDDEN} is recorded for it."
             click.echo(f"tracks: {message}", err=True)

@@ -36,12 +36,12 @@ from tracks_dagster.attempts.effects.redeclared import check_as_declared
 from tracks_dagster.attempts.effects.runs import new_run_id
 from tracks_dagster.attempts.ports import FoundCode
 from tracks_dagster.attempts.run_config import choices_of
-from tracks_dagster.clean_errors import clean_text
 from tracks_dagster.data.project import OUR_KEYS, Project
 from tracks_dagster.defs.site import AssetJob, Site
 from tracks_dagster.home.stored_projects import code_of
 from tracks_dagster.retry.policy import RetryPolicy
 from tracks_dagster.review.effects.metadata import run_metadata
+from tracks_dagster.settings import own_secrets
 from tracks_dagster.track import names
 from tracks_dagster.track.bodies import RunDeclared
 from tracks_dagster.track.declared_fields import (
@@ -59,7 +59,7 @@ from tracks_dagster.track.declared_fields import (
 )
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.samples import SKIP_WINDOWS
-from tracks_dagster.track.text.redact import redact_json
+from tracks_dagster.track.text.redact import redact, redact_json
 from tracks_dagster.wiring import App
 
 NAMED_MAX = 8  # other assets in an error
@@ -306,13 +306,17 @@ def _keys_field(project: Project, *, is_own: bool) -> Permissive | Shape:
 
     is_own: its words are a person's. Dagster stores them with the job, so they hold no secret.
     """
+    own = {**OUR_KEYS, **project.keys}
+    words = {
+        name: f"{key.default!r}{f': {key.meaning}' if key.meaning else ''}"
+        for name, key in own.items()
+    }
+    if is_own:
+        words = redact_json(words, partial(redact, secrets=own_secrets()))
     keys = {SKIP_WINDOWS: dagster.Field(dagster.Any, is_required=False)}
-    for name, key in {**OUR_KEYS, **project.keys}.items():
+    for name, key in own.items():
         kind = _TYPES.get(type(key.default), dagster.Any)
-        words = f"{key.default!r}{f': {key.meaning}' if key.meaning else ''}"
-        if is_own:
-            words = redact_json({name: words}, clean_text)[name]
-        keys[name] = dagster.Field(kind, is_required=False, description=words)
+        keys[name] = dagster.Field(kind, is_required=False, description=words[name])
     return Permissive(keys) if project.is_open else Shape(keys)  # type: ignore[no-untyped-call]
 
 

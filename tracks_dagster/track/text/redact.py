@@ -14,6 +14,7 @@ import re
 import shlex
 from base64 import b64encode, urlsafe_b64encode
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from functools import lru_cache
 from typing import Any
 from urllib.parse import quote, quote_plus, unquote
 
@@ -39,6 +40,7 @@ LONG_ENOUGH = 10  # for a value of letters alone, or of digits alone
 WHOLE_WORD_LENGTH_MAX = 11  # up to here a value is hidden only as a whole word
 SECRET_LINE_LENGTH_MIN = 16  # of a secret of several lines: a log may show each by itself
 NUMBER_LENGTH_MIN = 4  # of a password of digits, in a config
+ENVIRONMENTS_MAX = 8  # whose secrets are remembered, in a process that has seen them anyway
 
 Redact = Callable[[str], str]
 
@@ -60,10 +62,15 @@ def secrets_of(environment: Mapping[str, str]) -> tuple[str, ...]:
     """Return the values of `environment` that nobody should read, in every form that text shows them.
 
     Values of secret variables, and what looks like a secret in any variable: the password of a URL, a
-    key in JSON.
+    key in JSON. An environment is judged once: a process asks for its own's with each text.
     """
+    return _secrets_in_pairs(tuple(environment.items()))
+
+
+@lru_cache(maxsize=ENVIRONMENTS_MAX)
+def _secrets_in_pairs(environment: tuple[tuple[str, str], ...]) -> tuple[str, ...]:
     found: set[str] = set()
-    for name, value in environment.items():
+    for name, value in environment:
         inside = {value} if _is_hidden(name, value) else set()
         inside |= set(_secrets_in(value))
         found |= {each for secret in inside for each in (secret, *_long_lines(secret))}

@@ -229,6 +229,16 @@ def test_a_new_snapshot_declares_one_run_and_what_was_there_before_none(
 
 
 @pytest.mark.usefixtures("corpus")
+def test_many_projects_look_for_snapshots_seldom_so_that_a_daemon_idles(
+    app: App, folder: Path
+) -> None:
+    own = next(each for each in projects_of(app) if each.name == "my-model")
+    for count, every_s in ((1, 30), (15, 30), (200, 400)):
+        many = [replace(own, name=f"my-model-{number}") for number in range(count)]
+        sensors = retraining_sensors(site_of(many))
+        assert {each.minimum_interval_seconds for each in sensors} == {every_s}
+
+
 def test_a_folder_that_vanished_is_told_by_its_tick_and_in_the_ui_and_hides_nothing_else(
     app: App, instance: DagsterInstance, folder: Path
 ) -> None:

@@ -33,8 +33,8 @@ from tracks_dagster.track import names
 from tracks_dagster.wiring import App
 
 LOOK_EVERY_S = 30
-# Between the looks of two projects at least: a tick costs Dagster's daemon a part of a tenth of a second
-# of processor, whatever it finds. With 200 projects each looks every 400 s.
+# Between the looks of two projects at least: a tick costs Dagster's daemon a good part of a tenth of a
+# second of processor, whatever it finds. With 200 projects each looks every 400 s.
 LOOK_APART_S = 2
 UNREADABLE = Schedule(cron="0 * * * *")  # of a project that cannot be read: its tick says why
 _TICK = "Each tick declares a run, or says why it is skipped. "

@@ -9,15 +9,17 @@ from __future__ import annotations
 import getpass
 import math
 import os
+import platform
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 from tracks_dagster.scheduling.devices_given import DevicesGiven, parse_given
 from tracks_dagster.track.errors import InvalidInput, SettingsError
 from tracks_dagster.track.names import ENV_SOCKETS, NO_PREFIX, Prefix
+from tracks_dagster.track.records import sha256_hex
 from tracks_dagster.track.text.redact import secrets_of
 from tracks_dagster.wing import launchers, settings_files
 
@@ -33,6 +35,7 @@ POLICY_FILE = "policy.yaml"
 PRICES_FILE = "prices.yaml"
 EXAMPLES = Path(__file__).parent / "examples"  # the projects that ship
 STOCK = "stock"
+DATABASE_CHARACTERS = 12  # of the hash that tells two homes apart
 POSTGRES_SCHEMES = ("postgresql", "postgres", "postgresql+psycopg2")
 
 
@@ -124,6 +127,19 @@ class Settings:
     def ledger_url(self) -> str:
         """The SQLAlchemy URL of the ledger."""
         return self.postgres_url or f"sqlite:///{self.home / LEDGER_FILE}"
+
+    @property
+    def database_id(self) -> str:
+        """Which database has this home's ledger, as other homes of the store tell them apart.
+
+        Without a password, so that another one makes no other home of it.
+        """
+        place = f"{platform.node()}:{self.home}"
+        if self.postgres_url is not None:
+            url = urlsplit(self.postgres_url)
+            socket = parse_qs(url.query).get("host", [""])[0]
+            place = f"{url.hostname}:{url.port}{socket}{url.path}"
+        return sha256_hex(place.encode())[:DATABASE_CHARACTERS]
 
     @property
     def is_archive(self) -> bool:

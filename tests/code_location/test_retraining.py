@@ -228,7 +228,6 @@ def test_a_new_snapshot_declares_one_run_and_what_was_there_before_none(
         assert isinstance(sensor(context), SkipReason)
 
 
-@pytest.mark.usefixtures("corpus")
 def test_many_projects_look_for_snapshots_seldom_so_that_a_daemon_idles(
     app: App, folder: Path
 ) -> None:
@@ -239,6 +238,7 @@ def test_many_projects_look_for_snapshots_seldom_so_that_a_daemon_idles(
         assert {each.minimum_interval_seconds for each in sensors} == {every_s}
 
 
+@pytest.mark.usefixtures("corpus")
 def test_a_folder_that_vanished_is_told_by_its_tick_and_in_the_ui_and_hides_nothing_else(
     app: App, instance: DagsterInstance, folder: Path
 ) -> None:

@@ -1090,6 +1090,20 @@ class ProjectRemoved:
     why: str = ""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProjectScheduled:
+    """`project_scheduled`: a home's tick takes a run of the project's schedule upon itself, so that no
+    other home of the store declares it too.
+
+    home: by its database (`Settings.database_id`); where: the machine.
+    """
+
+    project: str
+    run_id: str
+    home: str
+    where: str
+
+
 # --- the track of a history -----------------------------------------------------------------------
 
 

@@ -76,6 +76,7 @@ class Kind(StrEnum):
 
     PROJECT_STORED = "project_stored"
     PROJECT_REMOVED = "project_removed"
+    PROJECT_SCHEDULED = "project_scheduled"
 
     HISTORY_IMPORTED = "history_imported"
 

@@ -4,6 +4,7 @@ A tick reads the project's file again and asks for one Dagster run of the launch
 run of a schedule is declared as any other. Nothing is read from the network to define them.
 """
 
+import platform
 from dataclasses import replace
 from datetime import UTC
 
@@ -21,7 +22,7 @@ from dagster import (
     sensor,
 )
 
-from tracks_dagster.attempts.effects.retraining import look_at_snapshot, look_at_tick
+from tracks_dagster.attempts.effects.retraining import look_at_snapshot, look_at_tick, take_run
 from tracks_dagster.clean_errors import clean_text
 from tracks_dagster.data.effects.projects import Registered
 from tracks_dagster.data.project import Project
@@ -133,6 +134,10 @@ def _requested(app: App, name: str, answer: Retrain | str) -> RunRequest | SkipR
     """
     if isinstance(answer, str):
         return SkipReason(app.redact(answer))
+    home, where = app.settings.database_id, platform.node()
+    taken = take_run(app.tracks, name, answer.run_id, home=home, where=where)
+    if taken is not None:
+        return SkipReason(app.redact(taken))
     given = {
         "run_id": answer.run_id,
         "intent": answer.intent,

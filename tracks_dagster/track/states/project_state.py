@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from tracks_dagster.track.bodies import ProjectRemoved, ProjectStored
+from tracks_dagster.track.bodies import ProjectRemoved, ProjectScheduled, ProjectStored
 from tracks_dagster.track.body_json import body_of
 from tracks_dagster.track.errors import TrackBroken
 from tracks_dagster.track.records import Kind, Record
@@ -27,16 +27,26 @@ class StoredVersion:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduledRun:
+    """One `project_scheduled`."""
+
+    at: datetime
+    body: ProjectScheduled
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ProjectState:
     """Every version of one project, oldest first. `head` is the last record folded.
 
-    removed: the newest `project_removed`, None where a version was stored since.
+    removed: the newest `project_removed`, None where a version was stored since. scheduled: the newest
+    run that a home's tick took upon itself.
     """
 
     head: Record
     project: str
     versions: tuple[StoredVersion, ...]
     removed: ProjectRemoved | None = None
+    scheduled: ScheduledRun | None = None
 
     @property
     def newest(self) -> StoredVersion | None:
@@ -63,9 +73,17 @@ def apply(state: ProjectState | None, record: Record) -> ProjectState:
                 )
             before = state.versions if state is not None else ()
             added = StoredVersion(number=len(before) + 1, seq=record.seq, at=record.at, body=body)
-            return ProjectState(head=record, project=body.project, versions=(*before, added))
+            return ProjectState(
+                head=record,
+                project=body.project,
+                versions=(*before, added),
+                scheduled=None if state is None else state.scheduled,
+            )
         case Kind.PROJECT_REMOVED if state is not None:
             return replace(state, head=record, removed=body_of(ProjectRemoved, record))
+        case Kind.PROJECT_SCHEDULED if state is not None:
+            taken = ScheduledRun(at=record.at, body=body_of(ProjectScheduled, record))
+            return replace(state, head=record, scheduled=taken)
         case Kind.NOTE | Kind.ALERT if state is not None:
             return replace(state, head=record)
         case _:

@@ -21,6 +21,7 @@ from dagster import (
     AssetSpec,
     AutomationCondition,
     Definitions,
+    DynamicPartitionsDefinition,
     JobDefinition,
     ScheduleDefinition,
     SensorDefinition,
@@ -165,6 +166,9 @@ def _named(found: Definitions, place: str) -> Iterator[tuple[str, object, str]]:
     for each in found.assets or ():
         where = default if built_at is not None else _source(each) or default
         keys = each.keys if isinstance(each, AssetsDefinition) else [getattr(each, "key", None)]
+        partitions = getattr(each, "partitions_def", None)
+        if isinstance(partitions, DynamicPartitionsDefinition):  # one for all assets of a set
+            yield f"partition set {partitions.name}", found, where
         yield from ((f"asset {key.to_user_string()}", each, where) for key in keys if key)
     for what, named in (
         ("job", found.jobs),

@@ -173,6 +173,17 @@ def test_a_name_that_two_sets_have_is_refused_at_load_with_both_places(project: 
     assert here in words.split("build_defs at ", 1)[1]
 
 
+def test_a_partition_set_of_the_same_name_is_refused_at_load(project: Path) -> None:
+    own_keys = dagster.DynamicPartitionsDefinition(name="checkpoints")
+
+    @asset(name="of_mine", partitions_def=own_keys)
+    def mine() -> None: ...
+
+    with pytest.raises(InvalidInput, match=r"partition set checkpoints: .*test_two_sets.py:"):
+        merge(Definitions(assets=[mine]), build_defs([project]))
+    merge(Definitions(assets=[mine]), build_defs([project], prefix="a"))
+
+
 def test_two_sets_of_one_prefix_are_refused_at_load(project: Path) -> None:
     first = build_defs([project], prefix="a")
     second = build_defs([project], prefix="a")

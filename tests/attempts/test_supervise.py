@@ -12,12 +12,8 @@ import pytest
 
 from tests.fakes import FakeClock, FakeGangs, FakeObjectStore, FakeOrchestrator
 from tests.histories import History
-from tracks_dagster.attempts.effects.supervise import (
-    DRAIN_GRACE_S,
-    DRAIN_KILL_S,
-    START_S_MAX,
-    Supervisor,
-)
+from tracks_dagster.attempts.effects.gang_watch import DRAIN_KILL_S
+from tracks_dagster.attempts.effects.supervise import DRAIN_GRACE_S, START_S_MAX, Supervisor
 from tracks_dagster.attempts.machine import ProcessId
 from tracks_dagster.attempts.ports import GangPhase, GangReport, GangSpec
 from tracks_dagster.ledger.effects.tracks import Tracks
@@ -75,6 +71,7 @@ def supervisor(
     *,
     dagster_run_id: str = "mine",
     environment: Mapping[str, Json] = MappingProxyType({}),
+    lets_go: bool = False,
 ) -> Supervisor:
     return Supervisor(
         tracks=tracks,
@@ -87,6 +84,7 @@ def supervisor(
         sleep=days.sleep,
         on_growth=days.states.append,
         monotonic=lambda: tracks.now().timestamp(),
+        lets_go=lets_go,
     )
 
 
@@ -368,6 +366,30 @@ def test_a_newer_claim_lets_go_of_the_gang_at_once(
     assert attempt is None
     assert {call[0] for call in gangs.calls} == {"start"}
     assert tracks.run("r-1").attempts[0].is_open
+
+
+def test_where_slots_are_few_a_supervisor_starts_the_gang_and_leaves_it_running(
+    tracks: Tracks, store: FakeObjectStore, gangs: FakeGangs, history: History, clock: FakeClock
+) -> None:
+    history.write_to(store)
+    days = Days(clock)
+    attempt = supervisor(tracks, gangs, days, lets_go=True).supervise("r-1", 1)
+    assert attempt is not None
+    assert attempt.is_open
+    assert attempt.claims[-1].body.lets_go
+    assert [call[0] for call in gangs.calls] == ["start"]
+    assert len(days.states) == 1  # what there is by then is shown
+
+
+def test_where_slots_are_few_a_gang_that_cannot_start_ends_its_attempt_at_once(
+    tracks: Tracks, store: FakeObjectStore, gangs: FakeGangs, history: History, clock: FakeClock
+) -> None:
+    history.write_to(store)
+    gangs.start_problem = "no such image"
+    attempt = supervisor(tracks, gangs, Days(clock), lets_go=True).supervise("r-1", 1)
+    assert attempt is not None
+    assert attempt.ended is not None
+    assert attempt.ended.closed_by == "mine"
 
 
 def test_a_start_that_fails_after_a_newer_claim_ends_nothing(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -12,14 +13,18 @@ from tests.deciders import ticked, world_of
 from tests.fakes import FakeClock, FakeGangs, FakeObjectStore, FakeOrchestrator, Fault
 from tests.histories import History
 from tracks_dagster.attempts.effects import watch
+from tracks_dagster.attempts.effects.gang_watch import DRAIN_KILL_S, LeftGangs
 from tracks_dagster.attempts.effects.heartbeat import read_heartbeat, write_heartbeat
 from tracks_dagster.attempts.effects.watch import close_lost, leaving, survey
-from tracks_dagster.attempts.ports import GangPhase, GangReport
+from tracks_dagster.attempts.launch import plan_launches
+from tracks_dagster.attempts.ports import DRAIN_GRACE_S, GangPhase, GangReport
+from tracks_dagster.holds.effects.stops import request_stop
 from tracks_dagster.ledger.effects.projector import SCAN_EVERY, Projector
 from tracks_dagster.ledger.effects.ticks import Tick, TickPart, TimeSlice, run_parts, skip_reason
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.reasons.evidence import Condition, RankEnd
+from tracks_dagster.reasons.hangs import Beat, Phase
 from tracks_dagster.retry.effects.due import (
     revisit,
     runs_between_attempts,
@@ -67,6 +72,117 @@ def test_an_attempt_is_closed_when_its_gang_is_gone_and_its_supervisor_is_dead(
     assert ended is not None
     assert ended.closed_by == names.WATCH_ATTEMPTS
     assert not close_lost(world).done
+
+
+@pytest.fixture
+def left_run(store: FakeObjectStore, ledger: Ledger, orchestrator: FakeOrchestrator) -> History:
+    """A run whose Dagster run started the gang, let go and succeeded."""
+    history = History("r-1").declare().open().supervise("starter", lets_go=True).place().restore()
+    history.write_to(store)
+    Projector(store, ledger).scan()
+    orchestrator.put("r-1/a01", "starter", is_finished=True)
+    return history
+
+
+def training(*beats: Beat) -> GangReport:
+    ranks = tuple(RankEnd(rank=beat.rank) for beat in beats)
+    return GangReport(phase=GangPhase.ALIVE, ranks=ranks, beats=beats)
+
+
+BEAT = Beat(rank=0, phase=Phase.COMPUTING, step=7, count=40, step_s_p99=0.1)
+
+
+class Ticks:
+    """The watcher's ticks, 5 s apart, by one process."""
+
+    def __init__(
+        self,
+        tracks: Tracks,
+        ledger: Ledger,
+        gangs: FakeGangs,
+        orchestrator: FakeOrchestrator,
+        clock: FakeClock,
+    ) -> None:
+        self.world = world_of(
+            tracks, ledger, launcher_of=lambda _: gangs, orchestrator=orchestrator
+        )
+        self.clock = clock
+        self.left = LeftGangs(monotonic=lambda: clock().timestamp(), sleep=clock.advance)
+
+    def ended(self, count: int) -> int | None:
+        """Return after how many ticks the attempt was closed; None where it was not."""
+        for number in range(count):
+            if close_lost(self.world, left=self.left).done:
+                return number
+            self.clock.advance(5.0)
+        return None
+
+
+@pytest.fixture
+def ticks(
+    tracks: Tracks,
+    ledger: Ledger,
+    gangs: FakeGangs,
+    orchestrator: FakeOrchestrator,
+    clock: FakeClock,
+) -> Ticks:
+    return Ticks(tracks, ledger, gangs, orchestrator, clock)
+
+
+@pytest.mark.usefixtures("left_run")
+def test_a_gang_that_its_dagster_run_let_go_of_trains_on_and_is_asked_for_no_more(
+    ticks: Ticks, gangs: FakeGangs
+) -> None:
+    for number in range(30):
+        gangs.reports["r-1", 1] = training(replace(BEAT, count=number))
+        assert ticks.ended(1) is None
+    assert gangs.calls == []
+    [found] = survey(ticks.world).done
+    assert plan_launches([found], ticks.clock()).requests == ()
+
+
+def test_a_gang_that_its_dagster_run_let_go_of_is_closed_when_it_is_gone(
+    ticks: Ticks, gangs: FakeGangs, left_run: History
+) -> None:
+    gangs.reports["r-1", 1] = training(BEAT)
+    assert ticks.ended(1) is None
+    gangs.end("r-1", 1, RankEnd(rank=0, exit_code=1))
+    assert ticks.ended(1) == 0
+    ended = ticks.world.tracks.run(left_run.run_id).attempts[0].ended
+    assert ended is not None
+    assert ended.closed_by == names.WATCH_ATTEMPTS
+
+
+@pytest.mark.usefixtures("left_run")
+def test_a_gang_that_hangs_after_its_dagster_run_let_go_is_ended_with_its_stacks_kept(
+    ticks: Ticks, gangs: FakeGangs
+) -> None:
+    gangs.reports["r-1", 1] = training(BEAT)
+    assert ticks.ended(30) == 13  # the first look that is more than 60 s after the first one
+    assert [call[0] for call in gangs.calls] == ["dump_stacks", "drain", "kill", "ship"]
+    assert ticks.world.tracks.run("r-1").attempts[0].reason is TerminationReason.HANG
+
+
+@pytest.mark.usefixtures("left_run")
+def test_a_gang_that_is_stopped_after_its_dagster_run_let_go_is_drained_then_killed(
+    ticks: Ticks, gangs: FakeGangs
+) -> None:
+    gangs.reports["r-1", 1] = training(replace(BEAT, phase=Phase.SAVING))
+    request_stop(ticks.world.tracks, "r-1", mode="drain", by="ann", why="enough")
+    began = ticks.clock()
+    assert ticks.ended(100) is not None
+    assert {call[0] for call in gangs.calls} == {"drain", "kill", "ship"}
+    assert (ticks.clock() - began).total_seconds() < DRAIN_GRACE_S + DRAIN_KILL_S + 10
+
+
+@pytest.mark.usefixtures("left_run")
+def test_another_dagster_run_may_take_such_a_gang_up_again(
+    ticks: Ticks, gangs: FakeGangs, orchestrator: FakeOrchestrator
+) -> None:
+    gangs.reports["r-1", 1] = training(BEAT)
+    orchestrator.put("r-1/a01", "again")
+    assert ticks.ended(30) is None
+    assert gangs.calls == []
 
 
 def test_an_attempt_that_somebody_supervises_is_left_alone(

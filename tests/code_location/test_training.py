@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -19,11 +21,13 @@ from dagster import (
     AssetMaterialization,
     DagsterExecutionInterruptedError,
     DagsterInstance,
+    Definitions,
     DeleteDynamicPartitionsRequest,
     ExecuteInProcessResult,
     SensorResult,
     SkipReason,
     build_sensor_context,
+    instance_for_test,
     materialize,
 )
 from dagster._core.definitions.data_version import CachingStaleStatusResolver, StaleStatus
@@ -47,6 +51,7 @@ from tracks_dagster.attempts.effects.supervise import Supervisor
 from tracks_dagster.attempts.launch import BACKOFF_S
 from tracks_dagster.attempts.ports import GangPhase, GangReport
 from tracks_dagster.definitions import defs
+from tracks_dagster.defs.assets.attempts import is_limited
 from tracks_dagster.defs.resources.application import DagsterOrchestrator
 from tracks_dagster.reasons.evidence import Condition, RankEnd
 from tracks_dagster.track import names
@@ -140,6 +145,85 @@ def is_out_of_date(instance: DagsterInstance) -> bool:
     )
     key = AssetKey(names.RECEIPTS)
     return resolver.get_status(key, KEY) is not StaleStatus.FRESH
+
+
+IMMEDIATE = "dagster._core.run_coordinator"
+QUEUED = {"run_coordinator": {"module": "dagster", "class": "QueuedRunCoordinator"}}
+LIMITED = {"run_coordinator": {**QUEUED["run_coordinator"], "config": {"max_concurrent_runs": 2}}}
+OURS = {
+    "module": "tracks_dagster.defs.resources.run_coordinator",
+    "class": "TracksRunCoordinator",
+    "config": {"max_concurrent_runs": 500},
+}
+
+
+@contextmanager
+def watching(
+    app: App, instance: DagsterInstance, dagster_runs: FakeOrchestrator
+) -> Iterator[Callable[[], SensorResult]]:
+    """Give the watcher's ticks, by one process."""
+    resources = {"app": app, "orchestrator": dagster_runs}
+    with build_sensor_context(
+        instance=instance, resources=resources, definitions=Definitions(sensors=[watch_attempts])
+    ) as context:
+
+        def tick() -> SensorResult:
+            found = watch_attempts(context)
+            assert isinstance(found, SensorResult)
+            for each in found.dynamic_partitions_requests or ():
+                if isinstance(each, AddDynamicPartitionsRequest):
+                    instance.add_dynamic_partitions(each.partitions_def_name, each.partition_keys)
+            return found
+
+        yield tick
+
+
+def test_in_a_deployment_that_limits_its_runs_a_run_ends_once_training_has_begun(
+    app: App, gangs: FakeGangs, dagster_runs: FakeOrchestrator
+) -> None:
+    history = write(app, History("r-1").declare().open().supervise("dead").place().restore())
+    gangs.reports["r-1", 1] = GangReport(phase=GangPhase.ALIVE, ranks=(RankEnd(rank=0),))
+    with instance_for_test(overrides=LIMITED) as instance:
+        result = supervise(app, instance)
+        assert result.success
+        assert result.get_asset_materialization_events() == []
+        assert result.get_asset_check_evaluations() == []
+        [seen] = instance.fetch_observations(AssetKey(names.ATTEMPT_PARTITIONS), limit=5).records
+        observed = seen.asset_observation
+        assert observed is not None
+        assert observed.partition == KEY
+        assert "the sensor watch_attempts watches the attempt" in (observed.description or "")
+        claim = app.tracks.run("r-1").attempts[0].claims[-1].body
+        assert claim.lets_go
+        # From here on the sensor shows what a supervisor would have shown.
+        dagster_runs.put(KEY, claim.dagster_run_id, is_finished=True)
+        commit = history.commit(10).drafts[-1]
+        app.tracks.decide_run("r-1", lambda _: commit)
+        with watching(app, instance, dagster_runs) as tick:
+            assert [each.partition for each in tick().asset_events] == ["r-1/a01/step-10"]
+            assert tick().asset_events == []
+            gone(gangs, exit_code=1, conditions=(PREEMPTED,))
+            receipt, *_ = tick().asset_events
+            assert receipt.asset_key == AssetKey(names.RECEIPTS)
+    assert app.tracks.run("r-1").attempts[0].reason is TerminationReason.PREEMPTED
+
+
+@pytest.mark.parametrize(
+    ("overrides", "limited"),
+    [
+        ({}, True),  # Dagster's default is a queue of ten
+        ({"run_coordinator": {"module": IMMEDIATE, "class": "DefaultRunCoordinator"}}, False),
+        (LIMITED, True),
+        ({"concurrency": {"runs": {"max_concurrent_runs": -1}}, **QUEUED}, False),
+        ({"concurrency": {"runs": {"max_concurrent_runs": 3}}, **QUEUED}, True),
+        ({"run_coordinator": OURS}, False),
+    ],
+)
+def test_a_run_supervises_to_the_end_where_dagster_has_room_for_it(
+    overrides: dict[str, Any], limited: bool
+) -> None:
+    with instance_for_test(overrides=overrides) as instance:
+        assert is_limited(instance) is limited
 
 
 def test_a_failed_attempt_shows_its_receipt_and_names_its_reason(

@@ -257,6 +257,8 @@ def needs_supervisor(each: OpenAttempt) -> bool:
     """
     if is_supervised(each) or each.gang.phase is GangPhase.GONE or stopped_before_start(each):
         return False
+    if is_left_to_sensor(each):
+        return False
     return each.gang.phase is GangPhase.ALIVE or each.attempt.placed is None
 
 
@@ -273,6 +275,12 @@ def is_lost(each: OpenAttempt) -> bool:
     if placed is not None and each.gang.sees_all_nodes:
         return True
     return placed is not None and all(node == each.gang.where for node in nodes_of(placed))
+
+
+def is_left_to_sensor(each: OpenAttempt) -> bool:
+    """Whether a gang lives whose Dagster run has let go of it: the watcher looks at it at each tick."""
+    has_let_go = bool(each.attempt.claims) and each.attempt.claims[-1].body.lets_go
+    return has_let_go and each.gang.phase is GangPhase.ALIVE and not is_supervised(each)
 
 
 def is_left_to_drain(each: OpenAttempt) -> bool:

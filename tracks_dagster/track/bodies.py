@@ -367,7 +367,8 @@ class AttemptSupervised:
 
     pid, pid_started, boot_id: the claiming process, as of `RankPlace`; None where it was not recorded.
     held: the devices of its gang, whose lease is confirmed; None without one, and where they are not
-    this machine's to give.
+    this machine's to give. lets_go: the Dagster run ends once the gang is started, and leaves it to the
+    sensor `watch_attempts`.
     """
 
     dagster_run_id: str
@@ -376,6 +377,7 @@ class AttemptSupervised:
     pid_started: float | None = None
     boot_id: str | None = None
     held: HeldDevices | None = None
+    lets_go: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

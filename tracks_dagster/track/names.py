@@ -50,6 +50,14 @@ DECLARE_TRAINING_RUN_JOB = "declare_training_run"
 COLLECT_CHECKPOINTS_JOB = "collect_checkpoints"
 REVIEW_JOB = "review_incidents"
 DRILL_JOB = "play_drills"
+JOBS = (
+    TRAIN_ATTEMPT_JOB,
+    EVALUATE_CHECKPOINT_JOB,
+    DECLARE_TRAINING_RUN_JOB,
+    COLLECT_CHECKPOINTS_JOB,
+    REVIEW_JOB,
+    DRILL_JOB,
+)
 
 # Dagster schedules
 COLLECT_CHECKPOINTS = "collect_checkpoints_every_15_minutes"

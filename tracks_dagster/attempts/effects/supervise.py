@@ -11,16 +11,17 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from tracks_dagster.attempts.drills import claim_note, was_claimed
-from tracks_dagster.attempts.effects.closing import close_attempt, find_attempt, is_over
+from tracks_dagster.attempts.effects.closing import close_attempt, find_attempt
 from tracks_dagster.attempts.effects.evidence import (
     NO_PROBLEM,
     STOPPED_BEFORE_START,
     EndProblem,
 )
+from tracks_dagster.attempts.effects.gang_watch import POLL_S, GangWatch
 from tracks_dagster.attempts.effects.resuming import check_resume
 from tracks_dagster.attempts.machine import ProcessId
 from tracks_dagster.attempts.ports import (
@@ -37,9 +38,7 @@ from tracks_dagster.attempts.ports import (
 from tracks_dagster.data.effects.config_file import render_config
 from tracks_dagster.data.project import fill_entry
 from tracks_dagster.ledger.effects.tracks import Tracks
-from tracks_dagster.reasons import hangs
 from tracks_dagster.reasons.evidence import START_FAILED, Condition
-from tracks_dagster.reasons.hangs import Beat, Hang, HangWatch, StackDump, limits_of
 from tracks_dagster.reasons.user_rules import NO_RULES, UserRules
 from tracks_dagster.retry.policy import RetryPolicy
 from tracks_dagster.retry.remediation import allocator_environment
@@ -57,17 +56,14 @@ from tracks_dagster.track.errors import (
     ObjectLost,
 )
 from tracks_dagster.track.names import LOCAL, AttemptRef, attempt_key, run_track
-from tracks_dagster.track.records import Draft, Json, Kind, format_time, sha256_hex
+from tracks_dagster.track.records import Draft, Json, Kind, format_time
 from tracks_dagster.track.states.pool_state import Lease
 from tracks_dagster.track.states.run_state import AttemptState, RunState, program_of, trainer_of
 
-POLL_S = 1.0
 START_AGAIN_S = 10.0  # where the API server or the store could not be asked
 START_S_MAX = 900.0  # after that a cluster that cannot be asked ends the attempt
-DRAIN_KILL_S = 15.0  # after its grace the gang is killed here, should nobody have done it
 SHOW_AGAIN_S = 10.0  # where the ledger or Dagster took nothing
 SHOW_ENDED_S_MAX = 30.0  # for what is not shown yet at the end; the watcher shows the rest
-HANG_GRACE_S = 5.0  # between SIGTERM and SIGKILL of a gang that hangs: some of it may still save
 
 _log = logging.getLogger(__name__)
 
@@ -87,7 +83,8 @@ class Supervisor:
     for the next look. What it raises ends no supervisor. monotonic: a steady clock, in seconds;
     process: this one, for the claim; die: ends it as SIGKILL does, for the drill that plays it.
     devices: of this machine, of which a gang that is started here needs a lease; None where they are
-    not ours to give.
+    not ours to give. lets_go: it looks once at the gang that it started or adopted, and leaves it to
+    the sensor `watch_attempts`, so that its Dagster run holds no slot while training goes on.
     """
 
     tracks: Tracks
@@ -104,10 +101,11 @@ class Supervisor:
     monotonic: Callable[[], float] = time.monotonic
     process: ProcessId | None = None
     devices: DevicePool | None = None
+    lets_go: bool = False
     die: Callable[[], None] = _kill_this_process
 
     def supervise(self, run_id: str, attempt_id: int) -> AttemptState | None:
-        """Claim the attempt, see it to its end and return it ended.
+        """Claim the attempt, see it to its end and return it ended, or open where this one lets go.
 
         None when a newer claim took over: this one has to go at once and touch nothing more. Raises
         UnknownRun, InvalidInput when the attempt has ended already, and NoDevices, with nothing
@@ -133,6 +131,7 @@ class Supervisor:
             pid_started=own.started if own else None,
             boot_id=own.boot_id if own else None,
             held=self._devices_of(ref),
+            lets_go=self.lets_go,
         )
         draft = self.tracks.draft(Kind.ATTEMPT_SUPERVISED, body, attempt_id=ref.attempt_id)
 
@@ -263,13 +262,19 @@ class Supervisor:
         return None
 
     def _watch(self, ref: AttemptRef) -> AttemptState | None:
-        """Look every `POLL_S` until the attempt ends; as long as training takes.
+        """Look every `POLL_S` until the attempt ends, as long as training takes; once with `lets_go`.
 
         What it shows comes last in a look: nobody waits for it.
         """
         shown_seq, show_at = -1, 0.0
-        drained_at: float | None = None  # monotonic: a clock that is set must not end a save
-        hang_watch: HangWatch | None = None
+        watch = GangWatch(
+            tracks=self.tracks,
+            gangs=self.gangs,
+            ref=ref,
+            drain_grace_s=self.drain_grace_s,
+            monotonic=self.monotonic,
+            sleep=self.sleep,
+        )
         while True:
             state, attempt = find_attempt(self.tracks, ref)
             if not attempt.is_open:
@@ -277,25 +282,19 @@ class Supervisor:
                 return attempt
             if not self._has_claim(attempt):
                 return None
-            report = self.gangs.observe(ref)
-            if is_over(report, self.tracks.now()):
-                return self._close(ref)
-            self._play_own_death(state, report)
-            hang_watch = hang_watch or HangWatch(limits_of(attempt.opened.config))
-            hang = hang_watch.look(judged_beats(report), self.monotonic())
-            if hang is not None and drained_at is None:
-                found = keep_hang(self.tracks, self.gangs, ref, hang)
-                if not self._has_moved(ref, hang):
-                    return self._end_hung(ref, found)
-            if state.stop_for(attempt) is not None:
-                drained_at = self.monotonic() if drained_at is None else drained_at
-                self.gangs.drain(ref, grace_s=self.drain_grace_s)
-                if self.monotonic() - drained_at > self.drain_grace_s + DRAIN_KILL_S:
-                    return self._close(ref)
+            problem = watch.look(attempt, is_stopped=state.stop_for(attempt) is not None)
+            if problem is not None:
+                _, attempt = find_attempt(self.tracks, ref)  # to end what hangs takes seconds
+                is_taken = attempt.is_open and not self._has_claim(attempt)
+                return None if is_taken else self._close(ref, problem)
+            if watch.report is not None:
+                self._play_own_death(state, watch.report)
             if state.head.seq > shown_seq and self.monotonic() >= show_at:
                 is_shown = self._show(ref)
                 shown_seq = state.head.seq if is_shown else shown_seq
                 show_at = self.monotonic() + (SHOW_AGAIN_S if is_shown is None else 0.0)
+            if self.lets_go:
+                return attempt
             self.sleep(POLL_S)
 
     def _show(self, ref: AttemptRef) -> bool | None:
@@ -315,25 +314,6 @@ class Supervisor:
         while self._show(ref) is False:
             if self.monotonic() >= give_up_at:
                 return
-
-    def _has_moved(self, ref: AttemptRef, hang: Hang) -> bool:
-        """Whether a rank has moved, or ended by itself, while the stacks were taken."""
-        report = self.gangs.observe(ref)
-        return tuple(judged_beats(report)) != hang.beats
-
-    def _end_hung(self, ref: AttemptRef, found: Condition) -> AttemptState | None:
-        """End all ranks, whose stacks are kept: SIGTERM, a moment, SIGKILL."""
-        self.gangs.drain(ref, grace_s=HANG_GRACE_S)
-        give_up_at = self.monotonic() + HANG_GRACE_S
-        while self.monotonic() < give_up_at:
-            if self.gangs.observe(ref).phase is not GangPhase.ALIVE:
-                break
-            self.sleep(POLL_S)
-        _, attempt = find_attempt(self.tracks, ref)
-        if attempt.is_open and not self._has_claim(attempt):
-            return None
-        message = found.message.partition("\n")[0]
-        return self._close(ref, EndProblem(message=message, conditions=(found,)))
 
     def _play_own_death(self, state: RunState, report: GangReport) -> None:
         done = min((beat.step for beat in report.beats), default=0) - 1
@@ -402,46 +382,6 @@ def rank_command(program: Program | None, config: Mapping[str, Json]) -> RankCom
     if program.by_files:
         words = (*_BY_FILES, *words)
     return RankCommand(words=words, python=program.python, files=files)
-
-
-def judged_beats(report: GangReport) -> Sequence[Beat]:
-    """Return the beats to judge for a hang; none once a rank has ended, since the others follow it."""
-    if report.phase is not GangPhase.ALIVE or any(rank.has_ended for rank in report.ranks):
-        return ()
-    return report.beats
-
-
-def keep_hang(tracks: Tracks, gangs: GangLauncher, ref: AttemptRef, hang: Hang) -> Condition:
-    """Take a stack dump of every rank, store them, and return the finding as a condition.
-
-    The dumps are objects beside the evidence, named by their sha256. A launcher that cannot dump
-    keeps nobody from ending the gang.
-    """
-    try:
-        dumps = gangs.dump_stacks(ref)
-    except GangError as error:
-        dumps = tuple(StackDump(rank=b.rank, text="", problem=str(error)) for b in hang.beats)
-    kept = [
-        f"stacks of rank {dump.rank}: {_store_stacks(tracks, ref, tracks.clean(dump.text))}"
-        for dump in dumps
-        if dump.text
-    ]
-    behind = hangs.laggards(hang, dumps)
-    return Condition(
-        type=hangs.CONDITION,
-        reason=hangs.reason_of(behind),
-        message="\n".join([hangs.describe(hang, dumps), *kept]),
-        at=format_time(tracks.now()),
-        source="supervisor",
-        rank=behind[0].rank if len(behind) == 1 else None,
-    )
-
-
-def _store_stacks(tracks: Tracks, ref: AttemptRef, text: str) -> str:
-    data = text.encode()
-    key = f"{ref.folder}evidence/{sha256_hex(data)}.txt"
-    tracks.store.put(key, data)
-    return key
 
 
 def steps_done(tracks: Tracks, state: RunState) -> int:

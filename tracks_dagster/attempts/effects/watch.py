@@ -11,12 +11,18 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from tracks_dagster.attempts.effects.closing import close_attempt
-from tracks_dagster.attempts.effects.evidence import NO_PROBLEM, STOPPED_BEFORE_START
+from tracks_dagster.attempts.effects.evidence import (
+    NO_PROBLEM,
+    STOPPED_BEFORE_START,
+    EndProblem,
+)
+from tracks_dagster.attempts.effects.gang_watch import LeftGangs
 from tracks_dagster.attempts.effects.world import World
 from tracks_dagster.attempts.launch import (
     OpenAttempt,
     cancelled_alone,
     is_left_to_drain,
+    is_left_to_sensor,
     is_lost,
     needs_supervisor,
     stopped_before_start,
@@ -84,33 +90,45 @@ def stop_by_cancel(tracks: Tracks, run_id: str, dagster_run_id: str) -> None:
     request_stop(tracks, run_id, mode="drain", by=CANCELLED_BY, why=why)
 
 
-def close_lost(world: World, time_slice: TimeSlice = ONE_BY_ONE) -> Tick[tuple[str, AttemptState]]:
-    """Close every attempt whose gang is gone and that no Dagster run supervises.
+def close_lost(
+    world: World, time_slice: TimeSlice = ONE_BY_ONE, left: LeftGangs | None = None
+) -> Tick[tuple[str, AttemptState]]:
+    """Close every attempt whose gang is gone and that no Dagster run supervises, and what is due for a
+    gang that a Dagster run left to us.
 
     A gang that lives and is to end is drained: its supervisor may be gone for good.
-    done: the run, and the attempt as it ended."""
+    left: what was seen of such gangs before. done: the run, and the attempt as it ended.
+    """
+    left = LeftGangs() if left is None else left
 
     def look(run_id: str) -> Tick[tuple[str, AttemptState]]:
         found = _look(world, run_id)
         if found is None:
             return Tick()
         try:
-            if is_left_to_drain(found):
-                name = found.attempt.opened.compute.launcher
-                world.launcher_of(name).drain(found.ref, grace_s=world.drain_grace_s(name))
-            if not is_lost(found):
+            problem = _problem(world, found, left)
+            if problem is None:
                 return Tick()
-            return Tick(done=((run_id, _close(world, found)),))
+            gangs = world.launcher_of(found.attempt.opened.compute.launcher)
+            ended = close_attempt(world, gangs, found.ref, by=names.WATCH_ATTEMPTS, problem=problem)
+            return Tick(done=((run_id, ended),))
         except TracksError as error:
             return Tick(problems=(f"{found.key}: {error}",))
 
     return take_turns(runs_with_open_attempts(world.ledger), look, time_slice)
 
 
-def _close(world: World, lost: OpenAttempt) -> AttemptState:
-    gangs = world.launcher_of(lost.attempt.opened.compute.launcher)
-    problem = STOPPED_BEFORE_START if stopped_before_start(lost) else NO_PROBLEM
-    return close_attempt(world, gangs, lost.ref, by=names.WATCH_ATTEMPTS, problem=problem)
+def _problem(world: World, found: OpenAttempt, left: LeftGangs) -> EndProblem | None:
+    """Return with what the attempt is to be closed; None where that is not due, or not ours to do."""
+    if is_left_to_sensor(found):
+        return left.look(world, found)
+    left.forget(found.key)
+    if is_left_to_drain(found):
+        name = found.attempt.opened.compute.launcher
+        world.launcher_of(name).drain(found.ref, grace_s=world.drain_grace_s(name))
+    if not is_lost(found):
+        return None
+    return STOPPED_BEFORE_START if stopped_before_start(found) else NO_PROBLEM
 
 
 def _look(world: World, run_id: str) -> OpenAttempt | None:

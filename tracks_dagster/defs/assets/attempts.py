@@ -21,12 +21,15 @@ from dagster import (
     AssetCheckSpec,
     AssetExecutionContext,
     AssetMaterialization,
+    AssetObservation,
     AssetsDefinition,
     DagsterExecutionInterruptedError,
+    DagsterInstance,
     DataVersion,
     Failure,
     MaterializeResult,
     MetadataValue,
+    Output,
     PreviewWarning,
     ResourceParam,
     asset,
@@ -42,6 +45,7 @@ from tracks_dagster.attempts.launch import ID_CHARACTERS
 from tracks_dagster.attempts.ports import Orchestrator
 from tracks_dagster.checkpoints.effects.checkpoint_reports import checkpoint_report
 from tracks_dagster.clean_errors import clean_text
+from tracks_dagster.defs.resources.run_coordinator import TracksRunCoordinator
 from tracks_dagster.defs.site import AssetJob, Site, asset_key
 from tracks_dagster.ledger.facts.checkpoint import partition_key
 from tracks_dagster.reasons.endings import Ending, ending_check
@@ -74,6 +78,7 @@ DUPLICATE = (
     "This Dagster run was cancelled while another one is at the attempt: the training goes on. To end "
     "it cancel that one."
 )
+UNLIMITED = -1  # of Dagster's `max_concurrent_runs`
 DESCRIPTION = f"""One attempt at a training run, from its launch to the reason why it ended.
 
 {{how_to_start}} A partition is called `RUN/aNN`.
@@ -87,6 +92,9 @@ Dagster runs by how their attempt ended: \
 [failures]({runs_address(names.TAG_ENDING, Ending.FAILURE)}), \
 [interruptions]({runs_address(names.TAG_ENDING, Ending.INTERRUPTION)}), \
 [as meant]({runs_address(names.TAG_ENDING, Ending.AS_MEANT)}).
+
+Where Dagster limits how many runs it starts, the Dagster run of an attempt ends as soon as its gang is
+started, and the sensor `{{watcher}}` watches it; the partition is green or red once it has ended.
 
 Nothing has to be done here: to see what happened use `tracks explain RUN/aNN`, to go on after a refusal
 `tracks retry RUN --why "…"`. Materializing an attempt that is open adopts its gang, one with all its
@@ -135,8 +143,11 @@ def training_attempts(site: Site) -> AssetsDefinition:
         kinds={"python", "pytorch"},
         owners=["team:training"],
         code_version="1",
+        output_required=False,  # of a Dagster run that lets go: the watcher shows how it ended
         description=DESCRIPTION.format(
-            how_to_start=how_to_start(site.prefix), receipts_page=site.prefix.page(names.RECEIPTS)
+            how_to_start=how_to_start(site.prefix),
+            receipts_page=site.prefix.page(names.RECEIPTS),
+            watcher=site.name(names.WATCH_ATTEMPTS),
         ),
     )(site.body(_training_attempts))
 
@@ -145,7 +156,7 @@ def _training_attempts(
     context: AssetExecutionContext,
     app: ResourceParam[App],
     orchestrator: ResourceParam[Orchestrator],
-) -> Iterator[AssetCheckResult | MaterializeResult[None]]:
+) -> Iterator[AssetCheckResult | MaterializeResult[None] | Output[None]]:
     """Supervise one attempt; say how it ended by a check, and show its receipt."""
     try:
         run_id, attempt_id = parse_attempt_key(context.partition_key)
@@ -155,8 +166,13 @@ def _training_attempts(
     except NoDevices as error:  # nothing is wrong: launch_attempts asks for another one in its turn
         _tag(context, {names.TAG_NO_DEVICES: "true"})
         raise Failure(str(error), allow_retries=False) from error
-    if ended is None or ended.reason is None:
-        raise Failure(_lets_go(app, AttemptRef(run_id, attempt_id)), allow_retries=False)
+    if ended is None:
+        raise Failure(_taken_over(app, AttemptRef(run_id, attempt_id)), allow_retries=False)
+    if ended.reason is None:
+        _only_shown(partial(_say_left, context, app))
+        check = ended_as_meant(Site(prefix=app.settings.prefix), names.ATTEMPT_PARTITIONS)
+        yield Output(None, check.get_python_identifier())  # none is made before it has ended
+        return
     _tag(context, ending_tags(ended.reason))
     receipt = _only_shown(lambda: _show_receipt(context, app, ended)) or {}
     if ended.reason in HAS_ALL_STEPS:
@@ -172,6 +188,33 @@ def _training_attempts(
         f"{ended.reason}: {end_sentence(ended)}",
         metadata={"termination_reason": ended.reason.value, "explain": f"tracks explain {run_id}"},
         allow_retries=False,
+    )
+
+
+def is_limited(instance: DagsterInstance) -> bool:
+    """Whether Dagster starts only so many runs at once, by an instance that is not ours: there a run
+    that supervises for days would leave the others of its deployment no room.
+
+    Our own has room for every attempt that has devices.
+    """
+    if isinstance(instance.run_coordinator, TracksRunCoordinator):
+        return False
+    queue = instance.get_concurrency_config().run_queue_config
+    return queue is not None and queue.max_concurrent_runs != UNLIMITED
+
+
+def _say_left(context: AssetExecutionContext, app: App) -> None:
+    """Say in Dagster that this run ends while training goes on, and who watches it now."""
+    run_id, _ = parse_attempt_key(context.partition_key)
+    key = asset_key(app.settings.prefix, names.ATTEMPT_PARTITIONS)
+    words = (
+        "Training goes on. Dagster limits how many runs it starts, so this one ends; the sensor "
+        f"{app.settings.prefix.name(names.WATCH_ATTEMPTS)} watches the attempt, and shows in this "
+        f"partition how it ended. `tracks stop {run_id}` ends it: there is no Dagster run to cancel."
+    )
+    context.log.info(words)
+    context.log_event(
+        AssetObservation(asset_key=key, partition=context.partition_key, description=words)
     )
 
 
@@ -224,6 +267,7 @@ def _supervise(
         on_growth=partial(_show_commits, context, app.settings.prefix, attempt_id, set()),
         rules=rules,
         devices=devices,
+        lets_go=is_limited(context.instance),
     )
     if devices is not None:
         world = replace(app.world(policy, orchestrator), devices=devices)
@@ -256,7 +300,7 @@ def _has_another_run(context: AssetExecutionContext, orchestrator: Orchestrator)
     return any(not run.is_finished and run.dagster_run_id != own for run in runs)
 
 
-def _lets_go(app: App, ref: AttemptRef) -> str:
+def _taken_over(app: App, ref: AttemptRef) -> str:
     """Say who supervises the attempt in the place of a Dagster run whose claim is not the newest."""
     _, attempt = find_attempt(app.tracks, ref)
     newest = attempt.claims[-1].body.dagster_run_id[:ID_CHARACTERS]

@@ -1,13 +1,17 @@
 """Whether a run's process lives, by what Dagster's record says of it: what every launcher asks here.
 
+The watcher asks too where Dagster's own launcher starts runs.
+
 A run that no launcher started, which a command executes itself as `dagster asset materialize` does, is
 judged by its events.
 """
 
-from datetime import UTC, datetime
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime, timedelta
 
-from dagster import DagsterEventType, DagsterInstance, DagsterRun
+from dagster import DagsterEventType, DagsterInstance, DagsterRun, DagsterRunStatus, RunsFilter
 from dagster._core.launcher.base import CheckRunHealthResult, WorkerStatus
+from dagster._core.launcher.default_run_launcher import DefaultRunLauncher
 
 from tracks_dagster.processes.process import Process, find_process
 
@@ -15,6 +19,37 @@ STARTED = "Started process for run"  # begins Dagster's event of a run's own pro
 EVENTS_MAX = 100  # of Dagster's own, the newest first, among which that one is looked for
 CLOCK_S = 60.0  # a process that is younger than its event by more got the pid later
 SILENT_S_MAX = 3600.0  # without an event; twice what `tracks run` gives the making of snapshots
+
+UNLAUNCHED = timedelta(minutes=10)  # of a run whose process was never seen
+GONE = timedelta(
+    seconds=30
+)  # of one whose process is gone: it may have written its end a moment ago
+LOOKED_AT_MAX = 100  # runs of a job
+_UNDER_WAY = [DagsterRunStatus.STARTING, DagsterRunStatus.STARTED, DagsterRunStatus.CANCELING]
+
+
+def end_lost_runs(instance: DagsterInstance, jobs: Iterable[str], now: datetime) -> Iterator[str]:
+    """End as failed each run of these jobs whose process is gone; yield which, in words.
+
+    Dagster's own launcher forgets a run with the code server that started it: it would be listed as
+    started for ever, hold one of Dagster's slots, and count as what supervises. What another launcher
+    started is its own to judge.
+    """
+    if type(instance.run_launcher) is not DefaultRunLauncher:
+        return
+    for job in jobs:
+        under_way = RunsFilter(job_name=job, statuses=_UNDER_WAY)
+        for record in instance.get_run_records(under_way, limit=LOOKED_AT_MAX):
+            run, silent = record.dagster_run, now - record.update_timestamp
+            if silent < GONE or find_run_process(instance, run) is not None:
+                continue
+            if silent < UNLAUNCHED and recorded_process(instance, run, STARTED) is None:
+                continue
+            newest = instance.get_run_by_id(run.run_id)
+            if newest is None or newest.is_finished or runs_in_own_process(instance, run):
+                continue
+            instance.report_run_failed(newest, "Its process is gone; nothing runs it any more.")
+            yield f"Dagster run {run.run_id} of {job} is ended: its process is gone"
 
 
 def health_of_process(instance: DagsterInstance, run: DagsterRun) -> CheckRunHealthResult:

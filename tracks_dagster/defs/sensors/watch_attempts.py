@@ -3,7 +3,8 @@
 import platform
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from functools import partial
 from itertools import islice
 
 from dagster import (
@@ -20,9 +21,10 @@ from dagster import (
     SensorResult,
     sensor,
 )
-from dagster._core.scheduler.instigation import InstigatorStatus, InstigatorType
+from dagster._core.scheduler.instigation import InstigatorState, InstigatorStatus, InstigatorType
 
 from tracks_dagster.attempts.effects.caps import Caps
+from tracks_dagster.attempts.effects.gang_watch import LeftGangs
 from tracks_dagster.attempts.effects.heartbeat import write_heartbeat
 from tracks_dagster.attempts.effects.idle import SEE_EVERY, see
 from tracks_dagster.attempts.effects.pool_returns import PoolReturns
@@ -42,6 +44,7 @@ from tracks_dagster.attempts.effects.world import World
 from tracks_dagster.attempts.ports import Orchestrator
 from tracks_dagster.checkpoints.effects.checkpoint_reports import checkpoint_report
 from tracks_dagster.clean_errors import clean_text
+from tracks_dagster.defs.resources.run_processes import end_lost_runs
 from tracks_dagster.defs.site import Site, asset_key
 from tracks_dagster.home.stored_projects import sync_projects
 from tracks_dagster.ledger.effects.deciding import Settled, decide_due
@@ -84,6 +87,9 @@ DECIDERS = (Retries.of(names.WATCH_ATTEMPTS), FirstAttempts(), Caps(), PoolRetur
 CLOSE, DECIDE, REVISIT, SCAN, SWEEP, PRUNE = "close", "decide", "revisit", "scan", "sweep", "prune"
 DEVICES = "devices"
 PROJECTS = "projects"
+LOST_RUNS = "lost_runs"
+LOST_RUNS_EVERY = timedelta(seconds=30)
+TICKED_S_MAX = 300.0  # since the last tick of another location's sensor that counts as running
 SYNC_EVERY = timedelta(seconds=30)
 OBJECTIVES = "objectives"
 SWEEP_EVERY = timedelta(minutes=1)
@@ -92,6 +98,7 @@ LATE_EVERY = timedelta(hours=1)
 LATE_AFTER = timedelta(minutes=5)  # of an end; until then its Dagster run may still show it
 LATE_MAX = 20  # attempts in one tick: Dagster's storage takes 10 to 40 events a second
 LATE_EVENTS_MAX = 50  # of one of them; the others at the next look
+GROWN_MAX = 50  # checkpoints in one tick, of attempts that train
 _ENDED = (
     "select run_id, attempt_id, termination_reason from training_attempts where ended_at < :before"
 )
@@ -100,25 +107,35 @@ _COMMITS = "select run_id, attempt_id, step from checkpoints"
 
 def watch_attempts(site: Site) -> SensorDefinition:
     """Return the sensor."""
+    left = LeftGangs()  # as this process has seen them
+
+    def watch(
+        context: SensorEvaluationContext,
+        app: ResourceParam[App],
+        orchestrator: ResourceParam[Orchestrator],
+    ) -> SensorResult:
+        return _watch_attempts(context, app, orchestrator, left)
+
     return sensor(
         name=site.name(names.WATCH_ATTEMPTS),
         minimum_interval_seconds=5,
         default_status=site.sensor_status,
         description=(
             "Closes an attempt whose gang is gone when no Dagster run supervises it, decides what "
-            "follows on every reason that has no sensor of its own, and finishes runs. Off: lost "
-            "attempts stay open, and completed runs are not finished."
+            "follows on every reason that has no sensor of its own, and finishes runs. Where Dagster "
+            "limits how many runs it starts, the Dagster run of an attempt ends once training has "
+            "begun, and this sensor watches it to its end. Off: lost attempts stay open, nobody "
+            "watches those, and completed runs are not finished."
         ),
-    )(site.body(_watch_attempts))
+    )(site.body(watch))
 
 
 def _watch_attempts(
-    context: SensorEvaluationContext,
-    app: ResourceParam[App],
-    orchestrator: ResourceParam[Orchestrator],
+    context: SensorEvaluationContext, app: App, orchestrator: Orchestrator, left: LeftGangs
 ) -> SensorResult:
     """Do the parts of one tick that are due, and show in Dagster what was closed."""
-    switches = _switches(context, app.settings.prefix)
+    states = context.instance.all_instigator_state(instigator_type=InstigatorType.SENSOR)
+    switches = _switches(context, states, app.settings.prefix)
     write_heartbeat(app.store, app.now(), switches)
     (rules, no_rules), (policy, no_policy) = app.usable_rules(), app.usable_policy()
     _, no_prices = usable_prices(app.settings)
@@ -128,9 +145,10 @@ def _watch_attempts(
         decides_retries=no_policy is None,
         off=frozenset(name for name, is_on in switches.items() if not is_on),
     )
-    ticks, cursor = run_parts(_parts(context, app, world), context.cursor, app.now())
+    ticks, cursor = run_parts(_parts(context, app, world, left), context.cursor, app.now())
     context.update_cursor(cursor)
-    problems = (no_policy, no_rules, no_prices)  # without prices no cap in money is met
+    # Without prices no cap in money is met.
+    problems = (no_policy, no_rules, no_prices, find_namesake(context, states))
     unusable = [problem for problem in problems if problem is not None]
     for problem in unusable:
         context.log.error(app.redact(problem))
@@ -141,6 +159,7 @@ def _watch_attempts(
     words = skip_reason(replace(ticks[DECIDE], problems=tuple(unseen)), idle="nothing is due")
     shown = _shown(context, app, ticks[CLOSE].done)
     late = [event for events in ticks[LATE].done for event in events]
+    late += _grown(context, app, left)
     return SensorResult(
         skip_reason=app.redact("; ".join([*unusable, words])),
         dynamic_partitions_requests=[
@@ -152,11 +171,13 @@ def _watch_attempts(
     )
 
 
-def _parts(context: SensorEvaluationContext, app: App, world: World) -> tuple[TickPart, ...]:
+def _parts(
+    context: SensorEvaluationContext, app: App, world: World, left: LeftGangs
+) -> tuple[TickPart, ...]:
     """The parts of a tick, in their order."""
 
     def close(after: str | None) -> Tick[tuple[str, AttemptState]]:
-        return close_lost(world, TimeSlice(after=after, seconds_max=CLOSE_S_MAX))
+        return close_lost(world, TimeSlice(after=after, seconds_max=CLOSE_S_MAX), left)
 
     def decide(after: str | None) -> Tick[Settled]:
         return decide_due(world, DECIDERS, TimeSlice(after=after, at_once=AT_ONCE_MAX))
@@ -177,6 +198,9 @@ def _parts(context: SensorEvaluationContext, app: App, world: World) -> tuple[Ti
         TickPart(name=SWEEP, work=lambda after: _sweep(app), every=SWEEP_EVERY),
         TickPart(name=PRUNE, work=lambda after: _prune(context, app), every=PRUNE_EVERY),
         TickPart(name=PROJECTS, work=lambda after: _sync(app), every=SYNC_EVERY),
+        TickPart(
+            name=LOST_RUNS, work=lambda after: _end_lost_runs(context, app), every=LOST_RUNS_EVERY
+        ),
         TickPart(name=DEVICES, work=lambda after: _see(app), every=SEE_EVERY),
         TickPart(
             name=LATE,
@@ -202,6 +226,12 @@ def _sweep(app: App) -> Tick[None]:
 def _sync(app: App) -> Tick[None]:
     """Bring what others stored of projects into this home, whose files a reload of Dagster reads."""
     return Tick(problems=tuple(sync_projects(app.tracks, app.settings.home)))
+
+
+def _end_lost_runs(context: SensorEvaluationContext, app: App) -> Tick[None]:
+    """End Dagster's own runs of our jobs that nothing runs any more."""
+    jobs = map(app.settings.prefix.name, names.JOBS)
+    return Tick(problems=tuple(end_lost_runs(context.instance, jobs, app.now())))
 
 
 def _see(app: App) -> Tick[None]:
@@ -272,6 +302,46 @@ def _registered(prefix: Prefix, events: Sequence[Event]) -> list[AddDynamicParti
     return [AddDynamicPartitionsRequest(prefix.name(names.CHECKPOINT_PARTITIONS), keys)]
 
 
+def _grown(context: SensorEvaluationContext, app: App, left: LeftGangs) -> list[Event]:
+    """Return what Dagster lacks of checkpoints of attempts whose Dagster run let go: GROWN_MAX a tick.
+
+    Trouble with one of them is logged, and the next tick tries again.
+    """
+    prefix, events = app.settings.prefix, list[Event]()
+    partitions = prefix.name(names.CHECKPOINT_PARTITIONS)
+    for key, watch in left.watches.items():
+        try:
+            state = app.tracks.run(watch.ref.run_id)
+            if state.head.seq == left.shown_seq.get(key):
+                continue
+            known = frozenset(context.instance.get_dynamic_partitions(partitions))
+            made = _commits(prefix, state, watch.ref.attempt_id, partial(_is_not_among, known))
+            events += islice(made, GROWN_MAX - len(events))
+        except Exception as error:  # noqa: BLE001 - of that run alone
+            context.log.warning(app.redact(f"{key} is not shown yet: {problem_of(error)}"))
+            continue
+        if len(events) == GROWN_MAX:
+            break
+        left.shown_seq[key] = state.head.seq
+    return events
+
+
+def _is_not_among(known: frozenset[str], key: str) -> bool:
+    return key not in known
+
+
+def _commits(
+    prefix: Prefix, state: RunState, attempt_id: int, lacks: Callable[[str], bool]
+) -> Iterator[Event]:
+    """Yield the checkpoints of an attempt that Dagster lacks."""
+    checkpoints = asset_key(prefix, names.CHECKPOINT_PARTITIONS)
+    for commit in state.checkpoints:
+        if commit.ref.attempt_id == attempt_id and lacks(partition_key(commit.ref)):
+            yield AssetMaterialization(
+                asset_key=checkpoints, **checkpoint_report(state, commit).event
+            )
+
+
 def _events(
     app: App, state: RunState, attempt: AttemptState, lacks: Callable[[str, str], bool]
 ) -> Iterator[Event]:
@@ -280,13 +350,9 @@ def _events(
     lacks: whether Dagster has no such partition of that asset.
     """
     key, prefix = attempt_key(state.run_id, attempt.attempt_id), app.settings.prefix
-    checkpoints = asset_key(prefix, names.CHECKPOINT_PARTITIONS)
-    for commit in state.checkpoints:
-        of_this = commit.ref.attempt_id == attempt.attempt_id
-        if of_this and lacks(names.CHECKPOINT_PARTITIONS, partition_key(commit.ref)):
-            yield AssetMaterialization(
-                asset_key=checkpoints, **checkpoint_report(state, commit).event
-            )
+    yield from _commits(
+        prefix, state, attempt.attempt_id, partial(lacks, names.CHECKPOINT_PARTITIONS)
+    )
     is_made = attempt.reason in HAS_ALL_STEPS and lacks(names.ATTEMPT_PARTITIONS, key)
     is_receipt_due = lacks(names.RECEIPTS, key)
     if not is_made and not is_receipt_due:
@@ -385,12 +451,42 @@ def _tag_runs(context: SensorEvaluationContext, attempt: AttemptState) -> None:
         context.log.warning(clean_text(f"{dagster_run_id} is not tagged: {error}"))
 
 
-def _switches(context: SensorEvaluationContext, prefix: Prefix) -> Mapping[str, bool]:
+def find_namesake(
+    context: SensorEvaluationContext, states: Sequence[InstigatorState]
+) -> str | None:
+    """Return that another code location of this deployment has a sensor of this name that ticks.
+
+    Dagster knows assets, partitions and runs by name in all locations, so both sets would take each
+    other's for their own. That cannot be refused at load, where a location sees itself alone.
+    """
+    origin = context.code_location_origin
+    if origin is None:
+        return None
+    since_s = datetime.now(UTC).timestamp() - TICKED_S_MAX
+    others = {
+        state.repository_selector.location_name
+        for state in states
+        if state.name == context.sensor_name
+        and state.is_running
+        and state.sensor_instigator_data is not None
+        and (state.sensor_instigator_data.last_tick_timestamp or 0.0) > since_s
+    }
+    if not (others := others - {origin.location_name}):
+        return None
+    return (
+        f"The code locations {', '.join(sorted({origin.location_name, *others}))} have the sensor "
+        f"{context.sensor_name}, so each takes the other's attempts for its own. Give one of them "
+        "another prefix: build_defs(…, prefix=…)."
+    )
+
+
+def _switches(
+    context: SensorEvaluationContext, states: Sequence[InstigatorState], prefix: Prefix
+) -> Mapping[str, bool]:
     """Return which of our sensors are on, by their names without the prefix; one that nobody ever
     switched is as it was defined."""
     repository = context.repository_def
     known = [] if repository is None else repository.sensor_defs
-    states = context.instance.all_instigator_state(instigator_type=InstigatorType.SENSOR)
     switched = {state.name: state.status for state in states}
     begun = {
         each.name: InstigatorStatus.RUNNING

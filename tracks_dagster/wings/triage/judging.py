@@ -333,7 +333,10 @@ def supervision(
         "daemon_at": format_time(daemon_at) if daemon_at else None,
     }
     supervised: bool | None
-    if body.host == machine.node and body.pid is not None:
+    if body.lets_go:
+        supervised = True if ticks else None
+        words = f"{whose} and let go of its gang; watch_attempts watches it, and {daemon}"
+    elif body.host == machine.node and body.pid is not None:
         supervised, what = _process(body.pid, body.pid_started or 0.0, body.boot_id or "", machine)
         data |= {"pid": body.pid, "pid_started": body.pid_started, "boot_id": body.boot_id}
         words = f"{whose}: {what}; {daemon}"

@@ -29,6 +29,7 @@ from dagster import (
 )
 
 from tracks_dagster.data.effects.projects import Registered, load_shipped, read_folder
+from tracks_dagster.data.project_assets import ProjectAssets
 from tracks_dagster.defs.assets.attempts import train_attempt, training_attempts
 from tracks_dagster.defs.assets.checkpoints import (
     checkpoints,
@@ -52,7 +53,7 @@ from tracks_dagster.defs.sensors.watch_attempts import watch_attempts
 from tracks_dagster.defs.site import Site
 from tracks_dagster.settings import EXAMPLES
 from tracks_dagster.track.errors import InvalidInput
-from tracks_dagster.track.names import Prefix
+from tracks_dagster.track.names import TAG_PROJECT, Prefix
 from tracks_dagster.track.text.nearest import unknown
 from tracks_dagster.track.text.redact import secrets_of
 from tracks_dagster.wing import load, wings
@@ -79,10 +80,10 @@ def build_defs(
 
     prefix: how every name of ours begins there: `ml/evals` of an asset, `ml_run_evals` of all else.
     examples: the projects and datasets that ship are among it. owners, group, tags: of all our assets,
-    in place of ours, or beside them. sensors_run: sensors and schedules are on until somebody switches
-    them off. exports_curves: with the sensor that sends curves to the trackers of trackers.yaml; None
-    asks the environment's home whether it has such a file. automation: when Dagster trains a project by
-    itself, by the project's name.
+    in place of ours, or beside them; what a project's file says of its own counts first. sensors_run:
+    sensors and schedules are on until somebody switches them off. exports_curves: with the sensor that
+    sends curves to the trackers of trackers.yaml; None asks the environment's home whether it has such
+    a file. automation: when Dagster trains a project by itself, by the project's name.
     settings: `TRACKS_…` variables, TRACKS_HOME for example, that count before the environment's.
 
     Raises InvalidInput for a prefix that cannot begin names, for two projects of one name, for a
@@ -108,7 +109,8 @@ def build_defs(
         settings=_without_secrets(settings or {}),
     )
     of_wings = list(_of_wings(site))
-    changed = partial(_as_given, owners=owners, group=group, tags=tags or {})
+    own = {each.name: each.assets for each in site.trained}
+    changed = partial(_as_given, own=own, owners=owners, group=group, tags=tags or {})
     return Definitions(
         assets=map_asset_specs(changed, _assets(site)),
         asset_checks=list(model_checks(site)),
@@ -214,13 +216,20 @@ def _assets(site: Site) -> list[AssetsDefinition | AssetSpec]:
 
 
 def _as_given(
-    spec: AssetSpec, *, owners: Sequence[str], group: str | None, tags: Mapping[str, str]
+    spec: AssetSpec,
+    *,
+    own: Mapping[str, ProjectAssets],
+    owners: Sequence[str],
+    group: str | None,
+    tags: Mapping[str, str],
 ) -> AssetSpec:
-    """Return the asset with what the deployment's builder says of all of ours."""
+    """Return the asset with what the deployment's builder says of all of ours, but for what a project's
+    file says of its own."""
+    said = own.get(spec.tags.get(TAG_PROJECT, ""), ProjectAssets())
     return spec.replace_attributes(
-        owners=list(owners) or spec.owners,
-        group_name=group or spec.group_name,
-        tags={**spec.tags, **tags},
+        owners=spec.owners if said.owners else list(owners) or spec.owners,
+        group_name=spec.group_name if said.group else group or spec.group_name,
+        tags={**tags, **spec.tags},
     )
 
 

@@ -92,6 +92,18 @@ def test_what_the_builder_says_of_all_assets_and_sensors_counts(project: Path) -
         assert each.default_status is DefaultSensorStatus.STOPPED
 
 
+def test_what_a_projects_file_says_of_its_assets_counts_before_the_builder(project: Path) -> None:
+    file = project / "tracks.yaml"
+    file.write_text(file.read_text() + "owners: [team:churn]\ngroup: churn\ntags: {cost: cpu}\n")
+    made = build_defs([project], owners=["team:ml"], group="ml", tags={"cost": "gpu", "of": "ml"})
+    graph = made.get_repository_def().asset_graph
+    training = graph.get(AssetKey(["churn-model", "training"]))
+    assert (list(training.owners), training.group_name) == (["team:churn"], "churn")
+    assert {"cost": "cpu", "of": "ml"}.items() <= training.tags.items()
+    evals = graph.get(AssetKey("evals"))
+    assert (list(evals.owners), evals.group_name, evals.tags["cost"]) == (["team:ml"], "ml", "gpu")
+
+
 def test_a_sensor_of_a_set_asks_for_its_own_job_partitions_and_resources(
     project: Path, app: App, instance: DagsterInstance
 ) -> None:

@@ -123,7 +123,7 @@ OWN_CHECKS = "own_checks_pass"  # of each snapshot of files
 MEETS_ITS_RULE = "meets_its_rule"  # of a model: what its project's promotion asks for
 
 # Dagster run tags
-TAG_PROJECT = "tracks/project"  # of an asset
+TAG_PROJECT = "tracks/project"  # of an asset too
 TAG_TRAINING_RUN = "tracks/training_run_id"
 TAG_ATTEMPT = "tracks/attempt"  # the attempt's partition key
 TAG_EVAL = "tracks/eval"  # one attempt at an eval: <run_id>/<eval_id>/<number>

@@ -255,7 +255,7 @@ def _declare(
         declared = app.declare(prepared, policy)
     except InvalidInput as error:
         raise Failure(str(error), allow_retries=False) from error
-    tags = {names.TAG_TRAINING_RUN: declared.run_id}
+    tags = {names.TAG_TRAINING_RUN: declared.run_id, names.TAG_PROJECT: declared.model_family}
     context.instance.add_run_tags(context.run.run_id, tags)
     return declared
 

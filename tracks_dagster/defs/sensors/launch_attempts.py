@@ -72,6 +72,7 @@ def _launch_attempts(
     return SensorResult(
         run_requests=[
             _run_request(
+                app,
                 request,
                 lease_seq=shared.seqs.get(request.attempt_key),
                 priority=world.policy.scheduling.class_of(request.workload_class).priority,
@@ -82,9 +83,12 @@ def _launch_attempts(
     )
 
 
-def _run_request(request: LaunchRequest, *, lease_seq: int | None, priority: int) -> RunRequest:
+def _run_request(
+    app: App, request: LaunchRequest, *, lease_seq: int | None, priority: int
+) -> RunRequest:
     """priority: for where more have their devices than Dagster starts runs at once."""
     tags = {names.TAG_TRAINING_RUN: request.run_id, names.TAG_ATTEMPT: request.attempt_key}
+    tags[names.TAG_PROJECT] = app.tracks.run(request.run_id).declared.model_family
     tags[names.TAG_PRIORITY] = str(priority)
     if lease_seq is not None:
         tags[names.TAG_LEASE] = str(lease_seq)

@@ -130,15 +130,16 @@ def _tick(
     priority = policy.scheduling.class_of(EVAL).priority
     partitions = app.settings.prefix.name(names.EVAL_PARTITIONS)
     return SensorResult(
-        run_requests=[_run_request(request, priority=priority) for request in requests],
+        run_requests=[_run_request(app, request, priority=priority) for request in requests],
         skip_reason=None if keys else app.redact(skip_reason(tick, idle="no run owes an eval")),
         dynamic_partitions_requests=[AddDynamicPartitionsRequest(partitions, keys)],
         asset_events=[*ticks[promotions.name].done, *ticks[late.name].done],
     )
 
 
-def _run_request(request: EvalRequest, *, priority: int) -> RunRequest:
+def _run_request(app: App, request: EvalRequest, *, priority: int) -> RunRequest:
     tags = {names.TAG_TRAINING_RUN: request.run_id, names.TAG_EVAL: request.attempt_key}
+    tags[names.TAG_PROJECT] = app.tracks.run(request.run_id).declared.model_family
     tags[names.TAG_PRIORITY] = str(priority)
     if request.lease_seq is None:
         tags[names.TAG_NO_LEASE] = "true"

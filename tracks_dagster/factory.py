@@ -225,10 +225,10 @@ def _as_given(
 ) -> AssetSpec:
     """Return the asset with what the deployment's builder says of all of ours, but for what a project's
     file says of its own."""
-    said = own.get(spec.tags.get(TAG_PROJECT, ""), ProjectAssets())
+    of_file = own.get(spec.tags.get(TAG_PROJECT, ""), ProjectAssets())
     return spec.replace_attributes(
-        owners=spec.owners if said.owners else list(owners) or spec.owners,
-        group_name=spec.group_name if said.group else group or spec.group_name,
+        owners=spec.owners if of_file.owners else list(owners) or spec.owners,
+        group_name=spec.group_name if of_file.group else group or spec.group_name,
         tags={**tags, **spec.tags},
     )
 

@@ -73,6 +73,21 @@ def test_a_value_that_cannot_be_is_refused_naming_the_key_and_what_is_valid(
         resolve_config(PROJECT, given, ranks=ranks)
 
 
+@pytest.mark.parametrize(
+    ("default", "given", "is_taken"), [(40, 0, False), (40, -5, False), (-1, -1, True)]
+)
+def test_a_run_has_a_step_unless_its_projects_own_default_says_otherwise(
+    default: int, given: int, is_taken: bool
+) -> None:
+    keys = {"steps": ConfigKey(default=default)}
+    project = Project(name="p", entry=("train.py",), keys=keys, roles=roles_of({}, keys))
+    if is_taken:
+        assert resolve_config(project, {"steps": given}, ranks=1) == {"steps": given}
+        return
+    with pytest.raises(InvalidInput, match=f"steps = {given} is no number of steps; use 1 or more"):
+        resolve_config(project, {"steps": given}, ranks=1)
+
+
 def test_keys_of_ours_are_taken_by_every_project_and_in_no_config_unasked() -> None:
     bare = Project(name="p", entry=("train.py",))
     assert resolve_config(bare, {}, ranks=2) == {}

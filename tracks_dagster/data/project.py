@@ -34,6 +34,7 @@ from tracks_dagster.track.roles import (
     MICRO_BATCH,
     SPIKE_Z,
     START_S_MAX,
+    STEPS,
     Roles,
     roles_of,
 )
@@ -252,8 +253,8 @@ def has_function(entry: Sequence[str]) -> bool:
 def resolve_config(project: Project, given: Mapping[str, Json], *, ranks: int) -> dict[str, Json]:
     """Return the whole config: the project's defaults, what was given, and what follows from both.
 
-    Raises InvalidInput for an unknown key, a value of another type or out of range, and for a global
-    batch that the ranks and the micro-batch do not divide.
+    Raises InvalidInput for an unknown key, a value of another type or out of range, for less than one
+    step, and for a global batch that the ranks and the micro-batch do not divide.
     """
     roles = roles_of(project.roles, {**project.keys, **given})
     total, micro = roles.get(GLOBAL_BATCH), roles.get(MICRO_BATCH)
@@ -265,6 +266,7 @@ def resolve_config(project: Project, given: Mapping[str, Json], *, ranks: int) -
     config: dict[str, Json] = {name: key.default for name, key in project.keys.items()}
     checks = (partial(_take, config, project, name, value) for name, value in given.items())
     check_all(*checks)
+    _check_steps(project, config, roles.get(STEPS))
     if total is None or micro is None:
         return config
     config[micro] = _micro_batch(config, total, micro, ranks=ranks, is_given=micro in given)
@@ -293,6 +295,16 @@ def _checked(project: Project, name: str, value: Json) -> Json:
         words = unknown("config key", name, list(known))
         raise InvalidInput(f"{project.name}: {words}")
     return check_value(name, value)
+
+
+def _check_steps(project: Project, config: Mapping[str, Json], key: str | None) -> None:
+    """Raise InvalidInput where a run would have no step; of a project whose own default is none, as of
+    one that stops by something else, anything is taken."""
+    value = None if key is None else config.get(key)
+    own = project.keys.get(key or "")
+    counts = own is not None and isinstance(own.default, int) and own.default >= 1
+    if counts and isinstance(value, int) and value < 1:
+        raise InvalidInput(f"{key} = {value} is no number of steps; use 1 or more.")
 
 
 def _micro_batch(

@@ -21,6 +21,11 @@ from dagster import (
     job,
     op,
 )
+from dagster._core.remote_origin import (
+    RegisteredCodeLocationOrigin,
+    RemoteJobOrigin,
+    RemoteRepositoryOrigin,
+)
 from dagster._daemon.monitoring.run_monitoring import check_run_timeout, monitor_canceling_run
 
 from tests.fakes import FakeGangs
@@ -160,6 +165,27 @@ def test_a_launch_that_dagster_does_not_take_is_told_of_since_when(home: Home) -
     assert words == (
         "its launch was asked for 4 min ago and has not begun: Dagster has made no run of it yet"
     )
+
+
+def test_a_launch_that_a_limit_keeps_in_dagsters_queue_is_asked_for_once_and_waited_for(
+    home: Home,
+) -> None:
+    """As `max_concurrent_runs: 1` does, or a limit on our tags, in a Dagster that a user has."""
+    (run_key,) = home.asked()
+    home.instance.create_run_for_job(
+        defs.resolve_job_def(names.TRAIN_ATTEMPT_JOB),
+        tags={names.TAG_RUN_KEY: run_key, names.TAG_PARTITION: KEY, names.TAG_ATTEMPT: KEY},
+        status=DagsterRunStatus.QUEUED,
+        remote_job_origin=RemoteJobOrigin(
+            RemoteRepositoryOrigin(RegisteredCodeLocationOrigin("here"), "ours"),
+            names.TRAIN_ATTEMPT_JOB,
+        ),
+    )
+    home.wait(7200)
+    assert home.asked() == []
+    (pending,) = read_launches(home.app.store, names.LAUNCH_ATTEMPTS)
+    words = describe_launch(pending, home.app.tracks.now() + timedelta(hours=2)) or ""
+    assert words.endswith(" ago and has not begun: it waits in Dagster's queue")
 
 
 @pytest.mark.parametrize("status", [DagsterRunStatus.STARTED, FAILURE])

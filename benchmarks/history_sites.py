@@ -101,7 +101,7 @@ class Sites:
 def make_sites(fleet: Fleet, home: Path, new_database: NewDatabase) -> Sites:
     """Make the history: both ledgers whole, and the newest runs' tracks in a store.
 
-    One that an interrupted call left is made anew.
+    One that an interrupted call left is made again.
     """
     shutil.rmtree(home, ignore_errors=True)
     home.mkdir(parents=True)
@@ -317,7 +317,7 @@ def _is_postgres(url: str) -> bool:
 
 
 def _drop_indexes(url: str) -> list[str]:
-    """Drop every index that is no key; return the statements that make them again."""
+    """Drop every index that is not a key; return the statements that make them again."""
     found = sa.text(
         "select indexname, indexdef from pg_indexes where schemaname = current_schema() "
         "and indexname not in (select conname from pg_constraint)"

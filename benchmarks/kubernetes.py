@@ -37,7 +37,7 @@ ONE, LARGE = "one gang", "one large gang"
 AT_MOST = kubernetes_ticks.AT_MOST
 WHY = kubernetes_ticks.WHY
 # Of each gang, beside what is counted in a window shorter than a watch lives: three watches are begun
-# anew, and for the one of events the newest version is asked for.
+# again, and for the one of events the newest version is asked for.
 RENEWALS_PER_S = 4 / ((WATCH_S_MIN + WATCH_S_MAX) / 2)
 
 

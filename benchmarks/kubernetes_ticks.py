@@ -129,7 +129,7 @@ class Plane:
         self.fresh()
 
     def fresh(self) -> None:
-        """Begin anew as a process does that has read nothing yet."""
+        """Begin again as a process does that has read nothing yet."""
         self.projector = Projector(self.store, self.ledger)
         self.tracks = Tracks(
             self.store, now=self.clock, new_uid=new_uid, project=self.projector.project

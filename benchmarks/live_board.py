@@ -37,7 +37,7 @@ AT_MOST = {
 }
 WHY = {
     **dict.fromkeys(AT_MOST, "the machine was busy"),
-    "live_board_requests_of_a_run_in_the_fleet": "a run was read anew",
+    "live_board_requests_of_a_run_in_the_fleet": "a run was read again",
     "live_board_fleet_kb": "a row of the fleet grew: it has 750 bytes",
     "live_board_memory_mb": "journals or pictures are kept",
 }
@@ -62,7 +62,7 @@ def run() -> dict[str, float]:
 
 
 def make(home: Path) -> None:
-    """Make the home, in a process of its own: what that takes is no memory of the board."""
+    """Make the home, in a process of its own: what that takes is not memory of the board."""
     from tests.live_runs import LiveRun
     from tracks_dagster.settings import Settings
     from tracks_dagster.wiring import build

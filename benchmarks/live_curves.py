@@ -54,7 +54,7 @@ AT_MOST = {
 }
 WHY = {
     **dict.fromkeys(AT_MOST, "seconds: the machine was busy, or its files had left its memory"),
-    "live_curves_requests": "a journal is read anew",
+    "live_curves_requests": "a journal is read again",
     "live_curves_command_peak_mb": "more than a block is in memory",
 }
 

@@ -28,7 +28,7 @@ AT_MOST = {
 }
 WHY = {
     "live_watch_s": "a tick is cut, and a run is looked at in every second one only",
-    "live_watch_requests_of_a_run": "a journal is read anew",
+    "live_watch_requests_of_a_run": "a journal is read again",
 }
 
 

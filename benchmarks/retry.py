@@ -155,7 +155,8 @@ def spot_figures(traces: Mapping[str, Intervals]) -> Figures:
 
 
 def defect_figures(traces: Mapping[str, Intervals]) -> Figures:
-    """Return what defects among preemptions cost, against three retries for whatever is no preemption.
+    """Return what defects among preemptions cost, against three retries for whatever is not a
+    preemption.
 
     The bars are on what is owed to the defects, of all runs and of those that nothing saves. Both were
     chosen after the totals were seen, so what misses 30 % is shown beside them: all waste of the doomed
@@ -210,7 +211,7 @@ def defect_figures(traces: Mapping[str, Intervals]) -> Figures:
 def read_folder(folder: Path) -> dict[str, Intervals]:
     """Return all traces in the JSON files of a folder; raises InvalidInput."""
     if not folder.is_dir():
-        raise InvalidInput(f"--traces {folder} is no folder; name one with trace files in it.")
+        raise InvalidInput(f"--traces {folder} is not a folder; name one with trace files in it.")
     found: dict[str, Intervals] = {}
     for path in sorted(folder.glob("*.json")):
         try:

@@ -27,7 +27,7 @@ HELDOUT = SnapshotRef(dataset="aws-docs-heldout", snapshot_id=sha256_hex(b"heldo
 TRAIN = SnapshotRef(dataset="aws-docs", snapshot_id=sha256_hex(b"train"))
 PACKAGES = b"torch==2.13.0\n"  # of an interpreter
 
-# What a retry costs where no test cares: a retry without a debit is no record of ours.
+# What a retry costs where no test cares: a retry without a debit is not a record of ours.
 FREE = Debit(reason="unknown", amount=0.0, fingerprint=None, why="free in tests")
 
 

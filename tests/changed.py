@@ -2,9 +2,9 @@
 
 A test file needs what it and its helpers import, and what that imports in turn; the fixtures that it
 takes; the modules that its strings name (`-m package.module`), or that a module names which it imports
-itself; the commands that it calls by name. A file that is no module counts as a change of the modules
-that name it. What whole gangs, daemons and browsers run cannot be read from a test: `STARTS` has it by
-room. This is for the daily loop: CI runs every test.
+itself; the commands that it calls by name. A file that is not a module counts as a change of the
+modules that name it. What whole gangs, daemons and browsers run cannot be read from a test: `STARTS`
+has it by room. This is for the daily loop: CI runs every test.
 """
 
 from __future__ import annotations

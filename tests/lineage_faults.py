@@ -78,7 +78,7 @@ DESCENDANTS_FAULTS: Mapping[str, Fault] = {
     "a checkpoint reaches whoever resumed from its attempt": _down(
         " and r.source_manifest_sha256 = :manifest_sha256", ""
     ),
-    "what was quarantined is no descendant": _down(
+    "what was quarantined is not a descendant": _down(
         "where c.step > t.after_step and",
         "where c.quarantined_at is null and c.step > t.after_step and",
     ),

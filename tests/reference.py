@@ -1,4 +1,4 @@
-"""Write anew the columns in docs/ledger.md, the rules in docs/health.md, docs/glossary.md, the
+"""Write again the columns in docs/ledger.md, the rules in docs/health.md, docs/glossary.md, the
 findings in docs/conform.md and the fields in docs/runs.md: `.venv/bin/python -m tests.reference`."""
 
 from __future__ import annotations

@@ -36,10 +36,10 @@ def test_a_policy_with_errors_stops_only_what_asks_for_it(tmp_path: Path) -> Non
     policy_file.write_text("reasons: {hang: {cuont: 3}}\n")
     home = tmp_path / "home"
     app = build(Settings(home=home, store_url=str(home / "store"), policy_file=policy_file))
-    with pytest.raises(SettingsError, match="'cuont' is no key"):
+    with pytest.raises(SettingsError, match="'cuont' is not a key"):
         _ = app.policy
     policy, problem = app.usable_policy()
-    assert (policy, "'cuont' is no key" in (problem or "")) == (DEFAULT_POLICY, True)
+    assert (policy, "'cuont' is not a key" in (problem or "")) == (DEFAULT_POLICY, True)
     policy_file.write_text("reasons: {hang: {count: 9}}\n")
     assert app.policy.rule(TerminationReason.HANG).count == 9
     assert app.usable_policy() == (app.policy, None)

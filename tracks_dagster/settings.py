@@ -374,7 +374,7 @@ def _place(variable: str, text: str) -> Path:
 
 
 def _days(given: str) -> float:
-    """Return TRACKS_UI_DAYS; raises SettingsError for what is no number of days from 1 on."""
+    """Return TRACKS_UI_DAYS; raises SettingsError for what is not a number of days from 1 on."""
     try:
         days = float(given) if given else UI_DAYS
     except ValueError:

@@ -193,7 +193,7 @@ class App:
 def build(settings: Settings) -> App:
     """Return the application on `settings`, making the home and the ledger's tables if need be.
 
-    A ledger of an older version is projected anew first, which may take long (docs/ledger.md). What is
+    A ledger of an older version is rebuilt first, which may take long (docs/ledger.md). What is
     remote is opened first, so that nothing was written when it cannot be reached. Raises SettingsError,
     also where gangs are to run at a place of a wing that is not installed; StoreUnavailable,
     StoreUnsuitable or LedgerError.
@@ -406,12 +406,12 @@ def _project_anew(settings: Settings, ledger: Ledger) -> None:
     from tracks_dagster.ledger.effects.projector import Projector
     from tracks_dagster.stores import open_store
 
-    _log.warning("The ledger is of an older version of this program: projecting it anew.")
+    _log.warning("The ledger is of an older version of this program: rebuilding it.")
     done = Projector(open_store(settings.store_url), ledger).reindex(only_outdated=True)
     for problem in done.problems:
         _log.warning("%s", problem)
     if done.track_count:  # else another process was faster
-        _log.warning("Projected the ledger anew, from %d tracks.", done.track_count)
+        _log.warning("Rebuilt the ledger, from %d tracks.", done.track_count)
 
 
 def read_checkpoints(store: ObjectStore) -> CheckpointReader:

@@ -361,7 +361,7 @@ def test_a_run_that_exists_is_no_branch_of_something_else(source: History, track
     assert declare(tracks, branched(tracks)).run_id == "b-1"  # the same command again
     with pytest.raises(InvalidInput, match=r"b-1 exists and is a branch of r-0@20"):
         find_origin(tracks, "r-0@10", run_id="b-1")
-    with pytest.raises(InvalidInput, match=r"r-0 exists and is no branch"):
+    with pytest.raises(InvalidInput, match=r"r-0 exists and is not a branch"):
         find_origin(tracks, "r-0@10", run_id="r-0")
 
 

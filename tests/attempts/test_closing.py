@@ -1,4 +1,4 @@
-"""An attempt is closed once, with all that is known of its end, whoever comes first."""
+"""An attempt is closed once, with all that is known of its end, no matter who comes first."""
 
 from __future__ import annotations
 

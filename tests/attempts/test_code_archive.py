@@ -167,7 +167,7 @@ def test_a_link_out_of_the_folder_and_what_is_no_file_are_refused(
         pack_folder(folder)
     (folder / "out").unlink()
     os.mkfifo(folder / "pipe")
-    with pytest.raises(InvalidInput, match="pipe is no file, folder or link"):
+    with pytest.raises(InvalidInput, match="pipe is not a file, folder or link"):
         pack_folder(folder)
 
 

@@ -146,7 +146,7 @@ def test_a_parameter_is_a_key_of_the_config_in_that_role(data: Story, tracks: Tr
 
 def test_a_team_that_the_queue_does_not_know_is_refused(data: Story, tracks: Tracks) -> None:
     words = refusal(tracks, "scheduling: {teams: {vision: {devices: 8}}}")
-    assert words.startswith("Refused by policy scheduling.teams: 'unknown' is no team; ")
+    assert words.startswith("Refused by policy scheduling.teams: 'unknown' is not a team; ")
 
 
 def test_a_failure_that_may_not_be_retried_is_not(store: FakeObjectStore, tracks: Tracks) -> None:

@@ -90,7 +90,7 @@ def fail_on(
             (XID, "PCI:0000:3b:00 is GPU-1"),
             (1, 1),
             "GPU-1",
-        ),  # the kernel's word, whoever died first
+        ),  # the kernel's word, no matter who died first
         ((XID,), (1, 1), "GPU-0"),
         ((XID,), (None, 1), "GPU-1"),
         (("NVRM: Xid (PCI:0000:3b:00): 13, pid=7", "PCI:0000:3b:00 is GPU-1"), (1, 1), None),

@@ -224,7 +224,7 @@ def retried(stage: str = "smoke", *, last: int = 20, software: object = MINE, **
     ("history", "why"),
     [
         (retried(), None),
-        # what the ranks divide otherwise, after a remedy, is no part of a key
+        # what the ranks divide otherwise, after a remedy, is not a part of a key
         (retried(config={**CONFIG, "micro_batch": 2, "accumulation": 12}), None),
         (retried(config={**CONFIG, "steps": 30}), None),
         (

@@ -43,7 +43,7 @@ def test_mann_kendall_by_hand(values: list[float], s: int, p: float) -> None:
         (FALLING[::-1], False),  # it rises
         ([2.0] * 20, False),  # flat
         (FALLING[:7], False),  # too few
-        # medians of the quarters 1.0035 and 0.9965 of 8: a sure trend of 0.7 %, which is no progress
+        # medians of the quarters 1.0035 and 0.9965 of 8: a sure trend of 0.7 %, which is not progress
         ([1.004, 1.003, 1.002, 1.001, 0.999, 0.998, 0.997, 0.996], False),
         # 10 % down in one jump of the last quarter, and no trend before: S = -12, p = 0.067
         ([1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.9, 0.9], False),

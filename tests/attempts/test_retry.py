@@ -1,4 +1,4 @@
-"""Decisions become records: once, whoever asks, however many ask at the same time."""
+"""Decisions become records: once, no matter who asks, however many ask at the same time."""
 
 from __future__ import annotations
 
@@ -370,7 +370,7 @@ def test_a_person_may_change_the_config_and_the_accumulation_follows(
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"micro_bach": 2}, "'micro_bach' is no config key"),
+        ({"micro_bach": 2}, "'micro_bach' is not a config key"),
         ({"accumulation": 2}, "follows from"),
         ({"micro_batch": 7}, "cannot be divided"),
         ({"micro_batch": "2"}, "is no whole number"),

@@ -380,7 +380,10 @@ def test_only_who_may_waive_skips_a_gate(house: House) -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"skip_gates": ("canry",), "skip_why": "x"}, "'canry' is no gate; did you mean canary?"),
+        (
+            {"skip_gates": ("canry",), "skip_why": "x"},
+            "'canry' is not a gate; did you mean canary?",
+        ),
         ({"skip_gates": ("canary",)}, "canary cannot be skipped without a reason"),
         ({"skip_why": "x"}, "--why says why a gate is skipped; name it"),
     ],

@@ -25,7 +25,7 @@ Plans = tuple[Deletion | str, ...]
 
 
 def shared_chunks_go_too(patch: pytest.MonkeyPatch) -> None:
-    """A deletion takes every chunk of the manifest, whoever else names it."""
+    """A deletion takes every chunk of the manifest, no matter who else names it."""
     real = retention.plan_deletions
 
     def plan(state: RunState, now: datetime, named: Named, *, ignores_grace: bool) -> Plans:

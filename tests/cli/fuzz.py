@@ -185,7 +185,7 @@ class Fuzzer:
     seed: int
     defects: list[Defect] = field(default_factory=list)
     exits: dict[int, int] = field(default_factory=dict)
-    slow: list[list[str]] = field(default_factory=list)  # a long simulation is no defect
+    slow: list[list[str]] = field(default_factory=list)  # a long simulation is not a defect
 
     def __post_init__(self) -> None:
         self.rng = Random(self.seed)

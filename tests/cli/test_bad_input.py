@@ -41,7 +41,7 @@ BAD_INPUT = {
     "too few steps to interrupt": (("conform", "--steps", "2"), "6 or more"),
     "a tolerance of everything": (("conform", "--tolerance", "1"), "to the bit"),
     "no time for trials": (("conform", "--time-limit", "0"), "more than 0"),
-    "a project that nobody has": (("conform", "mien"), "'mien' is no project"),
+    "a project that nobody has": (("conform", "mien"), "'mien' is not a project"),
     "no drill to play": (("drill",), "--all"),
     "all drills and one of them": (("drill", "--all", "--only", "nan"), "--only KIND"),
     "a drill that nobody plays": (("drill", "--only", "meteor"), "kill_daemon"),

@@ -59,7 +59,7 @@ def test_a_submitted_run_is_noted_drained_stopped_and_named_by_who_did_it(
     assert tracks.submit(tmp_path / "train.py", run_id="r-1", config={"lr": 1}).run_id == "r-1"
     with pytest.raises(InvalidInput, match=r"r-1 exists with lr = 1, and .* lr = 2"):
         tracks.submit(tmp_path / "train.py", run_id="r-1", config={"lr": 2})
-    with pytest.raises(InvalidInput, match=r"'rank' is no field of a run; did you mean ranks\?"):
+    with pytest.raises(InvalidInput, match=r"'rank' is not a field of a run; did you mean ranks\?"):
         tracks.submit(tmp_path / "train.py", rank=2)
     run.note("It is slow.")
     run.drain("Make room.")

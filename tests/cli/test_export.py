@@ -44,7 +44,7 @@ def elsewhere(tmp_path: Path) -> Path:
 
 
 def changed(archive: Path, change: Callable[[dict[str, bytes]], object]) -> Path:
-    """Write the archive anew, whole, with its members changed."""
+    """Write the archive again, whole, with its members changed."""
     with tarfile.open(archive) as tar:
         members = {m.name: tar.extractfile(m).read() for m in tar if m.isreg()}  # type: ignore[union-attr]
     change(members)

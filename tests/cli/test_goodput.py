@@ -61,8 +61,8 @@ def test_a_price_table_with_errors_is_refused_with_every_line(
     told = call("goodput")
     assert told.exit_code == 2
     assert "it has 2 errors" in told.stderr
-    assert "line 1: currency: 'euro' is no currency" in told.stderr
-    assert "line 3: per_device_hour.cpu: 'dear' is no number" in told.stderr
+    assert "line 1: currency: 'euro' is not a currency" in told.stderr
+    assert "line 3: per_device_hour.cpu: 'dear' is not a number" in told.stderr
 
 
 @pytest.mark.parametrize(

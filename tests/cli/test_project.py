@@ -255,8 +255,8 @@ def test_a_script_alone_is_evaluated_by_a_file_beside_it(project: Path, call: Ca
         (("--eval", "broken.py"), "The eval broken is no Python that runs here"),
         (("--project", "conf"), "conf holds no project: there is no tracks.yaml"),
         (("--project", ".", "--trainer", "train.py"), "--project and --trainer each name"),
-        (("--set", "lrr=1"), "'lrr' is no config key; did you mean lr?"),
-        (("--set", "lr=fast"), "lr = 'fast' is no number, as its default 0.1 is"),
+        (("--set", "lrr=1"), "'lrr' is not a config key; did you mean lr?"),
+        (("--set", "lr=fast"), "lr = 'fast' is not a number, as its default 0.1 is"),
         (("--snapshot", "f" * 64), "names a snapshot of no dataset"),
     ],
 )

@@ -105,7 +105,7 @@ def test_an_option_of_a_cluster_is_wrong_use_of_a_local_run(
     ("options", "hint"),
     [
         (("--ranks", "4", "--ranks-per-node", "3"), "use 2, for example"),
-        (("--memory", "64"), "64' is no size"),
+        (("--memory", "64"), "64' is not a size"),
         (("--memory", "lots"), "16GiB"),
         (("--cpus", "0"), "more than 0"),
         (("--node-selector", "gpu"), "not KEY=VALUE"),

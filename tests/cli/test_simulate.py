@@ -178,7 +178,7 @@ def test_a_policy_file_is_tried_and_its_errors_are_told(
         (b"[" * 100_000, "is not JSON"),
         (b"[]", "it holds a list, not traces by name"),
         (b'{"a": {"intervals": [[1, -3600]]}}', "interval 1 lasts -3600 seconds"),
-        (b'{"a": {"intervals": [[1, NaN]]}}', "NaN is no number of JSON"),
+        (b'{"a": {"intervals": [[1, NaN]]}}', "NaN is not a number of JSON"),
         (b'{"a": {"intervals": [[0, 60]]}}', "never has an instance"),
     ],
 )

@@ -162,7 +162,7 @@ def test_an_end_to_record_that_leaves_only_the_finish_needs_a_daemon_too(
 def test_an_orphan_is_told_of_though_the_daemon_ticked_just_now(
     advised: Advised, gangs: FakeGangs
 ) -> None:
-    ended = replace(SUPERVISOR, pid=8)  # which is no process any more
+    ended = replace(SUPERVISOR, pid=8)  # which is not a process any more
     history = History("o").declare().open().add(Kind.ATTEMPT_SUPERVISED, ended, attempt_id=1)
     gangs.reports["o", 1] = GangReport(phase=GangPhase.ALIVE, where=NODE)
     told = advised(history.place(world_size=1), sensors={})

@@ -53,7 +53,7 @@ def test_what_it_scaffolds_loads_as_a_project_and_is_one_for_tracks_run_too(
 
 
 def write(sandbox: DefsFolderSandbox, name: str, *lines: str) -> Path:
-    """Scaffold a project and write its file anew, so that lines are known."""
+    """Scaffold a project and write its file again, so that lines are known."""
     folder = sandbox.scaffold_component(TrainedProject, defs_path=name)
     (folder / "defs.yaml").write_text("\n".join([f"type: {COMPONENT}", "attributes:", *lines]))
     return folder

@@ -71,7 +71,7 @@ def write_home(app: App) -> None:
 
 
 def of_the_store(part: str) -> Callable[[App, pytest.MonkeyPatch], None]:
-    """The store raises what is no error of ours, for some keys of the bad tracks."""
+    """The store raises what is not an error of ours, for some keys of the bad tracks."""
 
     def plant(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
         for method in ("get", "read_into", "list"):

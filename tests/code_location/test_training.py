@@ -647,12 +647,12 @@ def test_a_broken_policy_file_fails_the_ticks_that_decide_retries_and_no_other(
     write(app, History("r-4").declare())
     done = History("r-5").declare(evals=(), promotion=None).open().place().restore().commit(10)
     write(app, done.end("completed", last_step=10))
-    with pytest.raises(SettingsError, match="'cuont' is no key"):
+    with pytest.raises(SettingsError, match="'cuont' is not a key"):
         tick(retry_preempted, app, instance, dagster_runs)
     result = tick(watch_attempts, app, instance, dagster_runs)
     assert isinstance(result, SensorResult)
     assert result.skip_reason is not None
-    assert "'cuont' is no key" in (result.skip_reason.skip_message or "")
+    assert "'cuont' is not a key" in (result.skip_reason.skip_message or "")
     assert app.tracks.run("r-3").finished is not None
     assert len(app.tracks.run("r-4").attempts) == 1
     assert app.tracks.run("r-5").finished is not None

@@ -107,7 +107,7 @@ def strangers(given: Any, known: Any = KEYS, path: str = "values") -> Iterator[s
             if key in known:
                 yield from strangers(value, known[key], f"{path}.{key}")
             else:
-                yield f"{path}.{key} is no key of the chart that is described here"
+                yield f"{path}.{key} is not a key of the chart that is described here"
     elif isinstance(known, Sequence) and isinstance(given, list):
         for index, value in enumerate(given):
             yield from strangers(value, known[0], f"{path}[{index}]")

@@ -37,8 +37,8 @@ def test_a_key_or_a_type_that_the_chart_does_not_have_is_found() -> None:
     wrong = {"telemetry": {"enabled": "no"}, "dagit": {}, "dagsterWebserver": {"env": [{"nam": 1}]}}
     assert list(strangers(wrong)) == [
         "values.telemetry.enabled is 'no'; expected bool",
-        "values.dagit is no key of the chart that is described here",
-        "values.dagsterWebserver.env[0].nam is no key of the chart that is described here",
+        "values.dagit is not a key of the chart that is described here",
+        "values.dagsterWebserver.env[0].nam is not a key of the chart that is described here",
     ]
 
 

@@ -249,8 +249,8 @@ def test_a_failed_evaluator_ends_the_attempt_and_the_next_is_opened_within_its_b
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"metrics": {"loss": float("nan")}}, "NaN is no number of JSON"),
-        ({"metrics": {"loss": float("inf")}}, "Infinity is no number of JSON"),
+        ({"metrics": {"loss": float("nan")}}, "NaN is not a number of JSON"),
+        ({"metrics": {"loss": float("inf")}}, "Infinity is not a number of JSON"),
         ({"metrics": {}}, "0 metrics"),
         ({"metrics": {f"m{n}": 1.0 for n in range(101)}}, "101 metrics"),
         ({"metrics": {"loss": "low"}}, "could not convert"),

@@ -41,7 +41,7 @@ def view(*ages_s: float, runs: int = 2, run_count: int = 4, at: datetime = NOW) 
         (view(1, 2, 3, 4), True),
         (view(1, 2, 3, 299), True),
         (view(1, 2, 3, 300), False),  # the window is the 300 s before now
-        (view(1, 2, 3, 4, runs=1), False),  # one run that fails and fails is no storm
+        (view(1, 2, 3, 4, runs=1), False),  # one run that fails and fails is not a storm
         (view(1, 2, 3, 4, run_count=5), False),  # 2 runs of 5 are 40 %
         (view(1, 2, 3, 4, run_count=0), True),  # the two are all that there is
         (view(1, 2, 3, -3600), True),  # a clock that is ahead counts as now

@@ -132,7 +132,7 @@ def test_a_project_that_was_removed_is_gone_from_every_home_and_may_come_back(
     synced(b)
     assert [remove_stored(a.tracks, "tiny", by="ann") for _ in range(2)] == [True, False]
     assert (synced(b), projects_of(b)) == ([], {})
-    with pytest.raises(InvalidInput, match="'tiny' is no project"):
+    with pytest.raises(InvalidInput, match="'tiny' is not a project"):
         code(b)
     assert store(a, folder)[0].number == 2
     assert code(b)

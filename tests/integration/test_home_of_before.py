@@ -86,7 +86,7 @@ def test_a_ledger_of_an_older_version_is_projected_anew_by_the_first_that_writes
 
     noted = home.call("note", RUN_ID, "It is looked after.")
     assert noted.returncode == 0
-    assert "Projected the ledger anew, from 3 tracks." in noted.stderr
+    assert "Rebuilt the ledger, from 3 tracks." in noted.stderr
     assert RUN_ID in home.call("status").stdout
     whole = home.call("fsck")
     assert whole.returncode == 0, whole.stdout

@@ -120,7 +120,7 @@ def test_a_burst_of_one_reason_takes_three_ticks_at_30_ms_a_call_for_a_daemon_th
     store = Distant()
     burst(store, ledger, clock, count=COUNT, ends=("preempted",))
     clock.advance(HOUR_S)
-    projector = Projector(store, ledger)  # remembers nothing: every track is read anew
+    projector = Projector(store, ledger)  # remembers nothing: every track is read again
     tracks = Tracks(store, now=clock, new_uid=SequentialUids(), project=projector.project)
     store.side_by_side = AT_ONCE_MAX
     after, ticks, calls = None, 0, len(store.calls)

@@ -46,7 +46,7 @@ def test_a_pool_may_have_prices_of_its_own() -> None:
         ("currency: USD", 1, "per_device_hour is missing"),
         ("currencies: USD\nper_device_hour: {cpu: 1}", 1, "did you mean currency?"),
         ("currency: dollars\nper_device_hour: {cpu: 1}", 1, "three letters, for example USD"),
-        ("currency: USD\nper_device_hour:\n  cpu: cheap", 3, "'cheap' is no number from 0"),
+        ("currency: USD\nper_device_hour:\n  cpu: cheap", 3, "'cheap' is not a number from 0"),
         ("currency: USD\nper_device_hour:\n  cpu: -1", 3, "-1 is no number from 0"),
         ("currency: USD\nper_device_hour: 3", 2, "3 is given where keys with values belong"),
         ("currency: USD\nper_device_hour: {cpu: 1}\npools: {spot: 3}", 3, "3 is given where keys"),

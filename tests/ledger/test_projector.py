@@ -120,7 +120,7 @@ def newer_record(history: History, **changes: Any) -> bytes:
         ({"kind": "node_struck"}, "node_struck does not belong to a run's track"),
         (
             {"kind": "attempt_ended", "attempt_id": 1, "body": {"reason": "bored"}},
-            "A body is no AttemptEnded",
+            "A body is not AttemptEnded",
         ),
     ],
 )

@@ -69,7 +69,7 @@ def test_a_question_has_a_bound() -> None:
         ('"watchdog nccl"', False),
         ('"nccl watchdog"', True),
         ("nccl gloo", False),
-        ("watch", False),  # a part of a word is no word
+        ("watch", False),  # a part of a word is not a word
     ],
 )
 def test_a_question_is_met_by_words_and_phrases(question: str, is_met: bool) -> None:

@@ -232,7 +232,7 @@ def _sources(log: Log, attempt: AttemptState, seq: int) -> frozenset[str]:
     """Return the manifests that a gang takes chunks from when it has read up to `seq`.
 
     All that it may: the checkpoint that it restored and its own commits. A quarantine of one of them
-    makes it write everything anew; a deletion, leave that one out.
+    makes it write everything again; a deletion, leave that one out.
     """
     seen = log.records[attempt.opened_seq : seq]
     sources = set[str]()

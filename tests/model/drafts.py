@@ -53,7 +53,7 @@ RUN_DECLARED_DRAFT = Draft(
 
 
 def author(record: Record) -> str | None:
-    """Return the launch that wrote `record`, or None when it was no launch."""
+    """Return the launch that wrote `record`, or None when it was not a launch."""
     if not record.uid.startswith(LAUNCH):
         return None
     return record.uid.removeprefix(LAUNCH).partition(" ")[0]

@@ -271,7 +271,7 @@ class Model:
         return any(w.job == index and w.phase > Phase.ASKED for w in world.workers)
 
     def _started(self, world: World, worker: Worker) -> World:
-        """At most one gang of an attempt, ever; an eval anew, after what is left of it was ended."""
+        """At most one gang of an attempt, ever; an eval again, after what is left of it was ended."""
         index, job = worker.job, self.jobs[worker.job]
         if world.barred[index] or (world.started[index] and not job.is_eval):
             return world
@@ -416,7 +416,7 @@ def _record(draft: Draft, seq: int) -> Record:
 
 @cache
 def _state_of(leases: tuple[Held, ...]) -> PoolState | None:
-    """Return the product's state with these leases, numbered anew: no decision rests on numbers."""
+    """Return the product's state with these leases, numbered again: no decision rests on numbers."""
     state: PoolState | None = None
     for lease in leases:
         body = DevicesLeased(

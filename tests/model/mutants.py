@@ -83,7 +83,7 @@ class WalkWithoutUid(Walk):
 
 
 class WalkWithNewUidEachTry(Walk):
-    """Takes a lost reply for a failure and begins anew with another uid."""
+    """Takes a lost reply for a failure and starts over with another uid."""
 
     def advance(self, reply: append.Reply) -> Walk | Done:
         if reply is Created.UNKNOWN:

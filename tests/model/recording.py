@@ -55,7 +55,7 @@ class Named:
 
 @dataclass(frozen=True, slots=True)
 class Unnamed:
-    """`path` is no name any more."""
+    """`path` is not a name any more."""
 
     path: str
 

@@ -123,7 +123,7 @@ class Process:
 
     def collect(self) -> None:
         """Supersede, then delete, the oldest commit beyond those kept; then remove what any deletion
-        names, whoever decided it."""
+        names, no matter who decided it."""
         for _ in range(2):
             self._track.decide(self._next_decision)
         for record in self._track.refresh():

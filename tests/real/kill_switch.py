@@ -24,7 +24,7 @@ from tracks_dagster.stores import local
 BEFORE, WITHIN, AFTER = "before", "within", "after"
 ON_PATHS = ("open", "mkdir", "link", "replace", "rename", "unlink", "rmdir", "scandir", "stat")
 ON_DESCRIPTORS = ("write", "fsync", "fstat", "close")
-# What the interpreter itself reports of them, whoever calls: nothing may pass the switch by.
+# What the interpreter itself reports of them, no matter who calls: nothing may pass the switch by.
 AUDITED = {
     "open": "open",
     "os.mkdir": "mkdir",

@@ -101,7 +101,7 @@ def serve(folder: Path, *, s3: bool, plant: str) -> None:
     gc.collect()
     gc.freeze()  # what is shared stays shared
     output = os.dup(1)
-    os.dup2(2, 1)  # what lives print is no answer
+    os.dup2(2, 1)  # what lives print is not an answer
     for line in sys.stdin:
         told = _kill(points.next(), *json.loads(line))
         os.write(output, f"{json.dumps(asdict(told))}\n".encode())

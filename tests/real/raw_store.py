@@ -119,7 +119,7 @@ def weights_digest(store: RawStore, run_id: str) -> str:
 
 def _tracks(store: RawStore) -> dict[str, list[int]]:
     found: dict[str, list[int]] = defaultdict(list)
-    for key in store.keys():  # noqa: SIM118 (a store is no dict)
+    for key in store.keys():  # noqa: SIM118 (a store is not a dict)
         if match := _LOG_KEY.fullmatch(key):
             found[match["track"]].append(int(match["seq"]))
     return found

@@ -48,7 +48,7 @@ class SayingStore:
     def __init__(self, store: ObjectStore, path: Path) -> None:
         self._store = store
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-        self._write = os.write  # the real one: what is written down is no call of the store
+        self._write = os.write  # the real one: what is written down is not a call of the store
         self.url, self.get, self.read_into = store.url, store.get, store.read_into
         self.list, self.folders = store.list, store.folders
 

@@ -1,4 +1,4 @@
-"""A ledger of an older version is projected anew beside the old one, which is read meanwhile.
+"""A ledger of an older version is rebuilt beside the old one, which is read meanwhile.
 
 Real processes: killed in the middle and in the swap, two that come at once; on SQLite and on Postgres.
 """
@@ -314,7 +314,7 @@ def test_progress_is_shown_with_the_time_that_is_left(
 ) -> None:
     monkeypatch.setattr(projector, "PROGRESS_S", 0.0)
     open_ledger(older_url, when_outdated=partial(project, store_url))
-    assert "Projecting the ledger anew: 2 of 5 tracks; about 0 min left." in caplog.text
+    assert "Rebuilding the ledger: 2 of 5 tracks; about 0 min left." in caplog.text
 
 
 def lose(store_url: str, run_id: str) -> None:

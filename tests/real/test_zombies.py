@@ -89,7 +89,7 @@ def races(url: str, seed: int, rounds: int) -> None:
     winners = play(url, seed, rounds, "-m", "tests.real.races")["winners"]
     assert sum(winners.values()) == rounds
     if rounds >= WON_BY_SEVERAL:
-        assert len(winners) > 1  # else it was no race
+        assert len(winners) > 1  # else it was not a race
 
 
 def test_a_stopped_writer_that_goes_on_later_commits_nothing(folder: str, seed: int) -> None:

@@ -85,7 +85,7 @@ BY_WEIGHT = {
         evidence(end(by=SIGKILL), cgroup={"memory.events.oom_kill": 1}),
         "host_oom",
     ),
-    "a cgroup that counted none is no host OOM": (
+    "a cgroup that counted none is not a host OOM": (
         evidence(end(by=SIGKILL), cgroup={"memory.events.oom_kill": 0}),
         "unknown",
     ),
@@ -212,7 +212,7 @@ GANGS = {
         (end(0, code=1, log=CLOSED), end(1, code=1, log=CLOSED)),
         "rank_lost_secondary",
     ),
-    "one silent failure among ranks that completed is no completion": (
+    "one silent failure among ranks that completed is not a completion": (
         (end(0, code=0, says=word("completed")), end(1, code=3)),
         "unknown",
     ),

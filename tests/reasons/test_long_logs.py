@@ -258,7 +258,7 @@ def test_numbers_and_published_names_tell_a_cause(line: str) -> None:
     assert reason_of(steps(0, 3) + line) == NUMBERS[line]
 
 
-# --- another version is no corrupt checkpoint ---
+# --- another version is not a corrupt checkpoint ---
 
 LOADS = {
     "_pickle.UnpicklingError: Weights only load failed: Unsupported global": "dependency_mismatch",

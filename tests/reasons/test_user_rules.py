@@ -113,9 +113,9 @@ def test_the_version_names_the_rules_and_changes_with_what_they_say() -> None:
 
 
 REFUSED = {
-    "'zebra' is no reason; there are: ": {**LUSTRE, "reason": "zebra"},
-    "'fenced' is no reason": {**LUSTRE, "reason": "fenced"},
-    "'evaluator_error' is no reason": {**LUSTRE, "reason": "evaluator_error"},
+    "'zebra' is not a reason; there are: ": {**LUSTRE, "reason": "zebra"},
+    "'fenced' is not a reason": {**LUSTRE, "reason": "fenced"},
+    "'evaluator_error' is not a reason": {**LUSTRE, "reason": "evaluator_error"},
     "pattern is missing": {"name": "a", "reason": "hang"},
     "name is missing": {"reason": "hang", "pattern": "abc"},
     "no regular expression": {**LUSTRE, "pattern": "["},
@@ -128,7 +128,7 @@ REFUSED = {
     "is not a number above 0": {**LUSTRE, "confidence": 1.5},
     "true is not a number above 0, at most 1": {**LUSTRE, "confidence": True},
     "is no place to look in; there are: any, log": {**LUSTRE, "where": "there"},
-    "'patern' is no key; did you mean pattern?": {**LUSTRE, "patern": "x"},
+    "'patern' is not a key; did you mean pattern?": {**LUSTRE, "patern": "x"},
     "is not made of": {**LUSTRE, "name": "A rule"},
 }
 

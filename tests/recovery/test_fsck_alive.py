@@ -1,4 +1,4 @@
-"""A system that goes on while fsck reads it has no findings: what came meanwhile is no damage."""
+"""A system that goes on while fsck reads it has no findings: what came meanwhile is not damage."""
 
 from __future__ import annotations
 

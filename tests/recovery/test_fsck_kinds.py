@@ -49,7 +49,7 @@ def _last(history: History) -> str:
 
 
 def _rewrite_story(world: World, *, without: int) -> None:
-    """Write a track anew that chains, without its last records, as somebody would who hides them."""
+    """Write a track again that chains, without its last records, as somebody would who hides them."""
     history = world.story.history
     for seq in range(len(history.records) - without, len(history.records)):
         world.store.delete(log_key(history.name, seq))

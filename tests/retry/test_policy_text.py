@@ -83,7 +83,7 @@ def test_what_several_answers_ask_for_is_one_list() -> None:
     [
         ("expence", "days", "did you mean expense?"),
         ("expense", "day", "did you mean days?"),
-        ("keeping", "", "'' is no answer"),
+        ("keeping", "", "'' is not an answer"),
         ("people", " , ", "is no answer"),
         ("people", "anyone,ada", "is no answer"),
         ("people", "ada\ncost: {max_cost: 1}", "is no answer"),

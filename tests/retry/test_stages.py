@@ -56,10 +56,10 @@ stages:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("profile: strickt", "line 1: profile: 'strickt' is no profile; did you mean strict?"),
+        ("profile: strickt", "line 1: profile: 'strickt' is not a profile; did you mean strict?"),
         ("stages: {smok: {steps: 2}}", "did you mean smoke?"),
-        ("stages: {full: {needs: [canry]}}", "'canry' is no gate; did you mean canary?"),
-        ("stages: {full: {needs: canary}}", "'canary' is no list"),
+        ("stages: {full: {needs: [canry]}}", "'canry' is not a gate; did you mean canary?"),
+        ("stages: {full: {needs: canary}}", "'canary' is not a list"),
         ("stages:\n  smoke: {steps: 0}", "line 2: stages.smoke: A stage has 1 step or more"),
         ("stages: {smoke: {time: 5}}", "5 has no unit"),
         ("stages: {canary: {loss_falls: 0%}}", "A loss falls by more than 0"),

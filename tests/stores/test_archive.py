@@ -123,7 +123,7 @@ def test_what_is_no_archive_or_was_cut_or_changed_on_its_way_is_refused(tmp_path
     flipped = bytearray(gzip.decompress(whole))
     flipped[5] ^= 1  # in a header, whose own sum no longer holds
     changed = {
-        "text": b"this is no archive",
+        "text": b"this is not an archive",
         "empty": b"",
         "half": whole[: len(whole) // 2],
         "tail": whole[:-4],

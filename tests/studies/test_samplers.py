@@ -1,4 +1,4 @@
-"""Optuna's samplers behind the one method: the same fold proposes the same, whoever asks."""
+"""Optuna's samplers behind the one method: the same fold proposes the same, no matter who asks."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ Values = dict[str, torch.Tensor]
 class Project:
     """What a person would hand to the checks. build: the model; batch: its arguments on a device.
 
-    targets: for the loss; data: makes the batches anew; paths: pairs that should be equal.
+    targets: for the loss; data: makes the batches again; paths: pairs that should be equal.
     """
 
     build: Callable[[], nn.Module]
@@ -240,7 +240,7 @@ def padded(device: str) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def unpadded(model: nn.Module, inputs: Any) -> torch.Tensor:
-    """Cross-entropy of a class at each position that is no padding."""
+    """Cross-entropy of a class at each position that is not a padding."""
     x, is_padding = inputs
     targets = (torch.arange(T) % C).expand(B, T).masked_fill(is_padding, -100)
     return F.cross_entropy(model(x, is_padding).flatten(0, 1), targets.flatten())

@@ -219,7 +219,7 @@ FINDINGS = [
     pytest.param(
         lambda: testing.check_shapes(lambda x: 1.0, X, takes="B F", gives=""),
         "output is float, where a tensor '' should be.",
-        id="an output that is no tensor",
+        id="an output that is not a tensor",
     ),
     pytest.param(
         lambda: testing.check_shapes(lambda x: (x, x, x), X, takes="B F", gives=("B F", "B F")),
@@ -301,7 +301,7 @@ FINDINGS = [
     pytest.param(
         lambda: testing.check_on_device(Constant().to("meta"), X.to("meta")),
         "self.layer(x) + self.constant: an argument of torch.Tensor.add, (6), is on cpu",
-        id="a constant that is no buffer",
+        id="a constant that is not a buffer",
     ),
     pytest.param(
         lambda: testing.check_on_device(
@@ -485,7 +485,7 @@ FINDINGS = [
             lambda: iter([{"text": random.SystemRandom().random()}])
         ),
         "batch 1['text']: '0.",
-        id="a value that is no tensor",
+        id="a value that is not a tensor",
     ),
     pytest.param(
         lambda: testing.check_deterministic(lambda: [1] * next(LENGTHS)),

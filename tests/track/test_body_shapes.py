@@ -52,7 +52,7 @@ UNFIT: dict[str, list[Json]] = {
 def test_a_value_of_another_kind_is_named(name: str, value: Json) -> None:
     assert from_json(Body, FITS).sizes == (1, 2)
     assert name == "value" or from_json(Body, {**FITS, "value": value}).value == value
-    with pytest.raises(TrackBroken, match=f"A body is no Body: its {name} is "):
+    with pytest.raises(TrackBroken, match=f"A body is not Body: its {name} is "):
         from_json(Body, {**FITS, name: value})
 
 

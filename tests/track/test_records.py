@@ -1,4 +1,4 @@
-"""Records become bytes and come back; what is no record is refused with its seq."""
+"""Records become bytes and come back; what is not a record is refused with its seq."""
 
 from __future__ import annotations
 

@@ -130,12 +130,13 @@ other: 1
     assert str(file.error()) == (
         "The file x cannot be used; it has 7 errors:\n"
         "  line 1: inner: length is missing.\n"
-        "  line 2: inner.lenght: 'lenght' is no key; did you mean length? There are: length, names.\n"
+        "  line 2: inner.lenght: 'lenght' is not a key; did you mean length? "
+        "There are: length, names.\n"
         "  line 3: inner.names[0]: 7 is not text; write it in quotes.\n"
         "  line 5: by_name.one: 3 is given where keys with values belong, for example {length: 3}.\n"
         "  line 6: by_name.two.names: 'x' is given where a list belongs; begin each item with `- `.\n"
         "  line 11: by_name.three.names[1]: a mapping is not text; write it in quotes.\n"
-        "  line 12: other: 'other' is no key; there are: inner, by_name."
+        "  line 12: other: 'other' is not a key; there are: inner, by_name."
     )
 
 

@@ -102,7 +102,7 @@ def test_a_checkpoint_of_another_run_is_refused_without_a_branch(run: TrainingRu
     prefix = ref.object_prefix.replace("runs/r/", "runs/other/")
     other = replace(ref, run_id="other", object_prefix=prefix)
     refused(
-        run, open_with(run, other), r"Step 2 is of run other and r is no branch of it; .*--from"
+        run, open_with(run, other), r"Step 2 is of run other and r is not a branch of it; .*--from"
     )
 
 

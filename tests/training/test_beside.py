@@ -43,7 +43,7 @@ def kept(loader: DataLoader[Any]) -> Next:
     return lambda step: next(batches)[0]
 
 
-def anew(loader: DataLoader[Any]) -> Next:
+def again(loader: DataLoader[Any]) -> Next:
     return lambda step: next(iter(loader))[0]
 
 
@@ -69,10 +69,10 @@ def test_an_iterator_that_is_made_in_each_step_gives_that_steps_batch(tmp_path: 
     with run.joined() as a:
         both = loaders(a)
         by_one = train(a, both[0], lambda: kept(both[1]))
-    run = TrainingRun(tmp_path / "anew", steps=8)
+    run = TrainingRun(tmp_path / "again", steps=8)
     with run.joined() as a:
         both = loaders(a)
-        assert train(a, both[0], lambda: anew(both[1])) == by_one
+        assert train(a, both[0], lambda: again(both[1])) == by_one
 
 
 @pytest.mark.parametrize("workers", [0, 2])

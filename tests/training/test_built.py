@@ -208,7 +208,7 @@ def test_the_new_floor_of_what_follows_a_metric_holds(tmp_path: Path, floor: Any
 
 
 def test_a_rate_that_the_script_set_itself_keeps_its_ratio(tmp_path: Path) -> None:
-    """A schedule that does not say how the rate came about is not played anew over it."""
+    """A schedule that does not say how the rate came about is not replayed over it."""
 
     def build(c: dict[str, Any], model: nn.Module) -> dict[str, Any]:
         optimizer = sgd(c, model)
@@ -305,7 +305,7 @@ def test_a_drop_that_moved_is_seen_wherever_it_is(tmp_path: Path) -> None:
     )
     seen, run = resumed(tmp_path, build, {"lr": 0.01, "drop": 3}, {"drop": 1000})
     assert {each[0]["lr"] for each in seen.values()} == {0.01}
-    assert changed(run) == "scheduler: it is built otherwise, played anew to where it was"
+    assert changed(run) == "scheduler: it is built otherwise, replayed to where it was"
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ def test_a_pod_reads_what_was_asked_of_the_cluster_and_what_its_queue_says_that_
     assert (told.asked, told.granted) == ({"queue": "a"}, {"cluster_queue": "all"})
     older = read_environment({"TRACKS_CLUSTER_QUEUE": ""})  # of a Kueue that writes no label
     assert (older.asked, older.granted) == ({}, {})
-    with pytest.raises(SettingsError, match="TRACKS_ASKED is no mapping"):
+    with pytest.raises(SettingsError, match="TRACKS_ASKED is not a mapping"):
         read_environment({"TRACKS_ASKED": "[1]"})
 
 
@@ -58,7 +58,7 @@ def test_a_variable_that_the_launcher_forgot_is_named(missing: str) -> None:
 
 
 def test_a_variable_that_is_no_number_is_named() -> None:
-    with pytest.raises(SettingsError, match="RANK = 'one' is no whole number"):
+    with pytest.raises(SettingsError, match="RANK = 'one' is not a whole number"):
         read_environment({"RANK": "one"})
 
 

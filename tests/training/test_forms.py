@@ -71,7 +71,7 @@ def trained(held: torch.Tensor) -> Trained:
 
 
 HELD: dict[str, tuple[Callable[[], torch.Tensor], Callable[[], torch.Tensor]]] = {
-    # Each: what is saved, and what the same script builds anew, with other numbers.
+    # Each: what is saved, and what the same script builds again, with other numbers.
     "coo": (lambda: torch.eye(3).to_sparse() * 2, lambda: torch.eye(3).to_sparse()),
     "coo-more": (lambda: torch.ones(3, 3).to_sparse(), lambda: torch.eye(3).to_sparse()),
     "hybrid": (

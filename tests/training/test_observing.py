@@ -20,7 +20,7 @@ from tracks_dagster.wings.lab.conformance.seen import Loader, RankSeen, read_ran
 WORDS = "planted"
 
 
-def train(folder: Path, *, steps: int = 4, anew: bool = False) -> torch.Tensor:
+def train(folder: Path, *, steps: int = 4, again: bool = False) -> torch.Tensor:
     """Train a line with dropout, an average and a scaler; look at it after each step."""
     torch.manual_seed(3)
     model = nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.5), nn.BatchNorm1d(2), nn.Linear(2, 1))
@@ -29,7 +29,7 @@ def train(folder: Path, *, steps: int = 4, anew: bool = False) -> torch.Tensor:
     loader = DataLoader(TensorDataset(torch.randn(8, 2)), batch_size=4, shuffle=True)
     for number in range(1, steps + 1):
         running[0] = number
-        if anew or number in (1, 3):
+        if again or number in (1, 3):
             batches = iter(loader)
         (x,) = next(batches)
         optimizer.zero_grad()
@@ -38,7 +38,7 @@ def train(folder: Path, *, steps: int = 4, anew: bool = False) -> torch.Tensor:
         scaler.update()
         average.update_parameters(model)
         model.eval()
-        model(x)  # an evaluation is no input of the step
+        model(x)  # an evaluation is not an input of the step
         model.train()
         torch.save({"model": model, "means": [torch.ones(1)], "step": number}, folder / "last.pt")
     return torch.cat([each.detach().flatten() for each in model.parameters()])
@@ -51,7 +51,7 @@ def look_on(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     *,
-    anew: bool = False,
+    again: bool = False,
     every: int = 1,
     **fault: object,
 ) -> RankSeen:
@@ -61,7 +61,7 @@ def look_on(
     running[0] = 0
     fails = pytest.raises(RuntimeError, match=WORDS) if "fail_step" in fault else nullcontext()
     with fails, observed(lambda: running[0] - (running[0] - 1) % every):
-        train(tmp_path, anew=anew)
+        train(tmp_path, again=again)
     lines = (tmp_path / "observed" / "rank-0.jsonl").read_text().splitlines()
     return read_rank(map(json.loads, lines))
 
@@ -112,7 +112,9 @@ def test_looking_on_changes_nothing_and_is_undone(
 def test_a_loader_that_is_made_anew_is_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert look_on(tmp_path, monkeypatch, anew=True).loaders == (Loader(made=4, given=4, length=2),)
+    assert look_on(tmp_path, monkeypatch, again=True).loaders == (
+        Loader(made=4, given=4, length=2),
+    )
 
 
 def test_a_step_fails_and_weights_are_nan_where_it_is_asked_for(

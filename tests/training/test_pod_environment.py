@@ -112,7 +112,7 @@ def test_everything_that_is_missing_or_bad_is_named_at_once() -> None:
         "TRACKS_STORE is not set",
         "TRACKS_POD_UID is not set",
         "'No Run' cannot name a training run",
-        "TRACKS_COMMAND is no command: ",
+        "TRACKS_COMMAND is not a command: ",
         "TRACKS_MASTER_PORT is 70000: 1 to 65535",
         "JOB_COMPLETION_INDEX is 2 and TRACKS_NODES is 2: 0 to 1",
         "TRACKS_RANKS_PER_NODE is '0': a whole number from 1 on",

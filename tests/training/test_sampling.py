@@ -247,7 +247,7 @@ def test_a_window_over_the_end_of_an_epoch_takes_from_both() -> None:
     ("skip", "says"),
     [
         ("11-15", "is no list"),
-        ([[3, 2]], r"\[3, 2\], which is no window"),
+        ([[3, 2]], r"\[3, 2\], which is not a window"),
         ([[0, 2]], "is no window"),
         ([[1.5, 2]], "is no window"),
         ([3], "is no window"),

@@ -187,13 +187,13 @@ def parse_drill(text: str) -> Drill:
     kind = KINDS.get(kind_text)
     if kind is None or not separator:
         raise InvalidInput(
-            f"{text!r} is no drill: write KIND@STEP with one of {', '.join(sorted(KINDS))}, "
+            f"{text!r} is not a drill: write KIND@STEP with one of {', '.join(sorted(KINDS))}, "
             "for example preempt@23."
         )
     step_text, *options = rest.split(",")
     if not step_text.isascii() or not step_text.isdigit() or int(step_text) < kind.first_step:
         raise InvalidInput(
-            f"The step of drill {text!r} is no whole number from {kind.first_step} on."
+            f"The step of drill {text!r} is not a whole number from {kind.first_step} on."
         )
     drill = Drill(kind=kind_text, step=int(step_text))
     for option in options:
@@ -252,7 +252,7 @@ def _with_option(drill: Drill, text: str, kind: DrillKind, option: str) -> Drill
                 return replace(drill, how=value)
     takes = ", ".join(_OPTIONS[each] for each in kind.options) or "nothing"
     raise InvalidInput(
-        f"{text!r} is no drill: after the step {drill.kind} takes {takes}, and {option!r} is none "
+        f"{text!r} is not a drill: after the step {drill.kind} takes {takes}, and {option!r} is none "
         "of it."
     )
 

@@ -52,7 +52,8 @@ CLOCKS_APART_S = 3600.0  # at most; what is dated further ahead was dated by a w
 class Subject:
     """What a key is of. config: the whole one; environment: what the gang will find, by name.
 
-    Where the config has a global batch, how it is divided follows the ranks, and is no part of the key.
+    Where the config has a global batch, how it is divided follows the ranks, and is not a part of the
+    key.
     """
 
     code_sha256: str

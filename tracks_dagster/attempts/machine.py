@@ -106,7 +106,7 @@ class Devices:
 class OrphanMemory:
     """Device memory that no living attempt accounts for. pid: None where nobody is named for it.
 
-    attempt: the one that the process is a rank of, as RUN/aNN; None where it is no rank of any.
+    attempt: the one that the process is a rank of, as RUN/aNN; None where it is not a rank of any.
     """
 
     uuid: str

@@ -71,7 +71,7 @@ class Span:
 def measure(attempt_id: int, ends_s: Sequence[float]) -> Pace | None:
     """Return the pace by the times at which steps in a row ended, oldest first; None below two.
 
-    ends_s: seconds on any clock. A clock that was set back is no length: such a pair is left out.
+    ends_s: seconds on any clock. A clock that was set back is not a length: such a pair is left out.
     """
     pairs = pairwise(ends_s)
     lengths = [later - earlier for earlier, later in pairs if later >= earlier][-STEPS_MAX:]

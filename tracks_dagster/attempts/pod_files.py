@@ -178,7 +178,7 @@ def _beat(stored: Json) -> PodBeat:
 
 
 def _decoded(data: bytes | None, read: Callable[[Json], T]) -> T | None:
-    """Return what `read` makes of the JSON; another version's, or a torn one, is no error here."""
+    """Return what `read` makes of the JSON; another version's, or a torn one, is not an error here."""
     if data is None:
         return None
     try:

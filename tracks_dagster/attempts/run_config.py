@@ -95,7 +95,7 @@ def _names(compute: ComputeRequest) -> Iterator[str]:
 def _nodes(compute: ComputeRequest) -> Iterator[str]:
     for key, value in compute.node_selector.items():
         if not LABEL_KEY.fullmatch(key) or not LABEL_VALUE.fullmatch(value):
-            yield f"node_selector {key}={value} is no label of a node; for example gpu=a100."
+            yield f"node_selector {key}={value} is not a label of a node; for example gpu=a100."
     for toleration in compute.tolerations:
         for words in toleration_problems(toleration):
             yield f"toleration {dict(toleration)}: {words}"

@@ -114,7 +114,7 @@ def device_memory(text: str) -> tuple[str, int]:
         return text, size_bytes(text)
     except ValueError as error:
         raise InvalidInput(
-            f"--device {text!r} is no device that is known: {', '.join(DEVICES)}. Of another, give its "
+            f"--device {text!r} is not a known device: {', '.join(DEVICES)}. Of another, give its "
             "memory: --device 24GiB."
         ) from error
 

@@ -54,7 +54,7 @@ class StepTime:
 class Exposure:
     """How long one placed attempt was exposed to interruptions. reason: None while it is open.
 
-    is_planned: a person asked it to leave its node; it had saved, and that is no interruption.
+    is_planned: a person asked it to leave its node; it had saved, and that is not an interruption.
     """
 
     run_id: str

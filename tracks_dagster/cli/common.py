@@ -323,7 +323,7 @@ def parse_as_of(text: str | None) -> datetime | None:
         return at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
     except (ValueError, OverflowError) as error:  # in UTC it may lie outside of the years 1 to 9999
         raise InvalidInput(
-            f"--as-of {text!r} is no time; write it as 2026-01-31T02:00 or 2026-01-31."
+            f"--as-of {text!r} is not a time; write it as 2026-01-31T02:00 or 2026-01-31."
         ) from error
 
 

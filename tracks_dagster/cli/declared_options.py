@@ -106,7 +106,7 @@ def _steps(text: str) -> int | None:
         return None
     if not re.fullmatch(r"[0-9]{1,12}", text):
         raise InvalidInput(
-            f"--checkpoint-every {text!r} is no number of steps; use a number, or off."
+            f"--checkpoint-every {text!r} is not a number of steps; use a number, or off."
         )
     return int(text)
 

@@ -79,11 +79,11 @@ class ConfigKey:
             value = float(value)
         if self.default is not None and type(value) is not kind:
             raise InvalidInput(
-                f"{name} = {value!r} is no {_KINDS[kind]}, as its default {self.default!r} is.{means}"
+                f"{name} = {value!r} is not {_KINDS[kind]}, as its default {self.default!r} is.{means}"
             )
         if self.choices and value not in self.choices:
             listed = ", ".join(map(str, self.choices))
-            raise InvalidInput(f"{name} = {value!r} is no choice; use one of: {listed}.{means}")
+            raise InvalidInput(f"{name} = {value!r} is not a choice; use one of: {listed}.{means}")
         if isinstance(value, int | float) and not self.low <= value <= self.high:
             raise InvalidInput(
                 f"{name} = {value!r} is out of range: {self.low:g} to {self.high:g}.{means}"
@@ -91,7 +91,13 @@ class ConfigKey:
         return value
 
 
-_KINDS = {bool: "true or false", int: "whole number", float: "number", str: "text", list: "list"}
+_KINDS = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "text",
+    list: "a list",
+}
 
 
 def check_value(name: str, value: Json) -> Json:
@@ -335,7 +341,7 @@ def _micro_batch(
 def _size(config: Mapping[str, Json], key: str) -> int:
     value = config.get(key)
     if type(value) is not int or value < 1:
-        raise InvalidInput(f"{key} = {value!r} is no number of samples; use 1 or more.")
+        raise InvalidInput(f"{key} = {value!r} is not a number of samples; use 1 or more.")
     return value
 
 
@@ -348,7 +354,7 @@ def parse_entry(given: str | Sequence[str]) -> tuple[str, ...]:
     try:
         words = tuple(shlex.split(given) if isinstance(given, str) else given)
     except ValueError as error:
-        raise ValueError(f"{given!r} is no command line: {error}.") from error
+        raise ValueError(f"{given!r} is not a command line: {error}.") from error
     if len(words) > 1 and _INTERPRETERS.fullmatch(words[0]) and _is_python(words[1:]):
         words = words[1:]
     if not words or not words[0] or (words[0] == "-m" and len(words) < 2):
@@ -390,7 +396,7 @@ def step_pattern(text: str) -> re.Pattern[str]:
         )
     path = PurePosixPath(text)
     if path.is_absolute() or ".." in path.parts or "**" in text:
-        raise ValueError(f"{text!r} is no path below the folder that the trainer runs in.")
+        raise ValueError(f"{text!r} is not a path below the folder that the trainer runs in.")
     star = STEP_MARK if STEP_MARK in text else "*"
     parts = [re.escape(part).replace(r"\*", "[^/]*") for part in text.split(star)]
     return re.compile(r"(?P<step>\d{1,12})".join(parts))
@@ -399,7 +405,7 @@ def step_pattern(text: str) -> re.Pattern[str]:
 def unknown_placeholders(
     project: Project, entry: Sequence[str], others: Sequence[str] = ()
 ) -> Iterator[str]:
-    """Yield what is wrong with each placeholder of `entry` that is no key of the config, nor of
+    """Yield what is wrong with each placeholder of `entry` that is not a key of the config, nor of
     `others`."""
     known = [CONFIG, *others, *project.keys]
     for word in entry:

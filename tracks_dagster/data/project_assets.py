@@ -67,27 +67,29 @@ def read_kinds(value: object) -> tuple[str, ...]:
 def read_group(value: object) -> str:
     """Return the group; raises ValueError in words."""
     if not isinstance(value, str) or not _GROUP.fullmatch(value):
-        raise ValueError(f"{shown(value)} is no group; use A-Z, a-z, 0-9 and '_'.")
+        raise ValueError(f"{shown(value)} is not a group; use A-Z, a-z, 0-9 and '_'.")
     return value
 
 
 def read_tags(value: object) -> dict[str, str]:
     """Return the tags; raises ValueError in words."""
     if not isinstance(value, Mapping) or len(value) > NAMES_MAX:
-        raise ValueError(f"{shown(value)} is no mapping of tags; write for example {{cost: gpu}}.")
+        raise ValueError(
+            f"{shown(value)} is not a mapping of tags; write for example {{cost: gpu}}."
+        )
     for key, text in value.items():
         is_tag = isinstance(key, str) and _TAG.fullmatch(key)
         if not is_tag or not isinstance(text, str) or not _TAG_VALUE.fullmatch(text):
             raise ValueError(
-                f"{shown(key)}: {shown(text)} is no tag; use at most 63 of A-Z, a-z, 0-9, '_', '.' and "
-                "'-' for each of both."
+                f"{shown(key)}: {shown(text)} is not a tag; use at most 63 of A-Z, a-z, 0-9, '_', '.' "
+                "and '-' for each of both."
             )
     return dict(value)
 
 
 def _listed(value: object, words: str, is_valid: Callable[[str], object]) -> tuple[str, ...]:
     if not isinstance(value, list) or len(value) > NAMES_MAX:
-        raise ValueError(f"{shown(value)} is no list of at most {NAMES_MAX}; write [A, B].")
+        raise ValueError(f"{shown(value)} is not a list of at most {NAMES_MAX}; write [A, B].")
     for each in value:
         if not isinstance(each, str) or not is_valid(each):
             raise ValueError(f"{shown(each)} {words}")

@@ -116,7 +116,7 @@ def decide_snapshot(
     seen: the newest one when the switch was first on; it is not new. is_declared: as in `decide_tick`.
     """
     if newest.snapshot_id == seen:
-        return f"skipped: {_describe(newest)} is no new snapshot"
+        return f"skipped: {_describe(newest)} is not a new snapshot"
     return _busy(last) or _once(name, newest, last, is_declared)
 
 
@@ -181,8 +181,8 @@ def check_cron(text: str) -> str:
     words = text.lower().split()
     if len(words) != len(_FIELDS):
         raise ValueError(
-            f"{text!r} is no cron; write five fields in quotes (minute, hour, day of month, month, day "
-            'of week), for example "0 3 * * 1" for Mondays at 3.'
+            f"{text!r} is not a cron; write five fields in quotes (minute, hour, day of month, month, "
+            'day of week), for example "0 3 * * 1" for Mondays at 3.'
         )
     values = [_values(text, word, *field) for word, field in zip(words, _FIELDS, strict=True)]
     _, _, days, months, _ = values
@@ -201,8 +201,8 @@ def _values(
         values = None if match is None else _range(match, low, high, names)
         if not values:
             raise ValueError(
-                f"{text!r} is no cron: {part!r} is no {what}; write {low} to {high}, *, a range a-b, "
-                "a step */n or a list of these."
+                f"{text!r} is not a cron: {part!r} is not a valid {what}; write {low} to {high}, *, "
+                "a range a-b, a step */n or a list of these."
             )
         found |= set(values)
     return found

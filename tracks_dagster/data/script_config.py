@@ -121,7 +121,7 @@ def _flag(call: ast.Call) -> str | None:
 
 
 def _default(keywords: Mapping[str | None, ast.expr]) -> Json:
-    """Return an argument's default in its own type; None where it is no plain value."""
+    """Return an argument's default in its own type; None where it is not a plain value."""
     value = _literal(keywords.get("default"))
     kind = _name_of(keywords["type"]) if "type" in keywords else "str"
     if kind == "float" and type(value) is int:
@@ -149,7 +149,7 @@ def _name_of(expression: ast.expr) -> str:
 
 
 def _literal(expression: ast.expr | None) -> Json:
-    """Return the value that is written there, None where it is no literal."""
+    """Return the value that is written there, None where it is not a literal."""
     try:
         return None if expression is None else ast.literal_eval(expression)
     except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):

@@ -95,7 +95,7 @@ def possible_things(text: str) -> list[Thing]:
     )
     found = [parse_thing(f"{kind}:{text}") for kind in order if re.fullmatch(FORMS[kind][1], text)]
     kinds = {each.kind for each in found}
-    if ThingKind.ATTEMPT in kinds:  # RUN/aNN is no alias
+    if ThingKind.ATTEMPT in kinds:  # RUN/aNN is not an alias
         found = [each for each in found if each.kind is not ThingKind.PROMOTION]
     if ThingKind.CHECKPOINT in kinds and "/" in text:  # nor RUN/aNN@STEP a suite
         found = [each for each in found if each.kind not in (ThingKind.EVAL, ThingKind.PROMOTION)]

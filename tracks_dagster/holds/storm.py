@@ -38,7 +38,7 @@ class StormRule:
         if (self.ends is not None and self.ends < 2) or self.runs < 1:
             raise ValueError("A storm is at least 2 ends, of at least 1 run.")
         if not 0.0 <= self.share <= 1.0:
-            raise ValueError(f"A storm's share of {self.share} is no share of a pool's runs.")
+            raise ValueError(f"A storm's share of {self.share} is not a share of a pool's runs.")
         if not (self.window_s > 0 and 0 < self.pause_s <= self.pause_s_max):
             raise ValueError("A storm needs a window, and a pause that is not above its maximum.")
 

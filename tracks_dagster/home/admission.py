@@ -54,12 +54,12 @@ class Refusal:
 
 
 def check_hosts(hosts: Collection[str]) -> frozenset[str]:
-    """Return names by which others may come, in lower case; raises InvalidInput for what is no name."""
+    """Return names by which others may come, in lower case; raises InvalidInput for any other text."""
     for host in hosts:
         found = _HOST.fullmatch(host)
         if found is None or found["name"] != host:
             raise InvalidInput(
-                f"{host!r} is no name of a host; give one such as runs.example.com, without http:// "
+                f"{host!r} is not a name of a host; give one such as runs.example.com, without http:// "
                 "and without a port."
             )
     return frozenset(host.lower() for host in hosts)

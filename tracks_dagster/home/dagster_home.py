@@ -223,7 +223,7 @@ def _run(command: list[str], folder: Path, environment: Mapping[str, str]) -> No
 class DagsterHome:
     """DAGSTER_HOME of one TRACKS_HOME. environment: the settings, for every process started here.
 
-    programs: Dagster's, of this home. config: its `dagster.yaml` where runs are no processes of this
+    programs: Dagster's, of this home. config: its `dagster.yaml` where runs are not processes of this
     machine. Who names none takes what the daemon that lives was started with.
     """
 
@@ -493,7 +493,7 @@ def read_address(folder: Path, name: str = ADDRESS_FILE) -> str:
 
 
 def _database_id(postgres_url: str) -> str:
-    """Return a short digest of which database the URL names, whoever asks with which password."""
+    """Return a short digest of which database the URL names, no matter who asks with which password."""
     parts = urlsplit(postgres_url)
     options = [(name, value) for name, value in parse_qsl(parts.query) if name != "password"]
     where = parts.netloc.rpartition("@")[2]

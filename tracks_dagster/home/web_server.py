@@ -1,4 +1,4 @@
-"""Dagster's web server of a home on one port: started again when it died, whoever killed it.
+"""Dagster's web server of a home on one port: started again when it died, no matter who killed it.
 
 It counts as there once it answers, and once the port is its own: what answers there may be another
 command's server.

@@ -61,7 +61,7 @@ Answer = Append | Wait | First | None
 
 
 class Decides(Protocol[W]):
-    """Says what follows on a run, whoever asks."""
+    """Says what follows on a run, no matter who asks."""
 
     @property
     def name(self) -> str:

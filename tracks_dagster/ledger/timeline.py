@@ -118,7 +118,7 @@ def time_at(moment_us: int) -> datetime:
 def time_of(text: str | None) -> datetime | None:
     """Return the time that a body holds as text.
 
-    Raises TrackBroken for text that is no time.
+    Raises TrackBroken for text that is not a time.
     """
     if text is None:
         return None

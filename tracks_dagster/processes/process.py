@@ -220,7 +220,7 @@ def read_process(path: Path) -> Process | None:
 def known_process(path: Path) -> Process | None:
     """Return the process that a file names; None where there is none, or it is damaged.
 
-    For callers that look after other processes too, or start the program anew. Not where None would
+    For callers that look after other processes too, or start the program again. Not where None would
     allow a second gang.
     """
     with suppress(OSError, ValueError):

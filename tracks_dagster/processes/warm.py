@@ -351,7 +351,7 @@ def _refusal(start: Start, given: Mapping[str, str]) -> str | None:
         if not is_late and given.get(name) != start.environment.get(name):
             return f"{name} has another value"
     if not (start.words[0] == "-m" or start.words[0].endswith(".py")):
-        return f"{start.words[0]} is no program of Python"
+        return f"{start.words[0]} is not a program of Python"
     known = {name.partition(".")[0] for name in sys.modules} | _AT_START
     for path in _imported_first(start):
         if path.name.partition(".")[0] in known:
@@ -406,7 +406,7 @@ def _fork(start: Start, output: int, errors: int) -> int:
 
 
 def _prepare_or_die(start: Start, output: int, errors: int) -> None:
-    """Prepare a forked child; one that cannot be ends here, and is no second warm parent."""
+    """Prepare a forked child; one that cannot be ends here, and is not a second warm parent."""
     try:
         _prepare(start, output, errors)
     except BaseException as error:  # noqa: BLE001  # whatever it is, nothing of the parent's may go on

@@ -24,7 +24,7 @@ def text(value: Json) -> str:
 
 
 def time_text(value: Json) -> str | None:
-    """Return Kubernetes' time in the form of our records; None for anything that is no time."""
+    """Return Kubernetes' time in the form of our records; None for anything that is not a time."""
     if not isinstance(value, str):
         return None
     try:
@@ -35,7 +35,7 @@ def time_text(value: Json) -> str | None:
 
 
 def time_of(value: Json) -> datetime | None:
-    """Return Kubernetes' time; None for anything that is no time."""
+    """Return Kubernetes' time; None for anything that is not a time."""
     at = time_text(value)
     return None if at is None else parse_time(at)
 

@@ -76,7 +76,7 @@ def by_rank(rank: RankEnd) -> tuple[RankEnd, ...]:
 
 
 def _numbers(lines: Sequence[str]) -> list[int | None]:
-    """Return the rank that each line names; None for all where the lines are no ranks'."""
+    """Return the rank that each line names; None for all where the lines are not ranks'."""
     heads = [_TERMINAL.sub("", line[:HEAD_CHARACTERS]) for line in lines]
     named = [_number(_NAMED.search(head)) for head in heads]
     if len({n for n in named if n is not None}) >= 2:

@@ -170,7 +170,7 @@ def pattern_problem(pattern: str) -> str | None:
         tree = _parser.parse(pattern, re.IGNORECASE)
         compiled = re.compile(pattern, re.IGNORECASE)
     except (re.error, OverflowError, RecursionError) as error:
-        return f"{pattern!r} is no regular expression: {error}."
+        return f"{pattern!r} is not a regular expression: {error}."
     if compiled.search("") is not None:
         return f"{pattern!r} fits every line."
     try:

@@ -38,7 +38,9 @@ def check_cap(
     compute: of the run; None where it is not known yet. is_by_policy: nobody asked for it.
     """
     if not (math.isfinite(amount) and amount > 0):
-        raise InvalidInput(f"A max cost of {amount:g} is no amount of money; write more than 0.")
+        raise InvalidInput(
+            f"A max cost of {amount:g} is not an amount of money; write more than 0."
+        )
     source = " (policy.yaml: cost.max_cost, or money of its stage)" if is_by_policy else ""
     doing = f"A max cost of {money(amount)}{source} cannot be kept"
     if prices is None:

@@ -141,7 +141,9 @@ class Governance:
         for team, people in self.teams.items():
             for name in people:
                 if name == OWNER or name in self.teams:
-                    raise ValueError(f"{name!r} in the team {team} is no person; name people here.")
+                    raise ValueError(
+                        f"{name!r} in the team {team} is not a person; name people here."
+                    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

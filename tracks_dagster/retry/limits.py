@@ -54,7 +54,7 @@ class Progress:
         """Whether there was progress after record `seq`.
 
         What was quarantined before `seq` sets no mark: a run that was rolled back makes progress from
-        where it resumed. What was quarantined after it does: the same way twice is no progress.
+        where it resumed. What was quarantined after it does: the same way twice is not progress.
         """
         at = bisect_left(self._marks, (seq, 0))
         mark = self._marks[at - 1][1] if at else 0
@@ -325,7 +325,7 @@ def _time(
 ) -> Limit:
     """Limit the time that attempts with this end took without a step of progress after them.
 
-    Counted since a person last opened one: what was changed then deserves the time anew.
+    Counted since a person last opened one: what was changed then deserves the time again.
     """
     by_person = (a.attempt_id for a in state.attempts if a.opened.cause not in (FIRST, AUTOMATIC))
     since = max(by_person, default=1)

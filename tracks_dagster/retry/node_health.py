@@ -68,8 +68,8 @@ class NodeRule:
             )
 
 
-# Of a machine's devices one may go at any rate while another is left: what names a device is no guess
-# by its rank alone, and few machines have so many that a quarter is one.
+# Of a machine's devices one may go at any rate while another is left: what names a device is not a
+# guess by its rank alone, and few machines have so many that a quarter is one.
 DEVICES_ALLOWED_MIN = 1
 QUARANTINED_MAX = 32  # by the rule, in one pool: as many as an attempt's record can name
 DOUBLINGS_MAX = 32

@@ -272,7 +272,7 @@ def _problem(rule: RetryRule) -> str | None:
     if any(span is not None and span <= 0 for span in spans):
         return "a window is empty"
     if not 0.0 <= rule.refund <= 1.0:
-        return f"a refund of {rule.refund} is no share of a debit"
+        return f"a refund of {rule.refund} is not a share of a debit"
     if not 0.0 <= rule.backoff_s <= rule.backoff_s_max:
         return f"a backoff grows from {rule.backoff_s:g} s to no more than {rule.backoff_s_max:g} s"
     if rule.time_s is not None and (rule.count is not None or rule.backoff_s == 0):

@@ -147,7 +147,7 @@ def quarantines(
 def from_onset_on(
     state: RunState, failed: AttemptState, policy: RetryPolicy
 ) -> tuple[CheckpointQuarantine, ...]:
-    """Return what no attempt may resume from, whoever opens it: saved after the numbers went wrong."""
+    """Return what no attempt may resume from, by anybody: saved after the numbers went wrong."""
     rule = policy.rule(failed.reason or TerminationReason.UNKNOWN)
     onset = onset_of(failed, rule) if failed.reason and rolls_back(rule) else None
     if onset is None:
@@ -159,7 +159,7 @@ def from_onset_on(
 def as_counted(state: RunState, failed: AttemptState, rule: RetryRule) -> RunState:
     """Return `state` as the limits count it: neither before nor after the rollback's own quarantines.
 
-    What was saved from the onset on is no progress, whether its quarantine is in the track yet or not.
+    What was saved from the onset on is not progress, whether its quarantine is in the track yet or not.
     What was read and right, and only the rollback passes over, is progress until the next attempt is
     opened. What a read found corrupt since stays quarantined.
     """

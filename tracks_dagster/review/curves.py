@@ -324,7 +324,7 @@ def smoothed(points: Sequence[Point], steps: int) -> list[Point]:
     """Return the points with the average of the values around each, those farther away counting less.
 
     A value `steps` steps away counts 1/e of the point's own. Points may lie unevenly, as those that
-    were made fewer do. What is no finite number stays, and counts for nothing.
+    were made fewer do. What is not a finite number stays, and counts for nothing.
     """
     finite = [point for point in points if math.isfinite(point.value)]
     before = _sums(finite, steps)

@@ -171,7 +171,7 @@ def parse_day(text: str, *, now: datetime) -> date:
         day = named[text] if text in named else date.fromisoformat(text)
     except ValueError as error:
         raise InvalidInput(
-            f"{text!r} is no day; write for example {today.isoformat()}, or today or yesterday (UTC)."
+            f"{text!r} is not a day; write one as {today.isoformat()}, or today or yesterday (UTC)."
         ) from error
     if day > today:
         raise InvalidInput(f"{text} has not begun: it is {today.isoformat()} in UTC.")

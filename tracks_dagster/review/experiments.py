@@ -101,7 +101,7 @@ def baseline_of(runs: Sequence[ExperimentRun], wanted: str = "") -> tuple[Experi
 
 
 def outside(run: ExperimentRun, name: str, runs: Sequence[ExperimentRun]) -> str:
-    """Say that a run is no part of the experiment `name`, as a baseline may be; "" where it is, and
+    """Say that a run is not a part of the experiment `name`, as a baseline may be; "" where it is, and
     where the name is a model family's."""
     if run.experiment == name or all(each.experiment != name for each in runs):
         return ""

@@ -66,7 +66,7 @@ class Judged:
 
     @property
     def doubt(self) -> str:
-        """Why a late wait is no miss yet; empty where none is late, or enough are known."""
+        """Why a late wait is not a miss yet; empty where none is late, or enough are known."""
         found = self.waits
         if found is None or self.objective_s is None or not found.late or found.count >= COUNT_MIN:
             return ""

@@ -61,7 +61,7 @@ def cpu_threads(given: DevicesGiven, cpus: int) -> int:
 
 
 def is_uuid(name: str) -> bool:
-    """Whether a device's name is a UUID: it is no slot and not pretended."""
+    """Whether a device's name is a UUID: it is not a slot and not pretended."""
     return _UUID.fullmatch(name) is not None
 
 

@@ -22,7 +22,7 @@ from tracks_dagster.track.states.pool_state import Lease, PoolState, Quarantine
 from tracks_dagster.track.states.run_state import RunState
 
 # So long a lease waits for the Dagster run that was asked for to confirm it. On an overloaded machine a
-# run may begin later; then it leases anew, or waits its turn, and others had the devices meanwhile.
+# run may begin later; then it leases again, or waits its turn, and others had the devices meanwhile.
 LEASE_S_MAX = 600.0
 NAMED_MAX = 8  # devices in a message
 OUT_CHARACTERS_MAX = 200  # of why a device is out
@@ -144,7 +144,7 @@ def _out(device: Device, quarantine: Quarantine) -> Device:
 
 def find_name(given: str, names: Sequence[str], *, is_known: bool) -> str:
     """Return which of the devices `names` is meant: the one of that name, or the only one that begins
-    so. is_known: whether these are all. Raises InvalidInput; slots on CPUs are no devices."""
+    so. is_known: whether these are all. Raises InvalidInput; slots on CPUs are not devices."""
     if given.startswith(f"{CPU}:"):
         raise InvalidInput(f"{given} is a slot on CPUs, which are all alike, and no device.")
     devices = [name for name in names if not name.startswith(f"{CPU}:")]

@@ -240,7 +240,7 @@ class FreeDevices:
         return tuple(chosen.names)
 
     def take(self, names: Sequence[str], need: int | None) -> None:
-        """Take devices, also those that are taken. A name that is no device is left out."""
+        """Take devices, also those that are taken. A name that is not a device is left out."""
         for name in names:
             if name not in self.devices:
                 continue
@@ -251,7 +251,7 @@ class FreeDevices:
                 self._share(name, need)
 
     def give_back(self, names: Sequence[str], need: int | None) -> None:
-        """Undo a `take`, or the holding of what ran. A name that is no device is left out."""
+        """Undo a `take`, or the holding of what ran. A name that is not a device is left out."""
         freed: dict[Spot, list[str]] = {}
         for name in names:
             holders = self._holders.get(name)

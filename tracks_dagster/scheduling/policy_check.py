@@ -17,8 +17,8 @@ from tracks_dagster.track.text.units import counted, duration
 def find_impossible(policy: SchedulingPolicy, devices: Sequence[Device] = ()) -> Iterator[str]:
     """Yield a sentence for each thing that cannot be.
 
-    devices: of the pool. A gang that is larger than all of it is no fault of the policy: that is played
-    as if there were enough, and so is everything without devices.
+    devices: of the pool. A gang that is larger than all of it is not a fault of the policy: that is
+    played as if there were enough, and so is everything without devices.
     """
     kept = sum(each.reserved for each in policy.classes.values())
     for name, its in policy.classes.items():

@@ -1,7 +1,7 @@
 """How long work takes that has run before under the same name, and how long it still takes. Pure.
 
 Most work comes back: a nightly training, the same eval of every checkpoint. So its own past predicts
-it, with nothing asked of anybody. This is no model: what never ran before has no prediction.
+it, with nothing asked of anybody. This is not a model: what never ran before has no prediction.
 """
 
 from __future__ import annotations

@@ -487,7 +487,7 @@ class _Planning:
         return None
 
     def _own_wait(self, demand: Demand, queue: _Queue) -> str | None:
-        """Return what it waits for that is no end of another: devices that are out, or money."""
+        """Return what it waits for that is not an end of another: devices that are out, or money."""
         usable = queue.free.large_enough(demand.memory_bytes)
         if usable < self._needed(demand, queue):
             out = [each for each in queue.free.devices.values() if each.out is not None]

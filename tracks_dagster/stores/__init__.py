@@ -1,7 +1,7 @@
 """Object stores behind the port `ObjectStore`: a local folder, S3, or an exported run to read.
 
 `open_store` is the way in for everybody, ranks included. It refuses what cannot keep the port's
-promises; what the objects mean is no concern of this package.
+promises; what the objects mean is not a concern of this package.
 """
 
 from __future__ import annotations

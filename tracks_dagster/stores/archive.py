@@ -8,8 +8,9 @@ The manifest comes last, so that an archive is written in one pass.
 
 A tar.gz cannot be read from the middle, so opening one unpacks it into a temporary file, once, and
 remembers where each member lies. An archive may come from anybody: nothing is written under a name in
-it, what is no plain file is refused, and its use of disk and memory is bounded before a byte is copied.
-What is written keeps to the same bounds. The file goes with the process, or at once on a refusal.
+it, what is not a plain file is refused, and its use of disk and memory is bounded before a byte is
+copied. What is written keeps to the same bounds. The file goes with the process, or at once on a
+refusal.
 """
 
 from __future__ import annotations
@@ -168,7 +169,7 @@ class ArchiveStore:
         data = self.member(MANIFEST, MANIFEST_BYTES_MAX)
         if data is None:
             raise StoreUnsuitable(
-                f"{self._path} has no {MANIFEST}: it is no export of ours, or cut."
+                f"{self._path} has no {MANIFEST}: it is not an export of ours, or cut."
             )
         try:
             return parse_manifest(data)
@@ -318,7 +319,7 @@ def unpack(path: Path) -> tuple[IO[bytes], dict[str, Place]]:
 
 
 class _Refused(Exception):
-    """Why an archive is no export of ours, in a sentence."""
+    """Why an archive is not an export of ours, in a sentence."""
 
 
 class _Header(tarfile.TarInfo):

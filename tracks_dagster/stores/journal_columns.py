@@ -43,7 +43,7 @@ _DAMAGE = (  # what damaged archives of arrays raise
 
 
 class ColumnsDamaged(Exception):
-    """A file is no file of columns, or not whole."""
+    """A file is not a file of columns, or not whole."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,7 +169,7 @@ def _opened(file: Path | bytes) -> Iterator[Mapping[str, Any]]:
     import numpy as np
 
     with _damage_named("columns" if isinstance(file, bytes) else str(file)):
-        # Opened here: numpy leaves a file open that is no archive.
+        # Opened here: numpy leaves a file open that is not an archive.
         opened = io.BytesIO(file) if isinstance(file, bytes) else file.open("rb")
         with opened:
             _check_stored(opened)

@@ -247,7 +247,7 @@ def _of_ranks(values: Sequence[Json]) -> list[float]:
 
 def _number(value: Json) -> float:
     if not isinstance(value, int | float):
-        raise TypeError(f"{value!r} is no number")
+        raise TypeError(f"{value!r} is not a number")
     return float(value)
 
 

@@ -379,7 +379,7 @@ def _write_past_the_cache(descriptor: int, data: memoryview) -> int:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the names in `folder` durable, whoever gave them; raises OSError."""
+    """Make the names in `folder` durable, no matter who gave them; raises OSError."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         _sync(descriptor)

@@ -1,7 +1,7 @@
 """Files outside of any store, to be frozen as a snapshot or verified in place: a folder, or S3.
 
 A source only reads. It names a file's state (its stamp) with every read, so that bytes of two moments
-are never taken for one file. What the files mean is no concern of this module.
+are never taken for one file. What the files mean is not a concern of this module.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ class FolderSource:
         return (status.st_size, stamp_of(status)) == (file.size_bytes, file.stamp)
 
     def _folders(self, problems: list[str]) -> Iterator[tuple[str, list[os.DirEntry[str]]]]:
-        """Yield what is no folder, by folder, with the folder's path below this one."""
+        """Yield what is not a folder, by folder, with the folder's path below this one."""
         folders = [("", 0)]
         while folders:
             below, depth = folders.pop()
@@ -238,7 +238,7 @@ class FolderSource:
         if stat.S_ISDIR(mode):
             return f"{path} is a link to a folder; copy what it means (`cp -rL`)"
         if not stat.S_ISREG(mode):
-            return f"{path} is no file but a pipe, socket or device; remove it"
+            return f"{path} is not a file but a pipe, socket or device; remove it"
         if not os.access(self._prefix + path, os.R_OK):
             return f"{path} cannot be read (permission denied)"
         return None

@@ -44,7 +44,7 @@ def check_every_parameter_learns(
     frozen: names of parameters that are meant to stay as they are, or patterns (`backbone.*`); one
     of them that does learn is a finding too. Each parameter must have a gradient other than 0 at
     one of three looks, between which the weights move a little: so the second half of a low-rank
-    pair that starts with zeros is no finding, a dead layer is. So is an expert of a mixture to which
+    pair that starts with zeros is not a finding, a dead layer is. So is an expert of a mixture to which
     these inputs send nothing: give more of them.
 
     Whether the loss hears the output is another check: `check_loss_hears_the_output`.
@@ -206,7 +206,7 @@ def _unheard(
                 "starts: of several losses, their sum."
             )
         words = [f"loss() returned {type(value).__name__} {value!r}"]
-        return words, "The loss is no tensor:", False
+        return words, "The loss is not a tensor:", False
     if value.numel() != 1:
         raise CannotCheck(f"loss() returned a tensor {shape(value)}; reduce it to one number.")
     if not value.requires_grad:

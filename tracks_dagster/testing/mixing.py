@@ -278,7 +278,7 @@ def _run_twice(model: Callable[..., Any], inputs: Any) -> Output:
             raise CannotCheck(
                 f"A second call with the same inputs changes {path} {shape(old)} by {apart:.2g}: the "
                 "model keeps something from call to call (a hidden state, a cache), or draws from a "
-                "generator of its own. Give a function that lets it begin anew and calls it."
+                "generator of its own. Give a function that lets it start over and calls it."
             )
     return first
 

@@ -317,7 +317,7 @@ def check_on_device(
                 problems,
                 "a part of the batch without .to(device), a tensor made in forward without device=, a "
                 "constant kept as an attribute where register_buffer moves it with the model, or "
-                "modules in a list that is no nn.ModuleList.",
+                "modules in a list that is not an nn.ModuleList.",
             )
         )
 

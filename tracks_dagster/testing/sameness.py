@@ -166,7 +166,7 @@ def check_deterministic(
 
         check_deterministic(lambda: DataLoader(MyData(seed=7), shuffle=True))
 
-    make: makes the data anew and returns one batch (a tensor, tuple, list, mapping or dataclass) or
+    make: makes the data again and returns one batch (a tensor, tuple, list, mapping or dataclass) or
     something to iterate over, of which the first few batches count. It is called twice, each time
     after the generators of Python, numpy and torch were seeded. Both calls are in this process, so
     an order that differs from process to process (of a set of strings) is not found.
@@ -198,7 +198,7 @@ def _batches(make: Callable[[], Any], seed: int, count: int) -> dict[str, Any]:
         is_one = isinstance(made, torch.Tensor | np.ndarray | Mapping | tuple | list)
         is_one = is_one or (is_dataclass(made) and not isinstance(made, type | Iterable))
         if not is_one and not isinstance(made, Iterable):
-            raise CannotCheck(f"make() returned {type(made).__name__}, which is no batch.")
+            raise CannotCheck(f"make() returned {type(made).__name__}, which is not a batch.")
         taken = [made] if is_one else list(islice(made, count))
         return {
             path: each

@@ -122,7 +122,7 @@ def changed(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
 
 
 def fresh(inputs: Any) -> Any:
-    """Return a copy of the inputs, whose gradients are no gradients of the inputs."""
+    """Return a copy of the inputs, whose gradients are not gradients of the inputs."""
     return changed(inputs, lambda each: each.detach().clone().requires_grad_(each.requires_grad))
 
 

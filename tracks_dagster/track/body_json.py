@@ -44,9 +44,9 @@ def from_json(kind: type[Body], data: Json) -> Body:
     try:
         return typing.cast(Body, _reader_of(kind)(data))
     except _Unfit as error:
-        raise TrackBroken(f"A body is no {kind.__name__}: it is {error.shown}") from error
+        raise TrackBroken(f"A body is not {kind.__name__}: it is {error.shown}") from error
     except (TypeError, KeyError, ValueError, AttributeError, RecursionError) as error:
-        raise TrackBroken(f"A body is no {kind.__name__}: {error}") from error
+        raise TrackBroken(f"A body is not {kind.__name__}: {error}") from error
 
 
 def body_of(kind: type[Body], record: Record) -> Body:
@@ -77,7 +77,7 @@ def _check_time(name: str, text: str) -> None:
 
 def _reader_of(kind: type) -> Callable[[Json], Any]:
     if not dataclasses.is_dataclass(kind):
-        raise TypeError(f"{kind.__name__} is no dataclass")
+        raise TypeError(f"{kind.__name__} is not a dataclass")
     return _reader(kind)
 
 

@@ -48,7 +48,7 @@ from tracks_dagster.track.states.run_state import AttemptState, RunState
 CHUNK_ATTEMPTS_MAX = 4000
 CHUNK_BYTES_MAX = 256 * 1024 * 1024  # of one chunk, unpacked
 UID_CHARACTERS = 32
-ATTEMPTS_MAX = 10_000  # of one run, the earliest: its track is made anew for each look
+ATTEMPTS_MAX = 10_000  # of one run, the earliest: its track is made again for each look
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -46,7 +46,7 @@ ROLES = (
 SPIKE_Z = 12.0
 DIVERGENCE_Z = 10.0
 DIVERGENCE_STEPS = 50
-HANG_S_MIN = 60.0  # no step for so long is no hang yet, however short steps are
+HANG_S_MIN = 60.0  # no step for so long is not a hang yet, however short steps are
 HANG_FACTOR = 10.0  # times the 99th percentile of the step times
 START_S_MAX = 1800.0  # to start, to restore, and for the first step: it may compile
 

@@ -54,7 +54,7 @@ def check_windows(windows: Json) -> list[list[int]]:
     """Return `windows` if it is a list of windows; raises InvalidInput."""
     if not isinstance(windows, list | tuple):
         raise InvalidInput(
-            f"{SKIP_WINDOWS} = {windows!r} is no list; write [[first, last], …] in steps, for "
+            f"{SKIP_WINDOWS} = {windows!r} is not a list; write [[first, last], …] in steps, for "
             "example [[11, 15]]."
         )
     if len(windows) > WINDOWS_MAX:
@@ -83,7 +83,7 @@ def _checked(window: Json) -> list[int]:
         or not 1 <= window[0] <= window[1]
     ):
         raise InvalidInput(
-            f"{SKIP_WINDOWS} holds {window!r}, which is no window; write [first, last], two steps "
+            f"{SKIP_WINDOWS} holds {window!r}, which is not a window; write [first, last], two steps "
             "from 1 on, the first not after the last."
         )
     return [window[0], window[1]]

@@ -83,7 +83,7 @@ from tracks_dagster.training.step_log import Best, StepLog
 from tracks_dagster.training.steps import Steps
 from tracks_dagster.training.triggers import StopSignal
 
-SLOWEST_BYTES_S = 1e6  # of an artifact: before that it is no hang
+SLOWEST_BYTES_S = 1e6  # of an artifact: before that it is not a hang
 
 
 @contextmanager
@@ -113,7 +113,7 @@ def join(
             yield in_its_place
         return
     farewell = Farewell()
-    left: SystemExit | None = None  # what ended the script, where that was no failure
+    left: SystemExit | None = None  # what ended the script, where that was not a failure
     with StopSignal() as stop:  # to the last word: SIGTERM must not cut it off
         try:
             launch = join_launch(
@@ -389,7 +389,7 @@ class Attempt:
 
         Every rank calls `evaluate`; what it returns goes to `evaluated`. One that the end of an attempt
         cut off, or that SIGTERM left no time for, is made when the run resumes from that step. Call
-        it before `steps`. Raises InvalidInput for what is no number of steps.
+        it before `steps`. Raises InvalidInput for what is not a number of steps.
         """
         if self._running is not None:
             raise TrainingError("Call a.evaluate_every(…) before a.steps(…) or a.folder().")
@@ -583,7 +583,7 @@ class Attempt:
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
-        """Evaluate inside the loop, after a report: an hour is no hang, and none of the step's time.
+        """Evaluate inside the loop, after a report: an hour is not a hang, and none of the step's time.
 
         Random numbers that are drawn inside, and `model.eval()`, are undone at the end: what follows
         does not depend on how often a run evaluates.

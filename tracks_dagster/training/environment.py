@@ -110,7 +110,7 @@ def _asked(environ: Mapping[str, str]) -> dict[str, str]:
     try:
         return {str(k): str(v) for k, v in parse_json(environ.get(names.ENV_ASKED) or "{}").items()}
     except (ValueError, AttributeError) as error:
-        raise SettingsError(f"{names.ENV_ASKED} is no mapping; a launcher sets it.") from error
+        raise SettingsError(f"{names.ENV_ASKED} is not a mapping; a launcher sets it.") from error
 
 
 def _granted(environ: Mapping[str, str]) -> dict[str, str]:
@@ -186,5 +186,5 @@ def _text(environ: Mapping[str, str], name: str) -> str:
 def _number(environ: Mapping[str, str], name: str, default: int | None = None) -> int:
     text = _text(environ, name) if default is None else environ.get(name, str(default))
     if not text.isdigit():
-        raise SettingsError(f"{name} = {text!r} is no whole number; a launcher sets it.")
+        raise SettingsError(f"{name} = {text!r} is not a whole number; a launcher sets it.")
     return int(text)

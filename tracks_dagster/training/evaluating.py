@@ -40,7 +40,7 @@ class Evaluations:
     """What `Attempt.evaluate_every` was asked for."""
 
     def __init__(self, every_steps: int, evaluate: Evaluate) -> None:
-        """Raise InvalidInput for what is no number of steps."""
+        """Raise InvalidInput for what is not a number of steps."""
         if type(every_steps) is not int or every_steps < 1:
             raise InvalidInput(
                 f"a.evaluate_every({every_steps!r}, …): give a whole number of steps, 1 or more."

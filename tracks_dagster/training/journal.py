@@ -32,7 +32,7 @@ LAST_WRITE_S_MAX = 5.0  # and for a line that another thread is writing
 
 
 def _line_encoder() -> Callable[[Mapping[str, Json]], str]:
-    """Return an encoder of lines. `json.JSONEncoder.encode` would make its part in C anew for each."""
+    """Return an encoder of lines. `json.JSONEncoder.encode` would make its part in C again for each."""
     plain = json.JSONEncoder(separators=(",", ":"), check_circular=False)
     make = getattr(encoder, "c_make_encoder", None)
     if make is None:

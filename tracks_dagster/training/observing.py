@@ -225,7 +225,7 @@ class Observer:
     def _iterator(self, call: Callable[..., Any], loader: data.DataLoader[Any]) -> Any:
         """Count the iterators over the loaders of a data set, and what they gave."""
         order = type(loader.batch_sampler).__name__, type(loader.sampler).__name__
-        kind = (id(loader.dataset), loader.batch_size, *order)  # one that is made anew is alike
+        kind = (id(loader.dataset), loader.batch_size, *order)  # one that is made again is alike
         counts = self._loaders.setdefault(kind, [0, 0])
         counts[0] += 1
         number = list(self._loaders).index(kind)
@@ -346,8 +346,8 @@ def _tensors(value: object) -> Iterator[torch.Tensor]:
 
 
 def _buffers(module: nn.Module, *, persistent: bool = True) -> Iterator[torch.Tensor]:
-    """Yield those that its state dict has, or the others. Of these many, such as a mask, are made anew,
-    some of them in the first forward pass."""
+    """Yield those that its state dict has, or the others. Of these many, such as a mask, are made
+    again, some of them in the first forward pass."""
     for part in module.modules():
         for name, buffer in part._buffers.items():
             is_kept = name not in part._non_persistent_buffers_set

@@ -60,7 +60,7 @@ def main() -> int:
 def prepare(store: ObjectStore, pod: PodEnvironment) -> None:
     """Lay out the pod's folder: the stored code, when there is any, and what starts each rank.
 
-    Raises StoreError, SettingsError when the code is not there, was changed, or is no code.
+    Raises StoreError, SettingsError when the code is not there, was changed, or is not code.
     """
     pod.work.mkdir(parents=True, exist_ok=True)
     folder, command = pod.work / CODE, pod.command

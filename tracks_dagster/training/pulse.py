@@ -48,7 +48,7 @@ class Pulse:
         self._times.take(step_s)
 
     def close(self) -> None:
-        """Beat no more; the last one stays readable. What comes later is no beat and no error."""
+        """Beat no more; the last one stays readable. What comes later is not a beat and no error."""
         file, self._file = self._file, None
         if file is not None:
             os.close(file)

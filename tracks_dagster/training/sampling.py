@@ -150,7 +150,7 @@ class BatchSampler:
         raise TrainingError(
             f"A loader over a.sampler(…) beside that of a.steps(…) was asked {how} step {running}; "
             "what it gives follows from the number of the step. Take one batch in each step, make its "
-            "iterator anew in a step that needs it, or register a loader with a state of its own."
+            "iterator again in a step that needs it, or register a loader with a state of its own."
         )
 
     def cursor(self, step: int) -> int:
@@ -298,7 +298,7 @@ def _mixed(words: Words) -> Words:
 def split(batch: Batch, *, micro_batch: int, device: torch.device) -> Iterator[Batch]:
     """Yield `batch` in consecutive slices of `micro_batch` along dimension 0.
 
-    Raises TrainingError when a part is no tensor, the tensors differ in length, or the micro-batch
+    Raises TrainingError when a part is not a tensor, the tensors differ in length, or the micro-batch
     does not divide it: unequal slices would weigh samples unequally.
     """
     lengths = set(_lengths(batch))

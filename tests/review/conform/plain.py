@@ -56,7 +56,7 @@ def train(a: Attempt, fault: str) -> None:
     else:
         sampler = a.sampler(len(x), seed=7)
         loader = DataLoader(data, batch_sampler=sampler, num_workers=a.config["loader_workers"])
-    beside = DataLoader(data, batch_size=4)  # where the fault has it, made anew in each step
+    beside = DataLoader(data, batch_size=4)  # where the fault has it, made again in each step
     other = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)  # registered nowhere
     if fault == "sigterm":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)

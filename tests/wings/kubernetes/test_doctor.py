@@ -248,4 +248,4 @@ def test_without_a_cluster_only_the_store_is_checked(
     assert "honours conditional writes" in result.stdout
     assert not kube.requests
     made = [path for path in (tmp_path / "store").rglob("*") if path.is_file()]
-    assert made == []  # a folder that is no store does not become one
+    assert made == []  # a folder that is not a store does not become one

@@ -139,7 +139,7 @@ def test_a_watcher_takes_no_page_of_a_proxy_for_an_empty_list(
 ) -> None:
     client = ApiClient()
     monkeypatch.setattr(client, "call_api", lambda *_, **__: Answered(body))
-    with pytest.raises(ReadFailed, match="Cannot list pods in namespace n: the reply is no"):
+    with pytest.raises(ReadFailed, match="Cannot list pods in namespace n: the reply is not a"):
         Reads(client, "n").list(Wanted(resource=PODS))
 
 
@@ -150,5 +150,5 @@ def test_a_watcher_takes_no_page_of_a_proxy_for_an_event(
     client = ApiClient()
     monkeypatch.setattr(client, "call_api", lambda *_, **__: Answered(body))
     events = Reads(client, "n").watch(Wanted(resource=PODS), "1", timeout_s=1, silence_s=1.0)
-    with pytest.raises(ReadFailed, match="An event of the API server's is no"):
+    with pytest.raises(ReadFailed, match="An event of the API server's is not an"):
         list(events)

@@ -554,7 +554,7 @@ def test_a_request_is_told_everything_that_is_wrong_with_it_at_once() -> None:
         "example.",
         "  cpus = 0 of each pod: use a number from 0.001 on, 8 for example.",
         "  memory_bytes = -1 of each pod: use 1 or more.",
-        "  'h100' is no device class; did you mean h200? There are: cpu, h200. Others are declared "
+        "  'h100' is not a device class; did you mean h200? There are: cpu, h200. Others are declared "
         "under device_classes in kubernetes.yaml.",
         "  environment: TRACKS_NODE is set by the launcher; leave it out.",
     ]

@@ -47,7 +47,7 @@ def test_a_list_of_trackers_is_read_in_its_order_each_with_a_cursor_of_its_own()
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("- tensorboard: runs", "line 1: trackers[0].tensorboard: 'runs' is no absolute path"),
+        ("- tensorboard: runs", "line 1: trackers[0].tensorboard: 'runs' is not an absolute path"),
         ("- {}", "line 1: trackers[0]: name one of tensorboard, mlflow, wandb in each item; none"),
         (
             "\n- {mlflow: http://m, wandb: /w}",
@@ -57,10 +57,10 @@ def test_a_list_of_trackers_is_read_in_its_order_each_with_a_cursor_of_its_own()
             "- {wandb: /w, experiment: e}",
             "line 1: trackers[0]: experiment is of mlflow; wandb has none",
         ),
-        ("- {mlfow: http://m}", "'mlfow' is no key; did you mean mlflow?"),
+        ("- {mlfow: http://m}", "'mlfow' is not a key; did you mean mlflow?"),
         ("- mlflow: 5000", "trackers[0].mlflow: 5000 is no name"),
         ("\n".join(f"- wandb: /{n}" for n in range(11)), "11 trackers are more than 10."),
-        ("tensorboard: /data", "'tensorboard' is no key"),
+        ("tensorboard: /data", "'tensorboard' is not a key"),
     ],
 )
 def test_every_mistake_is_told_with_its_line_and_what_is_valid(text: str, problem: str) -> None:

@@ -287,7 +287,7 @@ def test_a_folder_without_its_events_is_filled_again_and_a_broken_cursor_is_refu
     event_file(folder).unlink()
     assert export_run(tracks, RUN_ID, TensorBoard(tmp_path), cache=None).steps == 40
     (folder / tensorboard.CURSOR_FILE).write_text("[]")
-    with pytest.raises(TrackerError, match="Remove its folder to export the run anew"):
+    with pytest.raises(TrackerError, match="Remove its folder to export the run again"):
         export_run(tracks, RUN_ID, TensorBoard(tmp_path), cache=None)
 
 

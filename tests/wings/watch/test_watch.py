@@ -1,4 +1,4 @@
-"""The watch over runs: alerts are recorded once, whoever looks and wherever he is killed."""
+"""The watch over runs: alerts are recorded once, no matter who looks and wherever he is killed."""
 
 from __future__ import annotations
 
@@ -158,8 +158,8 @@ def test_a_watcher_that_begins_anew_raises_nothing_twice_and_ends_what_another_b
 ) -> None:
     gang.train(60, factor=2.0)
     look(gang)
-    anew = WatchHealth()
-    assert decide_due(world(tracks, ledger), [anew], ONE_BY_ONE).decided == ()
+    again = WatchHealth()
+    assert decide_due(world(tracks, ledger), [again], ONE_BY_ONE).decided == ()
     gang.train(90)
     look(gang)
     assert tracks.run("r-1").open_alerts == ()
@@ -281,7 +281,7 @@ def test_a_mute_covers_its_rule_its_run_and_its_time(
 
 def test_a_mute_of_what_there_is_not_is_refused_in_words(tracks: Tracks, gang: Gang) -> None:
     with pytest.raises(
-        InvalidInput, match=r"'slow_ranks' is no rule of alerts; did you mean slow_rank"
+        InvalidInput, match=r"'slow_ranks' is not a rule of alerts; did you mean slow_rank"
     ):
         mute(tracks, "slow_ranks", run_id=None, for_s=60, by="ann", why="noise")
     with pytest.raises(UnknownRun):

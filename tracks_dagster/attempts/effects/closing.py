@@ -120,7 +120,7 @@ def close_attempt(
         report = gangs.observe(ref)
         claim = attempt.claims[-1].body.dagster_run_id if attempt.claims else None
         run = closing.orchestrator.find(claim) if claim else None
-        if run is not None and run.is_canceling:  # a time limit of Dagster's is no person
+        if run is not None and run.is_canceling:  # a time limit of Dagster's is not a person
             run = replace(run, is_canceling=closing.orchestrator.was_cancelled(run.dagster_run_id))
         gone = _gone_devices(closing.devices, state, attempt, report)
         met = replace(problem, conditions=(*problem.conditions, *gone))
@@ -222,7 +222,7 @@ def _blamed_node(verdict: Verdict, evidence: Evidence, attempt: AttemptState) ->
 
 def _blamed_device(verdict: Verdict, evidence: Evidence, attempt: AttemptState) -> str | None:
     """Return the device whose fault an end is: the one that the kernel's lines name, that is gone, or
-    the blamed rank's. None where it is no fault of a device, or nobody knows of which."""
+    the blamed rank's. None where it is not a fault of a device, or nobody knows of which."""
     if verdict.reason not in OF_DEVICES:
         return None
     named = named_device(evidence.kernel_lines)

@@ -98,8 +98,8 @@ class ManualRetry:
     """Decides the next attempt in a person's name, with `changes`; no budget is spent.
 
     What was saved after the numbers went wrong (the policy names the reasons) is quarantined
-    first: no attempt resumes from it, whoever opens it. The node that the newest attempt ended on is
-    struck, where no sensor has come to it.
+    first: no attempt resumes from it, no matter who opens it. The node that the newest attempt ended on
+    is struck, where no sensor has come to it.
 
     allows_environment_change: it may resume with other libraries than those that wrote its
     checkpoint. is_forced: also where nothing was changed and the same attempt would end the same.

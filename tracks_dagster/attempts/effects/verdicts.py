@@ -34,8 +34,8 @@ _R = TerminationReason
 BY_PERSON = "by_person"  # the rule of such a verdict
 VERDICT_LINE_CHARACTERS_MAX = 500  # of the why in the verdict's line; the record holds all of it
 
-# Nobody may say that it did what it did not, and that nobody knows is no verdict; the others left out
-# end no attempt.
+# Nobody may say that it did what it did not, and that nobody knows is not a verdict; the others left
+# out end no attempt.
 VALID = tuple(
     reason.value
     for reason in TerminationReason
@@ -188,7 +188,7 @@ def give_verdict(
 def _valid(reason: str) -> TerminationReason:
     if reason not in VALID:
         raise InvalidInput(
-            f"{reason!r} is no verdict on an attempt; "
+            f"{reason!r} is not a verdict on an attempt; "
             + instead(reason, VALID, f"there are: {', '.join(VALID)}.")
         )
     return TerminationReason(reason)

@@ -1,4 +1,4 @@
-"""What Dagster's UI shows of a committed checkpoint, whoever reports it.
+"""What Dagster's UI shows of a committed checkpoint, no matter who reports it.
 
 A checkpoint is real because its record is in the track. The report comes after, so one that is lost or
 repeated changes nothing but a page.
@@ -28,7 +28,7 @@ class CheckpointReport:
 
     @property
     def event(self) -> dict[str, Any]:
-        """The arguments of Dagster's `AssetMaterialization` beside its key, whoever reports."""
+        """The arguments of Dagster's `AssetMaterialization` beside its key, no matter who reports."""
         return {
             "partition": self.key,
             "metadata": self.metadata,

@@ -1,6 +1,6 @@
 """Follow a training run to its end: show its records and steps, drain it on Ctrl-C.
 
-It only watches: sensors decide and launch, whoever looks. Killing it loses nothing. A store or a
+It only watches: sensors decide and launch, no matter who looks. Killing it loses nothing. A store or a
 ledger that does not answer is waited for: the gang trains on without it, as it does without this.
 """
 

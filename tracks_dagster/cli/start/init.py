@@ -192,7 +192,7 @@ def _check_free(folder: Path) -> None:
             "again."
         )
     if folder.exists() and not folder.is_dir():
-        raise InvalidInput(f"{folder} is no folder; name the one of your project.")
+        raise InvalidInput(f"{folder} is not a folder; name the one of your project.")
 
 
 def _with_replies(given: _Given, *, publishes: bool) -> _Given:
@@ -334,7 +334,7 @@ def _cadence(every_steps: int | None, every_s: float | None) -> Mapping[str, Jso
 
 def _write(folder: Path, text: str, *, is_starter: bool) -> Project:
     """Write the files, all of them or none, and return the project that they make; raises InvalidInput
-    for text that is no project file."""
+    for text that is not a project file."""
     made: list[Path] = []
     try:
         if not folder.exists():

@@ -171,7 +171,7 @@ def run_command(
     (`tracks doctor --kubernetes` lists what is missing there); the daemon stays here.
     """
     if wait_s <= 0:
-        raise InvalidInput(f"--wait-s {wait_s:g} is no time to wait; use more than 0.")
+        raise InvalidInput(f"--wait-s {wait_s:g} is not a time to wait; use more than 0.")
     if data is not None and "snapshot_id" in asked:
         raise InvalidInput("--data and --snapshot both name the data; give one of them.")
     given = Settings.from_environment()

@@ -80,7 +80,7 @@ def submit_command(
     A daemon of the store (`tracks up`) starts it; `tracks status RUN` says what it waits for.
     """
     if wait_s <= 0:
-        raise InvalidInput(f"--wait-s {wait_s:g} is no time to wait; use more than 0.")
+        raise InvalidInput(f"--wait-s {wait_s:g} is not a time to wait; use more than 0.")
     given = Settings.from_environment()
     check_home(given.home)
     here = project_folder(None) if project is None and branch_from is None else None

@@ -45,7 +45,7 @@ _NUMBERS = frozenset({"strikes", "worked h", "per 100 h"})
 
 
 class ShownByDefault(WholeGroup):
-    """A group in which what is no subcommand is an argument of `show`."""
+    """A group in which what is not a subcommand is an argument of `show`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Put `show` before the arguments that no subcommand begins."""

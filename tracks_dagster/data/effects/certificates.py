@@ -46,10 +46,10 @@ def certify(
     if what not in CERTIFIES:
         raise InvalidInput(unknown("kind of certificate", what, list(CERTIFIES)))
     if not _SHA256.fullmatch(code_sha256):
-        raise InvalidInput(f"{code_sha256!r} is no sha256 of stored code: 64 hex digits.")
+        raise InvalidInput(f"{code_sha256!r} is not a sha256 of stored code: 64 hex digits.")
     if min(passed, failed, left_out) < 0:
         raise InvalidInput(
-            f"{passed} passed, {failed} failed and {left_out} left out are no counts."
+            f"{passed} passed, {failed} failed and {left_out} left out are not counts."
         )
     if report is not None and len(report) > REPORT_BYTES_MAX:
         raise InvalidInput(

@@ -64,18 +64,20 @@ def read_config(folder: Path, name: str) -> dict[str, Json]:
     path = folder / name
     parse = _PARSERS.get(path.suffix)
     if parse is None:
-        raise ValueError(f"{name} is no config file; it ends in {', '.join(sorted(_PARSERS))}.")
+        raise ValueError(f"{name} is not a config file; it ends in {', '.join(sorted(_PARSERS))}.")
     if not path.resolve().is_relative_to(folder.resolve()):
         raise ValueError(f"{name} lies outside the project; only what is in its folder is stored.")
     if path.exists() and not path.is_file():  # a pipe: who reads it waits for ever
-        raise ValueError(f"{name} is no file.")
+        raise ValueError(f"{name} is not a file.")
     try:
         with path.open("rb") as file:
             data = file.read(CONFIG_BYTES_MAX + 1)
     except OSError as error:
         raise ValueError(f"{name} cannot be read ({error.strerror}).") from error
     if len(data) > CONFIG_BYTES_MAX:
-        raise ValueError(f"{name} has more than {CONFIG_BYTES_MAX // 1024} KiB; it is no config.")
+        raise ValueError(
+            f"{name} has more than {CONFIG_BYTES_MAX // 1024} KiB; it is not a config."
+        )
     try:
         found = parse(data.decode("utf-8"))
     except (ValueError, yaml.YAMLError, RecursionError) as error:

@@ -209,7 +209,7 @@ def _validate(path: Path, folder: Path, schema: Any) -> list[BadRow]:
     }
     if path.suffix not in readers:
         raise InvalidInput(
-            f"{path.name} is no table that a schema can check; use {', '.join(readers)}, or a function "
+            f"{path.name} is not a table for a schema; use {', '.join(readers)}, or a function "
             f"{PREFIX}NAME(folder)."
         )
     frame: Any = readers[path.suffix](path)

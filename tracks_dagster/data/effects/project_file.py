@@ -457,7 +457,7 @@ def _is_missing(folder: Path, module: str) -> bool:
 
 def _version(value: object) -> int:
     if value != VERSION or type(value) is not int:
-        raise ValueError(f"{shown(value)} is no version of a project file; write {VERSION}.")
+        raise ValueError(f"{shown(value)} is not a version of a project file; write {VERSION}.")
     return VERSION
 
 
@@ -479,13 +479,13 @@ def _entry(value: object) -> tuple[str, ...]:
     if isinstance(value, list) and all(isinstance(word, str) for word in value):
         return parse_entry(value)
     if not isinstance(value, str):
-        raise ValueError(f"{shown(value)} is no entry; write for example train.py --lr={{lr}}.")
+        raise ValueError(f"{shown(value)} is not an entry; write for example train.py --lr={{lr}}.")
     return parse_entry(value)
 
 
 def _finite(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise ValueError(f"{shown(value)} is no number.")
+        raise ValueError(f"{shown(value)} is not a number.")
     return float(value)
 
 
@@ -504,8 +504,8 @@ def _truth(value: object) -> bool:
 def _no_device(value: object) -> str:
     if value != NO_DEVICE:
         raise ValueError(
-            f"{shown(value)} is no device of an eval; write {NO_DEVICE} where it needs none, and leave "
-            "it out where it does: it is given one."
+            f"{shown(value)} is not a device of an eval; write {NO_DEVICE} where it needs none, and "
+            "leave it out where it does: it is given one."
         )
     return NO_DEVICE
 
@@ -513,7 +513,7 @@ def _no_device(value: object) -> str:
 def _at_least_one(what: str) -> Callable[[object], int]:
     def read(value: object) -> int:
         if type(value) is not int or value < 1:
-            raise ValueError(f"{shown(value)} is no number of {what}; write 1 or more.")
+            raise ValueError(f"{shown(value)} is not a number of {what}; write 1 or more.")
         return value
 
     return read
@@ -522,7 +522,7 @@ def _at_least_one(what: str) -> Callable[[object], int]:
 def _keys_or_file(value: object) -> Any:
     if not isinstance(value, str | Mapping):
         raise ValueError(
-            f"{shown(value)} is no config; write keys with their values, or the name of a file."
+            f"{shown(value)} is not a config; write keys with their values, or the name of a file."
         )
     return value
 
@@ -534,7 +534,7 @@ def _checkpoint(value: object) -> object:
 
 def _cron(value: object) -> str:
     if not isinstance(value, str):
-        raise ValueError(f"{shown(value)} is no cron; write five fields in quotes.")
+        raise ValueError(f"{shown(value)} is not a cron; write five fields in quotes.")
     return check_cron(value)
 
 
@@ -544,7 +544,7 @@ def _timezone(value: object) -> str:
         return ZoneInfo(name).key
     except (KeyError, ValueError, OSError) as error:  # OSError: a folder of zones, such as Europe
         raise ValueError(
-            f"{shown(value)} is no time zone; write for example Europe/Berlin."
+            f"{shown(value)} is not a time zone; write for example Europe/Berlin."
         ) from error
 
 
@@ -567,14 +567,14 @@ _Role = Annotated[str, PlainValidator(units.one_of("role", {role: role for role 
 
 def _positive(value: object) -> int:
     if units.count(value) < 1:
-        raise ValueError(f"{shown(value)} is no number of steps; write 1 or more.")
+        raise ValueError(f"{shown(value)} is not a number of steps; write 1 or more.")
     return units.count(value)
 
 
 def _eval_s(value: object) -> float:
     seconds = units.duration_s(value)
     if not 1 <= seconds <= EVAL_S_LIMIT:
-        raise ValueError(f"{shown(value)} is no limit of an eval; write 1s to 24h.")
+        raise ValueError(f"{shown(value)} is not a limit of an eval; write 1s to 24h.")
     return seconds
 
 

@@ -112,7 +112,7 @@ def check_free(home: Path, name: str, folder: Path) -> None:
     if not os.path.lexists(link) or version_of(link) is not None:
         return
     if not link.is_symlink():
-        raise SettingsError(f"{link} is no link of a project; take it away.")
+        raise SettingsError(f"{link} is not a link of a project; take it away.")
     if (there := link.readlink()).resolve() == folder.resolve():
         return
     gone = "" if there.is_dir() else ", which does not exist any more"
@@ -179,7 +179,7 @@ _HOW = "`tracks projects add DIR` adds one, `tracks projects list` shows them."
 
 
 def _names(home: Path) -> list[str]:
-    """Return the names of the links in that home; what is no link of ours is passed over."""
+    """Return the names of the links in that home; what is not a link of ours is passed over."""
     try:
         links = [each.name for each in (home / FOLDER).iterdir() if each.is_symlink()]
     except OSError:  # there is no home yet, or nobody may look

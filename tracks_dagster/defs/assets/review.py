@@ -91,7 +91,7 @@ def _incident_review(context: AssetExecutionContext, app: ResourceParam[App]) ->
     """What happened on a day (UTC), over all runs: failures first, interruptions summed, what it cost.
 
     Made every night for the day before; the running day can be materialized at any time, and any day
-    again: it is read from the ledger anew, so that corrected verdicts and later decisions show.
+    again: it is read from the ledger again, so that corrected verdicts and later decisions show.
     Open `review` for the tables; the numbers are plotted over the days. Red checks name the attempts
     or checkpoints that they mean and what to do; nothing stops because of them. In a terminal:
     `tracks review --day DATE`.

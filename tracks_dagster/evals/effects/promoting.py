@@ -55,7 +55,7 @@ SEEDS_LOOKED_AT_MAX = 200  # newest runs of the same code, among which other see
 class Promotions:
     """The decider that applies a run's own rule to its final checkpoint, once its evals are settled.
 
-    Exactly one decision a checkpoint, whoever else decides at the same time; one more once a
+    Exactly one decision a checkpoint, no matter who else decides at the same time; one more once a
     quarantine that stopped it is released, also of a run that is finished.
     """
 

@@ -36,7 +36,7 @@ def main() -> None:
     with tracks.join() as a:
         config = a.config
         if config["d_model"] % config["heads"]:
-            raise InvalidInput("d_model is no multiple of heads; change one of the two.")
+            raise InvalidInput("d_model is not a multiple of heads; change one of the two.")
         samples = Windows(a.snapshot(), config["context"])
         torch.manual_seed(config["seed"])  # the same weights on every rank
         bare = Gpt(config).to(a.device)

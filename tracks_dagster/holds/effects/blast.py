@@ -74,7 +74,7 @@ def blast(tracks: Tracks, ledger: Ledger, thing: Thing, *, as_of: datetime | Non
     if thing.kind not in SOURCES:
         kinds = ", ".join(f"{kind}:…" for kind in SOURCES)
         raise InvalidInput(
-            f"{thing} is no source; ask for one of {kinds}, or `tracks lineage {thing}`."
+            f"{thing} is not a source; ask for one of {kinds}, or `tracks lineage {thing}`."
         )
     source = find_exact(tracks, ledger, thing)
     hit = descendants(ledger, source, as_of=as_of)

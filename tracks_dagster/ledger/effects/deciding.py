@@ -3,7 +3,7 @@
 Safe from several threads and processes at once, and may be killed anywhere: a decision holds only for
 the state that it was made on.
 
-One act that is one record after one look is no decider: a person's (a stop, a pin, a quarantine), a
+One act that is one record after one look is not a decider: a person's (a stop, a pin, a quarantine), a
 pass's (a checkpoint superseded or deleted), a strike of a node. It goes by `Tracks.decide_run`, or by
 that of its own kind of track. A strike is in its pool's track before the decision that avoids the
 node: it is work that the decider of retries asks for as `First`.
@@ -24,7 +24,7 @@ from tracks_dagster.track.names import run_track, study_track
 from tracks_dagster.track.records import Draft, Kind, Record
 from tracks_dagster.track.track import DECISIONS_MAX
 
-WAITING, NOTHING = "waiting", "nothing"  # what came of a decider, where it is no record
+WAITING, NOTHING = "waiting", "nothing"  # what came of a decider, where it is not a record
 
 
 class HasTracks(Protocol):
@@ -83,8 +83,8 @@ class Settled:
 def settle(world: W, decider: Decides[W], run_id: str, kind: KindOfTrack = OF_RUNS) -> Settled:
     """Fold the run, ask the decider, and append what it decides at exactly the next seq.
 
-    kind: of the track of that name, where it is no run's. The decider is asked again wherever another
-    record came first, after each `First`, and after a record that is not its last. The track is
+    kind: of the track of that name, where it is not a run's. The decider is asked again wherever
+    another record came first, after each `First`, and after a record that is not its last. The track is
     projected once, at the end: also what another appended who died before he did. Raises UnknownRun,
     and Contended when its place was lost 64 times.
     """

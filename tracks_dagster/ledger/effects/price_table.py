@@ -43,7 +43,9 @@ def read_prices(file: SettingsFile) -> Prices:
 def _currency(value: object) -> str:
     if isinstance(value, str) and _CURRENCY.fullmatch(value):
         return value
-    raise ValueError(f"{units.shown(value)} is no currency; write three letters, for example USD.")
+    raise ValueError(
+        f"{units.shown(value)} is not a currency; write three letters, for example USD."
+    )
 
 
 def _few(prices: Mapping[str, float]) -> Mapping[str, float]:

@@ -47,7 +47,7 @@ from tracks_dagster.track.track import log_key, read_records
 from tracks_dagster.track.unforeseen import problem_of
 
 TRIES_MAX = 64  # cursors lost in a row to other projectors; each loss is another's progress
-STATES_CACHED_MAX = 1024  # states kept in memory by one process; then it begins anew
+STATES_CACHED_MAX = 1024  # states kept in memory by one process; then it starts over
 SCAN_EVERY = timedelta(days=1)  # finds tracks that no process of ours has projected
 BROKEN_NAMED_MAX = 5  # broken tracks that one message of a scan names
 
@@ -204,7 +204,7 @@ class Projector:
                 )
             except RowRefused as error:
                 raise LedgerError(
-                    f"Cannot project the ledger anew: {carried[track]} An older version wrote that, "
+                    f"Cannot rebuild the ledger: {carried[track]} An older version wrote that, "
                     f"and it does not fit the new tables ({error}). Nothing was changed."
                 ) from error
         return carried
@@ -346,7 +346,7 @@ class _Progress:
         self._logged_s = now_s
         left_s = (now_s - self._began_s) / count * max(self._of - count, 0)
         _log.warning(
-            "Projecting the ledger anew: %d of %d tracks; about %d min left.",
+            "Rebuilding the ledger: %d of %d tracks; about %d min left.",
             count,
             self._of,
             round(left_s / 60),

@@ -166,7 +166,9 @@ NO_TIME_LIMIT: Absence[RunView] = Absence(
     "no_time_limit", "its stage has no limit", lambda v: v.state.declared.max_device_s is None
 )
 NOT_JUDGED: Absence[RunView] = Absence(
-    "not_judged", "it is no canary or kitchen sink that succeeded", lambda v: v.state.judged is None
+    "not_judged",
+    "it is not a canary or kitchen sink that succeeded",
+    lambda v: v.state.judged is None,
 )
 NO_PROGRAM: Absence[RunView] = Absence(
     "no_program",

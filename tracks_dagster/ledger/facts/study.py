@@ -40,7 +40,7 @@ RUNG_OPEN: Absence[RungView] = Absence(
 )
 NOT_MEASURED: Absence[RungView] = Absence(
     "not_measured",
-    "it was no number, or it failed",
+    "it was not a number, or it failed",
     lambda v: v.rung.judged is not None and v.rung.judged.value is None,
 )
 NO_PRICE: Absence[RungView] = Absence(

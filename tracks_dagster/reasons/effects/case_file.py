@@ -16,7 +16,7 @@ from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.json_text import parse_json
 from tracks_dagster.track.records import Json
 
-LINE_BYTES_MAX = 128 * 1024 * 1024  # a log is in there whole; more than this is no log tail
+LINE_BYTES_MAX = 128 * 1024 * 1024  # a log is in there whole; more than this is not a log tail
 DOCUMENT_BYTES_MAX = LINE_BYTES_MAX
 LOG_BYTES_MAX = LINE_BYTES_MAX  # of a plain log, its end
 FOLDER_FILES_MAX = 8192

@@ -156,8 +156,8 @@ def killed(evidence: Evidence) -> Finding | None:
 def all_exited_0(evidence: Evidence) -> Finding | None:
     """Every rank ended with exit code 0 and left no last word.
 
-    That alone is no end as meant: a script may leave its loop early. An attempt without a step trained
-    nothing.
+    That alone is not an end as meant: a script may leave its loop early. An attempt without a step
+    trained nothing.
     """
     if not evidence.ranks or any(exit_code(rank) != 0 for rank in evidence.ranks):
         return None

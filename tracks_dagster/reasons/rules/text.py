@@ -100,8 +100,8 @@ class CauseLine:
     """One cause as one rank reports it.
 
     survived: whether the process went on after it; is_over: whether it logged steps since.
-    is_printed: whether it is no exception; is_aside: whether it is printed, and of a kind that ends a
-    process by an exception; is_last: whether nothing was said after it.
+    is_printed: whether it is not an exception; is_aside: whether it is printed, and of a kind that ends
+    a process by an exception; is_last: whether nothing was said after it.
     order: nearer to the root sorts first.
     """
 
@@ -349,8 +349,8 @@ def _has_survived(text: _Text, number: int, row: Cause) -> bool:
     """Whether the process went on after a line that `row` is met by.
 
     What others do to a job is over with the next step, and is news, not a warning. What was only
-    printed before an exception is no cause where that exception names its own, or where the row blames
-    settings, libraries or rights: code that needs them raises an error.
+    printed before an exception is not a cause where that exception names its own, or where the row
+    blames settings, libraries or rights: code that needs them raises an error.
     """
     is_printed = EXCEPTION.match(text.lines[number]) is None
     was_printed_before = is_printed and number < text.raised_at
@@ -380,7 +380,7 @@ def _is_one_of_several(row: Cause, line: str, rows: tuple[Cause, ...]) -> bool:
     """Whether a line that matches `row` names its cause only beside another one, of `rows` or not.
 
     "the worker failed, or ran out of memory" was written by a program that could not tell the two
-    apart: it is no evidence for either.
+    apart: it is not evidence for either.
     """
     found = row.words.search(line)
     if found is None or not _lies_outside(row.reason):

@@ -22,7 +22,7 @@ from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Json, Record, format_time
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_TIME_US_MAX = 2**57  # some 4500 years: what is beyond was no time
+_TIME_US_MAX = 2**57  # some 4500 years: what is beyond was not a time
 REINDEX = (
     "Run `tracks reindex`: it rebuilds the ledger from the tracks, which are the truth, and "
     "names what it cannot take in."

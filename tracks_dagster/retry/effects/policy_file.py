@@ -225,7 +225,7 @@ def _list_of(what: str, valid: Iterable[str] | None) -> units.Reader[tuple[str, 
 
     def listed(value: object) -> tuple[str, ...]:
         if isinstance(value, str) or not isinstance(value, Sequence):
-            raise ValueError(f"{shown(value)} is no list; write for example [{example}].")
+            raise ValueError(f"{shown(value)} is not a list; write for example [{example}].")
         if any(not isinstance(each, str) for each in value):
             raise ValueError(f"each of the list is one {what}; write for example [{example}].")
         return tuple(dict.fromkeys(read(each) for each in value))
@@ -247,7 +247,7 @@ def _parts(value: object) -> int | None:
     if type(value) is int and value >= 1:
         return value
     raise ValueError(
-        f"{shown(value)} is no rule for a version; write {EXACT}, {ANY}, or how many leading parts "
+        f"{shown(value)} is not a rule for a version; write {EXACT}, {ANY}, or how many leading parts "
         "must be the same, for example 2."
     )
 

@@ -53,7 +53,7 @@ _NAMES = {"time_s": "device_s", "loss_falls": "loss_falls_by"}
 def _needs(value: object) -> tuple[str, ...]:
     """Read a list of gates."""
     if isinstance(value, str) or not isinstance(value, Sequence):
-        raise ValueError(f"{shown(value)} is no list; write for example [tests, smoke, canary].")
+        raise ValueError(f"{shown(value)} is not a list; write for example [tests, smoke, canary].")
     for each in value:
         if each not in GATES:
             raise ValueError(unknown("gate", str(each), list(GATES)))

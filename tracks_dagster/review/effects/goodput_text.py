@@ -27,7 +27,7 @@ BUCKET_LABELS = {
 TERMS = {  # what a term of the account stands for, explained at the end
     "ETTR": "effective training time ratio, what part of the time went into steps that were kept",
     "MTBI": "mean time between interruptions, of the time on devices; planned ones do not count",
-    "planned": "its node was drained; what a person stopped is no interruption at all",
+    "planned": "its node was drained; what a person stopped is not an interruption at all",
     "MTTR": "mean time to recover, from a gang's last rank to the run's next restore",
     "cycled": "hosts that an attempt left out and the one before it did not",
     "wasted": "device hours that went into anything but steps that were kept",

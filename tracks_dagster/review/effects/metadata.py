@@ -40,7 +40,7 @@ from tracks_dagster.track.states.run_state import Dated, RunState
 from tracks_dagster.track.text.safe_text import bullets, table
 from tracks_dagster.track.track import last_seq, log_key
 
-REAL_DIGITS = 3  # of a number that is no integer, after the point
+REAL_DIGITS = 3  # of a number that is not an integer, after the point
 DIGEST_CHARACTERS = 12  # of a digest in a table; `tracks explain` has the whole of it
 _DIGEST = re.compile(r"[0-9a-f]{40,}")
 
@@ -133,7 +133,7 @@ def _read(tracks: Tracks, run_id: str, attempt_id: int) -> tuple[RunState, Recei
     track, next_seq = run_track(run_id), state.head.seq + 1 if state is not None else 0
     missing = log_key(track, next_seq)
     is_lost = last_seq(tracks.store, track) > next_seq
-    if is_lost and tracks.store.get(missing) is None:  # a record that came meanwhile is no loss
+    if is_lost and tracks.store.get(missing) is None:  # a record that came meanwhile is not a loss
         raise TrackBroken(f"The record {missing} is lost, and later ones are there: `tracks fsck`.")
     if state is None or receipt is None:
         raise UnknownRun(f"{run_id} has no attempt {attempt_id}.")

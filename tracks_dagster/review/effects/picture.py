@@ -126,7 +126,7 @@ def _finite(points: Iterable[Point]) -> list[Point]:
 
 
 def _share(value: float, begin: float, end: float) -> float:
-    """Return where a value lies, 0 at `begin` and 1 at `end`; halved, for the widest is no float."""
+    """Return where a value lies, 0 at `begin` and 1 at `end`; halved, for the widest is not a float."""
     return (value / 2 - begin / 2) / ((end / 2 - begin / 2) or 1.0)
 
 

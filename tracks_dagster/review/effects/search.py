@@ -22,7 +22,7 @@ from tracks_dagster.track.records import Json, format_time
 
 HITS_MAX = 1000  # of one answer
 EVIDENCE_READ_MAX = 200  # objects that one deep search reads, at most 64 KiB of log a rank each
-EVIDENCE = "evidence"  # the kind of a hit that is no record
+EVIDENCE = "evidence"  # the kind of a hit that is not a record
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

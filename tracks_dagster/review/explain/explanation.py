@@ -223,8 +223,8 @@ class AttemptExplanation:
     checkpoints and its evals. missing: what the record does not hold, a sentence each.
 
     failed_saves: a sentence for each save that failed while training went on. progress: of an attempt
-    that has not ended. resumes_from: what the run's next attempt would resume from, whoever made it;
-    of a finished run its final weights. rests_on: the same in words, with what became of it.
+    that has not ended. resumes_from: what the run's next attempt would resume from, no matter who made
+    it; of a finished run its final weights. rests_on: the same in words, with what became of it.
     evals_owed: a sentence on the state of each required eval. history: every attempt of
     the run, oldest first. quarantined: a sentence for each source in quarantine that it descends
     from. broken: where the track breaks; nothing after it is explained. waits_for: what the run waits

@@ -137,8 +137,8 @@ class DevicePool:
         """Return the same pool, for a process that starts what has the lease of that seq.
 
         It reads nothing before the lease: a track grows by two records with each start, and a bucket
-        gives some hundred a second. The pool as it is where the record is no lease of `key` that holds.
-        Raises StoreUnavailable.
+        gives some hundred a second. The pool as it is where the record is not a lease of `key` that
+        holds. Raises StoreUnavailable.
         """
         with suppress(TrackBroken):
             state = self.tracks.find_pool(self.here.pool, first=seq)

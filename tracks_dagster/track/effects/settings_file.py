@@ -1,8 +1,8 @@
 """A person's YAML settings file, read into a pydantic model: every problem at once, with its line.
 
 Only mappings, lists and scalars; no anchors, tags or second document. Plain words stay words (`no`
-and `on` are text, `24:00` is no number): a number is digits, a truth is true or false. What a file may
-contain, its `FileModel` says; what pydantic finds wrong is put into our words here.
+and `on` are text, `24:00` is not a number): a number is digits, a truth is true or false. What a file
+may contain, its `FileModel` says; what pydantic finds wrong is put into our words here.
 
 pydantic takes 0.1 s to import, so only who has found a file imports this module.
 """
@@ -97,7 +97,7 @@ class Problem:
 class SettingsFile:
     """What a file contains, and what is wrong with it so far.
 
-    name: as a message starts, "The policy file /x/policy.yaml"; path: empty where it was no file.
+    name: as a message starts, "The policy file /x/policy.yaml"; path: empty where it was not a file.
     value: plain values, {} of an empty file, None where it is no YAML that is read here. lines: where
     each value starts, by the way to it; the value of a key starts with its key.
     """
@@ -149,10 +149,10 @@ class SettingsFile:
 def open_settings(path: Path, what: str, *, list_key: str = "") -> SettingsFile:
     """Return a file's contents. what: as a message names it, "The policy file".
 
-    Raises SettingsError when it cannot be read, is no file, is too large or is not UTF-8.
+    Raises SettingsError when it cannot be read, is not a file, is too large or is not UTF-8.
     """
     if path.exists() and not path.is_file():  # a pipe: who reads it waits for ever
-        raise SettingsError(f"{path} is no file.")
+        raise SettingsError(f"{path} is not a file.")
     try:
         with path.open("rb") as file:
             data = file.read(FILE_BYTES_MAX + 1)

@@ -1,6 +1,6 @@
 """How an attempt ended, in a sentence: the reason's own, or what is known where the reason is not.
 
-A kill and an exit code are named as such, whoever caused them. Pure.
+A kill and an exit code are named as such, no matter who caused them. Pure.
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ def scored_by(
     state: RunState, required: EvalRequirement, checkpoint: CheckpointRef
 ) -> ScoredEval | None:
     """Return what a scorer scores: the newest completed attempt at the eval that it is of, with its
-    seed; None where there is none, and of an eval that is no scorer."""
+    seed; None where there is none, and of an eval that is not a scorer."""
     source = _source_of(state, required)
     tries = [] if source is None else attempts_at(state, source, checkpoint)
     for each in reversed(tries):
@@ -93,7 +93,7 @@ def scored_by(
 def lack_of_source(
     state: RunState, required: EvalRequirement, checkpoint: CheckpointRef
 ) -> str | None:
-    """Say why a scorer has nothing to score; None where it has, and of an eval that is no scorer."""
+    """Say why a scorer has nothing to score; None where it has, and of an eval that is not a scorer."""
     source = f"{required.of}@{checkpoint.step} with seed {required.seed}"
     if not _lacks_source(state, required, checkpoint):
         return None

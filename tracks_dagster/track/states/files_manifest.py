@@ -240,5 +240,5 @@ def ends_pack(digest: str, size_bytes: int, pack_bytes: int) -> bool:
 def _checked_path(path: str) -> str:
     pure = PurePosixPath(path)
     if not path or pure.is_absolute() or ".." in pure.parts or "\0" in path:
-        raise ValueError(f"{path!r} is no path below a folder")
+        raise ValueError(f"{path!r} is not a path below a folder")
     return path

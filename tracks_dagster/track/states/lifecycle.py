@@ -1,7 +1,7 @@
 """A training run's status: one word and a sentence, by its track alone.
 
 What only the daemon knows (a sensor that is switched off) and what only clocks know (a backoff) is
-not here: a decision that is due counts as running, whoever has to make it.
+not here: a decision that is due counts as running, no matter who has to make it.
 """
 
 from __future__ import annotations

@@ -123,7 +123,7 @@ class StudyState:
         return sum(each.cost or 0.0 for each in self._judged())
 
     def loss_of(self, judged: TrialJudged) -> float:
-        """Return a value as one of which less is better; infinite for what is no number or failed."""
+        """Return a value as one of which less is better; infinite where there is none."""
         if judged.value is None:
             return math.inf
         return judged.value if self.declared.direction == "min" else -judged.value

@@ -66,4 +66,5 @@ def unknown(what: str, given: str, valid: Sequence[str]) -> str:
     listed = (
         f"{'did you mean ' + close[0] + '? There' if close else 'there'} are: {', '.join(valid)}."
     )
-    return f"{given!r} is no {what}; {listed}"
+    article = "an" if what[0] in "aeiou" else "a"
+    return f"{given!r} is not {article} {what}; {listed}"

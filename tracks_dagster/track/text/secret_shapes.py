@@ -288,7 +288,7 @@ _PREFIXED = re.compile(
 
 
 def _is_random(match: re.Match[str]) -> bool:
-    """Whether a token is no name of many words: it has digits and letters close to each other."""
+    """Whether a token is not a name of many words: it has digits and letters close to each other."""
     runs = re.findall(r"[A-Za-z0-9]+", match["secret"])
     return any(len(run) >= 12 and looks_made_up(run) for run in runs)
 

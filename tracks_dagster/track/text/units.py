@@ -57,7 +57,7 @@ def window(value: object) -> tuple[float | None, int | None]:
             f"{shown(value)} is more than {STEPS_MAX} steps; none takes the window away."
         )
     if number != int(number) or number < 1:
-        raise ValueError(f"{shown(value)} is no number of steps; write for example 10000 steps.")
+        raise ValueError(f"{shown(value)} is not a number of steps; write for example 10000 steps.")
     return None, int(number)
 
 
@@ -66,7 +66,7 @@ def size_bytes(value: object) -> int:
     match = _AMOUNT.fullmatch(value.strip()) if isinstance(value, str) else None
     if match is None or match["unit"] not in UNITS_BYTES:
         raise ValueError(
-            f"{shown(value)} is no size; write a number and its unit (KiB, MiB, GiB, TiB), for "
+            f"{shown(value)} is not a size; write a number and its unit (KiB, MiB, GiB, TiB), for "
             "example 16GiB."
         )
     found = float(match["number"]) * UNITS_BYTES[match["unit"]]
@@ -79,14 +79,14 @@ def whole_seconds(value: object) -> int:
     """Return a duration of whole seconds, 1 or more: "90s", "2min"."""
     seconds = duration_s(value)
     if seconds != int(seconds) or seconds < 1:
-        raise ValueError(f"{shown(value)} is no whole number of seconds; write for example 90s.")
+        raise ValueError(f"{shown(value)} is not a whole number of seconds; write for example 90s.")
     return int(seconds)
 
 
 def count(value: object) -> int:
     """Return a whole number from 0 on."""
     if type(value) is not int or not 0 <= value <= COUNT_MAX:
-        raise ValueError(f"{shown(value)} is no count; write a whole number, 0 to {COUNT_MAX}.")
+        raise ValueError(f"{shown(value)} is not a count; write a whole number, 0 to {COUNT_MAX}.")
     return value
 
 
@@ -107,7 +107,7 @@ def share(value: object) -> float:
         amount, unit = _amount(value, "a share", "0.5, or 50%")
         found = amount / 100 if unit == "%" else None
     if found is None or not 0.0 <= found <= 1.0:  # type: ignore[operator]
-        raise ValueError(f"{shown(value)} is no share; write 0 to 1, or 0% to 100%.")
+        raise ValueError(f"{shown(value)} is not a share; write 0 to 1, or 0% to 100%.")
     return float(found)  # type: ignore[arg-type]
 
 
@@ -122,7 +122,7 @@ def name(value: object) -> str:
     """Return a word that is not empty."""
     if not isinstance(value, str) or not value.strip():
         raise ValueError(
-            f"{shown(value)} is no name; write a word, in quotes if it looks like a number."
+            f"{shown(value)} is not a name; write a word, in quotes if it looks like a number."
         )
     return value
 
@@ -205,7 +205,7 @@ def duration(seconds: float) -> str:
 def _number(value: object, *, most: float, example: str) -> float:
     if type(value) not in (int, float) or not 0 <= value <= most:  # type: ignore[operator]
         raise ValueError(
-            f"{shown(value)} is no number from 0 to {most:g}; write for example {example}."
+            f"{shown(value)} is not a number from 0 to {most:g}; write for example {example}."
         )
     return float(value)  # type: ignore[arg-type]
 
@@ -216,7 +216,7 @@ def _amount(value: object, what: str, example: str) -> tuple[float, str]:
     if isinstance(value, int | float) and type(value) is not bool and value >= 0:
         return float(min(value, DURATION_S_MAX)), ""
     if match is None:
-        raise ValueError(f"{shown(value)} is no {what.partition(' ')[2]}; {_durations(example)}")
+        raise ValueError(f"{shown(value)} is not {what}; {_durations(example)}")
     return float(match["number"]), match["unit"]
 
 

@@ -122,7 +122,7 @@ class _Reader:
         try:
             return from_json(RankCommand, parse_json(value or '{"words": []}'))
         except (ValueError, TrackBroken) as error:
-            self.problems.append(f"{names.ENV_COMMAND} is no command: {error}")
+            self.problems.append(f"{names.ENV_COMMAND} is not a command: {error}")
             return RankCommand(words=())
 
     def run_id(self) -> str:

@@ -26,7 +26,7 @@ EXECUTABLE = 0o111
 
 
 class CodeUnusable(InvalidInput):
-    """Stored code that cannot be laid out: it is no archive of ours."""
+    """Stored code that cannot be laid out: it is not an archive of ours."""
 
 
 def lay_out(folder: Path, *, code: bytes | None, key: str | None, files: Mapping[str, str]) -> None:
@@ -116,7 +116,7 @@ def _write(tar: tarfile.TarFile, member: tarfile.TarInfo, folder: Path) -> Path:
         return path
     content = tar.extractfile(member) if member.isreg() and not member.issparse() else None
     if content is None:
-        raise CodeUnusable(f"The stored code has {member.name!r}, which is no file or link.")
+        raise CodeUnusable(f"The stored code has {member.name!r}, which is not a file or link.")
     path.write_bytes(content.read())
     path.chmod(READ_ONLY | (member.mode & EXECUTABLE))
     return path

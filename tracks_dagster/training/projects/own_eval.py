@@ -249,11 +249,11 @@ def _number(name: str, value: Any, what: str) -> float:
         number = float(value)
     except (TypeError, ValueError, RuntimeError, OverflowError):
         raise InvalidInput(
-            f"{what} measured {name} = {_shown(value)}, which is no number."
+            f"{what} measured {name} = {_shown(value)}, which is not a number."
         ) from None
     if not math.isfinite(number):
         raise InvalidInput(
-            f"{what} measured {name} = {number}, which is no finite number: it says nothing of the "
+            f"{what} measured {name} = {number}, which is not a finite number: it says nothing of the "
             "checkpoint. Look at the data and the code of the eval."
         )
     return number

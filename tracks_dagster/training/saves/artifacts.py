@@ -30,7 +30,7 @@ def find_files(path: Path) -> list[Path]:
     files = [path] if path.is_file() else [each for each in path.rglob("*") if _is_own(each)]
     total = sum(each.stat().st_size for each in files)
     if not files:
-        raise InvalidInput(f"There is no file at {path}, so it is no artifact.")
+        raise InvalidInput(f"There is no file at {path}, so it is not an artifact.")
     if len(files) > FILES_MAX or total > BYTES_MAX:
         raise InvalidInput(
             f"{path} has {len(files)} files with {total} bytes; an artifact has at most {FILES_MAX} "

@@ -2,7 +2,7 @@
 
 A checkpoint brings back numbers that the script once took from its config: weight decay, betas, the
 length of a schedule. So each checkpoint keeps what they were when they were built, too. Where the
-script builds something else now, the new value holds: a schedule is played anew up to the restored
+script builds something else now, the new value holds: a schedule is replayed up to the restored
 position, other rates are multiplied by the ratio, all else is set. Each change is a sentence for the
 receipt.
 """
@@ -55,7 +55,7 @@ _RMSPROPS = ("RMSprop", "momentum")  # that of SGD begins whenever it is asked f
 class Built:
     """What a script built, taken before anything is restored.
 
-    values: as a checkpoint keeps it; schedules: copies to play anew, by name, each with the name of its
+    values: as a checkpoint keeps it; schedules: copies to replay, by name, each with the name of its
     optimizer.
     """
 
@@ -148,7 +148,7 @@ def find_changes(
             found = replay(built.schedules[name], before, now, saved, name=name)
         if found is not None:
             replayed[name] = found
-        how = "played anew to where it was" if found else "from now on; its past is not played anew"
+        how = "replayed to where it was" if found else "from now on; its past is not replayed"
         shown = {p[1:]: pair for p, pair in differs.items() if p[0] == "state" and _is_shown(p)}
         sentences += [f"{name}: {line}, {how}" for line in _lines(shown)]
         if not shown and any(not set(path) & set(RATE_LISTS) for path in differs):

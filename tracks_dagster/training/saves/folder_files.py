@@ -46,13 +46,13 @@ class FileSeen:
 def list_folder(folder: Path) -> tuple[FileSeen, ...]:
     """Return every file below `folder`, by path.
 
-    A link to a file inside the folder counts as that file. Raises InvalidInput for what is no folder,
-    and for what could not be restored elsewhere: a link that leads out of it, a link to a folder, a
-    socket or a pipe, a name that is no UTF-8, more than 100 000 files.
+    A link to a file inside the folder counts as that file. Raises InvalidInput for what is not a
+    folder, and for what could not be restored elsewhere: a link that leads out of it, a link to a
+    folder, a socket or a pipe, a name that is no UTF-8, more than 100 000 files.
     """
     if not folder.is_dir():
         raise InvalidInput(
-            f"Cannot commit {folder}: it is no folder; name the one that the checkpoint was written to."
+            f"Cannot commit {folder}: it is not a folder; name the one that has the checkpoint."
         )
     root = folder.resolve()
     try:
@@ -79,8 +79,8 @@ def _walk(root: Path, folder: Path, prefix: str) -> Iterator[FileSeen]:
                 target = Path(entry.path).resolve()
                 if not target.is_relative_to(root) or not target.is_file():
                     raise InvalidInput(
-                        f"Cannot commit {root}: {path} is a link to {target}, which is no file of the "
-                        "folder; put the file itself there."
+                        f"Cannot commit {root}: {path} is a link to {target}, which is not a file "
+                        "of the folder; put the file itself there."
                     )
                 status = target.stat()
             if S_ISDIR(status.st_mode):

@@ -41,7 +41,7 @@ MEMBERS = ("model", "optimizer", "scheduler", "scaler", "rng", "data", "progress
 FOLDER = "folder"  # the member that lists the files of a folder
 ALWAYS = ("rng", "data", "progress")  # in a manifest of any format
 KINDS = {"model": "module", "optimizer": "optimizer", "scheduler": "state", "scaler": "state"}
-VALUES = "values"  # the kind of a member that is no registered state
+VALUES = "values"  # the kind of a member that is not a registered state
 TENSORS, FILES = "tensors", "files"  # kinds of checkpoints; FILES is that of its member FOLDER, too
 
 
@@ -197,7 +197,7 @@ def parse_manifest(data: bytes, *, key: str) -> Manifest:
             **{**stored, "members": members, "chunks": tuple(Chunk(**c) for c in stored["chunks"])}
         )
     except (ValueError, KeyError, TypeError) as error:
-        raise CheckpointCorrupt(f"{key} is no manifest of a checkpoint: {error!r}.") from error
+        raise CheckpointCorrupt(f"{key} is not a manifest of a checkpoint: {error!r}.") from error
     _check_members(manifest, stored["members"], key)
     return manifest
 

@@ -55,7 +55,7 @@ def named_state(optimizer: Optimizer, parameters: Parameters) -> dict[str, Any]:
     for key in state["state"]:
         if not isinstance(key, int):
             raise TrainingError(
-                f"Cannot save the optimizer: its state has the key {key!r}, which is no parameter; "
+                f"Cannot save the optimizer: its state has the key {key!r}, which is not a parameter; "
                 "keep it in a parameter group."
             )
     return {

@@ -162,7 +162,7 @@ def _dict_tag(tree: dict[Any, Any], path: str) -> str:
         if factory not in _FACTORIES:
             raise TrainingError(
                 f"Cannot save {path}: a defaultdict of {factory!r} would come back without it; save "
-                "dict(…) of it, and make the defaultdict anew in load_state_dict."
+                "dict(…) of it, and make the defaultdict again in load_state_dict."
             )
         return f"default_{factory.__name__}"
     if isinstance(tree, Counter):

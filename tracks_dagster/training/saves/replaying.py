@@ -1,4 +1,4 @@
-"""A schedule of torch's at a restored position, played anew with what it is built with now.
+"""A schedule of torch's at a restored position, replayed with what it is built with now.
 
 Nothing of the script moves: a copy steps a stand-in of its optimizer. Before that is believed, the same
 copy is played with what was built then, and has to come to what was saved.
@@ -28,7 +28,7 @@ from tracks_dagster.training.saves.optimizer_state import group_key
 from tracks_dagster.training.saves.plain_state import put_together, take_apart
 from tracks_dagster.training.saves.trained import Trained
 
-POSITIONS_MAX = 1_000_000  # of a schedule that is played anew; some ten seconds of one core
+POSITIONS_MAX = 1_000_000  # of a schedule that is replayed; some ten seconds of one core
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +43,7 @@ class Replayed:
 def detached(scheduler: Any, trained: Trained) -> tuple[LRScheduler, str] | None:
     """Return a copy of a schedule over a stand-in of its optimizer, and that optimizer's name.
 
-    None for what cannot be played anew: it follows a metric, is not torch's, or cannot be copied.
+    None for what cannot be replayed: it follows a metric, is not torch's, or cannot be copied.
     """
     if not isinstance(scheduler, LRScheduler) or isinstance(scheduler, ReduceLROnPlateau):
         return None
@@ -94,7 +94,7 @@ def replay(
     """
     try:
         return _replayed(schedule, then, now, saved, name=name)
-    except Exception:  # noqa: BLE001 - torch's and the script's own; then nothing is played anew
+    except Exception:  # noqa: BLE001 - torch's and the script's own; then nothing is replayed
         return None
 
 

@@ -37,7 +37,7 @@ def find_checkpoint(launch: Launch, fetch: Callable[[CheckpointRef], T]) -> Foun
     Collective; changes nothing that is trained. Every rank reads and verifies what it needs by
     `fetch`, which raises CheckpointCorrupt; what any rank finds corrupt is quarantined. With none
     left the run starts afresh, a branch from its source. Raises Fenced, CheckpointMismatch for one
-    of another model, or of another run that this one is no branch of, and CheckpointCorrupt when it
+    of another model, or of another run that this one is not a branch of, and CheckpointCorrupt when it
     is the branch's source, which only its own run may quarantine.
     """
     asked = launch.opened.resume
@@ -87,7 +87,7 @@ def _check_run(launch: Launch, asked: CheckpointRef) -> None:
         )
     if asked.run_id != launch.place.run_id and asked != launch.declared.branched_from:
         raise CheckpointMismatch(
-            f"Step {asked.step} is of run {asked.run_id} and {launch.place.run_id} is no branch of "
+            f"Step {asked.step} is of run {asked.run_id} and {launch.place.run_id} is not a branch of "
             f"it; declare one with `tracks run --from {asked.run_id}@{asked.step}`."
         )
 

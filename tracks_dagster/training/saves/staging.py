@@ -1,7 +1,7 @@
 """Copies this rank's tensors into the arena: the one thing that training waits for.
 
 Where each tensor goes is worked out once per plan and kept, with a view of the arena for each. What is
-copied is looked up anew at every save.
+copied is looked up again at every save.
 """
 
 from __future__ import annotations

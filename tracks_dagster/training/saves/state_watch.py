@@ -83,7 +83,7 @@ class StateWatch:
             if has_one and not any(each is optimizer for each in moved):
                 self._warn(
                     f"A schedule was built over {name}, and none is registered for it: a resume begins "
-                    "the schedule anew. Register it: a.register(…, scheduler=scheduler)."
+                    "the schedule again. Register it: a.register(…, scheduler=scheduler)."
                 )
 
     def close(self) -> None:

@@ -1,6 +1,6 @@
 """How long a rank's own forward passes take, by hooks on its models: `own_s` of a step's line.
 
-A step's time holds the waits for other ranks: it is the same on all of a gang, whoever is slow. A
+A step's time holds the waits for other ranks: it is the same on all of a gang, no matter who is slow. A
 forward pass exchanges nothing, so its time is this rank's alone. Counted are calls of the outermost
 model in training mode, by the thread that trains, from a step's data to its report. Not counted:
 evaluations, what activation checkpointing computes again in backward, and the waits for weights and
@@ -184,7 +184,7 @@ class Stopwatch(Protocol):
         """End the stretch, where one has begun."""
 
     def take(self) -> float | None:
-        """Return the seconds of all stretches and begin anew; None: not known."""
+        """Return the seconds of all stretches and start over; None: not known."""
 
 
 class HostStopwatch:

@@ -59,7 +59,7 @@ def read(lines: Iterable[str]) -> Iterator[Read]:
 
 def _read(number: int, value: Json) -> SourceAttempt | NotEnded:
     if not isinstance(value, Mapping):
-        raise ValueError("it is no object")
+        raise ValueError("it is not an object")
     run = value.get("run")
     if not isinstance(run, str | int) or not str(run).strip():
         raise ValueError("it has no `run`")
@@ -77,7 +77,7 @@ def _read(number: int, value: Json) -> SourceAttempt | NotEnded:
         raise ValueError(f"its cause is {cause!r}; write {AUTOMATIC} or {MANUAL}")
     config = value.get("config") or {}
     if not isinstance(config, Mapping):
-        raise ValueError("its config is no object")
+        raise ValueError("its config is not an object")
     times = f"{submitted_at}/{started_at or ''}/{ended_at}"
     last_step = _count(value, "last_step")
     return SourceAttempt(
@@ -137,5 +137,5 @@ def _hosts(value: Mapping[str, Any], key: str) -> tuple[str, ...]:
     if isinstance(found, str):
         return hosts(found)
     if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
-        raise ValueError(f"its {key} is no list of names")
+        raise ValueError(f"its {key} is not a list of names")
     return tuple(dict.fromkeys(found))

@@ -102,7 +102,7 @@ def aware(at: datetime) -> datetime:
     """Return the time in UTC, whole in microseconds; ValueError for one outside of 1970 to 2100."""
     at = at.astimezone(UTC)
     if not 1970 <= at.year < 2100:
-        raise ValueError(f"{at:%Y-%m-%d} is no time of a run")
+        raise ValueError(f"{at:%Y-%m-%d} is not a time of a run")
     return at
 
 
@@ -132,7 +132,7 @@ def _expanded(pattern: str) -> Iterator[str]:
     for part in match[1].split(","):
         low, dash, high = part.strip().partition("-")
         if not low.isdecimal() or (dash and not high.isdecimal()):
-            raise ValueError(f"{pattern[:60]!r} is no list of hosts")
+            raise ValueError(f"{pattern[:60]!r} is not a list of hosts")
         last = int(high) if dash else int(low)
         if last - int(low) > HOSTS_MAX:
             raise ValueError(f"{pattern[:60]!r} names more than {HOSTS_MAX} hosts")

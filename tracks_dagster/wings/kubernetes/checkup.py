@@ -160,7 +160,7 @@ def _version(version: str) -> Finding:
     minor = int(match["minor"]) if match else None
     check, supported = "version", f"1.{MINOR_MIN} to 1.{MINOR_KNOWN_MAX}"
     if minor is None:
-        words = f"{version!r} is no version; supported are {supported}."
+        words = f"{version!r} is not a version; supported are {supported}."
         return Finding(check=check, health=Health.UNKNOWN, words=words)
     if minor < MINOR_MIN:
         words = f"{version} is too old; supported are {supported}. Upgrade the cluster."

@@ -1,8 +1,8 @@
 """What Kubernetes shows of a Dagster run's worker: whether it lives, and why it ended. Pure.
 
 A run worker is one pod of one Job. Its end is judged by `classify` like a rank's, on what the control
-plane reports of the pod and how its container ended. A worker that ends is no attempt's end: the gang
-continues and is adopted.
+plane reports of the pod and how its container ended. A worker that ends is not an attempt's end: the
+gang continues and is adopted.
 """
 
 from __future__ import annotations

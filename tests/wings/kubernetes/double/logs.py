@@ -1,6 +1,6 @@
 """What containers write: one thread reads every pipe and keeps lines with their times, as CRI does.
 
-A log is bounded: past LOG_BYTES_MAX it starts anew, as a kubelet's rotation does; a longer line than
+A log is bounded: past LOG_BYTES_MAX it starts over, as a kubelet's rotation does; a longer line than
 LINE_BYTES_MAX is cut into several.
 """
 

@@ -95,7 +95,7 @@ class _Http(ThreadingHTTPServer):
     owner: Server
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """A client that goes away in the middle is no error of the double."""
+        """A client that goes away in the middle is not an error of the double."""
 
 
 class _Handler(BaseHTTPRequestHandler):

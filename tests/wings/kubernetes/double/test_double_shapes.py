@@ -35,7 +35,7 @@ class Seen:
 
 
 def alike(events: list[Json]) -> list[Json]:
-    """A recording's watch began anew at times: its ADDED is our MODIFIED."""
+    """A recording's watch began again at times: its ADDED is our MODIFIED."""
     return [{**e, "type": "DELETED" if e["type"] == "DELETED" else "SEEN"} for e in events]
 
 

@@ -281,7 +281,7 @@ def _twice(plan: Plan) -> Plan:
 
 
 def _first_device(plan: Plan) -> Plan:
-    """As every local run did: the first device, whoever is on it."""
+    """As every local run did: the first device, no matter who is on it."""
     starts = tuple(replace(each, devices=("n1/0", "n2/0")) for each in plan.starts)
     return replace(plan, starts=starts)
 

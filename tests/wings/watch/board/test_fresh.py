@@ -1,4 +1,4 @@
-"""A value is made once for all that ask at the same time, and anew when it is old."""
+"""A value is made once for all that ask at the same time, and again when it is old."""
 
 from __future__ import annotations
 

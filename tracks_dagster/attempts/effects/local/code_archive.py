@@ -117,7 +117,7 @@ def _pack(folder: Path, names: list[str]) -> PackedCode:
     if len(names) > FILES_MAX:
         raise InvalidInput(
             f"{folder} has {len(names)} files to store; at most {FILES_MAX} are stored with a run. "
-            "Let .gitignore leave out what is no code."
+            "Let .gitignore leave out what is not code."
         )
     sizes = {name: _size(folder, name) for name in names}
     if (total := sum(sizes.values())) > CODE_BYTES_MAX:
@@ -125,7 +125,7 @@ def _pack(folder: Path, names: list[str]) -> PackedCode:
         listed = ", ".join(f"{name} ({sizes[name]} bytes)" for name in largest)
         raise InvalidInput(
             f"{folder} has {total} bytes to store; at most {CODE_BYTES_MAX} are stored with a run. The "
-            f"largest files: {listed}. Let .gitignore leave out what is no code; `tracks snapshots "
+            f"largest files: {listed}. Let .gitignore leave out what is not code; `tracks snapshots "
             "add` takes data."
         )
     written = io.BytesIO()
@@ -161,7 +161,9 @@ def _add(tar: tarfile.TarFile, folder: Path, name: str) -> bytes:
             member.size, member.mode = len(data), 0o755 if mode & stat.S_IXUSR else 0o644
             tar.addfile(member, io.BytesIO(data))
             return data
-        raise InvalidInput(f"{path} is no file, folder or link; remove it, or let git ignore it.")
+        raise InvalidInput(
+            f"{path} is not a file, folder or link; remove it, or let git ignore it."
+        )
     except OSError as error:
         raise _unread(path, error) from error
 

@@ -1,7 +1,7 @@
 """Files that hold keys and passwords, by their names; no run's stored code has them.
 
-A name is compared without regard to case. Git is no excuse: what a person committed by mistake would be
-copied into the store and onto every machine that trains.
+A name is compared without regard to case. Git is not an excuse: what a person committed by mistake
+would be copied into the store and onto every machine that trains.
 """
 
 from __future__ import annotations

@@ -160,7 +160,7 @@ def load_as_text(
     if not os.access(path, os.F_OK) or not path.is_file():
         raise InvalidInput(f"There is no file {path}; name a CSV or Parquet file.")
     if path.suffix not in SUFFIXES:
-        raise InvalidInput(f"{path} is no table; name a file that ends with .csv or .parquet.")
+        raise InvalidInput(f"{path} is not a table; name a file that ends with .csv or .parquet.")
     # A name of our own, because DuckDB reads * and [ in a path as a pattern.
     link = folder / f"source{path.suffix}"
     link.symlink_to(path.resolve())

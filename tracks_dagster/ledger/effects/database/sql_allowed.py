@@ -1,8 +1,8 @@
 """What a query of `tracks sql` may be: one SELECT of the ledger's tables, views and known functions.
 
-A read-only transaction is no wall: on Postgres functions write files and large objects, send notices,
-hold locks and read other files in one. So what is not listed here is refused, by name and as parsed,
-before anything is executed; and so is a form of the language that is not known here.
+A read-only transaction is not a wall: on Postgres functions write files and large objects, send
+notices, hold locks and read other files in one. So what is not listed here is refused, by name and as
+parsed, before anything is executed; and so is a form of the language that is not known here.
 """
 
 from __future__ import annotations

@@ -242,7 +242,7 @@ def _plain(name: str, value: Any) -> Json:
             return as_utc(value)
         except (ValueError, AttributeError) as error:
             raise LedgerError(
-                f"A column {name} holds {value!r}, which is no time. If the ledger was changed by "
+                f"A column {name} holds {value!r}, which is not a time. If the ledger was changed by "
                 "hand, `tracks reindex` rebuilds it."
             ) from error
     if name in _BOOLEANS:

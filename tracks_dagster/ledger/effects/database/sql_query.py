@@ -294,8 +294,8 @@ _SET = sa.text("select pg_catalog.set_config(:name, :value, true)")
 # The ledger lives in the URL's default schema; what a role has put before it is left out.
 _SEARCH = "pg_catalog, {schema}, pg_temp"
 
-# `x.name` calls a function where x is no row; and a function or operator of the ledger's schema may be
-# taken for one of Postgres' own. Its owner's or a superuser's are what the database is meant to have.
+# `x.name` calls a function where x is not a row; and a function or operator of the ledger's schema may
+# be taken for one of Postgres' own. Its owner's or a superuser's are meant to be there.
 _CALLS = sa.text("""
     select proname from pg_proc where pronamespace = cast('pg_catalog' as regnamespace)
         and proname in (select json_array_elements_text(cast(:attributes as json)))

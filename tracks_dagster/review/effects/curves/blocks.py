@@ -46,7 +46,7 @@ from tracks_dagster.stores.journal_tables import Gathered, Table, parse
 from tracks_dagster.track.ports import ObjectStore
 
 SLICE_BYTES = 1024**2  # parsed at once: a name of its own in each line then takes 50 MB, not more
-LINE_BYTES_MAX = 8 * 1024**2  # what has no end by then is no line of ours
+LINE_BYTES_MAX = 8 * 1024**2  # what has no end by then is not a line of ours
 CACHE_BYTES_MAX = 2 * 1024**3
 FETCHES = 8  # requests to the store at once
 FETCHED_MAX = 32  # objects in memory before they are used

@@ -45,7 +45,7 @@ class Journals:
     """A run's journals, and what of their steps the run rests on.
 
     blocks: of rank 0, by attempt; batches: the samples of a step by the config, None where it does not
-    say. left_out: how many names of the script are no metrics here, at least. ranks: others, whose
+    say. left_out: how many names of the script are not metrics here, at least. ranks: others, whose
     journals are read for their devices.
     """
 

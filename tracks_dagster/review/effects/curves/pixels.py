@@ -43,8 +43,8 @@ class Points(NamedTuple):
 
 
 def fewer(points: Points, pixels: Pixels) -> Points:
-    """Return of each pixel the smallest and the largest value and the first that is no finite number,
-    and the first and the last point of all."""
+    """Return of each pixel the smallest and the largest value and the first that is not a finite
+    number, and the first and the last point of all."""
     import numpy as np
 
     count = len(points.step)

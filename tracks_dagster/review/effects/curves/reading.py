@@ -74,7 +74,7 @@ def read_curves(
     journals do not have.
     """
     if by not in AXES:
-        raise InvalidInput(f"{by!r} is no axis of curves; choose of: {', '.join(AXES)}.")
+        raise InvalidInput(f"{by!r} is not an axis of curves; choose of: {', '.join(AXES)}.")
     state = tracks.run(run) if isinstance(run, str) else run
 
     def read(cache: Path | None) -> Curves:
@@ -175,7 +175,7 @@ class _Attempt:
     def _cut(self, metric: Metric, rank: int | None, points: Points) -> None:
         """Part what was kept from what was lost."""
         step, account = points.step, self._account
-        # What is no step's own, an evaluation, may come before the first step after a resume.
+        # What is not a step's own, an evaluation, may come before the first step after a resume.
         begin = account.resume + (1 if metric.kind == STEPS else 0)
         is_asked = (step >= self._steps[0]) & (step <= self._steps[1])
         parts = {

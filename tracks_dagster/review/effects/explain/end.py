@@ -131,7 +131,7 @@ def rank_ends(evidence: Evidence | None, reason: TerminationReason) -> Iterator[
 
 
 def _failed_by_itself(end: RankEnd | None) -> RankEnd | None:
-    """Return the rank if it failed by itself: one that was killed is no sign of who failed first."""
+    """Return the rank if it failed by itself: one that was killed is not a sign of who failed first."""
     if end is None or end.exit_code == 0 or end.signal in KILLED:
         return None
     return end if end.has_ended else None

@@ -3,7 +3,7 @@
 A page that must open without a network in ten years needs no chart library. Each picture is one `<svg>`
 for a page with `palette.css` and `charts.css`; it has no ids and no inline styles, so that several fit
 on a page whose policy forbids these. `image` makes one that needs no page. What was lost lies broad and
-grey below what was kept; a value that is no finite number is a gap, with a cross at the top.
+grey below what was kept; a value that is not a finite number is a gap, with a cross at the top.
 """
 
 from __future__ import annotations
@@ -446,7 +446,7 @@ def _unbroken(frame: _Frame, points: Sequence[Point]) -> Iterator[list[Point]]:
 
 
 def _gaps(frame: _Frame, series: Iterable[Series]) -> Iterator[str]:
-    """Yield a cross at the top for each value that is no finite number."""
+    """Yield a cross at the top for each value that is not a finite number."""
     odd = [(s, p) for s in series for p in s.points if not math.isfinite(p.value)]
     for each, point in odd[:GAPS_MAX]:
         if frame.has(point.x):

@@ -43,7 +43,7 @@ _TROUBLE = frozenset({429, 500, 502, 503, 504, None})
 
 
 class NoObject(urllib3.exceptions.HTTPError):
-    """The answer was 200, and its body is no object of the API."""
+    """The answer was 200, and its body is not an object of the API."""
 
 
 def connect(cluster: ClusterSettings) -> ApiClient:
@@ -91,7 +91,7 @@ def as_object(answer: Json) -> dict[str, Json]:
     if isinstance(answer, dict) and isinstance(answer.get("kind"), str):
         return answer
     words = " ".join(str(answer).split())[:ANSWER_CHARACTERS_MAX]
-    raise NoObject(f"{words!r}, which is no object of its API")
+    raise NoObject(f"{words!r}, which is not an object of its API")
 
 
 def status_of(error: BaseException) -> Json:

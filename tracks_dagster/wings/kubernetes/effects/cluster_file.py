@@ -163,13 +163,13 @@ def _path(value: object) -> str:
     """Read a file's path that means the same wherever a process starts."""
     found = units.name(value)
     if not found.startswith(("/", "~/")):
-        raise ValueError(f"{shown(value)} is no absolute path; begin it with / or ~/.")
+        raise ValueError(f"{shown(value)} is not an absolute path; begin it with / or ~/.")
     return found
 
 
 def _mount_path(value: object) -> str:
     if not isinstance(value, str) or not value.startswith("/"):
-        raise ValueError(f"{shown(value)} is no absolute path; write for example /data.")
+        raise ValueError(f"{shown(value)} is not an absolute path; write for example /data.")
     return value
 
 
@@ -185,7 +185,7 @@ def _label_value(value: object) -> str:
         raise ValueError(in_quotes(value))
     if not LABEL_VALUE.fullmatch(value):
         raise ValueError(
-            f"{shown(value)} is no value of a label: 63 of A-Z, a-z, 0-9, '-_.' at most."
+            f"{shown(value)} is not a value of a label: 63 of A-Z, a-z, 0-9, '-_.' at most."
         )
     return value
 

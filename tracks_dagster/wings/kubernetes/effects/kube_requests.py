@@ -113,7 +113,7 @@ class KubeRequests:
             if page is None:
                 return None
             if "items" not in page:
-                none = NoObject(f"a {page.get('kind')}, which is no list")
+                none = NoObject(f"a {page.get('kind')}, which is not a list")
                 raise explain(none, doing, self._cluster)
             found += page["items"] or []
             after = (page.get("metadata") or {}).get("continue") or ""
@@ -134,9 +134,9 @@ class KubeRequests:
         """Return the answer's JSON; None for the statuses of `none_at`.
 
         doing: what is attempted, for the error ("start r-1/a01"). Raises GangError. A request that
-        was repeated may have been obeyed the first time. A 200 whose body is no object of the API (a
-        proxy's page, half an answer) is no answer: taken for an empty one it would show every gang as
-        gone.
+        was repeated may have been obeyed the first time. A 200 whose body is not an object of the API
+        (a proxy's page, half an answer) is not an answer: taken for an empty one it would show every
+        gang as gone.
         """
         began_s = self._seconds()
         self._check_silence(doing, began_s)

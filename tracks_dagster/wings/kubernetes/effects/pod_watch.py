@@ -362,7 +362,7 @@ class _Tails:
         self._lock = threading.Lock()
 
     def put(self, uid: str, line: Line, *, is_last: bool) -> None:
-        """Keep the pod's line; the last one of a pod is no tail any more."""
+        """Keep the pod's line; the last one of a pod is not a tail any more."""
         with self._lock:
             self._lines[uid] = line
             self._has_news = True

@@ -157,7 +157,7 @@ class Reads:
         # A proxy's page, taken for an empty list, would show every pod as gone.
         if "items" not in found or not text(mapping(found.get("metadata")).get("resourceVersion")):
             begin = bytes(data[:WORDS_MAX]).decode("utf-8", "replace")
-            raise ReadFailed(f"Cannot {doing}: the reply is no list of the API: {begin!r}")
+            raise ReadFailed(f"Cannot {doing}: the reply is not a list of the API: {begin!r}")
         return found
 
     @contextmanager
@@ -234,7 +234,7 @@ def _event(line: bytes) -> Mapping[str, Json]:
         raise ReadFailed(f"An event of the API server's is no JSON ({error}).") from error
     if not text(event.get("type")) or not isinstance(event.get("object"), dict):
         begin = line[:WORDS_MAX].decode("utf-8", "replace")
-        raise ReadFailed(f"An event of the API server's is no event: {begin!r}")
+        raise ReadFailed(f"An event of the API server's is not an event: {begin!r}")
     return event
 
 

@@ -436,7 +436,7 @@ def _contents(calm: TrialSeen, seen: TrialSeen, unstable: frozenset[str]) -> Ite
 
     A framework's file has bookkeeping of its own in it, such as how often it was resumed: where the
     weights were seen, only the tensors in it count, and a file of averages. What was saved before the
-    resume only, such as the best weights so far, is no difference.
+    resume only, such as the best weights so far, is not a difference.
     """
     ours, theirs = calm.contents, seen.contents
     names = sorted((ours.keys() | theirs.keys()) - unstable)

@@ -106,7 +106,7 @@ def conform_command(
             f"{TOLERANCE_MAX:g}."
         )
     if not time_limit > 0:
-        raise InvalidInput(f"--time-limit {time_limit:g} is no time; use more than 0.")
+        raise InvalidInput(f"--time-limit {time_limit:g} is not a time; use more than 0.")
     if ranks is not None:
         check_ranks(ranks)
     given = Settings.from_environment()

@@ -271,7 +271,7 @@ def _play_made_up(given: Options, policy: RetryPolicy, *, as_json: bool) -> None
 
 
 def _check_pools(policy: RetryPolicy, names: Sequence[str]) -> None:
-    """Raise InvalidInput for fewer than two pools, and for a policy's pool that is no trace."""
+    """Raise InvalidInput for fewer than two pools, and for a policy's pool that is not a trace."""
     if len(names) < 2:
         raise InvalidInput(
             f"--pools needs two traces or more in the file; it has {', '.join(names)}."
@@ -476,7 +476,7 @@ def _share(share: float | None) -> str:
 def _positive(option: str, text: str) -> float:
     found = _seconds(option, text, 0.0)
     if found <= 0:
-        raise InvalidInput(f"{option} {text!r} is no time at all; write for example 10min.")
+        raise InvalidInput(f"{option} {text!r} is not a time at all; write for example 10min.")
     return float(found)
 
 

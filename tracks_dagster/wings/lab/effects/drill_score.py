@@ -51,7 +51,7 @@ class DrillRow:
 
     @property
     def is_right(self) -> bool:
-        """Whether the row counts as right; a skipped drill is no failure."""
+        """Whether the row counts as right; a skipped drill is not a failure."""
         return bool(self.skipped) or not self.missing
 
 

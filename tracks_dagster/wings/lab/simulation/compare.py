@@ -252,7 +252,7 @@ def ours(policy: RetryPolicy) -> Decider:
 def fixed_retries(count: int | None, *, capacity_is_free: bool = False) -> Decider:
     """Return a decider that retries at once, with nothing changed, `count` times; None: always.
 
-    The count begins anew when a person takes the run up. capacity_is_free: what the pool took away
+    The count starts over when a person takes the run up. capacity_is_free: what the pool took away
     counts nothing, as where preemptions have a counter of their own.
     """
 

@@ -19,7 +19,7 @@ from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.states.accounting import StepAccount
 from tracks_dagster.wings.lab.simulation.world import Costs, End, Launch
 
-FIRST_START = "first_start"  # what the first launch costs is no failure's fault
+FIRST_START = "first_start"  # what the first launch costs is not a failure's fault
 
 DONE = frozenset({TerminationReason.COMPLETED, TerminationReason.EARLY_STOPPED})
 SAVES_MAX = 1_000_000  # of one attempt: a day of one save a step of 0.1 s
@@ -264,7 +264,7 @@ class _Attempt:
         self.at_s += count * step_s
 
     def save(self) -> None:
-        """Save the step that it is at; what is not done in time is no checkpoint."""
+        """Save the step that it is at; what is not done in time is not a checkpoint."""
         done_s = self.at_s + self._costs.blocking_s
         if self.is_over or done_s > self._stop_s:
             self.is_over = True

@@ -187,7 +187,9 @@ class _Lines:
         try:
             found = datetime.fromisoformat(text)
         except ValueError as error:
-            raise ValueError(f"{text!r} is no time; write for example 2026-11-01T02:00.") from error
+            raise ValueError(
+                f"{text!r} is not a time; write for example 2026-11-01T02:00."
+            ) from error
         return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
 
     def _devices(self, text: str) -> tuple[int, float | None]:
@@ -219,5 +221,5 @@ class _Lines:
 def _positive_s(text: str) -> float:
     seconds = duration_s(text)
     if seconds <= 0:
-        raise ValueError(f"{text!r} is no time at all; write for example 20min.")
+        raise ValueError(f"{text!r} is not a time at all; write for example 20min.")
     return seconds

@@ -106,7 +106,7 @@ class AttemptLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beside:
-    """What the page shows that is no part of a reading: pictures, the log, links.
+    """What the page shows that is not a part of a reading: pictures, the log, links.
 
     loss: the newest that was kept, for a run whose journal grows no more. zoom: the way back from a
     part of the curves to all of them.

@@ -33,7 +33,7 @@ FALLS_BY = 0.001
 # And begins only when it surely falls by less than so much: one-sided 99 %. Looks at the loss are many,
 # and half of the slopes of noise are above 0.
 FLAT_WITHIN, SURE_Z = 0.005, 2.33
-BETTER_BY = 0.001  # of the best value so far: less is no improvement
+BETTER_BY = 0.001  # of the best value so far: less is not an improvement
 FLAT_YELLOW, FLAT_RED = 3, 6  # evaluations in a row
 NAMES_MAX = 10  # of metrics, in a sentence
 DIVERGING_STEPS = 10  # beyond the limit; the attempt ends itself at 50 (`reasons.divergence`)

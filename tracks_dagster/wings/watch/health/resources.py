@@ -29,7 +29,7 @@ from tracks_dagster.wings.watch.health.ranks import (
 from tracks_dagster.wings.watch.health.tail import Step, Use
 
 BASE_FIRST, BASE_LAST, BASE_MIN = 11, 60, 10  # steps of the attempt that are its usual time
-SPAN_S_MIN = 2.0  # that the steps take which are compared: a moment's load is no slow gang
+SPAN_S_MIN = 2.0  # that the steps take which are compared: a moment's load is not a slow gang
 SLOWER, OPEN_SLOWER = 1.20, 1.10  # times the usual step; an alert ends only below the second
 DATA_SHARE, OPEN_DATA_SHARE = 0.20, 0.15
 USE_PERCENT, OPEN_USE_PERCENT = 50, 55

@@ -28,15 +28,15 @@ def axis(request: Request) -> str:
     """Return the axis of the curves; raises InvalidInput for one that there is not."""
     by = request.query_params.get("by", STEP)
     if by not in AXES:
-        raise InvalidInput(f"by={by!r} is no axis of curves: use {', '.join(AXES)}.")
+        raise InvalidInput(f"by={by!r} is not an axis of curves: use {', '.join(AXES)}.")
     return by
 
 
 def rank(request: Request) -> int | None:
-    """Return the rank whose log is asked for; raises InvalidInput for what is no rank."""
+    """Return the rank whose log is asked for; raises InvalidInput for what is not a rank."""
     text = request.query_params.get("rank", "")
     if text and _RANK.fullmatch(text) is None:
-        raise InvalidInput(f"rank={text!r} is no rank: write a whole number from 0 on.")
+        raise InvalidInput(f"rank={text!r} is not a rank: write a whole number from 0 on.")
     return int(text) if text else None
 
 
@@ -45,7 +45,9 @@ def step_range(request: Request) -> tuple[int, int] | None:
     text = request.query_params.get("steps", "")
     match = _STEPS.fullmatch(text)
     if text and (match is None or int(match[1]) > int(match[2])):
-        raise InvalidInput(f"steps={text!r} is no range of steps: write for example steps=100-200.")
+        raise InvalidInput(
+            f"steps={text!r} is not a range of steps: write for example steps=100-200."
+        )
     return None if match is None else (int(match[1]), int(match[2]))
 
 
@@ -62,11 +64,11 @@ def look(request: Request) -> Look:
     """Return how curves are drawn; raises InvalidInput for a way that there is not."""
     scale = request.query_params.get("y", LINEAR)
     if scale not in SCALES:
-        raise InvalidInput(f"y={scale!r} is no scale of curves: use {', '.join(SCALES)}.")
+        raise InvalidInput(f"y={scale!r} is not a scale of curves: use {', '.join(SCALES)}.")
     smooth = request.query_params.get("smooth", "0")
     if _SMOOTH.fullmatch(smooth) is None or int(smooth) > SMOOTH_STEPS_MAX:
         raise InvalidInput(
-            f"smooth={smooth[:40]!r} is no number of steps: write for example smooth=100, at most "
+            f"smooth={smooth[:40]!r} is not a number of steps: write for example smooth=100, at most "
             f"{SMOOTH_STEPS_MAX}."
         )
     return Look(is_log=scale == LOG, smooth=int(smooth))

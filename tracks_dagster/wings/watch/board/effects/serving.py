@@ -132,7 +132,7 @@ class PromptProtocol(H11Protocol):
         self._await_head()
 
     def data_received(self, data: bytes) -> None:
-        """Go on waiting where it was no whole head."""
+        """Go on waiting where it was not a whole head."""
         super().data_received(data)
         self._await_head()
 

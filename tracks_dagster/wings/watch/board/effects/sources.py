@@ -1,4 +1,4 @@
-"""What the pages are made of: runs, their journals and lights, read anew when they are old.
+"""What the pages are made of: runs, their journals and lights, read again when they are old.
 
 Nothing is written. What one look costs the store is bounded: of a run the records that came since, and
 the newest segments of rank 0's journal. The fleet is read by a few threads within a named time, after
@@ -358,7 +358,7 @@ def _values(curve: Curve, attempt_id: int | None) -> Values:
     return {rank: sorted(line) for rank, line in sorted(values.items())}
 
 
-# --- values that are made anew once they are old --------------------------------------------------
+# --- values that are made again once they are old --------------------------------------------------
 
 
 T = TypeVar("T")

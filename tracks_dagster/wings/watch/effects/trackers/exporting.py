@@ -36,7 +36,7 @@ class News:
     """What an export brings. rows: the kept steps after `Sent.step`, in order.
 
     sent: how far the tracker had come, the rollback taken into account; rollback: tagged before the
-    rows are added. all_rows: every kept step again, for a tracker that is written anew.
+    rows are added. all_rows: every kept step again, for a tracker that is written again.
     """
 
     run: ExportedRun

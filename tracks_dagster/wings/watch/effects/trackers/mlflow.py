@@ -236,7 +236,7 @@ def _sent(found: MlflowRun | None) -> Sent:
     except (ValueError, AttributeError) as error:
         raise TrackerError(
             f"The tag {TAG_SENT} of its run in MLflow does not say how far the export has come: "
-            f"{error}. Delete that run in MLflow to export it anew."
+            f"{error}. Delete that run in MLflow to export it again."
         ) from error
 
 

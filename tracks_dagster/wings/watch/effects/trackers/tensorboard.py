@@ -86,7 +86,7 @@ class _EventFile:
         except (ValueError, KeyError, TypeError) as error:
             raise TrackerError(
                 f"{self._cursor} does not say how far the export has come: {error}. Remove its folder "
-                "to export the run anew."
+                "to export the run again."
             ) from error
         check_key(stored, self._run, self._cursor.parent)
         there = self._path.stat().st_size if self._path.exists() else 0

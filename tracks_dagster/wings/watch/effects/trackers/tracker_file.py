@@ -71,7 +71,9 @@ def _tracker(kind: str, given: dict[str, Any]) -> Tracker:
 def _folder(value: object) -> str:
     text = units.name(value)
     if not Path(text).is_absolute():
-        raise ValueError(f"{units.shown(text)} is no absolute path; the daemon starts elsewhere.")
+        raise ValueError(
+            f"{units.shown(text)} is not an absolute path; the daemon starts elsewhere."
+        )
     return text
 
 

@@ -1,7 +1,7 @@
 """Folders that `wandb sync` uploads: one offline run of W&B for a training run, by W&B's own client.
 
 Its client can only begin such a folder, not go on with one, and takes no step twice. So the folder is
-written anew whenever there is something new, beside the old one, and then takes its place: no step is
+written again whenever there is something new, beside the old one, and then takes its place: no step is
 there twice, and uploading it again replaces what W&B has of the run (wandb#7951).
 """
 
@@ -118,7 +118,7 @@ def _read(file: Path, run: ExportedRun) -> tuple[Sent, str]:
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise TrackerError(
             f"{file} does not say how far the export has come: {error}. Remove its folder to export "
-            "the run anew."
+            "the run again."
         ) from error
     check_key(stored, run, file.parent)
     return found

@@ -49,7 +49,9 @@ WAITING, DEAD = "notify/waiting/", "notify/dead/"
 LOOK_BACK = timedelta(days=1)  # a record reaches the ledger this late at most, while a daemon ticks
 REMEMBER_EVERY = timedelta(hours=1)
 NEW_FILE = timedelta(minutes=10)
-CLOCK_BACK_MAX = timedelta(minutes=5)  # of a clock that was set back by more, the beginning is anew
+CLOCK_BACK_MAX = timedelta(
+    minutes=5
+)  # of a clock that was set back by more, the beginning is again
 LETTERS_MAX = 10_000  # of one list
 CHANNEL_LETTERS_MAX = 1000  # of one channel, waiting or dead; of more the oldest go
 RESTING_MAX = 20  # letters of one channel that failed and rest, read at a tick before it gives up

@@ -204,7 +204,7 @@ def _command_problem(to: str) -> str | None:
     try:
         words = shlex.split(to.partition(":")[2])
     except ValueError as error:
-        return f"it is no command: {error}."
+        return f"it is not a command: {error}."
     return None if words else "it has no command; write for example command:/usr/local/bin/page."
 
 
@@ -234,7 +234,7 @@ def _text(value: object) -> str:
     if not isinstance(value, str):
         raise ValueError(in_quotes(value))
     if not value.strip() or len(value) > CHARACTERS_MAX or _CONTROL.search(value):
-        raise ValueError(f"{shown(value[:40])} is no name; write one line of text.")
+        raise ValueError(f"{shown(value[:40])} is not a name; write one line of text.")
     return value
 
 
@@ -254,13 +254,13 @@ def _events(value: object) -> tuple[Event, ...]:
 def _port(value: object) -> int:
     if type(value) is int and 1 <= value <= 65_535:
         return value
-    raise ValueError(f"{shown(value)} is no port; write 1 to 65535.")
+    raise ValueError(f"{shown(value)} is not a port; write 1 to 65535.")
 
 
 def _sender(value: object) -> str:
     if isinstance(value, str) and _ADDRESS.fullmatch(value):
         return value
-    raise ValueError(f"{shown(value)} is no address; write it as NAME@HOST.")
+    raise ValueError(f"{shown(value)} is not an address; write it as NAME@HOST.")
 
 
 _Texts = Annotated[tuple[str, ...], PlainValidator(_texts)]

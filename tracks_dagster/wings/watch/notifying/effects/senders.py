@@ -79,7 +79,7 @@ def way_of(to: str) -> Way | None:
 def secrets_in(to: str) -> tuple[str, ...]:
     """Return what of an address no text may show: all of it, and its parts but the host.
 
-    A mail address and a command are no secrets.
+    A mail address and a command are not secrets.
     """
     if way_of(to) in (Way.MAIL, Way.COMMAND, None):
         return ()
@@ -229,7 +229,7 @@ def _post(to: str, message: Message) -> str | None:
 
 
 def _refusal(error: urllib.error.HTTPError) -> str:
-    """Return an answer that is no success in words: with what it says, or where it points."""
+    """Return an answer that is not a success in words: with what it says, or where it points."""
     with error:
         if 300 <= error.code < 400:
             return f"It redirects (HTTP {error.code}), which is not followed; write the final URL."

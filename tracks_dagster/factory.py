@@ -28,15 +28,16 @@ from dagster import (
     map_asset_specs,
 )
 
+from tracks_dagster.data.effects.datasets.catalog import DATASETS
 from tracks_dagster.data.effects.projects import Registered, load_shipped, read_folder
 from tracks_dagster.data.project_assets import ProjectAssets
+from tracks_dagster.defs.assets import datasets as own_files
 from tracks_dagster.defs.assets.attempts import train_attempt, training_attempts
 from tracks_dagster.defs.assets.checkpoints import (
     checkpoints,
     collect_checkpoints,
     collect_checkpoints_every_15_minutes,
 )
-from tracks_dagster.defs.assets.datasets import datasets
 from tracks_dagster.defs.assets.declarations import declare_training_run, training_runs
 from tracks_dagster.defs.assets.evals import evals, evaluate_checkpoint, promotions
 from tracks_dagster.defs.assets.projects import assets_of_projects, model_checks
@@ -50,13 +51,15 @@ from tracks_dagster.defs.sensors.retraining import retraining_schedules, retrain
 from tracks_dagster.defs.sensors.run_evals import run_evals
 from tracks_dagster.defs.sensors.show_datasets import show_datasets
 from tracks_dagster.defs.sensors.watch_attempts import watch_attempts
-from tracks_dagster.defs.site import Site
+from tracks_dagster.defs.site import DatasetSource, Site
 from tracks_dagster.settings import EXAMPLES
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.names import TAG_PROJECT, Prefix
 from tracks_dagster.track.text.nearest import unknown
 from tracks_dagster.track.text.redact import secrets_of
 from tracks_dagster.wing import load, wings
+
+__all__ = ["DatasetSource", "build_defs", "merge"]
 
 BUILT_AT = "tracks/built_at"  # metadata of our definitions: where build_defs was called
 NAMED_MAX = 8  # collisions in an error
@@ -73,6 +76,7 @@ def build_defs(
     sensors_run: bool = True,
     exports_curves: bool | None = False,
     automation: Mapping[str, AutomationCondition[AssetKey]] | None = None,
+    datasets: Mapping[str, DatasetSource] | None = None,
     settings: Mapping[str, str] | None = None,
 ) -> Definitions:
     """Return everything of ours that a code location needs to train `projects`, folders with a
@@ -84,11 +88,13 @@ def build_defs(
     sensors and schedules are on until somebody switches them off. exports_curves: with the sensor that
     sends curves to the trackers of trackers.yaml; None asks the environment's home whether it has such
     a file. automation: when Dagster trains a project by itself, by the project's name.
+    datasets: where the files of datasets are and which assets write them, by the dataset's name.
     settings: `TRACKS_…` variables, TRACKS_HOME for example, that count before the environment's.
 
     Raises InvalidInput for a prefix that cannot begin names, for two projects of one name, for a
-    condition of a project that is not among them and for a secret among `settings`. A project that
-    cannot be read is loaded with its problem, which its schedule's ticks tell.
+    condition of a project that is not among them, for a source of a dataset that ships and for a secret
+    among `settings`. A project that cannot be read is loaded with its problem, which its schedule's
+    ticks tell.
     """
     caller = inspect.getframeinfo(sys._getframe(1), context=0)
     found = [each if isinstance(each, Registered) else read_folder(Path(each)) for each in projects]
@@ -99,6 +105,9 @@ def build_defs(
     for name in automation or {}:
         if name not in known:
             raise InvalidInput(f"automation: {unknown('project', name, known)}")
+    for name in datasets or {}:
+        if examples and name in DATASETS:
+            raise InvalidInput(f"datasets: {name} is one of the examples; give yours another name.")
     site = Site(
         prefix=Prefix(prefix),
         is_on=sensors_run,
@@ -106,6 +115,7 @@ def build_defs(
         exports_curves=exports_curves,
         projects=tuple(found),
         automation=automation or {},
+        sources=datasets or {},
         settings=_without_secrets(settings or {}),
     )
     of_wings = list(_of_wings(site))
@@ -203,7 +213,7 @@ _SENSORS = (launch_attempts, run_evals, show_datasets, watch_attempts)
 def _assets(site: Site) -> list[AssetsDefinition | AssetSpec]:
     return [
         *(snapshots(site) if site.has_examples else ()),
-        datasets(site),
+        own_files.datasets(site),
         training_runs(site),
         training_attempts(site),
         receipts(site),

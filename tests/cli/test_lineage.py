@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
+from dagster import AssetMaterialization, DagsterInstance
 
 from tests.cli.conftest import Call
 from tests.stories import RUN_ID, Story
@@ -47,6 +49,24 @@ def test_what_came_of_a_checkpoint_leaves_out_what_was_saved_before_it(
         f"checkpoint:{RUN_ID}/a01@10",
     ]
     assert hit["attempts"]["count"] == 2
+
+
+def test_what_dagster_made_of_a_promoted_checkpoint_is_named_and_where_that_ends(
+    story: Story, call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DAGSTER_HOME", str(tmp_path))
+    manifest = story.history.state.promotions[-1].body.checkpoint.manifest_sha256
+    with DagsterInstance.from_config(str(tmp_path)) as instance:
+        tags = {"dagster/input_data_version/gpt/model": manifest}
+        instance.report_runless_asset_event(AssetMaterialization("scores", tags=tags))
+    found = call("blast", snapshot_of(story))
+    assert f"in Dagster ({tmp_path}): 1 materialization downstream" in found.stdout
+    assert "  scores (20" in found.stdout
+    assert "Here it ends" in found.stdout
+    value = json.loads(call("blast", snapshot_of(story), "--json").stdout)
+    assert [use["asset"] for use in value["dagster"]["uses"]] == ["scores"]
+    (tmp_path / "dagster.yaml").write_text("storage: nonsense")
+    assert f"The Dagster of {tmp_path} cannot be read" in call("blast", snapshot_of(story)).stdout
 
 
 def test_as_of_a_time_only_what_was_recorded_by_then_counts(story: Story, call: Call) -> None:

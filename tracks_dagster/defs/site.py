@@ -4,9 +4,10 @@
 """
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import wraps
+from pathlib import Path
 from typing import Any, ParamSpec, TypeAlias, TypeVar, cast
 
 from dagster import (
@@ -36,13 +37,31 @@ R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DatasetSource:
+    """Where a dataset's files are, for its asset to freeze as a snapshot.
+
+    path: a file, a folder or s3://bucket/prefix. deps: the assets that write these files, upstream of
+    the dataset. checks: a Python file of checks, as of `tracks snapshots add --checks`. in_place: the
+    files stay where they are and their hashes are recorded. automation: when Dagster freezes them by
+    itself.
+    """
+
+    path: str | Path
+    deps: Sequence[str | AssetKey] = ()
+    checks: str | Path | None = None
+    in_place: bool = False
+    automation: AutomationCondition[AssetKey] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
     """is_on: its sensors and schedules run until somebody switches them off.
 
     has_examples: the projects and datasets that ship are here. projects: what is trained here.
     exports_curves: whether curves are sent to trackers; None: where the environment's home has some.
-    automation: when Dagster trains a project by itself, by name. settings: variables that count before
-    those of the environment.
+    automation: when Dagster trains a project by itself, by name. sources: of datasets, by name; what a
+    launchpad and the newest snapshot leave open. settings: variables that count before those of the
+    environment.
     """
 
     prefix: Prefix = NO_PREFIX
@@ -51,6 +70,7 @@ class Site:
     exports_curves: bool | None = False
     projects: tuple[Registered, ...] = ()
     automation: Mapping[str, AutomationCondition[AssetKey]] = field(default_factory=dict)
+    sources: Mapping[str, DatasetSource] = field(default_factory=dict)
     settings: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -95,9 +115,11 @@ class Site:
 
     @property
     def own_datasets(self) -> list[str]:
-        """The datasets that its projects name, but for those that ship."""
+        """The datasets that its projects name or that have a source, but for those that ship."""
         named = (name for each in self.trained for name in (each.dataset, *self.heldout_of(each)))
-        return sorted({name for name in named if name and not self.is_shipped_dataset(name)})
+        return sorted(
+            {name for name in (*named, *self.sources) if name and not self.is_shipped_dataset(name)}
+        )
 
     def heldout_of(self, project: Project) -> list[str]:
         """Return the datasets that its evals measure on."""

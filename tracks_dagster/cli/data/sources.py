@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
 import click
 
 from tracks_dagster.cli import BAD_NEWS
@@ -22,15 +27,21 @@ from tracks_dagster.holds.effects.blast import (
     blast_lines,
     descendants_lines,
 )
+from tracks_dagster.holds.effects.descent import NAMED_MAX, versions_of
 from tracks_dagster.holds.effects.lineage import read_lineage
 from tracks_dagster.holds.effects.quarantines import (
     quarantine_source,
     release_source,
 )
-from tracks_dagster.holds.effects.things import find_thing
+from tracks_dagster.holds.effects.things import find_exact, find_thing
 from tracks_dagster.reading import open_ledger_to_read, open_tracks_to_read
 from tracks_dagster.settings import Settings
 from tracks_dagster.track.body_json import to_json
+from tracks_dagster.track.text.safe_text import one_line
+from tracks_dagster.track.text.units import counted
+
+if TYPE_CHECKING:
+    from tracks_dagster.home.asset_lineage import Uses
 
 
 @click.command("lineage")
@@ -78,18 +89,53 @@ def blast_command(ctx: click.Context, source: str, as_of: str | None, as_json: b
     code:COMMIT             what ran it; also a version or another sha256
     attempt:RUN/aNN         what it worked on
 
-    The kind may be left out where only one thing has such a name; ids may be shortened. Exit code 1
-    when anything promoted descends from it.
+    The kind may be left out where only one thing has such a name; ids may be shortened. Assets that
+    Dagster materialized from it are those of DAGSTER_HOME, or of this home. Exit code 1 when anything
+    promoted descends from it.
     """
     until, settings = parse_as_of(as_of), Settings.from_environment()
     tracks, ledger = open_tracks_to_read(settings), open_ledger_to_read(settings)
     thing = find_thing(tracks, ledger, source)
     found = blast(tracks, ledger, thing, as_of=until)
+    versions = versions_of(ledger, find_exact(tracks, ledger, thing), as_of=until)
+    uses = None if settings.is_archive else _uses(settings, versions)
     if as_json:
-        print_json(to_json(found))
+        in_dagster = uses if isinstance(uses, str | None) else to_json(uses)
+        print_json({**to_json(found), "dagster": in_dagster})
     else:
-        click.echo("\n".join(blast_lines(found, of_archive=settings.is_archive)))
+        lines = blast_lines(found, of_archive=settings.is_archive)
+        click.echo("\n".join((*lines, *_uses_lines(uses))))
     ctx.exit(BAD_NEWS if found.is_promoted else 0)
+
+
+def _uses(settings: Settings, versions: frozenset[str]) -> Uses | str | None:
+    """Return what rests on these in Dagster; why that is not known, in words; None where there is
+    nothing to look for, or no Dagster."""
+    folder = Path(os.environ.get("DAGSTER_HOME") or settings.home / "dagster")
+    if not versions or not folder.is_dir():
+        return None
+    from tracks_dagster.home.asset_lineage import uses_of
+
+    try:
+        return uses_of(folder, versions)
+    except Exception as error:  # noqa: BLE001 - of any storage, of any version
+        return f"The Dagster of {folder} cannot be read: {one_line(str(error))}"
+
+
+def _uses_lines(uses: Uses | str | None) -> Iterator[str]:
+    if isinstance(uses, str):
+        yield uses
+    elif uses is not None:
+        more = " of the newest" if uses.is_cut else ""
+        count = counted(len(uses.uses), "materialization")
+        yield f"in Dagster ({uses.dagster}): {count}{more} downstream of what was promoted or frozen"
+        for use in uses.uses[: -NAMED_MAX - 1 : -1]:
+            partition = f"[{use.partition}]" if use.partition else ""
+            run = f", Dagster run {use.dagster_run_id[:8]}" if use.dagster_run_id else ""
+            yield f"  {use.asset}{partition} ({use.at[:19]}Z, read {use.read}{run})"
+        if len(uses.uses) > NAMED_MAX:
+            yield f"  … and {len(uses.uses) - NAMED_MAX} older"
+        yield "  Here it ends: Dagster does not see who reads a file or a model without it."
 
 
 @click.command("quarantine")

@@ -25,7 +25,7 @@ from pydantic import Field
 
 from tracks_dagster.data.effects.own_checks import read_checks
 from tracks_dagster.data.effects.snapshots import Added, add_files, checks_in_force
-from tracks_dagster.defs.site import Site
+from tracks_dagster.defs.site import DatasetSource, Site
 from tracks_dagster.review.effects.metadata import files_metadata
 from tracks_dagster.track import names
 from tracks_dagster.track.errors import DataRejected, InvalidInput
@@ -34,7 +34,8 @@ from tracks_dagster.wiring import App
 
 
 class DatasetConfig(Config):
-    """What may be given in the launchpad; what is left out is as in the newest snapshot."""
+    """What may be given in the launchpad; what is left out is as the deployment has it, else as in the
+    newest snapshot."""
 
     source: str | None = Field(
         default=None,
@@ -65,6 +66,7 @@ def datasets(site: Site) -> AssetsDefinition:
         check names and materialize it again; training goes on with the snapshot before.
         """
         dataset = context.partition_key
+        config = _filled_in(config, site.sources.get(dataset))
         also = {"asset_key": site.dataset_key(dataset)} if dataset in site.own_datasets else None
         yield from _made(context, config, app, dataset, also=also)
 
@@ -84,15 +86,18 @@ def dataset_of_own(site: Site, dataset: str) -> AssetsDefinition:
     """Return the asset of one dataset that a project names: an edge of the graph from what it is made
     of to what is trained on it."""
     key = site.key(names.DATASET_PARTITIONS, dataset)
+    source = site.sources.get(dataset)
 
     def made(
         context: AssetExecutionContext, config: DatasetConfig, app: ResourceParam[App]
     ) -> Iterator[MaterializeResult[None] | AssetCheckResult]:
         also = {"asset_key": site.key(names.DATASET_PARTITIONS), "partition": dataset}
-        yield from _made(context, config, app, dataset, also=also)
+        yield from _made(context, _filled_in(config, source), app, dataset, also=also)
 
     return asset(
         key=key,
+        deps=[] if source is None else list(source.deps),
+        automation_condition=None if source is None else source.automation,
         group_name="data",
         kinds={"python"},
         owners=["team:data"],
@@ -107,6 +112,16 @@ def dataset_of_own(site: Site, dataset: str) -> AssetsDefinition:
         check_specs=[_own_checks(key)],
         output_required=False,  # bad files: the check fails and there is no materialization
     )(site.body(made))
+
+
+def _filled_in(config: DatasetConfig, source: DatasetSource | None) -> DatasetConfig:
+    """Return what the launchpad gave, and of the rest what the deployment says."""
+    if source is None:
+        return config
+    of_source: dict[str, Any] = {"source": str(source.path), "in_place": source.in_place}
+    if source.checks is not None:
+        of_source["checks"] = str(source.checks)
+    return DatasetConfig(**{**of_source, **config.model_dump(exclude_none=True)})
 
 
 def _own_checks(key: AssetKey) -> AssetCheckSpec:

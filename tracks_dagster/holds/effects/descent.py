@@ -22,11 +22,13 @@ from tracks_dagster.track.records import Json, format_time
 
 NAMED_MAX = 10  # of each kind
 RUNS_MAX = 100  # whose clean attempts and checkpoints are named: those reached last
+PROMOTED_MAX = 1000  # checkpoints that are looked for in Dagster
 LINKS_MAX = 1000  # attempts that one thing is followed back over
 
 DESCENDANTS = Path(__file__).with_name("descendants.sql")
 ANCESTORS = Path(__file__).with_name("ancestors.sql")
 ALWAYS = datetime(9999, 1, 1, tzinfo=UTC)  # later than any record
+_MANIFESTS = "select seq, manifest_sha256 from promotions where run_id = :run_id and promoted"
 Row = Mapping[str, Json]
 
 
@@ -122,6 +124,28 @@ def descendants(
         apart=_group(rows, "clean attempt", _clean, status="apart"),
         spared=_group(rows, "clean checkpoint", _checkpoint),
     )
+
+
+def versions_of(ledger: Ledger, source: Exact, *, as_of: datetime | None = None) -> frozenset[str]:
+    """Return the data versions by which Dagster knows what came of `source`: a snapshot's own id, and
+    the manifests' sha256 of the promoted checkpoints, the newest PROMOTED_MAX. Raises LedgerError."""
+    until = as_of or ALWAYS
+    limits = {"named_max": PROMOTED_MAX, "runs_max": 0}
+    parameters = {**_parameters(source), "as_of": format_time(until), **limits}
+    rows = ledger.query(DESCENDANTS.read_text(encoding="utf-8"), parameters)
+    promoted = {
+        (row["run_id"], row["number"])
+        for row in rows
+        if row["what"] == "promotion" and row["status"].startswith("named")
+    }
+    manifests = {
+        row["manifest_sha256"]
+        for run_id in {run_id for run_id, _ in promoted}
+        for row in ledger.query(_MANIFESTS, {"run_id": run_id})
+        if (run_id, row["seq"]) in promoted
+    }
+    snapshot = source.snapshot if source.kind is ThingKind.SNAPSHOT else None
+    return frozenset(manifests if snapshot is None else {*manifests, snapshot.snapshot_id})
 
 
 def ancestors(ledger: Ledger, thing: Exact, *, as_of: datetime | None = None) -> Ancestors:

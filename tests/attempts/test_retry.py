@@ -373,7 +373,7 @@ def test_a_person_may_change_the_config_and_the_accumulation_follows(
         ({"micro_bach": 2}, "'micro_bach' is not a config key"),
         ({"accumulation": 2}, "follows from"),
         ({"micro_batch": 7}, "cannot be divided"),
-        ({"micro_batch": "2"}, "is no whole number"),
+        ({"micro_batch": "2"}, "is not a whole number"),
     ],
 )
 def test_a_change_that_cannot_be_used_writes_nothing(

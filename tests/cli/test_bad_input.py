@@ -20,7 +20,7 @@ BAD_INPUT = {
     "a project's name that is too long": (("projects", "add", "x" * 4000), "holds no project"),
     "a folder's name that is too long": (("init", "--yes", "x" * 4000), "too long"),
     "an unknown config key": ((*RUN, "--set", "learning_rate=1"), "lr"),
-    "a value of another type": ((*RUN, "--set", "layers=two"), "is no whole number"),
+    "a value of another type": ((*RUN, "--set", "layers=two"), "is not a whole number"),
     "a value out of range": ((*RUN, "--set", "lr=2"), "0 to 1"),
     "a value that is not finite": ((*RUN, "--set", "lr=NaN"), "cannot be in a config"),
     "a setting without a value": ((*RUN, "--set", "lr"), "key=value"),

@@ -198,7 +198,7 @@ BAD_INPUT = {
     "no ranks": (("--from", "r-0@20", "--ranks", "0"), "1 to"),
     "an unknown snapshot": (("--from", "r-0@20", "--snapshot", "f" * 64), "no snapshot"),
     "data of another kind": (("--from", "r-0@20", "--data", "/no/such.csv"), "/no/such.csv"),
-    "a run that is not a branch": (("--from", "r-0@20", "--run-id", "r-0"), "is no branch"),
+    "a run that is not a branch": (("--from", "r-0@20", "--run-id", "r-0"), "is not a branch"),
 }
 
 

@@ -70,7 +70,7 @@ def test_a_price_table_with_errors_is_refused_with_every_line(
     [
         (("--last", "7"), "has no unit"),
         (("--as-of", "yesterday"), "write it as 2026-01-31T02:00"),
-        (("--as-of", "0001-01-01T00:00+14:00"), "is no time"),  # in UTC before the year 1
+        (("--as-of", "0001-01-01T00:00+14:00"), "is not a time"),  # in UTC before the year 1
         (("--as-of", "2999-01-01"), "has not come yet"),
         (("--family", "gptt"), "There is no run of family 'gptt'; did you mean gpt?"),
         (("--by", "moon"), "'reason', 'family', 'team', 'week', 'run'"),

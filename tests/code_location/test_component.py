@@ -92,7 +92,7 @@ def test_the_key_on_of_a_schedule_means_what_it_says(sandbox: DefsFolderSandbox)
         ("  ranks: 0", "write 1 or more"),
         ("  rank: 2", "rank"),
         ("  prefix: a-b", "cannot begin names"),
-        ("  upstream: dbt", "is no list"),
+        ("  upstream: dbt", "is not a list"),
     ],
 )
 def test_an_attribute_that_is_wrong_is_shown_with_its_line(

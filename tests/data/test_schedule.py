@@ -68,7 +68,7 @@ def test_a_tick_declares_a_run_or_says_why_not(
     [
         ("none", None, False, "tiny-bbbbbbbbbbbb"),
         (OLD.snapshot_id, last("succeeded"), False, "tiny-bbbbbbbbbbbb"),
-        (NEW.snapshot_id, None, False, "is no new snapshot"),
+        (NEW.snapshot_id, None, False, "is not a new snapshot"),
         ("none", last("succeeded", NEW), False, f"{SAME}: bbbbbbbbbbbb of corpus"),
         ("none", last("succeeded"), True, f"{SAME}: bbbbbbbbbbbb of corpus"),
         ("none", last("running"), False, "is not finished"),

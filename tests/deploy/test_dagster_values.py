@@ -33,6 +33,19 @@ def test_every_key_is_one_of_the_chart_and_has_its_type() -> None:
     assert list(strangers(VALUES)) == []
 
 
+def test_an_existing_release_gets_one_code_location_that_differs_in_its_code_alone() -> None:
+    values = yaml.safe_load((DEPLOY / "existing-release-values.yaml").read_text(encoding="utf-8"))
+    assert list(strangers(values)) == []
+    (added,) = values["dagster-user-deployments"]["deployments"]
+    (ours,) = VALUES["dagster-user-deployments"]["deployments"]
+    own = {"image", "dagsterApiGrpcArgs", "podSecurityContext", "securityContext", "env"}
+    assert {key: added[key] for key in added if key not in own} == {
+        key: ours[key] for key in ours if key not in own
+    }
+    variables = {each["name"]: each["value"] for each in added["env"]}
+    assert {each["name"]: each["value"] for each in ours["env"]}.items() <= variables.items()
+
+
 def test_a_key_or_a_type_that_the_chart_does_not_have_is_found() -> None:
     wrong = {"telemetry": {"enabled": "no"}, "dagit": {}, "dagsterWebserver": {"env": [{"nam": 1}]}}
     assert list(strangers(wrong)) == [

@@ -9,10 +9,12 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from tracks_dagster.home.admission import Visitors, check_listening
 from tracks_dagster.track.effects.settings_file import open_settings
 from tracks_dagster.track.names import LABEL_APP, MANAGED_BY
 from tracks_dagster.wings.kubernetes.effects.cluster_file import read_cluster
 from tracks_dagster.wings.kubernetes.effects.run_worker_watch import RUN_WORKERS
+from tracks_dagster.wings.watch.edge.board import board_command
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 NEWEST = ".".join(kubernetes_validate.latest_version().split(".")[:2])
@@ -47,6 +49,26 @@ def test_kustomize_names_every_manifest_or_says_when_to() -> None:
     for path in paths:
         assert f"manifests/{path.name}" in text
     assert "manifests/queues.yaml" not in yaml.safe_load(text)["resources"]  # needs Kueue
+
+
+def test_the_boards_pod_starts_as_the_command_reads_it_and_its_service_finds_it() -> None:
+    deployment, service = objects("board.yaml")
+    pod = deployment["spec"]["template"]
+    (container,) = pod["spec"]["containers"]
+    name, *given = container["command"][1:]
+    command = board_command
+    assert name == command.name
+    parsed = command.make_context(name, given).params
+    check_listening(
+        parsed["address"], Visitors(hosts=frozenset(parsed["allow_host"]), password="given")
+    )
+    (port,) = container["ports"]
+    assert port["containerPort"] == parsed["port"]
+    assert service["spec"]["selector"].items() <= pod["metadata"]["labels"].items()
+    assert service["spec"]["ports"][0]["targetPort"] == port["name"]
+    secrets = [each["secretRef"]["name"] for each in container["envFrom"]]
+    assert "tracks-board" in secrets
+    assert not pod["spec"]["automountServiceAccountToken"]
 
 
 def test_no_secret_stands_in_what_is_deployed() -> None:

@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
+
 import pytest
 
-from tracks_dagster.home.admission import Asked, Refusal, check_hosts, host_of, refuse
+from tracks_dagster.home.admission import (
+    Asked,
+    Refusal,
+    Visitors,
+    check_hosts,
+    check_listening,
+    host_of,
+    refuse,
+)
 from tracks_dagster.track.errors import InvalidInput
 
 OWN = "127.0.0.1:3000"
@@ -18,13 +28,14 @@ def answer(
     *,
     hosts: tuple[str, ...] = (),
     only_reads: bool = False,
+    visitors: Visitors | None = None,
     **headers: str | list[str],
 ) -> int:
     """Return the status of a refusal, 200 where there is none; `Host` is this machine by default."""
     given = {"host": OWN, **{name.replace("_", "-"): value for name, value in headers.items()}}
     values = {name: [value] if isinstance(value, str) else value for name, value in given.items()}
     asked = Asked(method=method, path=path, query=query, headers=values)
-    found = refuse(asked, hosts=hosts, only_reads=only_reads)
+    found = refuse(asked, visitors or Visitors(hosts=frozenset(hosts)), only_reads=only_reads)
     return 200 if found is None else found.status
 
 
@@ -145,7 +156,7 @@ def test_nothing_is_changed_but_by_what_a_browser_does_not_send_to_anybody(
 def test_the_board_is_only_read() -> None:
     found = refuse(
         Asked(method="POST", path="/", query="", headers={"host": [OWN], "content-type": [JSON]}),
-        hosts=(),
+        Visitors(),
         only_reads=True,
     )
     assert found == Refusal(
@@ -158,8 +169,67 @@ def test_the_board_is_only_read() -> None:
 def test_a_host_is_a_name_without_scheme_and_port() -> None:
     assert check_hosts(["Runs.example.com", "[::2]"]) == {"runs.example.com", "[::2]"}
     for wrong in ("http://x", "x:80", "", "*", "x y", "x,y"):
-        with pytest.raises(InvalidInput, match="is no name of a host"):
+        with pytest.raises(InvalidInput, match="is not a name of a host"):
             check_hosts([wrong])
     assert host_of("https://Runs.example.com:8443/x") == {"runs.example.com"}
     assert host_of("http://[::2]:3000") == {"[::2]"}
     assert host_of("") == set()
+
+
+AS_IT_COMES = "grün:9".encode().decode("latin-1")  # a header's bytes, as a server reads them
+BASIC = f"Basic {b64encode('ann:grün:9'.encode()).decode()}"
+
+
+@pytest.mark.parametrize(
+    ("authorization", "status"),
+    [
+        (BASIC, 200),
+        (f"Bearer {AS_IT_COMES}", 200),
+        (f"bearer  {AS_IT_COMES}", 200),
+        ("", 401),
+        ("grün:9", 401),
+        ("Bearer grün:", 401),
+        ("Basic !!!", 401),
+        (f"Basic {b64encode(b'grn:9').decode()}", 401),
+        (f"{BASIC},{BASIC}", 401),
+    ],
+)
+def test_a_password_is_asked_of_each_request_before_anything_else_is_said(
+    authorization: str, status: int
+) -> None:
+    asked = {"authorization": authorization} if authorization else {}
+    visitors = Visitors(password="grün:9")
+    assert answer(visitors=visitors, **asked) == status
+    assert answer("POST", visitors=visitors, only_reads=True, **asked) == (
+        405 if status == 200 else 401
+    )
+    assert "9" not in repr(visitors)
+
+
+def test_only_whom_the_proxy_names_is_let_in() -> None:
+    visitors = Visitors(user_header="X-Forwarded-User")
+    assert answer(visitors=visitors, x_forwarded_user="ann") == 200
+    assert answer(visitors=visitors) == 403
+    assert answer(visitors=visitors, x_forwarded_user=" ") == 403
+
+
+@pytest.mark.parametrize(
+    ("address", "visitors", "words"),
+    [
+        ("0.0.0.0", Visitors(password="p"), "give it: --allow-host"),
+        ("0.0.0.0", Visitors(hosts=frozenset({"x"})), "TRACKS_BOARD_PASSWORD"),
+        ("::", Visitors(hosts=frozenset({"x"})), "--user-header"),
+        ("myhost", Visitors(), "is not an IP address"),
+    ],
+)
+def test_others_are_answered_only_by_name_and_only_who_may(
+    address: str, visitors: Visitors, words: str
+) -> None:
+    with pytest.raises(InvalidInput, match=words):
+        check_listening(address, visitors)
+
+
+def test_this_machine_needs_neither() -> None:
+    for address in ("127.0.0.1", "::1", "127.8.0.1"):
+        check_listening(address, Visitors())
+    check_listening("0.0.0.0", Visitors(hosts=frozenset({"x"}), user_header="X-User"))

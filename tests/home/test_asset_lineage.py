@@ -9,6 +9,7 @@ from dagster import AssetMaterialization, AssetSpec, DagsterInstance, Definition
 
 from tracks_dagster.home.asset_lineage import EVENTS_MAX, uses_in
 
+
 @pytest.fixture
 def instance() -> Iterator[DagsterInstance]:
     with DagsterInstance.ephemeral() as made:

@@ -127,7 +127,7 @@ REFUSED = {
     "could run for very long": {**LUSTRE, "pattern": "a.*b.*c"},
     "is not a number above 0": {**LUSTRE, "confidence": 1.5},
     "true is not a number above 0, at most 1": {**LUSTRE, "confidence": True},
-    "is no place to look in; there are: any, log": {**LUSTRE, "where": "there"},
+    "is not a place to look in; there are: any, log": {**LUSTRE, "where": "there"},
     "'patern' is not a key; did you mean pattern?": {**LUSTRE, "patern": "x"},
     "is not made of": {**LUSTRE, "name": "A rule"},
 }

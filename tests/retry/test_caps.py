@@ -191,9 +191,9 @@ def test_the_caps_of_a_day_are_those_of_class_team_and_owner(
 @pytest.mark.parametrize(
     ("amount", "prices", "words"),
     [
-        (0.0, PRICES, "is no amount of money"),
-        (float("nan"), PRICES, "is no amount of money"),
-        (float("inf"), PRICES, "is no amount of money"),
+        (0.0, PRICES, "is not an amount of money"),
+        (float("nan"), PRICES, "is not an amount of money"),
+        (float("inf"), PRICES, "is not an amount of money"),
         (5.0, None, "there is no price table"),
         (5.0, replace(PRICES, per_device_hour={"H100": 2.0}), "no price of the device class 'cpu'"),
     ],

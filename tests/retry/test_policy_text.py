@@ -84,9 +84,9 @@ def test_what_several_answers_ask_for_is_one_list() -> None:
         ("expence", "days", "did you mean expense?"),
         ("expense", "day", "did you mean days?"),
         ("keeping", "", "'' is not an answer"),
-        ("people", " , ", "is no answer"),
-        ("people", "anyone,ada", "is no answer"),
-        ("people", "ada\ncost: {max_cost: 1}", "is no answer"),
+        ("people", " , ", "is not an answer"),
+        ("people", "anyone,ada", "is not an answer"),
+        ("people", "ada\ncost: {max_cost: 1}", "is not an answer"),
     ],
 )
 def test_an_answer_that_is_none_is_refused_with_those_there_are(

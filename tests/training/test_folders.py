@@ -138,11 +138,11 @@ def test_one_changed_file_stores_its_own_chunks_only(run: TrainingRun, tmp_path:
 @pytest.mark.parametrize(
     ("plant", "words"),
     [
-        (lambda f: (f / "out").symlink_to("/etc/hostname"), "is no file of the folder"),
-        (lambda f: (f / "loop").symlink_to(f), "is no file of the folder"),
+        (lambda f: (f / "out").symlink_to("/etc/hostname"), "is not a file of the folder"),
+        (lambda f: (f / "loop").symlink_to(f), "is not a file of the folder"),
         (lambda f: os.mkfifo(f / "pipe"), "neither"),
         (lambda f: (f / "file").unlink(), "is empty"),
-        (lambda f: f.rename(f.with_name("away")), "is no folder"),
+        (lambda f: f.rename(f.with_name("away")), "is not a folder"),
     ],
 )
 def test_what_could_not_be_restored_elsewhere_is_refused(

@@ -246,11 +246,11 @@ def test_a_window_over_the_end_of_an_epoch_takes_from_both() -> None:
 @pytest.mark.parametrize(
     ("skip", "says"),
     [
-        ("11-15", "is no list"),
+        ("11-15", "is not a list"),
         ([[3, 2]], r"\[3, 2\], which is not a window"),
-        ([[0, 2]], "is no window"),
-        ([[1.5, 2]], "is no window"),
-        ([3], "is no window"),
+        ([[0, 2]], "is not a window"),
+        ([[1.5, 2]], "is not a window"),
+        ([3], "is not a window"),
         ([[1, 1]] * 65, "at most 64"),
     ],
 )

@@ -40,25 +40,27 @@ class ProjectAssets:
 
 def read_upstream(value: object) -> tuple[str, ...]:
     """Return the keys of assets; raises ValueError in words."""
-    words = "is no key of an asset; write its parts with / between them, for example dbt/features."
+    words = (
+        "is not a key of an asset; write its parts with / between them, for example dbt/features."
+    )
     return _listed(value, words, lambda text: all(map(_PART.fullmatch, text.split("/"))))
 
 
 def read_aliases(value: object) -> tuple[str, ...]:
     """Return the aliases; raises ValueError in words."""
-    words = "is no alias; use 1 to 26 of a-z, 0-9 and '-', '-' not at an end."
+    words = "is not an alias; use 1 to 26 of a-z, 0-9 and '-', '-' not at an end."
     return _listed(value, words, _ALIAS.fullmatch)
 
 
 def read_owners(value: object) -> tuple[str, ...]:
     """Return the owners; raises ValueError in words."""
-    words = "is no owner; write team:NAME or an address, for example team:churn."
+    words = "is not an owner; write team:NAME or an address, for example team:churn."
     return _listed(value, words, _OWNER.fullmatch)
 
 
 def read_kinds(value: object) -> tuple[str, ...]:
     """Return the kinds; raises ValueError in words."""
-    found = _listed(value, "is no kind; use a-z, 0-9, '_' and '-'.", _KIND.fullmatch)
+    found = _listed(value, "is not a kind; use a-z, 0-9, '_' and '-'.", _KIND.fullmatch)
     if len(found) > KINDS_MAX:
         raise ValueError(f"there are {len(found)} kinds; Dagster shows {KINDS_MAX} of an asset.")
     return found

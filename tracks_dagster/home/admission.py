@@ -1,18 +1,23 @@
 """What a web server of ours answers, the board and Dagster's UI: by whom it is asked, and how.
 
-They have no password: they are bound to 127.0.0.1. But any web page that a person has open can let the
-person's browser ask them. What such a request cannot hide is refused:
+Bound to 127.0.0.1 they ask for no password. But any web page that a person has open can let that
+browser ask them. What such a request cannot hide is refused:
 
 - `Host` names another machine: the page made a name of its own resolve to 127.0.0.1 (DNS rebinding);
 - `Origin` or `Sec-Fetch-Site` names another page, WebSockets included; only a link may lead here;
 - it would change something by GET, as an image can, or by a POST of the kinds that a browser sends to
   anybody without asking (https://fetch.spec.whatwg.org/#cors-safelisted-request-header).
 
-Who serves others, through a proxy that asks for a password, names the host by which they come.
+Who serves others, through a proxy that asks for a password, names the host by which they come. A server
+that other machines reach lets in who has its password, or whom a proxy named in a header.
 """
 
 from __future__ import annotations
 
+import base64
+import binascii
+import hmac
+import ipaddress
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -20,6 +25,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from tracks_dagster.track.errors import InvalidInput
 
+PASSWORD = "TRACKS_BOARD_PASSWORD"  # never an option: a process's arguments are seen by all users
 HOSTS = frozenset({"127.0.0.1", "localhost", "[::1]"})  # with any port: a tunnel has one of its own
 READS = ("GET", "HEAD")
 GRAPHQL = "/graphql"  # of Dagster's UI: what it is asked there may change something
@@ -45,6 +51,20 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Visitors:
+    """Who is let in. hosts: names by which others come, beside this machine's.
+
+    password: asked of each request, as the password of HTTP's Basic scheme or as a Bearer token; empty:
+    of nobody. user_header: a header without which nobody is let in, as a proxy sets it that knows who
+    asks; empty: none.
+    """
+
+    hosts: frozenset[str] = frozenset()
+    password: str = field(default="", repr=False)
+    user_header: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
     """What a request is answered that is not let in."""
 
@@ -65,20 +85,40 @@ def check_hosts(hosts: Collection[str]) -> frozenset[str]:
     return frozenset(host.lower() for host in hosts)
 
 
+def check_listening(address: str, visitors: Visitors) -> None:
+    """Raise InvalidInput for an address that other machines reach where anybody would be let in."""
+    try:
+        is_here = ipaddress.ip_address(address).is_loopback
+    except ValueError as error:
+        raise InvalidInput(
+            f"{address!r} is not an IP address to listen on; give 127.0.0.1, 0.0.0.0, or one of this "
+            "machine's."
+        ) from error
+    if is_here:
+        return
+    if not visitors.hosts:
+        raise InvalidInput(
+            f"On {address} others come by another name; give it: --allow-host runs.example.com."
+        )
+    if not (visitors.password or visitors.user_header):
+        raise InvalidInput(
+            f"On {address} everybody who reaches the port would read every run. Set {PASSWORD} in the "
+            "environment, or name the header in which your proxy says who asks: --user-header "
+            "X-Forwarded-User."
+        )
+
+
 def host_of(url: str) -> frozenset[str]:
     """Return the host of an address that a person set, where the server is reached too."""
     name = urlsplit(url).hostname if url else None
     return frozenset() if name is None else frozenset({f"[{name}]" if ":" in name else name})
 
 
-def refuse(asked: Asked, *, hosts: Collection[str], only_reads: bool) -> Refusal | None:
-    """Return why a request is not let in; None where it is.
-
-    hosts: names by which others come, beside this machine's. only_reads: nothing but GET and HEAD.
-    """
+def refuse(asked: Asked, visitors: Visitors, *, only_reads: bool) -> Refusal | None:
+    """Return why a request is not let in; None where it is. only_reads: nothing but GET and HEAD."""
     host = asked.header("host").lower()
     found = _HOST.fullmatch(host)
-    if found is None or found["name"] not in HOSTS.union(hosts):
+    if found is None or found["name"] not in HOSTS.union(visitors.hosts):
         words = (
             "This server answers to names of this machine only: open it as http://127.0.0.1 or "
             "http://localhost with its port; from another machine through `ssh -L`. Who reaches it by "
@@ -91,6 +131,12 @@ def refuse(asked: Asked, *, hosts: Collection[str], only_reads: bool) -> Refusal
             "proxy: let it pass the header Host on as it came."
         )
         return Refusal(status=403, words=words)
+    if visitors.user_header and not asked.header(visitors.user_header.lower()):
+        words = f"The proxy did not say who asks, by the header {visitors.user_header}."
+        return Refusal(status=403, words=words)
+    if visitors.password and not _has_password(asked, visitors.password):
+        realm = {"WWW-Authenticate": 'Basic realm="tracks", charset="UTF-8"'}
+        return Refusal(status=401, words="Give the password; any user name will do.", headers=realm)
     if asked.method is None:
         return None
     if asked.method in READS:
@@ -103,6 +149,19 @@ def refuse(asked: Asked, *, hosts: Collection[str], only_reads: bool) -> Refusal
     if asked.header("content-type").partition(";")[0].strip().lower() not in BY_PREFLIGHT:
         return Refusal(status=415, words="Ask with the Content-Type application/json.")
     return None
+
+
+def _has_password(asked: Asked, password: str) -> bool:
+    scheme, _, given = asked.header("authorization").partition(" ")
+    found = given.strip().encode("latin-1", "replace")  # the bytes as they came
+    if scheme.lower() == "basic":
+        try:
+            found = base64.b64decode(found, validate=True).partition(b":")[2]
+        except (binascii.Error, ValueError):
+            return False
+    elif scheme.lower() != "bearer":
+        return False
+    return hmac.compare_digest(found, password.encode())
 
 
 def _is_own(origins: Collection[str], host: str) -> bool:

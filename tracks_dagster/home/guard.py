@@ -3,39 +3,40 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocketClose
 
-from tracks_dagster.home.admission import Asked, refuse
+from tracks_dagster.home.admission import Asked, Visitors, refuse
 
 HEADERS = {
     "X-Frame-Options": "SAMEORIGIN",
     "X-Content-Type-Options": "nosniff",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
+ANYBODY_HERE = Visitors()
 REFUSED = 1008  # of a WebSocket: https://www.rfc-editor.org/rfc/rfc6455#section-7.4.1
 
 
 class Guard:
     """Passes on what may be answered. last_at: when something was asked, by the monotonic clock.
 
-    hosts and only_reads: as of `admission.refuse`. headers: of every answer that lacks them.
+    visitors and only_reads: as of `admission.refuse`. headers: of every answer that lacks them.
     """
 
     def __init__(
         self,
         app: ASGIApp,
         *,
-        hosts: Collection[str] = (),
+        visitors: Visitors = ANYBODY_HERE,
         only_reads: bool = True,
         headers: Mapping[str, str] = HEADERS,
     ) -> None:
         self._app = app
-        self._hosts = frozenset(hosts)
+        self._visitors = visitors
         self._only_reads = only_reads
         self._headers = headers
         self.last_at = time.monotonic()
@@ -54,7 +55,7 @@ class Guard:
                     headers.setdefault(name, value)
             await send(message)
 
-        refusal = refuse(_asked(scope), hosts=self._hosts, only_reads=self._only_reads)
+        refusal = refuse(_asked(scope), self._visitors, only_reads=self._only_reads)
         if refusal is None:
             await self._app(scope, receive, send_with_headers)
         elif scope["type"] == "websocket":

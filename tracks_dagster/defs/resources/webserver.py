@@ -13,7 +13,7 @@ from typing import Any
 
 from dagster_webserver import app, cli
 
-from tracks_dagster.home.admission import check_hosts, host_of
+from tracks_dagster.home.admission import Visitors, check_hosts, host_of
 from tracks_dagster.home.guard import Guard
 from tracks_dagster.settings import Settings
 
@@ -24,10 +24,11 @@ def main() -> None:
     parser.add_argument("--allow-host", action="append", default=[])
     given, sys.argv[1:] = parser.parse_known_args()
     hosts = check_hosts(given.allow_host) | host_of(Settings.from_environment().ui_url)
+    visitors = Visitors(hosts=hosts)
     make = app.create_app_from_workspace_process_context
 
     def guarded(*arguments: Any, **options: Any) -> Guard:
-        return Guard(make(*arguments, **options), hosts=hosts, only_reads=False)
+        return Guard(make(*arguments, **options), visitors=visitors, only_reads=False)
 
     setattr(cli, make.__name__, guarded)
     cli.main()  # type: ignore[no-untyped-call]

@@ -430,13 +430,13 @@ def _snapshot_problems(
         try:
             files = parse_files_manifest(manifest)
         except DataRejected:
-            yield manifest_key, "is no manifest that this version knows"
+            yield manifest_key, "is not a manifest that this version knows"
             return
         yield from _files_problems(store, files, is_absent)
         return
     shards = _shards_of(manifest)
     if shards is None:
-        yield manifest_key, "is no manifest that this version knows"
+        yield manifest_key, "is not a manifest that this version knows"
         return
     for key, sha256 in shards:
         problem = None if is_absent(key) else damage_of(store.get(key), sha256)

@@ -101,9 +101,9 @@ def problem_of(path: str) -> str | None:
     if size > PATH_BYTES_MAX:
         return f"is longer than {PATH_BYTES_MAX} bytes"
     if "\0" in path or PurePosixPath(path).is_absolute():
-        return "is no path in a folder"
+        return "is not a path in a folder"
     if any(part in ("", ".", "..") for part in path.split("/")):
-        return "is no path in a folder"
+        return "is not a path in a folder"
     return None
 
 

@@ -88,7 +88,7 @@ def _write(file: Path, columns: list[str], rows: list[dict[str, str]]) -> None:
         writer.writerows(rows)
 
 
-# Without a sensor of one's own Dagster has one for conditions, which is off until somebody switches it on.
+# Conditions are asked by a sensor; the one that Dagster makes by itself is off until it is switched on.
 automation = dg.AutomationConditionSensorDefinition(
     "automation",
     target=dg.AssetSelection.all(),

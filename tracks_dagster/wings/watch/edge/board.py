@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import click
 
 from tracks_dagster.cli.common import allow_host_option, archive_option, settings_for
+from tracks_dagster.home.admission import PASSWORD, Visitors, check_listening
+from tracks_dagster.home.on_demand import ADDRESS
 
 
 @click.command("board")
@@ -15,31 +18,59 @@ from tracks_dagster.cli.common import allow_host_option, archive_option, setting
     type=click.IntRange(0, 65535),
     default=3001,
     show_default=True,
-    help="Port on 127.0.0.1; 0: a free one.",
+    help="Port; 0: a free one.",
+)
+@click.option(
+    "--listen",
+    "address",
+    default=ADDRESS,
+    show_default=True,
+    metavar="ADDRESS",
+    help="Answer other machines too, on this address of ours; 0.0.0.0: on all.",
+)
+@click.option(
+    "--user-header",
+    default="",
+    metavar="NAME",
+    help="Let in only whom a proxy of yours names in this header.",
 )
 @allow_host_option
 @click.option("--fd", type=int, hidden=True, help="A socket to answer on, of `tracks up`.")
 @archive_option
 def board_command(
-    port: int, fd: int | None, archive: Path | None, allow_host: tuple[str, ...]
+    port: int,
+    address: str,
+    user_header: str,
+    fd: int | None,
+    archive: Path | None,
+    allow_host: tuple[str, ...],
 ) -> None:
     """Serve the board and print its address: the fleet, each run live, runs side by side.
 
     It only reads, answers on this machine alone, and asks no other machine for anything. `tracks up`
     starts it too. Ctrl-C stops it.
+
+    For others: --listen, the name by which they come (--allow-host), and who may: those who have the
+    password in TRACKS_BOARD_PASSWORD, or whom a proxy names (--user-header). TLS is the proxy's.
     """
     from tracks_dagster.wings.watch.board.effects.serving import listen, serve, serve_on_demand
 
     settings = settings_for(archive)
+    visitors = Visitors(
+        hosts=frozenset(allow_host),
+        password=os.environ.get(PASSWORD, ""),
+        user_header=user_header,
+    )
     if fd is not None:
-        serve_on_demand(settings, fd, hosts=allow_host)
+        serve_on_demand(settings, fd, visitors=visitors)
         return
+    check_listening(address, visitors)
     try:
         serve(
             settings,
-            listen(port),
-            lambda address: click.echo(f"{address} (Ctrl-C stops it)"),
-            hosts=allow_host,
+            listen(port, address),
+            lambda url: click.echo(f"{url} (Ctrl-C stops it)"),
+            visitors=visitors,
         )
     except KeyboardInterrupt:  # uvicorn passes the signal on once it has ended well
         return

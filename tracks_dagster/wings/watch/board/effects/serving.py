@@ -1,11 +1,11 @@
-"""Serves the board on 127.0.0.1: on a port of its own, or on the socket of who started it.
+"""Serves the board: on a port of its own, of this machine or for others, or on its starter's socket.
 
 `tracks up` listens itself and starts the board when somebody connects; the board ends when nobody has
 asked for anything for long, or when who started it is gone. So a home that nobody looks at pays for no
 board.
 
-The board has no password: it is bound to 127.0.0.1, behind the guard of all our web servers. Nothing is
-ever written: any method but GET and HEAD is refused.
+On 127.0.0.1 the board asks for no password; all is behind the guard of our web servers. Nothing is ever
+written: any method but GET and HEAD is refused.
 """
 
 from __future__ import annotations
@@ -15,14 +15,15 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import Any
 
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from tracks_dagster.home.admission import Visitors
+from tracks_dagster.home.guard import ANYBODY_HERE, Guard
 from tracks_dagster.home.guard import HEADERS as GUARD_HEADERS
-from tracks_dagster.home.guard import Guard
 from tracks_dagster.home.on_demand import ADDRESS, IDLE_S_MAX
 from tracks_dagster.settings import Settings
 from tracks_dagster.track.errors import InvalidInput
@@ -46,17 +47,17 @@ HEADERS = {
 }
 
 
-def listen(port: int) -> socket.socket:
-    """Return a socket on this machine's own address; port 0: a free one. Raises InvalidInput."""
-    found = socket.socket()
+def listen(port: int, address: str = ADDRESS) -> socket.socket:
+    """Return a socket on an address of this machine; port 0: a free one. Raises InvalidInput."""
+    found = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
     try:
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        found.bind((ADDRESS, port))
+        found.bind((address, port))
         found.listen(BACKLOG)  # who opens the address that is printed waits for the first page
     except (OSError, OverflowError) as error:
         found.close()
         raise InvalidInput(
-            f"The board cannot listen on {ADDRESS}:{port}: {error}. Name another port, or 0 for a free "
+            f"The board cannot listen on {address}:{port}: {error}. Name another port, or 0 for a free "
             "one: `tracks board --port 0`."
         ) from error
     return found
@@ -67,32 +68,32 @@ def serve(
     listener: socket.socket,
     on_ready: Callable[[str], None],
     *,
-    hosts: Collection[str] = (),
+    visitors: Visitors = ANYBODY_HERE,
 ) -> None:
-    """Answer until a signal ends it. on_ready: called with the address; hosts: as of `Guard`."""
-    _serve(settings, listener, hosts, on_ready=on_ready)
+    """Answer until a signal ends it. on_ready: called with the address."""
+    _serve(settings, listener, visitors, on_ready=on_ready)
 
 
-def serve_on_demand(settings: Settings, fd: int, *, hosts: Collection[str] = ()) -> None:
+def serve_on_demand(settings: Settings, fd: int, *, visitors: Visitors = ANYBODY_HERE) -> None:
     """Answer on the socket `fd` until nobody asks for IDLE_S_MAX, or the parent is gone."""
-    _serve(settings, socket.socket(fileno=fd), hosts, is_on_demand=True)
+    _serve(settings, socket.socket(fileno=fd), visitors, is_on_demand=True)
 
 
-def guarded(board: Board, hosts: Collection[str] = ()) -> Guard:
+def guarded(board: Board, visitors: Visitors = ANYBODY_HERE) -> Guard:
     """Return the board behind its door."""
-    return Guard(board.app(), hosts=hosts, headers=HEADERS)
+    return Guard(board.app(), visitors=visitors, headers=HEADERS)
 
 
 def _serve(
     settings: Settings,
     listener: socket.socket,
-    hosts: Collection[str],
+    visitors: Visitors,
     *,
     on_ready: Callable[[str], None] | None = None,
     is_on_demand: bool = False,
 ) -> None:
     sources = Sources(settings)
-    guard = guarded(Board(sources), hosts)
+    guard = guarded(Board(sources), visitors)
     server = uvicorn.Server(
         uvicorn.Config(
             guard,
@@ -111,7 +112,8 @@ def _serve(
     if is_on_demand:
         threading.Thread(target=_end_unused, args=(server, guard), daemon=True).start()
     if on_ready is not None:
-        on_ready(f"http://{ADDRESS}:{listener.getsockname()[1]}")
+        address, port = listener.getsockname()[:2]
+        on_ready(f"http://[{address}]:{port}" if ":" in address else f"http://{address}:{port}")
     try:
         server.run(sockets=[listener])
     finally:

@@ -48,7 +48,15 @@ def dagster(*arguments: str) -> list[str]:
 
 
 @pytest.fixture
-def dev(project: Path, tmp_path: Path) -> Iterator[None]:
+def instance(project: Path, tmp_path: Path) -> Iterator[DagsterInstance]:
+    """The user's Dagster, whose storage is made before anything else comes."""
+    (tmp_path / "dagster" / "dagster.yaml").write_text("telemetry: {enabled: false}\n")
+    with DagsterInstance.get() as made:
+        yield made
+
+
+@pytest.fixture
+def dev(instance: DagsterInstance, project: Path, tmp_path: Path) -> Iterator[None]:
     """`dagster dev` in the project's folder, as its user starts it."""
     command = dagster("dev", *MODULE, "-p", str(free_port()))
     with (tmp_path / "dev.log").open("w") as log:
@@ -98,21 +106,20 @@ def scored() -> int:
 
 @pytest.mark.usefixtures("dev")
 def test_new_customers_are_trained_on_and_scored_without_a_hand_and_equal_ones_are_not(
-    project: Path,
+    project: Path, instance: DagsterInstance
 ) -> None:
-    with DagsterInstance.get() as instance:
-        new_month(1)
-        bring_in(project)
-        wait_for(lambda: counts(instance)[SCORES] == 1)
-        assert scored() == 200
-        first = counts(instance)
-        assert (first[TRAINING], first[MODEL]) == (1, 1)
+    new_month(1)
+    bring_in(project)
+    wait_for(lambda: counts(instance)[SCORES] == 1)
+    assert scored() == 200
+    first = counts(instance)
+    assert (first[TRAINING], first[MODEL]) == (1, 1)
 
-        new_month(2)
-        bring_in(project)
-        wait_for(lambda: counts(instance)[MODEL] == 2 and counts(instance)[SCORES] >= 2)
-        assert scored() == 400
+    new_month(2)
+    bring_in(project)
+    wait_for(lambda: counts(instance)[MODEL] == 2 and counts(instance)[SCORES] >= 2)
+    assert scored() == 400
 
-        bring_in(project)  # the same files: a snapshot that is there already
-        wait_for(lambda: counts(instance)[DATASET] == 3 and counts(instance)[SCORES] >= 3)
-        assert (counts(instance)[TRAINING], counts(instance)[MODEL]) == (2, 2)
+    bring_in(project)  # the same files: a snapshot that is there already
+    wait_for(lambda: counts(instance)[DATASET] == 3 and counts(instance)[SCORES] >= 3)
+    assert (counts(instance)[TRAINING], counts(instance)[MODEL]) == (2, 2)

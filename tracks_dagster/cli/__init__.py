@@ -80,11 +80,11 @@ _CORE: Mapping[str, Mapping[str, str]] = {
         "release": "End the quarantine of a source.",
     },
     "Compare and count": {
+        "runs": "All runs in one table: filtered, sorted, grouped.",
         "diff": "Two attempts or checkpoints, or an experiment, side by side.",
         "goodput": "Where the device hours went.",
         "slo": "How long each workload class waited, and what it promises.",
         "sql": "One SELECT over the ledger.",
-        "export": "A run with all its records, to read elsewhere.",
     },
     "Reasons and retries": {
         "policy": "What is retried: how often, how soon, with which change.",
@@ -93,6 +93,7 @@ _CORE: Mapping[str, Mapping[str, str]] = {
     },
     "Machines and upkeep": {
         "pool": "Nodes of compute pools; quarantine and release them.",
+        "export": "A run with all its records, to read elsewhere.",
         "fsck": "Check every track, checkpoint, snapshot and the ledger.",
         "reindex": "Rebuild the ledger from the tracks.",
         "completion": "Print the completion script of bash, zsh or fish.",
@@ -120,6 +121,7 @@ _MODULES = {
     "blast": "data.sources",
     "quarantine": "data.sources",
     "release": "data.sources",
+    "runs": "compare.runs",
     "diff": "compare.diff",
     "goodput": "compare.ledger",
     "slo": "compare.ledger",

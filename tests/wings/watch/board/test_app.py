@@ -267,6 +267,26 @@ def test_the_report_is_served_as_it_is_written(visitor: Visitor) -> None:
     assert "script" not in reply.headers["Content-Security-Policy"]
 
 
+def test_the_table_of_all_runs_has_finished_ones_and_filters_sorts_and_pages(
+    home: Home,
+) -> None:
+    board = home.visitor()
+    page = board.get("/runs").text
+    assert all(f'href="/runs/{name}"' in page for name in (LIVE, SECOND, OVER, REFUSED))
+    found = board.get("/runs?where=state%3Dsucceeded&sort=-hours").text
+    assert OVER in found
+    assert REFUSED not in found
+    assert 'aria-sort="descending"' in found
+    assert "sort=hours" in found  # the other way round
+    lines = board.get("/runs.csv?where=lr%3C1&columns=run,lr").text.splitlines()
+    assert lines[0] == "run,lr"
+    assert board.get("/runs.json?where=state%3Dsucceeded").json()[0]["run"] == OVER
+    for wrong in ("where=lr%3C", "where=nonsens%3D1", "sort=nonsens", "page=x", "page=99999"):
+        assert board.get(f"/runs?{wrong}").status_code == 400
+    hostile = board.get("/runs?where=%3Cscript%3E&columns=%22%3E%3Cscript%3E").text
+    assert "<script>" not in hostile
+
+
 @pytest.mark.parametrize(
     ("path", "status", "words"),
     [

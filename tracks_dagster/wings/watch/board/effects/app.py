@@ -3,6 +3,7 @@
 | address | shows |
 |---|---|
 | `/` | the fleet |
+| `/runs` | all runs; `where=FILTER`, `sort=-NAME`, `columns=A,B`; `/runs.csv`, `/runs.json` |
 | `/runs/RUN` | a run; `by=hours`, `steps=100-200`, `y=log`, `smooth=100`, `rank=N` of the log |
 | `/runs/RUN/report` | its report, as `tracks report` writes it |
 | `/compare?run=A&run=B` | runs side by side |
@@ -40,7 +41,9 @@ from tracks_dagster.review.curves import STEP, TRAINING, Curves, curves_json
 from tracks_dagster.review.effects.experiments import read_scores
 from tracks_dagster.review.effects.explain.run import attempt_address, load_run
 from tracks_dagster.review.effects.pages.report import render_loaded
+from tracks_dagster.review.effects.run_table import Asked
 from tracks_dagster.review.experiments import baseline_of
+from tracks_dagster.review.run_table import Run, default_columns, table_csv
 from tracks_dagster.track.errors import (
     InvalidInput,
     LedgerError,
@@ -53,6 +56,7 @@ from tracks_dagster.track.journal_lines import EVALUATED, LOSS
 from tracks_dagster.track.states.run_state import RunState
 from tracks_dagster.track.text.units import counted
 from tracks_dagster.wings.watch.board import formats
+from tracks_dagster.wings.watch.board.all_runs import all_runs_view
 from tracks_dagster.wings.watch.board.comparison import (
     RUNS_MAX,
     ColouredRun,
@@ -74,6 +78,8 @@ from tracks_dagster.wings.watch.health import rules
 from tracks_dagster.wings.watch.health.rules import RULES
 
 EXPERIMENT_CURVES_MAX = 6  # as many as there are colours
+TABLE_ROWS = 100  # of all runs, on a page
+FILE_ROWS_MAX = 100_000
 METRICS_MAX = 100  # of one request for curves
 RUNBOOK_PAGES = Path(rules.__file__).parent / "runbooks"
 FOUND_BY = "id, experiment, family, owner, team, intent or config"
@@ -113,6 +119,9 @@ class Board:
             "/compare": self.compare,
             "/experiments/{name:path}": self.experiment,
             "/runbooks/{rule}": self.runbook,
+            "/runs": self.all_runs,
+            "/runs.csv": self.all_runs_csv,
+            "/runs.json": self.all_runs_json,
             "/find": self.find,
             "/curves.json": self.curves,
             "/metrics": self.metrics,
@@ -306,6 +315,36 @@ class Board:
             raise InvalidInput(f"The runbook {rule.runbook} cannot be read: {error}.") from error
         words = Words(title=rule.name, lines=[f"{rule.threshold}; {rule.holds}."], text=text)
         return self._page(request, "words.html", words, rule.name, is_live=False)
+
+    def all_runs(self, request: Request) -> Response:
+        """`/runs`: finished ones too."""
+        asked, page = queries.table(request), queries.page(request)
+        table = self._sources.table(
+            Asked(**queries.filter_of(asked), limit=TABLE_ROWS, skip=page * TABLE_ROWS)
+        )
+        view = all_runs_view(
+            table.rows,
+            queries.names(asked.get("columns", "")) or default_columns(table.rows),
+            asked,
+            page=page,
+            page_size=TABLE_ROWS,
+            is_more=table.is_more,
+        )
+        return self._page(request, "runs.html", view, view.title, is_live=False)
+
+    def all_runs_csv(self, request: Request) -> Response:
+        """`/runs.csv`: as `tracks runs --csv`."""
+        rows, columns = self._whole_table(request)
+        return Response(table_csv(rows, columns), media_type="text/csv; charset=utf-8")
+
+    def all_runs_json(self, request: Request) -> Response:
+        """`/runs.json`: as `tracks runs --json`."""
+        return JSONResponse([dict(run.values) for run in self._whole_table(request)[0]])
+
+    def _whole_table(self, request: Request) -> tuple[Sequence[Run], Sequence[str]]:
+        asked = queries.table(request)
+        rows = self._sources.table(Asked(**queries.filter_of(asked), limit=FILE_ROWS_MAX)).rows
+        return rows, queries.names(asked.get("columns", "")) or default_columns(rows)
 
     def find(self, request: Request) -> Response:
         """`/find?run=TEXT`: leads to the run where only one is meant."""

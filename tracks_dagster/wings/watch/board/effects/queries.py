@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 from urllib.parse import urlencode
 
 from starlette.requests import Request
@@ -14,6 +15,8 @@ from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.wings.watch.board import formats
 from tracks_dagster.wings.watch.board.run_page import Choice, Link
 
+TABLE = ("where", "sort", "columns")
+PAGES_MAX = 1000
 LOG_RANKS_MAX = 16  # as links
 SCALES = LINEAR, LOG = "linear", "log"
 SMOOTHS = (0, 10, 100, 1000)  # steps, as links; 0 for none
@@ -49,6 +52,32 @@ def step_range(request: Request) -> tuple[int, int] | None:
             f"steps={text!r} is not a range of steps: write for example steps=100-200."
         )
     return None if match is None else (int(match[1]), int(match[2]))
+
+
+def table(request: Request) -> dict[str, str]:
+    """Return what the address asks of the table of all runs, without what is empty."""
+    given = request.query_params
+    return {key: text for key in TABLE if (text := given.get(key, "").strip())}
+
+
+def filter_of(asked: Mapping[str, str]) -> dict[str, Any]:
+    """Return the filter and the order of a table."""
+    return {"where": asked.get("where", ""), "order": names(asked.get("sort", ""))}
+
+
+def names(text: str) -> tuple[str, ...]:
+    """Return names that commas separate."""
+    return tuple(name for each in text.split(",") if (name := each.strip()))
+
+
+def page(request: Request) -> int:
+    """Return which page of a table is asked for, from 0; raises InvalidInput."""
+    text = request.query_params.get("page", "0")
+    if _RANK.fullmatch(text) is None or int(text) > PAGES_MAX:
+        raise InvalidInput(
+            f"page={text[:40]!r} is not a page: write a number from 0 to {PAGES_MAX}."
+        )
+    return int(text)
 
 
 def way_back(request: Request, steps: tuple[int, int] | None) -> Link | None:

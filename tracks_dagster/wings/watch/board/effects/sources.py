@@ -31,6 +31,7 @@ from tracks_dagster.review.effects.comparing import Named, side_of
 from tracks_dagster.review.effects.curves.reading import read_curves
 from tracks_dagster.review.effects.experiments import read_experiment
 from tracks_dagster.review.effects.explain.run import ExplainContext
+from tracks_dagster.review.effects.run_table import Asked, Table, read_table
 from tracks_dagster.review.effects.search import find_runs
 from tracks_dagster.review.effects.status import waiting_for, waits_for_devices
 from tracks_dagster.review.experiments import ExperimentRun
@@ -339,6 +340,10 @@ class Sources:
     def experiment(self, name: str) -> list[ExperimentRun]:
         """Return the newest runs of an experiment, else of a model family, oldest first."""
         return read_experiment(self.ledger, name, runs_max=EXPERIMENT_RUNS_MAX)
+
+    def table(self, asked: Asked) -> Table:
+        """Return runs of the table of all of them; raises InvalidInput, LedgerError."""
+        return read_table(self.ledger, asked, now=self.now())
 
     def find(self, text: str) -> Sequence[Row]:
         """Return runs whose id, experiment, family, owner, team, intent or config holds the text."""

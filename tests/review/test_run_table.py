@@ -1,0 +1,198 @@
+"""The table of all runs: the language that picks some, their order, groups; and the ledger's rows."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from tests.fakes import FakeObjectStore
+from tests.histories import BEGIN, History
+from tracks_dagster.ledger.effects.projector import Projector
+from tracks_dagster.ledger.ports import Ledger
+from tracks_dagster.review.effects import run_table as reading
+from tracks_dagster.review.effects.run_table import Asked, read_table
+from tracks_dagster.review.run_table import (
+    Run,
+    check_names,
+    default_columns,
+    differing,
+    group,
+    parse,
+    pick,
+    sort,
+    table_csv,
+    title,
+)
+from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.track.names import run_track
+
+RUNS = [
+    Run(
+        values={
+            "run": "gpt-1",
+            "state": "succeeded",
+            "owner": "ann",
+            "intent": "A wide model.",
+            "started": "2026-11-01T10:00:00Z",
+            "config.lr": 0.01,
+            "config.layers": 2,
+            "last.loss": 2.5,
+            "eval.heldout.accuracy": 0.8,
+        }
+    ),
+    Run(
+        values={
+            "run": "gpt-2",
+            "state": "running",
+            "owner": "bob",
+            "intent": "A deep one.",
+            "started": "2026-11-20T10:00:00Z",
+            "config.lr": 0.001,
+            "config.layers": 2,
+            "last.loss": 2.0,
+        }
+    ),
+    Run(values={"run": "tab-1", "state": "succeeded", "owner": "ann", "experiment": "wide"}),
+]
+
+
+def named(where: str) -> list[str]:
+    return [run.name for run in pick(RUNS, parse(where))]
+
+
+@pytest.mark.parametrize(
+    ("where", "runs"),
+    [
+        ("", ["gpt-1", "gpt-2", "tab-1"]),
+        ("lr<0.01", ["gpt-2"]),
+        ("lr <= 1e-2", ["gpt-1", "gpt-2"]),
+        ("config.lr>=0.01 state=succeeded", ["gpt-1"]),
+        ("state=SUCCEEDED", ["gpt-1", "tab-1"]),
+        ("state!=succeeded", ["gpt-2"]),
+        ("lr!=0.01", ["gpt-2", "tab-1"]),  # of what is not known only this is so
+        ("owner:an", ["gpt-1", "tab-1"]),
+        ("intent~DEEP", ["gpt-2"]),
+        ("wide", ["gpt-1", "tab-1"]),  # of intent, and of experiment
+        ('"deep one"', ["gpt-2"]),
+        ('intent="A deep one."', ["gpt-2"]),
+        ("loss<2.2", ["gpt-2"]),
+        ("accuracy>0.5", ["gpt-1"]),
+        ("eval.heldout.accuracy>0.5", ["gpt-1"]),
+        ("started>2026-11-10", ["gpt-2"]),
+        ("started>2026-11-10 started<2026-11-19", []),
+        ("layers=2.0", ["gpt-1", "gpt-2"]),
+        ("owner<5", []),
+    ],
+)
+def test_a_filter_picks_the_runs_of_which_every_condition_is_so(
+    where: str, runs: list[str]
+) -> None:
+    assert named(where) == runs
+
+
+@pytest.mark.parametrize(
+    ("where", "place"),
+    [
+        ("lr<", "'lr<'"),
+        ('intent="open', "'intent=\"open'"),
+        ("a=b <5", "'<5'"),
+        (" ".join(f"a{n}=1" for n in range(33)), "more than 32 conditions at 'a32=1'"),
+    ],
+)
+def test_a_filter_that_cannot_be_read_is_refused_at_its_place(where: str, place: str) -> None:
+    with pytest.raises(InvalidInput, match=r"lr<0\.01, state=succeeded") as error:
+        parse(where)
+    assert place in str(error.value)
+
+
+def test_a_name_that_no_run_has_is_refused_with_the_nearest() -> None:
+    with pytest.raises(InvalidInput, match=r"No run has a 'layer'; did you mean layers"):
+        check_names(["layer"], RUNS)
+    check_names(["lr", "loss", "accuracy", "run", "last.loss"], RUNS)
+    check_names(["anything"], [])
+
+
+def test_runs_that_lack_the_value_come_last_either_way() -> None:
+    assert [run.name for run in sort(RUNS, ["lr"])] == ["gpt-2", "gpt-1", "tab-1"]
+    assert [run.name for run in sort(RUNS, ["-lr"])] == ["gpt-1", "gpt-2", "tab-1"]
+    assert [run.name for run in sort(RUNS, ["owner", "-run"])] == ["tab-1", "gpt-1", "gpt-2"]
+
+
+def test_without_a_choice_the_keys_that_differ_are_columns() -> None:
+    assert differing(RUNS[:2]) == ["config.lr"]
+    columns = default_columns(RUNS[:2])
+    assert columns[-3:] == ("last.loss", "eval.heldout.accuracy", "config.lr")
+    assert "config.layers" not in columns
+    assert "experiment" not in columns  # neither has one
+    assert [title(name) for name in columns[-3:]] == ["loss", "heldout accuracy", "lr"]
+
+
+def test_a_group_has_mean_and_deviation_of_what_is_a_number() -> None:
+    groups = group(RUNS, "config.layers", ["last.loss", "owner"])
+    assert list(groups) == ["2", ""]
+    runs, spreads = groups["2"]
+    assert [run.name for run in runs] == ["gpt-1", "gpt-2"]
+    assert list(spreads) == ["last.loss"]
+    spread = spreads["last.loss"]
+    assert (spread.count, spread.mean, spread.least, spread.most) == (2, 2.25, 2.0, 2.5)
+    assert spread.deviation == pytest.approx(0.3535, abs=1e-4)
+    assert groups[""][1] == {}
+
+
+def test_csv_has_every_value_whole() -> None:
+    assert table_csv(RUNS[1:2], ["run", "lr", "alias"]) == "run,lr,alias\ngpt-2,0.001,\n"
+
+
+NOW = BEGIN + timedelta(hours=3)
+
+
+@pytest.fixture
+def ledger(store: FakeObjectStore, ledger: Ledger) -> Ledger:
+    """A ledger with a finished run, one that trains and one that was refused."""
+    over = History("over").declare(intent="Be over.", config={"lr": 0.1}).open().supervise().place()
+    over.restore().commit(40).end("completed", last_step=40).finish()
+    trains = History("trains").declare(config={"lr": 0.2}, owner="bob").open().supervise().place()
+    refused = History("refused").declare(config={"lr": 0.3}).open().supervise().place()
+    refused.end("code_error").refuse()
+    for history in (over, trains, refused):
+        history.write_to(store)
+        Projector(store, ledger).project(run_track(history.run_id))
+    return ledger
+
+
+def test_finished_and_refused_runs_are_in_the_table_with_what_the_record_has(
+    ledger: Ledger,
+) -> None:
+    table = read_table(ledger, Asked(order=("lr",)), now=NOW)
+    assert [run.name for run in table.rows] == ["over", "trains", "refused"]
+    over, trains, refused = (run.values for run in table.rows)
+    assert (over["state"], over["step"], over["config.lr"]) == ("succeeded", 40, 0.1)
+    assert "last.loss" in over
+    assert (trains["state"], trains["owner"]) == ("running", "bob")
+    assert trains["hours"] == pytest.approx(3.0)
+    assert (refused["state"], refused["reason"]) == ("refused", "code_error")
+    assert (table.read, table.is_more) == (3, False)
+
+
+def test_a_page_of_the_table_is_a_part_of_the_same_order(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "PART", 2)  # the table is read in parts
+    whole = [run.name for run in read_table(ledger, Asked(), now=NOW).rows]
+    parts = [read_table(ledger, Asked(limit=2, skip=skip), now=NOW) for skip in (0, 2)]
+    assert [run.name for part in parts for run in part.rows] == whole
+    assert [part.is_more for part in parts] == [True, False]
+    found = read_table(ledger, Asked(where="lr>0.15", limit=1), now=NOW)
+    assert (len(found.rows), found.is_more) == (1, True)
+
+
+def test_only_as_much_is_read_as_a_page_of_the_newest_needs(ledger: Ledger) -> None:
+    assert (
+        read_table(ledger, Asked(limit=1), now=NOW).read == 2
+    )  # one more says that there are others
+
+
+def test_a_name_in_a_filter_is_checked_against_all_runs(ledger: Ledger) -> None:
+    with pytest.raises(InvalidInput, match="did you mean"):
+        read_table(ledger, Asked(where="ownr=ann"), now=NOW)

@@ -1,0 +1,138 @@
+"""`tracks runs`: all runs in one table, filtered, sorted, grouped."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import click
+
+from tracks_dagster.cli.common import as_json, print_json, print_table
+from tracks_dagster.cli.terminal import echo_whole
+from tracks_dagster.reading import open_ledger_to_read
+from tracks_dagster.review.effects.run_table import Asked, Table, read_table
+from tracks_dagster.review.run_table import (
+    Spread,
+    default_columns,
+    group,
+    shown_cell,
+    table_csv,
+    title,
+)
+from tracks_dagster.settings import Settings
+from tracks_dagster.track.errors import InvalidInput, NothingYet
+from tracks_dagster.track.text.units import counted
+from tracks_dagster.wiring import utc_now
+
+
+@click.command("runs")
+@click.option("--where", default="", metavar="FILTER", help="lr<0.01 state=succeeded owner:ann")
+@click.option(
+    "--sort",
+    "order",
+    default="",
+    metavar="NAMES",
+    help="By these, with commas; -NAME: the largest first. Without: the newest first.",
+)
+@click.option("--columns", default="", metavar="NAMES", help="Which, with commas.")
+@click.option(
+    "--group", "by", default="", metavar="NAME", help="Mean and spread of runs alike in it."
+)
+@click.option("--limit", type=click.IntRange(1, 100_000), default=50, show_default=True)
+@click.option("--csv", "as_csv", is_flag=True, help="Print rows of CSV.")
+@as_json
+def runs_command(
+    where: str, order: str, columns: str, by: str, limit: int, as_csv: bool, as_json: bool
+) -> None:
+    """Show all runs in one table, finished ones too.
+
+    \b
+    --where 'lr<0.01 state=succeeded owner:ann'  all hold; : a part of a text
+    --where 'loss<2 wide' --sort loss            a metric; a word of name or intent
+    --group experiment --columns loss,hours      mean ± deviation of each
+
+    Names: run, state, project, owner, team, class, experiment, stage, intent, started, finished,
+    hours, step, steps, attempts, ranks, reason, why, device_hours, dataset, commit, alias; a key of
+    the config; a metric of the newest checkpoint (loss, or last.loss) or of an eval (eval.SUITE.METRIC).
+    """
+    try:
+        ledger = open_ledger_to_read(Settings.from_environment())
+    except NothingYet:
+        table = Table(rows=(), read=0, is_more=False)
+    else:
+        asked = Asked(where=where, order=_names(order), limit=limit)
+        table = read_table(ledger, asked, now=utc_now())
+    chosen = _names(columns) or default_columns(table.rows)
+    if as_csv and as_json:
+        raise InvalidInput("--csv and --json exclude each other; choose one.")
+    if by:
+        _print_groups(table, by, chosen, as_json=as_json)
+    elif as_json:
+        print_json([dict(run.values) for run in table.rows])
+    elif as_csv:
+        echo_whole(table_csv(table.rows, chosen), nl=False)
+    else:
+        _print_rows(table, chosen)
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name for each in text.split(",") if (name := each.strip()))
+
+
+def _print_rows(table: Table, columns: Sequence[str]) -> None:
+    if not table.rows:
+        none = "No run is so." if table.read else "No training run yet; `tracks run` starts one."
+        click.echo(none)
+        return
+    numbers = [
+        name
+        for name in columns
+        if any(isinstance(run.get(name), int | float) for run in table.rows)
+    ]
+    rows = [[shown_cell(name, run.get(name)) for name in columns] for run in table.rows]
+    print_table(
+        [title(name) for name in columns],
+        rows,
+        right=[title(name) for name in numbers],
+        whole=("run",),
+    )
+    if table.is_more:
+        click.echo(f"{counted(len(table.rows), 'run')} of more; --limit shows others.")
+
+
+def _print_groups(table: Table, by: str, columns: Sequence[str], *, as_json: bool) -> None:
+    groups = group(table.rows, by, columns)
+    measured = [name for name in columns if any(name in each for _, each in groups.values())]
+    if as_json:
+        found = [
+            {
+                by: name,
+                "runs": len(runs),
+                "columns": {key: _facts(each) for key, each in spreads.items()},
+            }
+            for name, (runs, spreads) in groups.items()
+        ]
+        print_json(found)
+        return
+    rows = [
+        (name or "–", str(len(runs)), *(_of_group(spreads.get(each)) for each in measured))
+        for name, (runs, spreads) in groups.items()
+    ]
+    titles = [title(name) for name in measured]
+    print_table((by, "runs", *titles), rows, right=("runs", *titles))
+
+
+def _facts(spread: Spread) -> dict[str, float | None]:
+    return {
+        "count": spread.count,
+        "mean": spread.mean,
+        "deviation": spread.deviation,
+        "least": spread.least,
+        "most": spread.most,
+    }
+
+
+def _of_group(spread: Spread | None) -> str:
+    if spread is None:
+        return ""
+    spread_text = "" if not spread.deviation else f" ± {spread.deviation:.2g}"
+    return f"{spread.mean:.4g}{spread_text}"

@@ -1,0 +1,291 @@
+"""The table of all runs: a small language that picks some of them, and their order. Pure.
+
+    lr<0.01 state=succeeded owner:ann "wide model"
+
+Conditions are joined by "and". A word alone is looked for in the run's name, intent and experiment.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import operator
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean, stdev
+
+from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.track.records import Json
+from tracks_dagster.track.text.nearest import instead
+from tracks_dagster.track.text.units import about, shown
+
+CONFIG, LAST, EVAL = "config.", "last.", "eval."
+SHOWN_CONFIG_MAX = 4  # keys of the config that differ, without a choice of columns
+CONDITIONS_MAX = 32
+PLACE_MAX = 40  # signs of a filter that an error shows
+FIELDS: Mapping[str, str] = {
+    "run": "its name",
+    "state": "running, waiting, succeeded, refused or cancelled",
+    "project": "whose code it trains",
+    "owner": "whose run it is",
+    "team": "of the owner",
+    "class": "its place in the queue",
+    "experiment": "the question that it belongs to",
+    "stage": "kitchen_sink, smoke, canary or full",
+    "intent": "what it is for",
+    "started": "when it was declared, as 2026-01-31 or longer",
+    "finished": "when it was over",
+    "hours": "from its declaration to its end, or until now",
+    "step": "its newest step",
+    "steps": "how many it is to have",
+    "attempts": "how many were opened",
+    "ranks": "processes of its gang",
+    "reason": "why its newest attempt ended",
+    "why": "its state in a sentence",
+    "device_hours": "of the attempts that have ended",
+    "dataset": "what it trains on",
+    "commit": "of its code",
+    "alias": "what it was promoted to last",
+}
+COLUMNS = ("run", "state", "started", "hours", "step", "owner", "experiment")
+TEXTS = ("run", "intent", "experiment")
+
+_TOKEN = re.compile(r'\s*(?:([\w./@-]+)\s*(<=|>=|!=|==|=|<|>|~|:)\s*)?("[^"]*"|[^\s"]+)')
+_COMPARE: Mapping[str, Callable[[float, float], bool]] = {
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+VALID = (
+    'write conditions such as lr<0.01, state=succeeded, owner:ann, intent~wide or "a word", with '
+    "< <= > >= = != for values and : or ~ for a part of a text"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One run. values: by the names of FIELDS, and config.KEY, last.METRIC of its newest checkpoint,
+    eval.SUITE.METRIC of the newest complete eval."""
+
+    values: Mapping[str, Json] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """The run's id."""
+        return str(self.values["run"])
+
+    def get(self, name: str) -> Json:
+        """Return a value by its whole name, or by its last part: of the config, of training, of an
+        eval, in this order. None where it has none."""
+        for prefix in ("", CONFIG, LAST):
+            if (value := self.values.get(prefix + name)) is not None:
+                return value
+        ending = f".{name}"
+        found = (
+            value
+            for key, value in self.values.items()
+            if key.startswith(EVAL) and key.endswith(ending)
+        )
+        return next(found, None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Condition:
+    """One condition. name: empty for a word that is looked for in TEXTS."""
+
+    name: str
+    sign: str
+    value: str
+
+    def holds(self, run: Run) -> bool:
+        """Whether it is so of a run; of a value that is not known nothing but != is so."""
+        if not self.name:
+            return any(_has(run.values.get(each), self.value) for each in TEXTS)
+        found = run.get(self.name)
+        if self.sign in (":", "~"):
+            return _has(found, self.value)
+        if self.sign in ("=", "==", "!="):
+            return _equal(found, self.value) is (self.sign != "!=")
+        left, right = _number(found), _number(self.value)
+        if left is not None and right is not None:
+            return _COMPARE[self.sign](left, right)
+        if found is None or left is not None or right is not None:
+            return False
+        low, high = str(found), self.value  # texts, such as times, by their signs
+        return _COMPARE[self.sign]((low > high) - (low < high), 0)
+
+
+def parse(text: str) -> tuple[Condition, ...]:
+    """Return the conditions of a filter; raises InvalidInput, with the place, for one that is not."""
+    found: list[Condition] = []
+    at = 0
+    end = len(text.rstrip())
+    while at < end:
+        match, rest = _TOKEN.match(text, at), text[at:].strip()[:PLACE_MAX]
+        if match is None or len(found) == CONDITIONS_MAX:
+            why = (
+                "cannot be read" if match is None else f"has more than {CONDITIONS_MAX} conditions"
+            )
+            raise InvalidInput(f"The filter {why} at {rest!r}; {VALID}.")
+        name, sign, value = match.groups()
+        if sign is None and any(each in value for each in "<>=~") and not value.startswith('"'):
+            raise InvalidInput(f"The filter cannot be read at {rest!r}; {VALID}.")
+        found.append(Condition(name=name or "", sign=sign or "", value=value.strip('"')))
+        at = match.end()
+    return tuple(found)
+
+
+def pick(runs: Iterable[Run], conditions: Sequence[Condition]) -> list[Run]:
+    """Return the runs of which all conditions hold, in their order."""
+    return [run for run in runs if all(each.holds(run) for each in conditions)]
+
+
+def check_names(names: Iterable[str], runs: Sequence[Run]) -> None:
+    """Raise InvalidInput for a name that no run has, with the nearest."""
+    known = {*FIELDS, *(key for run in runs for key in run.values)}
+    short = {
+        key.rpartition(".")[2] if key.startswith(EVAL) else key.partition(".")[2] for key in known
+    }
+    for name in names:
+        if runs and name not in known | short:
+            listed = f"there are {', '.join(FIELDS)}, and the keys of configs, metrics and evals."
+            raise InvalidInput(
+                f"No run has a {name!r}; {instead(name, sorted(known | short - {''}), listed)}"
+            )
+
+
+def sort(runs: Sequence[Run], keys: Sequence[str]) -> list[Run]:
+    """Return them by these names, the first one counting most; -NAME: the largest first. Runs that
+    lack a value come last."""
+    ordered = list(runs)
+    for key in reversed(keys):
+        name, is_down = key.removeprefix("-"), key.startswith("-")
+        known = [run for run in ordered if _known(run.get(name))]
+        rest = [run for run in ordered if not _known(run.get(name))]
+        known.sort(key=lambda run: _order(run.get(name)), reverse=is_down)
+        ordered = [*known, *rest]
+    return ordered
+
+
+def default_columns(runs: Sequence[Run]) -> tuple[str, ...]:
+    """Return the columns of a table for which nobody chose any: COLUMNS, metrics that runs have, and
+    the first keys of their configs that differ."""
+    metrics = dict.fromkeys(
+        key for run in runs for key in run.values if key.startswith((LAST, EVAL))
+    )
+    first = [key for key in metrics if key == f"{LAST}loss"][:1]
+    evals = [key for key in metrics if key.startswith(EVAL)][:2]
+    known = [name for name in COLUMNS if any(run.get(name) is not None for run in runs)]
+    return (*known, *first, *evals, *differing(runs)[:SHOWN_CONFIG_MAX])
+
+
+def title(name: str) -> str:
+    """Return what is over a column: `lr` of a config, `loss` of training, `SUITE METRIC` of an eval."""
+    if name.startswith(EVAL):
+        return name.removeprefix(EVAL).replace(".", " ", 1)
+    return name.removeprefix(CONFIG).removeprefix(LAST)
+
+
+def differing(runs: Sequence[Run]) -> list[str]:
+    """Return the keys of the configs that are not the same in all runs."""
+    keys = dict.fromkeys(key for run in runs for key in run.values if key.startswith(CONFIG))
+    return [key for key in keys if len({repr(run.values.get(key)) for run in runs}) > 1]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spread:
+    """Of one column over a group: how many runs have a number, their mean, the standard deviation of a
+    sample (None for one), the least and the most."""
+
+    count: int
+    mean: float
+    deviation: float | None
+    least: float
+    most: float
+
+
+def group(
+    runs: Sequence[Run], by: str, columns: Sequence[str]
+) -> dict[str, tuple[list[Run], dict[str, Spread]]]:
+    """Return the runs by their value of `by`, in the order of the runs, with the spread of each column
+    of numbers."""
+    members: dict[str, list[Run]] = {}
+    for run in runs:
+        members.setdefault(cell(run.get(by)), []).append(run)
+    return {
+        name: (found, {key: spread for key in columns if (spread := _spread(found, key))})
+        for name, found in members.items()
+    }
+
+
+def _spread(runs: Sequence[Run], name: str) -> Spread | None:
+    numbers = [n for run in runs if (n := _number(run.get(name))) is not None and math.isfinite(n)]
+    if not numbers:
+        return None
+    deviation = stdev(numbers) if len(numbers) > 1 else None
+    return Spread(
+        count=len(numbers),
+        mean=fmean(numbers),
+        deviation=deviation,
+        least=min(numbers),
+        most=max(numbers),
+    )
+
+
+def table_csv(rows: Sequence[Run], columns: Sequence[str]) -> str:
+    """Return the rows as CSV, with a line of titles."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows([run.get(name) for name in columns] for run in rows)
+    return text.getvalue()
+
+
+def shown_cell(name: str, value: Json) -> str:
+    """Return a value of a column as a table shows it: times by the minute, hours in words."""
+    if name in ("started", "finished") and isinstance(value, str):
+        return value[:16].replace("T", " ")
+    if name.endswith("hours") and isinstance(value, int | float):
+        return about(3600 * value)
+    return cell(value)
+
+
+def cell(value: Json) -> str:
+    """Return a value as text; "" where it is not known."""
+    if value is None:
+        return ""
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return value if isinstance(value, str) else shown(value)
+
+
+def _has(value: Json, part: str) -> bool:
+    return value is not None and part.lower() in str(value).lower()
+
+
+def _equal(value: Json, text: str) -> bool:
+    left, right = _number(value), _number(text)
+    if left is not None and right is not None:
+        return left == right
+    return value is not None and str(value).lower() == text.lower()
+
+
+def _number(value: Json) -> float | None:
+    if isinstance(value, bool):
+        return None
+    try:
+        return float(value) if isinstance(value, int | float | str) else None
+    except (ValueError, OverflowError):
+        return None
+
+
+def _known(value: Json) -> bool:
+    return value is not None and not (isinstance(value, float) and math.isnan(value))
+
+
+def _order(value: Json) -> tuple[bool, float, str]:
+    number = _number(value)
+    return (number is None, 0.0 if number is None else number, str(value))

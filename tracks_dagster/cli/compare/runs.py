@@ -47,7 +47,7 @@ def runs_command(
 
     \b
     --where 'lr<0.01 state=succeeded owner:ann'  all hold; : a part of a text
-    --where 'loss<2 wide' --sort loss            a metric; a word of name or intent
+    --where 'loss<2 wide' --sort loss            a metric; a word of its name
     --group experiment --columns loss,hours      mean ± deviation of each
 
     Names: run, state, project, owner, team, class, experiment, stage, intent, started, finished,

@@ -79,6 +79,8 @@ SLOW = (
     "deploy/test_site",
 )
 
+SLOW_S_MAX = 1800  # of one of them that names no bound; a busy machine was twenty times slower
+
 # `./run test --full` sets it and prints it; without it every case of a test runs.
 DRAW_SEED = "TRACKS_DRAW_SEED"
 
@@ -120,6 +122,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.nodeid.startswith(tuple(f"tests/{start}" for start in SLOW)):
             item.add_marker(pytest.mark.slow)
+            if item.get_closest_marker("timeout") is None:
+                item.add_marker(pytest.mark.timeout(SLOW_S_MAX))
 
     def place(item: pytest.Item) -> int:
         starts = (item.nodeid.startswith(f"tests/{start}") for start in SLOWEST_FIRST)

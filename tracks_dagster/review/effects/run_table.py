@@ -21,7 +21,7 @@ from tracks_dagster.review.run_table import (
 from tracks_dagster.track.json_text import parse_json
 from tracks_dagster.track.records import Json, format_time
 
-PART = 500  # runs that are read at once
+PART = 10_000  # runs that are read at once: each part sorts all of them
 READ_MAX = 100_000  # runs that one table looks at, the newest
 SQL = Path(__file__).with_name("sql")
 
@@ -52,24 +52,26 @@ def read_table(ledger: Ledger, asked: Asked, *, now: datetime) -> Table:
     conditions = parse(asked.where)
     names = [each.name for each in conditions if each.name]
     names += [each.removeprefix("-") for each in asked.order]
-    end = asked.skip + asked.limit
+    is_all = not conditions and not asked.order  # then what comes before is not read
+    begin = asked.skip if is_all else 0
+    skip = asked.skip - begin
+    end = skip + asked.limit
     found: list[Run] = []
     seen: list[Run] = []
-    for part in _parts(ledger, now, PART if names or conditions else min(PART, end + 1)):
+    for part in _parts(ledger, now, begin, min(PART, end + 1) if is_all else PART):
         seen += part
         found += pick(part, conditions)
         if len(found) > end and not asked.order:
             break
     check_names(names, seen)
     ordered = sort(found, asked.order) if asked.order else found
-    rows = tuple(ordered[asked.skip : end])
-    return Table(rows=rows, read=len(seen), is_more=len(ordered) > end)
+    return Table(rows=tuple(ordered[skip:end]), read=len(seen), is_more=len(ordered) > end)
 
 
-def _parts(ledger: Ledger, now: datetime, size: int) -> Iterator[list[Run]]:
+def _parts(ledger: Ledger, now: datetime, first: int, size: int) -> Iterator[list[Run]]:
     table = SQL.joinpath("run_table.sql").read_text(encoding="utf-8")
     measured = SQL.joinpath("run_table_evals.sql").read_text(encoding="utf-8")
-    for begin in range(0, READ_MAX, size):
+    for begin in range(first, READ_MAX, size):
         bounds = {"runs_max": size, "from_run": begin}
         rows = ledger.query(table, bounds)
         evals: dict[str, dict[str, Json]] = {}

@@ -12,7 +12,10 @@ select
         select c.metrics_json from checkpoints c
         where c.run_id = r.run_id order by c.committed_us desc limit 1
     ) as metrics_json
-from training_runs r
+from (
+    select run_id from training_runs
+    order by declared_at desc, run_id limit :runs_max offset :from_run
+) part
+join training_runs r on r.run_id = part.run_id
 left join training_attempts a on a.run_id = r.run_id and a.attempt_id = r.attempt_count
 order by r.declared_at desc, r.run_id
-limit :runs_max offset :from_run

@@ -111,7 +111,7 @@ REFUSED: Mapping[str, tuple[dict[str, Any], str]] = {
         {"compute": {"launcher": "local", "memory_bytes": 5}},
         "asks something of a cluster",
     ),
-    "no time between saves": ({"every_s": 0.0}, "use more than 0"),
+    "not a time between saves": ({"every_s": 0.0}, "use more than 0"),
     "a script of a family's run": (CORRECTED, "tracks run --from RUN@STEP"),
     "an unknown snapshot": ({"snapshot_id": "f" * 12}, "no snapshot"),
 }

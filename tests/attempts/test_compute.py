@@ -63,7 +63,7 @@ def test_every_field_of_a_compute_request_can_be_asked_for() -> None:
         ({"queue": "Team A"}, "queue is 'Team A'"),
         ({"priority_class": "a/b"}, "priority_class"),
         ({"topology_key": "zone!"}, "topology_key"),
-        ({"node_selector": {"gpu": "a 100"}}, "gpu=a 100 is no label"),
+        ({"node_selector": {"gpu": "a 100"}}, "gpu=a 100 is not a label"),
         ({"node_selector": {f"k{i}": "x" for i in range(33)}}, "33 entries; at most 32"),
         ({"tolerations": ({"key": "x", "effect": "Never"},)}, "NoSchedule"),
         ({"launcher": "local"}, "say --on kubernetes"),

@@ -160,7 +160,7 @@ JUDGE = OwnEval(name="judge", entry=("./a", f"--key=AKIA{'ABCD' * 4}"), version=
     ("changes", "hint"),
     [
         ({"project": TINY, "archive": b"", "config": {"mine": 1}}, "mine"),
-        ({"project": TINY, "archive": b"", "config": {"lr": "fast"}}, "no number"),
+        ({"project": TINY, "archive": b"", "config": {"lr": "fast"}}, "not a number"),
         ({"project": TINY, "archive": b"", "config": {}, "snapshot_id": "f" * 64}, "no dataset"),
         (
             {

@@ -66,7 +66,7 @@ def test_a_step_of_which_no_more_fits_is_found_from_any_side() -> None:
 def test_a_device_is_a_class_or_a_size() -> None:
     assert device_memory("h100") == ("H100", 81_559 * MIB)
     assert device_memory("24GiB") == ("24GiB", 24 * GIB)
-    with pytest.raises(InvalidInput, match=r"'GTX' is not a device that is known: T4, .* 24GiB"):
+    with pytest.raises(InvalidInput, match=r"'GTX' is not a known device: T4, .* 24GiB"):
         device_memory("GTX")
 
 

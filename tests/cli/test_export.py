@@ -272,7 +272,7 @@ def test_an_archive_that_was_cut_and_packed_again_is_not_explained(
     for command in (("explain", RUN_ID), ("diff", f"{RUN_ID}/a01", f"{RUN_ID}/a02")):
         told = call(*command, "--archive", str(path))
         assert told.exit_code == 2
-        assert "no export of ours, or cut" in told.stderr
+        assert "not an export of ours, or cut" in told.stderr
 
 
 def test_a_hostile_archive_writes_nowhere(

@@ -130,7 +130,7 @@ def test_on_a_terminal_it_asks_and_takes_what_is_offered(
         (("--entry", "trian.py"), "No tracks.yaml was written: entry: there is no trian.py"),
         (("--entry", "../model.py"), "--entry: ../model.py lies outside the project"),
         (("--entry", "model.py", "--name", "A B"), "name: 'A B' cannot name a project"),
-        (("--entry", "model.py", "--ranks", "0"), "ranks: 0 is no number of ranks"),
+        (("--entry", "model.py", "--ranks", "0"), "ranks: 0 is not a number of ranks"),
         (("--entry", "model.py", "--key", "steps=n"), "keys.steps: 'n' is not a config key"),
         (("--entry", "model.py", "--key", "stpes=n"), "did you mean steps?"),
         (("--entry", "model.py --lr={lr}"), "{lr}: 'lr' is not a config key"),

@@ -128,7 +128,7 @@ def test_a_wrong_file_is_refused_with_every_error_and_its_line(call: Call, tmp_p
     refused = call("policy", "--check", str(path))
     assert refused.exit_code == 2
     assert "3 errors" in refused.stderr
-    assert "line 2: reasons.node_failure.count: -1 is no count" in refused.stderr
+    assert "line 2: reasons.node_failure.count: -1 is not a count" in refused.stderr
     assert "line 3: reasons.hang.window: 24 has no unit" in refused.stderr
     assert "line 4: limit: 'limit' is not a key; did you mean limits?" in refused.stderr
 

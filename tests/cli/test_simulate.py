@@ -200,7 +200,7 @@ def test_a_file_that_is_no_trace_is_refused_in_words(
         (("--llama3", "--grace", "30s"), "for --trace"),
         (("--llama3", "--pools"), "give --trace FILE"),
         (("--llama3", "--save", "30"), "has no unit"),
-        (("--llama3", "--every", "0s"), "no time at all"),
+        (("--llama3", "--every", "0s"), "not a time at all"),
         (("--save", "30s"), "Give them with --trace FILE or --llama3"),
         (("--last", "7"), "--last"),
         ((), "ledger"),

@@ -136,7 +136,7 @@ def test_code_that_was_changed_in_the_store_is_not_sized(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("--device", "GTX"), "'GTX' is not a device that is known: T4"),
+        (("--device", "GTX"), "'GTX' is not a known device: T4"),
         (("--trainer", "train.py", "--project", "."), "each name what to size"),
         ((RUN_ID, "--ranks", "2"), "RUN is sized as it was stored"),
         (("--set", "micro_batch=5"), "cannot be divided into micro-batches"),

@@ -12,7 +12,6 @@ import pytest
 from dagster import AssetKey, AutomationCondition, DagsterInstance, Definitions, materialize
 
 from tests.plain_site import asset_of
-from tracks_dagster.data.effects.snapshots import find_snapshot
 from tracks_dagster.factory import DatasetSource, build_defs
 from tracks_dagster.settings import EXAMPLES
 from tracks_dagster.track.errors import InvalidInput
@@ -68,14 +67,14 @@ def test_a_source_of_the_deployment_is_frozen_without_a_launchpad(
     assert node.automation_condition == AutomationCondition.eager()
     dataset = asset_of(made, DATASET)
     assert materialize([dataset], instance=instance, resources={"app": app}).success
-    frozen = find_snapshot(app.tracks, "mine")
-    assert (frozen.source, frozen.in_place is not None) == (str(files), True)
+    (frozen,) = app.tracks.dataset("mine").snapshots
+    assert (frozen.body.source, frozen.body.in_place is not None) == (str(files), True)
     (files / "a").write_text("")
     refused = materialize(
         [dataset], instance=instance, resources={"app": app}, raise_on_error=False
     )
     assert not refused.success
-    assert find_snapshot(app.tracks, "mine") == frozen
+    assert app.tracks.dataset("mine").snapshots == (frozen,)
 
 
 def test_a_source_of_a_dataset_that_ships_is_refused() -> None:

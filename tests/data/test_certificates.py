@@ -89,9 +89,9 @@ def test_green_is_what_ran_whole_and_passed(changes: dict[str, Any], is_green: b
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"what": "test"}, "'test' is no kind of certificate; did you mean tests?"),
-        ({"code_sha256": "abc"}, "'abc' is no sha256 of stored code"),
-        ({"failed": -1}, "12 passed, -1 failed and 0 left out are no counts"),
+        ({"what": "test"}, "'test' is not a kind of certificate; did you mean tests?"),
+        ({"code_sha256": "abc"}, "'abc' is not a sha256 of stored code"),
+        ({"failed": -1}, "12 passed, -1 failed and 0 left out are not counts"),
         ({"report": b"x" * (4 * 1024 * 1024 + 1)}, "The report has 4194305 bytes"),
     ],
 )

@@ -57,11 +57,11 @@ def test_a_number_that_is_larger_than_any_is_refused(tmp_path: Path, number: str
 @pytest.mark.timeout(20)
 def test_a_pipe_and_a_file_that_is_too_large_are_no_config(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.yaml")
-    with pytest.raises(ValueError, match=r"pipe\.yaml is no file"):
+    with pytest.raises(ValueError, match=r"pipe\.yaml is not a file"):
         read_config(tmp_path, "pipe.yaml")
-    with pytest.raises(SettingsError, match=r"pipe\.yaml is no file"):
+    with pytest.raises(SettingsError, match=r"pipe\.yaml is not a file"):
         open_settings(tmp_path / "pipe.yaml", "The project file")
     with (tmp_path / "large.yaml").open("wb") as file:
         file.truncate(1000 * CONFIG_BYTES_MAX)
-    with pytest.raises(ValueError, match="it is no config"):
+    with pytest.raises(ValueError, match="it is not a config"):
         read_config(tmp_path, "large.yaml")

@@ -400,7 +400,7 @@ def test_what_cannot_be_frozen_is_named_before_a_byte_is_copied(tmp_path: Path) 
     os.mkfifo(root / "pipe")
     with pytest.raises(InvalidInput) as refused:
         open_source(str(root)).files()
-    for says in ("out is a link out of the folder", "gone cannot be read", "pipe is no file"):
+    for says in ("out is a link out of the folder", "gone cannot be read", "pipe is not a file"):
         assert says in str(refused.value)
     assert "link is a link to a folder" in str(refused.value)
     for nothing in (str(tmp_path / "nothing"), ""):

@@ -50,10 +50,10 @@ def test_a_default_micro_batch_shrinks_to_what_divides_the_share_of_a_rank() -> 
 @pytest.mark.parametrize(
     ("given", "ranks", "words"),
     [
-        ({"lrr": 1}, 1, "'lrr' is no config key; did you mean lr?"),
-        ({"lr": "fast"}, 1, "lr = 'fast' is no number, as its default 0.1 is. It means: peak"),
-        ({"max_iters": 2.5}, 1, "no whole number"),
-        ({"max_iters": True}, 1, "no whole number"),
+        ({"lrr": 1}, 1, "'lrr' is not a config key; did you mean lr?"),
+        ({"lr": "fast"}, 1, "lr = 'fast' is not a number, as its default 0.1 is. It means: peak"),
+        ({"max_iters": 2.5}, 1, "not a whole number"),
+        ({"max_iters": True}, 1, "not a whole number"),
         ({"compile": 1}, 1, "no true or false"),
         ({"max_iters": 1001}, 1, "out of range: 1 to 1000"),
         ({"optimizer": "lion"}, 1, "use one of: adam, sgd"),
@@ -63,7 +63,7 @@ def test_a_default_micro_batch_shrinks_to_what_divides_the_share_of_a_rank() -> 
         ({"accumulation": 2}, 1, "follows from batch, micro and the ranks"),
         ({"batch": 25}, 2, "cannot be divided among 2 ranks"),
         ({"micro": 5}, 2, "use a divisor of 12"),
-        ({"micro": 0}, 2, "micro = 0 is no number of samples"),
+        ({"micro": 0}, 2, "micro = 0 is not a number of samples"),
     ],
 )
 def test_a_value_that_cannot_be_is_refused_naming_the_key_and_what_is_valid(
@@ -92,7 +92,7 @@ def test_keys_of_ours_are_taken_by_every_project_and_in_no_config_unasked() -> N
     bare = Project(name="p", entry=("train.py",))
     assert resolve_config(bare, {}, ranks=2) == {}
     assert resolve_config(bare, {"hang_s": 60}, ranks=2) == {"hang_s": 60.0}
-    with pytest.raises(InvalidInput, match="'mine' is no config key"):
+    with pytest.raises(InvalidInput, match="'mine' is not a config key"):
         resolve_config(bare, {"mine": 1}, ranks=2)
 
 

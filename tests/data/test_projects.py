@@ -64,9 +64,9 @@ def test_what_cannot_be_added_or_removed_is_refused_in_words(home: Path, tmp_pat
         add(home, tmp_path)
     with pytest.raises(InvalidInput, match="gpt ships and is always there"):
         remove_project(home, "gpt")
-    with pytest.raises(InvalidInput, match=r"'\.\./home' is no project"):
+    with pytest.raises(InvalidInput, match=r"'\.\./home' is not a project"):
         remove_project(home, "../home")
-    with pytest.raises(InvalidInput, match="'tniy' is no project; did you mean tiny"):
+    with pytest.raises(InvalidInput, match="'tniy' is not a project; did you mean tiny"):
         find_registered(home, EXAMPLES, "tniy")
 
 

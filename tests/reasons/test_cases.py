@@ -103,7 +103,7 @@ def test_the_time_of_a_log_of_ten_megabytes_grows_with_its_length_at_most(name: 
 
 def test_a_clock_that_jumps_backwards_changes_no_verdict_of_a_gang() -> None:
     lost = "RuntimeError: Connection closed by peer"
-    for back in ("2030-01-01T00:00:00.000000Z", "2026-01-01T00:00:00.000000Z", "no time", "", None):
+    for back in ("2030-01-01T00:00:00.000000Z", "2026-01-01T00:00:00.000000Z", "not a time", "", None):
         ranks = [
             {"rank": 0, "exit_code": 1, "log_tail": lost, "ended_at": back},
             {"rank": 1, "exit_code": 1, "log_tail": "RuntimeError: CUDA out of memory",
@@ -127,7 +127,7 @@ def test_lines_are_bounded_in_number_and_length() -> None:
 
 
 def test_half_characters_of_a_log_do_not_reach_the_verdict() -> None:
-    verdict = classify(case("ValueError: \ud800 is no character"))
+    verdict = classify(case("ValueError: \ud800 is not a character"))
     assert verdict.lines[0].encode("utf-8")  # a half character cannot be
 
 

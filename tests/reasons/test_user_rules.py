@@ -118,7 +118,7 @@ REFUSED = {
     "'evaluator_error' is not a reason": {**LUSTRE, "reason": "evaluator_error"},
     "pattern is missing": {"name": "a", "reason": "hang"},
     "name is missing": {"reason": "hang", "pattern": "abc"},
-    "no regular expression": {**LUSTRE, "pattern": "["},
+    "not a regular expression": {**LUSTRE, "pattern": "["},
     "is not text; write it in quotes": {**LUSTRE, "pattern": 5},
     "fits every line": {**LUSTRE, "pattern": "x*"},
     "at most 500": {**LUSTRE, "pattern": "x" * 501},

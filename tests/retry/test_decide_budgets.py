@@ -182,7 +182,7 @@ def test_nothing_is_read_where_it_could_not_change_the_answer() -> None:
     history = failed(spent_twice().commit(15), "unknown", fingerprint="c")
     assert isinstance(
         answer(history), Refuse
-    )  # step 15 is no progress beyond 20, whatever it holds
+    )  # step 15 is not progress beyond 20, whatever it holds
 
 
 def test_the_restore_of_the_next_attempt_proves_the_progress_of_the_one_before() -> None:

@@ -106,7 +106,7 @@ def test_an_answer_of_200_that_is_no_list_is_never_taken_for_an_empty_one(
     client = ApiClient()
     monkeypatch.setattr(client, "call_api", lambda *_, **__: answer)
     requests = KubeRequests(client, ClusterSettings(image="i"), sleep=clock.advance)
-    with pytest.raises(GangUnreachable, match=r"Cannot look: .* is no (list|object)"):
+    with pytest.raises(GangUnreachable, match=r"Cannot look: .* is not an? (list|object)"):
         requests.list_all("/api/v1/pods", (), doing="look")
 
 

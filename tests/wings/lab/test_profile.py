@@ -91,7 +91,7 @@ def test_steps_are_read_by_their_rank_and_stalls_by_the_median() -> None:
     walls = [1.0] * 90 + [2.0] * 9 + [8.0]
     assert [quantile(walls, share) for share in (0.5, 0.9, 0.99)] == [1.0, 1.0, 2.0]
     assert quantile([7.0], 0.99) == 7.0
-    assert stalls_of([StepTimes(wall_s=wall) for wall in walls]) == (1, 7.0)  # 2.0 is no stall
+    assert stalls_of([StepTimes(wall_s=wall) for wall in walls]) == (1, 7.0)  # 2.0 is not a stall
 
 
 def test_time_between_two_sums_is_shared_out() -> None:

@@ -107,7 +107,7 @@ def test_a_list_alone_is_a_file_too_and_an_empty_one_tells_nobody() -> None:
             4,
             "the password would go over the network as it is",
         ),
-        ("mail: {server: h, sender: a@h, port: 0}", 1, "0 is no port"),
+        ("mail: {server: h, sender: a@h, port: 0}", 1, "0 is not a port"),
     ],
 )
 def test_what_is_wrong_is_told_with_its_line(text: str, line: int, words: str) -> None:

@@ -58,7 +58,7 @@ def test_a_list_of_trackers_is_read_in_its_order_each_with_a_cursor_of_its_own()
             "line 1: trackers[0]: experiment is of mlflow; wandb has none",
         ),
         ("- {mlfow: http://m}", "'mlfow' is not a key; did you mean mlflow?"),
-        ("- mlflow: 5000", "trackers[0].mlflow: 5000 is no name"),
+        ("- mlflow: 5000", "trackers[0].mlflow: 5000 is not a name"),
         ("\n".join(f"- wandb: /{n}" for n in range(11)), "11 trackers are more than 10."),
         ("tensorboard: /data", "'tensorboard' is not a key"),
     ],

@@ -80,7 +80,7 @@ def test_a_wrong_file_is_refused_with_its_lines(notify_file: Path, call: Call) -
     notify_file.write_text("- {name: oncall, to: 'htps:x'}\n")
     result = call("alerts", "test")
     assert result.exit_code == 2
-    assert "line 1: notify[0].to: it is no way to send a message" in result.stderr
+    assert "line 1: notify[0].to: it is not a way to send a message" in result.stderr
 
 
 def test_what_reached_nobody_is_listed_and_sent_again(

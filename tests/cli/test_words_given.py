@@ -31,7 +31,7 @@ def test_an_argument_that_is_no_utf8_is_replaced_and_said(
     name: str, arguments: tuple[str, ...], story: Story, call: Call
 ) -> None:
     result = call(*arguments)
-    assert f"{name} is no UTF-8: what cannot be read is replaced by \ufffd." in result.stderr
+    assert f"{name} is not UTF-8: what cannot be read is replaced by \ufffd." in result.stderr
     assert LATIN_1 not in result.stdout + result.stderr
 
 

@@ -15,6 +15,7 @@ from tests.plain_site import asset_of
 from tracks_dagster.factory import DatasetSource, build_defs
 from tracks_dagster.settings import EXAMPLES
 from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.track.states.dataset_state import SnapshotState
 from tracks_dagster.wiring import App
 
 DATASET = AssetKey(["datasets", "mine"])
@@ -45,6 +46,12 @@ def test_every_step_from_raw_files_to_scores_is_an_edge_of_the_graph(example: De
     assert by_itself == [key for key in way if key != AssetKey(["churn", "model"])]
 
 
+def snapshots_of(app: App) -> list[SnapshotState]:
+    state = app.tracks.find_dataset("mine")
+    assert state is not None
+    return list(state.snapshots)
+
+
 def test_a_source_of_the_deployment_is_frozen_without_a_launchpad(
     app: App, instance: DagsterInstance, tmp_path: Path
 ) -> None:
@@ -67,14 +74,14 @@ def test_a_source_of_the_deployment_is_frozen_without_a_launchpad(
     assert node.automation_condition == AutomationCondition.eager()
     dataset = asset_of(made, DATASET)
     assert materialize([dataset], instance=instance, resources={"app": app}).success
-    (frozen,) = app.tracks.dataset("mine").snapshots
+    (frozen,) = snapshots_of(app)
     assert (frozen.body.source, frozen.body.in_place is not None) == (str(files), True)
     (files / "a").write_text("")
     refused = materialize(
         [dataset], instance=instance, resources={"app": app}, raise_on_error=False
     )
     assert not refused.success
-    assert app.tracks.dataset("mine").snapshots == (frozen,)
+    assert snapshots_of(app) == [frozen]
 
 
 def test_a_source_of_a_dataset_that_ships_is_refused() -> None:

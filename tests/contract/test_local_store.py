@@ -336,7 +336,7 @@ def test_a_folder_that_could_not_be_synced_is_synced_by_the_next_call(
 
 
 def test_addresses_that_name_no_store_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match="gs:// is no kind of object store"):
+    with pytest.raises(SettingsError, match="gs:// is not a kind of object store"):
         open_store("gs://bucket/prefix")
     with pytest.raises(SettingsError, match="names no folder"):
         open_store("file://somewhere/else")

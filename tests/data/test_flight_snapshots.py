@@ -134,7 +134,7 @@ def test_a_table_of_cancelled_flights_only_is_refused(tmp_path: Path) -> None:
     ("name", "data", "said"),
     [
         ("f.csv", b"", "is empty: it has no line of headings"),
-        ("f.csv", b"\xff\xfe\x00broken", "is no UTF-8 text of headings"),
+        ("f.csv", b"\xff\xfe\x00broken", "is not UTF-8 text of headings"),
         ("f.csv", b"year,month\n1,2,3\n", "has no column day, "),
         ("f.csv", b"HEADINGS\n1,2,3\n", "Expected Number of Columns: 9 Found: 3"),
         ("f.csv", b"HEADINGS\n2013,1,1,515,819,2,15,1400,\xffWR\n", "not utf-8 encoded"),

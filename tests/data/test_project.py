@@ -54,7 +54,7 @@ def test_a_default_micro_batch_shrinks_to_what_divides_the_share_of_a_rank() -> 
         ({"lr": "fast"}, 1, "lr = 'fast' is not a number, as its default 0.1 is. It means: peak"),
         ({"max_iters": 2.5}, 1, "not a whole number"),
         ({"max_iters": True}, 1, "not a whole number"),
-        ({"compile": 1}, 1, "no true or false"),
+        ({"compile": 1}, 1, "not true or false"),
         ({"max_iters": 1001}, 1, "out of range: 1 to 1000"),
         ({"optimizer": "lion"}, 1, "use one of: adam, sgd"),
         ({"resume_from": {"a": 1}}, 1, "cannot be in a config"),
@@ -117,7 +117,9 @@ def test_an_entry_is_a_script_a_module_or_a_command(text: str, words: tuple[str,
 
 @pytest.mark.parametrize("text", ["", "-m", "'", "/x/train.py", "../train.py", "./a/../../b.sh"])
 def test_an_entry_that_starts_nothing_of_the_folder_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=r"entry is missing|no command line|outside the project"):
+    with pytest.raises(
+        ValueError, match=r"entry is missing|not a command line|outside the project"
+    ):
         parse_entry(text)
 
 

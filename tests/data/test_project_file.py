@@ -235,8 +235,14 @@ retries: 3
         ),
         (LEAST + "evals: {q: {run: train.py, every: 0}}\n", "evals.q.every"),
         (LEAST + "evals: {q: {run: train.py, required: often}}\n", "neither true nor false"),
-        (LEAST + "evals: {q: {run: train.py, timeout: 25h}}\n", "not a limit of an eval; write 1s to"),
-        (LEAST + "evals: {q: {run: train.py, device: cpu}}\n", "'cpu' is not a device of an eval; wr"),
+        (
+            LEAST + "evals: {q: {run: train.py, timeout: 25h}}\n",
+            "not a limit of an eval; write 1s to",
+        ),
+        (
+            LEAST + "evals: {q: {run: train.py, device: cpu}}\n",
+            "'cpu' is not a device of an eval; wr",
+        ),
         (LEAST + "evals: {q: {run: train.py, python: a/b}}\n", "evals.q.python: there is no int"),
         (LEAST + PROMOTES + "{metric: f1, at_least: 1}\n", "it names no eval; write one of evals:"),
         (LEAST + PROMOTES + "{eval: s, metric: f1, at_least: 1}\n", "'s' is not an eval"),

@@ -114,7 +114,7 @@ def test_arguments_with_a_literal_default_become_keys_and_nothing_else_does() ->
         HEAD + CERTAIN + "other = argparse.ArgumentParser()\n",
         HEAD + CERTAIN + 'parser.add_argument("--lr", default=2.0, type=float)\n',
         "parser = our.Parser()\n" + CERTAIN,
-        "this is no Python",
+        "this is not Python",
         "with attempt.join(config=load()) as a: ...\n",
         'with attempt.join(config={"lr": 1, 2: 3}) as a: ...\n',
         'with attempt.join(config={"model": {"layers": 2}}) as a: ...\n',

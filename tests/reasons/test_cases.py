@@ -103,7 +103,13 @@ def test_the_time_of_a_log_of_ten_megabytes_grows_with_its_length_at_most(name: 
 
 def test_a_clock_that_jumps_backwards_changes_no_verdict_of_a_gang() -> None:
     lost = "RuntimeError: Connection closed by peer"
-    for back in ("2030-01-01T00:00:00.000000Z", "2026-01-01T00:00:00.000000Z", "not a time", "", None):
+    for back in (
+        "2030-01-01T00:00:00.000000Z",
+        "2026-01-01T00:00:00.000000Z",
+        "not a time",
+        "",
+        None,
+    ):
         ranks = [
             {"rank": 0, "exit_code": 1, "log_tail": lost, "ended_at": back},
             {"rank": 1, "exit_code": 1, "log_tail": "RuntimeError: CUDA out of memory",

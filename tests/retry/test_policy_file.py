@@ -251,7 +251,7 @@ def test_the_storm_breaker_can_be_switched_off() -> None:
         ("scheduling: {order: fifoo}", "did you mean fifo? There are: fifo, priority, fair."),
         ("scheduling: {placement: tight}", "there are: pack, spread, balanced, group, locality."),
         ("scheduling: {sharing: time}", "time slicing is not for gangs"),
-        ("scheduling: {sharing: some}", "'some' is no way to share a device"),
+        ("scheduling: {sharing: some}", "'some' is not a way to share a device"),
         ("scheduling: {default_class: singel}", "did you mean single?"),
         ("scheduling: {half_life: 0s}", "A half-life is longer than nothing"),
         ("scheduling: {half_life: 7}", "7 has no unit"),

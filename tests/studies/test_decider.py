@@ -246,7 +246,7 @@ def refusal(world: World, tmp_path: Path, text: str, **changes: Any) -> str:
         ("{lr:", "{learning:", "'learning' is not a config key; there are"),
         ("{lr:", "{steps:", "steps is what the study itself sets"),
         ("lr: [0.1, 0.01, 0.001]", "layers: {uniform: [1, 2], points: 2}", "is not a whole number"),
-        ("lr: [0.1, 0.01, 0.001]", "lr: {gauss: [0, 1]}", "'gauss' is no way to draw"),
+        ("lr: [0.1, 0.01, 0.001]", "lr: {gauss: [0, 1]}", "'gauss' is not a way to draw"),
         (
             "metric: loss",
             "metric: heldout/loss",

@@ -171,7 +171,7 @@ def test_the_head_is_the_last_record_folded() -> None:
 def test_a_record_whose_body_lacks_a_field_is_a_broken_track() -> None:
     history = opened(History())
     draft = Draft(uid="u", kind=Kind.ATTEMPT_PLACED, body={"launch_id": "b"}, attempt_id=1)
-    with pytest.raises(TrackBroken, match="is no AttemptPlaced"):
+    with pytest.raises(TrackBroken, match="is not AttemptPlaced"):
         run_fold.fold([*history.records, record_after(history, draft)])
 
 

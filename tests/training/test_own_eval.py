@@ -149,8 +149,8 @@ def test_a_command_prints_its_metrics_in_its_last_line(
     ("script", "said"),
     [
         ("exit 4", "quality of step 40: ./score.sh ended with 4"),
-        ("echo done", "is no JSON object of metrics: 'done'"),
-        ("true", "is no JSON object of metrics: ''"),
+        ("echo done", "is not a JSON object of metrics: 'done'"),
+        ("true", "is not a JSON object of metrics: ''"),
         ("echo '[1]'", "returned [1] and no metrics by name"),
         ("kill -9 $$", "was ended by signal 9"),
     ],

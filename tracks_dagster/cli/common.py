@@ -63,7 +63,7 @@ def print_json_line(value: Json) -> None:
 def _time_text(value: object) -> str:
     if isinstance(value, datetime):
         return value.isoformat() if value.tzinfo is None else format_time(value)
-    raise TypeError(f"{value!r} is no JSON")
+    raise TypeError(f"{value!r} is not JSON")
 
 
 def print_answer(sentence: str, facts: Mapping[str, Json], *, as_json: bool) -> None:

@@ -133,7 +133,7 @@ class _Text(click.types.StringParamType):
         valid = valid_text(given)
         if valid != given:
             message = (
-                f"{_name(param)} is no UTF-8: what cannot be read is replaced by {REPLACEMENT}."
+                f"{_name(param)} is not UTF-8: what cannot be read is replaced by {REPLACEMENT}."
             )
             click.echo(f"tracks: {message}", err=True)
         return valid

@@ -35,7 +35,7 @@ def read_script_config(source: str) -> ScriptConfig:
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return ScriptConfig()  # the attempt will say where it is no Python
+        return ScriptConfig()  # the attempt will say where it is not Python
     found = _joined_with(tree)
     return ScriptConfig(keys=found) if found else _argparse(tree)
 

@@ -62,7 +62,7 @@ def _local(url: str, *, make: bool) -> Store:
     scheme, separator, rest = url.partition("://")
     if separator and scheme != "file":
         raise SettingsError(
-            f"{scheme}:// is no kind of object store; give a folder or s3://bucket/prefix."
+            f"{scheme}:// is not a kind of object store; give a folder or s3://bucket/prefix."
         )
     path = unquote(rest.removeprefix("localhost")) if separator else url
     if not path or (separator and not path.startswith("/")):

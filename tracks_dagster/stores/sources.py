@@ -53,7 +53,7 @@ class Source(Protocol):
         """Return all files in the order of their paths.
 
         Raises InvalidInput naming what cannot be frozen: a file that cannot be read, a link that leads
-        out, a pipe, a name that is no UTF-8.
+        out, a pipe, a name that is not UTF-8.
         """
         ...
 
@@ -230,7 +230,7 @@ class FolderSource:
         try:
             path.encode()
         except UnicodeEncodeError:
-            return f"the name {path!r} is no UTF-8; rename it"
+            return f"the name {path!r} is not UTF-8; rename it"
         if entry.is_symlink():
             target = (self._root / path).resolve()
             if not target.is_relative_to(self._root):

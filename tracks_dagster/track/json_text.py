@@ -29,7 +29,7 @@ def parse_json(
     """Return the value that `data` holds: dict, list, str, int, finite float, bool or None.
 
     foreign: by another program, whose NaN, infinity, and key that is there twice are taken as they are.
-    Raises ValueError where it is no JSON, or is larger or deeper than it may be.
+    Raises ValueError where it is not JSON, or is larger or deeper than it may be.
     """
     if len(data) > bytes_max:
         raise ValueError(f"it is larger than {bytes_max} bytes, which is the limit")

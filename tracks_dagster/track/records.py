@@ -211,7 +211,7 @@ def canonical_json(value: Json) -> bytes:
     text = json.dumps(
         value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
     )
-    # Half a surrogate, as in the name of a file that is no UTF-8, becomes its JSON escape.
+    # Half a surrogate, as in the name of a file that is not UTF-8, becomes its JSON escape.
     return text.encode("utf-8", "backslashreplace")
 
 

@@ -110,7 +110,7 @@ class Ranks:
         ]
 
     def gather_objects(self, value: T) -> list[T]:
-        """Return every rank's value, by rank, pickled on the way: for what is no JSON."""
+        """Return every rank's value, by rank, pickled on the way: for what is not JSON."""
         if self.world_size == 1:
             return [value]
         values: list[T | None] = [None] * self.world_size

@@ -50,7 +50,7 @@ def test_a_line_is_an_attempt_with_our_verdict(tmp_path: Path) -> None:
     [
         ({"run": None}, "no `run`"),
         ({"ended_at": "2026-01-01T02:00:00"}, "no time zone"),
-        ({"ended_at": "yesterday"}, "not a time as"),
+        ({"ended_at": "yesterday"}, "no time as"),
         ({"ended_at": "2025-01-01T02:00:00Z"}, "before it starts"),
         ({"devices": -1}, "its devices is '-1'"),
         ({"last_step": 1.5}, "its last_step"),

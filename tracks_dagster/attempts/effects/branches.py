@@ -123,7 +123,7 @@ def find_origin(
 
     Writes nothing. Raises UnknownRun for a run or step that is not there or may not be resumed from,
     InvalidInput for text that names no checkpoint, for one that descends from a source in quarantine,
-    and for a run that exists and is no such branch.
+    and for a run that exists and is another branch or none.
     """
     source_id, step = parse_at(at)
     state = tracks.run(source_id)
@@ -169,7 +169,7 @@ def _check_branch(state: RunState | None, ref: CheckpointRef) -> None:
     what = (
         f"a branch of {checkpoint_at(source)} (attempt {source.attempt_id})"
         if source
-        else "no branch"
+        else "not a branch"
     )
     raise InvalidInput(
         f"Training run {state.run_id} exists and is {what}; leave --from out to take it up, or "

@@ -52,7 +52,8 @@ def runs_command(
 
     Names: run, state, project, owner, team, class, experiment, stage, intent, started, finished,
     hours, step, steps, attempts, ranks, reason, why, device_hours, dataset, commit, alias; a key of
-    the config; a metric of the newest checkpoint (loss, or last.loss) or of an eval (eval.SUITE.METRIC).
+    the config; a metric of the newest checkpoint (loss, or last.loss), or of an eval
+    (eval.SUITE.METRIC).
     """
     try:
         ledger = open_ledger_to_read(Settings.from_environment())

@@ -58,7 +58,7 @@ class _Check:
 
 
 def read_checks(path: Path) -> OwnChecks:
-    """Return the file of checks; raises InvalidInput when it cannot be read or is no Python."""
+    """Return the file of checks; raises InvalidInput when it cannot be read or is not Python."""
     try:
         source = path.read_bytes()
     except OSError as error:
@@ -77,7 +77,7 @@ def check_python(source: bytes, path: Path, *, what: str) -> None:
     try:
         compile(source, str(path), "exec")
     except (SyntaxError, ValueError) as error:
-        raise InvalidInput(f"{what} is no Python that runs here: {error}.") from error
+        raise InvalidInput(f"{what} is not Python that runs here: {error}.") from error
     except (RecursionError, MemoryError) as error:  # how Python says that it is nested too deeply
         raise InvalidInput(f"{what} is nested too deeply for Python to read.") from error
 

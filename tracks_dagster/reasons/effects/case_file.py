@@ -96,7 +96,7 @@ def _head(path: Path) -> bytes:
 
 
 def _log(path: Path) -> str:
-    """Return the end of a log; what is no UTF-8 in it is replaced."""
+    """Return the end of a log; what is not UTF-8 in it is replaced."""
     with path.open("rb") as file:
         file.seek(max(0, path.stat().st_size - LOG_BYTES_MAX))
         return file.read(LOG_BYTES_MAX).decode("utf-8", "replace")

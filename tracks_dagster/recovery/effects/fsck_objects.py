@@ -345,7 +345,7 @@ def _check_segments(store: ObjectStore, prefix: str) -> Iterator[Finding]:
             yield Finding(
                 kind=FindingKind.JOURNAL_EDITED,
                 where=key,
-                meaning=f"A line of this journal is no JSON ({bad[:40]!r}…) and whole lines follow "
+                meaning=f"A line of this journal is not JSON ({bad[:40]!r}…) and whole lines follow "
                 "it: it was edited or damaged after it was written. That line is not shown.",
                 to_do=f"{RESTORE}, and find out who wrote there.",
             )

@@ -11,7 +11,7 @@ from tracks_dagster.track.errors import InvalidInput, check_all
 
 WORDS_CHARACTERS_MAX = 500  # of a text in a record, which is at most 16 KiB
 
-# A command's argument that is no UTF-8 has lone surrogates, so may an exception's text or a file's
+# A command's argument that is not UTF-8 has lone surrogates, so may an exception's text or a file's
 # name. No UTF-8 file and no database takes them, and Postgres takes no NUL.
 REPLACEMENT = "\ufffd"
 

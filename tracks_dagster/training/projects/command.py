@@ -315,7 +315,7 @@ class Box:
     def new_lines(self) -> tuple[Mapping[str, Json], ...]:
         """Return the metrics that were written since the last look; a torn line is of the next.
 
-        What is no JSON object with a whole step is complained of and left out.
+        What is not a JSON object with a whole step is complained of and left out.
         """
         try:
             with self.metrics.open("rb") as file:
@@ -346,8 +346,8 @@ class Box:
                 return _plain(line)
         if data.strip():
             self.complain(
-                "has a line that is no JSON object with a step of 1 or more and, where it has one, a "
-                f"loss that is a number: {data[:200]!r}"
+                "has a line that is not a JSON object with a step of 1 or more and, where it has one, "
+                f"a loss that is a number: {data[:200]!r}"
             )
         return None
 

@@ -205,7 +205,7 @@ def _run(words: Sequence[str], output: Path, what: str) -> object:
         return parse_json(last, foreign=True)
     except ValueError as error:
         raise InvalidInput(
-            f"{what}: the last line of {words[0]} is no JSON object of metrics: "
+            f"{what}: the last line of {words[0]} is not a JSON object of metrics: "
             f'{last[:SHOWN_CHARACTERS]!r}. Print one, such as {{"accuracy": 0.9}}, last.'
         ) from error
 

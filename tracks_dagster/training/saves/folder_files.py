@@ -48,7 +48,7 @@ def list_folder(folder: Path) -> tuple[FileSeen, ...]:
 
     A link to a file inside the folder counts as that file. Raises InvalidInput for what is not a
     folder, and for what could not be restored elsewhere: a link that leads out of it, a link to a
-    folder, a socket or a pipe, a name that is no UTF-8, more than 100 000 files.
+    folder, a socket or a pipe, a name that is not UTF-8, more than 100 000 files.
     """
     if not folder.is_dir():
         raise InvalidInput(
@@ -97,7 +97,7 @@ def problem_of(path: str) -> str | None:
     try:
         size = len(path.encode())
     except UnicodeEncodeError:
-        return "is no UTF-8"
+        return "is not UTF-8"
     if size > PATH_BYTES_MAX:
         return f"is longer than {PATH_BYTES_MAX} bytes"
     if "\0" in path or PurePosixPath(path).is_absolute():

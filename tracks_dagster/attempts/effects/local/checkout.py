@@ -102,7 +102,7 @@ def _objection(part: bytes, room_bytes: int, clean: Redact) -> str | None:
     try:
         text = part.decode("utf-8")
     except UnicodeDecodeError:
-        return "it is no UTF-8"
+        return "it is not UTF-8"
     named = _NAME.match(text)
     if named is not None and key_part(named["name"]) is not None:
         return "it is called like a key"

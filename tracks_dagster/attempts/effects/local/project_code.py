@@ -85,7 +85,7 @@ def find_shipped(examples: Path, name: str, *, store_url: str, clean: Redact) ->
 
 
 def read_script_code(script: Path, *, clean: Redact, evals: Sequence[Path] = ()) -> FoundCode:
-    """Read and pack one script, and `evals` beside it; raises InvalidInput for what is no Python."""
+    """Read and pack one script, and `evals` beside it; raises InvalidInput for what is not Python."""
     folder = script.absolute().parent
     project = _with_evals(project_of_script(script), folder, evals)
     packed = pack_script(script, *(each.entry[0] for each in project.evals))
@@ -149,7 +149,7 @@ def _with_evals(project: Project, folder: Path, evals: Sequence[Path]) -> Projec
                 f"--eval {path} lies outside of {folder}; only what is in it is stored with the run."
             ) from error
         if path.suffix != ".py" or not path.is_file():
-            raise InvalidInput(f"--eval {path} is no Python file; a command belongs into {FILE}.")
+            raise InvalidInput(f"--eval {path} is not Python file; a command belongs into {FILE}.")
         called = project_of_script(path).name
         if any(each.name == called for each in known):
             raise InvalidInput(f"--eval {path}: the project has an eval {called} already.")

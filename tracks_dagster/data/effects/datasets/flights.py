@@ -202,7 +202,7 @@ def _headings(path: Path) -> list[str]:
     try:
         headings = next(csv.reader([line.decode("utf-8-sig")]), [])
     except (UnicodeDecodeError, csv.Error) as error:
-        raise InvalidInput(f"The first line of {path} is no UTF-8 text of headings.") from error
+        raise InvalidInput(f"The first line of {path} is not UTF-8 text of headings.") from error
     if not headings:
         raise InvalidInput(f"{path.name} is empty: it has no line of headings.")
     return headings

@@ -127,7 +127,7 @@ def _document(path: Path, name: str) -> Document:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
         raise InvalidInput(
-            f"{path} is no UTF-8: byte {error.start} is 0x{data[error.start]:02x}. Convert the "
+            f"{path} is not UTF-8: byte {error.start} is 0x{data[error.start]:02x}. Convert the "
             "file to UTF-8, for example with iconv, and try again."
         ) from error
     if not text.strip():

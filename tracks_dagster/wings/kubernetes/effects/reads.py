@@ -153,7 +153,7 @@ class Reads:
         try:
             found = mapping(parse_json(bytes(data), bytes_max=LIST_BYTES_MAX, foreign=True))
         except ValueError as error:
-            raise ReadFailed(f"Cannot {doing}: the reply is no JSON ({error}).") from error
+            raise ReadFailed(f"Cannot {doing}: the reply is not JSON ({error}).") from error
         # A proxy's page, taken for an empty list, would show every pod as gone.
         if "items" not in found or not text(mapping(found.get("metadata")).get("resourceVersion")):
             begin = bytes(data[:WORDS_MAX]).decode("utf-8", "replace")
@@ -231,7 +231,7 @@ def _event(line: bytes) -> Mapping[str, Json]:
     try:
         event = mapping(parse_json(line, bytes_max=LIST_BYTES_MAX, foreign=True))
     except ValueError as error:
-        raise ReadFailed(f"An event of the API server's is no JSON ({error}).") from error
+        raise ReadFailed(f"An event of the API server's is not JSON ({error}).") from error
     if not text(event.get("type")) or not isinstance(event.get("object"), dict):
         begin = line[:WORDS_MAX].decode("utf-8", "replace")
         raise ReadFailed(f"An event of the API server's is not an event: {begin!r}")

@@ -172,7 +172,7 @@ def _problem(to: str, mail: Mail | None) -> str | None:
             return _command_problem(to)
         case Way.APPRISE:
             return apprise_problem(to)
-    return f"it is no way to send a message; {_WAYS}."
+    return f"it is not a way to send a message; {_WAYS}."
 
 
 def _webhook_problem(to: str) -> str | None:
@@ -182,7 +182,7 @@ def _webhook_problem(to: str) -> str | None:
     except ValueError:
         is_usable = False
     if not is_usable or re.search(r"\s", to):
-        return "it is no URL; write it whole, for example https://hooks.example.com/alerts."
+        return "it is not a URL; write it whole, for example https://hooks.example.com/alerts."
     return None
 
 

@@ -140,7 +140,7 @@ class Senders:
                 return _run(channel.to, message, seconds_max=COMMAND_SHARE * self._seconds_max)
             case Way.APPRISE:
                 return _apprise(channel.to, message)
-        return "There is no way to send it."
+        return "There is not a way to send it."
 
     def _problem(self, text: str, to: str) -> str:
         text = redact(text.strip(), self._secrets)

@@ -23,7 +23,7 @@ def test_a_project_is_added_listed_and_removed(call: Call, home: Path, tmp_path:
         "schedule: {cron: 0 3 * * 1, only_if: snapshot differs}\n"
     )
     added = call("projects", "add", str(folder)).stdout
-    assert "Added tiny. It trains at 0 3 * * 1 (UTC), if the newest snapshot differs." in added
+    assert "Added tiny. It trains at 0 3 * * 1 (UTC), if there is a newer snapshot since." in added
     assert "`tracks up` sees it within ten seconds." in added
     listed = json.loads(call("projects", "list", "--json").stdout)
     assert [each["name"] for each in listed] == ["gpt", "tabular", "tiny"]

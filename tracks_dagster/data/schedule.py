@@ -42,7 +42,7 @@ class Schedule:
         """When it declares a run, in words."""
         found = []
         if self.cron is not None:
-            only = ", if the newest snapshot differs" if self.only_if_snapshot_differs else ""
+            only = ", if there is a newer snapshot since" if self.only_if_snapshot_differs else ""
             found.append(f"at {self.cron} ({self.timezone}){only}")
         if self.on_new_snapshot:
             found.append("on each new snapshot")

@@ -232,7 +232,7 @@ def test_many_projects_look_for_snapshots_seldom_so_that_a_daemon_idles(
     app: App, folder: Path
 ) -> None:
     own = next(each for each in projects_of(app) if each.name == "my-model")
-    for count, every_s in ((1, 30), (15, 30), (200, 400)):
+    for count, every_s in ((1, 30), (7, 30), (15, 60), (200, 800)):
         many = [replace(own, name=f"my-model-{number}") for number in range(count)]
         sensors = retraining_sensors(site_of(many))
         assert {each.minimum_interval_seconds for each in sensors} == {every_s}

@@ -310,7 +310,7 @@ def _check_steps(project: Project, config: Mapping[str, Json], key: str | None) 
     own = project.keys.get(key or "")
     counts = own is not None and isinstance(own.default, int) and own.default >= 1
     if counts and isinstance(value, int) and value < 1:
-        raise InvalidInput(f"{key} = {value} is no number of steps; use 1 or more.")
+        raise InvalidInput(f"{key} = {value} is not a number of steps; use 1 or more.")
 
 
 def _micro_batch(

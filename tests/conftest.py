@@ -26,7 +26,7 @@ import pytest
 from hypothesis import settings
 
 from tests.fakes import FakeClock, FakeGangs, FakeObjectStore, SequentialUids
-from tests.ledgers import new_ledger
+from tests.ledgers import new_ledger, share_compiled_sql
 from tests.six_variants import MORNING, NODE, FakeMachine, sources_of
 from tests.stories import Story
 from tests.time_sums import assert_accounts
@@ -101,6 +101,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    share_compiled_sql()
     settings.load_profile("short" if "not full" in config.option.markexpr else "full")
 
 

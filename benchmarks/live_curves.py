@@ -18,8 +18,8 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from benchmarks.commands import time_command
-from tracks_dagster.review.curves import Curves
-from tracks_dagster.review.effects.curves.reading import read_curves
+from tracks_dagster.curves.curve import Curves
+from tracks_dagster.curves.effects.reading import read_curves
 from tracks_dagster.settings import Settings
 from tracks_dagster.stores import open_store
 from tracks_dagster.stores.journal_columns import FORMAT, ColumnsWriter

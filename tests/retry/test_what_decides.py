@@ -28,6 +28,7 @@ ROOMS = (
     "wings/kubernetes",
     "wings/triage",
     "wings/watch",
+    "curves",
     "review",
 )
 

@@ -11,7 +11,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from tracks_dagster.review.curves import (
+from tracks_dagster.curves.curve import (
     COMMIT,
     END,
     REMEDY,

@@ -10,8 +10,8 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from tests.stories import RUN_ID, Story
+from tracks_dagster.curves.curve import TRAINING, Curve, Metric, Point, Series
 from tracks_dagster.ledger.effects.tracks import Tracks
-from tracks_dagster.review.curves import TRAINING, Curve, Metric, Point, Series
 from tracks_dagster.review.effects.picture import (
     SMALL_CHARACTERS_MAX,
     extremes,

@@ -9,9 +9,9 @@ from html.parser import HTMLParser
 from tests.fakes import FakeClock, FakeObjectStore
 from tests.reports import render_report
 from tests.stories import RUN_ID, Story
+from tracks_dagster.curves.curve import Curve, Metric, Point, Series
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.prices import Prices
-from tracks_dagster.review.curves import Curve, Metric, Point, Series
 from tracks_dagster.review.effects.explain.run import NO_CONTEXT, ExplainContext, load_run
 from tracks_dagster.review.effects.explain.stretches import STRETCHES_MAX
 from tracks_dagster.review.effects.pages.report import EXPLAINED_MAX, newest_words, render_loaded

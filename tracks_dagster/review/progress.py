@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from tracks_dagster.review.curves import TRAINING, Curve, Metric, Point, Series
+from tracks_dagster.curves.curve import TRAINING, Curve, Metric, Point, Series
 from tracks_dagster.track.journal_lines import STEPS
 from tracks_dagster.track.states.accounting import kept_and_lost
 from tracks_dagster.track.states.run_state import AttemptState, RunState

@@ -1,7 +1,7 @@
 """Columns of a journal in files: a file each of a stretch of it, read again in milliseconds.
 
 The rank that writes a journal stores such files beside it, so that nobody has to parse it whole; who
-reads journals keeps files of his own (`review.effects.curves.blocks`). All of them can be made again of
+reads journals keeps files of his own (`curves.effects.blocks`). All of them can be made again of
 the journal: they may be deleted at any time, and nothing is decided by them.
 """
 

@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 
 from tests.stories import RUN_ID, Story
+from tracks_dagster.curves.effects.rows import Row
 from tracks_dagster.ledger.effects.tracks import Tracks
-from tracks_dagster.review.effects.curves.rows import Row
 from tracks_dagster.track.errors import InvalidInput, TrackerError
 from tracks_dagster.track.records import Kind
 from tracks_dagster.wings.watch.effects.trackers import tensorboard

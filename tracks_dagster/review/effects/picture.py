@@ -11,9 +11,9 @@ import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from tracks_dagster.curves.curve import Curve, Point
+from tracks_dagster.curves.effects.reading import read_curves
 from tracks_dagster.ledger.effects.tracks import Tracks
-from tracks_dagster.review.curves import Curve, Point
-from tracks_dagster.review.effects.curves.reading import read_curves
 from tracks_dagster.review.effects.pages.charts import curve_panel, image_uri
 from tracks_dagster.review.lights import Colour, Lights
 from tracks_dagster.track.errors import InvalidInput

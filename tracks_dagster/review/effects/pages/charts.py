@@ -17,7 +17,7 @@ from functools import lru_cache
 from html import escape
 from pathlib import Path
 
-from tracks_dagster.review.curves import (
+from tracks_dagster.curves.curve import (
     COMMIT,
     END,
     REMEDY,

@@ -18,10 +18,10 @@ from datetime import datetime
 from html import escape
 from pathlib import Path
 
+from tracks_dagster.curves.curve import GROUP_WORDS, Curve, Curves
+from tracks_dagster.curves.effects.reading import read_curves
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.time_buckets import BUCKETS, RunTime
-from tracks_dagster.review.curves import GROUP_WORDS, Curve, Curves
-from tracks_dagster.review.effects.curves.reading import read_curves
 from tracks_dagster.review.effects.explain.run import (
     NO_CONTEXT,
     ExplainContext,

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import urlencode
 
+from tracks_dagster.curves.curve import Point
 from tracks_dagster.review.comparing import Score, own_values
-from tracks_dagster.review.curves import Point
 from tracks_dagster.review.experiments import (
     ExperimentRun,
     MeasuredBy,

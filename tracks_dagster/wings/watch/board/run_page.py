@@ -9,8 +9,8 @@ from datetime import datetime
 
 from tracks_dagster.attempts.gates import skipped_words
 from tracks_dagster.attempts.pace import Span
+from tracks_dagster.curves.curve import Point
 from tracks_dagster.ledger.facts.attempt import AttemptView, attempt_views
-from tracks_dagster.review.curves import Point
 from tracks_dagster.track.states.checkpoints import checkpoint_at
 from tracks_dagster.track.states.end_words import end_sentence
 from tracks_dagster.track.states.run_state import AttemptState, RunState

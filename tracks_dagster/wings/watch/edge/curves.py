@@ -25,9 +25,7 @@ from tracks_dagster.cli.common import (
     text_width,
 )
 from tracks_dagster.cli.terminal import echo_whole
-from tracks_dagster.ledger.effects.tracks import Tracks
-from tracks_dagster.reading import open_tracks_to_read
-from tracks_dagster.review.curves import (
+from tracks_dagster.curves.curve import (
     AXES,
     STEP,
     Curve,
@@ -37,8 +35,10 @@ from tracks_dagster.review.curves import (
     number_json,
     time_json,
 )
-from tracks_dagster.review.effects.curves.reading import read_curves
-from tracks_dagster.review.effects.curves.rows import Row, Rows, committed_step, kept_rows
+from tracks_dagster.curves.effects.reading import read_curves
+from tracks_dagster.curves.effects.rows import Row, Rows, committed_step, kept_rows
+from tracks_dagster.ledger.effects.tracks import Tracks
+from tracks_dagster.reading import open_tracks_to_read
 from tracks_dagster.settings import Settings
 from tracks_dagster.track.errors import InvalidInput, StoreUnavailable
 from tracks_dagster.track.records import Json

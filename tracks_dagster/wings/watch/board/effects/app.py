@@ -36,8 +36,8 @@ from starlette.responses import (
 )
 from starlette.routing import Route
 
+from tracks_dagster.curves.curve import STEP, TRAINING, Curves, curves_json
 from tracks_dagster.review.comparing import Score
-from tracks_dagster.review.curves import STEP, TRAINING, Curves, curves_json
 from tracks_dagster.review.effects.experiments import read_scores
 from tracks_dagster.review.effects.explain.run import attempt_address, load_run
 from tracks_dagster.review.effects.pages.report import render_loaded

@@ -16,7 +16,7 @@ from pathlib import Path
 import jinja2
 from markupsafe import Markup
 
-from tracks_dagster.review.curves import (
+from tracks_dagster.curves.curve import (
     GROUP_WORDS,
     TRAINING,
     Curve,

@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 
 from starlette.requests import Request
 
-from tracks_dagster.review.curves import AXES, STEP
+from tracks_dagster.curves.curve import AXES, STEP
 from tracks_dagster.review.effects.pages.charts import Look
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.wings.watch.board import formats

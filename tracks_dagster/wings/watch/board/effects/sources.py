@@ -20,15 +20,15 @@ from typing import Any, Generic, TypeVar
 
 from tracks_dagster.attempts.effects.evidence import read_log_tails
 from tracks_dagster.attempts.effects.heartbeat import Heartbeat, describe_age, read_heartbeat
+from tracks_dagster.curves.curve import STEP, Curve, Curves, Point
+from tracks_dagster.curves.effects.reading import read_curves
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.ledger.prices import Prices
 from tracks_dagster.processes.logs import find_logs, read_tail
 from tracks_dagster.reading import open_ledger_to_read, open_tracks_to_read
 from tracks_dagster.retry.caps import cost_of
-from tracks_dagster.review.curves import STEP, Curve, Curves, Point
 from tracks_dagster.review.effects.comparing import Named, side_of
-from tracks_dagster.review.effects.curves.reading import read_curves
 from tracks_dagster.review.effects.experiments import read_experiment
 from tracks_dagster.review.effects.explain.run import ExplainContext
 from tracks_dagster.review.effects.run_table import Asked, Table, read_table

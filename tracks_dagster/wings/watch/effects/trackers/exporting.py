@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from tracks_dagster.curves.effects.rows import Row, kept_rows
 from tracks_dagster.ledger.effects.tracks import Tracks
-from tracks_dagster.review.effects.curves.rows import Row, kept_rows
 from tracks_dagster.track.errors import TrackerError
 from tracks_dagster.track.records import Json
 from tracks_dagster.track.states.run_state import RunState

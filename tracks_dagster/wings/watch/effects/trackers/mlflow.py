@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
-from tracks_dagster.review.effects.curves.rows import Row
+from tracks_dagster.curves.effects.rows import Row
 from tracks_dagster.track.errors import InvalidInput, TrackerError
 from tracks_dagster.track.json_text import parse_json
 from tracks_dagster.track.records import Json

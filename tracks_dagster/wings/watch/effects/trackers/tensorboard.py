@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from tracks_dagster.review.effects.curves.rows import Row
+from tracks_dagster.curves.effects.rows import Row
 from tracks_dagster.track.errors import TrackerError
 from tracks_dagster.track.json_text import parse_json
 from tracks_dagster.wings.watch.effects.trackers.exporting import News, check_key, progressed

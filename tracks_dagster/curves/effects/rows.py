@@ -7,17 +7,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from tracks_dagster.ledger.effects.tracks import Tracks
-from tracks_dagster.review.curves import Metric
-from tracks_dagster.review.effects.curves.blocks import Block, CacheLost
-from tracks_dagster.review.effects.curves.journals import (
+from tracks_dagster.curves.curve import Metric
+from tracks_dagster.curves.effects.blocks import Block, CacheLost
+from tracks_dagster.curves.effects.journals import (
     TRIES_MAX,
     Journals,
     again,
     needed,
     values_of,
 )
-from tracks_dagster.review.effects.curves.pixels import in_order
+from tracks_dagster.curves.effects.pixels import in_order
+from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.stores.journal_tables import STEP_MAX, Column
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.journal_lines import EVALUATED, STEPS

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from tracks_dagster.review.curves import Point
+from tracks_dagster.curves.curve import Point
 from tracks_dagster.stores.journal_tables import Array
 
 

@@ -6,9 +6,9 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+from tracks_dagster.curves.curve import SAMPLES_PER_S, TOKENS_PER_S, Metric, metrics_of
+from tracks_dagster.curves.effects.blocks import Block, CacheLost, read_blocks
 from tracks_dagster.ledger.effects.tracks import Tracks
-from tracks_dagster.review.curves import SAMPLES_PER_S, TOKENS_PER_S, Metric, metrics_of
-from tracks_dagster.review.effects.curves.blocks import Block, CacheLost, read_blocks
 from tracks_dagster.stores.journal_tables import SAMPLES, Column, Table
 from tracks_dagster.stores.journals import journal_prefix
 from tracks_dagster.track.errors import InvalidInput

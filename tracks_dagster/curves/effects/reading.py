@@ -12,8 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from tracks_dagster.ledger.effects.tracks import Tracks
-from tracks_dagster.review.curves import (
+from tracks_dagster.curves.curve import (
     AXES,
     HOURS,
     STEP,
@@ -24,15 +23,15 @@ from tracks_dagster.review.curves import (
     Series,
     marks_of,
 )
-from tracks_dagster.review.effects.curves.blocks import Block
-from tracks_dagster.review.effects.curves.journals import (
+from tracks_dagster.curves.effects.blocks import Block
+from tracks_dagster.curves.effects.journals import (
     OWN_TOKENS,
     Journals,
     again,
     tables_of,
     values_of,
 )
-from tracks_dagster.review.effects.curves.pixels import (
+from tracks_dagster.curves.effects.pixels import (
     Pixels,
     Points,
     as_points,
@@ -40,6 +39,7 @@ from tracks_dagster.review.effects.curves.pixels import (
     in_order,
     joined,
 )
+from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.stores.journal_tables import CURSOR, SPENT_S, STEP_MAX, Array, Column, Table
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.journal_lines import DEVICE, LOSS, RANKS, STEPS

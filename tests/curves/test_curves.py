@@ -16,12 +16,12 @@ from tests.bodies import BEGIN, CONFIG
 from tests.fakes import FakeClock, FakeObjectStore
 from tests.histories import History
 from tests.stories import RUN_ID, Story
+from tracks_dagster.curves.curve import Curve, Series
+from tracks_dagster.curves.effects import blocks
+from tracks_dagster.curves.effects.pixels import Pixels, Points, fewer
+from tracks_dagster.curves.effects.reading import read_curves
+from tracks_dagster.curves.effects.rows import committed_step, kept_rows
 from tracks_dagster.ledger.effects.tracks import Tracks
-from tracks_dagster.review.curves import Curve, Series
-from tracks_dagster.review.effects.curves import blocks
-from tracks_dagster.review.effects.curves.pixels import Pixels, Points, fewer
-from tracks_dagster.review.effects.curves.reading import read_curves
-from tracks_dagster.review.effects.curves.rows import committed_step, kept_rows
 from tracks_dagster.stores import journal_columns
 from tracks_dagster.stores import journal_tables as tables
 from tracks_dagster.stores.journal_columns import ColumnsWriter
@@ -651,7 +651,7 @@ def test_a_part_of_the_steps_has_all_the_pixels(tracks: Tracks, long: History) -
 def test_attempts_that_lie_over_each_other_share_the_points(
     store: FakeObjectStore, tracks: Tracks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tracks_dagster.review.effects.curves.reading.POINTS_ALL_MAX", 400)
+    monkeypatch.setattr("tracks_dagster.curves.effects.reading.POINTS_ALL_MAX", 400)
     run = History("r-1").declare()
     for _ in range(10):
         run.open().supervise().place().restore()

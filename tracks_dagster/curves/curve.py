@@ -2,7 +2,7 @@
 
 A run's curve is stitched of its attempts by their account of steps (`track.states.accounting`): of each
 attempt the points that the run still rests on, and those that were lost. Pure; who reads the journals
-and makes the points fewer is `review.effects.curves`.
+and makes the points fewer is `curves.effects`.
 
 Names. A metric of the script has the name that the script gave it. What is measured beside it gives
 way: a measured `step_s` is `tracks/step_s` in a run whose script reports a `step_s` of its own, and an

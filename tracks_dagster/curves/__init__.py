@@ -1,0 +1,1 @@
+"""Curves of metrics over all attempts of a run: what is kept, what was lost, read from journals."""

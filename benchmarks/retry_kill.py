@@ -30,9 +30,9 @@ from tracks_dagster.attempts.effects.preparing import prepare
 from tracks_dagster.attempts.effects.runs import declare
 from tracks_dagster.attempts.ports import FoundCode
 from tracks_dagster.cli.start.snapshots import datasets_of, ensure_snapshots
-from tracks_dagster.data.effects.projects import DEFAULT_PROJECT
 from tracks_dagster.holds.effects.stops import request_stop
 from tracks_dagster.processes.process import Process
+from tracks_dagster.projects.effects.registered import DEFAULT_PROJECT
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.settings import Settings
 from tracks_dagster.stores.journals import last_step, read_steps

@@ -10,8 +10,8 @@ from pathlib import Path
 from types import ModuleType
 
 import tracks_dagster
-from tracks_dagster.data.effects.project_file import read_project
-from tracks_dagster.data.project import Project, resolve_config
+from tracks_dagster.projects.effects.project_file import read_project
+from tracks_dagster.projects.project import Project, resolve_config
 from tracks_dagster.track.records import Json
 
 EXAMPLES = Path(tracks_dagster.__file__).parent / "examples"

@@ -12,7 +12,6 @@ from dagster import (
     ExecuteInProcessResult,
 )
 
-from tracks_dagster.data.effects.projects import Registered
 from tracks_dagster.defs.assets import attempts, checkpoints, declarations, review
 from tracks_dagster.defs.assets import datasets as own_files
 from tracks_dagster.defs.assets import evals as measured
@@ -24,6 +23,7 @@ from tracks_dagster.defs.sensors import run_evals as evaluating
 from tracks_dagster.defs.sensors import show_datasets as showing
 from tracks_dagster.defs.sensors import watch_attempts as watching
 from tracks_dagster.defs.site import Site
+from tracks_dagster.projects.effects.registered import Registered
 from tracks_dagster.wings.lab.edge import weekly_drills as drills
 from tracks_dagster.wings.watch.edge import export_curves as exporting
 from tracks_dagster.wings.watch.edge import notifications

@@ -12,9 +12,9 @@ import json
 import sys
 from pathlib import Path
 
-from tracks_dagster.data.effects.project_file import find_project, read_project
 from tracks_dagster.data.effects.snapshots import find_snapshot
-from tracks_dagster.data.project import Project, resolve_config
+from tracks_dagster.projects.effects.project_file import find_project, read_project
+from tracks_dagster.projects.project import Project, resolve_config
 from tracks_dagster.reading import open_tracks_to_read
 from tracks_dagster.settings import Settings
 from tracks_dagster.track.body_json import to_json

@@ -29,9 +29,9 @@ from pydantic import (
 )
 from pydantic_core import InitErrorDetails
 
-from tracks_dagster.data.effects.project_file import ProjectFile, slug
-from tracks_dagster.data.effects.projects import read_folder
 from tracks_dagster.factory import build_defs
+from tracks_dagster.projects.effects.project_file import ProjectFile, slug
+from tracks_dagster.projects.effects.registered import read_folder
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.names import Prefix
 

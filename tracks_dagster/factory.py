@@ -29,8 +29,6 @@ from dagster import (
 )
 
 from tracks_dagster.data.effects.datasets.catalog import DATASETS
-from tracks_dagster.data.effects.projects import Registered, load_shipped, read_folder
-from tracks_dagster.data.project_assets import ProjectAssets
 from tracks_dagster.defs.assets import datasets as own_files
 from tracks_dagster.defs.assets.attempts import train_attempt, training_attempts
 from tracks_dagster.defs.assets.checkpoints import (
@@ -52,6 +50,8 @@ from tracks_dagster.defs.sensors.run_evals import run_evals
 from tracks_dagster.defs.sensors.show_datasets import show_datasets
 from tracks_dagster.defs.sensors.watch_attempts import watch_attempts
 from tracks_dagster.defs.site import DatasetSource, Site
+from tracks_dagster.projects.effects.registered import Registered, load_shipped, read_folder
+from tracks_dagster.projects.project_assets import ProjectAssets
 from tracks_dagster.settings import EXAMPLES
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.names import TAG_PROJECT, Prefix

@@ -23,7 +23,7 @@ from tracks_dagster.cli.start.run import WAIT_S, print_attempts, problem_of
 from tracks_dagster.cli.start.snapshots import ensure_snapshots
 from tracks_dagster.cli.terminal import visible_output
 from tracks_dagster.data.effects.datasets.catalog import DATASETS
-from tracks_dagster.data.effects.projects import DEFAULT_PROJECT
+from tracks_dagster.projects.effects.registered import DEFAULT_PROJECT
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.review.effects.explain.run import ExplainContext, explain_attempt
 from tracks_dagster.review.effects.outcome import read_outcome

@@ -119,7 +119,7 @@ def open_target(config: pytest.Config) -> Target:
     """Return the project of the current folder with its code; UsageError says what is missing."""
     try:
         from tracks_dagster.attempts.effects.local.code_archive import pack_folder
-        from tracks_dagster.data.effects.project_file import FILE, find_project, read_project
+        from tracks_dagster.projects.effects.project_file import FILE, find_project, read_project
         from tracks_dagster.settings import Settings
         from tracks_dagster.wiring import open_tracks
     except ModuleNotFoundError as error:
@@ -264,7 +264,7 @@ class Certifying:
     def _record(self, exitstatus: int) -> str:
         """Record the certificate and return what is said of it; raises TracksError."""
         from tracks_dagster.attempts.effects.local.code_archive import pack_folder
-        from tracks_dagster.data.effects.certificates import certify
+        from tracks_dagster.projects.effects.certificates import certify
         from tracks_dagster.settings import person
         from tracks_dagster.track.bodies import TESTS
         from tracks_dagster.track.text.redact import redact

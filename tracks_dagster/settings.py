@@ -24,8 +24,8 @@ from tracks_dagster.track.text.redact import secrets_of
 from tracks_dagster.wing import launchers, settings_files
 
 if TYPE_CHECKING:
-    from tracks_dagster.data.effects.projects import Registered
     from tracks_dagster.ledger.prices import Prices
+    from tracks_dagster.projects.effects.registered import Registered
     from tracks_dagster.reasons.user_rules import UserRules
     from tracks_dagster.retry.policy import RetryPolicy
 
@@ -308,7 +308,7 @@ def own_secrets() -> tuple[str, ...]:
 def usable_projects() -> tuple[Registered, ...]:
     """Return the projects that were added to the environment's home; none where it names no usable
     one."""
-    from tracks_dagster.data.effects.projects import load_own
+    from tracks_dagster.projects.effects.registered import load_own
 
     try:
         return load_own(Settings.from_environment().home)

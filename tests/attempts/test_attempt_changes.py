@@ -14,8 +14,8 @@ from tests.fakes import FakeObjectStore
 from tests.histories import DatasetHistory, History
 from tracks_dagster.attempts.effects.manual_retry import AttemptChanges
 from tracks_dagster.attempts.effects.supervise import gang_spec
-from tracks_dagster.data.project import Project
 from tracks_dagster.ledger.effects.tracks import Tracks
+from tracks_dagster.projects.project import Project
 from tracks_dagster.retry.decide import decide
 from tracks_dagster.retry.decision import Retry
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY

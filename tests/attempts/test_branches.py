@@ -21,9 +21,9 @@ from tests.stories import Story
 from tracks_dagster.attempts.effects.branches import find_origin
 from tracks_dagster.attempts.recorded import recorded_project
 from tracks_dagster.checkpoints.effects.pins import pin_source, release_branches
-from tracks_dagster.data.project import ConfigKey, Project, requirement_of
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
+from tracks_dagster.projects.project import ConfigKey, Project, requirement_of
 from tracks_dagster.review.effects.explain.run import explain_run
 from tracks_dagster.review.effects.metadata import attempt_metadata
 from tracks_dagster.review.effects.status import run_line

@@ -20,12 +20,12 @@ from tests.policies import policy_of
 from tests.stories import Story
 from tracks_dagster.attempts.effects.branches import find_origin
 from tracks_dagster.attempts.effects.manual_retry import ManualRetry, retry_by_person
-from tracks_dagster.data.project import ConfigKey
 from tracks_dagster.evals.effects.promoting import promote
 from tracks_dagster.evals.effects.running import waive
 from tracks_dagster.ledger.effects.projector import Projector
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
+from tracks_dagster.projects.project import ConfigKey
 from tracks_dagster.retry.contracts import LIGHT, STRICT, check_raised_cap, contract_lines
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.review.effects.explain.run import explain_attempt, explain_run

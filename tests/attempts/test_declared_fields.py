@@ -19,8 +19,8 @@ from tracks_dagster.attempts.effects.preparing import Prepared, prepare
 from tracks_dagster.attempts.ports import FoundCode
 from tracks_dagster.attempts.run_config import CLUSTER_FIELDS, COMPUTE_FIELDS
 from tracks_dagster.cli.declared_options import declared_options
-from tracks_dagster.data.project import Project
 from tracks_dagster.defs.assets.declarations import filling_in, read_in
+from tracks_dagster.projects.project import Project
 from tracks_dagster.retry.contracts import within
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.retry.policy import RetryPolicy

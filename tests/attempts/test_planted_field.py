@@ -25,8 +25,8 @@ from click.testing import CliRunner
 from tests.asked import asked
 from tests.reference import with_fields
 from tracks_dagster.cli.start.run import run_command, smoke_command
-from tracks_dagster.data.effects.project_file import parse_project
-from tracks_dagster.data.project_text import render_project
+from tracks_dagster.projects.effects.project_file import parse_project
+from tracks_dagster.projects.project_text import render_project
 from tracks_dagster.defs.assets.declarations import LAUNCHPAD
 from tracks_dagster.ledger.facts.tables import FACTS
 from tracks_dagster.retry.submission import FIELDS

@@ -13,9 +13,9 @@ from tests.fakes import FakeClock, FakeObjectStore, Fault, SequentialUids
 from tests.histories import History
 from tests.stories import Story
 from tracks_dagster.attempts.effects.runs import estimate_device_s, new_run_id
-from tracks_dagster.data.project import ConfigKey, OwnEval, Project
 from tracks_dagster.holds.effects.stops import request_stop
 from tracks_dagster.ledger.effects.tracks import Tracks
+from tracks_dagster.projects.project import ConfigKey, OwnEval, Project
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.review.effects.explain.run import explain_attempt
 from tracks_dagster.review.explain.text import attempt_text

@@ -20,12 +20,12 @@ from tests.reports import render_report
 from tests.stories import Story, step_line
 from tracks_dagster.attempts.effects.local.code_archive import pack_folder
 from tracks_dagster.attempts.effects.stage_verdicts import JudgeStages
-from tracks_dagster.data.effects.certificates import certify
-from tracks_dagster.data.project import ConfigKey
 from tracks_dagster.ledger.effects.deciding import decide_due
 from tracks_dagster.ledger.effects.ticks import ONE_BY_ONE
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
+from tracks_dagster.projects.effects.certificates import certify
+from tracks_dagster.projects.project import ConfigKey
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.retry.policy import RetryPolicy
 from tracks_dagster.retry.stages import SHIPPED, STRICT, StagePolicy

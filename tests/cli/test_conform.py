@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.cli.conftest import Call
-from tracks_dagster.data.effects.certificates import certificates
+from tracks_dagster.projects.effects.certificates import certificates
 from tracks_dagster.settings import Settings
 from tracks_dagster.track.states.dataset_state import DatasetState
 from tracks_dagster.wings.lab.conformance.defects import Finding

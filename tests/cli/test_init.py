@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from tests.cli.conftest import Call
 from tests.examples import saves
 from tracks_dagster.cli import main
-from tracks_dagster.data.effects.project_file import read_project
+from tracks_dagster.projects.effects.project_file import read_project
 from tracks_dagster.scheduling.policy import Order
 from tracks_dagster.settings import read_policy_file
 from tracks_dagster.track.bodies import PromotionRule

@@ -15,7 +15,7 @@ from tests.histories import History
 from tracks_dagster.attempts.effects.supervise import gang_spec
 from tracks_dagster.cli.start import run as run_command
 from tracks_dagster.cli.start.follow import Followed
-from tracks_dagster.data.project import eval_version
+from tracks_dagster.projects.project import eval_version
 from tracks_dagster.reading import open_tracks_to_read
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.settings import Settings

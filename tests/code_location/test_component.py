@@ -13,7 +13,7 @@ from dagster import AssetKey, Definitions
 from dagster.components.testing.utils import DefsFolderSandbox, create_defs_folder_sandbox
 
 from tracks_dagster.components import TrainedProject
-from tracks_dagster.data.effects.project_file import COMPONENT, find_project, read_project
+from tracks_dagster.projects.effects.project_file import COMPONENT, find_project, read_project
 from tracks_dagster.track.errors import SettingsError
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -23,9 +23,9 @@ from tests.code_location.test_training import write
 from tests.examples import EXAMPLES, example_config
 from tests.histories import DatasetHistory, History
 from tests.plain_site import training_runs_of
-from tracks_dagster.data.effects.projects import Registered, load_shipped
 from tracks_dagster.defs.assets.declarations import LAUNCHPAD, first_try
 from tracks_dagster.home import stored_projects
+from tracks_dagster.projects.effects.registered import Registered, load_shipped
 from tracks_dagster.track import names
 from tracks_dagster.track.bodies import (
     CheckpointCadence,

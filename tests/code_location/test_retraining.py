@@ -31,8 +31,8 @@ from tests.code_location.test_launchpad import declare, description
 from tests.examples import EXAMPLES
 from tests.histories import DatasetHistory
 from tests.plain_site import declare_training_run, materialized, site_of, training_runs_of
-from tracks_dagster.data.effects.projects import Registered, add_project, load_projects
 from tracks_dagster.defs.sensors.retraining import retraining_schedules, retraining_sensors
+from tracks_dagster.projects.effects.registered import Registered, add_project, load_projects
 from tracks_dagster.track.bodies import CheckpointCadence, RunFinished
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.records import Kind

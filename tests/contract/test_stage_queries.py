@@ -12,11 +12,11 @@ from tests.fakes import FakeClock, FakeObjectStore, SequentialUids
 from tests.stories import Story
 from tracks_dagster.attempts.effects.caps import Caps
 from tracks_dagster.attempts.effects.stage_verdicts import unjudged
-from tracks_dagster.data.effects.certificates import certificates
 from tracks_dagster.ledger.effects.projector import Projector
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.ledger.prices import Prices
+from tracks_dagster.projects.effects.certificates import certificates
 from tracks_dagster.review.daily import MatterKind
 from tracks_dagster.review.effects.daily import review_day
 from tracks_dagster.track.records import sha256_hex

@@ -13,7 +13,6 @@ import pytest
 from tracks_dagster.attempts.effects.local.code_archive import pack_folder
 from tracks_dagster.attempts.effects.local.git_source import fetched, parse_git_source
 from tracks_dagster.attempts.effects.local.project_code import read_project_code
-from tracks_dagster.data.effects.projects import add_project, load_projects
 from tracks_dagster.home.stored_projects import (
     code_of,
     file_of_version,
@@ -22,6 +21,7 @@ from tracks_dagster.home.stored_projects import (
     store_project,
     sync_projects,
 )
+from tracks_dagster.projects.effects.registered import add_project, load_projects
 from tracks_dagster.settings import Settings
 from tracks_dagster.track.errors import InvalidInput, ObjectLost
 from tracks_dagster.track.names import LOCAL

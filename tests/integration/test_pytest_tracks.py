@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from tracks_dagster.data.effects.certificates import certificates
 from tracks_dagster.ledger.effects.database import open_ledger
+from tracks_dagster.projects.effects.certificates import certificates
 
 ROOT = Path(__file__).parents[2]
 RUN_S_MAX = 240.0  # of what takes five seconds on an idle machine

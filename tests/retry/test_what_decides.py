@@ -21,6 +21,7 @@ ROOMS = (
     "scheduling",
     "checkpoints",
     "data",
+    "projects",
     "attempts",
     "evals",
     "studies",

@@ -17,10 +17,10 @@ from tests.stories import Story
 from tracks_dagster.attempts.effects.runs import declare, plan_run
 from tracks_dagster.attempts.effects.world import World
 from tracks_dagster.attempts.ports import FoundCode
-from tracks_dagster.data.project import ConfigKey
 from tracks_dagster.ledger.effects.deciding import OF_STUDIES, decide_due, settle
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
+from tracks_dagster.projects.project import ConfigKey
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.studies.effects.deciding import TuneStudies
 from tracks_dagster.studies.effects.declaring import Door, declare_study

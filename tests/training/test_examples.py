@@ -16,8 +16,8 @@ import torch
 from tests.examples import EXAMPLES, example, example_config, import_example
 from tests.training.gangs import SMALL, TrainingRun, make_snapshot
 from tracks_dagster.attempts.effects.local.code_archive import pack_folder
-from tracks_dagster.data.project import requirement_of
 from tracks_dagster.evals.ports import EvalSpec
+from tracks_dagster.projects.project import requirement_of
 from tracks_dagster.track.bodies import SnapshotRef
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.errors import DataRejected

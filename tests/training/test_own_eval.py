@@ -21,8 +21,8 @@ import torch
 
 from tests.fakes import FakeObjectStore
 from tests.training.test_export import saved
-from tracks_dagster.data.project import eval_version
 from tracks_dagster.evals.ports import EvalSpec
+from tracks_dagster.projects.project import eval_version
 from tracks_dagster.stores import open_store
 from tracks_dagster.track.bodies import Artifact, Program, ScoredEval
 from tracks_dagster.track.body_json import from_json, to_json

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import PurePosixPath
 
-from tracks_dagster.data.project import Project
 from tracks_dagster.holds.hold import short_id
+from tracks_dagster.projects.project import Project
 from tracks_dagster.retry.environments import Difference
 from tracks_dagster.retry.stages import CANARY, JUDGED, KITCHEN_SINK, SMOKE, StagePolicy
 from tracks_dagster.track.bodies import (

@@ -9,7 +9,7 @@ from enum import Enum
 from typing import Protocol
 
 from tracks_dagster.attempts.machine import Devices, MachineNow
-from tracks_dagster.data.project import Project
+from tracks_dagster.projects.project import Project
 from tracks_dagster.reasons.evidence import Condition, RankEnd
 from tracks_dagster.reasons.hangs import Beat, StackDump
 from tracks_dagster.track.bodies import CodeVersion, ComputeRequest, RankPlace

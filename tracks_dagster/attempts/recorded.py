@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from tracks_dagster.attempts.ports import SCRIPT
-from tracks_dagster.data.project import OUR_KEYS, ConfigKey, OwnEval, Project
+from tracks_dagster.projects.project import OUR_KEYS, ConfigKey, OwnEval, Project
 from tracks_dagster.track.bodies import EvalRequirement, RunDeclared
 from tracks_dagster.track.names import TRAINER_FAMILY
 from tracks_dagster.track.records import Json

@@ -29,13 +29,13 @@ from tracks_dagster.cli.common import (
     project_of_code,
     run_argument,
 )
-from tracks_dagster.data.effects.project_file import read_eval_version
 from tracks_dagster.data.effects.snapshots import find_snapshot
-from tracks_dagster.data.project import ALIAS, OwnEval, Project, requirement_of
 from tracks_dagster.evals.effects.promoting import promote
 from tracks_dagster.evals.effects.running import BroughtCode, RequestedEval, ask_for_evals, waive
 from tracks_dagster.holds.effects.starts import refuse_code
 from tracks_dagster.ledger.effects.tracks import Tracks
+from tracks_dagster.projects.effects.project_file import read_eval_version
+from tracks_dagster.projects.project import ALIAS, OwnEval, Project, requirement_of
 from tracks_dagster.review.effects.bundle import check_bundle, describe_bundle, write_bundle
 from tracks_dagster.settings import Settings
 from tracks_dagster.track.bodies import EvalRequirement

@@ -1,1 +1,1 @@
-"""Datasets, snapshots and projects."""
+"""Datasets and snapshots."""

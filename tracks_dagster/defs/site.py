@@ -22,9 +22,9 @@ from dagster import (
 
 from tracks_dagster.clean_errors import without_secrets
 from tracks_dagster.data.effects.datasets.catalog import DATASETS
-from tracks_dagster.data.effects.projects import DEFAULT_PROJECT, Registered, read_folder
-from tracks_dagster.data.project import ALIAS, Project
 from tracks_dagster.home.stored_projects import find_project
+from tracks_dagster.projects.effects.registered import DEFAULT_PROJECT, Registered, read_folder
+from tracks_dagster.projects.project import ALIAS, Project
 from tracks_dagster.track import names
 from tracks_dagster.track.names import NO_PREFIX, Prefix
 from tracks_dagster.wiring import App

@@ -22,8 +22,9 @@ from tracks_dagster.attempts.effects.local.project_code import (
     with_interpreters,
 )
 from tracks_dagster.attempts.ports import FoundCode
-from tracks_dagster.data.effects.project_file import FILE, NAME
-from tracks_dagster.data.effects.projects import (
+from tracks_dagster.ledger.effects.tracks import Tracks
+from tracks_dagster.projects.effects.project_file import FILE, NAME
+from tracks_dagster.projects.effects.registered import (
     FOLDER,
     SHIPPED,
     VERSIONS,
@@ -31,7 +32,6 @@ from tracks_dagster.data.effects.projects import (
     find_registered,
     version_of,
 )
-from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.track.addressed import read_addressed, write_addressed
 from tracks_dagster.track.bodies import ProjectRemoved, ProjectStored
 from tracks_dagster.track.errors import InvalidInput, StoreError

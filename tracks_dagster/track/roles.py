@@ -42,7 +42,7 @@ ROLES = (
     OPTIMIZER,
     BASE_CHECKPOINT,
 )
-# Our own keys have one name in every project (`data/project.py`). Where a config has none:
+# Our own keys have one name in every project (`projects/project.py`). Where a config has none:
 SPIKE_Z = 12.0
 DIVERGENCE_Z = 10.0
 DIVERGENCE_STEPS = 50

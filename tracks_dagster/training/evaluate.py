@@ -14,8 +14,8 @@ from pathlib import Path
 
 import torch
 
-from tracks_dagster.data.project import has_function
 from tracks_dagster.evals.ports import EvalSpec
+from tracks_dagster.projects.project import has_function
 from tracks_dagster.stores import open_store
 from tracks_dagster.track.body_json import from_json, to_json
 from tracks_dagster.track.errors import InvalidInput

@@ -27,8 +27,8 @@ from tests.wings.kubernetes.double.launching import running
 from tracks_dagster.attempts.effects.local.project_code import read_project_code
 from tracks_dagster.attempts.effects.retry import Retries
 from tracks_dagster.attempts.effects.supervise import Supervisor
-from tracks_dagster.data.effects.certificates import certify
 from tracks_dagster.ledger.effects.deciding import settle
+from tracks_dagster.projects.effects.certificates import certify
 from tracks_dagster.reasons.evidence import LastWord
 from tracks_dagster.settings import Settings
 from tracks_dagster.track.bodies import RunDeclared

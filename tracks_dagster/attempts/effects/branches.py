@@ -11,9 +11,9 @@ from typing import Any
 
 from tracks_dagster.attempts.ports import FoundCode
 from tracks_dagster.attempts.recorded import as_archive, recorded_project, without_accumulation
-from tracks_dagster.data.project import Project, known_values
 from tracks_dagster.holds.effects.holds import Holds
 from tracks_dagster.ledger.effects.tracks import Tracks
+from tracks_dagster.projects.project import Project, known_values
 from tracks_dagster.track.addressed import read_addressed
 from tracks_dagster.track.bodies import CodeVersion, SnapshotRef
 from tracks_dagster.track.declared_fields import inherited

@@ -10,8 +10,8 @@ from dataclasses import replace
 
 from tracks_dagster.attempts.effects.world import World
 from tracks_dagster.attempts.ports import FoundCode
-from tracks_dagster.data.project import program_of_project
 from tracks_dagster.holds.effects.starts import refuse_code
+from tracks_dagster.projects.project import program_of_project
 from tracks_dagster.track.addressed import write_addressed
 from tracks_dagster.track.bodies import AttemptOpened, ConfigChange
 from tracks_dagster.track.names import TRAINER_FAMILY

@@ -25,10 +25,10 @@ from tracks_dagster.attempts.gates import (
     refusal,
     subject_of,
 )
-from tracks_dagster.data.effects.certificates import certificates
 from tracks_dagster.ledger.effects.deciding import settle
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
+from tracks_dagster.projects.effects.certificates import certificates
 from tracks_dagster.retry.contracts import check_may
 from tracks_dagster.retry.policy import RetryPolicy
 from tracks_dagster.retry.stages import JUDGED

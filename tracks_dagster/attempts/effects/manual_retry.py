@@ -27,18 +27,18 @@ from tracks_dagster.attempts.run_config import (
     refuse_secrets,
 )
 from tracks_dagster.data.effects.snapshots import find_snapshot
-from tracks_dagster.data.project import (
-    Project,
-    known_values,
-    program_of_project,
-    resolve_config,
-)
 from tracks_dagster.holds.effects.holds import Holds
 from tracks_dagster.holds.effects.starts import refuse_code, start_or_refuse
 from tracks_dagster.holds.hold import CleanStart, loss_of_source, stop_of
 from tracks_dagster.ledger.deciding import Answer, Append, First
 from tracks_dagster.ledger.effects.deciding import settle
 from tracks_dagster.ledger.effects.tracks import Tracks
+from tracks_dagster.projects.project import (
+    Project,
+    known_values,
+    program_of_project,
+    resolve_config,
+)
 from tracks_dagster.retry.avoidance import own_compute
 from tracks_dagster.retry.caps import cost_of, max_cost_of
 from tracks_dagster.retry.contracts import check_raised_cap

@@ -11,7 +11,7 @@ from typing import Any
 
 from tracks_dagster.attempts.effects.branches import Origin
 from tracks_dagster.attempts.ports import FoundCode
-from tracks_dagster.data.project import Project
+from tracks_dagster.projects.project import Project
 from tracks_dagster.retry.contracts import within
 from tracks_dagster.retry.policy import RetryPolicy
 from tracks_dagster.retry.stages import FULL, KITCHEN_SINK, StageRule

@@ -1,7 +1,7 @@
 """What a tick of a project's schedule looks at: the newest snapshot, and the schedule's last run.
 
-`data.schedule` decides on it; the run is declared as any other, by `runs.declare`. Every home that has
-the store ticks for a stored project: the one whose record comes first declares the run.
+`projects.schedule` decides on it; the run is declared as any other, by `runs.declare`. Every home that
+has the store ticks for a stored project: the one whose record comes first declares the run.
 """
 
 from __future__ import annotations
@@ -9,16 +9,16 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 from tracks_dagster.data.effects.snapshots import find_snapshot
-from tracks_dagster.data.project import Project
-from tracks_dagster.data.schedule import (
+from tracks_dagster.ledger.effects.tracks import Tracks
+from tracks_dagster.ledger.ports import Ledger
+from tracks_dagster.projects.project import Project
+from tracks_dagster.projects.schedule import (
     LastRun,
     Retrain,
     decide_snapshot,
     decide_tick,
     run_of_snapshot,
 )
-from tracks_dagster.ledger.effects.tracks import Tracks
-from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.track.bodies import ProjectScheduled, SnapshotRef
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.names import SCHEDULE_OWNER

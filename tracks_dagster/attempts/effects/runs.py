@@ -33,12 +33,6 @@ from tracks_dagster.attempts.run_config import (
 from tracks_dagster.checkpoints.effects.pins import pin_source
 from tracks_dagster.checkpoints.retention import check_rule
 from tracks_dagster.data.effects.snapshots import find_snapshot
-from tracks_dagster.data.project import (
-    Project,
-    program_of_project,
-    requirement_of,
-    resolve_config,
-)
 from tracks_dagster.holds.effects.holds import Holds
 from tracks_dagster.holds.effects.starts import refuse_declaration, start_or_refuse
 from tracks_dagster.holds.hold import stop_of
@@ -46,6 +40,12 @@ from tracks_dagster.ledger.deciding import Answer, Append, Wait
 from tracks_dagster.ledger.effects.deciding import HasTracks
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
+from tracks_dagster.projects.project import (
+    Project,
+    program_of_project,
+    requirement_of,
+    resolve_config,
+)
 from tracks_dagster.retry.contracts import (
     refused,
 )

@@ -35,9 +35,9 @@ from tracks_dagster.attempts.ports import (
     Orchestrator,
     RankCommand,
 )
-from tracks_dagster.data.effects.config_file import render_config
-from tracks_dagster.data.project import fill_entry
 from tracks_dagster.ledger.effects.tracks import Tracks
+from tracks_dagster.projects.effects.config_file import render_config
+from tracks_dagster.projects.project import fill_entry
 from tracks_dagster.reasons.evidence import START_FAILED, Condition
 from tracks_dagster.reasons.user_rules import NO_RULES, UserRules
 from tracks_dagster.retry.policy import RetryPolicy

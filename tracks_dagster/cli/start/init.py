@@ -16,10 +16,10 @@ from click.core import ParameterSource
 
 from tracks_dagster.cli.common import as_json, parse_settings, print_answer
 from tracks_dagster.cli.start.init_policy import write_policy
-from tracks_dagster.data.effects.project_file import FILE, FOLDER, parse_project, slug
-from tracks_dagster.data.project import Project, parse_entry, script_of
-from tracks_dagster.data.project_text import render_project
-from tracks_dagster.data.script_config import ScriptConfig, read_script_config
+from tracks_dagster.projects.effects.project_file import FILE, FOLDER, parse_project, slug
+from tracks_dagster.projects.project import Project, parse_entry, script_of
+from tracks_dagster.projects.project_text import render_project
+from tracks_dagster.projects.script_config import ScriptConfig, read_script_config
 from tracks_dagster.retry.policy_text import QUESTIONS
 from tracks_dagster.track import names
 from tracks_dagster.track.effects.settings_file import parse_settings as parse_file

@@ -23,8 +23,15 @@ from tracks_dagster.cli.common import (
     print_table,
 )
 from tracks_dagster.cli.terminal import RECORDED
-from tracks_dagster.data.effects.project_file import FILE
-from tracks_dagster.data.effects.projects import (
+from tracks_dagster.home.home_folder import check_home
+from tracks_dagster.home.stored_projects import (
+    file_of_version,
+    remove_stored,
+    store_project,
+    sync_project,
+)
+from tracks_dagster.projects.effects.project_file import FILE
+from tracks_dagster.projects.effects.registered import (
     Registered,
     add_project,
     check_free,
@@ -32,13 +39,6 @@ from tracks_dagster.data.effects.projects import (
     load_projects,
     read_to_add,
     remove_project,
-)
-from tracks_dagster.home.home_folder import check_home
-from tracks_dagster.home.stored_projects import (
-    file_of_version,
-    remove_stored,
-    store_project,
-    sync_project,
 )
 from tracks_dagster.reading import open_tracks_to_read
 from tracks_dagster.settings import Settings

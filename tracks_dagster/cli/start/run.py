@@ -41,10 +41,10 @@ from tracks_dagster.cli.start.snapshots import (
 )
 from tracks_dagster.cli.terminal import RECORDED
 from tracks_dagster.data.effects.datasets.catalog import DATASETS
-from tracks_dagster.data.effects.projects import DEFAULT_PROJECT
-from tracks_dagster.data.project import Project
 from tracks_dagster.home.home_folder import check_home
 from tracks_dagster.ledger.effects.deciding import settle
+from tracks_dagster.projects.effects.registered import DEFAULT_PROJECT
+from tracks_dagster.projects.project import Project
 from tracks_dagster.reading import open_tracks_to_read
 from tracks_dagster.retry.policy import RetryPolicy
 from tracks_dagster.retry.stages import CANARY, SMOKE

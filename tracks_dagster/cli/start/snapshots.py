@@ -17,9 +17,9 @@ import click
 
 from tracks_dagster.data.effects.datasets.catalog import DATASETS, ShippedDatasets
 from tracks_dagster.data.effects.snapshots import find_snapshot
-from tracks_dagster.data.project import Project
 from tracks_dagster.home.dagster_home import DagsterHome
 from tracks_dagster.ledger.effects.tracks import Tracks
+from tracks_dagster.projects.project import Project
 from tracks_dagster.track.errors import OrchestratorError, UnknownRun
 from tracks_dagster.track.names import snapshot_asset
 from tracks_dagster.track.states.dataset_state import manifest, snapshot_id

@@ -1,1 +1,1 @@
-"""Makes snapshots, runs evals, promotes."""
+"""Makes snapshots, and reads them."""

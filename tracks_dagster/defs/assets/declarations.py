@@ -36,9 +36,9 @@ from tracks_dagster.attempts.effects.redeclared import check_as_declared
 from tracks_dagster.attempts.effects.runs import new_run_id
 from tracks_dagster.attempts.ports import FoundCode
 from tracks_dagster.attempts.run_config import choices_of
-from tracks_dagster.data.project import OUR_KEYS, Project
 from tracks_dagster.defs.site import AssetJob, Site
 from tracks_dagster.home.stored_projects import code_of
+from tracks_dagster.projects.project import OUR_KEYS, Project
 from tracks_dagster.retry.policy import RetryPolicy
 from tracks_dagster.review.effects.metadata import run_metadata
 from tracks_dagster.settings import own_secrets

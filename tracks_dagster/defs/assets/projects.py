@@ -22,12 +22,12 @@ from dagster import (
     multi_asset_check,
 )
 
-from tracks_dagster.data.model_checks import check_model
-from tracks_dagster.data.project import ALIAS, Project
-from tracks_dagster.data.schedule import Schedule, longest_gap
 from tracks_dagster.defs.assets.datasets import dataset_of_own
 from tracks_dagster.defs.assets.declarations import project_training
 from tracks_dagster.defs.site import Site
+from tracks_dagster.projects.model_checks import check_model
+from tracks_dagster.projects.project import ALIAS, Project
+from tracks_dagster.projects.schedule import Schedule, longest_gap
 from tracks_dagster.track import names
 from tracks_dagster.wiring import App
 

@@ -24,11 +24,11 @@ from dagster import (
 
 from tracks_dagster.attempts.effects.retraining import look_at_snapshot, look_at_tick, take_run
 from tracks_dagster.clean_errors import clean_text
-from tracks_dagster.data.effects.projects import Registered
-from tracks_dagster.data.project import Project
-from tracks_dagster.data.schedule import Retrain, Schedule
 from tracks_dagster.defs.assets.declarations import filling_in
 from tracks_dagster.defs.site import Site
+from tracks_dagster.projects.effects.registered import Registered
+from tracks_dagster.projects.project import Project
+from tracks_dagster.projects.schedule import Retrain, Schedule
 from tracks_dagster.retry.stages import FULL
 from tracks_dagster.track import names
 from tracks_dagster.wiring import App

@@ -27,7 +27,6 @@ from dagster import (
 
 from tracks_dagster.attempts.effects.heartbeat import write_launches
 from tracks_dagster.attempts.ports import Orchestrator
-from tracks_dagster.data.model_checks import check_model
 from tracks_dagster.defs.site import Site, asset_key
 from tracks_dagster.evals.effects.running import find_eval
 from tracks_dagster.evals.effects.tick import EvalRequest, EvalsOfRun, tick_evals
@@ -40,6 +39,7 @@ from tracks_dagster.ledger.effects.ticks import (
     skip_reason,
     take_turns,
 )
+from tracks_dagster.projects.model_checks import check_model
 from tracks_dagster.review.effects.explain.run import attempt_address
 from tracks_dagster.review.effects.metadata import (
     eval_metadata,

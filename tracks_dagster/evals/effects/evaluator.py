@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from tracks_dagster.data.project import has_function
 from tracks_dagster.evals.ports import EvalOutcome, EvalSpec
 from tracks_dagster.processes import warm
 from tracks_dagster.processes.process import (
@@ -28,6 +27,7 @@ from tracks_dagster.processes.process import (
     write_json,
     write_process,
 )
+from tracks_dagster.projects.project import has_function
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.errors import GangError
 from tracks_dagster.track.names import ENV_CACHE

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from tracks_dagster.attempts.effects.families import store_code
 from tracks_dagster.attempts.ports import FindShipped
-from tracks_dagster.data.effects.config_file import render_config
-from tracks_dagster.data.project import requirement_of
 from tracks_dagster.evals.ports import EvalSpec
+from tracks_dagster.projects.effects.config_file import render_config
+from tracks_dagster.projects.project import requirement_of
 from tracks_dagster.track.ports import ObjectStore
 
 

@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from tracks_dagster.data.effects.config_file import render_config
 from tracks_dagster.evals.due import next_attempt, next_eval
 from tracks_dagster.evals.ports import EvalOutcome, EvalSpec, Evaluator
 from tracks_dagster.holds.effects.holds import Holds
@@ -20,6 +19,7 @@ from tracks_dagster.holds.hold import Hold
 from tracks_dagster.ledger.deciding import Answer, Append, Wait
 from tracks_dagster.ledger.effects.deciding import HasTracks
 from tracks_dagster.ledger.effects.tracks import Tracks
+from tracks_dagster.projects.effects.config_file import render_config
 from tracks_dagster.retry.contracts import LIGHT, Governance, check_may
 from tracks_dagster.retry.effects.due import runs_with_evals
 from tracks_dagster.retry.policy import RetryPolicy

@@ -22,12 +22,12 @@ from pathlib import Path
 
 from tracks_dagster.attempts.effects.idle import read_days
 from tracks_dagster.attempts.idle import Nobody, idle_total
-from tracks_dagster.data.effects.known_families import check_family
 from tracks_dagster.ledger.ledger_views import select_as_of, without_comments
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.ledger.prices import Prices
 from tracks_dagster.ledger.time_buckets import BUCKETS, HOLDING
 from tracks_dagster.ledger.timeline import EPOCH, micros
+from tracks_dagster.projects.effects.known_families import check_family
 from tracks_dagster.track.errors import StoreError
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Json, format_time

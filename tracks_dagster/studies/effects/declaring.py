@@ -9,10 +9,10 @@ from typing import Any
 
 from tracks_dagster.attempts.effects.preparing import Prepared, prepare
 from tracks_dagster.attempts.ports import FoundCode
-from tracks_dagster.data.effects.project_file import NAME
-from tracks_dagster.data.project import Project
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
+from tracks_dagster.projects.effects.project_file import NAME
+from tracks_dagster.projects.project import Project
 from tracks_dagster.retry.policy import RetryPolicy
 from tracks_dagster.scheduling.policy import SWEEP
 from tracks_dagster.studies.deciding import run_id_of

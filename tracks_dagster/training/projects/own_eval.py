@@ -23,8 +23,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from tracks_dagster.data.project import eval_version, fill_entry, has_function, script_of
 from tracks_dagster.evals.ports import EvalSpec
+from tracks_dagster.projects.project import eval_version, fill_entry, has_function, script_of
 from tracks_dagster.track.addressed import read_addressed
 from tracks_dagster.track.bodies import Artifact, Program, ScoredEval
 from tracks_dagster.track.errors import InvalidInput, ObjectLost

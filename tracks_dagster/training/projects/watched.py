@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from tracks_dagster.data.project import STEP_MARK, step_pattern
+from tracks_dagster.projects.project import STEP_MARK, step_pattern
 from tracks_dagster.track.names import EXIT_DRAINED
 
 WATCH_STILL_S = 2.0

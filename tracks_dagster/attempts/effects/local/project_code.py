@@ -20,7 +20,8 @@ from tracks_dagster.attempts.effects.local.code_archive import (
 )
 from tracks_dagster.attempts.ports import FoundCode
 from tracks_dagster.data.effects.own_checks import check_python
-from tracks_dagster.data.effects.project_file import (
+from tracks_dagster.processes.process import worker_environment
+from tracks_dagster.projects.effects.project_file import (
     FILE,
     file_of,
     find_project,
@@ -28,9 +29,8 @@ from tracks_dagster.data.effects.project_file import (
     read_eval_version,
     read_project,
 )
-from tracks_dagster.data.effects.projects import load_shipped
-from tracks_dagster.data.project import OwnEval, Project, has_function, script_of
-from tracks_dagster.processes.process import worker_environment
+from tracks_dagster.projects.effects.registered import load_shipped
+from tracks_dagster.projects.project import OwnEval, Project, has_function, script_of
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.json_text import parse_json
 from tracks_dagster.track.names import LOCAL

@@ -10,8 +10,8 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from tracks_dagster.data.effects.project_file import FILE
-from tracks_dagster.data.effects.projects import FOLDER, SHIPPED
+from tracks_dagster.projects.effects.project_file import FILE
+from tracks_dagster.projects.effects.registered import FOLDER, SHIPPED
 from tracks_dagster.settings import Settings
 from tracks_dagster.wings.embedded.edge.one_code_server import CodeServer, Stamps
 from tracks_dagster.wings.embedded.edge.plain_imports import import_plain

@@ -25,10 +25,10 @@ from tracks_dagster.attempts.ports import FoundCode
 from tracks_dagster.attempts.run_config import check_ranks
 from tracks_dagster.cli import BAD_NEWS
 from tracks_dagster.cli.common import as_json, parse_settings, print_json, text_width
-from tracks_dagster.data.effects.certificates import certify
 from tracks_dagster.data.effects.datasets.catalog import DATASETS
-from tracks_dagster.data.effects.projects import DEFAULT_PROJECT, find_registered
 from tracks_dagster.data.effects.snapshots import make_snapshot
+from tracks_dagster.projects.effects.certificates import certify
+from tracks_dagster.projects.effects.registered import DEFAULT_PROJECT, find_registered
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.settings import Settings, person
 from tracks_dagster.track.bodies import CONFORM

@@ -25,10 +25,10 @@ from tracks_dagster.cli.start.snapshots import (
     ensure_snapshot_of,
     ensure_snapshots,
 )
-from tracks_dagster.data.effects.projects import DEFAULT_PROJECT
 from tracks_dagster.data.effects.snapshots import find_snapshot
 from tracks_dagster.holds.effects.stops import request_stop
 from tracks_dagster.home.dagster_home import DagsterHome
+from tracks_dagster.projects.effects.registered import DEFAULT_PROJECT
 from tracks_dagster.review.effects.receipts import read_receipts
 from tracks_dagster.settings import Settings, person
 from tracks_dagster.track.errors import InvalidInput

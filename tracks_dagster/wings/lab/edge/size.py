@@ -37,7 +37,7 @@ from tracks_dagster.cli.common import (
     print_table,
     text_width,
 )
-from tracks_dagster.data.effects.projects import DEFAULT_PROJECT
+from tracks_dagster.projects.effects.registered import DEFAULT_PROJECT
 from tracks_dagster.reading import open_ledger_to_read, open_tracks_to_read
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.settings import Settings, person

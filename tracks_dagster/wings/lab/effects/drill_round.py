@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 from tracks_dagster.attempts.ports import FindShipped
-from tracks_dagster.data.effects.projects import DEFAULT_PROJECT
 from tracks_dagster.data.effects.snapshots import find_snapshot
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
+from tracks_dagster.projects.effects.registered import DEFAULT_PROJECT
 from tracks_dagster.review.effects.receipts import read_receipts
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.names import DRILL_JOB

@@ -18,8 +18,8 @@ from pathlib import Path
 from tracks_dagster.attempts.effects.heartbeat import Heartbeat, describe_launch
 from tracks_dagster.attempts.pace import STEPS_MAX
 from tracks_dagster.attempts.ports import GangReport, LauncherOf
-from tracks_dagster.data.effects.known_families import check_family
 from tracks_dagster.ledger.ports import Ledger
+from tracks_dagster.projects.effects.known_families import check_family
 from tracks_dagster.stores.journals import JournalTail, read_tail
 from tracks_dagster.track.bodies import StopRequested
 from tracks_dagster.track.errors import (

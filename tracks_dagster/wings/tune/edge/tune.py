@@ -13,9 +13,9 @@ from tracks_dagster.cli import BAD_NEWS
 from tracks_dagster.cli.common import as_json, by_option, print_json_line
 from tracks_dagster.cli.start.follow import Interrupts, Keeper, View, open_view
 from tracks_dagster.cli.start.snapshots import datasets_of, ensure_snapshots
-from tracks_dagster.data.effects.project_file import FILE
 from tracks_dagster.home.dagster_home import DagsterHome
 from tracks_dagster.home.home_folder import check_home
+from tracks_dagster.projects.effects.project_file import FILE
 from tracks_dagster.settings import Settings, load_policy
 from tracks_dagster.studies.effects.declaring import Door, declare_study
 from tracks_dagster.studies.effects.study_file import read_study

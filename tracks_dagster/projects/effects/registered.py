@@ -13,8 +13,8 @@ import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tracks_dagster.data.effects.project_file import FILE, NAME, file_of, read_project, slug
-from tracks_dagster.data.project import Project
+from tracks_dagster.projects.effects.project_file import FILE, NAME, file_of, read_project, slug
+from tracks_dagster.projects.project import Project
 from tracks_dagster.track.errors import InvalidInput, SettingsError
 from tracks_dagster.track.text.nearest import unknown
 

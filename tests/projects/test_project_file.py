@@ -10,14 +10,14 @@ import pytest
 import yaml
 
 from tests.examples import saves
-from tracks_dagster.data.effects.config_file import render_config
-from tracks_dagster.data.effects.project_file import (
+from tracks_dagster.projects.effects.config_file import render_config
+from tracks_dagster.projects.effects.project_file import (
     find_project,
     project_of_script,
     read_project,
 )
-from tracks_dagster.data.project import OwnEval, program_of_project, requirement_of
-from tracks_dagster.data.schedule import Schedule
+from tracks_dagster.projects.project import OwnEval, program_of_project, requirement_of
+from tracks_dagster.projects.schedule import Schedule
 from tracks_dagster.track.bodies import PromotionRule
 from tracks_dagster.track.errors import SettingsError
 

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from tracks_dagster.data.project import check_value
+from tracks_dagster.projects.project import check_value
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.records import Json
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tracks_dagster.data.project import Project
+from tracks_dagster.projects.project import Project
 from tracks_dagster.track import names
 from tracks_dagster.track.bodies import PromotionDecided
 from tracks_dagster.track.reasons import TerminationReason

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.examples import saves
-from tracks_dagster.data.effects.project_file import ProjectFile, read_project
-from tracks_dagster.data.project_text import KEYS, render_project
-from tracks_dagster.data.script_config import read_script_config
+from tracks_dagster.projects.effects.project_file import ProjectFile, read_project
+from tracks_dagster.projects.project_text import KEYS, render_project
+from tracks_dagster.projects.script_config import read_script_config
 from tracks_dagster.track.records import Json
 from tracks_dagster.training.projects import __path__ as projects
 

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from tracks_dagster.data.schedule import (
+from tracks_dagster.projects.schedule import (
     LastRun,
     Retrain,
     Schedule,

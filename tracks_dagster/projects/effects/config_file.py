@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from tracks_dagster.data.project import check_value
+from tracks_dagster.projects.project import check_value
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.json_text import parse_json
 from tracks_dagster.track.records import Json

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tracks_dagster.data.project import (
+from tracks_dagster.projects.project import (
     ConfigKey,
     Project,
     fill_entry,
@@ -84,7 +84,9 @@ def test_a_run_has_a_step_unless_its_projects_own_default_says_otherwise(
     if is_taken:
         assert resolve_config(project, {"steps": given}, ranks=1) == {"steps": given}
         return
-    with pytest.raises(InvalidInput, match=f"steps = {given} is not a number of steps; use 1 or more"):
+    with pytest.raises(
+        InvalidInput, match=f"steps = {given} is not a number of steps; use 1 or more"
+    ):
         resolve_config(project, {"steps": given}, ranks=1)
 
 

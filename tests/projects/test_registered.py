@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.examples import EXAMPLES
-from tracks_dagster.data.effects.projects import (
+from tracks_dagster.projects.effects.registered import (
     SHIPPED,
     add_project,
     find_registered,

@@ -35,8 +35,8 @@ from zoneinfo import ZoneInfo
 from pydantic import BeforeValidator, Field, PlainValidator, ValidationError, create_model
 
 from tracks_dagster.checkpoints.retention import check_rule
-from tracks_dagster.data.effects.config_file import read_config
-from tracks_dagster.data.project import (
+from tracks_dagster.projects.effects.config_file import read_config
+from tracks_dagster.projects.project import (
     ALIAS,
     CONFIG_NAME,
     EVAL_FOLDERS,
@@ -54,7 +54,7 @@ from tracks_dagster.data.project import (
     step_pattern,
     unknown_placeholders,
 )
-from tracks_dagster.data.project_assets import (
+from tracks_dagster.projects.project_assets import (
     ProjectAssets,
     read_aliases,
     read_group,
@@ -63,7 +63,7 @@ from tracks_dagster.data.project_assets import (
     read_tags,
     read_upstream,
 )
-from tracks_dagster.data.schedule import Schedule, check_cron
+from tracks_dagster.projects.schedule import Schedule, check_cron
 from tracks_dagster.track.bodies import (
     ComputeRequest,
     PromotionRule,

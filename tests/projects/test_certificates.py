@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from tests.histories import Grown
-from tracks_dagster.data.effects.certificates import FINDINGS_MAX, certificates, certify
 from tracks_dagster.ledger.effects.projector import Projector
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
+from tracks_dagster.projects.effects.certificates import FINDINGS_MAX, certificates, certify
 from tracks_dagster.track.bodies import CodeCertified, Note
 from tracks_dagster.track.errors import InvalidInput, TrackBroken
 from tracks_dagster.track.names import code_track
@@ -57,7 +57,7 @@ def test_the_newest_comes_first_and_a_red_one_is_recorded_too(
 def test_many_runs_of_the_tests_do_not_hide_the_one_conformance_run(
     tracks: Tracks, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tracks_dagster.data.effects.certificates.CERTIFICATES_MAX", 2)
+    monkeypatch.setattr("tracks_dagster.projects.effects.certificates.CERTIFICATES_MAX", 2)
     certify(tracks, **{**GREEN, "what": "conform"})
     for _ in range(3):
         certify(tracks, **GREEN)

@@ -1,7 +1,7 @@
 """What a project is: its entry, its config's keys and what they mean. Pure.
 
-`data.effects.project_file` reads one from a folder's `tracks.yaml`. A config is flat: scalars and lists
-of scalars by key; `resolve_config` is the only way to one, so that every config in a track was checked.
+`effects.project_file` reads one from a folder's `tracks.yaml`. A config is flat: scalars and lists of
+scalars by key; `resolve_config` is the only way to one, so that every config in a track was checked.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from functools import partial
 from pathlib import PurePosixPath
 from typing import Any
 
-from tracks_dagster.data.project_assets import ProjectAssets
-from tracks_dagster.data.schedule import Schedule
+from tracks_dagster.projects.project_assets import ProjectAssets
+from tracks_dagster.projects.schedule import Schedule
 from tracks_dagster.track.bodies import EvalRequirement, Program, PromotionRule, SnapshotRef
 from tracks_dagster.track.declared_fields import DEFAULTS
 from tracks_dagster.track.errors import InvalidInput, check_all

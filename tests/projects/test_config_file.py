@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tracks_dagster.data.effects.config_file import CONFIG_BYTES_MAX, read_config
+from tracks_dagster.projects.effects.config_file import CONFIG_BYTES_MAX, read_config
 from tracks_dagster.track.effects.settings_file import open_settings
 from tracks_dagster.track.errors import SettingsError
 

@@ -1,0 +1,1 @@
+"""Reads project files and configs, and keeps which projects a home has."""

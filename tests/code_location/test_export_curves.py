@@ -12,7 +12,7 @@ from tests.stories import RUN_ID, Story
 from tracks_dagster.definitions import defs
 from tracks_dagster.defs.site import Site
 from tracks_dagster.track.errors import SettingsError
-from tracks_dagster.wings.watch.edge.export_curves import sensors
+from tracks_dagster.wings.watch.edge.export_curves import definitions
 from tracks_dagster.wiring import App
 
 
@@ -60,6 +60,6 @@ def test_who_has_no_file_has_no_such_sensor_unless_it_is_asked_for(
 ) -> None:
     monkeypatch.setenv("TRACKS_HOME", str(tmp_path))
     monkeypatch.delenv("TRACKS_TRACKERS", raising=False)
-    assert len(sensors(Site(exports_curves=exports))) == count
+    assert len(definitions(Site(exports_curves=exports))) == count
     (tmp_path / "trackers.yaml").touch()
-    assert len(sensors(Site(exports_curves=exports))) == (0 if exports is False else 1)
+    assert len(definitions(Site(exports_curves=exports))) == (0 if exports is False else 1)

@@ -190,7 +190,7 @@ def test_a_project_leaves_out_what_a_script_took_that_its_file_does_not_list(
     declared = declare(tracks, branched(tracks, expect="as good", **mine))
     assert declared.config["seed"] == CONFIG["seed"]
     assert not {"lr", "layers"} & declared.config.keys()
-    with pytest.raises(InvalidInput, match="'lr' is no config key"):
+    with pytest.raises(InvalidInput, match="'lr' is not a config key"):
         declare(tracks, branched(tracks, config={"lr": 0.1}, **mine).but(run_id="b-2"))
 
 
@@ -203,7 +203,7 @@ def test_a_key_that_the_sources_file_listed_is_not_left_out(
         config=CONFIG, snapshot=data.snapshot, trainer=KEY, program=listed
     )
     history.open().place().restore().commit(20).write_to(store)
-    with pytest.raises(InvalidInput, match="'lr' is no config key"):
+    with pytest.raises(InvalidInput, match="'lr' is not a config key"):
         declare(tracks, branched(tracks, **mine))
 
 

@@ -112,18 +112,19 @@ def ticking(
 
 
 @pytest.mark.parametrize(
-    ("other", "is_named"),
+    ("name", "ticked_s_ago", "is_on", "is_named"),
     [
-        (ticking("theirs", "ml_watch_attempts", 5.0), True),
-        (ticking("theirs", "ml_watch_attempts", 5.0, is_on=False), False),
-        (ticking("theirs", "ml_watch_attempts", 2 * TICKED_S_MAX), False),  # of another day
-        (ticking("theirs", "watch_attempts", 5.0), False),
-        (ticking("ours", "ml_watch_attempts", 5.0), False),
+        (("theirs", "ml_watch_attempts"), 5.0, True, True),
+        (("theirs", "ml_watch_attempts"), 5.0, False, False),
+        (("theirs", "ml_watch_attempts"), 2 * TICKED_S_MAX, True, False),  # of another day
+        (("theirs", "watch_attempts"), 5.0, True, False),
+        (("ours", "ml_watch_attempts"), 5.0, True, False),
     ],
 )
 def test_two_code_locations_with_one_prefix_are_both_named_by_the_watcher(
-    other: InstigatorState, is_named: bool
+    name: tuple[str, str], ticked_s_ago: float, is_on: bool, is_named: bool
 ) -> None:
+    other = ticking(*name, ticked_s_ago, is_on=is_on)
     context = cast(
         SensorEvaluationContext,
         SimpleNamespace(

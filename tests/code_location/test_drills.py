@@ -74,5 +74,5 @@ def test_a_drill_that_needs_the_home_for_itself_is_refused_by_name(
     home: App, instance: DagsterInstance
 ) -> None:
     found = failure_of(played(home, instance, kinds=["kill_daemon"]))
-    assert "no drill to play beside other work" in found
+    assert "is not a drill to play beside other work" in found
     assert home.ledger.query("select 1 from training_runs") == []

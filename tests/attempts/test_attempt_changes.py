@@ -112,7 +112,6 @@ REFUSED: Mapping[str, tuple[dict[str, Any], str]] = {
         "asks something of a cluster",
     ),
     "not a time between saves": ({"every_s": 0.0}, "use more than 0"),
-    "a script of a family's run": (CORRECTED, "tracks run --from RUN@STEP"),
     "an unknown snapshot": ({"snapshot_id": "f" * 12}, "no snapshot"),
 }
 

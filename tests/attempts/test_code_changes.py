@@ -67,7 +67,7 @@ def test_what_cannot_be_kept_is_named_and_the_rest_still_applies(checkout: Path)
     for name, why in (
         ("weights.bin", "binary"),
         ("keys.py", "looks like a secret"),
-        ("latin.py", "no UTF-8"),
+        ("latin.py", "not UTF-8"),
         ("data.csv", "is new and has more than"),
         ("old.py", "more than 1048576 bytes"),
     ):

@@ -109,7 +109,7 @@ def test_a_rule_is_muted_and_unmuted_with_a_reason(app: App, call: Call) -> None
         (("mute", "loss_falt", "--for", "2h", "--why", "x"), "did you mean loss_flat"),
         (("mute", "loss_flat", "--for", "2", "--why", "x"), "--for: '2' has no unit"),
         (("mute", "loss_flat", "--for", "2h", "--run", "r-9", "--why", "x"), "r-9"),
-        (("history", "--rule", "nothing"), "no rule of alerts"),
+        (("history", "--rule", "nothing"), "not a rule of alerts"),
         (("list", "--run", "r-9"), "r-9"),
     ],
 )

@@ -170,7 +170,7 @@ def test_runs_that_were_not_looked_at_are_told_beside_the_order(
     ("arguments", "words"),
     [
         (("v2-22",), "did you mean"),
-        (("--device-memory", "24"), "no size"),
+        (("--device-memory", "24"), "not a size"),
         (("v2-2", "--family", FAMILY), "not both"),
         (("--family", f"{FAMILY}r"), f"no run of family '{FAMILY}r'; did you mean {FAMILY}?"),
         (("No/Run",), "cannot name a training run"),

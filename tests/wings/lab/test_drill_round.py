@@ -37,7 +37,7 @@ def test_a_round_declares_a_small_run_for_each_kind(
 
 @pytest.mark.parametrize("kind", ["kill_daemon", "bad_batch", "preemt"])
 def test_what_needs_the_home_for_itself_is_refused(tracks: Tracks, kind: str) -> None:
-    with pytest.raises(InvalidInput, match="no drill to play beside other work"):
+    with pytest.raises(InvalidInput, match="not a drill to play beside other work"):
         begin_round(tracks, lambda name: None, lambda: "", [kind])
 
 

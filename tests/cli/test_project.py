@@ -251,7 +251,7 @@ def test_a_script_alone_is_evaluated_by_a_file_beside_it(project: Path, call: Ca
     ("options", "words"),
     [
         (("--eval", "../absent.py"), "../absent.py lies outside of"),
-        (("--eval", "absent.py"), "absent.py is not Python file"),
+        (("--eval", "absent.py"), "absent.py is not a Python file"),
         (("--eval", "broken.py"), "The eval broken is not Python that runs here"),
         (("--project", "conf"), "conf holds no project: there is no tracks.yaml"),
         (("--project", ".", "--trainer", "train.py"), "--project and --trainer each name"),

@@ -112,7 +112,7 @@ def test_checks_that_fail_are_all_named_and_nothing_is_written(
 @pytest.mark.parametrize(
     ("source", "says"),
     [
-        ("x = ", "no Python"),
+        ("x = ", "not Python"),
         ("import nothing_there", "cannot be loaded: ModuleNotFoundError"),
         ("x = 1", "holds 0 checks"),
         ("SCHEMAS = 3", "SCHEMAS in .* is a int"),

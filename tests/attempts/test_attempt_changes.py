@@ -111,7 +111,7 @@ REFUSED: Mapping[str, tuple[dict[str, Any], str]] = {
         {"compute": {"launcher": "local", "memory_bytes": 5}},
         "asks something of a cluster",
     ),
-    "not a time between saves": ({"every_s": 0.0}, "use more than 0"),
+    "no time between saves": ({"every_s": 0.0}, "use more than 0"),
     "an unknown snapshot": ({"snapshot_id": "f" * 12}, "no snapshot"),
 }
 

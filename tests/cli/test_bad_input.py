@@ -40,7 +40,7 @@ BAD_INPUT = {
     "a hang of a kind that is none": ((*RUN, "--drill", "hang@3,how=soon"), "code|loader|stopped"),
     "too few steps to interrupt": (("conform", "--steps", "2"), "6 or more"),
     "a tolerance of everything": (("conform", "--tolerance", "1"), "to the bit"),
-    "not a time for trials": (("conform", "--time-limit", "0"), "more than 0"),
+    "no time for trials": (("conform", "--time-limit", "0"), "more than 0"),
     "a project that nobody has": (("conform", "mien"), "'mien' is not a project"),
     "no drill to play": (("drill",), "--all"),
     "all drills and one of them": (("drill", "--all", "--only", "nan"), "--only KIND"),
@@ -52,7 +52,7 @@ BAD_INPUT = {
     "an intent that fits no record": ((*RUN, "--intent", "x" * 501), "500"),
     "a stage that is none": ((*RUN, "--stage", "huge"), "smoke"),
     "a trainer that is not there": ((*RUN, "--trainer", "/no/such.py"), "cannot be read"),
-    "not a time to wait": ((*RUN, "--wait-s", "0"), "more than 0"),
+    "no time to wait": ((*RUN, "--wait-s", "0"), "more than 0"),
     "a source that is not there": ((*RUN, "--data", "/no/such.txt"), "/no/such.txt"),
 }
 

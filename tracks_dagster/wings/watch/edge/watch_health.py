@@ -18,7 +18,7 @@ def definitions(site: Site) -> list[SensorDefinition]:
             description=(
                 "Judges every run that goes on by its journal and its record, and records an alert "
                 "when a rule begins to hold, and that it is over when it no longer does. Changes "
-                "nothing of a run. Off: `tracks health` and the board judge all the same, and no alert "
+                "nothing of a run. Off: `tracks health` and the board still judge, and no alert "
                 "of these rules is recorded."
             ),
         ),

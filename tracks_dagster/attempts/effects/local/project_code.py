@@ -149,7 +149,9 @@ def _with_evals(project: Project, folder: Path, evals: Sequence[Path]) -> Projec
                 f"--eval {path} lies outside of {folder}; only what is in it is stored with the run."
             ) from error
         if path.suffix != ".py" or not path.is_file():
-            raise InvalidInput(f"--eval {path} is not a Python file; a command belongs into {FILE}.")
+            raise InvalidInput(
+                f"--eval {path} is not a Python file; a command belongs into {FILE}."
+            )
         called = project_of_script(path).name
         if any(each.name == called for each in known):
             raise InvalidInput(f"--eval {path}: the project has an eval {called} already.")

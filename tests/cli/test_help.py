@@ -14,7 +14,7 @@ from tracks_dagster.cli import GROUPS, SUMMARIES, main
 from tracks_dagster.cli.upkeep.completion import SHELLS, VARIABLE
 
 COLUMNS = 80
-WITHOUT_AN_ANSWER = ("up", "board", "completion")
+WITHOUT_AN_ANSWER = ("mcp", "up", "board", "completion")
 GROUP_MAX = 7  # what the eye takes in at once
 
 

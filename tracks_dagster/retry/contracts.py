@@ -32,6 +32,8 @@ from tracks_dagster.track.states.validity import ARTIFACTS
 from tracks_dagster.track.text.units import duration, money
 
 ANY_CLASS = "any"
+NOTE, DRAIN, RETRY, STOP = "note", "drain", "retry", "stop"
+AGENT_ACTS = (NOTE, DRAIN, RETRY, STOP)
 OWNER = "owner"  # in a list of people: whoever declared the run
 
 PARAMETERS = (
@@ -127,12 +129,15 @@ class Governance:
     """Who may do what; None: anyone. A name is a person's, a team of `teams`, or OWNER.
 
     may_waive: evals, and the gates of a stage. may_raise_cap: above the policy's max_cost; nobody,
-    where nobody is named.
+    where nobody is named. agents_may: of AGENT_ACTS, what an agent may do through `tracks mcp`;
+    agent_acts: so often at most to one run within a day, all agents together.
     """
 
     may_promote: tuple[str, ...] | None = None
     may_waive: tuple[str, ...] | None = None
     may_raise_cap: tuple[str, ...] | None = ()
+    agents_may: tuple[str, ...] = AGENT_ACTS
+    agent_acts: int = 10
     teams: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -170,7 +175,7 @@ STRICT = Contracts(
     monitoring=Monitoring(required_signals=("loss",), notify_stages=("full",)),
     promotion=PromotionContract(seeds=2, only_valid=True),
     retention=RetentionContract(keep_last=3, keep_best=1),
-    governance=Governance(may_promote=(OWNER,), may_waive=(OWNER,)),
+    governance=Governance(may_promote=(OWNER,), may_waive=(OWNER,), agents_may=(NOTE,)),
 )
 
 
@@ -260,6 +265,7 @@ def contract_lines(contracts: Contracts) -> Iterator[str]:
             value = getattr(asked, each.name)
             if value != getattr(shipped, each.name):
                 shown = duration(value) if each.name.endswith("_s") else _shown(value)
+                shown = "nothing" if each.name == "agents_may" and not value else shown
                 yield f"{section.name}.{each.name.removesuffix('_s')}: {shown}"
 
 

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 from pydantic import Field, PlainValidator
 
 from tracks_dagster.retry.contracts import (
+    AGENT_ACTS,
     ANY_CLASS,
     PARAMETERS,
     STRICT,
@@ -450,6 +451,10 @@ class _Governance(FileModel):
     may_promote: _Anyone = LEFT_OUT
     may_waive: _Anyone = LEFT_OUT
     may_raise_cap: _Anyone = LEFT_OUT
+    agents_may: Annotated[
+        tuple[str, ...], PlainValidator(_list_of("act of an agent", AGENT_ACTS))
+    ] = LEFT_OUT
+    agent_acts: _Count = LEFT_OUT
     teams: Mapping[_Name, _Names] = LEFT_OUT
 
 

@@ -1,0 +1,1 @@
+"""What listens, and calls the commands."""

@@ -41,6 +41,7 @@ from benchmarks import (
     start,
     step,
     track,
+    tune,
 )
 from tracks_dagster.track.errors import InvalidInput
 
@@ -61,6 +62,7 @@ BENCHMARKS: dict[str, Callable[[argparse.Namespace], dict[str, float]]] = {
     ),
     "idle": lambda given: idle.run(),  # takes six minutes; when asked
     "schedule": lambda given: {**schedule.run(), **schedule_play.run()},
+    "tune": lambda given: tune.run(),  # takes two minutes; when asked
     "kubernetes": lambda given: kubernetes.run(),  # takes minutes and 3 GB; when asked
     # takes minutes and 1 GB of disk; when asked
     "live": lambda given: {
@@ -90,6 +92,7 @@ AT_MOST = {
     **live_board.AT_MOST,
     **live_signals.AT_MOST,
     **live_watch.AT_MOST,
+    **tune.AT_MOST,
 }
 AT_LEAST = {**data.AT_LEAST, **retry.AT_LEAST, **ledger_history.AT_LEAST}
 WHY = {
@@ -109,6 +112,7 @@ WHY = {
     **live_board.WHY,
     **live_signals.WHY,
     **live_watch.WHY,
+    **tune.WHY,
 }
 
 

@@ -108,6 +108,36 @@ class Tracks:
         self.stored.run(run_id)
         return Run(self, run_id)
 
+    def tune(
+        self,
+        project: str | Path,
+        study: Mapping[str, Json] | Path,
+        *,
+        remark: Callable[[str], object] = _log.warning,
+    ) -> Study:
+        """Declare a search of a project's config and return it; the daemon of the store starts trials.
+
+        project: as of `submit`. study: the keys of docs/tuning.md, or a file with them. One of the
+        same name goes on, with the larger caps of this call. Raises InvalidInput and SettingsError
+        with everything that is wrong.
+        """
+        from tracks_dagster.studies.effects.study_file import read_study, study_of
+        from tracks_dagster.submitting import find_code, tune
+        from tracks_dagster.track.names import LOCAL
+
+        if isinstance(study, Path):
+            asked = read_study(study, is_section=False)
+        else:
+            asked = study_of(study)
+        found = find_code(self.app, project, None, launcher=LOCAL)
+        assert found is not None, "a project is named"
+        return Study(self, tune(self.app, found, asked, by=self.by, remark=remark).declared.study)
+
+    def study(self, name: str) -> Study:
+        """Return the study of that name; raises UnknownRun."""
+        self.stored.study(name)
+        return Study(self, name)
+
     def promoted(self, project: str, alias: str) -> Model:
         """Return what the project's alias was given to last.
 
@@ -285,6 +315,56 @@ class Run:
 
         tracks = self.client.app.tracks
         note(tracks, self.run_id, attempt_id=attempt_id, by=self.client.by, text=text)
+
+
+@dataclass(frozen=True, slots=True)
+class Study:
+    """One study, by its name; whatever is asked of it is read again."""
+
+    client: Tracks
+    name: str
+
+    def status(self) -> dict[str, Json]:
+        """Return its trials, its best and what it used, as `tracks studies NAME --json`."""
+        from tracks_dagster.studies.words import as_facts
+
+        return as_facts(self.client.stored.study(self.name))
+
+    def wait(
+        self, timeout_s: float = WAIT_S, *, report: Callable[[str], object] = _log.info
+    ) -> dict[str, Json]:
+        """Wait until it is finished; return its status. report: called with each thing that happens.
+
+        A store that is away is waited for too. Raises StillWaiting after `timeout_s`.
+        """
+        from tracks_dagster.studies.words import sentence, summary
+        from tracks_dagster.track.names import study_track
+
+        until, shown, words = time.monotonic() + timeout_s, 0, self.name
+        while True:
+            try:
+                records = self.client.stored.records(study_track(self.name))
+                for record in records[shown:]:
+                    report(sentence(record))
+                shown = len(records)
+                study = self.client.stored.study(self.name)
+                if study.finished is not None:
+                    return self.status()
+                words = summary(study)
+            except _AWAY as error:
+                words = str(error)
+            if time.monotonic() > until:
+                raise StillWaiting(
+                    f"{self.name} is not finished after {timeout_s:g} s. {words} Its trials go on; "
+                    "wait again, with a longer timeout_s."
+                )
+            time.sleep(min(POLL_S, timeout_s))
+
+    def stop(self, why: str) -> None:
+        """Let its open trials save and wait, as `tracks stop`; `tune` with its name continues it."""
+        from tracks_dagster.studies.effects.stopping import stop_study
+
+        stop_study(self.client.app.tracks, self.name, by=self.client.by, why=why)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,7 @@
-"""Submit a run: from a project and what somebody gives to a declared run, and nothing that follows it.
+"""Submit a run or a study: from a project and what somebody gives to what is declared, no further.
 
-What `tracks submit` and the client share. A run that exists is the same run where the same is asked
-for, so that a caller whose answer was lost may ask again.
+What `tracks submit`, `tracks tune` and the client share. A run that exists is the same run where the
+same is asked for, so that a caller whose answer was lost may ask again.
 """
 
 from __future__ import annotations
@@ -27,12 +27,16 @@ from tracks_dagster.attempts.ports import FoundCode
 from tracks_dagster.attempts.run_config import check_is_on_cluster
 from tracks_dagster.home.stored_projects import code_of, find_project
 from tracks_dagster.retry.submission import NO_INTENT
+from tracks_dagster.studies.effects.declaring import Door, declare_study
+from tracks_dagster.studies.effects.study_file import StudyFile
 from tracks_dagster.track.declared_fields import CADENCE, DEFAULTS, NAMES, PLACE, RETENTION
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.names import LOCAL, check_run_id
 from tracks_dagster.track.records import Json, sha256_hex
 from tracks_dagster.track.states.run_state import RunState
+from tracks_dagster.track.states.study_state import StudyState
 from tracks_dagster.track.text.nearest import unknown
+from tracks_dagster.track.track import study_code_key
 from tracks_dagster.wiring import App
 
 KEY_DIGITS = 12  # of a run id that follows from a key
@@ -120,6 +124,28 @@ def _new_id(app: App, family: str, key: str | None) -> str:
     if key is not None:
         return f"{family}-{sha256_hex(key.encode())[:KEY_DIGITS]}"
     return new_run_id(family, day=f"{app.now():%Y%m%d}", new_uid=app.new_uid)
+
+
+def tune(
+    app: App,
+    found: FoundCode,
+    asked: StudyFile,
+    *,
+    by: str,
+    remark: Callable[[str], object],
+) -> StudyState:
+    """Declare a study over the project that was found, or take up that of its name; the daemon of the
+    store does the rest. Raises as `declare_study`."""
+    policy = app.policy
+    plan = partial(app.plan, policy=policy)
+    door = Door(tracks=app.tracks, ledger=app.ledger, policy=policy, plan=plan)
+    study = declare_study(door, asked, found, by=by)
+    if study.declared.run.trainer != study_code_key(asked.name, sha256_hex(found.archive)):
+        remark(
+            f"{asked.name} trains the code that it was declared with; {found.folder} has other code "
+            "now."
+        )
+    return study
 
 
 def find_code(

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Call
+from tests.examples import EXAMPLES
 from tests.integration.pasting import blocks
 from tests.stories import RUN_ID, Story
 from tracks_dagster import client
@@ -18,6 +19,7 @@ from tracks_dagster.stores.local import LocalStore
 from tracks_dagster.track.errors import (
     InvalidInput,
     ModelOnHold,
+    SettingsError,
     StillWaiting,
     StoreUnavailable,
     UnknownRun,
@@ -121,6 +123,30 @@ def test_a_promoted_model_is_a_verified_folder_and_its_tensors(tracks: Tracks) -
     (folder / "weights.pt").write_bytes(b"x" + before[1:])
     assert (model.path() / "weights.pt").read_bytes() == before  # it is made again
     assert model.lineage()["thing"] == f"checkpoint:{RUN_ID}/a03@40"
+
+
+def test_a_study_is_declared_continued_with_a_larger_cap_and_stopped_by_who_did_it(
+    tracks: Tracks,
+) -> None:
+    asked = {
+        "name": "lr",
+        "metric": "loss",
+        "space": {"lr": {"loguniform": [1e-3, 1e-2]}},
+        "trials": 2,
+    }
+    with pytest.raises(SettingsError, match=r"The study cannot be used:\nmetric is missing"):
+        tracks.tune(EXAMPLES / "gpt", {"name": "lr", "space": {"lr": [1, 2]}})
+    study = tracks.tune(EXAMPLES / "gpt", asked)
+    assert tracks.tune(EXAMPLES / "gpt", {**asked, "trials": 3}).name == "lr"
+    assert tracks.study("lr").status() == study.status()
+    assert tracks.stored.study("lr").declared.trials == 3
+    words: list[str] = []
+    with pytest.raises(StillWaiting, match=r"lr \(open\): 0 of 3 trials"):
+        study.wait(0.01, report=words.append)
+    assert words[0] == "lr: 2 trials by random search."
+    study.stop("Enough.")
+    stopped = tracks.stored.study("lr").stopped
+    assert (stopped.by, stopped.why) == ("ann", "Enough.")
 
 
 def test_an_alias_that_nothing_has_is_refused_with_those_that_there_are(tracks: Tracks) -> None:

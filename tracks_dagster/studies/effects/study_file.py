@@ -57,6 +57,17 @@ def read_study(path: Path, *, is_section: bool) -> StudyFile:
     return found
 
 
+def study_of(given: Mapping[str, Json]) -> StudyFile:
+    """Return what a program asks for, by the keys of the file; raises SettingsError as `read_study`."""
+    file = SettingsFile(name="The study", path="", value=dict(given), lines={(): 1})
+    found = file.read(StudyFile)
+    if file.problems or found is None:
+        raise SettingsError(
+            "\n".join(["The study cannot be used:", *(p.words for p in file.problems)])
+        )
+    return found
+
+
 def _param(value: object) -> Param:
     """Return how a key is drawn: a list of values, or a mapping with one kind."""
     if isinstance(value, list):

@@ -16,16 +16,14 @@ from tracks_dagster.cli.start.snapshots import datasets_of, ensure_snapshots
 from tracks_dagster.home.dagster_home import DagsterHome
 from tracks_dagster.home.home_folder import check_home
 from tracks_dagster.projects.effects.project_file import FILE
-from tracks_dagster.settings import Settings, load_policy
-from tracks_dagster.studies.effects.declaring import Door, declare_study
+from tracks_dagster.settings import Settings
 from tracks_dagster.studies.effects.study_file import read_study
 from tracks_dagster.studies.words import as_facts, best_words, sentence, summary
+from tracks_dagster.submitting import tune
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.names import run_track, study_track
-from tracks_dagster.track.records import sha256_hex
 from tracks_dagster.track.states.study_state import StudyState
 from tracks_dagster.track.text.redact import redact
-from tracks_dagster.track.track import study_code_key
 from tracks_dagster.wiring import App, build, open_dagster_home
 
 LOOK_S = 1.0
@@ -86,22 +84,9 @@ def tune_command(
         home_of_code, store_url=given.store_url, clean=partial(redact, secrets=given.secrets)
     )
     check_home(given.home)
-    policy = load_policy(given)
     app, home = build(given), open_dagster_home(given)
     ensure_snapshots(app, home, datasets_of(found.project))
-    door = Door(
-        tracks=app.tracks,
-        ledger=app.ledger,
-        policy=policy,
-        plan=partial(app.plan, policy=policy),
-    )
-    study = declare_study(door, asked, found, by=by)
-    if study.declared.run.trainer != study_code_key(asked.name, sha256_hex(found.archive)):
-        click.echo(
-            f"{asked.name} trains the code that it was declared with; {found.folder} has other code "
-            "now.",
-            err=True,
-        )
+    study = tune(app, found, asked, by=by, remark=partial(click.echo, err=True))
     if not detach:
         study = _followed(app, home, study.declared.study, wait_s=wait_s)
     if as_json:

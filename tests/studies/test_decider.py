@@ -305,3 +305,21 @@ def test_the_same_file_takes_a_study_up_and_another_one_of_its_name_is_refused(
     assert (larger.declared.max_device_hours, larger.head.kind) == (9.0, Kind.STUDY_EXTENDED)
     with pytest.raises(InvalidInput, match="never taken back"):
         declare_study(door, asked(tmp_path, f"{TEXT}max_device_hours: 8\n"), code(), by="ann")
+
+
+def test_a_study_that_began_with_priors_is_taken_up_though_its_source_has_grown(
+    world: World, tmp_path: Path
+) -> None:
+    pytest.importorskip("optuna")
+    source = tmp_path / "trials.jsonl"
+    source.write_text('{"config": {"lr": 0.01}, "value": 1.0}\n')
+    text = TEXT.replace("search: grid", f"search: {{kind: tpe, priors: [{source}]}}\ntrials: 3")
+    door = door_of(world.tracks, world.ledger)
+    first = declare_study(door, asked(tmp_path, text), code(), by="ann")
+    assert list(first.declared.search["priors"]) == [{"config": {"lr": 0.01}, "value": 1.0}]
+    with source.open("a") as file:
+        file.write('{"config": {"lr": 0.1}, "value": 2.0}\n')
+    assert declare_study(door, asked(tmp_path, text), code(), by="ann").head.seq == 0
+    other = text.replace("priors", "startup: 3, priors")
+    with pytest.raises(InvalidInput, match="declared with another search"):
+        declare_study(door, asked(tmp_path, other), code(), by="ann")

@@ -18,6 +18,8 @@ GRID, RANDOM, EVOLUTION = "grid", "random", "evolution"
 OF_LIBRARY = ("tpe", "gp", "cmaes", "nsga2")  # `studies.effects.optuna_search`
 SEARCHES = (GRID, RANDOM, EVOLUTION, *OF_LIBRARY)
 START = "start"  # in every search: configs that are tried first
+PRIORS = "priors"  # of a library's: earlier trials, each with its config and value
+PRIORS_OF = "priors_of"  # the names by which they were asked for
 
 # A generation of 24: 8 parents, each times 1.2 and times 0.7, and 8 immigrants.
 PARENTS, UP, DOWN = 8, 1.2, 0.7

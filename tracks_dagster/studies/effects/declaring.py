@@ -16,9 +16,10 @@ from tracks_dagster.projects.project import Project
 from tracks_dagster.retry.policy import RetryPolicy
 from tracks_dagster.scheduling.policy import SWEEP
 from tracks_dagster.studies.deciding import run_id_of
+from tracks_dagster.studies.effects.priors import read_priors
 from tracks_dagster.studies.effects.searching import search_of
 from tracks_dagster.studies.effects.study_file import TRIALS_MAX, SchedulerFile, StudyFile
-from tracks_dagster.studies.search import GRID
+from tracks_dagster.studies.search import GRID, PRIORS, PRIORS_OF
 from tracks_dagster.studies.space import CHOICE, Param, Space, make_space
 from tracks_dagster.track.addressed import write_addressed
 from tracks_dagster.track.bodies import RunDeclared, StudyDeclared, StudyExtended
@@ -120,7 +121,7 @@ def plan_study(door: Door, asked: StudyFile, found: FoundCode, *, by: str) -> St
         constraints=asked.constraints,
         metric=asked.metric,
         direction=asked.direction,
-        search={name: value for name, value in asked.search.given().items() if value is not None},
+        search=_search(door.tracks, asked, space),
         scheduler={"kind": asked.scheduler.kind, "eta": asked.scheduler.eta},
         budgets=budgets,
         trials=_trials(asked, space),
@@ -171,19 +172,11 @@ def _check_same(before: StudyDeclared, now: StudyDeclared, given: Mapping[str, J
 
     given: of the config, what the study's file has; the rest is the project's, as it was then.
     """
-    different = [
-        name
-        for name in (
-            "space",
-            "constraints",
-            "metric",
-            "direction",
-            "search",
-            "scheduler",
-            "budgets",
-        )
-        if to_json(before)[name] != to_json(now)[name]
-    ]
+    names = ("space", "constraints", "metric", "direction", "search", "scheduler", "budgets")
+    as_before, as_now = to_json(before), to_json(now)
+    for each in (as_before, as_now):  # what was found then; its source may have grown
+        each["search"] = {name: v for name, v in each["search"].items() if name != PRIORS}
+    different = [name for name in names if as_before[name] != as_now[name]]
     different += ["seed"] if before.seed != now.seed else []
     different += ["project"] if before.run.model_family != now.run.model_family else []
     config = before.run.config
@@ -269,6 +262,22 @@ def _budgets(asked: StudyFile, project: Project) -> tuple[int, ...]:
     key = _steps_key(project)
     whole = asked.config.get(key, project.keys[key].default)
     return _shares(scheduler, int(whole))
+
+
+def _search(tracks: Tracks, asked: StudyFile, space: Space) -> dict[str, Json]:
+    search = {name: value for name, value in asked.search.given().items() if value is not None}
+    names = search.pop(PRIORS, None)
+    if not names:
+        return search
+    found = read_priors(
+        tracks,
+        names,
+        space,
+        kind=asked.search.kind,
+        metric=asked.metric,
+        direction=asked.direction,
+    )
+    return {**search, PRIORS_OF: names, PRIORS: found}
 
 
 def _shares(scheduler: SchedulerFile, whole: int) -> tuple[int, ...]:

@@ -11,7 +11,7 @@ import warnings
 from dataclasses import dataclass
 from typing import Any, Self
 
-from tracks_dagster.studies.search import generator, space_of
+from tracks_dagster.studies.search import PRIORS, generator, space_of
 from tracks_dagster.studies.space import CHOICE, DRAWS_MAX, INT, LOGUNIFORM, Config, Param, Space
 from tracks_dagster.track.bodies import StudyDeclared
 from tracks_dagster.track.errors import InvalidInput
@@ -50,6 +50,9 @@ class OptunaSearch:
             direction = {"min": "minimize", "max": "maximize"}[study.declared.direction]
             sampler = self._sampler(generator(study.declared, number).randrange(2**31))
             asked = self.optuna.create_study(direction=direction, sampler=sampler)
+            for prior in study.declared.search.get(PRIORS, ()):
+                complete = self.optuna.trial.TrialState.COMPLETE
+                asked.add_trial(self._trial(complete, prior["config"], prior["value"]))
             for trial in study.trials:
                 asked.add_trial(self._known(study, trial))
             for _ in range(DRAWS_MAX):
@@ -102,7 +105,9 @@ class OptunaSearch:
             state = states.FAIL
         elif trial.status is not TrialStatus.OPEN or judged:
             state, value = states.COMPLETE, judged[-1].value
-        config = trial.rungs[0].proposed.config
+        return self._trial(state, trial.rungs[0].proposed.config, value)
+
+    def _trial(self, state: Any, config: Config, value: float | None) -> Any:
         params = {name: _inward(self.space.params[name], v) for name, v in config.items()}
         distributions = {name: self._distribution(self.space.params[name]) for name in config}
         return self.optuna.trial.create_trial(

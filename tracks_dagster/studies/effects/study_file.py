@@ -166,6 +166,7 @@ class SearchFile(FileModel):
     kind: str
     startup: Annotated[int, _counted("trials", TRIALS_MAX)] | None = None
     start: Annotated[tuple[Mapping[str, Any], ...], PlainValidator(_starts)] | None = None
+    priors: tuple[str, ...] | None = None
 
 
 class SchedulerFile(FileModel):

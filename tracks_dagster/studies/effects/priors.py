@@ -1,0 +1,168 @@
+"""What earlier searches found, for a sampler to begin with: a study's trials, Optuna's, a file's.
+
+They become part of the declaration, so that each proposal follows from the study's own record, whatever
+becomes of the source.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tracks_dagster.ledger.effects.tracks import Tracks
+from tracks_dagster.studies.search import OF_LIBRARY
+from tracks_dagster.studies.space import CHOICE, INT, Config, Param, Space
+from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.track.json_text import parse_json
+from tracks_dagster.track.records import Json
+from tracks_dagster.track.states.study_state import StudyState
+
+PRIORS_MAX = 64  # they lie in one record, with all else of the study
+FILE_BYTES_MAX = 10 * 2**20
+LINES, STORAGES = (".jsonl",), (".db", ".sqlite", ".sqlite3")
+
+
+@dataclass(frozen=True, slots=True)
+class Prior:
+    """One config with what it came to."""
+
+    config: Config
+    value: float
+
+
+def read_priors(
+    tracks: Tracks,
+    names: Sequence[str],
+    space: Space,
+    *,
+    kind: str,
+    metric: str,
+    direction: str,
+) -> tuple[Mapping[str, Json], ...]:
+    """Return what a search of that kind may begin with, as its declaration has it.
+
+    names: each a study of this store, a file of lines {"config": …, "value": …}, or one of Optuna's
+    SQLite storages, FILE.db or FILE.db#STUDY. What lies outside of the space is left out. Of more than
+    PRIORS_MAX those are taken that lie evenly between the best and the worst. Raises InvalidInput for
+    what cannot be read, or of which nothing is left.
+    """
+    if kind not in OF_LIBRARY:
+        raise InvalidInput(
+            f"search: priors are for {', '.join(OF_LIBRARY)}; {kind} learns nothing from trials. Leave "
+            "them out, or give configs to begin with: start: [{…}]."
+        )
+    found: list[Prior] = []
+    for name in names:
+        those = list(_read(tracks, name, metric, direction))
+        fitting = [each for each in those if _fits(each, space)]
+        if not fitting:
+            raise InvalidInput(
+                f"search: priors: none of the {len(those)} trials of {name} that have a value lies in "
+                f"the space: each of {', '.join(space.params)} within its bounds, and no other key."
+            )
+        found += fitting
+    found.sort(key=lambda each: each.value if direction == "min" else -each.value)
+    count = min(len(found), PRIORS_MAX)
+    places = [round(n * (len(found) - 1) / max(1, count - 1)) for n in range(count)]
+    return tuple({"config": dict(found[n].config), "value": found[n].value} for n in places)
+
+
+def _read(tracks: Tracks, name: str, metric: str, direction: str) -> Iterator[Prior]:
+    path, _, study = name.partition("#")
+    if Path(path).suffix in LINES:
+        return _of_lines(Path(path))
+    if Path(path).suffix in STORAGES:
+        return _of_optuna(Path(path), study or None, direction)
+    return _of_study(tracks.study(name), metric, direction)
+
+
+def _of_study(study: StudyState, metric: str, direction: str) -> Iterator[Prior]:
+    declared = study.declared
+    if (declared.metric, declared.direction) != (metric, direction):
+        raise InvalidInput(
+            f"search: priors: the study {declared.study} is of {declared.metric} "
+            f"({declared.direction}), and this one of {metric} ({direction}); they cannot be compared."
+        )
+    furthest = max((len(each.rungs) for each in study.trials), default=0)
+    for trial in study.trials:
+        judged = trial.judged_at(furthest - 1)
+        if judged is not None and judged.value is not None:
+            yield Prior(trial.config, judged.value)
+
+
+def _of_lines(path: Path) -> Iterator[Prior]:
+    try:
+        if path.stat().st_size > FILE_BYTES_MAX:
+            raise InvalidInput(f"search: priors: {path} has more than {FILE_BYTES_MAX} bytes.")
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidInput(f"search: priors: {path} cannot be read: {error}.") from error
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            given: Any = parse_json(line)
+            config, value = given["config"], float(given["value"])
+            if not isinstance(config, Mapping):
+                raise TypeError
+        except (ValueError, TypeError, KeyError, IndexError):
+            raise InvalidInput(
+                f"search: priors: line {number} of {path} is not a trial; write "
+                '{"config": {"lr": 0.001}, "value": 0.9}.'
+            ) from None
+        if math.isfinite(value):
+            yield Prior(config, value)
+
+
+def _of_optuna(path: Path, name: str | None, direction: str) -> Iterator[Prior]:
+    import optuna
+
+    if not path.is_file():
+        raise InvalidInput(f"search: priors: there is no file {path}.")
+    try:
+        # Read-only: Optuna would make tables where there are none.
+        url = f"sqlite:///file:{path.absolute()}?mode=ro&uri=true"
+        storage = optuna.storages.RDBStorage(url, skip_table_creation=True)
+        names = [each.study_name for each in optuna.get_all_study_summaries(storage)]
+        if name is None and len(names) == 1:
+            name = names[0]
+        if name not in names:
+            there = ", ".join(sorted(names)) or "none"
+            raise InvalidInput(
+                f"search: priors: name a study of {path}: {path}#NAME; there are: {there}."
+            )
+        study = optuna.load_study(study_name=name, storage=storage)
+        way = {optuna.study.StudyDirection.MINIMIZE: "min"}.get(study.direction, "max")
+        trials = study.get_trials(states=(optuna.trial.TrialState.COMPLETE,))
+    except InvalidInput:
+        raise
+    except Exception as error:  # of three libraries: whatever they say of a damaged file
+        raise InvalidInput(f"search: priors: {path} cannot be read by Optuna: {error}.") from error
+    if way != direction:
+        raise InvalidInput(
+            f"search: priors: {name} of {path} is to be {way}, and this study {direction}."
+        )
+    for trial in trials:
+        if trial.value is not None and math.isfinite(trial.value):
+            yield Prior(trial.params, trial.value)
+
+
+def _fits(prior: Prior, space: Space) -> bool:
+    """Whether the config is one that the space could have drawn."""
+    drawn: dict[str, Json] = {}
+    for name, param in space.params.items():
+        if param.is_drawn({**space.fixed, **drawn}):
+            if name not in prior.config or not _is_in(param, prior.config[name]):
+                return False
+            drawn[name] = prior.config[name]
+    return drawn.keys() == prior.config.keys() and space.allows(drawn)
+
+
+def _is_in(param: Param, value: Json) -> bool:
+    if param.kind == CHOICE:
+        return value in param.values
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and param.low <= value <= param.high and not (param.kind == INT and value % 1)

@@ -153,6 +153,34 @@ def test_nothing_is_changed_but_by_what_a_browser_does_not_send_to_anybody(
     assert answer(method, path, query, **more) == status
 
 
+FORM = "application/x-www-form-urlencoded"
+
+
+@pytest.mark.parametrize(
+    ("origin", "status"),
+    [
+        (f"http://{OWN}", 200),
+        ("http://localhost:3000", 403),
+        ("https://evil.example", 403),
+        ("null", 403),
+        ("", 403),
+        (None, 415),
+    ],
+)
+def test_a_form_is_taken_from_a_page_of_the_same_server_alone(
+    origin: str | None, status: int
+) -> None:
+    named = {} if origin is None else {"origin": origin}
+    assert answer("POST", "/runs/r/acts/stop", content_type=FORM, **named) == status
+
+
+def test_who_is_named_twice_is_not_let_in() -> None:
+    visitors = Visitors(user_header="X-User")
+    assert answer(visitors=visitors, x_user="ann") == 200
+    assert answer(visitors=visitors, x_user=["ann", "bob"]) == 403
+    assert answer(visitors=visitors, x_user="") == 403
+
+
 def test_the_board_is_only_read() -> None:
     found = refuse(
         Asked(method="POST", path="/", query="", headers={"host": [OWN], "content-type": [JSON]}),
@@ -161,7 +189,8 @@ def test_the_board_is_only_read() -> None:
     )
     assert found == Refusal(
         status=405,
-        words="The board only reads: GET and HEAD. The command line is what changes something.",
+        words="The board only reads: GET and HEAD. The command line is what changes something, or a "
+        "board that was started with --write.",
         headers={"Allow": "GET, HEAD"},
     )
 

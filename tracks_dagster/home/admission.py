@@ -6,7 +6,8 @@ browser ask them. What such a request cannot hide is refused:
 - `Host` names another machine: the page made a name of its own resolve to 127.0.0.1 (DNS rebinding);
 - `Origin` or `Sec-Fetch-Site` names another page, WebSockets included; only a link may lead here;
 - it would change something by GET, as an image can, or by a POST of the kinds that a browser sends to
-  anybody without asking (https://fetch.spec.whatwg.org/#cors-safelisted-request-header).
+  anybody without asking (https://fetch.spec.whatwg.org/#cors-safelisted-request-header); but for a form
+  whose `Origin` is this server.
 
 Who serves others, through a proxy that asks for a password, names the host by which they come. A server
 that other machines reach lets in who has its password, or whom a proxy named in a header.
@@ -30,6 +31,7 @@ HOSTS = frozenset({"127.0.0.1", "localhost", "[::1]"})  # with any port: a tunne
 READS = ("GET", "HEAD")
 GRAPHQL = "/graphql"  # of Dagster's UI: what it is asked there may change something
 BY_PREFLIGHT = ("application/json", "application/graphql")  # a browser asks before it sends these
+FORM = "application/x-www-form-urlencoded"
 
 _HOST = re.compile(r"(?P<name>\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::\d{1,5})?", re.IGNORECASE)
 _ORIGIN = re.compile(r"(?P<scheme>https?)://(?P<place>[^/?#@\s,]+)", re.IGNORECASE)
@@ -108,6 +110,16 @@ def check_listening(address: str, visitors: Visitors) -> None:
         )
 
 
+def check_writing(address: str, visitors: Visitors) -> None:
+    """Raise InvalidInput where others could change something and nobody would know who."""
+    is_here = ipaddress.ip_address(address).is_loopback
+    if (visitors.hosts or not is_here) and not visitors.user_header:
+        raise InvalidInput(
+            "With --write the record names who did it, and others come without a name. Give the header "
+            "in which your proxy says who asks, --user-header X-Forwarded-User, or leave --write out."
+        )
+
+
 def host_of(url: str) -> frozenset[str]:
     """Return the host of an address that a person set, where the server is reached too."""
     name = urlsplit(url).hostname if url else None
@@ -131,8 +143,8 @@ def refuse(asked: Asked, visitors: Visitors, *, only_reads: bool) -> Refusal | N
             "proxy: let it pass the header Host on as it came."
         )
         return Refusal(status=403, words=words)
-    if visitors.user_header and not asked.header(visitors.user_header.lower()):
-        words = f"The proxy did not say who asks, by the header {visitors.user_header}."
+    if visitors.user_header and not _names_one(asked, visitors.user_header.lower()):
+        words = f"The proxy did not name one who asks, by the header {visitors.user_header}."
         return Refusal(status=403, words=words)
     if visitors.password and not _has_password(asked, visitors.password):
         realm = {"WWW-Authenticate": 'Basic realm="tracks", charset="UTF-8"'}
@@ -144,11 +156,25 @@ def refuse(asked: Asked, visitors: Visitors, *, only_reads: bool) -> Refusal | N
         words = "Ask by POST, with the Content-Type application/json: nothing is changed by GET."
         return Refusal(status=405, words=words, headers={"Allow": "POST"}) if asks else None
     if only_reads:
-        words = "The board only reads: GET and HEAD. The command line is what changes something."
+        words = (
+            "The board only reads: GET and HEAD. The command line is what changes something, or a "
+            "board that was started with --write."
+        )
         return Refusal(status=405, words=words, headers={"Allow": ", ".join(READS)})
-    if asked.header("content-type").partition(";")[0].strip().lower() not in BY_PREFLIGHT:
-        return Refusal(status=415, words="Ask with the Content-Type application/json.")
+    kind = asked.header("content-type").partition(";")[0].strip().lower()
+    is_own_form = kind == FORM and bool(
+        asked.headers.get("origin")
+    )  # which is this server: see above
+    if kind not in BY_PREFLIGHT and not is_own_form:
+        words = "Ask with the Content-Type application/json, or by a form that names its Origin."
+        return Refusal(status=415, words=words)
     return None
+
+
+def _names_one(asked: Asked, header: str) -> bool:
+    """Whether exactly one value came: of a second one nobody knows who set it."""
+    values = asked.headers.get(header, ())
+    return len(values) == 1 and bool(asked.header(header))
 
 
 def _has_password(asked: Asked, password: str) -> bool:

@@ -46,6 +46,7 @@ class Settings:
     policy_file: a person's own retry policy; None where it would lie in `home`, if there is one.
     rules_file: a user's own rules of the classifier; root: the checkout, which holds workspace.yaml.
     secrets: values that no text may show. ui_url: of Dagster's web server, for links; empty: paths.
+    board_url: by which people reach the board; empty: that of `tracks up`.
     prices_file: what a device hour costs, None where it would lie in `home`. files: those of wings, by
     the variable that names one; who is missing would lie in `home`. ui_days: for how long the
     partitions of a finished run stay in Dagster's UI. sockets: how the names begin by which the
@@ -65,6 +66,7 @@ class Settings:
     rules_file: Path | None = None
     files: Mapping[str, Path] = field(default_factory=dict, hash=False)
     ui_url: str = ""
+    board_url: str = ""
     prices_file: Path | None = None
     ui_days: float = UI_DAYS
     sockets: Path | None = None
@@ -89,8 +91,8 @@ class Settings:
         changed: Mapping[str, str] | None = None,
     ) -> Settings:
         """Read TRACKS_HOME, TRACKS_STORE, TRACKS_POSTGRES_URL, TRACKS_POLICY, TRACKS_RULES,
-        TRACKS_UI_URL, TRACKS_PRICES, TRACKS_UI_DAYS, TRACKS_DEVICES, TRACKS_POOL, TRACKS_DAGSTER,
-        TRACKS_PREFIX, the files of wings and what a home's programs set.
+        TRACKS_UI_URL, TRACKS_BOARD_URL, TRACKS_PRICES, TRACKS_UI_DAYS, TRACKS_DEVICES, TRACKS_POOL,
+        TRACKS_DAGSTER, TRACKS_PREFIX, the files of wings and what a home's programs set.
 
         An empty value counts as unset. changed: variables that a caller gives instead. Touches nothing.
         Raises SettingsError for a value that cannot be used.
@@ -112,7 +114,8 @@ class Settings:
             secrets=secrets_of(given),
             rules_file=None if not rules else _place("TRACKS_RULES", rules),
             files={name: _place(name, given[name]) for name in settings_files() if given.get(name)},
-            ui_url=_ui_url(given.get("TRACKS_UI_URL") or ""),
+            ui_url=_web_url("TRACKS_UI_URL", given.get("TRACKS_UI_URL") or ""),
+            board_url=_web_url("TRACKS_BOARD_URL", given.get("TRACKS_BOARD_URL") or ""),
             prices_file=None if not prices else _place("TRACKS_PRICES", prices),
             ui_days=_days(given.get("TRACKS_UI_DAYS") or ""),
             sockets=Path(sockets) if (sockets := given.get(ENV_SOCKETS)) else None,
@@ -182,6 +185,7 @@ class Settings:
             "TRACKS_POLICY": "" if self.policy_file is None else str(self.policy_file),
             "TRACKS_RULES": "" if self.rules_file is None else str(self.rules_file),
             "TRACKS_UI_URL": self.ui_url,
+            "TRACKS_BOARD_URL": self.board_url,
             "TRACKS_PRICES": "" if self.prices_file is None else str(self.prices_file),
             "TRACKS_UI_DAYS": f"{self.ui_days:g}",
             "TRACKS_DEVICES": self.devices_text,
@@ -337,11 +341,14 @@ def find_ui_url(settings: Settings) -> str:
 
 
 def find_board_url(settings: Settings) -> str:
-    """Return the address of the board of `tracks up`; empty where there is none, as of another home."""
+    """Return where people reach the board: the address that is set, else that of `tracks up`; empty
+    where there is none, as of another home."""
     from tracks_dagster.home.dagster_home import read_address
     from tracks_dagster.home.on_demand import BOARD_FILE
 
-    return "" if settings.is_archive else read_address(settings.home, BOARD_FILE)
+    if settings.is_archive:
+        return ""
+    return settings.board_url or read_address(settings.home, BOARD_FILE)
 
 
 def person() -> str:
@@ -402,18 +409,18 @@ def _prefix(given: str) -> Prefix:
         raise SettingsError(f"TRACKS_PREFIX: {error}") from error
 
 
-def _ui_url(url: str) -> str:
-    """Return the address of the web server; raises SettingsError for what a browser cannot open."""
+def _web_url(variable: str, url: str) -> str:
+    """Return the address of a server of ours; raises SettingsError for what a browser cannot open."""
     try:
         is_address = url.startswith(("http://", "https://")) and bool(urlsplit(url).hostname)
     except ValueError:  # http://[::1
         is_address = False
     if url and not is_address:
         raise SettingsError(
-            f"TRACKS_UI_URL is {url!r}; write the address of Dagster's web server, for example "
+            f"{variable} is {url!r}; write the address by which people reach it, for example "
             "http://localhost:3000."
         )
-    return url
+    return url.rstrip("/")
 
 
 def _for_psycopg2(url: str) -> str:

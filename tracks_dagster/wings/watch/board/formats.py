@@ -75,6 +75,15 @@ def ago(at: datetime | None, now: datetime) -> str:
     return UNKNOWN if at is None else f"{about((now - at).total_seconds())} ago"
 
 
+def size(value: int) -> str:
+    """Return a size in bytes: 1000 → "1 000 B", 3000000 → "2.86 MiB"."""
+    if value < 10_000:
+        return f"{grouped(value)} B"
+    units = ("KiB", "MiB", "GiB", "TiB")
+    power = min(len(units), int(math.log(value, 1024)))
+    return f"{number(value / 1024**power)} {units[power - 1]}"
+
+
 def clock(at: datetime) -> str:
     """Return a moment: "2026-11-23 02:14:05 UTC"."""
     return f"{at:%Y-%m-%d %H:%M:%S} UTC"

@@ -107,7 +107,7 @@ def rank_maps(by_rank: Mapping[str, Values], places: Mapping[int, str]) -> list[
     found = (
         heat_map(own, OWN_TIME, places) if own else heat_map(whole, STEP_TIME, places),
         heat_map(_shares(by_rank.get("data_s", {}), whole), DATA_WAIT, places),
-        heat_map(_negative(by_rank.get("util", {})), DEVICE_USE, places),
+        heat_map(negative(by_rank.get("util", {})), DEVICE_USE, places),
     )
     return [each for each in found if each is not None]
 
@@ -125,7 +125,7 @@ def _shares(data: Values, steps: Values) -> Values:
     }
 
 
-def _negative(values: Values) -> Values:
+def negative(values: Values) -> Values:
     """Return the values so that little is hot."""
     return {rank: [(step, -value) for step, value in line] for rank, line in values.items()}
 

@@ -84,7 +84,6 @@ def look(home: Path) -> dict[str, float]:
     import uvicorn
 
     from tracks_dagster.settings import Settings
-    from tracks_dagster.wings.watch.board.effects.app import Board
     from tracks_dagster.wings.watch.board.effects.serving import guarded, listen
     from tracks_dagster.wings.watch.board.effects.sources import FLEET_FRESH_S, FRESH_S, Sources
 
@@ -93,7 +92,7 @@ def look(home: Path) -> dict[str, float]:
     listener = listen(0)
     address = f"http://127.0.0.1:{listener.getsockname()[1]}"
     config = uvicorn.Config(
-        guarded(Board(sources)),
+        guarded(sources),
         http="h11",
         loop="asyncio",
         lifespan="off",

@@ -21,13 +21,13 @@ class Visitor:
         return self.ask("GET", path, headers)
 
     def ask(
-        self, method: str, path: str, headers: Mapping[str, str] | None = None
+        self, method: str, path: str, headers: Mapping[str, str] | None = None, body: str = ""
     ) -> httpx.Response:
         """Return the answer to any method."""
 
         async def asked() -> httpx.Response:
             transport = httpx.ASGITransport(app=self._app)
             async with httpx.AsyncClient(transport=transport, base_url=self._address) as client:
-                return await client.request(method, path, headers=headers)
+                return await client.request(method, path, headers=headers, content=body or None)
 
         return asyncio.run(asked())

@@ -28,7 +28,6 @@ from tracks_dagster.stores.local import LocalStore
 from tracks_dagster.track.records import Record, sha256_hex
 from tracks_dagster.track.states import dataset_state, pool_state, run_fold
 from tracks_dagster.track.states.run_state import RunState
-from tracks_dagster.wings.watch.board.effects.app import Board
 from tracks_dagster.wings.watch.board.effects.serving import guarded
 from tracks_dagster.wings.watch.board.effects.sources import Sources
 from tracks_dagster.wiring import App, build, reindex
@@ -208,7 +207,7 @@ def test_every_command_over_many_tracks_serves_the_others(bad: App) -> None:
 
 
 def test_the_board_serves_the_others(bad: App) -> None:
-    visitor = Visitor(guarded(Board(Sources(bad.settings))))
+    visitor = Visitor(guarded(Sources(bad.settings)))
     for path in ("/", f"/runs/{GOOD_LIVE}", "/metrics"):
         for _ in range(20):  # the fleet is shown as far as it was read
             found = visitor.get(path)
@@ -288,7 +287,7 @@ def test_an_object_beside_the_tracks_that_holds_anything_stops_nothing(
                 done.exc_info,
             )
             assert done.exit_code in (0, 1), (command, done.output)
-    visitor = Visitor(guarded(Board(Sources(app.settings))))
+    visitor = Visitor(guarded(Sources(app.settings)))
     assert visitor.get("/").status_code == 200
     assert visitor.get(f"/runs/{GOOD_LIVE}").status_code == 200
 

@@ -13,7 +13,6 @@ from tests.live_runs import LiveRun
 from tests.visitors import Visitor
 from tracks_dagster.settings import Settings
 from tracks_dagster.track.bodies import SkippedGates
-from tracks_dagster.wings.watch.board.effects.app import Board
 from tracks_dagster.wings.watch.board.effects.serving import guarded
 from tracks_dagster.wings.watch.board.effects.sources import Sources
 from tracks_dagster.wiring import build
@@ -33,7 +32,7 @@ class Home:
 
     def visitor(self) -> Visitor:
         """Return one who opens the board of this home, which has read nothing yet."""
-        return Visitor(guarded(Board(Sources(self.settings))))
+        return Visitor(guarded(Sources(self.settings)))
 
 
 @pytest.fixture(scope="module")

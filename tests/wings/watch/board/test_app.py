@@ -17,7 +17,6 @@ from tracks_dagster.attempts.launch import PendingLaunch
 from tracks_dagster.settings import Settings
 from tracks_dagster.track.names import LAUNCH_ATTEMPTS
 from tracks_dagster.wings.watch.board.effects import sources
-from tracks_dagster.wings.watch.board.effects.app import Board
 from tracks_dagster.wings.watch.board.effects.serving import guarded
 from tracks_dagster.wings.watch.board.effects.sources import Sources
 from tracks_dagster.wiring import build
@@ -66,7 +65,7 @@ def test_an_ordinary_wait_for_devices_is_in_the_queue_and_no_alarm(tmp_path: Pat
     write_heartbeat(app.store, now, {})
     waits = PendingLaunch(key="queued/a01", failed_count=0, why=why, waits=True)
     write_launches(app.store, LAUNCH_ATTEMPTS, [waits])
-    visitor = Visitor(guarded(Board(Sources(settings))))
+    visitor = Visitor(guarded(Sources(settings)))
     page = visitor.get("/").text
     row = page[page.index('id="run-queued"') :].partition("</tr>")[0]
     assert re.findall(r'scope="rowgroup">([^<]*) <', page) == ["Waiting for devices"]
@@ -84,6 +83,18 @@ def test_a_run_has_its_curves_with_ends_remedies_and_commits_on_the_axis(visitor
     assert "a02 gpu_oom" in page
     assert "micro_batch 4 → 2" in page
     assert "checkpoint of step 110" in page
+
+
+def test_the_page_of_a_run_has_its_whole_record(visitor: Visitor) -> None:
+    page = visitor.get(f"/runs/{LIVE}").text
+    anchors = re.findall(r'<section id="([a-z]+)"', page)
+    assert anchors == ["acts", "config", "checkpoints", "code"]
+    shown = text_of(page)
+    assert f"Compared with {SECOND}" in shown or f"Compared with {OVER}" in shown
+    assert "which was declared before it" in shown
+    assert f"tracks checkpoints verify {LIVE} --step 150" in shown
+    assert "a resume starts from it" in shown
+    assert all(f'href="#{anchor}"' in page for anchor in anchors if anchor != "acts")
 
 
 def test_a_run_that_skipped_a_gate_says_so(visitor: Visitor) -> None:
@@ -118,7 +129,7 @@ def over(tmp_path: Path, *run_ids: str) -> Visitor:
         opened = history.open_eval(history.state.resumable[-1]).state.evals[-1].opened
         history.end_eval(opened, metrics={"loss": 3.5 + number}).finish().write_to(app.store)
     app.projector.scan()
-    return Visitor(guarded(Board(Sources(settings))))
+    return Visitor(guarded(Sources(settings)))
 
 
 def test_no_number_of_a_run_depends_on_the_part_of_its_curves_that_is_shown(tmp_path: Path) -> None:
@@ -213,7 +224,7 @@ def test_the_fleet_lists_the_experiments_that_runs_were_declared_with(tmp_path: 
     history = History("lr-1").declare(experiment="rates", team="vision").open().place().restore()
     history.commit(40).end("completed", last_step=40).finish().write_to(app.store)  # long ago
     app.projector.scan()
-    visitor = Visitor(guarded(Board(Sources(settings))))
+    visitor = Visitor(guarded(Sources(settings)))
     assert 'href="/experiments/rates"' in visitor.get("/").text
     for text in ("rates", "lr-", "vision", "micro_batch"):
         assert visitor.get(f"/find?run={text}").headers["Location"] == "/runs/lr-1", text
@@ -226,7 +237,7 @@ def test_a_run_whose_ranks_are_not_together_yet_does_not_train(tmp_path: Path) -
     history.write_to(app.store)
     app.projector.scan()
     write_heartbeat(app.store, datetime.now(UTC), {})
-    visitor = Visitor(guarded(Board(Sources(settings))))
+    visitor = Visitor(guarded(Sources(settings)))
     assert 'class="pill starting">starting<' in visitor.get("/runs/early").text
     assert re.findall(r'scope="rowgroup">([^<]*) <', visitor.get("/").text) == ["Starting"]
 
@@ -236,10 +247,10 @@ def test_a_store_that_is_away_is_no_live_page(tmp_path: Path) -> None:
     app = build(settings)
     History("one").declare().open().write_to(app.store)
     app.projector.scan()
-    visitor = Visitor(guarded(Board(Sources(settings))))
+    visitor = Visitor(guarded(Sources(settings)))
     assert '<span id="pulse">as of' in visitor.get("/runs/one").text
     (tmp_path / "home" / "store").rename(tmp_path / "away")
-    away = Visitor(guarded(Board(Sources(settings)))).get("/runs/one")
+    away = Visitor(guarded(Sources(settings))).get("/runs/one")
     assert away.status_code == 503
     assert '<span id="pulse" class="late">not live' in away.text
     assert "it was moved, removed or unmounted." in text_of(away.text)
@@ -319,7 +330,7 @@ def test_what_is_not_there_is_said_with_what_is(
 
 def test_a_home_without_a_record_says_how_one_begins(tmp_path: Path) -> None:
     settings = Settings.from_environment({"TRACKS_HOME": str(tmp_path / "none")})
-    board = Visitor(guarded(Board(Sources(settings))))
+    board = Visitor(guarded(Sources(settings)))
     reply = board.get("/")
     assert reply.status_code == 200
     assert "tracks run" in reply.text

@@ -47,7 +47,7 @@ def test_a_page_may_load_nothing_from_elsewhere_and_be_framed_by_nobody(visitor:
     assert "unsafe" not in POLICY
     assert "http" not in POLICY  # no host but its own
     assert headers["X-Content-Type-Options"] == "nosniff"
-    assert headers["Referrer-Policy"] == "no-referrer"
+    assert headers["Referrer-Policy"] == "same-origin"  # of no address of ours another learns
     assert visitor.get("/?own=1").headers["Content-Security-Policy"] == "default-src 'none'"
 
 

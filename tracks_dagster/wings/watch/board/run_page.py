@@ -15,10 +15,12 @@ from tracks_dagster.track.states.checkpoints import checkpoint_at
 from tracks_dagster.track.states.end_words import end_sentence
 from tracks_dagster.track.states.run_state import AttemptState, RunState
 from tracks_dagster.track.text.units import about, cost_text, counted
-from tracks_dagster.wings.watch.board import formats
+from tracks_dagster.wings.watch.board import formats, record
+from tracks_dagster.wings.watch.board.acts import Act, acts_of
 from tracks_dagster.wings.watch.board.formats import LightMark, marks
 from tracks_dagster.wings.watch.board.heat_map import HeatMap
 from tracks_dagster.wings.watch.board.reading import RunReading
+from tracks_dagster.wings.watch.board.record import NOTHING_BESIDE, RecordContext, Section
 from tracks_dagster.wings.watch.health.rules import RULES, command_of, severity_of
 
 ATTEMPTS_MAX = 12  # the newest; the report has them all
@@ -109,7 +111,7 @@ class Beside:
     """What the page shows that is not a part of a reading: pictures, the log, links.
 
     loss: the newest that was kept, for a run whose journal grows no more. zoom: the way back from a
-    part of the curves to all of them.
+    part of the curves to all of them. may_act: whether the forms are there, not their commands alone.
     """
 
     panels: tuple[Panel, ...] = ()
@@ -123,6 +125,8 @@ class Beside:
     links: tuple[Link, ...] = ()
     banners: tuple[str, ...] = ()
     attempt_pages: Mapping[int, str] | None = None
+    record: RecordContext = NOTHING_BESIDE
+    may_act: bool = False
     loss: Point | None = None
 
 
@@ -155,6 +159,11 @@ class RunPage:
     log_ranks: tuple[Link, ...]
     log_words: str
     banners: tuple[str, ...]
+    results: tuple[Section, ...]
+    record: tuple[Section, ...]
+    acts: tuple[Act, ...]
+    may_act: bool
+    seq: int  # of the newest record that the page shows
 
 
 def run_page(reading: RunReading, beside: Beside) -> RunPage:
@@ -190,6 +199,11 @@ def run_page(reading: RunReading, beside: Beside) -> RunPage:
         log_ranks=beside.log_ranks,
         log_words=beside.log_words,
         banners=beside.banners,
+        results=record.results(state, beside.record, reading.now),
+        record=record.record(state, beside.record, reading.now),
+        acts=acts_of(state),
+        may_act=beside.may_act,
+        seq=state.head.seq,
     )
 
 

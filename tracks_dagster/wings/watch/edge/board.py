@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import click
 
 from tracks_dagster.cli.common import allow_host_option, archive_option, settings_for
-from tracks_dagster.home.admission import PASSWORD, Visitors, check_listening
+from tracks_dagster.home.admission import (
+    PASSWORD,
+    Visitors,
+    check_listening,
+    check_writing,
+    host_of,
+)
 from tracks_dagster.home.on_demand import ADDRESS
+from tracks_dagster.track.errors import InvalidInput
 
 
 @click.command("board")
@@ -35,34 +43,64 @@ from tracks_dagster.home.on_demand import ADDRESS
     help="Let in only whom a proxy of yours names in this header.",
 )
 @allow_host_option
+@click.option(
+    "--write",
+    "may_write",
+    is_flag=True,
+    help="Retry, drain, stop, note, mute, promote and quarantine by forms on a run's page.",
+)
+@click.option(
+    "--prefix",
+    metavar="/PATH",
+    help="Serve below this path of your proxy; default: the path of TRACKS_BOARD_URL.",
+)
 @click.option("--fd", type=int, hidden=True, help="A socket to answer on, of `tracks up`.")
 @archive_option
 def board_command(
     port: int,
     address: str,
     user_header: str,
+    may_write: bool,
+    prefix: str | None,
     fd: int | None,
     archive: Path | None,
     allow_host: tuple[str, ...],
 ) -> None:
     """Serve the board and print its address: the fleet, each run live, runs side by side.
 
-    It only reads, answers on this machine alone, and asks no other machine for anything. `tracks up`
-    starts it too. Ctrl-C stops it.
+    It only reads (but for --write), answers on this machine alone, and asks no other machine for
+    anything. `tracks up` starts it too. Ctrl-C stops it.
 
     For others: --listen, the name by which they come (--allow-host), and who may: those who have the
-    password in TRACKS_BOARD_PASSWORD, or whom a proxy names (--user-header). TLS is the proxy's.
+    password in TRACKS_BOARD_PASSWORD, or whom a proxy names (--user-header). TLS is the proxy's. With
+    --write the record names whom the proxy named, else the owner of this machine.
     """
-    from tracks_dagster.wings.watch.board.effects.serving import listen, serve, serve_on_demand
+    from tracks_dagster.wings.watch.board.effects.below import check_prefix
+    from tracks_dagster.wings.watch.board.effects.serving import (
+        Access,
+        listen,
+        serve,
+        serve_on_demand,
+    )
 
     settings = settings_for(archive)
+    public = settings.board_url
     visitors = Visitors(
-        hosts=frozenset(allow_host),
+        hosts=frozenset(allow_host) | host_of(public),
         password=os.environ.get(PASSWORD, ""),
         user_header=user_header,
     )
+    if may_write:
+        check_writing(address, visitors)
+        if archive is not None:
+            raise InvalidInput("An exported run is not changed: leave out --write or --archive.")
+    access = Access(
+        visitors=visitors,
+        may_write=may_write,
+        prefix=check_prefix(urlsplit(public).path if prefix is None else prefix),
+    )
     if fd is not None:
-        serve_on_demand(settings, fd, visitors=visitors)
+        serve_on_demand(settings, fd, access=access)
         return
     check_listening(address, visitors)
     try:
@@ -70,7 +108,7 @@ def board_command(
             settings,
             listen(port, address),
             lambda url: click.echo(f"{url} (Ctrl-C stops it)"),
-            visitors=visitors,
+            access=access,
         )
     except KeyboardInterrupt:  # uvicorn passes the signal on once it has ended well
         return

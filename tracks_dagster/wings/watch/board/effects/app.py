@@ -1,4 +1,6 @@
-"""The board as a web application: an address each for what a person looks at. Reads only.
+"""The board as a web application: an address each for what a person looks at.
+
+It writes only where it is given what acts (`acting`), and then by POST alone.
 
 | address | shows |
 |---|---|
@@ -6,6 +8,13 @@
 | `/runs` | all runs; `where=FILTER`, `sort=-NAME`, `columns=A,B`; `/runs.csv`, `/runs.json` |
 | `/runs/RUN` | a run; `by=hours`, `steps=100-200`, `y=log`, `smooth=100`, `rank=N` of the log |
 | `/runs/RUN/report` | its report, as `tracks report` writes it |
+| `/runs/RUN/devices` | the device of every rank; `first=RANK` |
+| `/runs/RUN/log` | what all ranks printed, by time; `attempt=N`, `rank=N`, `level=errors`, `text` |
+| `/runs/RUN/log.txt` | all of it that is kept, to be saved |
+| `/runs/RUN/code.diff` | what the commit of its code lacks |
+| `/runs/RUN/evals/EVAL/TRY/FILE`, `/runs/RUN/artifacts/NAME/FILE` | files that it left |
+| `/runs/RUN/acts/ACT` | POST: retry, drain, stop, note, mute, promote, quarantine |
+| `/lineage?thing=KIND:NAME` | what it rests on, what came of it |
 | `/compare?run=A&run=B` | runs side by side |
 | `/experiments/NAME` | a baseline and what each run changed; `baseline=RUN` |
 | `/runbooks/RULE` | what to do about an alert |
@@ -19,13 +28,14 @@ nothing changed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from urllib.parse import quote, urlencode
 
 from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import (
     HTMLResponse,
@@ -35,6 +45,7 @@ from starlette.responses import (
     Response,
 )
 from starlette.routing import Route
+from starlette.types import ASGIApp
 
 from tracks_dagster.curves.curve import STEP, TRAINING, Curves, curves_json
 from tracks_dagster.review.comparing import Score
@@ -44,6 +55,8 @@ from tracks_dagster.review.effects.pages.report import render_loaded
 from tracks_dagster.review.effects.run_table import Asked
 from tracks_dagster.review.experiments import baseline_of
 from tracks_dagster.review.run_table import Run, default_columns, table_csv
+from tracks_dagster.settings import person
+from tracks_dagster.track.bodies import AttemptPlaced
 from tracks_dagster.track.errors import (
     InvalidInput,
     LedgerError,
@@ -67,11 +80,16 @@ from tracks_dagster.wings.watch.board.comparison import (
     measured_of,
     outcome_of,
 )
-from tracks_dagster.wings.watch.board.effects import pages, queries
+from tracks_dagster.wings.watch.board.devices import devices_page, ranks_from
+from tracks_dagster.wings.watch.board.effects import downloads, pages, queries
+from tracks_dagster.wings.watch.board.effects.acting import Acting, read_form
+from tracks_dagster.wings.watch.board.effects.below import Below, address_below, page_below
+from tracks_dagster.wings.watch.board.effects.lineage_source import read_page
 from tracks_dagster.wings.watch.board.effects.sources import Sources
 from tracks_dagster.wings.watch.board.fleet import fleet_view
 from tracks_dagster.wings.watch.board.gauges import Gauge, gauges
 from tracks_dagster.wings.watch.board.heat_map import HeatMap, rank_maps
+from tracks_dagster.wings.watch.board.log_lines import log_page
 from tracks_dagster.wings.watch.board.reading import RunReading
 from tracks_dagster.wings.watch.board.run_page import Beside, Key, Link, hot_ranks, run_page
 from tracks_dagster.wings.watch.health import rules
@@ -107,15 +125,36 @@ class Words:
 class Board:
     """The pages over one home. Its methods are called in threads."""
 
-    def __init__(self, sources: Sources) -> None:
+    def __init__(
+        self,
+        sources: Sources,
+        *,
+        acting: Acting | None = None,
+        user_header: str = "",
+        prefix: str = "",
+    ) -> None:
+        """acting: does what forms ask for, None where nothing may be written. user_header: whom the
+        proxy names. prefix: the path below which the board is reached."""
         self._sources = sources
+        self._acting = acting
+        self._user_header = user_header
+        self._prefix = prefix
 
-    def app(self) -> Starlette:
+    def app(self) -> ASGIApp:
         """Return the application, without its door (`guard`)."""
         routes = {
             "/": self.fleet,
             "/runs/{run_id}": self.run,
             "/runs/{run_id}/report": self.report,
+            "/runs/{run_id}/devices": self.devices,
+            "/runs/{run_id}/log": self.log,
+            "/runs/{run_id}/log.txt": self.whole_log,
+            "/runs/{run_id}/code.diff": self.code_diff,
+            "/runs/{run_id}/evals/{eval_id}/{number}/{name:path}": self.eval_file,
+            "/runs/{run_id}/artifacts/{name}": self.artifact,
+            "/runs/{run_id}/artifacts/{name}/{path:path}": self.artifact_file,
+            "/runs/{run_id}/did/{key}": self.did,
+            "/lineage": self.lineage,
             "/compare": self.compare,
             "/experiments/{name:path}": self.experiment,
             "/runbooks/{rule}": self.runbook,
@@ -127,7 +166,10 @@ class Board:
             "/metrics": self.metrics,
         }
         found = [Route(path, self._answered(answer)) for path, answer in routes.items()]
-        return Starlette(routes=[*found, Route("/board.css", _style), Route("/board.js", _script)])
+        found += [Route("/board.css", _style), Route("/board.js", _script)]
+        if self._acting is not None:
+            found.append(Route("/runs/{run_id}/acts/{name}", self.act, methods=["GET", "POST"]))
+        return Below(Starlette(routes=found), self._prefix)
 
     def _answered(self, answer: Endpoint) -> Endpoint:
         """Turn an error of ours into a page that says it, which is asked for again like any other."""
@@ -137,12 +179,13 @@ class Board:
             try:
                 return answer(request)
             except TracksError as error:
-                words = Words(title=_title_of(error), lines=[self._sources.clean(str(error))])
-                return self._page(
-                    request, "words.html", words, words.title, status=_status_of(error)
-                )
+                return self._refused(request, error)
 
         return answered
+
+    def _refused(self, request: Request, error: TracksError) -> Response:
+        words = Words(title=_title_of(error), lines=[self._sources.clean(str(error))])
+        return self._page(request, "words.html", words, words.title, status=_status_of(error))
 
     def fleet(self, request: Request) -> Response:
         """`/`: every open run."""
@@ -178,6 +221,8 @@ class Board:
             log_words=log.words,
             links=tuple(self._links(state)),
             attempt_pages=self._attempt_pages(state),
+            record=self._sources.record(state),
+            may_act=self._acting is not None,
             loss=newest.get(LOSS),
         )
         return self._page(request, "run.html", run_page(reading, beside), state.run_id)
@@ -200,14 +245,15 @@ class Board:
         placed = None if attempt is None else attempt.placed
         if placed is None or step is None or placed.world_size < 2:
             return []
-        places = {each.rank: f"{each.node}, {each.device}" for each in placed.ranks}
-        return rank_maps(self._sources.by_rank(reading.state, step), places)
+        return rank_maps(self._sources.by_rank(reading.state, step), _places(placed))
 
     def _links(self, state: RunState) -> list[Link]:
         run_id, ui_url = state.run_id, self._sources.ui_url
         experiment = state.declared.experiment or state.declared.model_family
         links = [
             Link(label="report", address=f"/runs/{run_id}/report"),
+            Link(label="logs of all ranks", address=f"/runs/{run_id}/log"),
+            Link(label="devices", address=f"/runs/{run_id}/devices"),
             Link(
                 label=f"experiment {experiment}",
                 address=f"/experiments/{quote(experiment, safe='')}",
@@ -353,7 +399,7 @@ class Board:
         ids = [str(row["run_id"]) for row in found]
         exact = text if text in ids else (ids[0] if len(ids) == 1 else None)
         if exact is not None:
-            return RedirectResponse(f"/runs/{quote(exact)}", status_code=303)
+            return self._redirect(f"/runs/{quote(exact)}")
         line = f"{counted(len(ids), 'run')}, the newest first."
         if not ids:
             line = f"No run has {text!r} in its {FOUND_BY}."
@@ -366,6 +412,138 @@ class Board:
             ],
         )
         return self._page(request, "words.html", words, words.title, is_live=False)
+
+    # --- beside a run's page ---
+
+    def _run_of(self, request: Request) -> RunState:
+        return self._sources.run(request.path_params["run_id"]).state
+
+    def devices(self, request: Request) -> Response:
+        """`/runs/RUN/devices`: of the newest attempt, a few ranks at a time."""
+        state = self._run_of(request)
+        placed = None if state.last_attempt is None else state.last_attempt.placed
+        world_size = 0 if placed is None else placed.world_size
+        ranks = ranks_from(queries.rank(request, "first") or 0, world_size)
+        found = self._sources.devices(state, ranks) if ranks else {}
+        places = {} if placed is None else _places(placed)
+        view = devices_page(state.run_id, found, places, ranks, world_size)
+        return self._page(request, "devices.html", view, view.title)
+
+    def log(self, request: Request) -> Response:
+        """`/runs/RUN/log`: of an attempt, by default the newest."""
+        state = self._run_of(request)
+        attempt = queries.attempt(request, state)
+        if attempt is None:
+            words = Words(title=state.run_id, lines=["No attempt was opened yet."])
+            return self._page(request, "words.html", words, words.title)
+        texts, is_cut = self._sources.log_ends(state, attempt)
+        view = log_page(
+            state.run_id,
+            texts,
+            queries.log_asked(request, attempt.attempt_id),
+            attempts=[each.attempt_id for each in state.attempts],
+            is_cut=is_cut,
+        )
+        return self._page(request, "log.html", view, view.title)
+
+    def whole_log(self, request: Request) -> Response:
+        """`/runs/RUN/log.txt`."""
+        state = self._run_of(request)
+        attempt = queries.attempt(request, state)
+        if attempt is None:
+            raise UnknownRun(f"{state.run_id} has no attempt yet.")
+        parts = self._sources.logs_of(state, attempt).whole(queries.rank(request))
+        name = f"{state.run_id}-a{attempt.attempt_id:02d}.log"
+        return downloads.download(name, (text.encode() for text in parts))
+
+    def code_diff(self, request: Request) -> Response:
+        """`/runs/RUN/code.diff`."""
+        state = self._run_of(request)
+        text = self._sources.clean(downloads.code_diff(self._sources.tracks.store, state))
+        words = Words(title=f"Local changes of {state.run_id}", text=text)
+        return self._page(request, "words.html", words, words.title, is_live=False)
+
+    def eval_file(self, request: Request) -> Response:
+        """`/runs/RUN/evals/EVAL/TRY/FILE`."""
+        asked = request.path_params
+        return downloads.eval_file(
+            self._sources.tracks.store,
+            self._run_of(request),
+            asked["eval_id"],
+            asked["number"],
+            asked["name"],
+        )
+
+    def artifact(self, request: Request) -> Response:
+        """`/runs/RUN/artifacts/NAME`: its files."""
+        state, name = self._run_of(request), request.path_params["name"]
+        files = downloads.artifact_files(self._sources.tracks.store, state, name)
+        address = f"/runs/{state.run_id}/artifacts/{quote(name)}"
+        words = Words(
+            title=f"{name} of {state.run_id}",
+            lines=[f"{counted(len(files), 'file')}."],
+            links=[
+                Link(
+                    label=f"{each.path} ({formats.size(each.size_bytes)})",
+                    address=f"{address}/{quote(each.path)}",
+                )
+                for each in files
+            ],
+        )
+        return self._page(request, "words.html", words, words.title, is_live=False)
+
+    def artifact_file(self, request: Request) -> Response:
+        """`/runs/RUN/artifacts/NAME/FILE`."""
+        asked, store = request.path_params, self._sources.tracks.store
+        return downloads.artifact_file(store, self._run_of(request), asked["name"], asked["path"])
+
+    def lineage(self, request: Request) -> Response:
+        """`/lineage?thing=KIND:NAME`."""
+        name = request.query_params.get("thing", "").strip()
+        if not name:
+            raise InvalidInput("Name a thing: /lineage?thing=RUN, RUN@STEP or snapshot:DATASET@ID.")
+        view = read_page(self._sources.tracks, self._sources.ledger, name)
+        return self._page(request, "lineage.html", view, view.title, is_live=False)
+
+    # --- what is done ---
+
+    async def act(self, request: Request) -> Response:
+        """`/runs/RUN/acts/ACT`: does it once, and leads to what came of it."""
+        if request.method != "POST":
+            words = Words(
+                title="Nothing is done by a link", lines=["The forms are on the run's page."]
+            )
+            return self._page(request, "words.html", words, words.title, status=405, is_live=False)
+        try:
+            given = await read_form(request)
+        except InvalidInput as error:
+            return self._refused(request, error)
+        return await run_in_threadpool(self._answered(partial(self._act, given)), request)
+
+    def _act(self, given: Mapping[str, str], request: Request) -> Response:
+        assert self._acting is not None, "the route is there with it alone"
+        asked = request.path_params
+        run_id = asked["run_id"]
+        key = self._acting.act(asked["name"], run_id, given, self._user(request))
+        return self._redirect(f"/runs/{quote(run_id)}/did/{key}")
+
+    def did(self, request: Request) -> Response:
+        """`/runs/RUN/did/KEY`: what came of an act, so that a reload does nothing again."""
+        run_id = request.path_params["run_id"]
+        answer = "" if self._acting is None else self._acting.answer(request.path_params["key"])
+        words = Words(
+            title=run_id,
+            lines=[self._sources.clean(answer)],
+            links=[Link(label=f"back to {run_id}", address=f"/runs/{quote(run_id)}")],
+        )
+        return self._page(request, "words.html", words, words.title, is_live=False)
+
+    def _user(self, request: Request) -> str:
+        """Return whom the proxy names; "" where it is this machine's owner."""
+        return request.headers.get(self._user_header, "") if self._user_header else ""
+
+    def _redirect(self, address: str) -> Response:
+        return RedirectResponse(address_below(self._prefix, address), status_code=303)
 
     def curves(self, request: Request) -> Response:
         """`/curves.json`: for a program."""
@@ -405,7 +583,7 @@ class Board:
         if request.headers.get("X-Part") == "main":
             if request.headers.get("If-None-Match") == version:
                 return Response(status_code=304, headers=headers)
-            return HTMLResponse(body, status_code=status, headers=headers)
+            return HTMLResponse(page_below(self._prefix, body), status_code=status, headers=headers)
         html = pages.render_page(
             part,
             title,
@@ -414,7 +592,9 @@ class Board:
             ui_url=self._sources.ui_url,
             is_live=is_live,
             is_away=is_away,
+            actor=(self._user(request) or person()) if self._acting is not None else "",
         )
+        html = page_below(self._prefix, html)
         return HTMLResponse(html, status_code=status, headers=headers)
 
 
@@ -429,6 +609,11 @@ def exposition(found: Iterable[Gauge]) -> tuple[bytes, str]:
         for labels, value in each.samples:
             (exposed.labels(*labels) if labels else exposed).set(value)
     return generate_latest(registry), CONTENT_TYPE_LATEST
+
+
+def _places(placed: AttemptPlaced) -> dict[int, str]:
+    """Return where each rank is, in words."""
+    return {each.rank: f"{each.node}, {each.device}" for each in placed.ranks}
 
 
 def _style(request: Request) -> Response:

@@ -90,9 +90,18 @@ def render_part(part: str, view: object) -> str:
 
 
 def render_page(
-    part: str, title: str, body: str, *, as_of: str, ui_url: str, is_live: bool, is_away: bool
+    part: str,
+    title: str,
+    body: str,
+    *,
+    as_of: str,
+    ui_url: str,
+    is_live: bool,
+    is_away: bool,
+    actor: str = "",
 ) -> str:
-    """Return a whole page around a part that was rendered. is_away: it only says why there is none."""
+    """Return a whole page around a part that was rendered. is_away: it only says why there is none.
+    actor: in whose name forms are recorded, "" where there are none."""
     return visible(
         _templates()
         .get_template("base.html")
@@ -106,6 +115,7 @@ def render_page(
             ui_url=ui_url,
             is_live=is_live,
             is_away=is_away,
+            actor=actor,
         )
     )
 

@@ -12,7 +12,9 @@ from starlette.requests import Request
 from tracks_dagster.curves.curve import AXES, STEP
 from tracks_dagster.review.effects.pages.charts import Look
 from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.track.states.run_state import AttemptState, RunState, known_attempt
 from tracks_dagster.wings.watch.board import formats
+from tracks_dagster.wings.watch.board.log_lines import ALL, LEVELS, LogAsked
 from tracks_dagster.wings.watch.board.run_page import Choice, Link
 
 TABLE = ("where", "sort", "columns")
@@ -21,6 +23,7 @@ LOG_RANKS_MAX = 16  # as links
 SCALES = LINEAR, LOG = "linear", "log"
 SMOOTHS = (0, 10, 100, 1000)  # steps, as links; 0 for none
 SMOOTH_STEPS_MAX = 10**6
+TEXT_CHARACTERS_MAX = 200  # that a log is searched for
 
 _SMOOTH = re.compile(r"[0-9]{1,9}")
 _RANK = re.compile(r"[0-9]{1,6}")
@@ -35,12 +38,43 @@ def axis(request: Request) -> str:
     return by
 
 
-def rank(request: Request) -> int | None:
-    """Return the rank whose log is asked for; raises InvalidInput for what is not a rank."""
-    text = request.query_params.get("rank", "")
+def rank(request: Request, name: str = "rank") -> int | None:
+    """Return the rank that is asked for by that name; raises InvalidInput for what is not a rank."""
+    text = request.query_params.get(name, "")
     if text and _RANK.fullmatch(text) is None:
-        raise InvalidInput(f"rank={text!r} is not a rank: write a whole number from 0 on.")
+        raise InvalidInput(f"{name}={text!r} is not a rank: write a whole number from 0 on.")
     return int(text) if text else None
+
+
+def attempt(request: Request, state: RunState) -> AttemptState | None:
+    """Return the attempt that is asked for, by default the newest; raises InvalidInput, UnknownRun."""
+    text = request.query_params.get("attempt", "").removeprefix("a")
+    if not text:
+        return state.last_attempt
+    if _RANK.fullmatch(text) is None:
+        raise InvalidInput(
+            f"attempt={text[:40]!r} is not an attempt: write a whole number from 1 on."
+        )
+    return known_attempt(state, int(text))
+
+
+def log_asked(request: Request, attempt_id: int) -> LogAsked:
+    """Return which lines of a log are asked for; raises InvalidInput."""
+    given = request.query_params
+    level, first = given.get("level", "") or ALL, given.get("first", "")
+    if level not in LEVELS:
+        raise InvalidInput(
+            f"level={level[:40]!r} is not a level of a log: use {', '.join(LEVELS)}."
+        )
+    if first and _SMOOTH.fullmatch(first) is None:
+        raise InvalidInput(f"first={first[:40]!r} is not a line: write a whole number from 0 on.")
+    return LogAsked(
+        attempt_id=attempt_id,
+        rank=rank(request),
+        level=level,
+        text=given.get("text", "")[:TEXT_CHARACTERS_MAX].strip(),
+        first=int(first) if first else None,
+    )
 
 
 def step_range(request: Request) -> tuple[int, int] | None:

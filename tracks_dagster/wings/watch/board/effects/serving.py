@@ -4,8 +4,8 @@
 asked for anything for long, or when who started it is gone. So a home that nobody looks at pays for no
 board.
 
-On 127.0.0.1 the board asks for no password; all is behind the guard of our web servers. Nothing is ever
-written: any method but GET and HEAD is refused.
+On 127.0.0.1 the board asks for no password; all is behind the guard of our web servers. Without
+`may_write` nothing is written: any method but GET and HEAD is refused.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import uvicorn
@@ -27,6 +28,7 @@ from tracks_dagster.home.guard import HEADERS as GUARD_HEADERS
 from tracks_dagster.home.on_demand import ADDRESS, IDLE_S_MAX
 from tracks_dagster.settings import Settings
 from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.wings.watch.board.effects.acting import Acting
 from tracks_dagster.wings.watch.board.effects.app import Board
 from tracks_dagster.wings.watch.board.effects.sources import Sources
 
@@ -43,8 +45,20 @@ POLICY = (
 HEADERS = {
     **GUARD_HEADERS,
     "Content-Security-Policy": POLICY,
-    "Referrer-Policy": "no-referrer",
+    "Referrer-Policy": "same-origin",  # with "no-referrer" a form of ours has the Origin "null"
 }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """Who is let in, and to what. prefix: the path below which proxies serve it, "" for none."""
+
+    visitors: Visitors = ANYBODY_HERE
+    may_write: bool = False
+    prefix: str = ""
+
+
+ONLY_HERE = Access()
 
 
 def listen(port: int, address: str = ADDRESS) -> socket.socket:
@@ -68,32 +82,40 @@ def serve(
     listener: socket.socket,
     on_ready: Callable[[str], None],
     *,
-    visitors: Visitors = ANYBODY_HERE,
+    access: Access = ONLY_HERE,
 ) -> None:
     """Answer until a signal ends it. on_ready: called with the address."""
-    _serve(settings, listener, visitors, on_ready=on_ready)
+    _serve(settings, listener, access, on_ready=on_ready)
 
 
-def serve_on_demand(settings: Settings, fd: int, *, visitors: Visitors = ANYBODY_HERE) -> None:
+def serve_on_demand(settings: Settings, fd: int, *, access: Access = ONLY_HERE) -> None:
     """Answer on the socket `fd` until nobody asks for IDLE_S_MAX, or the parent is gone."""
-    _serve(settings, socket.socket(fileno=fd), visitors, is_on_demand=True)
+    _serve(settings, socket.socket(fileno=fd), access, is_on_demand=True)
 
 
-def guarded(board: Board, visitors: Visitors = ANYBODY_HERE) -> Guard:
+def guarded(sources: Sources, access: Access = ONLY_HERE) -> Guard:
     """Return the board behind its door."""
-    return Guard(board.app(), visitors=visitors, headers=HEADERS)
+    board = Board(
+        sources,
+        acting=Acting(sources.settings) if access.may_write else None,
+        user_header=access.visitors.user_header,
+        prefix=access.prefix,
+    )
+    return Guard(
+        board.app(), visitors=access.visitors, only_reads=not access.may_write, headers=HEADERS
+    )
 
 
 def _serve(
     settings: Settings,
     listener: socket.socket,
-    visitors: Visitors,
+    access: Access,
     *,
     on_ready: Callable[[str], None] | None = None,
     is_on_demand: bool = False,
 ) -> None:
     sources = Sources(settings)
-    guard = guarded(Board(sources), visitors)
+    guard = guarded(sources, access)
     server = uvicorn.Server(
         uvicorn.Config(
             guard,

@@ -22,6 +22,9 @@ from tracks_dagster.attempts.effects.evidence import read_log_tails
 from tracks_dagster.attempts.effects.heartbeat import Heartbeat, describe_age, read_heartbeat
 from tracks_dagster.curves.curve import STEP, Curve, Curves, Point
 from tracks_dagster.curves.effects.reading import read_curves
+from tracks_dagster.evals.effects.promoting import find_holder
+from tracks_dagster.holds.effects.holds import Holds
+from tracks_dagster.holds.effects.starts import describe_sources, next_start
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.ledger.prices import Prices
@@ -43,26 +46,30 @@ from tracks_dagster.settings import (
     usable_prices,
     usable_rules,
 )
+from tracks_dagster.track.errors import TrackBroken
 from tracks_dagster.track.names import attempt_key
 from tracks_dagster.track.records import Json
 from tracks_dagster.track.states.lifecycle import RunLifecycle
-from tracks_dagster.track.states.run_state import RunState
+from tracks_dagster.track.states.run_state import AttemptState, RunState
 from tracks_dagster.track.text.redact import redact
 from tracks_dagster.track.unforeseen import problem_of
+from tracks_dagster.wings.watch.board.effects.rank_logs import RankLogs
 from tracks_dagster.wings.watch.board.heat_map import Values
 from tracks_dagster.wings.watch.board.reading import RunReading
+from tracks_dagster.wings.watch.board.record import Origin, RecordContext
 from tracks_dagster.wings.watch.health.effects.looking import Looks
 from tracks_dagster.wiring import utc_now
 
 FRESH_S = 1.0  # of a run's page: a browser asks for it every two seconds
 FLEET_FRESH_S = 4.0
+RECORD_FRESH_S = 10.0  # what other tracks have on a run changes seldom
 FLEET_S_MAX = 0.3  # until the fleet is shown, however many runs were read by then
 RUNS_MAX = 500  # of the fleet
 RECENT = timedelta(hours=24)  # for so long a run that ended, or was refused, is listed
 # That read runs: a store elsewhere is mostly waited for; of one in a folder the lines are parsed, and
 # more threads would only hold up the one that renders the page.
 THREADS_FAR, THREADS_NEAR = 8, 1
-PAGES_KEPT_MAX, CURVES_KEPT_MAX, MAPS_KEPT_MAX = 64, 12, 4
+PAGES_KEPT_MAX, CURVES_KEPT_MAX, MAPS_KEPT_MAX, RECORDS_MAX, LOGS_MAX = 64, 12, 4, 64, 8
 READS_MAX = 3  # of curves, at once
 EXPERIMENT_RUNS_MAX = 50
 EXPERIMENTS_MAX = 40  # on the fleet's page, those with the newest runs
@@ -118,6 +125,10 @@ class Sources:
         self._runs: Fresh[RunReading] = Fresh(for_s=FRESH_S, entries_max=PAGES_KEPT_MAX)
         self._curves: Fresh[Curves] = Fresh(for_s=FRESH_S, entries_max=CURVES_KEPT_MAX)
         self._by_rank: Fresh[Mapping[str, Values]] = Fresh(for_s=FRESH_S, entries_max=MAPS_KEPT_MAX)
+        self._records: Fresh[RecordContext] = Fresh(for_s=RECORD_FRESH_S, entries_max=RECORDS_MAX)
+        self._logs: Fresh[tuple[Mapping[int, str], bool]] = Fresh(
+            for_s=FRESH_S, entries_max=LOGS_MAX
+        )
         self._reads = threading.Semaphore(READS_MAX)
         threads = THREADS_FAR if "://" in settings.store_url else THREADS_NEAR
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="board")
@@ -238,6 +249,19 @@ class Sources:
             curve.name.removeprefix("ranks/"): _values(curve, attempt_id) for curve in found.curves
         }
 
+    def devices(self, state: RunState, ranks: Sequence[int]) -> Mapping[str, Values]:
+        """Return what these ranks of the newest attempt wrote of their devices, by column."""
+        key = (state.run_id, state.head.seq, "devices", tuple(ranks))
+        return self._by_rank.get(key, lambda: self._read_devices(state, ranks))
+
+    def _read_devices(self, state: RunState, ranks: Sequence[int]) -> Mapping[str, Values]:
+        attempt = state.last_attempt
+        found = self._read_curves(state, ["device/*"], points_max=MAP_STEPS, ranks=ranks)
+        attempt_id = None if attempt is None else attempt.attempt_id
+        return {
+            curve.name.removeprefix("device/"): _values(curve, attempt_id) for curve in found.curves
+        }
+
     def _read_curves(self, state: RunState, metrics: Sequence[str] | None, **how: Any) -> Curves:
         """Read curves, a few runs at a time: ten million points take memory while they are read."""
         with self._reads:
@@ -272,6 +296,81 @@ class Sources:
         text = read_tail(here[chosen]) if here else texts[chosen]
         lines = self.clean(text).splitlines()[-LOG_LINES_MAX:]
         return LogEnd(rank=chosen, text="\n".join(lines), ranks=tuple(texts))
+
+    def logs_of(self, state: RunState, attempt: AttemptState) -> RankLogs:
+        """Return the logs of all ranks of an attempt."""
+        work = None if self.settings.is_archive else self.settings.work
+        return RankLogs(self.tracks.store, state, attempt, work=work, clean=self.clean)
+
+    def log_ends(self, state: RunState, attempt: AttemptState) -> tuple[Mapping[int, str], bool]:
+        """Return the end of each rank's log, and whether there is more; read again when it is old."""
+        key = (state.run_id, attempt.attempt_id, attempt.ended_seq)
+        return self._logs.get(key, lambda: self.logs_of(state, attempt).ends())
+
+    # --- the record of a run ---
+
+    def record(self, state: RunState) -> RecordContext:
+        """Return what a run's record is read with; what other tracks lack is left out."""
+        return self._records.get((state.run_id, state.head.seq), lambda: self._read_record(state))
+
+    def _read_record(self, state: RunState) -> RecordContext:
+        holds = Holds(self.tracks)
+        try:
+            by_checkpoint = holds.of_checkpoints(state)
+            resumes_from = next_start(holds, state).resume
+        except TrackBroken:  # of another run, or of the quarantines: `sources` says so
+            by_checkpoint, resumes_from = {}, state.resumes_from
+        return RecordContext(
+            origin=self._origin(state),
+            holders=self._holders(state),
+            quarantined={
+                sha256: [hold.source for hold in by_source.values()]
+                for sha256, by_source in by_checkpoint.items()
+            },
+            sources=describe_sources(holds, state),
+            resumes_from=None if state.finished is not None else resumes_from,
+        )
+
+    def _origin(self, state: RunState) -> Origin | None:
+        """Return the run that it branched from, else the baseline of its experiment, else the one that
+        was declared before it."""
+        source, baseline = state.declared.branched_from, state.declared.baseline
+        run_id: str | None
+        if source is not None:
+            run_id, why = source.run_id, "which it branched from"
+        elif baseline is not None:
+            run_id, why = baseline, "the baseline of its experiment"
+        else:
+            run_id, why = self._previous(state), "which was declared before it"
+        other = None if run_id is None else self._other(run_id)
+        if other is None:
+            return None
+        attempt = other.last_attempt if source is None else other.attempt(source.attempt_id)
+        config = other.declared.config if attempt is None else attempt.opened.config
+        return Origin(run_id=other.run_id, config=config, why=why)
+
+    def _previous(self, state: RunState) -> str | None:
+        rows = self._query(
+            "previous",
+            run_id=state.run_id,
+            family=state.declared.model_family,
+            experiment=state.declared.experiment,
+            declared_at=state.declared_at,
+        )
+        return str(rows[0]["run_id"]) if rows else None
+
+    def _other(self, run_id: str) -> RunState | None:
+        try:
+            return self.tracks.find_run(run_id)
+        except TrackBroken:  # its own page says so
+            return None
+
+    def _holders(self, state: RunState) -> dict[str, tuple[str, str]]:
+        """Return what each alias that the run was given names now."""
+        given = {each.body.alias for each in state.promotions if each.body.promoted}
+        family = state.declared.model_family
+        found = {alias: find_holder(self.ledger, family, alias) for alias in sorted(given)}
+        return {alias: holder for alias, holder in found.items() if holder is not None}
 
     # --- the fleet ---
 

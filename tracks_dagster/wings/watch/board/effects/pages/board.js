@@ -56,10 +56,12 @@ function tell(words, id = "away", css = "banner bad", role = "alert") { // once,
   main.before(banner);
 }
 
-function isRead() {
+function isRead() { // copied from, or filled in
   const selection = getSelection();
-  return selection && !selection.isCollapsed && main.contains(selection.anchorNode);
+  return (selection && !selection.isCollapsed && main.contains(selection.anchorNode)) || isFilledIn();
 }
+const isFilledIn = () => [...main.querySelectorAll("form[method=post] :is(input, select)")].some((each) =>
+  each === document.activeElement || (each.value !== each.defaultValue && each.tagName === "INPUT"));
 
 function replace(text) { // what is unfolded, scrolled, marked and chosen stays so
   const unfolded = keys("details[open]");
@@ -87,10 +89,35 @@ const like = (one) => [...main.querySelectorAll(one.tagName)].filter((each) => /
 const keys = (selector) => [...main.querySelectorAll(selector)].map((each) => each.id).filter(Boolean);
 
 function settle() {
+  copyable();
   filter();
   if (chosen) document.getElementById(chosen)?.classList.add("chosen");
   if (pointer) cross(pointer);
 }
+
+// --- a button beside each command ---
+function copyable() {
+  for (const code of main.querySelectorAll("code")) {
+    if (!/^(tracks|git) /.test(code.textContent) || code.nextElementSibling?.matches(".copy")) continue;
+    const button = Object.assign(document.createElement("button"),
+      { type: "button", className: "copy no-print", textContent: "copy" });
+    button.setAttribute("aria-label", `Copy ${code.textContent}`);
+    code.after(button);
+  }
+}
+
+main.addEventListener("click", async (event) => {
+  const button = event.target.closest(".copy");
+  if (!button) return;
+  const code = button.previousElementSibling;
+  try {
+    await navigator.clipboard.writeText(code.textContent);
+    button.textContent = "copied";
+  } catch { // no secure context: the command is marked, so that a key copies it
+    getSelection().selectAllChildren(code);
+    button.textContent = "marked";
+  }
+});
 
 // --- keyboard ---
 const rows = () => [...main.querySelectorAll("[data-row]")].filter((each) => !each.hidden);
@@ -108,7 +135,8 @@ function move(by) {
 const row = () => (chosen ? document.getElementById(chosen) : null);
 const help = document.querySelector("dialog"), find = document.getElementById("find");
 const KEYS = {
-  j: () => move(1), k: () => move(-1), u: () => location.assign("/"), "?": () => help.showModal(),
+  j: () => move(1), k: () => move(-1), "?": () => help.showModal(),
+  u: () => location.assign(document.querySelector(".brand").href),
   "/": () => { find.focus(); find.select(); },
   x: () => row()?.querySelector("input[type=checkbox]")?.click(),
   c: () => document.getElementById("compare")?.requestSubmit(),
@@ -117,8 +145,8 @@ const KEYS = {
 
 document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey) return;
-  const typing = event.target.matches("input[type=search], textarea, select");
-  if (event.key === "Escape" && typing) { find.value = ""; filter(); find.blur(); return; }
+  const typing = event.target.matches("input:not([type=checkbox]), textarea, select");
+  if (event.key === "Escape" && event.target === find) { find.value = ""; filter(); find.blur(); return; }
   if (typing || help.open || (event.key === "Enter" && event.target.matches("a, button, summary"))) return;
   const act = KEYS[event.key];
   if (act) { event.preventDefault(); act(); }
@@ -236,4 +264,5 @@ document.addEventListener("visibilitychange", () => {
   if (document.hidden) pulse.className = "rests"; else again(0);
 });
 for (const each of main.querySelectorAll("[data-scroll]")) each.scrollTop = each.scrollHeight;
+copyable();
 again(EVERY_MS);

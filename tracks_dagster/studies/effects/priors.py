@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tracks_dagster.ledger.effects.tracks import Tracks
+from tracks_dagster.studies.effects.optuna_search import MISSING
 from tracks_dagster.studies.search import OF_LIBRARY
 from tracks_dagster.studies.space import CHOICE, INT, Config, Param, Space
 from tracks_dagster.track.errors import InvalidInput
@@ -118,8 +119,10 @@ def _of_lines(path: Path) -> Iterator[Prior]:
 
 
 def _of_optuna(path: Path, name: str | None, direction: str) -> Iterator[Prior]:
-    import optuna
-
+    try:
+        import optuna
+    except ImportError as error:
+        raise InvalidInput(f"search: priors: {path} {MISSING}.") from error
     if not path.is_file():
         raise InvalidInput(f"search: priors: there is no file {path}.")
     try:

@@ -1,16 +1,18 @@
 """Our component for Dagster's `dg`: a folder with a defs.yaml is a project that is trained.
 
-Public. Its attributes are the keys of a tracks.yaml, and `prefix`; so `tracks run` in that folder knows
-it too. All of these components with one prefix are one set of definitions.
+Public. Its attributes are the keys of a tracks.yaml, `prefix` and `datasets`; so `tracks run` in that
+folder knows it too. All of these components with one prefix are one set of definitions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Self
 
 from dagster import (
+    AssetKey,
+    AutomationCondition,
     Component,
     ComponentLoadContext,
     ComponentTypeSpec,
@@ -22,19 +24,24 @@ from dagster import (
 )
 from pydantic import (
     BaseModel,
+    Field,
     ModelWrapValidatorHandler,
     PlainValidator,
     ValidationError,
+    field_validator,
     model_validator,
 )
 from pydantic_core import InitErrorDetails
 
-from tracks_dagster.factory import build_defs
-from tracks_dagster.projects.effects.project_file import ProjectFile, slug
+from tracks_dagster.factory import DatasetSource, build_defs
+from tracks_dagster.projects.effects.project_file import COMPONENT_FILE, ProjectFile, slug
 from tracks_dagster.projects.effects.registered import read_folder
+from tracks_dagster.projects.schedule import check_cron
+from tracks_dagster.track.effects.settings_file import FileModel
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.names import Prefix
 
+EAGER = "eager"
 STARTER = Path(__file__).parent / "training" / "projects" / "starter.py"
 # As `tracks init` finds them in it.
 STARTER_KEYS = {"steps": 300, "lr": 0.003, "global_batch": 64, "micro_batch": 64, "seed": 7}
@@ -59,10 +66,52 @@ def _prefix(value: object) -> str:
         raise ValueError(str(error)) from error
 
 
+class DatasetFile(FileModel):
+    """Where the files of a dataset are: `defs.site.DatasetSource`, as a file has it.
+
+    path, checks: of files relative to the folder of defs.yaml. automation: "eager", or the five fields
+    of a cron expression.
+    """
+
+    example = "{path: data, deps: [raw]}"
+    path: str = Field(description="write where the files are, such as path: data")
+    deps: tuple[str, ...] = ()
+    checks: str | None = None
+    in_place: bool = False
+    automation: str | None = None
+
+    @field_validator("automation")
+    @classmethod
+    def _is_condition(cls, given: str | None) -> str | None:
+        if given is None or given == EAGER:
+            return given
+        try:
+            return check_cron(given)
+        except ValueError as error:
+            raise ValueError(f"write {EAGER}, or a cron: {error}") from error
+
+    def source(self, folder: Path) -> DatasetSource:
+        """Return the source, of a project in that folder."""
+        automation: AutomationCondition[Any] | None = None
+        if self.automation == EAGER:
+            automation = AutomationCondition.eager()
+        elif self.automation is not None:
+            automation = AutomationCondition.on_cron(self.automation)
+        return DatasetSource(
+            path=self.path if "://" in self.path else folder / self.path,
+            deps=[AssetKey.from_user_string(each) for each in self.deps],
+            checks=None if self.checks is None else folder / self.checks,
+            in_place=self.in_place,
+            automation=automation,
+        )
+
+
 class TrainedProjectFile(ProjectFile):  # type: ignore[misc, valid-type]  # made of a table
-    """The attributes: the keys of a tracks.yaml, and how all names begin in Dagster."""
+    """The attributes: the keys of a tracks.yaml, how all names begin in Dagster, and where the files of
+    datasets are."""
 
     prefix: Annotated[str, PlainValidator(_prefix)] = ""
+    datasets: Mapping[str, DatasetFile] = {}
 
     @model_validator(mode="before")
     @classmethod
@@ -102,9 +151,12 @@ class TrainedProject(Component):
     that supervise, retry and evaluate.
     """
 
-    def __init__(self, *, folder: Path, prefix: str) -> None:
+    def __init__(
+        self, *, folder: Path, prefix: str, datasets: Mapping[str, DatasetSource] | None = None
+    ) -> None:
         self.folder = folder
         self.prefix = prefix
+        self.datasets = datasets or {}
 
     @classmethod
     def get_spec(cls) -> ComponentTypeSpec:
@@ -119,14 +171,33 @@ class TrainedProject(Component):
     @classmethod
     def load(cls, attributes: BaseModel | None, context: ComponentLoadContext) -> Self:
         """Return the project of that folder; raises InvalidInput with the lines of what is wrong."""
-        read_folder(Path(context.path)).read()
-        prefix = getattr(attributes, "prefix", "")
-        return cls(folder=Path(context.path), prefix=prefix)
+        folder = Path(context.path)
+        read_folder(folder).read()
+        given = attributes if isinstance(attributes, TrainedProjectFile) else None
+        if given is None:
+            return cls(folder=folder, prefix="")
+        datasets = {name: each.source(folder) for name, each in given.datasets.items()}
+        return cls(folder=folder, prefix=given.prefix, datasets=datasets)
 
     def build_defs(self, context: ComponentLoadContext) -> Definitions:
         """Return what all projects of this prefix share, with the first of them; of another nothing."""
         every = context.component_tree.get_all_components(TrainedProject)
-        folders = sorted(each.folder for each in every if each.prefix == self.prefix)
-        return (
-            build_defs(folders, prefix=self.prefix) if folders[0] == self.folder else Definitions()
-        )
+        ours = sorted((e for e in every if e.prefix == self.prefix), key=lambda each: each.folder)
+        if ours[0].folder != self.folder:
+            return Definitions()
+        folders = [each.folder for each in ours]
+        return build_defs(folders, prefix=self.prefix, datasets=_datasets(ours))
+
+
+def _datasets(components: Sequence[TrainedProject]) -> dict[str, DatasetSource]:
+    """Return the sources of all; raises InvalidInput where two say where one dataset's files are."""
+    found: dict[str, tuple[Path, DatasetSource]] = {}
+    for each in components:
+        for name, source in each.datasets.items():
+            if name in found:
+                raise InvalidInput(
+                    f"datasets: {name} is given in {found[name][0] / COMPONENT_FILE} and in "
+                    f"{each.folder / COMPONENT_FILE}; give it once."
+                )
+            found[name] = (each.folder, source)
+    return {name: source for name, (_, source) in found.items()}

@@ -14,9 +14,9 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from dagster import (
-    AssetKey,
     AssetsDefinition,
     AssetSpec,
     AutomationCondition,
@@ -49,7 +49,7 @@ from tracks_dagster.defs.sensors.retraining import retraining_schedules, retrain
 from tracks_dagster.defs.sensors.run_evals import run_evals
 from tracks_dagster.defs.sensors.show_datasets import show_datasets
 from tracks_dagster.defs.sensors.watch_attempts import watch_attempts
-from tracks_dagster.defs.site import DatasetSource, Site
+from tracks_dagster.defs.site import TICK_S, DatasetSource, Site
 from tracks_dagster.projects.effects.registered import Registered, load_shipped, read_folder
 from tracks_dagster.projects.project_assets import ProjectAssets
 from tracks_dagster.settings import EXAMPLES
@@ -63,6 +63,7 @@ __all__ = ["DatasetSource", "build_defs", "merge"]
 
 BUILT_AT = "tracks/built_at"  # metadata of our definitions: where build_defs was called
 NAMED_MAX = 8  # collisions in an error
+TICK_S_MAX = 60  # gangs that were let go are watched at ticks
 
 
 def build_defs(
@@ -75,9 +76,10 @@ def build_defs(
     tags: Mapping[str, str] | None = None,
     sensors_run: bool = True,
     exports_curves: bool | None = False,
-    automation: Mapping[str, AutomationCondition[AssetKey]] | None = None,
+    automation: Mapping[str, AutomationCondition[Any]] | None = None,
     datasets: Mapping[str, DatasetSource] | None = None,
     settings: Mapping[str, str] | None = None,
+    tick_s: int = TICK_S,
 ) -> Definitions:
     """Return everything of ours that a code location needs to train `projects`, folders with a
     tracks.yaml each.
@@ -90,6 +92,8 @@ def build_defs(
     a file. automation: when Dagster trains a project by itself, by the project's name.
     datasets: where the files of datasets are and which assets write them, by the dataset's name.
     settings: `TRACKS_…` variables, TRACKS_HOME for example, that count before the environment's.
+    tick_s: seconds between two ticks of a sensor, TICK_S to TICK_S_MAX: an idle daemon of Dagster's own
+    costs the less, and what ends is seen the later.
 
     Raises InvalidInput for a prefix that cannot begin names, for two projects of one name, for a
     condition of a project that is not among them, for a source of a dataset that ships and for a secret
@@ -108,6 +112,8 @@ def build_defs(
     for name in datasets or {}:
         if examples and name in DATASETS:
             raise InvalidInput(f"datasets: {name} is one of the examples; give yours another name.")
+    if not TICK_S <= tick_s <= TICK_S_MAX:
+        raise InvalidInput(f"tick_s: {tick_s} is not {TICK_S} to {TICK_S_MAX} seconds.")
     site = Site(
         prefix=Prefix(prefix),
         is_on=sensors_run,
@@ -117,6 +123,7 @@ def build_defs(
         automation=automation or {},
         sources=datasets or {},
         settings=_without_secrets(settings or {}),
+        tick_s=tick_s,
     )
     of_wings = list(_of_wings(site))
     own = {each.name: each.assets for each in site.trained}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 import traceback
 from collections.abc import Iterator
@@ -86,6 +87,29 @@ def test_the_key_on_of_a_schedule_means_what_it_says(sandbox: DefsFolderSandbox)
     assert "new_snapshot_retrains_one" in sensors
 
 
+def test_where_the_files_of_a_dataset_are_is_an_edge_and_a_condition(
+    sandbox: DefsFolderSandbox,
+) -> None:
+    source = "  datasets: {customers: {path: data, deps: [raw/customers], automation: eager}}"
+    folder = write(sandbox, "one", *of("one", "  dataset: customers", source))
+    assert read_project(folder).dataset == "customers"
+    with sandbox.build_all_defs() as made:
+        node = made.resolve_asset_graph().get(AssetKey(["datasets", "customers"]))
+    assert AssetKey(["raw", "customers"]) in node.parent_keys
+    assert node.automation_condition is not None
+
+
+def test_two_projects_that_say_where_one_dataset_is_are_refused_with_both_places(
+    sandbox: DefsFolderSandbox,
+) -> None:
+    for name in ("one", "two"):
+        write(sandbox, name, *of(name, "  datasets: {customers: {path: data}}"))
+    with pytest.raises(Exception, match="Error") as refused, sandbox.build_all_defs():
+        pass
+    shown = "".join(traceback.format_exception(refused.value))
+    assert re.search(r"customers is given in .*one/defs.yaml and in .*two/defs.yaml", shown)
+
+
 @pytest.mark.parametrize(
     ("line", "words"),
     [
@@ -93,6 +117,8 @@ def test_the_key_on_of_a_schedule_means_what_it_says(sandbox: DefsFolderSandbox)
         ("  rank: 2", "rank"),
         ("  prefix: a-b", "cannot begin names"),
         ("  upstream: dbt", "is not a list"),
+        ("  datasets: {d: {path: data, automation: often}}", "write eager, or a cron"),
+        ("  datasets: {d: {paths: data}}", "paths"),
     ],
 )
 def test_an_attribute_that_is_wrong_is_shown_with_its_line(

@@ -84,12 +84,20 @@ def test_what_the_builder_says_of_all_assets_and_sensors_counts(project: Path) -
         group="ml",
         tags={"cost": "gpu"},
         sensors_run=False,
+        tick_s=30,
     ).get_repository_def()
     for node in made.asset_graph.asset_nodes:
         assert (list(node.owners), node.group_name) == (["team:ml"], "ml")
         assert node.tags["cost"] == "gpu"
     for each in made.sensor_defs:
         assert each.default_status is DefaultSensorStatus.STOPPED
+        assert each.minimum_interval_seconds >= 30
+
+
+@pytest.mark.parametrize("tick_s", [0, 4, 61])
+def test_ticks_are_five_to_sixty_seconds_apart(tick_s: int) -> None:
+    with pytest.raises(InvalidInput, match=rf"tick_s: {tick_s} is not 5 to 60 seconds"):
+        build_defs(tick_s=tick_s)
 
 
 def test_what_a_projects_file_says_of_its_assets_counts_before_the_builder(project: Path) -> None:

@@ -36,6 +36,9 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
+TICK_S = 5  # between two ticks of a sensor, where nobody asks for fewer
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetSource:
     """Where a dataset's files are, for its asset to freeze as a snapshot.
@@ -50,7 +53,7 @@ class DatasetSource:
     deps: Sequence[str | AssetKey] = ()
     checks: str | Path | None = None
     in_place: bool = False
-    automation: AutomationCondition[AssetKey] | None = None
+    automation: AutomationCondition[Any] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +64,7 @@ class Site:
     exports_curves: whether curves are sent to trackers; None: where the environment's home has some.
     automation: when Dagster trains a project by itself, by name. sources: of datasets, by name; what a
     launchpad and the newest snapshot leave open. settings: variables that count before those of the
-    environment.
+    environment. tick_s: the least seconds between two ticks of a sensor.
     """
 
     prefix: Prefix = NO_PREFIX
@@ -69,9 +72,14 @@ class Site:
     has_examples: bool = False
     exports_curves: bool | None = False
     projects: tuple[Registered, ...] = ()
-    automation: Mapping[str, AutomationCondition[AssetKey]] = field(default_factory=dict)
+    automation: Mapping[str, AutomationCondition[Any]] = field(default_factory=dict)
     sources: Mapping[str, DatasetSource] = field(default_factory=dict)
     settings: Mapping[str, str] = field(default_factory=dict)
+    tick_s: int = TICK_S
+
+    def every_s(self, own_s: int = TICK_S) -> int:
+        """Return how far apart the ticks of a sensor are that by itself would tick so often."""
+        return max(own_s, self.tick_s)
 
     @property
     def sensor_status(self) -> DefaultSensorStatus:

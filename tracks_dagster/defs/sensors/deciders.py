@@ -15,7 +15,7 @@ from dagster import (
 from tracks_dagster.attempts.effects.retry import Retries
 from tracks_dagster.attempts.effects.world import World
 from tracks_dagster.attempts.ports import Orchestrator
-from tracks_dagster.defs.site import Site
+from tracks_dagster.defs.site import TICK_S, Site
 from tracks_dagster.ledger.deciding import Decider
 from tracks_dagster.ledger.effects.deciding import OF_RUNS, OF_STUDIES, KindOfTrack, decide_due
 from tracks_dagster.ledger.effects.ticks import (
@@ -36,7 +36,7 @@ def decider_sensor(
     *,
     idle: str,
     description: str,
-    every_s: int = 5,
+    every_s: int = TICK_S,
     kind: KindOfTrack = OF_RUNS,
 ) -> SensorDefinition:
     """Return the sensor that lets `decider` decide on every run, or what `kind` is of, that is due.
@@ -66,7 +66,7 @@ def decider_sensor(
 
     return sensor(
         name=site.name(decider.name),
-        minimum_interval_seconds=every_s,
+        minimum_interval_seconds=site.every_s(every_s),
         default_status=site.sensor_status,
         description=description,
     )(site.body(decide))

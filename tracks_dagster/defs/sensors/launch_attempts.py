@@ -29,7 +29,7 @@ def launch_attempts(site: Site) -> SensorDefinition:
     return sensor(
         name=site.name(names.LAUNCH_ATTEMPTS),
         job_name=site.name(names.TRAIN_ATTEMPT_JOB),
-        minimum_interval_seconds=5,
+        minimum_interval_seconds=site.every_s(),
         default_status=site.sensor_status,
         description=(
             "Requests a Dagster run for every open attempt that nobody supervises; the run starts the "

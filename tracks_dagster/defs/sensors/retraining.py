@@ -97,7 +97,7 @@ def _sensor(site: Site, each: Registered, every_s: int) -> SensorDefinition:
     @sensor(
         name=site.name(names.RETRAIN_ON_SNAPSHOT).format(names.dagster_name(each.name)),
         job_name=site.name(names.DECLARE_TRAINING_RUN_JOB),
-        minimum_interval_seconds=every_s,
+        minimum_interval_seconds=site.every_s(every_s),
         default_status=DefaultSensorStatus.RUNNING if is_on else DefaultSensorStatus.STOPPED,
         description=_description(each, Schedule(on_new_snapshot=True)),
     )

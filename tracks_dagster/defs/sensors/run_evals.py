@@ -86,7 +86,7 @@ def run_evals(site: Site) -> SensorDefinition:
     return sensor(
         name=site.name(names.RUN_EVALS),
         job_name=site.name(names.EVALUATE_CHECKPOINT_JOB),
-        minimum_interval_seconds=5,
+        minimum_interval_seconds=site.every_s(),
         default_status=site.sensor_status,
         description=(
             "Requests a Dagster run for every eval that a run with all its steps owes, or that a "

@@ -46,7 +46,7 @@ def show_datasets(site: Site) -> SensorDefinition:
 
     return sensor(
         name=site.name(names.SHOW_DATASETS),
-        minimum_interval_seconds=5,
+        minimum_interval_seconds=site.every_s(),
         default_status=site.sensor_status,
         description=(
             "Shows datasets of one's own, which `tracks snapshots add` made: a partition of the asset "

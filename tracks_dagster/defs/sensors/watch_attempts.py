@@ -118,7 +118,7 @@ def watch_attempts(site: Site) -> SensorDefinition:
 
     return sensor(
         name=site.name(names.WATCH_ATTEMPTS),
-        minimum_interval_seconds=5,
+        minimum_interval_seconds=site.every_s(),
         default_status=site.sensor_status,
         description=(
             "Closes an attempt whose gang is gone when no Dagster run supervises it, decides what "

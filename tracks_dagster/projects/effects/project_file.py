@@ -89,7 +89,7 @@ FILE = "tracks.yaml"
 # In a user's Dagster project a component's file may take its place: its attributes are the same keys.
 COMPONENT_FILE = "defs.yaml"
 COMPONENT = "tracks_dagster.components.TrainedProject"
-PREFIX = "prefix"  # the attribute that is the deployment's, and no key of the project
+OF_DEPLOYMENT = ("prefix", "datasets")  # attributes that are not keys of the project
 VERSION = 1  # of the file's form
 FOLDER = "folder"  # the kind of checkpoint of a trainer that speaks by files and exit codes
 COMPONENT_CHARACTERS_MAX = 65536  # of a component's file, in which its type is looked for
@@ -141,7 +141,7 @@ def _attributes(file: SettingsFile) -> SettingsFile:
         file.refuse(("attributes",), "write the keys of the project here, name: and entry: first.")
         return replace(file, value=None)
     lines = {at[1:]: line for at, line in file.lines.items() if at[:1] == ("attributes",)}
-    value = {key: value for key, value in given.items() if key != PREFIX}
+    value = {key: value for key, value in given.items() if key not in OF_DEPLOYMENT}
     return replace(file, value=value, lines=lines)
 
 

@@ -32,7 +32,7 @@ def export_curves(site: Site) -> SensorDefinition:
     """Return the sensor."""
     return sensor(
         name=site.name(names.EXPORT_CURVES),
-        minimum_interval_seconds=EVERY_S,
+        minimum_interval_seconds=site.every_s(EVERY_S),
         default_status=site.sensor_status,
         description=(
             "Sends the kept steps of every run, up to its newest commit, to the trackers of "

@@ -59,7 +59,7 @@ def send_notifications(site: Site) -> SensorDefinition:
     """Return the sensor."""
     return sensor(
         name=site.name(names.SEND_NOTIFICATIONS),
-        minimum_interval_seconds=5,
+        minimum_interval_seconds=site.every_s(),
         default_status=site.sensor_status,
         description=(
             "Sends each new alert to whom notify.yaml in TRACKS_HOME names, and refusals, ends and "

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -43,7 +43,10 @@ def proxy(upstream: int, part: str, headers: dict[str, str]) -> Iterator[int]:
                 self.send_error(404)
                 return
             body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-            onward = HTTPConnection("127.0.0.1", upstream)
+            with closing(HTTPConnection("127.0.0.1", upstream)) as onward, suppress(OSError):
+                self._pass(onward, body)  # OSError: who asked is gone
+
+        def _pass(self, onward: HTTPConnection, body: bytes) -> None:
             onward.putrequest(self.command, self.path.removeprefix(part), skip_host=True)
             for name, value in {**dict(self.headers.items()), **headers}.items():
                 onward.putheader(name, value)
@@ -62,7 +65,6 @@ def proxy(upstream: int, part: str, headers: dict[str, str]) -> Iterator[int]:
             self.send_header("Content-Length", str(len(data)))
             self.end_headers()
             self.wfile.write(data)
-            onward.close()
 
         def do_POST(self) -> None:
             """Pass it on too."""

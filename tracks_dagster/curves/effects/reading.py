@@ -87,6 +87,19 @@ def read_curves(
     return again(read, cache)
 
 
+def read_metrics(
+    tracks: Tracks, state: RunState, *, cache: Path | None
+) -> tuple[tuple[Metric, ...], int]:
+    """Return the metrics of a run that are not by rank, the loss first, and how many names of its
+    script are left out, at least. No value is read."""
+
+    def read(cache: Path | None) -> tuple[tuple[Metric, ...], int]:
+        journals = Journals(tracks, state, cache)
+        return journals.choose(None), journals.left_out
+
+    return again(read, cache)
+
+
 def _curves(
     journals: Journals,
     metrics: Sequence[Metric],

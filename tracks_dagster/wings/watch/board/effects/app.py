@@ -6,7 +6,7 @@ It writes only where it is given what acts (`acting`), and then by POST alone.
 |---|---|
 | `/` | the fleet |
 | `/runs` | all runs; `where=FILTER`, `sort=-NAME`, `columns=A,B`; `/runs.csv`, `/runs.json` |
-| `/runs/RUN` | a run; `by=hours`, `steps=100-200`, `y=log`, `smooth=100`, `rank=N` of the log |
+| `/runs/RUN` | a run; `by=hours`, `steps=100-200`, `y=log`, `smooth=100`, `group=NAME`, `page=N` |
 | `/runs/RUN/report` | its report, as `tracks report` writes it |
 | `/runs/RUN/devices` | the device of every rank; `first=RANK` |
 | `/runs/RUN/log` | what all ranks printed, by time; `attempt=N`, `rank=N`, `level=errors`, `text` |
@@ -47,7 +47,7 @@ from starlette.responses import (
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from tracks_dagster.curves.curve import STEP, TRAINING, Curves, curves_json
+from tracks_dagster.curves.curve import STEP, TRAINING, Curves, Point, curves_json
 from tracks_dagster.review.comparing import Score
 from tracks_dagster.review.effects.experiments import read_scores
 from tracks_dagster.review.effects.explain.run import attempt_address, load_run
@@ -90,6 +90,7 @@ from tracks_dagster.wings.watch.board.fleet import fleet_view
 from tracks_dagster.wings.watch.board.gauges import Gauge, gauges
 from tracks_dagster.wings.watch.board.heat_map import HeatMap, rank_maps
 from tracks_dagster.wings.watch.board.log_lines import log_page
+from tracks_dagster.wings.watch.board.metric_pages import metric_page
 from tracks_dagster.wings.watch.board.reading import RunReading
 from tracks_dagster.wings.watch.board.run_page import Beside, Key, Link, hot_ranks, run_page
 from tracks_dagster.wings.watch.health import rules
@@ -203,16 +204,24 @@ class Board:
         """`/runs/RUN`."""
         reading = self._sources.run(request.path_params["run_id"])
         state, by, steps = reading.state, queries.axis(request), queries.step_range(request)
-        curves, banners = self._curves(state, by, steps)
+        shown = metric_page(
+            self._sources.metrics(state),
+            request.query_params.get("group", ""),
+            queries.page(request),
+        )
+        curves, banners = self._curves(state, by, steps, shown.names)
         devices = self._sources.curves(state, ["device/*"], curves.by, steps)
-        newest = self._sources.newest(state, None)
+        newest = self._sources.newest(state, shown.names)
         last = {**newest, **self._sources.newest(state, ["device/*"])}
         panels, left_out = pages.panels_of(curves, devices, last, queries.look(request))
         log = self._sources.log(state, queries.rank(request), hot_ranks(reading))
         beside = Beside(
             panels=(*panels, *pages.progress_panels(state, reading.now)),
             maps=tuple(self._maps(reading)),
-            choices=queries.choices(request, curves.by),
+            choices=(
+                *queries.metric_choices(request, shown),
+                *queries.choices(request, curves.by),
+            ),
             zoom=queries.way_back(request, steps),
             banners=banners,
             left_out=left_out,
@@ -223,21 +232,32 @@ class Board:
             attempt_pages=self._attempt_pages(state),
             record=self._sources.record(state),
             may_act=self._acting is not None,
-            loss=newest.get(LOSS),
+            loss=newest.get(LOSS) or self._newest_loss(state),
         )
         return self._page(request, "run.html", run_page(reading, beside), state.run_id)
 
     def _curves(
-        self, state: RunState, by: str, steps: tuple[int, int] | None = None
+        self,
+        state: RunState,
+        by: str,
+        steps: tuple[int, int] | None = None,
+        metrics: Sequence[str] | None = None,
     ) -> tuple[Curves, tuple[str, ...]]:
-        """Return a run's curves, by step where its journals do not have the axis; and what to say."""
+        """Return a run's curves, of all its metrics for None, and what to say: they are by step where
+        its journals do not have the axis."""
         try:
-            return self._sources.curves(state, None, by, steps), ()
+            return self._sources.curves(state, metrics, by, steps), ()
         except InvalidInput as error:
             if by == STEP:
                 raise
-            found = self._sources.curves(state, None, STEP, steps)
+            found = self._sources.curves(state, metrics, STEP, steps)
             return found, (f"Shown by step: {error}",)
+
+    def _newest_loss(self, state: RunState) -> Point | None:
+        """Return the newest loss of a run whose loss is not drawn on this page."""
+        if all(each.name != LOSS for each in self._sources.metrics(state)):
+            return None
+        return self._sources.newest(state, [LOSS]).get(LOSS)
 
     def _maps(self, reading: RunReading) -> list[HeatMap]:
         """Return the heat maps of what is known by rank, for a gang of at least two."""

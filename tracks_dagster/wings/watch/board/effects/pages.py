@@ -127,16 +127,9 @@ def panels_of(
 
     newest: the last value of each of the whole curve, beside whichever part is drawn.
     """
-    shown = curves.curves[:PANELS_MAX]
-    found = (*shown, *devices.curves)
+    found = (*curves.curves[:PANELS_MAX], *devices.curves)
     drawn = [_panel(each, newest.get(each.name), curves, look) for each in found]
     words = []
-    if len(curves.curves) > len(shown):
-        names = ", ".join(each.name for each in curves.curves[len(shown) :][:PANELS_MAX])
-        words.append(
-            f"The first {len(shown)} of {len(curves.curves)} metrics are drawn; `tracks curves "
-            f"{curves.run_id} METRIC` has each. Left out: {names}."
-        )
     if curves.names_left_out:
         words.append(
             f"The script reports more names than are read: at least {curves.names_left_out} are left "

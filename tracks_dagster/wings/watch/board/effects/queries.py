@@ -15,6 +15,7 @@ from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.states.run_state import AttemptState, RunState, known_attempt
 from tracks_dagster.wings.watch.board import formats
 from tracks_dagster.wings.watch.board.log_lines import ALL, LEVELS, LogAsked
+from tracks_dagster.wings.watch.board.metric_pages import MetricPage
 from tracks_dagster.wings.watch.board.run_page import Choice, Link
 
 TABLE = ("where", "sort", "columns")
@@ -150,6 +151,31 @@ def choices(request: Request, by: str) -> tuple[Choice, ...]:
             links=_links(request, "smooth", [str(each) for each in smooths], str(chosen.smooth)),
         ),
     )
+
+
+def metric_choices(request: Request, shown: MetricPage) -> tuple[Choice, ...]:
+    """Return links to the other groups and pages of a run's metrics; none where there is one page."""
+    found = []
+    if shown.groups:
+        others = [("all", ""), *((f"{name} ({count})", name) for name, count in shown.groups)]
+        links = [
+            Link(
+                label=label,
+                address=f"{_with(request, group=group, page='0')}#curves",
+                is_chosen=group == shown.group,
+            )
+            for label, group in others
+        ]
+        found.append(Choice(name="group", links=tuple(links)))
+    if shown.pages > 1:
+        near = (("before", shown.page - 1), ("more", shown.page + 1))
+        links = [
+            Link(label=label, address=f"{_with(request, page=str(number))}#curves")
+            for label, number in near
+            if 0 <= number < shown.pages
+        ]
+        found.append(Choice(name=f"metrics {shown.words}", links=tuple(links)))
+    return tuple(found)
 
 
 def _links(request: Request, name: str, values: Sequence[str], chosen: str) -> tuple[Link, ...]:

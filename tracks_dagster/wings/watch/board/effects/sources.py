@@ -20,8 +20,8 @@ from typing import Any, Generic, TypeVar
 
 from tracks_dagster.attempts.effects.evidence import read_log_tails
 from tracks_dagster.attempts.effects.heartbeat import Heartbeat, describe_age, read_heartbeat
-from tracks_dagster.curves.curve import STEP, Curve, Curves, Point
-from tracks_dagster.curves.effects.reading import read_curves
+from tracks_dagster.curves.curve import STEP, Curve, Curves, Metric, Point
+from tracks_dagster.curves.effects.reading import read_curves, read_metrics
 from tracks_dagster.evals.effects.promoting import find_holder
 from tracks_dagster.holds.effects.holds import Holds
 from tracks_dagster.holds.effects.starts import describe_sources, next_start
@@ -124,6 +124,7 @@ class Sources:
         self._fleet: Fresh[FleetRead] = Fresh(for_s=FLEET_FRESH_S, entries_max=1)
         self._runs: Fresh[RunReading] = Fresh(for_s=FRESH_S, entries_max=PAGES_KEPT_MAX)
         self._curves: Fresh[Curves] = Fresh(for_s=FRESH_S, entries_max=CURVES_KEPT_MAX)
+        self._metrics: Fresh[tuple[Metric, ...]] = Fresh(for_s=FRESH_S, entries_max=CURVES_KEPT_MAX)
         self._by_rank: Fresh[Mapping[str, Values]] = Fresh(for_s=FRESH_S, entries_max=MAPS_KEPT_MAX)
         self._records: Fresh[RecordContext] = Fresh(for_s=RECORD_FRESH_S, entries_max=RECORDS_MAX)
         self._logs: Fresh[tuple[Mapping[int, str], bool]] = Fresh(
@@ -209,6 +210,15 @@ class Sources:
             scheduling=policy.scheduling,
             banners=tuple(filter(None, banners)),
         )
+
+    def metrics(self, state: RunState) -> tuple[Metric, ...]:
+        """Return which metrics a run has."""
+
+        def read() -> tuple[Metric, ...]:
+            with self._reads:
+                return read_metrics(self.tracks, state, cache=self._cache)[0]
+
+        return self._metrics.get((state.run_id, state.head.seq), read)
 
     def curves(
         self,

@@ -9,9 +9,10 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from tests.wings.history.worlds import COLUMNS, HEADER, import_world, row
+from tracks_dagster.reasons.slurm_rows import hosts
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.wings.history.slurm import Sacct
-from tracks_dagster.wings.history.source import BadRow, NotEnded, Read, SourceAttempt, hosts
+from tracks_dagster.wings.history.source import BadRow, NotEnded, Read, SourceAttempt
 
 GOLDEN = Path(__file__).parent / "golden"
 

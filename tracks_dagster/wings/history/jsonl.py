@@ -8,11 +8,12 @@ from datetime import UTC, datetime
 from typing import Any
 
 from tracks_dagster.reasons.cases import evidence_of
+from tracks_dagster.reasons.slurm_rows import hosts
 from tracks_dagster.track.bodies import AUTOMATIC, FIRST, MANUAL
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.json_text import parse_json
 from tracks_dagster.track.records import Json
-from tracks_dagster.wings.history.source import BadRow, NotEnded, Read, SourceAttempt, aware, hosts
+from tracks_dagster.wings.history.source import BadRow, NotEnded, Read, SourceAttempt, aware
 
 LINE_BYTES_MAX = 1024 * 1024
 CAUSES = (FIRST, AUTOMATIC, MANUAL)

@@ -16,9 +16,10 @@ from dataclasses import dataclass, replace
 from datetime import datetime, tzinfo
 
 from tracks_dagster.reasons.evidence import Condition, Evidence
+from tracks_dagster.reasons.slurm_rows import hosts
 from tracks_dagster.track.bodies import AUTOMATIC, MANUAL
 from tracks_dagster.track.errors import InvalidInput
-from tracks_dagster.wings.history.source import BadRow, NotEnded, Read, SourceAttempt, aware, hosts
+from tracks_dagster.wings.history.source import BadRow, NotEnded, Read, SourceAttempt, aware
 
 _DATED = re.compile(r"\W*(\d{4}-\d\d-\d\d[ T]\d\d?:\d\d(?::\d\d)?(?:Z|[+-]\d\d:?\d\d)?)\W*(.*)")
 _RUN = re.compile(r"\b(\d+\.\d+)([a-z]{0,2})\b")

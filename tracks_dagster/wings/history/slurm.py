@@ -10,12 +10,20 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta, tzinfo
+from datetime import datetime, timedelta, tzinfo
 
 from tracks_dagster.reasons.evidence import Evidence, RankEnd
+from tracks_dagster.reasons.slurm_rows import (
+    NO_TIMES,
+    UNTIL_THE_END,
+    exit_in,
+    gpus_in,
+    hosts,
+    time_in,
+)
 from tracks_dagster.track.bodies import AUTOMATIC, MANUAL
 from tracks_dagster.track.errors import InvalidInput
-from tracks_dagster.wings.history.source import BadRow, NotEnded, Read, SourceAttempt, aware, hosts
+from tracks_dagster.wings.history.source import BadRow, NotEnded, Read, SourceAttempt, aware
 
 FIELDS = (
     "JobIDRaw,JobID,JobName,User,Account,Partition,Cluster,State,ExitCode,DerivedExitCode,Submit,Start,"
@@ -46,17 +54,10 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
     "work_dir": ("WorkDir",),
 }
 NEEDED = ("id", "state", "submit", "start", "end")
-UNTIL_THE_END = frozenset(
-    {"PENDING", "RUNNING", "SUSPENDED", "COMPLETING", "CONFIGURING", "RESIZING"}
-    | {"STAGE_OUT", "SIGNALING", "STOPPED", "REQUEUE_HOLD", "SPECIAL_EXIT"}
-)
 STEPS_MAX = 10_000  # of one job that are read
 
-_GPUS = re.compile(r"gres/gpu(?::([^=,]+))?=(\d+)|\bgpu(?::([^:,()]+))?:(\d+)")
 _EXCLUDED = re.compile(r"(?:--exclude[= ]|(?<=\s)-x ?)([^\s]+)")
 _STEP = re.compile(r"\d+(?:_\d+|\+\d+)?\.")
-_EPOCH = re.compile(r"\d{9,11}")
-NO_TIMES = ("", "None", "Unknown", "N/A")
 _UNKNOWN = {
     "last_step": "Slurm knows no training steps",
     "checkpoints": "Slurm knows no checkpoints",
@@ -123,7 +124,7 @@ class Sacct:
             if (started_at or ended_at) >= running_until.get(named, submitted_at):
                 run, cause = fields.get("name", run), MANUAL
                 running_until[named] = ended_at
-        code, by_signal = _exit(fields.get("exit", ""))
+        code, by_signal = exit_in(fields.get("exit", ""))
         end = RankEnd(
             rank=0,
             exit_code=code,
@@ -176,13 +177,9 @@ class Sacct:
 
     def _time(self, text: str, column: str) -> datetime | None:
         """Return a time of sacct; None where it has none yet."""
-        if text in NO_TIMES:
-            return None
         try:
-            if _EPOCH.fullmatch(text):  # SLURM_TIME_FORMAT=%s
-                return aware(datetime.fromtimestamp(int(text), UTC))
-            at = datetime.fromisoformat(text)
-            return aware(at if at.tzinfo is not None else at.replace(tzinfo=self.zone))
+            at = time_in(text, self.zone)
+            return None if at is None else aware(at)
         except (ValueError, OverflowError):
             raise ValueError(
                 f"its {column} is {text[:40]!r}, no time as 2026-01-31T02:00:00: unset "
@@ -247,11 +244,9 @@ def _is_of(step: _Row, job: _Row) -> bool:
 def _devices(fields: Mapping[str, str]) -> tuple[int, str]:
     """Return how many devices it had, or asked for, and of which class: nodes where it had no GPU."""
     text = fields.get("tres") or fields.get("asked") or ""
-    found = [(m[1] or m[3] or "gpu", int(m[2] or m[4])) for m in _GPUS.finditer(text)]
-    if found:
-        typed = [each for each in found if each[0] != "gpu"]
-        count = max(n for _, n in found) if not typed else sum(n for _, n in typed)
-        return max(1, count), typed[0][0] if typed else "gpu"
+    count, device_class = gpus_in(text)
+    if count:
+        return count, device_class
     nodes = fields.get("nodes", "")
     return max(1, int(nodes)) if nodes.isdecimal() else 1, "cpu"
 
@@ -263,11 +258,3 @@ def _nodes(text: str) -> tuple[str, ...]:
 def _excluded(submit_line: str) -> tuple[str, ...]:
     found = _EXCLUDED.search(submit_line)
     return () if found is None else hosts(found[1].strip("'\""))
-
-
-def _exit(text: str) -> tuple[int | None, int | None]:
-    """Return the exit code and the signal of `CODE:SIGNAL`; one of the two at most."""
-    code, _, by_signal = text.partition(":")
-    if by_signal.isdecimal() and 0 < int(by_signal) < 65:
-        return None, int(by_signal)
-    return (int(code), None) if code.isdecimal() and int(code) < 256 else (None, None)

@@ -6,7 +6,6 @@ more than one run's rows, so a file may be of any length.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -15,10 +14,6 @@ from typing import Protocol
 from tracks_dagster.reasons.evidence import Evidence
 from tracks_dagster.track.bodies import AUTOMATIC
 from tracks_dagster.track.records import Json, sha256_hex
-
-HOSTS_MAX = 20_000  # of one list of hosts
-_HOSTS = re.compile(r"((?:[^,\[\]]|\[[^\]]*\])+)")
-_RANGES = re.compile(r"\[([^\]]*)\]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,37 +99,3 @@ def aware(at: datetime) -> datetime:
     if not 1970 <= at.year < 2100:
         raise ValueError(f"{at:%Y-%m-%d} is not a time of a run")
     return at
-
-
-def hosts(text: str) -> tuple[str, ...]:
-    """Return the hosts of a list as Slurm writes it: `gpu[1,39],node[007-009]`, each once.
-
-    Raises ValueError for one that is cut, or names more than HOSTS_MAX.
-    """
-    found: dict[str, None] = {}
-    if text.count("[") != text.count("]"):
-        raise ValueError(f"the list of hosts {text[:60]!r} is cut")
-    for pattern in _HOSTS.findall(text):
-        for host in _expanded(pattern.strip()):
-            found[host] = None
-            if len(found) > HOSTS_MAX:
-                raise ValueError(f"the list of hosts {text[:60]!r} names more than {HOSTS_MAX}")
-    return tuple(found)
-
-
-def _expanded(pattern: str) -> Iterator[str]:
-    match = _RANGES.search(pattern)
-    if match is None:
-        if pattern:
-            yield pattern
-        return
-    before, after = pattern[: match.start()], pattern[match.end() :]
-    for part in match[1].split(","):
-        low, dash, high = part.strip().partition("-")
-        if not low.isdecimal() or (dash and not high.isdecimal()):
-            raise ValueError(f"{pattern[:60]!r} is not a list of hosts")
-        last = int(high) if dash else int(low)
-        if last - int(low) > HOSTS_MAX:
-            raise ValueError(f"{pattern[:60]!r} names more than {HOSTS_MAX} hosts")
-        for number in range(int(low), last + 1):
-            yield from _expanded(f"{before}{number:0{len(low)}d}{after}")

@@ -16,7 +16,7 @@ leaves where its ranks stand and how they ended, and looks for what it is asked.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -32,6 +32,8 @@ BEAT_EVERY_S = 5.0
 ALIVE_EVERY_S = 15.0
 ASK_EVERY_S = 5.0
 SAVE, STACKS = "save", "stacks"  # what a pod can be asked for
+POD_PROBLEM = "PodProblem"  # the type of the condition of a pod's own problem
+NOT_STARTED = "RanksNotStarted"
 
 T = TypeVar("T")
 
@@ -83,6 +85,32 @@ class SaveAnswer:
 
     is_asked: bool
     problem: str = ""
+
+
+def conditions_of(end: PodEnd, ranks_per_pod: int) -> Iterator[Condition]:
+    """Yield what a pod wrote of itself: a drill's conditions, and why it started no ranks."""
+    yield from end.conditions
+    if end.problem:
+        yield Condition(
+            type=POD_PROBLEM,
+            reason=NOT_STARTED,
+            message=end.problem,
+            at=None,
+            source="supervisor",
+            rank=end.index * ranks_per_pod,
+        )
+
+
+def boots_in(reports: Iterable[PodBeat | PodEnd]) -> dict[str, str]:
+    """Return node → boot, as pods read it; of a node with several the last one counts."""
+    return {each.node: each.boot_id for each in reports if each.node and each.boot_id}
+
+
+def cgroups_in(ends: Sequence[PodEnd]) -> dict[str, Json]:
+    """Return what the pods' memory cgroups counted; of several pods with the index in front."""
+    if len(ends) == 1:
+        return dict(ends[0].cgroup)
+    return {f"pod-{end.index}.{key}": value for end in ends for key, value in end.cgroup.items()}
 
 
 def gang_prefix(ref: AttemptRef) -> str:

@@ -19,14 +19,14 @@ from tests.wings.kubernetes.double.launching import (
 )
 from tests.wings.kubernetes.test_observing import BOOT
 from tracks_dagster.attempts import pod_files
+from tracks_dagster.attempts.effects.gang_files import (
+    STACKS_S_MAX,
+)
 from tracks_dagster.attempts.pod_files import Ask, SaveAnswer
 from tracks_dagster.reasons.hangs import StackDump
 from tracks_dagster.track.bodies import RankPlace
 from tracks_dagster.track.errors import GangError
 from tracks_dagster.track.names import AttemptRef
-from tracks_dagster.wings.kubernetes.effects.gang_files import (
-    STACKS_S_MAX,
-)
 
 
 @pytest.fixture

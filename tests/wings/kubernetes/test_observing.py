@@ -29,6 +29,11 @@ from tests.wings.kubernetes.double.launching import (
 )
 from tracks_dagster.attempts import pod_files
 from tracks_dagster.attempts.effects.closing import is_over
+from tracks_dagster.attempts.effects.gang_files import (
+    BEAT_READ_S,
+    FRESH_S,
+    SILENT_S_MAX,
+)
 from tracks_dagster.attempts.pod_files import PodBeat, PodEnd
 from tracks_dagster.attempts.ports import GangPhase, GangReport
 from tracks_dagster.reasons.classify import classify
@@ -38,11 +43,6 @@ from tracks_dagster.track.errors import GangError, StoreUnavailable
 from tracks_dagster.track.names import ENV_ASKED, ENV_CLUSTER_QUEUE, AttemptRef
 from tracks_dagster.track.records import Json
 from tracks_dagster.wings.kubernetes.effects import watched_gang
-from tracks_dagster.wings.kubernetes.effects.gang_files import (
-    BEAT_READ_S,
-    FRESH_S,
-    SILENT_S_MAX,
-)
 from tracks_dagster.wings.kubernetes.effects.launcher import IDLE_S
 from tracks_dagster.wings.kubernetes.effects.pod_watch import PodWatch
 from tracks_dagster.wings.kubernetes.job_names import job_name

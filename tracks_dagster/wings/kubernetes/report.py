@@ -15,13 +15,12 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from tracks_dagster.attempts.pod_files import PodBeat, PodEnd
+from tracks_dagster.attempts.pod_files import PodBeat, PodEnd, boots_in, cgroups_in, conditions_of
 from tracks_dagster.attempts.ports import GangPhase, GangReport
 from tracks_dagster.reasons.evidence import LOG_TAIL_BYTES_MAX, Condition, RankEnd
 from tracks_dagster.reasons.hangs import Beat, Phase
 from tracks_dagster.reasons.kube_json import mapping, mappings, text, time_text
 from tracks_dagster.reasons.pods import PodEvidence, read_pod
-from tracks_dagster.track.records import Json
 from tracks_dagster.wings.kubernetes.sightings import (
     DISRUPTIONS,
     EventSeen,
@@ -61,8 +60,6 @@ _CANCELLED = "Cancelling deletion"  # the taint manager's word that it lets a po
 # A kubelet's reasons for a wait without a cause.
 _SILENT_WAITS = frozenset({"ContainerCreating", "PodInitializing", ""})
 KERNEL_LINES_MAX = 200  # of all pods together
-POD_PROBLEM = "PodProblem"  # the type of the condition of a pod's own problem
-NOT_STARTED = "RanksNotStarted"
 UNWATCHED = "Unwatched"  # the type of the condition of what could not be seen
 
 
@@ -281,7 +278,7 @@ def report(known: ReportInputs, phase: GangPhase, *, where: str) -> GangReport:
     counts = {"pods": known.nodes, "ranks_per_pod": known.ranks_per_node}
     found = (
         *conditions(known.seen, **counts),
-        *(condition for end in ends for condition in _own_conditions(end, known.ranks_per_node)),
+        *(condition for end in ends for condition in conditions_of(end, known.ranks_per_node)),
         *known.launcher_conditions,
         *(_unwatched(problem) for problem in known.seen.problems),
     )
@@ -293,9 +290,9 @@ def report(known: ReportInputs, phase: GangPhase, *, where: str) -> GangReport:
         ended_at=max(stops) if stops and phase is GangPhase.GONE else None,
         where=where,
         sees_all_nodes=True,
-        boot_ids={**_boot_ids(known), **known.boot_ids},
+        boot_ids={**boots_in([*known.beats.values(), *known.ends.values()]), **known.boot_ids},
         beats=_beats(known),
-        cgroup=_cgroup(ends),
+        cgroup=cgroups_in(ends),
         kernel_lines=tuple(line for end in ends for line in end.kernel_lines)[:KERNEL_LINES_MAX],
     )
 
@@ -335,29 +332,9 @@ def _merged(written: RankEnd | None, outside: RankEnd) -> RankEnd:
     )
 
 
-def _own_conditions(end: PodEnd, ranks_per_node: int) -> Iterable[Condition]:
-    """Yield what a pod wrote of itself: a drill's conditions, and why it started no ranks."""
-    yield from end.conditions
-    if end.problem:
-        yield Condition(
-            type=POD_PROBLEM,
-            reason=NOT_STARTED,
-            message=end.problem,
-            at=None,
-            source="supervisor",
-            rank=end.index * ranks_per_node,
-        )
-
-
 def _unwatched(problem: str) -> Condition:
     """Name what was not seen: the evidence lacks it."""
     return Condition(type=UNWATCHED, reason="", message=problem, at=None, source="supervisor")
-
-
-def _boot_ids(known: ReportInputs) -> dict[str, str]:
-    """Return node → boot, as its pods read it last."""
-    reports: list[PodBeat | PodEnd] = [*known.beats.values(), *known.ends.values()]
-    return {each.node: each.boot_id for each in reports if each.node and each.boot_id}
 
 
 def _beats(known: ReportInputs) -> tuple[Beat, ...]:
@@ -382,10 +359,3 @@ def _beats(known: ReportInputs) -> tuple[Beat, ...]:
     }
     ranks = range(known.nodes * known.ranks_per_node)
     return tuple(found.get(rank) or Beat(rank=rank, phase=Phase.STARTING) for rank in ranks)
-
-
-def _cgroup(ends: Sequence[PodEnd]) -> dict[str, Json]:
-    """Return what the pods' memory cgroups counted; of several pods with the index in front."""
-    if len(ends) == 1:
-        return dict(ends[0].cgroup)
-    return {f"pod-{end.index}.{key}": value for end in ends for key, value in end.cgroup.items()}

@@ -13,6 +13,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 
+from tracks_dagster.attempts.effects.gang_files import GangFiles
 from tracks_dagster.attempts.ports import GangPhase, GangReport
 from tracks_dagster.reasons.kube_json import mapping, mappings
 from tracks_dagster.track import names
@@ -21,9 +22,9 @@ from tracks_dagster.track.names import AttemptRef
 from tracks_dagster.track.ports import Clock, ObjectStore
 from tracks_dagster.track.records import Json, format_time
 from tracks_dagster.wings.kubernetes.effects.gang_api import GangApi, attempt_of
-from tracks_dagster.wings.kubernetes.effects.gang_files import GangFiles, Started
 from tracks_dagster.wings.kubernetes.effects.homes import Place, variables_of
 from tracks_dagster.wings.kubernetes.effects.kube_requests import Object
+from tracks_dagster.wings.kubernetes.effects.started import Started, put_started, read_started
 from tracks_dagster.wings.kubernetes.pod_lives import life_of, unreachable
 from tracks_dagster.wings.kubernetes.settings import JOB, ClusterSettings
 from tracks_dagster.wings.kubernetes.sightings import JobStory
@@ -127,7 +128,7 @@ class GangJob:
     def started(self) -> Started | None:
         """What the start left; None where there was none, or nobody has marked it yet."""
         if self._started is None:
-            started = self._files.started()
+            started = read_started(self._store, self._ref)
             self._place.check(self._ref.key, started)
             self._started = started
         return self._started
@@ -176,7 +177,7 @@ class GangJob:
             namespace=self._place.namespace,
             server=self._place.server,
         )
-        self._files.put_started(started)
+        put_started(self._store, self._ref, started)
         self._started = started
 
     def forget(self) -> None:
@@ -254,7 +255,7 @@ class Glances:
         files = GangFiles(self._store, ref)
         if not files.any_evidence():
             return GangPhase.NEVER_STARTED
-        key, started = ref.key, files.started()
+        key, started = ref.key, read_started(self._store, ref)
         self._place.check(key, started)
         kind = self._cluster.job_kind if started is None else started.kind
         state = state_of(self._api.job(ref, kind))

@@ -9,15 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from tracks_dagster.attempts.effects.gang_files import GangFiles
 from tracks_dagster.reasons.kube_json import mapping, mappings, text
 from tracks_dagster.stores.checks import FORMAT_KEY
 from tracks_dagster.track.errors import GangError
 from tracks_dagster.track.json_text import SMALL_BYTES_MAX, parse_json
 from tracks_dagster.track.names import ENV_STORE
 from tracks_dagster.track.ports import ObjectStore
-from tracks_dagster.wings.kubernetes.effects.gang_files import GangFiles, Started
 from tracks_dagster.wings.kubernetes.effects.kube_requests import Object
 from tracks_dagster.wings.kubernetes.effects.pod_evidence import read_evidence
+from tracks_dagster.wings.kubernetes.effects.started import Started, read_started, started_key
 
 ANNOTATION_STORE = "tracks/store"
 
@@ -123,13 +124,13 @@ class Place:
         """Raise GangError when the gang, of which nothing is found, may live on another cluster."""
         if started is None or started.server in ("", self.server) or _ended(files, store):
             return
-        if files.started() is None:  # a person has taken the mark away since
+        if read_started(store, files.ref) is None:  # a person has taken the mark away since
             return
         raise GangError(
             f"Cannot read the state of {key}: its gang was started through the API server "
             f"{started.server}; {self.server} has no Job of it, and nobody saw it end. If that is "
             "another cluster, name the right one (`context` in kubernetes.yaml). If somebody deleted "
-            f"the Job, delete {files.started_key} from the store: the attempt is then closed."
+            f"the Job, delete {started_key(files.ref)} from the store: the attempt is then closed."
         )
 
 

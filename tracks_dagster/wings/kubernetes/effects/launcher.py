@@ -31,6 +31,11 @@ from collections.abc import Set as AbstractSet
 
 from kubernetes.client import ApiClient
 
+from tracks_dagster.attempts.effects.gang_files import (
+    SAVE_S_MAX,
+    ask_for_stacks,
+    ask_to_save,
+)
 from tracks_dagster.attempts.ports import GangPhase, GangReport, GangSpec
 from tracks_dagster.reasons.hangs import StackDump
 from tracks_dagster.track.bodies import RankPlace
@@ -39,11 +44,6 @@ from tracks_dagster.track.names import AttemptRef
 from tracks_dagster.track.ports import Clock, ObjectStore
 from tracks_dagster.track.text.redact import Redact
 from tracks_dagster.wings.kubernetes.effects.gang_api import GangApi
-from tracks_dagster.wings.kubernetes.effects.gang_files import (
-    SAVE_S_MAX,
-    ask_for_stacks,
-    ask_to_save,
-)
 from tracks_dagster.wings.kubernetes.effects.gang_job import Glances
 from tracks_dagster.wings.kubernetes.effects.homes import Home
 from tracks_dagster.wings.kubernetes.effects.kube_requests import HURRIED, KubeRequests

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from kubernetes.client import ApiClient
 
+from tracks_dagster.attempts.effects.gang_files import GangFiles
 from tracks_dagster.attempts.ports import GangPhase, GangReport
 from tracks_dagster.reasons.evidence import CANNOT_START, Condition
 from tracks_dagster.track.errors import GangError, StoreError
@@ -20,12 +21,12 @@ from tracks_dagster.track.names import AttemptRef
 from tracks_dagster.track.ports import Clock, ObjectStore
 from tracks_dagster.track.text.redact import Redact
 from tracks_dagster.wings.kubernetes.effects.gang_api import GangApi
-from tracks_dagster.wings.kubernetes.effects.gang_files import GangFiles, Started
 from tracks_dagster.wings.kubernetes.effects.gang_job import GangJob, JobState
 from tracks_dagster.wings.kubernetes.effects.homes import Place
 from tracks_dagster.wings.kubernetes.effects.kube_requests import Object
 from tracks_dagster.wings.kubernetes.effects.pod_evidence import read_evidence
 from tracks_dagster.wings.kubernetes.effects.pod_watch import PodWatch
+from tracks_dagster.wings.kubernetes.effects.started import Started
 from tracks_dagster.wings.kubernetes.job_names import gang_labels
 from tracks_dagster.wings.kubernetes.pod_lives import OVERDUE_S, boot_id_of, life_in, unreachable
 from tracks_dagster.wings.kubernetes.report import ReportInputs, report

@@ -1,7 +1,7 @@
-"""What the pods of one gang put into the store, and what its launcher put there: read, and kept.
+"""What the pods of one gang put into the store: read, and kept. A pod is a node's part of a gang.
 
-A gang's pods hold no credentials of the cluster and nobody enters them, so the store is where both
-sides meet (`attempts.pod_files`). Beats are read at most every `BEAT_READ_S`, one small object a
+A gang's pods ask no control plane and nobody enters them, so the store is where both sides meet
+ (`attempts.pod_files`). Beats are read at most every `BEAT_READ_S`, one small object a
 pod; an end is read once its pod is ending, until all its ranks have theirs.
 """
 
@@ -13,7 +13,6 @@ import time
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 
 from tracks_dagster.attempts.pod_files import (
     ASK_EVERY_S,
@@ -36,44 +35,19 @@ from tracks_dagster.attempts.pod_files import (
     stacks_key,
 )
 from tracks_dagster.reasons.hangs import StackDump
-from tracks_dagster.track.body_json import from_json, to_json
-from tracks_dagster.track.errors import StoreError, TrackBroken
-from tracks_dagster.track.json_text import SMALL_BYTES_MAX, parse_json
+from tracks_dagster.track.errors import StoreError
 from tracks_dagster.track.names import AttemptRef
 from tracks_dagster.track.ports import ObjectStore
-from tracks_dagster.track.records import canonical_json
 from tracks_dagster.track.text.redact import Redact
 
 BEAT_READ_S = 5.0  # as often as pods write them
 FRESH_S = 45.0  # beyond that a pod, which puts a beat every ALIVE_EVERY_S, may not reach the store
 SILENT_S_MAX = 300.0  # and beyond that it counts as one that makes no progress
 READERS_MAX = 8  # objects read at once
-_STARTED = "started.json"
 # Pods look every ASK_EVERY_S, dump within 5 s, and put what they have.
 STACKS_S_MAX = ASK_EVERY_S + 10.0
 SAVE_S_MAX = ASK_EVERY_S + 10.0  # for the pod's word that rank 0 was asked; not for the save
 POLL_S = 0.5
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Started:
-    """What a launcher leaves of a start. kind: of the object that was made; at: text time; server: the
-    API server's address.
-
-    It outlives the Job: while it is there, the attempt has had its gang.
-    """
-
-    kind: str
-    nodes: int
-    ranks_per_node: int
-    at: str
-    namespace: str = ""
-    server: str = ""
-
-    @property
-    def ranks(self) -> int:
-        """How many ranks the gang has."""
-        return self.nodes * self.ranks_per_node
 
 
 class GangFiles:
@@ -95,23 +69,6 @@ class GangFiles:
         ] = {}  # by uid: its newest `at`, and when that was new
         self._ends: dict[str, PodEnd] = {}
         self._read_at_s = -math.inf
-
-    @property
-    def started_key(self) -> str:
-        """Where the start left its mark."""
-        return gang_prefix(self.ref) + _STARTED
-
-    def started(self) -> Started | None:
-        """Return what the start left; None where there was none, or nobody lived to write it."""
-        data = self._store.get(self.started_key, SMALL_BYTES_MAX)
-        try:
-            return None if data is None else from_json(Started, parse_json(data))
-        except (ValueError, TrackBroken):
-            return None
-
-    def put_started(self, started: Started) -> None:
-        """Remember the start, as long as the attempt is remembered."""
-        self._store.create(self.started_key, canonical_json(to_json(started)))
 
     def any_evidence(self) -> bool:
         """Whether anything of a gang was ever written; one request, for what is in no cache."""

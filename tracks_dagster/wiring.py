@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import platform
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache, partial
@@ -18,6 +18,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, cast
 
+from tracks_dagster.attempts.findings import Finding
 from tracks_dagster.attempts.machine import Devices, ProcessId
 from tracks_dagster.attempts.ports import (
     DRAIN_GRACE_S,
@@ -458,6 +459,10 @@ class Launching(Protocol):
 
     def software(self, settings: Settings) -> Mapping[str, Json]:
         """Return what is known of the software of a gang that would start now."""
+
+    def findings(self, settings: Settings) -> Sequence[Finding]:
+        """Return what gangs need there and lack, for `tracks doctor`; only reads. Raises SettingsError
+        for settings that cannot be used."""
 
     def upkeep(self, app: App) -> Tick[None]:
         """Once a minute, where the place is set up: end what outlived its attempt."""

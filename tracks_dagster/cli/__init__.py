@@ -93,6 +93,7 @@ _CORE: Mapping[str, Mapping[str, str]] = {
     },
     "Machines and upkeep": {
         "pool": "Nodes of compute pools; quarantine and release them.",
+        "doctor": "What a run needs and this machine or cluster lacks.",
         "export": "A run with all its records, to read elsewhere.",
         "fsck": "Check every track, checkpoint, snapshot and the ledger.",
         "reindex": "Rebuild the ledger from the tracks.",
@@ -131,6 +132,7 @@ _MODULES = {
     "classify": "policies.classify",
     "reclassify": "policies.classify",
     "pool": "upkeep.pool",
+    "doctor": "upkeep.doctor",
     "fsck": "upkeep.fsck",
     "reindex": "upkeep.fsck",
     "completion": "upkeep.completion",

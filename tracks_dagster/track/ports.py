@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import Protocol
+from urllib.parse import unquote
 
 from tracks_dagster.track.errors import InvalidInput
 
@@ -113,3 +114,11 @@ def check_key(key: str) -> str:
             f'joined by "/", {KEY_BYTES_MAX} bytes in all.'
         )
     return key
+
+
+def local_path(store_url: str) -> str | None:
+    """Return the folder of a store that is one, None for a remote one."""
+    scheme, separator, rest = store_url.partition("://")
+    if not separator:
+        return store_url
+    return unquote(rest.removeprefix("localhost")) if scheme == "file" else None

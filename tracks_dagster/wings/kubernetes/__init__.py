@@ -1,16 +1,8 @@
 """Gangs, and Dagster's runs, on a Kubernetes cluster."""
 
-from tracks_dagster.wing import Command, Launcher, Wing
+from tracks_dagster.wing import Launcher, Wing
 
 WING = Wing(
-    commands={
-        "doctor": Command(
-            module="edge.doctor",
-            summary="What a run needs and this machine or cluster lacks.",
-            group="Machines and upkeep",
-            after="pool",
-        )
-    },
     launchers={
         "kubernetes": Launcher(
             module="edge.launching",

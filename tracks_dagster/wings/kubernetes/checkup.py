@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 
+from tracks_dagster.attempts.findings import Finding, Health
 from tracks_dagster.reasons.kube_json import mapping, mappings
 from tracks_dagster.track.records import Json
 from tracks_dagster.track.text.nearest import unknown
@@ -44,23 +44,6 @@ NAMES_SHOWN_MAX = 5
 QUOTAS_SHOWN_MAX = 8
 
 _VERSION = re.compile(r"v?1\.(?P<minor>\d+)")
-
-
-class Health(StrEnum):
-    """What a check found."""
-
-    OK = "ok"
-    MISSING = "missing"
-    UNKNOWN = "unknown"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """The answer to one check. words: what was found, and what to do where it is missing."""
-
-    check: str
-    health: Health
-    words: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

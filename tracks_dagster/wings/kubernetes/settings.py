@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 from tracks_dagster.reasons.kube_json import mapping, mappings
+from tracks_dagster.track.ports import local_path
 from tracks_dagster.track.records import Json
 
 KUBERNETES = "kubernetes"  # the launcher, as records name it
@@ -158,14 +159,6 @@ def why_unreachable(store_url: str, cluster: ClusterSettings) -> str | None:
     """
     path = local_path(store_url)
     return _endpoint_problem(cluster) if path is None else _folder_problem(path, cluster)
-
-
-def local_path(store_url: str) -> str | None:
-    """Return the folder of a store that is one, None for a remote one."""
-    scheme, separator, rest = store_url.partition("://")
-    if not separator:
-        return store_url
-    return unquote(rest.removeprefix("localhost")) if scheme == "file" else None
 
 
 def gives_credentials(cluster: ClusterSettings) -> bool:

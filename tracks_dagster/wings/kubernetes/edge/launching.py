@@ -6,11 +6,12 @@ The cluster's client is imported where a function needs it.
 from __future__ import annotations
 
 import atexit
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tracks_dagster.attempts.findings import Finding
 from tracks_dagster.attempts.ports import GangLauncher, GangSpec
 from tracks_dagster.ledger.effects.ticks import Tick
 from tracks_dagster.settings import Settings, find_file, find_policy_file
@@ -93,6 +94,13 @@ def software(settings: Settings) -> Mapping[str, Json]:
         return {"image": load_cluster(settings).image}
     except SettingsError:
         return {}
+
+
+def findings(settings: Settings) -> Sequence[Finding]:
+    """Return what gangs need and the cluster lacks; raises SettingsError."""
+    from tracks_dagster.wings.kubernetes.edge.findings import cluster_findings
+
+    return cluster_findings(settings, load_cluster(settings))
 
 
 def upkeep(app: App) -> Tick[None]:

@@ -1,59 +1,67 @@
-"""`tracks doctor`: what is missing before the first run, here and on a cluster."""
+"""`tracks doctor`: what is missing before the first run, here and where gangs run."""
 
 from __future__ import annotations
 
 import os
 import shutil
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 
+from tracks_dagster.attempts.findings import Finding, Health
 from tracks_dagster.cli import BAD_NEWS
 from tracks_dagster.cli.common import as_json, print_json, print_table
 from tracks_dagster.home.home_folder import how_open
-from tracks_dagster.settings import Settings, load_policy
+from tracks_dagster.settings import Settings, find_file
 from tracks_dagster.track.body_json import to_json
-from tracks_dagster.track.errors import GangError, SettingsError, StoreError
+from tracks_dagster.track.errors import SettingsError, StoreError
+from tracks_dagster.track.ports import local_path
 from tracks_dagster.track.text.units import counted
-from tracks_dagster.wings.kubernetes.checkup import Finding, Health, check_classes, check_cluster
-from tracks_dagster.wings.kubernetes.edge.launching import find_cluster_file, load_cluster
-from tracks_dagster.wings.kubernetes.settings import (
-    ClusterSettings,
-    gives_credentials,
-    local_path,
-    why_unreachable,
-)
+from tracks_dagster.wing import launchers
+from tracks_dagster.wiring import launching
+
+
+def _places(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add an option for each place of a wing where gangs run."""
+    for name, (_, launcher) in reversed(list(launchers().items())):
+        text = f"Also check the place that {launcher.file or name} describes."
+        command = click.option(f"--{name}", name, is_flag=True, help=text)(command)
+    return command
 
 
 @click.command("doctor")
-@click.option(
-    "--kubernetes", "on_cluster", is_flag=True, help="Also check the cluster of TRACKS_KUBERNETES."
-)
+@_places
 @as_json
 @click.pass_context
-def doctor_command(ctx: click.Context, on_cluster: bool, as_json: bool) -> None:
-    """Check what a run needs: the store, this machine, and on a cluster everything that gangs need.
+def doctor_command(ctx: click.Context, /, as_json: bool, **asked: bool) -> None:
+    """Check what a run needs: the store, this machine, and where gangs run everything that they need.
 
     Starts nothing and makes no store. To test the store, it puts a random key twice, checks that the
     first one stays, and removes it; a store in a folder keeps the empty folders `probe` and
-    `~partial`. Reads no value of a Secret. Exit code 1 when something is missing; what this account
-    may not read is reported as unknown.
+    `~partial`. Exit code 1 when something is missing; what this account may not read is reported as
+    unknown.
     """
     settings = Settings.from_environment()
-    cluster = load_cluster(settings) if on_cluster else None
-    findings = [_home(settings), _store(settings), *_machine(settings)]
-    if cluster is not None:
-        findings += [_reach(settings, cluster), *_classes(settings, cluster), *_cluster(cluster)]
+    places = [name for name, is_asked in asked.items() if is_asked]
+    # What cannot be used is refused before anything is looked at.
+    of_places = [found for name in places for found in launching(name).findings(settings)]
+    findings = [_home(settings), _store(settings), *_machine(settings), *of_places]
     is_ready = all(finding.health is not Health.MISSING for finding in findings)
     if as_json:
         print_json({"is_ready": is_ready, "findings": [to_json(each) for each in findings]})
     else:
         rows = ((each.check, each.health.value, each.words) for each in findings)
         print_table(("check", "", "found"), rows)
-        click.echo(_summary(findings, find_cluster_file(settings) if on_cluster else None))
+        click.echo(_summary(findings, _files(settings, places)))
     ctx.exit(0 if is_ready else BAD_NEWS)
+
+
+def _files(settings: Settings, places: Sequence[str]) -> list[Path]:
+    variables = [launchers()[name][1].file for name in places]
+    return [path for each in variables if each and (path := find_file(settings, each)) is not None]
 
 
 def _home(settings: Settings) -> Finding:
@@ -117,50 +125,8 @@ def _machine(settings: Settings) -> list[Finding]:
     ]
 
 
-def _reach(settings: Settings, cluster: ClusterSettings) -> Finding:
-    """Say whether pods find the store too; whether their network lets them, only a pod can tell."""
-    check = "store, from pods"
-    problem = why_unreachable(settings.store_url, cluster)
-    if problem is not None:
-        return Finding(check=check, health=Health.MISSING, words=problem)
-    if local_path(settings.store_url) is not None:
-        words = "A volume of the pods is mounted there."
-        return Finding(check=check, health=Health.OK, words=words)
-    if not gives_credentials(cluster):
-        words = (
-            "Nothing in the settings gives pods credentials (environment_from, service_account); "
-            "fine where their nodes have a role that may."
-        )
-        return Finding(check=check, health=Health.UNKNOWN, words=words)
-    words = "Nothing in the settings speaks against it."
-    return Finding(check=check, health=Health.OK, words=words)
-
-
-def _classes(settings: Settings, cluster: ClusterSettings) -> list[Finding]:
-    try:
-        found = check_classes(cluster, list(load_policy(settings).scheduling.classes))
-    except SettingsError as error:
-        return [Finding(check="workload classes", health=Health.MISSING, words=str(error))]
-    return [] if found is None else [found]
-
-
-def _cluster(cluster: ClusterSettings) -> list[Finding]:
-    from tracks_dagster.wings.kubernetes.effects.client import connect, where
-    from tracks_dagster.wings.kubernetes.effects.cluster_reader import read_facts
-
-    check = "connection"
-    try:
-        with connect(cluster) as client:
-            facts = read_facts(client, cluster)
-            at = client.configuration.host
-    except GangError as error:
-        return [Finding(check=check, health=Health.MISSING, words=str(error))]
-    words = f"{at} as {facts.account or 'an account that it does not name'} ({where(cluster)})."
-    return [Finding(check=check, health=Health.OK, words=words), *check_cluster(facts, cluster)]
-
-
-def _summary(findings: Sequence[Finding], path: Path | None) -> str:
+def _summary(findings: Sequence[Finding], paths: Sequence[Path]) -> str:
     count = Counter(finding.health for finding in findings)
-    source = f"; the cluster's settings are {path}" if path is not None else ""
+    source = "".join(f"; the cluster's settings are {path}" for path in paths)
     counts = ", ".join(f"{count[health]} {health.value}" for health in Health if count[health])
     return f"{counts}{source}"

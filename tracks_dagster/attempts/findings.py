@@ -1,0 +1,23 @@
+"""What a check before the first run found: of this machine, or of a place where gangs run. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Health(StrEnum):
+    """What a check found."""
+
+    OK = "ok"
+    MISSING = "missing"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """The answer to one check. words: what was found, and what to do where it is missing."""
+
+    check: str
+    health: Health
+    words: str

@@ -59,6 +59,7 @@ def main(work: Path, local_rank: int) -> int:
         print(f"rank {rank} cannot be started: {error}", flush=True)
         code = EXIT_CANNOT_RUN
     else:
+        stop.hold_signals()
         file.began(child.pid)
         code = _wait(child, file, stop, work / "drill" / f"sigkill-{rank}.json")
     _write_end(file, code)
@@ -72,14 +73,28 @@ def main(work: Path, local_rank: int) -> int:
 
 
 class _Stop:
-    """Whether torchrun asked this rank to end."""
+    """Whether torchrun, this process's parent, asked this rank to end.
+
+    What manages a node may send SIGTERM to every process of a gang, as some Slurm sites do: then the
+    rank has it too, and saves.
+    """
 
     def __init__(self) -> None:
-        self.is_asked = False
+        self._is_asked = False
         signal.signal(signal.SIGTERM, self._ask)
 
     def _ask(self, *_: object) -> None:
-        self.is_asked = True
+        self._is_asked = True
+
+    def hold_signals(self) -> None:
+        """From here on a signal waits until it is looked for, with who sent it; a child has begun."""
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+
+    @property
+    def is_asked(self) -> bool:
+        while (sent := signal.sigtimedwait([signal.SIGTERM], 0)) is not None:
+            self._is_asked = self._is_asked or sent.si_pid == os.getppid()
+        return self._is_asked
 
 
 def _wait(child: subprocess.Popen[bytes], file: RankFile, stop: _Stop, drill: Path) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -57,6 +58,19 @@ def test_the_record_names_the_evidence_that_is_stored(
     evidence = from_json(Evidence, json.loads(data))
     assert evidence.conditions == (DISRUPTED,)
     assert [rank.signal for rank in evidence.ranks] == [9, 9]
+
+
+def test_the_state_in_which_slurm_left_the_job_is_evidence(
+    tracks: Tracks, gangs: FakeGangs, store: FakeObjectStore, history: History
+) -> None:
+    history.supervise().place().write_to(store)
+    gone(gangs, end(0, signal=9))
+    report = gangs.reports["r-1", 1]
+    gangs.reports["r-1", 1] = replace(report, slurm_state="PREEMPTED")
+    attempt = close(tracks, gangs)
+    assert attempt.reason == "preempted"
+    assert attempt.ended is not None
+    assert "Slurm state: PREEMPTED" in attempt.ended.lines
 
 
 def test_the_step_at_which_the_numbers_went_wrong_is_the_earliest_that_a_rank_saw(

@@ -158,6 +158,14 @@ def test_a_supervisor_that_died_on_its_gang_is_followed_at_once() -> None:
     assert [each.failed_count for each in plan.pending] == [0]
 
 
+def test_a_gang_that_waits_in_its_place_s_own_queue_says_for_what() -> None:
+    words = "job 7 waits in Slurm's queue: Resources"
+    waiting = opened(ALIVE, run("claimed", is_finished=False), placed=False)
+    waiting = replace(waiting, gang=GangReport(phase=ALIVE, where="Slurm", waits=words))
+    (pending,) = plan_launches([waiting], NOW).pending
+    assert pending == PendingLaunch(key="r-1/a01", failed_count=0, why=words, waits=True)
+
+
 def test_launches_that_lead_to_nothing_are_counted_with_what_they_met() -> None:
     late = run("late", is_finished=True, ended_s_ago=5.0, problem="the code server did not answer")
     before = run("before", is_finished=True, ended_s_ago=100.0)

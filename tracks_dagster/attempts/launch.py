@@ -217,7 +217,10 @@ def _next_at(died: Sequence[OrchestratorRun]) -> datetime | None:
 
 
 def _pending(each: OpenAttempt) -> PendingLaunch | None:
-    """Return the attempt's launches in vain; None once one of them supervises it."""
+    """Return the attempt's launches in vain, or what its gang waits for in its place's own queue; None
+    once it has begun."""
+    if each.gang.waits:
+        return PendingLaunch(key=each.key, failed_count=0, why=each.gang.waits, waits=True)
     claimed = {claim.body.dagster_run_id for claim in each.attempt.claims}
     living = [run for run in each.runs if not run.is_finished]
     if each.gang.phase is GangPhase.GONE or any(run.dagster_run_id in claimed for run in living):

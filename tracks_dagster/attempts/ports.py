@@ -108,6 +108,8 @@ class GangReport:
     boot_ids: node → the identity of its boot now.
     beats: the newest beat of each rank; a rank that has not begun is starting.
     cgroup, kernel_lines: what the machine reported at the newest end of a rank, as evidence.
+    slurm_state: in which Slurm left the job. waits: for what a gang that has not begun waits in a
+    queue of its place, in words; empty where nobody says so.
     """
 
     phase: GangPhase
@@ -121,6 +123,8 @@ class GangReport:
     beats: tuple[Beat, ...] = ()
     cgroup: Mapping[str, Json] = field(default_factory=dict)
     kernel_lines: tuple[str, ...] = ()
+    slurm_state: str | None = None
+    waits: str = ""
 
 
 # What the ranks of a gang that starts now would compute with: names and versions, as

@@ -123,6 +123,7 @@ def gather(
         drills_fired=_drills_fired(state, attempt),
         cgroup=report.cgroup,
         kernel_lines=tuple(clean(line) for line in report.kernel_lines),
+        slurm_state=report.slurm_state,
         beats={str(b.rank): f"{b.phase.value} in step {b.step}" for b in report.beats},
     )
     began = any(end.began for end in ends)

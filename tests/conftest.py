@@ -73,6 +73,7 @@ SLOW = (
     "training/test_resume_equality",
     "wings/kubernetes/test_run_launcher.py::test_a_real_worker",
     "wings/kubernetes/test_up_on_cluster.py::test_a_run_worker_in_a_pod",
+    "wings/slurm/test_rig",
     "ledger/test_burst",
     "code_location/test_run_launcher",
     "code_location/test_workspace",

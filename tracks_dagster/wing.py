@@ -17,7 +17,7 @@ from types import ModuleType
 from tracks_dagster.track.errors import SettingsError
 
 # Folders of `wings/`, in the order in which what they add is listed.
-NAMES = ("embedded", "history", "kubernetes", "lab", "triage", "tune", "watch", "agent")
+NAMES = ("embedded", "history", "kubernetes", "lab", "slurm", "triage", "tune", "watch", "agent")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

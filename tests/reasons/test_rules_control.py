@@ -34,6 +34,21 @@ def test_a_gang_that_the_api_server_refused_says_why(message: str, reason: str) 
     assert verdict(START_FAILED, "Refused", message) == reason
 
 
+@pytest.mark.parametrize(
+    ("message", "reason"),
+    [
+        ("Requested node configuration is not available", "config_error"),
+        ("Invalid qos specification", "config_error"),
+        ("Invalid account or account/partition combination specified", "permission_denied"),
+        ("User's group not permitted to use this partition", "permission_denied"),
+        ("Job violates accounting/QOS policy (job submit limit, …)", "scheduling_timeout"),
+    ],
+)
+def test_a_gang_that_slurm_refused_says_why(message: str, reason: str) -> None:
+    words = f"Cannot submit tracks-r: sbatch: error: Batch job submission failed: {message}"
+    assert verdict(START_FAILED, "", words) == reason
+
+
 def test_a_gang_of_which_one_pod_ran_and_one_found_no_node_was_not_scheduled() -> None:
     """What keeps a pod from starting is over once it has started, but not for the others."""
     ran = RankEnd(rank=0, started_at="2026-11-21T01:50:00.000000Z", signal=9)

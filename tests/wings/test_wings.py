@@ -116,7 +116,7 @@ def test_a_launcher_is_one_folder_and_one_line(tmp_path: Path) -> None:
     first, second, third, *rest = done.stdout.splitlines()
     assert (first, second, third) == ("refused there", "the planted launcher", "7.0")
     shown = " ".join(" ".join(rest).split())
-    assert "[local|kubernetes|planted]" in shown
+    assert "[local|kubernetes|slurm|planted]" in shown
     assert "--planted Start runs there." in shown
 
 
@@ -142,7 +142,7 @@ def test_a_command_names_the_extra_that_it_lacks_and_how_to_install_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     without(monkeypatch, "dagster_k8s", "kubernetes")
-    done = CliRunner().invoke(main, ["doctor"])
+    done = CliRunner().invoke(main, ["doctor", "--kubernetes"])
     assert done.exit_code == 2
     assert "lacks what kubernetes needs (dagster_k8s, kubernetes)" in done.stderr
     assert f"{sys.executable} -m pip install 'tracks-dagster[kubernetes]'" in done.stderr

@@ -28,7 +28,7 @@ from tracks_dagster.track.reasons import TerminationReason
 LINES_MAX = 8
 LINE_CHARACTERS_MAX = 400
 
-CLASSIFIER_VERSION = "9"
+CLASSIFIER_VERSION = "10"
 
 AGAINST_MAX = 5
 

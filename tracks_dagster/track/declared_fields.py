@@ -137,7 +137,7 @@ PLACE = (
     _compute("pool", Kind.NAME, "The compute pool of the run."),
 )
 LAUNCHER = _compute("launcher", Kind.NAME, "Where the gang runs.", LOCAL, flag="--on",
-                    column=Column("local or kubernetes"))
+                    column=Column("local, kubernetes or slurm"))
 RANKS = _compute("ranks", Kind.COUNT, "Processes, one device each.", 1, key="ranks", example=1,
                  column=Column("processes of a gang, one device each"))
 CADENCE = (

@@ -45,6 +45,15 @@ CONDITIONS = _words(
      _R.SCHEDULING_TIMEOUT),
     (r"no healthy devices present|cannot allocate unhealthy devices", _R.GPU_HARDWARE),
     (r"^DeviceGone/", _R.GPU_HARDWARE),
+    # A job that Slurm started again, or asked to end before its limit.
+    (r"^JobRequeued/", _R.NODE_DRAINED),
+    (r"^TimeLimit/", _R.WALLTIME_TIMEOUT),
+    # A gang that Slurm refused: a limit of today, an account, what no node has.
+    (r"^StartFailed/.*(accounting/QOS policy|submit limit)", _R.SCHEDULING_TIMEOUT),
+    (r"^StartFailed/.*(not permitted to use|Access/permission denied|Invalid account"
+     r"|Invalid user id|User's group)", _R.PERMISSION_DENIED),
+    (r"^StartFailed/.*(sbatch: error|Batch job submission failed)"
+     r"|^GangCannotStart/BadConstraints", _R.CONFIG_ERROR),
     # A gang that the API server refused.
     (r"^StartFailed/.*exceeds the quota", _R.SCHEDULING_TIMEOUT),
     (r"^StartFailed/.*(may not \w+|credentials|forbids it)", _R.PERMISSION_DENIED),

@@ -1,0 +1,155 @@
+"""Slurm's programs as the client calls them: what they are given, and what their words mean."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.wings.slurm.test_submission import SETTINGS, SPEC
+from tracks_dagster.track.bodies import ComputeRequest
+from tracks_dagster.track.errors import GangError, GangUnreachable
+from tracks_dagster.wings.slurm.effects.client import SlurmClient, SubmitUnknown
+from tracks_dagster.wings.slurm.settings import SlurmSettings
+from tracks_dagster.wings.slurm.submission import submission
+
+PLAIN = replace(SPEC, compute=ComputeRequest(launcher="slurm"))
+JOB = submission(PLAIN, SETTINGS, token="t", output="/o")
+LEAKY = {"TRACKS_HOME": "/h", "AWS_ACCESS_KEY_ID": "AKIA", "SBATCH_ACCOUNT": "x", "HOME": "/root"}
+
+
+@pytest.fixture
+def programs(tmp_path: Path) -> Path:
+    """A folder of programs that write down how they were called and print what lies beside them."""
+    for name in ("sbatch", "squeue", "sacct", "scancel", "scontrol"):
+        path = tmp_path / name
+        path.write_text(
+            f"#!/bin/sh\ncd {tmp_path}\nprintf '%s\\n' \"$@\" >{name}.words\nenv >{name}.env\n"
+            f"cat >{name}.in\ncat {name}.out\ncat {name}.err >&2\nexit $(cat {name}.code)\n"
+        )
+        path.chmod(0o755)
+        answer(tmp_path, name)
+    return tmp_path
+
+
+def answer(folder: Path, name: str, out: str = "", err: str = "", code: int = 0) -> None:
+    for suffix, text in (("out", out), ("err", err), ("code", str(code))):
+        (folder / f"{name}.{suffix}").write_text(text)
+
+
+def client(folder: Path, settings: SlurmSettings = SETTINGS, **more: str) -> SlurmClient:
+    given: Mapping[str, str] = {**LEAKY, "PATH": f"{folder}:/usr/bin:/bin", **more}
+
+    def run(argv: list[str], **how: Any) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(["/usr/bin/env", *argv], **how)  # by the PATH that it is given
+
+    return SlurmClient(settings, clean=str, environment=given, run=run)
+
+
+def test_a_submit_gives_the_script_by_stdin_and_little_of_this_environment(programs: Path) -> None:
+    answer(programs, "sbatch", out="41;cluster\n")
+    settings = replace(SETTINGS, pass_environment=("AWS_ACCESS_KEY_ID", "NOT_SET"))
+    assert client(programs, settings).submit(JOB) == "41"
+    assert (programs / "sbatch.in").read_text() == JOB.script
+    assert tuple((programs / "sbatch.words").read_text().splitlines()) == JOB.options
+    given = dict(line.split("=", 1) for line in (programs / "sbatch.env").read_text().splitlines())
+    assert given.keys() - {"PWD", "SHLVL", "_", "OLDPWD"} == {"HOME", "PATH", "AWS_ACCESS_KEY_ID"}
+
+
+def test_tables_are_asked_for_in_utc(programs: Path) -> None:
+    client(programs).queue()
+    client(programs).accounts(["7", "8"])
+    for name in ("squeue", "sacct"):
+        given = (programs / f"{name}.env").read_text().splitlines()
+        assert {"TZ=UTC", "SLURM_TIME_FORMAT=standard"} <= set(given)
+    assert "--jobs=7,8" in (programs / "sacct.words").read_text().splitlines()
+    assert "--me" in (programs / "squeue.words").read_text().splitlines()
+
+
+@pytest.mark.parametrize(
+    ("words", "kind"),
+    [
+        ("Batch job submission failed: Socket timed out on send/recv operation", SubmitUnknown),
+        ("Unable to contact slurm controller (connect failure)", SubmitUnknown),
+        ("Batch job submission failed: Job violates accounting/QOS policy", GangUnreachable),
+        ("Batch job submission failed: Requested node configuration is not available", GangError),
+        (
+            "Batch job submission failed: Invalid account or account/partition combination",
+            GangError,
+        ),
+        ("invalid partition specified: nope", GangError),
+    ],
+)
+def test_what_sbatch_says_tells_whether_there_may_be_a_job(
+    programs: Path, words: str, kind: type[GangError]
+) -> None:
+    answer(programs, "sbatch", err=f"sbatch: error: {words}\n", code=1)
+    with pytest.raises(GangError, match=words.split("(")[0]) as error:
+        client(programs).submit(JOB)
+    assert type(error.value) is kind
+
+
+def test_a_submit_that_names_no_job_may_have_led_to_one(programs: Path) -> None:
+    answer(programs, "sbatch", out="sbatch: queued\n")
+    with pytest.raises(SubmitUnknown):
+        client(programs).submit(JOB)
+
+
+def test_a_site_without_accounting_has_no_rows(programs: Path) -> None:
+    answer(programs, "sacct", err="Slurm accounting storage is disabled\n", code=1)
+    assert client(programs).accounts(["7"]) == []
+
+
+def test_a_job_that_is_over_is_ended(programs: Path) -> None:
+    answer(
+        programs, "scancel", err="scancel: error: Kill job error: Invalid job id specified", code=1
+    )
+    client(programs).cancel("7")
+    answer(programs, "scancel", err="scancel: error: Access/permission denied", code=1)
+    with pytest.raises(GangError, match="Access/permission denied"):
+        client(programs).cancel("7")
+
+
+def test_a_program_that_is_not_here_says_what_to_install(tmp_path: Path) -> None:
+    with pytest.raises(GangError, match="name a login node"):
+        SlurmClient(SETTINGS, clean=str, environment={"PATH": str(tmp_path)}).queue()
+
+
+def test_one_that_never_answers_is_given_up(programs: Path) -> None:
+    def run(argv: list[str], **how: Any) -> subprocess.CompletedProcess[str]:
+        raise subprocess.TimeoutExpired(argv, how["timeout"])
+
+    slow = SlurmClient(SETTINGS, clean=str, environment={}, run=run)
+    with pytest.raises(SubmitUnknown, match="no answer within 60 s"):
+        slow.submit(JOB)
+    with pytest.raises(GangUnreachable, match="no answer within 30 s"):
+        slow.queue()
+
+
+def test_by_ssh_the_words_arrive_as_they_are_and_no_question_is_answered(programs: Path) -> None:
+    answer(programs, "sbatch", out="7\n")
+    ssh = programs / "ssh"
+    ssh.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" >{programs}/ssh.words\n'
+                   'for last; do :; done\nexec sh -c "$last"\n')  # fmt: skip
+    ssh.chmod(0o755)
+    far = replace(SETTINGS, host="login", logs="/logs")
+    assert client(programs, far).submit(JOB) == "7"
+    assert tuple((programs / "sbatch.words").read_text().splitlines()) == JOB.options
+    assert (programs / "sbatch.in").read_text() == JOB.script
+    client(programs, far).queue()
+    assert "TZ=UTC" in (programs / "squeue.env").read_text()
+    assert "BatchMode=yes" in (programs / "ssh.words").read_text()
+
+
+def test_ssh_that_wants_a_password_is_unreachable_in_its_own_words(programs: Path) -> None:
+    ssh = programs / "ssh"
+    ssh.write_text(
+        "#!/bin/sh\necho 'ann@login: Permission denied (publickey,password).' >&2; exit 255\n"
+    )
+    ssh.chmod(0o755)
+    with pytest.raises(GangUnreachable, match="Permission denied"):
+        client(programs, replace(SETTINGS, host="login", logs="/l")).queue()

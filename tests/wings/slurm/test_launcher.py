@@ -1,0 +1,340 @@
+"""The launcher of gangs on Slurm against a Slurm in memory: one job an attempt, whatever is lost."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.fakes import FakeClock, FakeObjectStore, Fault, SequentialUids
+from tests.wings.slurm.double import FakeSlurm
+from tests.wings.slurm.test_submission import SPEC
+from tracks_dagster.attempts.pod_files import PodEnd, encode_end, end_key
+from tracks_dagster.attempts.ports import GangPhase, GangReport
+from tracks_dagster.reasons.evidence import CANNOT_START, RankEnd
+from tracks_dagster.track.bodies import ComputeRequest
+from tracks_dagster.track.errors import GangError, GangUnreachable
+from tracks_dagster.wings.slurm.effects.board import POLL_S
+from tracks_dagster.wings.slurm.effects.client import SlurmClient
+from tracks_dagster.wings.slurm.effects.launcher import SETTLED_S, SlurmLauncher
+from tracks_dagster.wings.slurm.settings import SlurmSettings
+from tracks_dagster.wings.slurm.submission import job_name
+
+SETTINGS = SlurmSettings(python="/venv/bin/python", scheduling_timeout_s=7200.0)
+GANG = replace(SPEC, compute=ComputeRequest(launcher="slurm", ranks=2), store_url="memory://fake")
+REF = GANG.ref
+NAME = job_name(REF, GANG.store_url)
+SUBMITS = 200  # seeded points at which a submit's reply is lost
+
+
+class World:
+    """One store, one Slurm, and as many launchers as a test makes. Sleeping lets time pass."""
+
+    def __init__(self, folder: Path) -> None:
+        self.clock = FakeClock()
+        self.slurm = FakeSlurm(self.clock)
+        self.store = FakeObjectStore()
+        self.folder = folder
+        self.uids = SequentialUids()
+
+    def launcher(self, *, settings: SlurmSettings = SETTINGS) -> SlurmLauncher:
+        """Another process of the home."""
+        client = SlurmClient(settings, clean=str, environment={}, run=self.slurm.run)
+        return SlurmLauncher(
+            client,
+            settings,
+            self.store,
+            folder=self.folder,
+            now=self.clock,
+            new_uid=self.uids,
+            clean=str,
+            sleep=self.clock.advance,
+            seconds=lambda: self.clock().timestamp(),
+        )
+
+    def later(self, seconds: float = POLL_S) -> None:
+        """Let the queue's last answer grow old."""
+        self.clock.advance(seconds)
+
+    def counted(self, program: str) -> int:
+        """How often a program was started."""
+        return sum(call[0] == program for call in self.slurm.calls)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+def test_an_attempt_is_one_job_whoever_starts_it_and_how_often(world: World) -> None:
+    first, second = world.launcher(), world.launcher()
+    assert first.glance(REF).phase is GangPhase.NEVER_STARTED
+    assert first.start(GANG)
+    assert not first.start(GANG)
+    assert not second.start(GANG)
+    assert len(world.slurm.jobs) == 1
+    assert second.observe(REF).phase is GangPhase.ALIVE
+
+
+def test_a_gang_waits_runs_and_is_gone_as_its_job_is(world: World) -> None:
+    launcher = world.launcher()
+    launcher.start(GANG)
+    world.later(60)
+    assert launcher.glance(REF).waits.startswith("job 1 waits in Slurm's queue: Resources")
+    world.slurm.start(world.slurm.job())
+    world.later()
+    assert launcher.glance(REF) == GangReport(
+        phase=GangPhase.ALIVE, where="Slurm", sees_all_nodes=True
+    )
+    world.slurm.end(world.slurm.job(), "FAILED", "1:0")
+    world.later()
+    assert launcher.glance(REF).phase is GangPhase.GONE
+
+
+def test_its_ranks_ends_are_what_their_nodes_stored(world: World) -> None:
+    launcher = world.launcher()
+    launcher.start(GANG)
+    job = world.slurm.job()
+    world.slurm.start(job)
+    ends = (RankEnd(rank=0, exit_code=1, log_tail="KeyError"), RankEnd(rank=1, signal=9))
+    for index, end in enumerate(ends):
+        node = PodEnd(pod=f"1-{index}", node=f"n{index}", boot_id="b", index=index, ranks=(end,))
+        world.store.put(end_key(REF, f"slurm-1-{index}"), encode_end(node))
+    world.slurm.end(job, "FAILED", "1:0")
+    world.later(60)
+    report = launcher.observe(REF)
+    assert [(rank.exit_code, rank.signal) for rank in report.ranks] == [(1, None), (None, 9)]
+    assert report.slurm_state == "FAILED"
+    assert report.boot_ids == {"n0": "b", "n1": "b"}
+
+
+def test_a_gang_that_was_killed_is_seen_gone_and_no_person_did_it(world: World) -> None:
+    launcher = world.launcher()
+    launcher.start(GANG)
+    world.slurm.start(world.slurm.job())
+    launcher.kill(REF)
+    assert world.slurm.job().state == "CANCELLED by 1000"
+    report = world.launcher().observe(REF)
+    assert (report.phase, report.slurm_state) == (GangPhase.GONE, None)
+
+
+def test_what_a_person_cancels_is_known_by_whom(world: World) -> None:
+    launcher = world.launcher()
+    launcher.start(GANG)
+    world.slurm.start(world.slurm.job())
+    world.slurm.end(world.slurm.job(), "CANCELLED by 4711")
+    world.later(60)
+    launcher.kill(REF)
+    assert launcher.observe(REF).slurm_state == "CANCELLED by 4711"
+    assert world.counted("scancel") == 0
+
+
+def test_a_job_that_waits_too_long_says_why_after_it_was_cancelled(world: World) -> None:
+    launcher = world.launcher()
+    launcher.start(GANG)
+    world.slurm.job().reason = "AssocGrpGRES"
+    world.later(7300)
+    assert launcher.observe(REF).conditions[0].type == CANNOT_START
+    launcher.kill(REF)
+    (found,) = launcher.observe(REF).conditions
+    assert (found.type, "AssocGrpGRES" in found.message) == (CANNOT_START, True)
+
+
+def test_a_job_that_is_newer_than_the_queue_s_last_answer_is_not_taken_for_lost(
+    world: World,
+) -> None:
+    launcher = world.launcher()
+    launcher.start(GANG)
+    world.later(60)
+    assert launcher.glance(REF).phase is GangPhase.ALIVE
+    newer = replace(GANG, attempt_id=3)
+    launcher.start(newer)
+    world.clock.advance(1)
+    assert launcher.glance(newer.ref).phase is GangPhase.ALIVE
+    assert world.counted("sacct") == 0
+
+
+def test_drain_asks_the_tasks_of_what_runs_and_takes_what_waits_from_the_queue(
+    world: World,
+) -> None:
+    launcher = world.launcher()
+    launcher.start(GANG)
+    world.slurm.start(world.slurm.job())
+    world.later(60)
+    for _ in range(5):  # a supervisor asks every second
+        launcher.drain(REF, grace_s=30.0)
+        world.clock.advance(1)
+    assert [c for c in world.slurm.calls if c[0] == "scancel"] == [
+        ("scancel", "--signal=TERM", "1")
+    ]
+    waiting = replace(GANG, attempt_id=3)
+    launcher.start(waiting)
+    launcher.drain(waiting.ref, grace_s=30.0)
+    assert world.slurm.job().state == "CANCELLED by 1000"
+
+
+@pytest.mark.parametrize("fault", [Fault.LOST_AFTER, Fault.LOST_BEFORE, Fault.LOST_UNTIL_LATER])
+def test_a_submit_without_a_reply_is_found_again_or_made_once_more(
+    world: World, fault: Fault
+) -> None:
+    world.slurm.fail("sbatch", 1, fault)
+    launcher = world.launcher()
+    for _ in range(100):
+        try:
+            launcher.start(GANG)
+            break
+        except GangUnreachable:
+            world.clock.advance(5)
+    assert len(world.slurm.jobs) == 1
+    assert launcher.observe(REF).phase is GangPhase.ALIVE
+
+
+def test_a_submit_whose_launcher_died_is_found_by_its_name(world: World) -> None:
+    def dies(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    dead = world.launcher()
+    dead._note = dies  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        dead.start(GANG)
+    heir = world.launcher()
+    assert not heir.start(GANG)
+    assert len(world.slurm.jobs) == 1
+    world.slurm.end(world.slurm.job(), "COMPLETED")
+    world.slurm.forget(world.slurm.job())
+    assert not world.launcher().start(GANG)
+
+
+def test_an_attempt_never_has_two_jobs_wherever_a_reply_is_lost(tmp_path: Path) -> None:
+    faults = [*Fault, None, None]
+    for seed in range(SUBMITS):
+        rng = random.Random(seed)
+        world = World(tmp_path / str(seed))
+        for program in ("sbatch", "squeue", "sacct"):
+            for number in range(1, 5):
+                if (fault := rng.choice(faults)) is not None and rng.random() < 0.7:
+                    world.slurm.fail(program, number, fault)
+        for method in ("create", "get", "put"):
+            if rng.random() < 0.3:
+                fault = rng.choice([Fault.FAILS, Fault.LOST_AFTER, Fault.LOST_BEFORE])
+                world.store.fail(method, rng.randint(1, 6), fault)
+        launchers = [world.launcher() for _ in range(3)]
+        has_started = False
+        for _ in range(400):
+            launcher = rng.choice(launchers)
+            if rng.random() < 0.1:  # it dies, with all that it remembers
+                launchers[launchers.index(launcher)] = launcher = world.launcher()
+            try:
+                launcher.start(GANG)
+                has_started = True
+                break
+            except GangError:
+                world.clock.advance(rng.choice([1, 5, 30]))
+        assert has_started, seed
+        assert len(world.slurm.named(NAME)) == 1, seed
+
+
+def test_a_reply_that_stays_lost_is_waited_for_before_another_submit(world: World) -> None:
+    world.slurm.fail("sbatch", 1, Fault.LOST_BEFORE)
+    launcher = world.launcher()
+    with pytest.raises(GangUnreachable, match="Socket timed out"):
+        launcher.start(GANG)
+    with pytest.raises(GangUnreachable, match="has no reply and no job yet"):
+        world.launcher().start(GANG)
+    world.clock.advance(SETTLED_S)
+    assert launcher.start(GANG)
+
+
+def test_what_slurm_refuses_is_an_error_in_its_own_words(world: World) -> None:
+    world.slurm.refusal = "Requested node configuration is not available"
+    with pytest.raises(GangError, match="Requested node configuration") as error:
+        world.launcher().start(GANG)
+    assert not isinstance(error.value, GangUnreachable)
+
+
+def test_a_limit_of_the_account_is_waited_for(world: World) -> None:
+    world.slurm.refusal = "Job violates accounting/QOS policy (job submit limit, user's size)"
+    launcher = world.launcher()
+    with pytest.raises(GangUnreachable, match="QOS policy"):
+        launcher.start(GANG)
+    world.slurm.refusal = ""
+    assert launcher.start(GANG)  # at once: Slurm took none before
+
+
+def test_a_controller_that_is_away_ends_nothing_and_is_named(world: World) -> None:
+    launcher = world.launcher()
+    launcher.start(GANG)
+    world.slurm.start(world.slurm.job())
+    world.later(60)
+    assert launcher.observe(REF).phase is GangPhase.ALIVE
+    world.slurm.is_away = True
+    for _ in range(20):
+        world.later(6)
+        assert launcher.glance(REF).phase is GangPhase.ALIVE
+        assert launcher.observe(REF).phase is GangPhase.ALIVE
+    world.later(SETTLED_S)
+    with pytest.raises(GangUnreachable, match="Unable to contact slurm controller"):
+        world.launcher().glance(REF)  # who has no answer yet says so
+    with pytest.raises(GangUnreachable):
+        launcher.kill(REF)
+    world.slurm.is_away = False
+    world.slurm.end(world.slurm.job(), "PREEMPTED")
+    world.later()
+    assert launcher.glance(REF).phase is GangPhase.GONE
+
+
+def test_a_job_that_a_database_gave_another_number_is_not_taken_for_ours(world: World) -> None:
+    launcher = world.launcher()
+    launcher.start(GANG)
+    world.slurm.job().name = "tracks-somebody-else-a01-00000000"
+    world.slurm.start(world.slurm.job())
+    world.later(300)
+    launcher.glance(REF)
+    report = launcher.observe(REF)
+    assert report.phase is GangPhase.GONE
+    assert "no more" in report.conditions[0].message
+
+
+def test_without_accounting_the_queue_s_word_is_what_is_known(world: World) -> None:
+    world.slurm.has_accounting = False
+    launcher = world.launcher()
+    launcher.start(GANG)
+    world.slurm.start(world.slurm.job())
+    world.slurm.end(world.slurm.job(), "NODE_FAIL")
+    world.later(60)
+    report = launcher.observe(REF)
+    assert (report.phase, report.slurm_state) == (GangPhase.GONE, "NODE_FAIL")
+
+
+def test_ten_thousand_gangs_are_two_questions(world: World) -> None:
+    launcher = world.launcher()
+    specs = [replace(GANG, run_id=f"r{n}") for n in range(300)]
+    for spec in specs:
+        launcher.start(spec)
+        world.slurm.start(world.slurm.job())
+    for job in world.slurm.jobs[:50]:
+        world.slurm.end(job, "COMPLETED")
+        world.slurm.forget(job)
+    world.later(120)
+    world.slurm.calls.clear()
+    for tick in range(4):
+        for spec in specs:
+            launcher.glance(spec.ref)
+        world.later()
+        assert len(world.slurm.calls) <= 2 * (tick + 1)
+    assert sum(launcher.glance(s.ref).phase is GangPhase.GONE for s in specs) == 50
+
+
+def test_a_job_that_slurm_started_again_is_over_and_is_cancelled(world: World) -> None:
+    launcher = world.launcher()
+    launcher.start(GANG)
+    job = world.slurm.job()
+    world.slurm.start(job)
+    job.state, job.restarts, job.started_at = "PENDING", 1, None
+    world.later(60)
+    report = launcher.observe(REF)
+    assert (report.phase, report.conditions[0].type) == (GangPhase.GONE, "JobRequeued")
+    launcher.kill(REF)
+    assert job.state == "CANCELLED by 1000"

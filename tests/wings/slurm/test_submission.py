@@ -1,0 +1,164 @@
+"""The job of an attempt: what sbatch is given, and the script that each node's part starts in."""
+
+from __future__ import annotations
+
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tracks_dagster.attempts.ports import GangSpec, RankCommand
+from tracks_dagster.track.bodies import ComputeRequest
+from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.track.names import EXIT_FENCED
+from tracks_dagster.wings.slurm.settings import (
+    APPTAINER,
+    ClassSettings,
+    DeviceClass,
+    SlurmSettings,
+)
+from tracks_dagster.wings.slurm.submission import Submission, job_name, submission
+
+SETTINGS = SlurmSettings(python="/venv/bin/python")
+SPEC = GangSpec(
+    run_id="gpt-7",
+    attempt_id=2,
+    opened_seq=9,
+    compute=ComputeRequest(launcher="slurm", ranks=4, ranks_per_node=2, device_class="a100"),
+    store_url="/shared/store",
+    command=RankCommand(words=("train.py", "--lr", "it's")),
+    code_key="codes/abc",
+    environment={"TRACKS_DRILL": "x y"},
+    workload_class="urgent",
+)
+FULL = SlurmSettings(
+    python="/venv/bin/python",
+    partition="gpu",
+    account="team-a",
+    qos="normal",
+    constraint="ib",
+    reservation="maintenance",
+    exclude=("n7",),
+    nice=10,
+    time_limit_s=86_401,
+    notice_s=180,
+    device_classes={"a100": DeviceClass(gres="gpu:a100", constraint="a100&ib")},
+    classes={"urgent": ClassSettings(partition="high", qos="urgent", nice=0)},
+    modules=("cuda/12.4",),
+    prologue=("ulimit -n 65536",),
+    environment={"NCCL_DEBUG": "INFO"},
+    options=("--switches=1",),
+)
+GOLDEN = Path(__file__).parent / "golden"
+
+
+def job(spec: GangSpec = SPEC, settings: SlurmSettings = FULL) -> Submission:
+    return submission(spec, settings, token="t1", output="/logs/%j.out")
+
+
+def test_the_whole_job_is_as_it_was_reviewed() -> None:
+    found = job(replace(SPEC, compute=replace(SPEC.compute, cpus=8, memory_bytes=3 * 2**30)))
+    golden = (GOLDEN / "gang.sh").read_text()
+    assert "\n".join((*(f"# {each}" for each in found.options), found.script)) == golden
+    assert (found.nodes, found.ranks_per_node) == (2, 2)
+
+
+def test_nothing_is_asked_of_slurm_that_nobody_asked_for() -> None:
+    plain = replace(SPEC, compute=ComputeRequest(launcher="slurm"), workload_class=None)
+    asked = {each.partition("=")[0] for each in job(plain, SETTINGS).options}
+    assert asked == {
+        *("--job-name", "--comment", "--parsable", "--no-requeue", "--dependency", "--export"),
+        *("--chdir", "--open-mode", "--output", "--nodes", "--ntasks-per-node", "--signal"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("compute", "option"),
+    [
+        ({"queue": "debug"}, "--partition=debug"),
+        ({"priority_class": "gold"}, "--qos=gold"),
+        ({"excluded_nodes": ("n3", "n1")}, "--exclude=n1,n3,n7"),
+        ({"memory_bytes": 2**20 + 1}, "--mem=2M"),
+        ({"cpus": 7.5}, "--cpus-per-task=8"),
+    ],
+)
+def test_what_a_run_asks_for_comes_before_the_settings(
+    compute: dict[str, object], option: str
+) -> None:
+    asked = replace(SPEC, compute=replace(SPEC.compute, **compute))  # type: ignore[arg-type]
+    assert option in job(asked).options
+
+
+def test_a_class_of_the_policy_comes_before_the_settings_for_all() -> None:
+    assert {"--partition=high", "--qos=urgent", "--nice=0"} <= set(job().options)
+    other = set(job(replace(SPEC, workload_class="standard")).options)
+    assert {"--partition=gpu", "--qos=normal", "--nice=10"} <= other
+
+
+def test_two_homes_of_one_account_never_find_each_others_jobs() -> None:
+    names = {job_name(SPEC.ref, url) for url in ("/a", "/b", "s3://a/b")}
+    assert len(names) == 3
+    assert len(job_name(replace(SPEC, run_id="x" * 40, attempt_id=10**6).ref, "/a")) <= 70
+
+
+def test_a_site_s_template_has_our_lines_in_their_place() -> None:
+    site = "#!/bin/bash\n#SBATCH --mail-type=FAIL\nsource /etc/site\n  {tracks}\necho bye\n"
+    script = job(settings=replace(FULL, template=site)).script
+    assert script.startswith("#!/bin/bash\n#SBATCH --mail-type=FAIL\nsource /etc/site\n# tracks:")
+    assert script.endswith("exit $code\necho bye\n")
+
+
+@pytest.mark.parametrize(
+    ("container", "words"),
+    [
+        (None, "--container-image=/i.sqsh --container-mounts=/data:/data,/x sh -c"),
+        (APPTAINER, "apptainer exec --nv --bind /data:/data,/x /i.sqsh sh -c"),
+    ],
+)
+def test_ranks_run_in_the_image_that_the_settings_name(container: str | None, words: str) -> None:
+    settings = replace(
+        FULL,
+        container=container or "pyxis",
+        container_image="/i.sqsh",
+        container_mounts=("/data:/data", "/x"),
+    )
+    assert words in job(settings=settings).script
+
+
+def test_a_request_that_slurm_cannot_meet_is_refused_with_all_that_is_wrong() -> None:
+    asked = replace(
+        SPEC,
+        compute=replace(SPEC.compute, device_class="h100", node_selector={"a": "b"}),
+    )
+    settings = replace(FULL, time_limit_s=120)
+    with pytest.raises(InvalidInput) as error:
+        job(asked, settings)
+    assert "3 errors" in str(error.value)
+    assert "'h100' is not a device class; did you mean a100?" in str(error.value)
+    assert "node_selector is of Kubernetes" in str(error.value)
+    assert "time_limit is 2 min and notice 3 min" in str(error.value)
+
+
+@pytest.mark.parametrize("restarts", ["", "0", "1"])
+def test_the_script_starts_nothing_where_slurm_started_it_again(
+    tmp_path: Path, restarts: str
+) -> None:
+    programs = {
+        "srun": 'echo srun >>"$LOG"; exit 75',
+        "scontrol": "echo n1; echo n2",
+        "getent": "exit 0",
+        "module": "exit 0",
+    }
+    for name, text in programs.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    given = {"PATH": f"{tmp_path}:/usr/bin:/bin", "LOG": str(tmp_path / "log")}
+    given |= {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-2]"}
+    given |= {"SLURM_RESTART_COUNT": restarts} if restarts else {}
+    script = job().script.replace("#!/bin/bash -l", "#!/bin/bash").replace("ulimit -n 65536\n", "")
+    done = subprocess.run(
+        ["/bin/bash", "-c", script], env=given, check=False, capture_output=True, text=True
+    )
+    has_run = (tmp_path / "log").exists()
+    assert (done.returncode, has_run) == ((EXIT_FENCED, False) if restarts == "1" else (75, True))

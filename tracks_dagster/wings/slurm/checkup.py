@@ -1,0 +1,186 @@
+"""From what Slurm's programs say to what is missing there before the first run. Pure.
+
+What this account may not ask is `UNKNOWN`, never missing, and no error.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from tracks_dagster.attempts.findings import Finding, Health
+from tracks_dagster.track.text.nearest import unknown
+from tracks_dagster.track.text.units import counted, duration
+from tracks_dagster.wings.slurm.rows import limit_s
+from tracks_dagster.wings.slurm.settings import SlurmSettings
+
+NODES_SHOWN_MAX = 8
+_PAIR = re.compile(r"(\w+)=(\S*)")
+# What a supervisor of ours sends to a whole job, such a plugin sends to each of a node's processes.
+_WHOLE_TREE = ("proctrack/linuxproc", "proctrack/pgid")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What was printed; None where it could not be asked, and `problem` is the first such answer.
+
+    config: `scontrol show config`; partitions: `scontrol show partition -o`; nodes: `sinfo -N` as
+    NODES_FORMAT; drained: `sinfo -R` as DRAINED_FORMAT; associations: of this user, as sacctmgr prints
+    ASSOCIATION_FIELDS with -P.
+    """
+
+    config: str | None
+    partitions: str | None
+    nodes: str | None
+    drained: str | None
+    associations: str | None
+    problem: str = ""
+
+
+NODES_FORMAT = "%N|%R|%G|%f"
+DRAINED_FORMAT = "%N|%E"
+ASSOCIATION_FIELDS = "Account,Partition,QOS"
+
+
+def check(facts: Facts, settings: SlurmSettings) -> list[Finding]:
+    """Return the answer of each check."""
+    if facts.config is None:
+        return [_found("Slurm", Health.MISSING, facts.problem)]
+    config = dict(re.findall(r"^(\w+)\s*= (.*)$", facts.config, re.MULTILINE))
+    version = config.get("SLURM_VERSION", "unknown version")
+    name = config.get("ClusterName", "unnamed")
+    return [
+        _found("Slurm", Health.OK, f"cluster {name}, {version}."),
+        *_accounting(config),
+        *_signals(config),
+        *_partitions(facts, settings),
+        *_devices(facts, settings),
+        *_association(facts, settings),
+        *_drained(facts),
+    ]
+
+
+def _found(check: str, health: Health, words: str) -> Finding:
+    return Finding(check=check, health=health, words=words)
+
+
+def _accounting(config: Mapping[str, str]) -> Iterator[Finding]:
+    kind = config.get("AccountingStorageType", "")
+    if kind.strip() in ("", "(null)", "accounting_storage/none"):
+        words = (
+            "none: who cancelled a job, and what became of one that left the queue while nobody "
+            "looked, stays unknown."
+        )
+        yield _found("accounting", Health.UNKNOWN, words)
+    else:
+        yield _found("accounting", Health.OK, f"{kind.strip()}.")
+
+
+def _signals(config: Mapping[str, str]) -> Iterator[Finding]:
+    kind = config.get("ProctrackType", "").strip()
+    if kind in _WHOLE_TREE:
+        words = (
+            f"{kind} sends a notice to every process of a job: workers of a data loader end at once. "
+            "Ranks that have such workers save only if they ignore SIGTERM there."
+        )
+        yield _found("notice", Health.UNKNOWN, words)
+
+
+def _partitions(facts: Facts, settings: SlurmSettings) -> Iterator[Finding]:
+    if facts.partitions is None:
+        yield _found("partitions", Health.UNKNOWN, "This account may not list them.")
+        return
+    rows = [dict(_PAIR.findall(line)) for line in facts.partitions.splitlines() if line.strip()]
+    known = {row.get("PartitionName", ""): row for row in rows}
+    wanted = {
+        settings.partition,
+        *(each.partition for each in settings.classes.values()),
+        *(each.partition for each in settings.device_classes.values()),
+    }
+    named = sorted(name for name in wanted if name) or [
+        name for name, row in known.items() if row.get("Default") == "YES"
+    ]
+    if not named:
+        words = f"the settings name none and none is the default; there are {', '.join(known)}."
+        yield _found("partition", Health.MISSING, words)
+    for name in named:
+        yield _partition(name, known, settings)
+
+
+def _partition(
+    name: str, known: Mapping[str, Mapping[str, str]], settings: SlurmSettings
+) -> Finding:
+    check, row = f"partition {name}", known.get(name)
+    if row is None:
+        return _found(check, Health.MISSING, unknown("partition", name, sorted(known)))
+    if row.get("State") != "UP":
+        return _found(check, Health.MISSING, f"it is {row.get('State')}.")
+    longest, wanted = limit_s(row.get("MaxTime", "")), settings.time_limit_s
+    if wanted is not None and longest is not None and wanted > longest:
+        words = f"time_limit is {duration(wanted)}; jobs there have {duration(longest)} at most."
+        return _found(check, Health.MISSING, words)
+    grace_s = int(row["GraceTime"]) if row.get("GraceTime", "").isdecimal() else 0
+    words = f"up, {counted(int(row.get('TotalNodes') or 0), 'node')}, "
+    words += "no limit" if longest is None else f"at most {duration(longest)} a job"
+    if row.get("PreemptMode", "OFF") != "OFF":
+        words += f"; its jobs may be preempted, with {grace_s} s of grace"
+        if grace_s < settings.notice_s:
+            words += f" where notice is {duration(settings.notice_s)}: a save has to fit into it"
+    return _found(check, Health.OK, f"{words}.")
+
+
+def _devices(facts: Facts, settings: SlurmSettings) -> Iterator[Finding]:
+    if facts.nodes is None or not settings.device_classes:
+        return
+    lines = [line.split("|") for line in facts.nodes.splitlines() if line.count("|") == 3]
+    for name, device in settings.device_classes.items():
+        if device.gres is None:
+            continue
+        partition = device.partition or settings.partition
+        having = {
+            node
+            for node, where, gres, _ in lines
+            if (partition is None or where == partition)
+            and any(_has(each, device.gres) for each in gres.split(","))
+        }
+        words = (
+            f"gres {device.gres}: {counted(len(having), 'node')} of partition {partition or 'any'}."
+        )
+        health = Health.OK if having else Health.MISSING
+        yield _found(f"device class {name}", health, words)
+
+
+def _has(node_gres: str, wanted: str) -> bool:
+    """Whether a node's `gpu:a100:4(S:0-1)` has what is asked for, `gpu` or `gpu:a100`."""
+    parts = node_gres.partition("(")[0].split(":")
+    return parts[: wanted.count(":") + 1] == wanted.split(":")
+
+
+def _association(facts: Facts, settings: SlurmSettings) -> Iterator[Finding]:
+    if facts.associations is None:
+        yield _found("account", Health.UNKNOWN, "Slurm's accounting does not say what is allowed.")
+        return
+    rows = [line.split("|") for line in facts.associations.splitlines() if line.count("|") >= 2]
+    accounts = sorted({row[0] for row in rows if row[0]})
+    if settings.account is not None and accounts and settings.account not in accounts:
+        yield _found("account", Health.MISSING, unknown("account", settings.account, accounts))
+        return
+    listed = f"this user's accounts: {', '.join(accounts)}" if accounts else "this user has none"
+    health = Health.OK if accounts else Health.UNKNOWN
+    yield _found("account", health, f"{listed}; {settings.account or 'the default one'} is used.")
+    allowed = {each for row in rows for each in row[2].split(",") if each}
+    wanted = {settings.qos, *(each.qos for each in settings.classes.values())}
+    for qos in sorted(each for each in wanted if each):
+        if allowed and qos not in allowed:
+            yield _found(f"QOS {qos}", Health.MISSING, unknown("QOS", qos, sorted(allowed)))
+
+
+def _drained(facts: Facts) -> Iterator[Finding]:
+    lines: Sequence[str] = (facts.drained or "").splitlines()
+    rows = [line.partition("|")[::2] for line in lines if "|" in line]
+    if rows:
+        shown = "; ".join(f"{node}: {reason}" for node, reason in rows[:NODES_SHOWN_MAX])
+        more = f"; and {len(rows) - NODES_SHOWN_MAX} more" if len(rows) > NODES_SHOWN_MAX else ""
+        words = f"Slurm starts nothing on {shown}{more}."
+        yield _found("drained nodes", Health.OK, words)

@@ -1,0 +1,1 @@
+"""What the core and Dagster ask of this wing, and its commands."""

@@ -1,0 +1,58 @@
+"""What gangs need and a Slurm cluster lacks, as `tracks doctor --slurm` lists it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tracks_dagster.attempts.findings import Finding, Health
+from tracks_dagster.settings import Settings
+from tracks_dagster.track.errors import GangError
+from tracks_dagster.track.ports import local_path
+from tracks_dagster.wings.slurm.checkup import (
+    ASSOCIATION_FIELDS,
+    DRAINED_FORMAT,
+    NODES_FORMAT,
+    Facts,
+    check,
+)
+from tracks_dagster.wings.slurm.effects.client import SlurmClient
+from tracks_dagster.wings.slurm.settings import SlurmSettings
+
+
+def slurm_findings(settings: Settings, slurm: SlurmSettings, client: SlurmClient) -> list[Finding]:
+    """Return what was found; asks, and submits nothing."""
+    return [_store(settings), *check(read_facts(client), slurm)]
+
+
+def read_facts(client: SlurmClient) -> Facts:
+    """Ask Slurm's programs; who does not answer is not asked again."""
+    problem = ""
+
+    def asked(*words: str) -> str | None:
+        nonlocal problem
+        try:
+            return client.ask(*words)
+        except GangError as error:
+            problem = problem or str(error)
+            return None
+
+    config = asked("scontrol", "show", "config")
+    ask: Callable[..., str | None] = asked if config is not None else (lambda *_: None)
+    user = ask("id", "-un")
+    associations = ("sacctmgr", "-n", "-P", "show", "assoc", f"user={(user or '').strip()}")
+    return Facts(
+        config=config,
+        partitions=ask("scontrol", "show", "partition", "-o"),
+        nodes=ask("sinfo", "-h", "-N", "-o", NODES_FORMAT),
+        drained=ask("sinfo", "-h", "-R", "-o", DRAINED_FORMAT),
+        associations=ask(*associations, f"format={ASSOCIATION_FIELDS}"),
+        problem=problem,
+    )
+
+
+def _store(settings: Settings) -> Finding:
+    """Say where nodes look for the store; whether they find it, only a job can tell."""
+    path = local_path(settings.store_url)
+    where = settings.store_url if path is None else f"the folder {path}, at the same path"
+    words = f"Nodes look for it at {where}; only a job can tell whether they find it."
+    return Finding(check="store, from nodes", health=Health.UNKNOWN, words=words)

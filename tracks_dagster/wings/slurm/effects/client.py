@@ -1,0 +1,204 @@
+"""Slurm's own programs, here or by ssh: a call each, bounded; its answer as rows, or an error in words.
+
+Nothing of this process's environment reaches a job but a short list and what the settings name: a job
+would keep it for as long as Slurm keeps the job.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+import shlex
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+
+from tracks_dagster.track.errors import GangError, GangUnreachable
+from tracks_dagster.track.text.redact import Redact
+from tracks_dagster.wings.slurm.rows import (
+    ACCOUNT_FIELDS,
+    QUEUE_FORMAT,
+    JobRow,
+    read_accounts,
+    read_queue,
+)
+from tracks_dagster.wings.slurm.settings import SlurmSettings
+from tracks_dagster.wings.slurm.submission import Submission
+
+CALL_S_MAX = 30.0  # of a program that asks
+SUBMIT_S_MAX = 60.0  # of sbatch
+IDS_MAX = 1000  # of jobs in one question to accounting
+SSH_LOST = 255  # its exit code where it did not get through, or was cut off
+WORDS_MAX = 500  # of what a program said, in a message
+KEPT = ("HOME", "USER", "LOGNAME", "SHELL", "PATH", "LANG", "LC_ALL", "SLURM_CONF", "SSH_AUTH_SOCK")
+UTC_TIMES = {"TZ": "UTC", "SLURM_TIME_FORMAT": "standard"}
+# No question of ssh is ever answered, and one connection serves all calls for ten minutes.
+_SSH = (
+    *("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-o", "ControlMaster=auto"),
+    *("-o", "ControlPath=~/.ssh/tracks-%C", "-o", "ControlPersist=600", "--"),
+)
+# What passes by itself: the controller or its database is away, overloaded, or restarts.
+_PASSES = re.compile(
+    r"contact slurm controller|timed? ?out|refused|Zero Bytes|Transport endpoint|Socket|"
+    r"temporarily|Connection|connect|Munge|Protocol authentication|SlurmDBD|"
+    r"Unable to (register|establish)|in standby|Resource busy|Broken pipe",
+    re.IGNORECASE,
+)
+_LIMITS = re.compile(
+    r"accounting/QOS policy|job submit limit|Max\w*Submit|Reached max|maximum number of jobs",
+    re.IGNORECASE,
+)
+_NO_ACCOUNTING = re.compile(
+    r"accounting storage is disabled|accounting_storage/none", re.IGNORECASE
+)
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+class SubmitUnknown(GangUnreachable):
+    """The reply to a submit was lost: there may be a job."""
+
+
+class SlurmClient:
+    """Every method may raise GangError, GangUnreachable where the same may succeed later."""
+
+    def __init__(
+        self,
+        settings: SlurmSettings,
+        *,
+        clean: Redact,
+        environment: Mapping[str, str] | None = None,
+        run: Run = subprocess.run,
+    ) -> None:
+        given = os.environ if environment is None else environment
+        self._settings, self._clean, self._run = settings, clean, run
+        self._own = {name: given[name] for name in KEPT if name in given}
+        self._passed = {n: given[n] for n in settings.pass_environment if n in given}
+
+    @property
+    def where(self) -> str:
+        """What is asked, for people."""
+        return "Slurm" if self._settings.host is None else f"Slurm by {self._settings.host}"
+
+    def submit(self, job: Submission) -> str:
+        """Return the id of the new job.
+
+        Raises SubmitUnknown where the reply was lost, GangUnreachable where a limit holds it back for
+        now, GangError where Slurm refuses it for good.
+        """
+        doing = f"submit {job.name}"
+        done = self._call(doing, ("sbatch", *job.options), given=job.script, limit_s=SUBMIT_S_MAX)
+        id_ = done.stdout.strip().splitlines()[-1:] or [""]
+        number = id_[0].partition(";")[0]
+        if done.returncode == 0 and number.isdecimal():
+            return number
+        words = self._words(done)
+        if _LIMITS.search(words):
+            raise GangUnreachable(f"Cannot {doing} now: {words}")
+        if done.returncode == 0 or self._passes(done):
+            raise SubmitUnknown(f"Cannot {doing} now: {words or 'sbatch named no job'}")
+        raise GangError(f"Cannot {doing}: {words}")
+
+    def queue(self, *filters: str) -> str:
+        """Return what squeue prints of this account's jobs, those that ended lately too."""
+        words = ("squeue", "--me", "--states=all", "--noheader", f"--Format={QUEUE_FORMAT}")
+        return self._answer("read Slurm's queue", (*words, *filters))
+
+    def queue_of(self, name: str) -> list[JobRow]:
+        """Return the jobs of one name, asked for now."""
+        return [row for row in read_queue(self.queue(f"--name={name}")) if row.name == name]
+
+    def accounts(self, ids: Sequence[str]) -> list[JobRow]:
+        """Return the rows of accounting of at most IDS_MAX jobs; none at a site without accounting."""
+        return self._accounts(f"--jobs={','.join(ids[:IDS_MAX])}")
+
+    def accounts_of(self, name: str, since: str) -> list[JobRow]:
+        """Return the rows of one name. since: as sacct takes a time, "now-2days"."""
+        found = self._accounts(f"--name={name}", f"--starttime={since}")
+        return [row for row in found if row.name == name]
+
+    def signal(self, id_: str) -> None:
+        """Send SIGTERM to the tasks of a job that runs; a job that is over is no error."""
+        self._end("drain", id_, "--signal=TERM")
+
+    def cancel(self, id_: str) -> None:
+        """End a job, or take it from the queue; a job that is over is no error."""
+        self._end("end", id_)
+
+    def ask(self, *words: str) -> str:
+        """Return what a program that only reads prints; raises as all."""
+        return self._answer(f"run {words[0]}", words)
+
+    def user(self, uid: str) -> str:
+        """Return the name of a user, or the number where it has none here."""
+        if self._settings.host is None and uid.isdecimal():
+            try:
+                return pwd.getpwuid(int(uid)).pw_name
+            except (KeyError, OverflowError):
+                return uid
+        return uid
+
+    def _accounts(self, *filters: str) -> list[JobRow]:
+        words = ("sacct", "-D", "-P", f"--format={ACCOUNT_FIELDS}", *filters)
+        done = self._call("read Slurm's accounting", words)
+        if done.returncode != 0 and _NO_ACCOUNTING.search(self._words(done)):
+            return []
+        return read_accounts(self._checked("read Slurm's accounting", done))
+
+    def _end(self, verb: str, id_: str, *options: str) -> None:
+        doing = f"{verb} job {id_}"
+        done = self._call(doing, ("scancel", *options, id_))
+        words = self._words(done)
+        if done.returncode != 0 and self._passes(done):
+            raise GangUnreachable(f"Cannot {doing} now: {words}")
+        is_over = re.search(r"Invalid job id|already completing|completed", words)
+        if done.returncode != 0 and not is_over:
+            raise GangError(f"Cannot {doing}: {words}")
+
+    def _answer(self, doing: str, words: Sequence[str]) -> str:
+        return self._checked(doing, self._call(doing, words))
+
+    def _checked(self, doing: str, done: subprocess.CompletedProcess[str]) -> str:
+        if done.returncode == 0:
+            return done.stdout
+        words = self._words(done)
+        if self._passes(done):
+            raise GangUnreachable(f"Cannot {doing} now: {words}")
+        raise GangError(f"Cannot {doing}: {words}")
+
+    def _call(
+        self, doing: str, words: Sequence[str], *, given: str = "", limit_s: float = CALL_S_MAX
+    ) -> subprocess.CompletedProcess[str]:
+        environment = {**self._own, **UTC_TIMES}
+        if words[0] == "sbatch":
+            environment = {**self._own, **self._passed}
+        argv = list(words)
+        if self._settings.host is not None:
+            times = [] if words[0] == "sbatch" else [f"{k}={v}" for k, v in UTC_TIMES.items()]
+            argv = [*_SSH, self._settings.host, shlex.join(["env", *times, *words])]
+        try:
+            return self._run(
+                argv,
+                input=given,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=limit_s,
+                env=environment,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            kind = SubmitUnknown if words[0] == "sbatch" else GangUnreachable
+            raise kind(f"Cannot {doing} now: no answer within {limit_s:g} s.") from error
+        except OSError as error:
+            hint = "install Slurm's client here, or name a login node (host: in slurm.yaml)"
+            raise GangError(f"Cannot {doing}: {argv[0]}: {error.strerror}; {hint}.") from error
+
+    def _passes(self, done: subprocess.CompletedProcess[str]) -> bool:
+        """Whether the same call may succeed later; ssh says by its exit code that it met nobody."""
+        is_lost = self._settings.host is not None and done.returncode == SSH_LOST
+        return is_lost or _PASSES.search(self._words(done)) is not None
+
+    def _words(self, done: subprocess.CompletedProcess[str]) -> str:
+        text = " ".join((done.stderr or done.stdout or "").split())
+        return self._clean(text[-WORDS_MAX:]) or f"exit code {done.returncode} without a word"

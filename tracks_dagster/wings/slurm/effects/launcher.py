@@ -1,0 +1,503 @@
+"""Gangs on a Slurm cluster: one job for each attempt, found by its name whoever submitted it.
+
+What it asks of Slurm, for all gangs of a home together: the queue every POLL_S (`board`); accounting of
+the jobs that have left it, every POLL_S and IDS_MAX at once. For one gang: sbatch, scancel, and its own
+row while it is being ended. Nodes put their reports into the store (`gang_files`), as pods do.
+
+A submit is claimed in the store before it is made, by one launcher alone. Where its reply was lost, the
+job is looked for by its name, in the queue and in accounting; only when SETTLED_S have passed without
+one is there another submit.
+"""
+
+from __future__ import annotations
+
+import platform
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from pathlib import Path
+
+from tracks_dagster.attempts.effects.gang_files import GangFiles, ask_for_stacks, ask_to_save
+from tracks_dagster.attempts.ports import GangPhase, GangReport, GangSpec
+from tracks_dagster.reasons.evidence import CANNOT_START, Condition
+from tracks_dagster.reasons.hangs import StackDump
+from tracks_dagster.track.bodies import RankPlace
+from tracks_dagster.track.errors import (
+    GangError,
+    GangUnreachable,
+    InvalidInput,
+    StoreError,
+    StoreUnavailable,
+)
+from tracks_dagster.track.names import AttemptRef
+from tracks_dagster.track.ports import Clock, NewUid, ObjectStore
+from tracks_dagster.track.records import format_time, parse_time
+from tracks_dagster.track.text.redact import Redact
+from tracks_dagster.wings.slurm.effects.board import LOOK_S_MAX, POLL_S, Board, Tables
+from tracks_dagster.wings.slurm.effects.client import (
+    CALL_S_MAX,
+    IDS_MAX,
+    SlurmClient,
+    SubmitUnknown,
+)
+from tracks_dagster.wings.slurm.effects.marks import Job, Marks, Submit
+from tracks_dagster.wings.slurm.job_fold import Asked, JobSeen, fold, lost
+from tracks_dagster.wings.slurm.report import report
+from tracks_dagster.wings.slurm.rows import JobRow
+from tracks_dagster.wings.slurm.settings import SlurmSettings
+from tracks_dagster.wings.slurm.submission import Submission, job_name, submission
+
+SETTLED_S = 180.0  # after a submit whose reply was lost: no job of it appears any more
+UNSEEN_S = 60.0  # a job that is not in the queue so long after its submit has left it
+NEVER_S = 10.0  # how old the answer may be that a gang never was
+GANGS_MAX = 20_000  # remembered by this process; the one looked at longest ago is dropped first
+DRAIN_AGAIN_S = 10.0  # a step that was just being started may have missed the signal
+KILL_S_MAX = 120.0  # a site's KillWait, 30 s where it says nothing, and its epilog
+KILL_POLL_S = 1.0
+ACCOUNT_S_MAX = 10.0  # for accounting to have the end of a job that the queue has
+OUTPUT_BYTES = 64 * 1024  # of a job's output, from its end
+NAME_SINCE = "now-30days"  # for how long a job is looked for by its name
+
+
+@dataclass(slots=True, kw_only=True)
+class _Gang:
+    """What this process knows of one gang. never_s: when it was seen never to have been started."""
+
+    ref: AttemptRef
+    marks: Marks
+    files: GangFiles
+    job: Job | None = None
+    never_s: float | None = None
+    accounts: tuple[JobRow, ...] = ()
+    last: JobRow | None = None  # the newest row of the queue that had it
+    is_asked: bool = False  # whether accounting was
+    drained_s: float | None = None
+    is_cancelled: bool | None = None  # by a supervisor; None: not looked up yet
+    found: list[Condition] = field(default_factory=list)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the job's end is known, and nothing of it will run again."""
+        if len(self.accounts) == 1 and not self.accounts[0].is_live:
+            return self.accounts[0].word != "REQUEUED"
+        return self.last is not None and not (self.last.is_live or self.last.restarts)
+
+
+class SlurmLauncher:
+    """Implements `ports.GangLauncher` for one account of one cluster. seconds: a steady clock.
+
+    folder: of the home, for the queue's last answer and, where the settings name no other, for jobs'
+    output.
+    """
+
+    def __init__(
+        self,
+        client: SlurmClient,
+        settings: SlurmSettings,
+        store: ObjectStore,
+        *,
+        folder: Path,
+        now: Clock,
+        new_uid: NewUid,
+        clean: Redact,
+        sleep: Callable[[float], None] = time.sleep,
+        seconds: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._client, self._settings, self._store = client, settings, store
+        self._now, self._new_uid, self._clean = now, new_uid, clean
+        self._sleep, self._seconds = sleep, seconds
+        self._logs = Path(settings.logs) if settings.logs else folder / "logs"
+        self._board = Board(client, folder / "queue.txt", now=now, seconds=seconds)
+        self._asked = Asked(
+            notice_s=float(settings.notice_s), scheduling_s=settings.scheduling_timeout_s
+        )
+        self._lock = threading.RLock()  # of the table of gangs; nothing is asked under it
+        self._gangs: OrderedDict[AttemptRef, _Gang] = OrderedDict()
+        self._accounts_s: float | None = None  # when accounting was asked last
+
+    def start(self, spec: GangSpec) -> bool:
+        """Submit the job; False where the attempt has one."""
+        gang = self._gang(spec.ref)
+        with _Translated(f"start {spec.ref.key}"):
+            if self._find_job(gang) is not None:
+                return False
+            self._wait_for_a_lost_one(gang, spec.ref)
+            token = self._new_uid()
+            output = str(self._logs / f"{job_name(spec.ref, spec.store_url)}-%j.out")
+            try:
+                job = submission(spec, self._settings, token=token, output=output)
+            except InvalidInput as error:
+                raise GangError(str(error)) from error
+            if self._settings.host is None:
+                self._logs.mkdir(parents=True, exist_ok=True)
+            return self._submit(gang, job, token)
+
+    def glance(self, ref: AttemptRef) -> GangReport:
+        """Answer from the queue's last answer; of a job that has left it, from accounting's."""
+        with _Translated(f"look at {ref.key}"):
+            gang = self._gang(ref)
+            if self._known_job(gang) is None:
+                return self._never_started()
+            seen = self._seen(gang)
+            return replace(
+                self._never_started(),
+                phase=seen.phase,
+                conditions=seen.conditions,
+                waits=seen.waits,
+            )
+
+    def observe(self, ref: AttemptRef) -> GangReport:
+        """Report the job, and what its nodes stored."""
+        with _Translated(f"observe {ref.key}"):
+            gang = self._gang(ref)
+            job = self._known_job(gang)
+            if job is None:
+                return self._never_started()
+            seen = self._seen(gang, first_s=CALL_S_MAX)
+            is_gone = seen.phase is GangPhase.GONE
+            living, ending = ((), job.uids) if is_gone else (job.uids, ())
+            if not seen.waits:
+                gang.files.read(living, ending, at_once=is_gone)
+            known = {(each.type, each.message) for each in gang.found}
+            gang.found += [
+                each
+                for each in seen.conditions
+                if each.type == CANNOT_START and (each.type, each.message) not in known
+            ]
+            others = [each for each in seen.conditions if each.type != CANNOT_START]
+            return report(
+                replace(seen, conditions=tuple(others)),
+                self._asked,
+                nodes=job.nodes,
+                ranks_per_node=job.ranks_per_node,
+                beats=gang.files.beats,
+                ends=gang.files.ends,
+                silent=gang.files.silent,
+                found=tuple(gang.found),
+                output=self._output(job) if is_gone else "",
+                where=self._client.where,
+            )
+
+    def drain(self, ref: AttemptRef, *, grace_s: float) -> None:
+        """Send SIGTERM to the tasks of a job that runs; take one that waits from the queue."""
+        with _Translated(f"drain {ref.key}"):
+            gang = self._gang(ref)
+            job = self._known_job(gang)
+            now_s = self._seconds()
+            is_new = gang.drained_s is None or now_s - gang.drained_s >= DRAIN_AGAIN_S
+            if job is None or not is_new:
+                return
+            seen = self._seen(gang)
+            if seen.phase is not GangPhase.ALIVE:
+                return
+            gang.drained_s = now_s
+            if seen.waits:
+                self._cancel(gang, [job.id])
+            else:
+                self._client.signal(job.id)
+
+    def kill(self, ref: AttemptRef) -> None:
+        """Cancel the job and see it gone; a job that is known to be over is not asked about."""
+        with _Translated(f"end {ref.key}"):
+            gang = self._gang(ref)
+            job = self._find_job(gang)
+            if job is None:
+                return
+            if gang.is_over:
+                self._settle(gang, job)
+                return
+            give_up_at = self._seconds() + KILL_S_MAX
+            cancelled_at: float | None = None
+            while living := self._living_now(gang, job):
+                now_s = self._seconds()
+                if now_s > give_up_at:
+                    raise GangError(
+                        f"Cannot end the gang of {ref.key}: job {living[0].id} is still "
+                        f"{living[0].state} {KILL_S_MAX:g} s after it was cancelled; `scontrol show "
+                        f"job {living[0].id}` says more. The attempt stays open."
+                    )
+                if cancelled_at is None or now_s - cancelled_at > DRAIN_AGAIN_S:
+                    cancelled_at = now_s
+                    self._cancel(gang, [row.id for row in living])
+                self._sleep(KILL_POLL_S)
+            self._settle(gang, job)
+
+    def ship(self, ref: AttemptRef, store: ObjectStore) -> None:
+        """Do nothing: the nodes ship their own journals."""
+
+    def ask_to_save(self, ref: AttemptRef, place: RankPlace) -> bool:
+        """Leave the wish in the store and wait for the node's word, as on Kubernetes."""
+        with _Translated(f"ask {ref.key} to save"):
+            gang = self._gang(ref)
+            job = self._known_job(gang)
+            uid = f"slurm-{place.pod}"
+            if job is None or uid not in job.uids or not self._runs(gang):
+                return False
+            answer = ask_to_save(self._store, ref, uid, sleep=self._sleep, seconds=self._seconds)
+            if answer is None:
+                raise GangError(
+                    f"Cannot tell whether {ref.key} was asked to save: node {place.node} did not "
+                    "answer through the store, and may still do so; `tracks checkpoints list "
+                    f"{ref.run_id}` shows what was committed."
+                )
+            return answer.is_asked
+
+    def dump_stacks(self, ref: AttemptRef) -> tuple[StackDump, ...]:
+        """Ask every node that runs through the store, and wait a few seconds for the answers."""
+        with _Translated(f"dump the stacks of {ref.key}"):
+            gang = self._gang(ref)
+            job = self._known_job(gang)
+            if job is None or not self._runs(gang):
+                return ()
+            found = ask_for_stacks(
+                self._store,
+                ref,
+                {uid: (index, uid) for index, uid in enumerate(job.uids)},
+                job.ranks_per_node,
+                clean=self._clean,
+                sleep=self._sleep,
+                seconds=self._seconds,
+            )
+            gang.files.read_soon()
+            return found
+
+    def _never_started(self) -> GangReport:
+        return GangReport(
+            phase=GangPhase.NEVER_STARTED, where=self._client.where, sees_all_nodes=True
+        )
+
+    def _submit(self, gang: _Gang, job: Submission, token: str) -> bool:
+        """Claim the submit and make it; True where the job is this one's."""
+        submit = Submit(
+            token=token,
+            at=format_time(self._now()),
+            host=platform.node(),
+            nodes=job.nodes,
+            ranks_per_node=job.ranks_per_node,
+        )
+        number = gang.marks.begin_submit(submit)
+        if number is None:
+            raise GangUnreachable(f"Another process submits {gang.ref.key}; it is asked again.")
+        try:
+            id_ = self._client.submit(job)
+        except SubmitUnknown:
+            if self._find_job(gang) is None:
+                raise
+            return True
+        except GangError:
+            gang.marks.refuse_submit(number)
+            raise
+        self._note(gang, id_, submit)
+        return True
+
+    def _gang(self, ref: AttemptRef) -> _Gang:
+        with self._lock:
+            gang = self._gangs.pop(ref, None) or _Gang(
+                ref=ref,
+                marks=Marks(self._store, ref),
+                files=GangFiles(self._store, ref, seconds=self._seconds),
+            )
+            self._gangs[ref] = gang
+            while len(self._gangs) > GANGS_MAX:
+                self._gangs.popitem(last=False)
+            return gang
+
+    def _runs(self, gang: _Gang) -> bool:
+        seen = self._seen(gang)
+        return seen.phase is GangPhase.ALIVE and not seen.waits
+
+    def _known_job(self, gang: _Gang) -> Job | None:
+        """Return the gang's job by the store's mark, or by the queue where that was not written."""
+        if gang.job is not None:
+            return gang.job
+        now_s = self._seconds()
+        if gang.never_s is not None and now_s - gang.never_s < NEVER_S:
+            return None
+        gang.job = gang.marks.job()
+        if gang.job is None and (last := gang.marks.last_submit()) is not None:
+            row = self._board.look().named.get(job_name(gang.ref, self._store.url))
+            if row is not None:
+                self._note(gang, row.id, last[1])
+        gang.never_s = now_s if gang.job is None else None
+        return gang.job
+
+    def _find_job(self, gang: _Gang) -> Job | None:
+        """Return the gang's job; where a submit was lost, asked for by its name, now."""
+        gang.never_s = None
+        if gang.job is None:
+            gang.job = gang.marks.job()
+        if gang.job is not None or (last := gang.marks.last_submit()) is None:
+            return gang.job
+        name = job_name(gang.ref, self._store.url)
+        rows = self._client.queue_of(name) or self._client.accounts_of(name, NAME_SINCE)
+        if rows:
+            self._note(gang, min((row.id for row in rows), key=int), last[1])
+        return gang.job
+
+    def _note(self, gang: _Gang, id_: str, submit: Submit) -> None:
+        name = job_name(gang.ref, self._store.url)
+        gang.job = Job(
+            id=id_,
+            name=name,
+            nodes=submit.nodes,
+            ranks_per_node=submit.ranks_per_node,
+            at=format_time(self._now()),
+            output=str(self._logs / f"{name}-{id_}.out"),
+        )
+        gang.marks.put_job(gang.job)
+
+    def _wait_for_a_lost_one(self, gang: _Gang, ref: AttemptRef) -> None:
+        """Raise GangUnreachable while a submit may still lead to a job."""
+        last = gang.marks.last_submit()
+        if last is None:
+            return
+        age_s = (self._now() - parse_time(last[1].at)).total_seconds()
+        if age_s < SETTLED_S:
+            raise GangUnreachable(
+                f"A submit of {ref.key} from {last[1].host} {age_s:.0f} s ago has no reply and no job "
+                f"yet; after {SETTLED_S:g} s without one it is submitted again."
+            )
+
+    def _seen(self, gang: _Gang, *, first_s: float = LOOK_S_MAX) -> JobSeen:
+        """Return what the queue and accounting have of the gang's job. first_s: as of `Board.look`."""
+        job = gang.job
+        assert job is not None
+        if gang.is_over and gang.accounts:
+            return self._fold(gang, gang.last)
+        try:
+            tables = self._board.look(first_s=first_s)
+        except GangUnreachable as error:
+            if (self._now() - parse_time(job.at)).total_seconds() > SETTLED_S:
+                raise
+            return JobSeen(phase=GangPhase.ALIVE, waits=f"job {job.id} was submitted. {error}")
+        row = tables.jobs.get(job.id)
+        row = row if row is not None and row.name == job.name else None
+        gang.last = row or gang.last
+        if row is None or not row.is_live:
+            self._ask_accounting(tables)
+        return self._judged(gang, row, tables)
+
+    def _judged(self, gang: _Gang, row: JobRow | None, tables: Tables) -> JobSeen:
+        job = gang.job
+        assert job is not None
+        if row is None and _is_newer(job, tables):
+            words = f"job {job.id} waits in Slurm's queue{_age(tables)}"
+            return JobSeen(phase=GangPhase.ALIVE, waits=words)
+        if row is None and not gang.accounts:
+            if gang.last is not None and not gang.last.is_live:
+                return self._fold(gang, gang.last)
+            if not gang.is_asked:
+                return JobSeen(phase=GangPhase.ALIVE)
+            return lost(job.id, self._now())
+        seen = self._fold(gang, row)
+        return replace(seen, waits=f"{seen.waits}{_age(tables)}") if seen.waits else seen
+
+    def _fold(self, gang: _Gang, row: JobRow | None) -> JobSeen:
+        job = gang.job
+        assert job is not None
+        if gang.is_cancelled is None and (row is None or not row.is_live):
+            gang.is_cancelled = gang.marks.is_cancelled()
+        seen = fold(
+            row, gang.accounts, self._now(), self._asked, ended_by_us=bool(gang.is_cancelled)
+        )
+        if seen is None:
+            return lost(job.id, self._now())
+        if seen.state is not None and seen.state.startswith("CANCELLED by "):
+            uid = seen.state.rpartition(" ")[2]
+            who = self._client.user(uid)
+            if who != uid:
+                return replace(seen, state=f"CANCELLED by {who} ({uid})")
+        return seen
+
+    def _ask_accounting(self, tables: Tables) -> None:
+        """Ask about all jobs that have left the queue and whose end is not known, IDS_MAX at once."""
+        now_s = self._seconds()
+        with self._lock:
+            if self._accounts_s is not None and now_s - self._accounts_s < POLL_S:
+                return
+            due = [(g, g.job) for g in self._gangs.values() if g.job and _has_left(g, tables)]
+            due = due[:IDS_MAX]
+            if not due:
+                return
+            self._accounts_s = now_s
+        rows = self._client.accounts([job.id for _, job in due])
+        for gang, job in due:
+            gang.is_asked = True
+            self._take(gang, job, rows)
+
+    def _take(self, gang: _Gang, job: Job, rows: list[JobRow]) -> None:
+        """Keep the job's rows: a number comes again after a database was reset, a name does not."""
+        gang.accounts = tuple(r for r in rows if r.id == job.id and r.name == job.name)
+
+    def _living_now(self, gang: _Gang, job: Job) -> list[JobRow]:
+        """Return what goes on under the job's name, asked for now."""
+        rows = self._client.queue_of(job.name)
+        gang.last = next((row for row in rows if row.id == job.id), gang.last)
+        return [row for row in rows if row.is_live]
+
+    def _cancel(self, gang: _Gang, ids: list[str]) -> None:
+        gang.marks.put_cancelled()
+        gang.is_cancelled = True
+        for id_ in ids:
+            self._client.cancel(id_)
+
+    def _settle(self, gang: _Gang, job: Job) -> None:
+        """Wait a moment for accounting, which names who ended a job and how its steps ended."""
+        give_up_at = self._seconds() + ACCOUNT_S_MAX
+        while not (gang.accounts and gang.is_over):
+            try:
+                self._take(gang, job, self._client.accounts([job.id]))
+            except GangError:
+                return
+            if self._seconds() >= give_up_at:
+                return
+            self._sleep(KILL_POLL_S)
+
+    def _output(self, job: Job) -> str:
+        """Return the end of the job's output, where its file system is seen here."""
+        try:
+            with Path(job.output).open("rb") as file:
+                file.seek(0, 2)
+                file.seek(max(0, file.tell() - OUTPUT_BYTES))
+                return self._clean(file.read().decode(errors="replace"))
+        except OSError:
+            return ""
+
+
+def _has_left(gang: _Gang, tables: Tables) -> bool:
+    """Whether the job has left the queue, or ended in it, and accounting has not told how."""
+    job = gang.job
+    if job is None or (gang.accounts and gang.is_over):
+        return False
+    row = tables.jobs.get(job.id)
+    if row is None or row.name != job.name:
+        return not _is_newer(job, tables)
+    return not row.is_live
+
+
+def _is_newer(job: Job, tables: Tables) -> bool:
+    """Whether the job was submitted after the queue was read, or too shortly before."""
+    return (tables.at - parse_time(job.at)).total_seconds() < UNSEEN_S
+
+
+def _age(tables: Tables) -> str:
+    at: datetime = tables.at
+    return f" (as of {at:%H:%M:%S} UTC: {tables.problem})" if tables.problem else ""
+
+
+class _Translated:
+    """A store that fails under a gang is the gang's error, too."""
+
+    def __init__(self, doing: str) -> None:
+        self._doing = doing
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, where: object) -> None:
+        if isinstance(error, StoreError):
+            kind = GangUnreachable if isinstance(error, StoreUnavailable) else GangError
+            raise kind(f"Cannot {self._doing}: {error}") from error

@@ -1,0 +1,249 @@
+"""A person's `slurm.yaml` as `SlurmSettings`. Nothing is guessed and nothing skipped.
+
+    partition: gpu
+    account: team-a
+    python: /shared/venv/bin/python
+    time_limit: 24h
+    notice: 3min
+    device_classes:
+      a100: {gres: gpu:a100, constraint: ib}
+    classes:                      # of the policy: what their gangs ask for instead
+      urgent: {partition: high, qos: urgent}
+    modules: [cuda/12.4]
+
+Names are Slurm's own; whether the cluster has them, `tracks doctor --slurm` and sbatch say.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import AfterValidator, Field, PlainValidator
+
+from tracks_dagster.track.effects.settings_file import LEFT_OUT, FileModel, SettingsFile
+from tracks_dagster.track.text import units
+from tracks_dagster.track.text.redact import is_secret_name, secrets_of
+from tracks_dagster.track.text.units import in_quotes, shown
+from tracks_dagster.wings.slurm.settings import (
+    CONTAINERS,
+    CPU,
+    NOTICE_S_MAX,
+    PYXIS,
+    TRACKS,
+    ClassSettings,
+    DeviceClass,
+    SlurmSettings,
+)
+
+TEMPLATE_BYTES_MAX = 64 * 1024
+NICE_MAX = 2_147_483_645  # of sbatch --nice; a negative one is for operators
+_NAME = re.compile(r"[\w.@+-]{1,80}", re.ASCII)
+_GRES = re.compile(r"[\w.-]{1,40}(:[\w.-]{1,40})?", re.ASCII)
+_CONSTRAINT = re.compile(r"[\w.:&|*()\[\],-]{1,200}", re.ASCII)
+_NODE = re.compile(r"[\w.\[\],-]{1,200}", re.ASCII)
+_HOST = re.compile(r"[\w.@-]{1,200}", re.ASCII)
+_MODULE = re.compile(r"[\w./+-]{1,100}", re.ASCII)
+_VARIABLE = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+# What the launcher passes itself, and what would make it another job.
+_OURS = (
+    *(
+        "--job-name",
+        "-J",
+        "--comment",
+        "--requeue",
+        "--no-requeue",
+        "--nodes",
+        "-N",
+        "--ntasks",
+        "-n",
+    ),
+    *(
+        "--ntasks-per-node",
+        "--array",
+        "-a",
+        "--dependency",
+        "-d",
+        "--signal",
+        "--export",
+        "--parsable",
+    ),
+    *("--output", "-o", "--error", "-e", "--wrap", "--wait", "-W", "--test-only", "--chdir", "-D"),
+)
+
+
+def read_slurm(file: SettingsFile) -> SlurmSettings:
+    """Return what the file contains; raises SettingsError with all that is wrong."""
+    found = file.read(_SlurmFile)
+    given = {} if found is None else found.given()
+    template = None
+    if given.get("template"):
+        template = _template(file, str(given["template"]))
+    if given.get("container_image") is None and given.keys() & {"container", "container_mounts"}:
+        file.refuse(("container",), "it needs container_image: the image that ranks run in.")
+    if given.get("host") and given.get("pass_environment"):
+        words = (
+            "ssh would show their values to everybody on the machine; set them in ~/.bashrc there."
+        )
+        file.refuse(("pass_environment",), words)
+    if given.get("host") and not given.get("logs"):
+        file.refuse(("host",), "it needs logs: a folder of the cluster for the jobs' output.")
+    for name, value in (given.get("environment") or {}).items():
+        if value and (is_secret_name(name) or secrets_of({name: value})):
+            words = (
+                "it looks like a secret, which would be in the job's script; name the variable under "
+                "pass_environment: […] and set it for this program."
+            )
+            file.refuse(("environment", name), words)
+    if found is None or file.problems:
+        raise file.error()
+    settings = SlurmSettings(**given)
+    if settings.container_image is not None and settings.container is None:
+        settings = replace(settings, container=PYXIS)
+    return replace(settings, template=template)
+
+
+def _template(file: SettingsFile, path: str) -> str | None:
+    """Return a site's own script; refuses one that cannot be read or that has no place for ours."""
+    try:
+        data = Path(path).expanduser().read_bytes()[: TEMPLATE_BYTES_MAX + 1]
+        text = data.decode()
+    except (OSError, UnicodeDecodeError) as error:
+        file.refuse(("template",), f"{path} cannot be read: {error}.")
+        return None
+    if len(data) > TEMPLATE_BYTES_MAX:
+        file.refuse(("template",), f"{path} has more than {TEMPLATE_BYTES_MAX // 1024} KiB.")
+    lines = text.splitlines()
+    if not lines or not lines[0].startswith("#!"):
+        file.refuse(("template",), f"{path} is no script: its first line begins with #!.")
+    if [line.strip() for line in lines].count(TRACKS) != 1:
+        words = f"{path} needs one line that is {TRACKS} alone: there the ranks are started."
+        file.refuse(("template",), words)
+    return text
+
+
+def _matching(pattern: re.Pattern[str], what: str, example: str) -> PlainValidator:
+    def read(value: object) -> str:
+        if not isinstance(value, str) or not pattern.fullmatch(value):
+            raise ValueError(f"{shown(value)} is not {what}; write for example {example}.")
+        return value
+
+    return PlainValidator(read)
+
+
+def _path(value: object) -> str:
+    if not isinstance(value, str) or not value.startswith("/") or "\n" in value:
+        raise ValueError(f"{shown(value)} is not an absolute path; write for example /scratch.")
+    return value
+
+
+def _line(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError(in_quotes(value))
+    if "\n" in value or "\0" in value:
+        raise ValueError("one line of the script each; begin the next one with `- `.")
+    return value
+
+
+def _option(value: object) -> str:
+    text = _line(value)
+    name = text.partition("=")[0]
+    if not text.startswith("-") or " " in name:
+        raise ValueError(f"{text!r} is no option of sbatch; write for example --switches=1.")
+    if name in _OURS:
+        raise ValueError(f"{name} belongs to the launcher, which gives it to sbatch itself.")
+    return text
+
+
+def _variable(value: object) -> str:
+    if not isinstance(value, str) or not _VARIABLE.fullmatch(value):
+        raise ValueError(f"{shown(value)} cannot name a variable.")
+    if value.startswith(("TRACKS_", "SLURM_", "SBATCH_")):
+        raise ValueError(f"{value} belongs to the launcher or Slurm; choose another name.")
+    return value
+
+
+def _nice(value: object) -> int:
+    if type(value) is not int or not -NICE_MAX <= value <= NICE_MAX:
+        raise ValueError(
+            f"{shown(value)} is not a nice value; write a whole number, 100 for example."
+        )
+    return value
+
+
+def _notice(value: object) -> int:
+    found = units.whole_seconds(value)
+    if found > NOTICE_S_MAX:
+        raise ValueError(f"{shown(value)} is too long: Slurm gives at most {NOTICE_S_MAX} s.")
+    return found
+
+
+def _class_name(value: str) -> str:
+    if value == CPU:
+        raise ValueError(f"{CPU} is there always, and asks for no device; choose another name.")
+    return value
+
+
+_Word = Annotated[str, PlainValidator(units.name)]
+_Name = Annotated[str, _matching(_NAME, "a name that Slurm may have", "gpu")]
+_Constraint = Annotated[str, _matching(_CONSTRAINT, "a constraint", "a100&ib")]
+_Seconds = Annotated[int, PlainValidator(units.whole_seconds)]
+_Path = Annotated[str, PlainValidator(_path)]
+_Line = Annotated[str, PlainValidator(_line)]
+_Nice = Annotated[int, PlainValidator(_nice)]
+_Variable = Annotated[str, PlainValidator(_variable)]
+
+
+class _DeviceClass(FileModel):
+    gres: Annotated[str, _matching(_GRES, "one device as sbatch names it", "gpu:a100")] = LEFT_OUT
+    partition: _Name = LEFT_OUT
+    constraint: _Constraint = LEFT_OUT
+
+
+class _Class(FileModel):
+    partition: _Name = LEFT_OUT
+    qos: _Name = LEFT_OUT
+    account: _Name = LEFT_OUT
+    nice: _Nice = LEFT_OUT
+
+
+class _SlurmFile(FileModel):
+    python: _Path = Field(
+        description="name the interpreter on the nodes, as `python: /shared/venv/bin/python`"
+    )
+    host: Annotated[str, _matching(_HOST, "a destination of ssh", "login.example.com")] = LEFT_OUT
+    partition: _Name = LEFT_OUT
+    account: _Name = LEFT_OUT
+    qos: _Name = LEFT_OUT
+    constraint: _Constraint = LEFT_OUT
+    reservation: _Name = LEFT_OUT
+    exclude: tuple[Annotated[str, _matching(_NODE, "a list of nodes", "node[01,07]")], ...] = (
+        LEFT_OUT
+    )
+    nice: _Nice = LEFT_OUT
+    time_limit_s: _Seconds = LEFT_OUT
+    notice_s: Annotated[int, PlainValidator(_notice)] = LEFT_OUT
+    scheduling_timeout_s: _Seconds = LEFT_OUT
+    device_classes: Mapping[
+        Annotated[_Word, AfterValidator(_class_name)],
+        Annotated[_DeviceClass, AfterValidator(lambda found: DeviceClass(**found.given()))],
+    ] = LEFT_OUT
+    classes: Mapping[
+        _Word, Annotated[_Class, AfterValidator(lambda found: ClassSettings(**found.given()))]
+    ] = LEFT_OUT
+    container: Annotated[
+        str, PlainValidator(units.one_of("container", {each: each for each in CONTAINERS}))
+    ] = LEFT_OUT
+    container_image: _Line = LEFT_OUT
+    container_mounts: tuple[_Line, ...] = LEFT_OUT
+    modules: tuple[Annotated[str, _matching(_MODULE, "a module", "cuda/12.4")], ...] = LEFT_OUT
+    prologue: tuple[_Line, ...] = LEFT_OUT
+    environment: Mapping[_Variable, _Line] = LEFT_OUT
+    pass_environment: tuple[_Variable, ...] = LEFT_OUT
+    options: tuple[Annotated[str, PlainValidator(_option)], ...] = LEFT_OUT
+    template: _Path = LEFT_OUT
+    work: _Path = LEFT_OUT
+    logs: _Path = LEFT_OUT

@@ -90,6 +90,29 @@ def test_another_home_lists_submits_and_removes_what_is_in_the_store_alone(
     assert "Removed by" in shown
 
 
+def test_a_project_whose_track_cannot_be_read_hides_no_other(
+    call: Call, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRACKS_STORE", str(tmp_path / "store"))
+    call("projects", "add", str(made(tmp_path)), "--by", "ann")
+    bad = tmp_path / "store" / "projects" / "bad" / "log" / "000000000000.json"
+    bad.parent.mkdir(parents=True)
+    bad.write_text("{")
+    monkeypatch.setenv("TRACKS_HOME", str(tmp_path / "other"))
+    listed = call("projects", "list")
+    assert listed.exit_code == 1
+    assert "stored version 1 of ann" in listed.stdout
+    assert "stored, and cannot be read" in listed.stdout
+    assert "What is stored of bad cannot be read: " in listed.stderr
+    rows = {row["name"]: row for row in json.loads(call("projects", "list", "--json").stdout)}
+    assert (rows["tiny"]["problem"], rows["bad"]["stored"]) == (None, None)
+    assert rows["bad"]["problem"] in listed.stderr
+    removed = json.loads(call("projects", "remove", "tiny", "--json").stdout)
+    assert removed["was_stored"]
+    refused = call("projects", "remove", "bad")
+    assert (refused.exit_code, "projects/bad" in refused.stderr) == (1, True)
+
+
 def test_a_project_of_a_repository_is_fetched_and_stored_without_a_password(
     call: Call, tmp_path: Path
 ) -> None:

@@ -16,17 +16,29 @@ import pytest
 from click.testing import CliRunner
 from dagster import DagsterInstance, build_sensor_context
 
+from tests.bodies import declared
 from tests.fakes import FakeOrchestrator
 from tests.histories import DatasetHistory, History
 from tests.live_runs import LiveRun
 from tests.pools import PoolHistory
+from tests.studies.played import Played, make_study
 from tests.visitors import Visitor
+from tracks_dagster.attempts.effects.local.project_code import read_project_code
 from tracks_dagster.cli import main
 from tracks_dagster.definitions import defs
+from tracks_dagster.defs.sensors import run_evals
+from tracks_dagster.home.stored_projects import store_project, sync_projects
+from tracks_dagster.projects.effects import registered
 from tracks_dagster.settings import Settings
 from tracks_dagster.stores.local import LocalStore
 from tracks_dagster.track.records import Record, sha256_hex
-from tracks_dagster.track.states import dataset_state, pool_state, run_fold
+from tracks_dagster.track.states import (
+    dataset_state,
+    pool_state,
+    project_state,
+    run_fold,
+    study_state,
+)
 from tracks_dagster.track.states.run_state import RunState
 from tracks_dagster.wings.watch.board.effects.serving import guarded
 from tracks_dagster.wings.watch.board.effects.sources import Sources
@@ -34,6 +46,8 @@ from tracks_dagster.wiring import App, build, reindex
 
 BAD = "-bad"
 GOOD_LIVE, GOOD_PREEMPTED = "live-good", "preempted-good"
+GOOD_PROMOTED, GOOD_CANCELLED, GOOD_PROJECT = "promoted-good", "cancelled-good", "project-good"
+STUDY = "study-good"
 COMMANDS = (
     ("status",),
     ("triage",),
@@ -47,8 +61,12 @@ COMMANDS = (
     ("search", "warm-up"),
     ("snapshots", "list"),
     ("checkpoints", "verify"),
+    ("projects", "list"),
+    ("runs",),
+    ("studies",),
 )
 LISTED = {("status",), ("triage",), ("health",)}  # these name each run that goes on
+NAMED = {("projects", "list"): GOOD_PROJECT, ("runs",): GOOD_LIVE, ("studies",): STUDY}
 
 
 class Unforeseen(Exception):
@@ -56,7 +74,7 @@ class Unforeseen(Exception):
 
 
 def write_home(app: App) -> None:
-    """Write a good and a bad track of every kind; no ledger has taken them in."""
+    """Write a good and a bad track of every kind; no ledger has taken them in, but of projects."""
     now = datetime.now(UTC)
     for name in ("good", "bad"):
         LiveRun(app.store, f"live-{name}", now=now, ranks=2).write()
@@ -67,6 +85,34 @@ def write_home(app: App) -> None:
         done.end("completed", last_step=20).finish().write_to(app.store)
         DatasetHistory(f"words-{name}").declare().commit().write_to(app.store)
         PoolHistory(f"pool-{name}", begin=begin).strike("n-1").alert().write_to(app.store)
+        History(f"cancelled-{name}", begin=begin).declare().open().write_to(app.store)
+        promoted = History(f"promoted-{name}", begin=begin).declare().open().place().restore()
+        promoted.commit(40).end("completed", last_step=40)
+        promoted.open_eval(promoted.state.checkpoints[-1].ref)
+        opened = promoted.state.evals[-1].opened
+        promoted.end_eval(opened).finish().promote(opened).write_to(app.store)
+        study = make_study(study=f"study-{name}", run=declared(f"study-{name}-t000-r0"), trials=2)
+        Played(study, lambda config, steps: None).write_to(app.store)
+        store_version(app, f"project-{name}")
+    assert not list(sync_projects(app.tracks, app.settings.home))
+
+
+def store_version(app: App, name: str) -> None:
+    folder = app.settings.home / "sources" / name
+    folder.mkdir(parents=True)
+    (folder / "train.py").write_text("")
+    (folder / "tracks.yaml").write_text(f"name: {name}\nentry: train.py\n")
+    found = read_project_code(folder, store_url=app.store.url, clean=app.redact)
+    store_project(app.tracks, found, by="ann", where="here", place=str(folder))
+
+
+def cancelled_in_dagster() -> FakeOrchestrator:
+    """Dagster, where a person cancelled the only run of each attempt that nobody began."""
+    dagster = FakeOrchestrator()
+    for name in ("good", "bad"):
+        dagster.put(f"cancelled-{name}/a01", f"dagster-{name}", is_finished=True)
+        dagster.cancelled.add(f"dagster-{name}")
+    return dagster
 
 
 def of_the_store(part: str) -> Callable[[App, pytest.MonkeyPatch], None]:
@@ -88,13 +134,14 @@ def of_the_store(part: str) -> Callable[[App, pytest.MonkeyPatch], None]:
 
 
 def of_a_fold(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
-    for fold in (run_fold, dataset_state, pool_state):
+    for fold in (run_fold, dataset_state, pool_state, project_state, study_state):
         real: Callable[[Any, Record], Any] = fold.apply
 
         def apply(state: Any, record: Record, real: Any = real) -> Any:
             after = real(state, record)
-            named = [getattr(after, name, "") for name in ("run_id", "pool")]
-            named.append(getattr(getattr(after, "declared", None), "dataset", ""))
+            named = [getattr(after, name, "") for name in ("run_id", "pool", "project")]
+            body = getattr(after, "declared", None)
+            named += [getattr(body, name, "") for name in ("dataset", "study")]
             if any(str(each).endswith(BAD) for each in named):
                 raise Unforeseen("in a fold")
             return after
@@ -119,6 +166,30 @@ def of_a_state(name: str) -> Callable[[App, pytest.MonkeyPatch], None]:
     return plant
 
 
+def of_a_cancelled_run(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    raise_for_bad(monkeypatch, FakeOrchestrator, "was_cancelled")
+
+
+def of_a_promotion(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    raise_for_bad(monkeypatch, run_evals, "promotion_metadata")
+
+
+def of_the_file_of_a_project(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    raise_for_bad(monkeypatch, registered, "read_project")
+
+
+def raise_for_bad(monkeypatch: pytest.MonkeyPatch, where: Any, name: str) -> None:
+    """Let a function raise where an argument names what is bad."""
+    real = getattr(where, name)
+
+    def asked(*given: Any) -> Any:
+        if any(BAD in str(each) for each in given):
+            raise Unforeseen(name)
+        return real(*given)
+
+    monkeypatch.setattr(where, name, asked)
+
+
 def a_time_of_no_calendar(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
     add_record(app, lambda last: {"at": "0001-01-01T00:00:00+14:00"})
 
@@ -135,9 +206,15 @@ def nested(times: int) -> Any:
     return [] if not times else [nested(times - 1)]
 
 
+TRACKS = (
+    *("runs/live", "runs/preempted", "runs/done", "runs/cancelled", "runs/promoted"),
+    *("datasets/words", "pools/pool", "projects/project", "studies/study"),
+)
+
+
 def add_record(app: App, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
     root = Path(app.store.url)
-    for track in ("runs/live", "runs/preempted", "runs/done", "datasets/words", "pools/pool"):
+    for track in TRACKS:
         files = sorted((root / f"{track}{BAD}" / "log").glob("*.json"))
         data = files[-1].read_bytes()
         record = {**json.loads(data), "seq": len(files), "uid": "f" * 32}
@@ -151,6 +228,9 @@ PLANTS: dict[str, Callable[[App, pytest.MonkeyPatch], None]] = {
     "a fold": of_a_fold,
     "open_attempt": of_a_state("open_attempt"),
     "last_attempt": of_a_state("last_attempt"),
+    "Dagster, of a cancelled run": of_a_cancelled_run,
+    "what is shown of a promotion": of_a_promotion,
+    "the file of a project": of_the_file_of_a_project,
     "a time": a_time_of_no_calendar,
     "a huge record": a_huge_record,
     "a deep record": a_deep_record,
@@ -178,7 +258,7 @@ def bad_home(
 
 
 def test_every_sensor_serves_the_others(bad: App, instance: DagsterInstance) -> None:
-    resources = {"app": bad, "orchestrator": FakeOrchestrator()}
+    resources = {"app": bad, "orchestrator": cancelled_in_dagster()}
     ticked = {}
     sensors = sorted(defs.get_repository_def().sensor_defs, key=lambda each: each.name)
     for sensor in [*sensors, *sensors]:
@@ -189,7 +269,13 @@ def test_every_sensor_serves_the_others(bad: App, instance: DagsterInstance) -> 
             ticked[sensor.name] = list(result) if hasattr(result, "__next__") else [result]
     assert len(bad.tracks.run(GOOD_PREEMPTED).attempts) == 2
     [launched] = ticked["launch_attempts"]
-    assert [each.partition_key for each in launched.run_requests] == [f"{GOOD_PREEMPTED}/a02"]
+    keys = [each.partition_key for each in launched.run_requests]
+    assert [key for key in keys if BAD not in key] == [f"{GOOD_PREEMPTED}/a02"]
+    assert bad.tracks.run(GOOD_CANCELLED).stops
+    [evaluated] = ticked["run_evals"]
+    of_runs = [each.metadata["training_run_id"].value for each in evaluated.asset_events]
+    assert GOOD_PROMOTED in of_runs
+    assert bad.tracks.study(STUDY).trials
 
 
 def test_every_command_over_many_tracks_serves_the_others(bad: App) -> None:
@@ -204,11 +290,12 @@ def test_every_command_over_many_tracks_serves_the_others(bad: App) -> None:
         assert done.exit_code in (0, 1), (command, done.output)
         for name in {GOOD_LIVE, *known} if command in LISTED else ():
             assert name in done.output, (command, done.output)
+        assert NAMED.get(command, "") in done.output, (command, done.output)
 
 
 def test_the_board_serves_the_others(bad: App) -> None:
     visitor = Visitor(guarded(Sources(bad.settings)))
-    for path in ("/", f"/runs/{GOOD_LIVE}", "/metrics"):
+    for path in ("/", f"/runs/{GOOD_LIVE}", "/metrics", "/runs", "/runs.json"):
         for _ in range(20):  # the fleet is shown as far as it was read
             found = visitor.get(path)
             assert found.status_code == 200, (path, found.text)

@@ -24,6 +24,7 @@ from tracks_dagster.ledger.effects.ticks import (
     format_cursor,
     read_cursor,
     run_parts,
+    take_batch,
     take_turns,
 )
 from tracks_dagster.retry.effects.due import REVISIT_EVERY
@@ -51,6 +52,21 @@ def named(run_id: str) -> Tick[str]:
 def test_all_have_their_turn_where_time_suffices() -> None:
     assert taken(["a", "b", "c"], after=None, step_s=1.0) == (["a", "b", "c"], None)
     assert taken([], after=None, step_s=1.0) == ([], None)
+
+
+def test_what_cannot_be_worked_on_fills_no_batch_for_ever() -> None:
+    def work(name: str) -> Tick[str]:
+        if name < "c":
+            raise ValueError(name)
+        return Tick(done=(name,))
+
+    batches, after = [], None
+    for _ in range(4):
+        tick = take_batch(["d", "b", "a", "c", "e"], work, after=after, count_max=2)
+        batches.append((tick.done, tick.is_done))
+        after = tick.cut_at
+    bad: tuple[tuple[str, ...], bool] = ((), False)
+    assert batches == [bad, (("c", "d"), False), (("e",), True), bad]
 
 
 def test_what_time_did_not_suffice_for_comes_first_in_the_next_tick() -> None:

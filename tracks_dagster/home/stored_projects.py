@@ -34,7 +34,7 @@ from tracks_dagster.projects.effects.registered import (
 )
 from tracks_dagster.track.addressed import read_addressed, write_addressed
 from tracks_dagster.track.bodies import ProjectRemoved, ProjectStored
-from tracks_dagster.track.errors import InvalidInput, StoreError
+from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.names import PROJECTS
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Draft, Kind, sha256_hex
@@ -94,14 +94,12 @@ def remove_stored(tracks: Tracks, name: str, *, by: str, why: str = "") -> bool:
 def sync_projects(tracks: Tracks, home: Path) -> Iterator[str]:
     """Link the newest version of every stored project; yield what is wrong with one of them.
 
-    Raises StoreError.
+    Raises StoreError where the store cannot be listed.
     """
     linked = {path.name for path in (home / FOLDER / VERSIONS).glob("*")}
     for name in sorted(filter(NAME.fullmatch, {*tracks.store.folders(PROJECTS), *linked})):
         try:
             sync_project(tracks, home, name)
-        except StoreError:
-            raise
         except Exception as error:  # noqa: BLE001 - of that project alone
             yield f"The stored project {name} is as it was here: {problem_of(error)}"
 

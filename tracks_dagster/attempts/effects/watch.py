@@ -37,6 +37,7 @@ from tracks_dagster.track import names
 from tracks_dagster.track.errors import TracksError
 from tracks_dagster.track.names import AttemptRef, run_track
 from tracks_dagster.track.states.run_state import AttemptState
+from tracks_dagster.track.unforeseen import problem_of
 
 CANCELLED_BY = "dagster ui"
 CLOSE_S_MAX = 20.0  # of a tick: to look and to close
@@ -64,15 +65,15 @@ def survey(world: World, time_slice: TimeSlice = ONE_BY_ONE) -> Tick[OpenAttempt
 def obey_cancels(world: World, attempts: Sequence[OpenAttempt]) -> Tick[OpenAttempt]:
     """Record a stop for each attempt whose only Dagster run a person cancelled; once for an attempt.
 
-    Such a run was queued, or its worker died before it could record what it was asked for. done: every
-    attempt given, as it is then.
+    Such a run was queued, or its worker died before it could record what it was asked for. done: the
+    attempts given, as they are then; whether one with a problem may start nobody can tell.
     """
     found, problems = [], []
     for each in attempts:
         try:
             found.append(_obeyed(world, each))
-        except TracksError as error:
-            problems.append(f"{each.key}: {error}")
+        except Exception as error:  # noqa: BLE001 - of that attempt alone
+            problems.append(f"{each.key}: {problem_of(error)}")
     return Tick(done=tuple(found), problems=tuple(problems))
 
 

@@ -46,7 +46,8 @@ from tracks_dagster.track.errors import NothingYet, TracksError, UnknownRun
 from tracks_dagster.track.names import PROJECTS
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Json, format_time
-from tracks_dagster.track.states.project_state import ProjectState, StoredVersion
+from tracks_dagster.track.states.project_state import StoredVersion
+from tracks_dagster.track.unforeseen import problem_of
 
 SEEN = "`tracks up` sees it within ten seconds"
 COMMIT_DIGITS = 12
@@ -120,21 +121,24 @@ def list_command(ctx: click.Context, /, as_json: bool) -> None:
     cannot be read."""
     given = Settings.from_environment()
     check_home(given.home)
-    found = load_projects(given.home, given.examples)
-    stored, problem = _read_stored(given)
-    known = {each.name for each in found}
-    rows = [{**_facts(each), **_stored(stored.get(each.name))} for each in found]
-    rows += [
-        {**_NOT_HERE, "name": name, **_stored(stored[name])} for name in stored if name not in known
+    found = {each.name: _facts(each) for each in load_projects(given.home, given.examples)}
+    stored, away = {}, ""
+    try:
+        stored = _read_stored(given)
+    except TracksError as error:
+        away = f"What is stored is not known now: {error}"
+    rows = [
+        _with_stored(found.get(name, {**_NOT_HERE, "name": name}), stored.get(name))
+        for name in (*found, *(each for each in stored if each not in found))
     ]
     if as_json:
         print_json(rows)
     else:
         print_table(_TITLES, map(_cells, rows))
-    for text in (*(each.problem for each in found), problem):
-        if text:
-            click.echo(text, err=True)
-    ctx.exit(BAD_NEWS if any(each.problem for each in found) else 0)
+    problems = [row["problem"] for row in rows if row["problem"]]
+    for text in (*problems, *filter(None, [away])):
+        click.echo(text, err=True)
+    ctx.exit(BAD_NEWS if problems else 0)
 
 
 @projects_command.command("show")
@@ -177,7 +181,11 @@ def remove_command(name: str, by: str, why: str | None, as_json: bool) -> None:
     """
     given = Settings.from_environment()
     check_home(given.home)
-    is_stored = name in _read_stored(given)[0]
+    try:
+        state = open_tracks_to_read(given).find_project(name)
+    except NothingYet:
+        state = None
+    is_stored = state is not None and state.newest is not None
     folder = None
     found = load_projects(given.home, given.examples)
     if not is_stored or name in {each.name for each in found if each.version is None}:
@@ -207,18 +215,24 @@ def _folder(source: str) -> Iterator[tuple[Path, str]]:
         yield folder, git.place
 
 
-def _read_stored(given: Settings) -> tuple[dict[str, StoredVersion], str]:
-    """Return the newest version of each stored project, and why they are not known; writes nothing."""
+def _read_stored(given: Settings) -> dict[str, StoredVersion | str]:
+    """Return the newest version of each stored project, or why it cannot be read; writes nothing.
+
+    Raises what the store raises where it cannot be listed.
+    """
     try:
         tracks = open_tracks_to_read(given)
-        names = sorted(tracks.store.folders(PROJECTS))
-        states: list[ProjectState | None] = [tracks.find_project(name) for name in names]
     except NothingYet:
-        return {}, ""
-    except TracksError as error:
-        return {}, f"What is stored is not known now: {error}"
-    newest = (each.newest for each in states if each is not None)
-    return {each.body.project: each for each in newest if each is not None}, ""
+        return {}
+    found: dict[str, StoredVersion | str] = {}
+    for name in sorted(tracks.store.folders(PROJECTS)):
+        try:
+            state = tracks.find_project(name)
+            if state is not None and state.newest is not None:
+                found[name] = state.newest
+        except Exception as error:  # noqa: BLE001 - of that project alone
+            found[name] = f"What is stored of {name} cannot be read: {problem_of(error)}"
+    return found
 
 
 def _facts(each: Registered) -> dict[str, Json]:
@@ -238,6 +252,13 @@ def _facts(each: Registered) -> dict[str, Json]:
 _NOT_HERE: dict[str, Json] = dict.fromkeys(
     ("folder", "version", "dataset", "class", "schedule", "problem")
 )
+
+
+def _with_stored(row: dict[str, Json], stored: StoredVersion | str | None) -> dict[str, Json]:
+    """Return a row with what is stored of its project, or why that cannot be read."""
+    if isinstance(stored, str):
+        return {**row, "stored": None, "problem": row["problem"] or stored}
+    return {**row, **_stored(stored)}
 
 
 def _stored(version: StoredVersion | None) -> dict[str, Json]:
@@ -274,7 +295,7 @@ def _changes(store: ObjectStore, older: StoredVersion, newer: StoredVersion) -> 
 
 
 def _cells(row: dict[str, Json]) -> tuple[str, ...]:
-    when = "cannot be read" if row["problem"] else row["schedule"] or "–"
+    when = row["schedule"] or ("cannot be read" if row["problem"] else "–")
     return (row["name"], _trains(row), row["dataset"] or "–", row["class"] or "–", when)
 
 
@@ -284,6 +305,8 @@ def _trains(row: dict[str, Json]) -> str:
     if row["folder"] is not None and row["version"] is None:
         also = "" if stored is None else f" (stored: version {stored['version']})"
         return f"{row['folder']}, as it is{also}"
+    if row["folder"] is None and stored is None:
+        return "stored, and cannot be read"
     number = row["version"] or stored["version"]
     by = "" if stored is None else f" of {stored['by']}, {stored['at'][:16]}Z"
     return f"stored version {number}{by}"

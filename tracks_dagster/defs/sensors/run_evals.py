@@ -3,7 +3,6 @@ decision on a promotion, a person's included."""
 
 from collections.abc import Iterator, Mapping, Set
 from contextlib import suppress
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -31,13 +30,12 @@ from tracks_dagster.defs.site import Site, asset_key
 from tracks_dagster.evals.effects.running import find_eval
 from tracks_dagster.evals.effects.tick import EvalRequest, EvalsOfRun, tick_evals
 from tracks_dagster.ledger.effects.ticks import (
-    UPKEEP_S_MAX,
     Tick,
     TickPart,
     TimeSlice,
     run_parts,
     skip_reason,
-    take_turns,
+    take_batch,
 )
 from tracks_dagster.projects.model_checks import check_model
 from tracks_dagster.review.effects.explain.run import attempt_address
@@ -51,16 +49,16 @@ from tracks_dagster.scheduling.policy import EVAL
 from tracks_dagster.settings import find_board_url, find_ui_url
 from tracks_dagster.track import names
 from tracks_dagster.track.bodies import PromotionDecided
-from tracks_dagster.track.errors import TracksError
 from tracks_dagster.track.records import format_time, sha256_hex
 from tracks_dagster.track.states.run_state import Dated, RunState
+from tracks_dagster.track.unforeseen import problem_of
 from tracks_dagster.wiring import App
 
 LATE_EVERY = timedelta(hours=1)
 LATE_AFTER = timedelta(minutes=5)  # of an end; until then its Dagster run may still show it
 _RESULTS = (
     "select run_id, eval_id, number from evals where reason = 'completed' and ended_at < :before "
-    "order by ended_at, run_id, eval_id"
+    "order by run_id, eval_id"
 )
 DECISIONS_MAX = 1000  # on promotions, the newest, that Dagster is asked for
 SHOWN_MAX, PAGE = 2000, 200  # of its events, at once
@@ -175,11 +173,7 @@ def _late(
         )
         return Tick(done=(made,))
 
-    found = take_turns(
-        list(late)[:EVENTS_MAX], look, TimeSlice(after=after, seconds_max=UPKEEP_S_MAX)
-    )
-    is_done = found.cut_at is None and len(late) <= EVENTS_MAX
-    return replace(found, cut_at=None, is_done=is_done)
+    return take_batch(list(late), look, after=after, count_max=EVENTS_MAX)
 
 
 def _promotions(
@@ -203,22 +197,33 @@ def _promotions(
     ]
     events: list[Event] = []
     problems: list[str] = []
-    for row, asset in missing[:EVENTS_MAX]:
+    for row, asset in missing:
+        if len(events) >= EVENTS_MAX:
+            break
         try:
-            state = app.tracks.run(row["run_id"])
-        except TracksError as error:
-            problems.append(f"{row['run_id']}: its promotion is not shown yet: {error}")
-            continue
-        made = next(each for each in state.promotions if each.seq == row["seq"])
-        event = _event(asset, row["run_id"], made)
-        if _identity(event.metadata, is_of_before=True) not in there[asset]:
-            if asset != promotions:
-                event = event.with_metadata({**event.metadata, **_of_model(app, state, made.body)})
-                events += _checks(site, asset, state, made)
-            events.append(event)
+            events += _decision(site, app, row, asset, there[asset])
+        except Exception as error:  # noqa: BLE001 - of that run alone
+            why = problem_of(error)
+            problems.append(f"{row['run_id']}: its promotion is not shown yet: {why}")
     return Tick(
         done=tuple(events), problems=tuple(problems), cut_at=digest if not missing else seen
     )
+
+
+def _decision(
+    site: Site, app: App, row: Mapping[str, Any], asset: AssetKey, there: Set[tuple[Any, ...]]
+) -> list[Event]:
+    """Return what an asset shows of a decision: the checks of a model, then the event; nothing where
+    that is among `there`, by a version before."""
+    state = app.tracks.run(row["run_id"])
+    made = next(each for each in state.promotions if each.seq == row["seq"])
+    event = _event(asset, row["run_id"], made)
+    if _identity(event.metadata, is_of_before=True) in there:
+        return []
+    if asset == site.key(names.PROMOTIONS):
+        return [event]
+    event = event.with_metadata({**event.metadata, **_of_model(app, state, made.body)})
+    return [*_checks(site, asset, state, made), event]
 
 
 def _models(site: Site, row: Mapping[str, Any]) -> tuple[AssetKey, ...]:
@@ -240,7 +245,7 @@ def _of_model(app: App, state: RunState, decided: PromotionDecided) -> dict[str,
         found["look_up/receipt"] = MetadataValue.url(address)
     if board_url := find_board_url(settings):
         found["look_up/live"] = MetadataValue.url(f"{board_url}/runs/{state.run_id}")
-    with suppress(TracksError):  # a journal that cannot be read hides no promotion
+    with suppress(Exception):  # a journal that cannot be read hides no promotion
         curves = pictures(app.tracks, state, settings.cache)
         found |= {name: MetadataValue.md(each) for name, each in curves.items()}
     return found

@@ -61,10 +61,13 @@ def _tick(site: Site, context: SensorEvaluationContext, app: App) -> SensorResul
     partitions = site.name(names.DATASET_PARTITIONS)
     shown = _cursor(context.cursor)
     heads: Mapping[str, int] = {row["dataset"]: row["seq"] for row in app.ledger.query(_HEADS)}
-    new = [name for name, seq in heads.items() if seq > shown.get(name, -1)][:TRACKS_MAX]
+    new = [name for name, seq in heads.items() if seq > shown.get(name, -1)]
+    done: list[str] = []
     events: list[Event] = []
     problems: list[str] = []
     for name in new:
+        if len(done) == TRACKS_MAX:
+            break
         try:
             state = app.tracks.find_dataset(name)
             if state is not None:
@@ -73,16 +76,16 @@ def _tick(site: Site, context: SensorEvaluationContext, app: App) -> SensorResul
                     found = _events(asset, partition, state, after=shown.get(name, -1))
                     events += (event for what, event in found if what not in there)
                 shown[name] = state.head.seq
+                done.append(name)
         except Exception as error:  # noqa: BLE001 - of that dataset alone
             problems.append(app.redact(f"{name}: {problem_of(error)}"))
     for problem in problems:
         context.log.warning(problem)
-    new = [name for name in new if shown.get(name, -1) >= 0]
     context.update_cursor(json.dumps(shown))
     return SensorResult(
         skip_reason="; ".join(problems)
-        or (f"shown: {', '.join(new)}" if new else "no dataset has anything new"),
-        dynamic_partitions_requests=[AddDynamicPartitionsRequest(partitions, new)],
+        or (f"shown: {', '.join(done)}" if done else "no dataset has anything new"),
+        dynamic_partitions_requests=[AddDynamicPartitionsRequest(partitions, done)],
         asset_events=events,
     )
 

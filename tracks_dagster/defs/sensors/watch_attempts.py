@@ -51,13 +51,12 @@ from tracks_dagster.ledger.effects.deciding import Settled, decide_due
 from tracks_dagster.ledger.effects.projector import SCAN_EVERY
 from tracks_dagster.ledger.effects.ticks import (
     AT_ONCE_MAX,
-    UPKEEP_S_MAX,
     Tick,
     TickPart,
     TimeSlice,
     run_parts,
     skip_reason,
-    take_turns,
+    take_batch,
 )
 from tracks_dagster.ledger.facts.checkpoint import partition_key
 from tracks_dagster.reasons.endings import ending_check
@@ -216,8 +215,8 @@ def _sweep(app: App) -> Tick[None]:
     for name in places_set_up(app.settings):
         try:
             tick = launching(name).upkeep(app)
-        except TracksError as error:
-            tick = Tick(problems=(f"not swept: {error}",))
+        except Exception as error:  # noqa: BLE001 - of that place alone
+            tick = Tick(problems=(f"{name}: not swept: {problem_of(error)}",))
         problems = (*swept.problems, *tick.problems)
         swept = Tick(problems=problems, is_done=swept.is_done or tick.is_done)
     return swept
@@ -433,10 +432,9 @@ def _late(context: SensorEvaluationContext, app: App, after: str | None) -> Tick
             return Tick()
         return Tick(done=(tuple(islice(_events(app, state, attempt, lacks), LATE_EVENTS_MAX)),))
 
-    found = take_turns(late[:LATE_MAX], look, TimeSlice(after=after, seconds_max=UPKEEP_S_MAX))
+    found = take_batch(late, look, after=after, count_max=LATE_MAX)
     is_cut = any(len(events) == LATE_EVENTS_MAX for events in found.done)
-    is_done = found.cut_at is None and len(late) <= LATE_MAX and not is_cut
-    return replace(found, cut_at=None, is_done=is_done)
+    return replace(found, is_done=found.is_done and not is_cut)
 
 
 def _tag_runs(context: SensorEvaluationContext, attempt: AttemptState) -> None:

@@ -13,7 +13,7 @@ import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Generic, TypeVar
 
@@ -99,6 +99,20 @@ def take_turns(
         problems=tuple(line for tick in ticks for line in tick.problems),
         cut_at=turns.cut_at,
     )
+
+
+def take_batch(
+    names: Sequence[str], work: Callable[[str], Tick[T]], *, after: str | None, count_max: int
+) -> Tick[T]:
+    """Work on the next `count_max` names after `after`, by name, for UPKEEP_S_MAX; else `take_turns`.
+
+    So what cannot be worked on fills no batch for ever. cut_at: the last one begun, where more follow.
+    """
+    ahead = sorted(name for name in names if after is None or name > after)
+    found = take_turns(ahead[:count_max], work, TimeSlice(seconds_max=UPKEEP_S_MAX))
+    if found.cut_at is None and len(ahead) > count_max:
+        found = replace(found, cut_at=ahead[count_max - 1])
+    return replace(found, is_done=found.cut_at is None)
 
 
 class _Turns:

@@ -17,6 +17,7 @@ from tracks_dagster.projects.effects.project_file import FILE, NAME, file_of, re
 from tracks_dagster.projects.project import Project
 from tracks_dagster.track.errors import InvalidInput, SettingsError
 from tracks_dagster.track.text.nearest import unknown
+from tracks_dagster.track.unforeseen import problem_of
 
 FOLDER = "projects"  # of a home
 VERSIONS = ".stored"  # in it: NAME/NUMBER-SHA256, the versions that were stored
@@ -73,7 +74,7 @@ def read_folder(folder: Path) -> Registered:
     folder = folder.absolute()
     try:
         project = read_project(folder)
-    except (InvalidInput, OSError) as error:
+    except Exception as error:  # noqa: BLE001 - of that project alone
         return replace(_unread(slug(folder.name, "project"), folder, error), is_given=True)
     return Registered(name=project.name, folder=folder, project=project, is_given=True)
 
@@ -193,7 +194,7 @@ def _read_link(home: Path, name: str) -> Registered:
         folder = link.parent / link.readlink()
         found = _read(name, folder, f"Put it back, or `tracks projects remove {name}`.")
         return replace(found, version=version_of(link))
-    except (InvalidInput, OSError) as error:
+    except Exception as error:  # noqa: BLE001 - of that project alone
         return _unread(name, link, error)
 
 
@@ -201,15 +202,14 @@ def _read_example(examples: Path, name: str) -> Registered:
     folder = examples / name
     try:
         found = _read(name, folder, "Put it back: it is a part of the product.")
-    except (InvalidInput, OSError) as error:
+    except Exception as error:  # noqa: BLE001 - of that project alone
         return replace(_unread(name, folder, error), is_shipped=True)
     return replace(found, is_shipped=True)
 
 
 def _unread(name: str, folder: Path, error: Exception) -> Registered:
-    return Registered(
-        name=name, folder=folder, problem=f"The project {name} cannot be read: {error}"
-    )
+    why = error if isinstance(error, OSError) else problem_of(error)
+    return Registered(name=name, folder=folder, problem=f"The project {name} cannot be read: {why}")
 
 
 def _read(name: str, folder: Path, hint: str) -> Registered:

@@ -42,10 +42,38 @@ def test_of_two_attempts_that_committed_the_step_one_can_be_chosen(
     story.attempt("preempted", last_step=13, commits=(10,))
     story.attempt("preempted", last_step=13, commits=(10,), resume=None)
     story.write_tracks()
-    assert "of attempt 2;" in call("checkpoints", "export", f"{RUN_ID}@10", str(path)).stdout
+    newest = call("checkpoints", "export", f"{RUN_ID}@10", str(path), "--cut-off")
+    assert "of attempt 2;" in newest.stdout
     chosen = ("--attempt", "1", "--force")
     told = call("checkpoints", "export", f"{RUN_ID}@10", str(path), *chosen)
     assert "of attempt 1;" in told.stdout
+
+
+@pytest.mark.parametrize("how", [(), ("--bundle",)])
+def test_weights_at_which_training_was_cut_off_are_handed_on_only_where_that_is_said(
+    how: tuple[str, ...], home: Path, call: Call, path: Path
+) -> None:
+    app = build(Settings.from_environment())
+    story = Story(app.store)
+    story.attempt("preempted", last_step=23, commits=(10, 20))
+    story.write_tracks()
+    app.projector.scan()
+    causes = {
+        row["step"]: row["stop_cause"]
+        for row in json.loads(call("checkpoints", "list", RUN_ID, "--json").stdout)
+    }
+    assert causes == {10: "trained_on", 20: "cut_off"}
+    assert "cut_off" in call("checkpoints", "list", RUN_ID).stdout
+    export = ("checkpoints", "export", f"{RUN_ID}@20", *how, str(path))
+    refused = call(*export)
+    assert (refused.exit_code, path.exists()) == (2, False)
+    for words in ("attempt 1 ended after step 23 as preempted", "--cut-off"):
+        assert words in refused.stderr
+    done = call(*export, "--cut-off", "--json")
+    assert done.exit_code == 0, done.stderr
+    assert json.loads(done.stdout)["stop_cause"] == "cut_off"
+    again = call("checkpoints", "export", f"{RUN_ID}@10", str(path.with_name("other")))
+    assert "Training went on after it, to step 23." in again.stdout
 
 
 def test_a_file_that_is_there_needs_force(story: Story, call: Call, path: Path) -> None:

@@ -205,6 +205,13 @@ def by_option(command: Command) -> Command:
     )(command)
 
 
+def cut_off_option(command: Command) -> Command:
+    """Add `--cut-off`, by which a person says that training was cut off at what is handed on."""
+    return click.option(
+        "--cut-off", "may_be_cut_off", is_flag=True, help="Even where training was cut off at it."
+    )(command)
+
+
 def deciding_options(command: Command) -> Command:
     """Add `--why`, `--by` and `--json`, in which all deciding commands are alike."""
     return why_option(by_option(as_json(command)))

@@ -20,6 +20,7 @@ from tracks_dagster.cli.common import (
     attempt_option,
     by_option,
     code_option,
+    cut_off_option,
     deciding_options,
     named_checkpoint,
     open_app,
@@ -188,9 +189,7 @@ def waive_command(run_id: str, suite: str, why: str, by: str, as_json: bool) -> 
     help="Make this folder of it too, to hand over (`tracks checkpoints export --bundle`).",
 )
 @added_option
-@click.option(
-    "--cut-off", "may_be_cut_off", is_flag=True, help="Even where training was cut off at it."
-)
+@cut_off_option
 @deciding_options
 @click.pass_context
 def promote_command(

@@ -16,6 +16,7 @@ from tracks_dagster.cli.common import (
     added_option,
     as_json,
     attempt_option,
+    cut_off_option,
     deciding_options,
     named_checkpoint,
     open_app,
@@ -47,7 +48,12 @@ from tracks_dagster.track.records import Json, Record, format_time
 from tracks_dagster.track.states.checkpoints import CheckpointRef, parse_at
 from tracks_dagster.track.states.protection import RESUMES, pins_of
 from tracks_dagster.track.states.run_state import CheckpointState
-from tracks_dagster.track.states.stop_cause import StopCause, describe_stop, stop_cause
+from tracks_dagster.track.states.stop_cause import (
+    StopCause,
+    check_is_no_cut_off,
+    describe_stop,
+    stop_cause,
+)
 from tracks_dagster.track.text.safe_text import check_words
 from tracks_dagster.training.saves.export import ExportedFolder, export_checkpoint
 
@@ -249,6 +255,7 @@ def _print_pin(
 )
 @added_option
 @attempt_option
+@cut_off_option
 @click.option("--force", is_flag=True, help="Replace a file that is there; a folder never is.")
 @as_json
 def export_command(
@@ -258,6 +265,7 @@ def export_command(
     added: tuple[Path, ...],
     then: Callable[[Path], None] | None,
     attempt: int | None,
+    may_be_cut_off: bool,
     force: bool,
     as_json: bool,
 ) -> None:
@@ -269,6 +277,8 @@ def export_command(
     settings = Settings.from_environment()
     tracks = open_tracks_to_read(settings)
     state, checkpoint = named_checkpoint(tracks, target, attempt)
+    if not may_be_cut_off:
+        check_is_no_cut_off(state, checkpoint.ref, f"export {target}")
     stopped = describe_stop(state, checkpoint.ref)
     if bundle is not None and path is None:
         ledger = open_ledger_to_read(settings)

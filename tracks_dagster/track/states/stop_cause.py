@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
+from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.states.checkpoints import CheckpointRef, resume_target
 from tracks_dagster.track.states.run_state import AttemptState, RunState
@@ -47,6 +48,18 @@ def stop_cause(state: RunState, ref: CheckpointRef) -> StopCause:
     if cause is None:
         return StopCause.CUT_OFF
     return cause if ref.step >= (last.ended.last_step or 0) else StopCause.TRAINED_ON
+
+
+def check_is_no_cut_off(state: RunState, ref: CheckpointRef, doing: str) -> None:
+    """Raise InvalidInput where training was cut off at a checkpoint: to hand it on takes --cut-off.
+
+    doing: as in "promote step 40".
+    """
+    if stop_cause(state, ref) is StopCause.CUT_OFF:
+        raise InvalidInput(
+            f"Cannot {doing}: {describe_stop(state, ref)} It ends where time ran out, not where "
+            "training did. With --cut-off it is done all the same. Nothing was written."
+        )
 
 
 def describe_stop(state: RunState, ref: CheckpointRef) -> str:

@@ -113,6 +113,9 @@ def test_its_training_declares_a_run_without_anything_filled_in(
     run = app.tracks.run(str(run_id)).declared
     assert (run.model_family, run.config) == ("gpt", {"lr": 0.1})
     assert run.intent == "Materialized in Dagster by its automation condition."
+    declaring = instance.get_run_by_id(done.run_id)
+    assert declaring is not None
+    assert declaring.tags["dagster/max_retries"] == "0"  # a repetition might train twice
     [also] = instance.fetch_materializations(AssetKey("training_runs"), limit=9).records
     assert also.asset_materialization is not None
     assert also.asset_materialization.metadata["run_id"].value == run.run_id

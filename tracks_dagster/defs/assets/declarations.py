@@ -170,8 +170,6 @@ def training_runs(site: Site) -> AssetsDefinition:
         projects add DIR` adds yours.
         """
         _check_alone(context, site)
-        # Dagster's own retries would declare it again, and its first one may yet train.
-        context.instance.add_run_tags(context.run.run_id, names.NO_RETRIES)
         declared = _declare(site, context, app, read_in(context.op_execution_context.op_config))
         metadata, name = run_metadata(declared), declared.model_family
         if name in (each.name for each in site.trained):
@@ -246,6 +244,8 @@ def _declare(
     site: Site, context: AssetExecutionContext, app: App, filled: Mapping[str, Any]
 ) -> RunDeclared:
     """Declare the run that was asked for, and tag the Dagster run with it; Failure for bad input."""
+    # Dagster's own retries would declare it again, and its first one may yet train.
+    context.instance.add_run_tags(context.run.run_id, names.NO_RETRIES)
     try:
         policy = app.policy
         default_id = partial(_default_id, first_try(context.instance, context.run))

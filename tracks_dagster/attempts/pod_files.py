@@ -24,7 +24,7 @@ from tracks_dagster.reasons.evidence import Condition, RankEnd
 from tracks_dagster.reasons.hangs import Beat, Phase, StackDump
 from tracks_dagster.track.body_json import from_json, to_json
 from tracks_dagster.track.errors import TrackBroken
-from tracks_dagster.track.json_text import parse_json
+from tracks_dagster.track.json_text import MIB, parse_json
 from tracks_dagster.track.names import AttemptRef
 from tracks_dagster.track.records import Json, canonical_json
 
@@ -34,6 +34,8 @@ ASK_EVERY_S = 5.0
 SAVE, STACKS = "save", "stacks"  # what a pod can be asked for
 POD_PROBLEM = "PodProblem"  # the type of the condition of a pod's own problem
 NOT_STARTED = "RanksNotStarted"
+# Of one object: its ranks' 64 KiB of log each, or 256 KiB of stacks, as JSON.
+POD_BYTES_MAX = 32 * MIB
 
 T = TypeVar("T")
 
@@ -210,6 +212,6 @@ def _decoded(data: bytes | None, read: Callable[[Json], T]) -> T | None:
     if data is None:
         return None
     try:
-        return read(parse_json(data))
+        return read(parse_json(data, bytes_max=POD_BYTES_MAX))
     except (ValueError, KeyError, TypeError, AttributeError, TrackBroken):
         return None

@@ -14,6 +14,12 @@ from itertools import islice
 from pathlib import Path
 
 from tracks_dagster.reasons.evidence import LOG_TAIL_BYTES_MAX
+from tracks_dagster.stores.journals import (
+    SHIPPED_BYTES_MAX,
+    read_segment,
+    segment_key,
+    segment_offsets,
+)
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import sha256_hex
 from tracks_dagster.track.text.redact import Redact
@@ -24,7 +30,6 @@ BLOCK_BYTES = 64 * 1024  # read at once; a longer line comes in pieces of at mos
 CLEANED_BYTES_MAX = 64 * 1024 * 1024
 STORED_BYTES_MAX = 8 * 1024 * 1024  # of one log, in the store
 RANKS_STORED_MAX = 64  # of one attempt: as many as its record can name
-SEGMENT_BYTES_MAX = 8 * 1024 * 1024  # of a journal, in one object
 
 _NAME = re.compile(r"rank-(?P<rank>[0-9]+)\.log")
 
@@ -183,18 +188,18 @@ def _ship_file(store: ObjectStore, path: Path, prefix: str) -> None:
     offset = _shipped_bytes(store, prefix)
     with path.open("rb") as file:
         file.seek(offset)
-        while lines := file.readlines(SEGMENT_BYTES_MAX):
+        while lines := file.readlines(SHIPPED_BYTES_MAX):
             # not a torn last one
             segment = b"".join(line for line in lines if line.endswith(b"\n"))
             if segment:
-                store.put(f"{prefix}{offset:012d}.jsonl", segment)
+                store.put(segment_key(prefix, offset), segment)
             offset += len(segment)
 
 
 def _shipped_bytes(store: ObjectStore, prefix: str) -> int:
-    """Return up to which byte the file was shipped; its segments follow one another."""
-    segments = list(store.list(prefix))
-    if not segments:
-        return 0
-    last = store.get(segments[-1]) or b""
-    return int(segments[-1].removeprefix(prefix).removesuffix(".jsonl")) + len(last)
+    """Return up to which byte the file was shipped; its segments follow one another.
+
+    A last one that is none of ours counts for nothing: it is written again.
+    """
+    last = max(segment_offsets(store, prefix), default=0)
+    return last + len(read_segment(store, prefix, last) or b"")

@@ -8,11 +8,13 @@ returned, nothing is guessed. docs/signals.md says what every line holds.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from tracks_dagster.stores.bounded import read_bounded
 from tracks_dagster.track.bodies import MemoryPeak, TimeSpent
 from tracks_dagster.track.body_json import from_json
 from tracks_dagster.track.errors import TrackBroken
@@ -21,7 +23,13 @@ from tracks_dagster.track.names import AttemptRef
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Json, parse_time
 
+# Of one segment: what ships for a gang that is gone; the last line may cross that, so twice is read.
+SHIPPED_BYTES_MAX = 8 * 1024 * 1024
+SEGMENT_BYTES_MAX = 2 * SHIPPED_BYTES_MAX
 SEGMENTS_READ_MAX = 8  # to find the newest step: heartbeats alone may fill the newest segment
+
+_ENDING = ".jsonl"
+_OFFSET = re.compile(r"[0-9]{1,18}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,6 +126,22 @@ def journal_prefix(ref: AttemptRef, launch_id: str, rank: int) -> str:
     return f"{ref.folder}{launch_id}/journal/rank-{rank}/"
 
 
+def segment_key(prefix: str, offset: int) -> str:
+    """Return the key of the segment that begins at that byte of the journal under `prefix`."""
+    return f"{prefix}{offset:012d}{_ENDING}"
+
+
+def segment_offsets(store: ObjectStore, prefix: str) -> list[int]:
+    """Return at which byte of the journal each segment begins, in order."""
+    names = (key.removeprefix(prefix).removesuffix(_ENDING) for key in store.list(prefix))
+    return sorted(int(name) for name in names if _OFFSET.fullmatch(name))
+
+
+def read_segment(store: ObjectStore, prefix: str, offset: int) -> bytes | None:
+    """Return a segment; None where there is none, or one that is too large (`stores.bounded`)."""
+    return read_bounded(store, segment_key(prefix, offset), SEGMENT_BYTES_MAX)
+
+
 def read_steps(store: ObjectStore, ref: AttemptRef, launch_id: str) -> list[StepLine]:
     """Return the steps that a launch ran and shipped, in order; a step twice: the later line."""
     lines = read_lines(store, journal_prefix(ref, launch_id, 0))
@@ -130,8 +154,9 @@ def first_steps(
 ) -> list[StepLine]:
     """Return the steps of a launch up to `until`, in order, from as few segments as that takes."""
     found: list[StepLine] = []
-    for key in sorted(store.list(journal_prefix(ref, launch_id, 0))):
-        found += _steps(parse_lines(store.get(key) or b""))
+    prefix = journal_prefix(ref, launch_id, 0)
+    for offset in segment_offsets(store, prefix):
+        found += _steps(parse_lines(read_segment(store, prefix, offset) or b""))
         if found and found[-1].step >= until:
             break
     return [step for step in found if step.step <= until]
@@ -146,9 +171,10 @@ def last_step(store: ObjectStore, ref: AttemptRef, launch_id: str) -> StepLine |
 def newest_steps(store: ObjectStore, ref: AttemptRef, launch_id: str) -> list[StepLine]:
     """Return the steps of the newest segments only, in order: enough to tell how long one takes."""
     prefix = journal_prefix(ref, launch_id, 0)
-    newest = sorted(store.list(prefix))[-SEGMENTS_READ_MAX:]
-    lines = (line for key in newest for line in parse_lines(store.get(key) or b""))
-    return list(_steps(lines))
+    found: list[StepLine] = []
+    for offset in segment_offsets(store, prefix)[-SEGMENTS_READ_MAX:]:
+        found += _steps(parse_lines(read_segment(store, prefix, offset) or b""))
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,8 +202,8 @@ def read_tail(
     others: dict[type, list[Any]] = {RanksLine: [], DeviceLine: [], EvaluatedLine: []}
     last_line_at: datetime | None = None
     prefix = journal_prefix(ref, launch_id, 0)
-    for key in sorted(store.list(prefix), reverse=True)[:SEGMENTS_READ_MAX]:
-        for line in _lines_backwards(store.get(key) or b""):
+    for offset in segment_offsets(store, prefix)[: -SEGMENTS_READ_MAX - 1 : -1]:
+        for line in lines_backwards(read_segment(store, prefix, offset) or b""):
             last_line_at = last_line_at or line_time(line)
             match parse_line(line):
                 case StepLine() as step:
@@ -262,7 +288,8 @@ def _mapping(value: Json) -> Mapping[str, Json]:
     return value if isinstance(value, dict) else {}
 
 
-def _lines_backwards(data: bytes) -> Iterator[dict[str, Json]]:
+def lines_backwards(data: bytes) -> Iterator[dict[str, Json]]:
+    """Yield the JSON objects of one segment, the last one first; a torn line is left out."""
     for line in reversed(data.split(b"\n")):
         if line:
             yield from parse_lines(line)
@@ -288,12 +315,10 @@ def _joined(store: ObjectStore, prefix: str) -> bytes:
     """Return the segments as the file they came from; one that is missing leaves a line break."""
     joined = bytearray()
     end = 0  # of what was shipped, in the file on the gang's machine
-    for key in store.list(prefix):
-        name = key.removeprefix(prefix).removesuffix(".jsonl")
-        data = store.get(key) if name.isdigit() else None
+    for offset in segment_offsets(store, prefix):
+        data = read_segment(store, prefix, offset)
         if data is None:
             continue
-        offset = int(name)
         if offset > end:
             joined += b"\n"
         joined += data[max(0, end - offset) :]  # a segment shipped again may overlap

@@ -10,12 +10,13 @@ from __future__ import annotations
 from pathlib import PurePosixPath
 
 from tracks_dagster.track.errors import ObjectLost
+from tracks_dagster.track.json_text import SNAPSHOT_BYTES_MAX
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import sha256_hex
 
 
 def read_addressed(
-    store: ObjectStore, key: str, sha256: str | None = None, *, bytes_max: int | None = None
+    store: ObjectStore, key: str, sha256: str | None = None, *, bytes_max: int = SNAPSHOT_BYTES_MAX
 ) -> bytes:
     """Return the object `key`, whose bytes have that sha256; None: the one that its name gives.
 
@@ -30,8 +31,15 @@ def read_addressed(
 
 def write_addressed(store: ObjectStore, key: str, data: bytes) -> None:
     """Store an object under the key that its sha256 gives; other bytes that lie there are replaced."""
-    if not store.create(key, data) and damage_of(store.get(key), sha256_in(key)) is not None:
+    if not store.create(key, data) and damage_at(store, key) is not None:
         store.put(key, data)
+
+
+def damage_at(store: ObjectStore, key: str, sha256: str | None = None) -> str | None:
+    """Return what is wrong with the object `key`, as the end of a sentence; sha256 as in
+    `read_addressed`."""
+    data = store.get(key, SNAPSHOT_BYTES_MAX)
+    return damage_of(data, sha256_in(key) if sha256 is None else sha256)
 
 
 def damage_of(data: bytes | None, sha256: str) -> str | None:

@@ -12,22 +12,30 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from tracks_dagster.attempts.pod_files import decode_end, end_key, gang_prefix
+from tracks_dagster.attempts.pod_files import POD_BYTES_MAX, decode_end, end_key, gang_prefix
 from tracks_dagster.attempts.ports import GangPhase, GangReport, OrchestratorRun
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.reasons.evidence import Condition, Evidence, LastWord, RankEnd
+from tracks_dagster.stores.bounded import read_bounded
 from tracks_dagster.stores.journals import (
     journal_prefix,
     line_time,
+    lines_backwards,
     memory_of,
-    parse_lines,
+    read_segment,
+    segment_offsets,
     spent_of,
 )
 from tracks_dagster.track.addressed import read_addressed
 from tracks_dagster.track.bodies import AttemptPlaced, MemoryPeak, RankPlace, TimeSpent
 from tracks_dagster.track.body_json import from_json, to_json
 from tracks_dagster.track.errors import ObjectLost, TrackBroken
-from tracks_dagster.track.json_text import EVIDENCE_BYTES_MAX, SMALL_BYTES_MAX, parse_json
+from tracks_dagster.track.json_text import (
+    EVIDENCE_BYTES_MAX,
+    MANIFEST_BYTES_MAX,
+    SMALL_BYTES_MAX,
+    parse_json,
+)
 from tracks_dagster.track.names import AttemptRef
 from tracks_dagster.track.placement import decode_places, places_key
 from tracks_dagster.track.ports import ObjectStore
@@ -134,8 +142,8 @@ def gather(
 def read_journal_end(store: ObjectStore, journal: str) -> JournalEnd:
     """Return the end of a journal, reading few more segments than it takes to find its last step."""
     found, segments_left = JournalEnd(), MEMORY_SEGMENTS_MAX
-    for key in reversed(list(store.list(journal))):
-        for line in reversed(list(parse_lines(store.get(key) or b""))):
+    for offset in reversed(segment_offsets(store, journal)):
+        for line in lines_backwards(read_segment(store, journal, offset) or b""):
             at = line["t"] if line_time(line) is not None else None
             found = replace(found, began=True, last_line_at=found.last_line_at or at)
             found = replace(found, memory=found.memory or memory_of(line))
@@ -294,7 +302,7 @@ def read_logs(store: ObjectStore, ref: AttemptRef) -> Mapping[int, str]:
 
 def _pod_ends(store: ObjectStore, ref: AttemptRef) -> list[RankEnd]:
     pods = store.folders(gang_prefix(ref))
-    ends = [decode_end(store.get(end_key(ref, uid))) for uid in pods]
+    ends = [decode_end(read_bounded(store, end_key(ref, uid), POD_BYTES_MAX)) for uid in pods]
     return [rank for end in ends if end is not None for rank in end.ranks]
 
 
@@ -325,7 +333,7 @@ def read_places(
     sha256 = placed.places_sha256
     if sha256 is None:
         return placed.ranks
-    data = store.get(places_key(ref, placed.launch_id, sha256))
+    data = store.get(places_key(ref, placed.launch_id, sha256), MANIFEST_BYTES_MAX)
     try:
         return placed.ranks if data is None else decode_places(data, sha256)
     except TrackBroken:

@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from tracks_dagster.attempts.pod_files import (
     ASK_EVERY_S,
+    POD_BYTES_MAX,
     SAVE,
     STACKS,
     Ask,
@@ -35,7 +36,9 @@ from tracks_dagster.attempts.pod_files import (
     stacks_key,
 )
 from tracks_dagster.reasons.hangs import StackDump
+from tracks_dagster.stores.bounded import read_bounded
 from tracks_dagster.track.errors import StoreError
+from tracks_dagster.track.json_text import SMALL_BYTES_MAX
 from tracks_dagster.track.names import AttemptRef
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.text.redact import Redact
@@ -136,7 +139,7 @@ def _read_all(store: ObjectStore, keys: Collection[str]) -> dict[str, bytes | No
 
     def read(key: str) -> tuple[str, bytes | None]:
         try:
-            return key, store.get(key)
+            return key, read_bounded(store, key, POD_BYTES_MAX)
         except StoreError:
             return key, None
 
@@ -160,9 +163,11 @@ def ask_to_save(
     store.put(ask_key(ref), encode_ask(ask))
     answer_at = save_key(ref, pod_uid, ask.uid)
     give_up_at = seconds() + SAVE_S_MAX
-    while (answer := decode_save(store.get(answer_at))) is None and seconds() < give_up_at:
+    while True:
+        answer = decode_save(store.get(answer_at, SMALL_BYTES_MAX))
+        if answer is not None or seconds() >= give_up_at:
+            return answer
         sleep(POLL_S)
-    return answer
 
 
 def ask_for_stacks(
@@ -185,7 +190,7 @@ def ask_for_stacks(
     give_up_at = seconds() + STACKS_S_MAX
     while True:
         for uid in pods.keys() - answers.keys():
-            dumps = decode_stacks(store.get(stacks_key(ref, uid, ask.uid)))
+            dumps = decode_stacks(store.get(stacks_key(ref, uid, ask.uid), POD_BYTES_MAX))
             if dumps is not None:
                 answers[uid] = dumps
         if len(answers) == len(pods) or seconds() >= give_up_at:

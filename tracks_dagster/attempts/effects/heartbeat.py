@@ -59,7 +59,7 @@ def write_launches(store: ObjectStore, sensor: str, launches: Sequence[PendingLa
 
     Most ticks have none."""
     data = canonical_json([to_json(each) for each in launches[:LAUNCHES_MAX]])
-    if (store.get(_launches_key(sensor)) or b"[]") != data:
+    if (store.get(_launches_key(sensor), len(data)) or b"[]") != data:
         store.put(_launches_key(sensor), data)
 
 

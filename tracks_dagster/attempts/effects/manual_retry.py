@@ -47,7 +47,7 @@ from tracks_dagster.retry.effects.node_health import avoid_now
 from tracks_dagster.retry.rollback import CheckpointQuarantine, from_onset_on
 from tracks_dagster.retry.stage_time import over_stage_time
 from tracks_dagster.track import names
-from tracks_dagster.track.addressed import damage_of, sha256_in, write_addressed
+from tracks_dagster.track.addressed import damage_at, write_addressed
 from tracks_dagster.track.bodies import (
     MANUAL,
     AttemptOpened,
@@ -132,7 +132,7 @@ class ManualRetry:
         if tainted := from_onset_on(state, last, world.policy):
             return First(do=partial(_quarantine, tracks, state, tainted, self.name))
         for key, data in _objects(state, changes, plan):
-            if damage_of(tracks.store.get(key), sha256_in(key)) is not None:
+            if damage_at(tracks.store, key) is not None:
                 return First(
                     do=partial(write_addressed, tracks.store, key, data)
                 )  # before its user

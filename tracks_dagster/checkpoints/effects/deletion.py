@@ -70,7 +70,7 @@ def finish_deletions(
     for checkpoint in newest:
         if not has_time():
             return (*waiting, "the bytes of deleted checkpoints: no time was left in this pass")
-        if store.get(manifest_key(checkpoint.ref)) is None:
+        if store.get(manifest_key(checkpoint.ref), 0) is None:
             continue
         try:
             keys = _chunks(store, checkpoint)

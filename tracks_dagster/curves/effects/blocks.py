@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from hashlib import sha256
 from itertools import islice
 from pathlib import Path
@@ -43,6 +43,7 @@ from tracks_dagster.stores.journal_columns import (
     tables_of,
 )
 from tracks_dagster.stores.journal_tables import Gathered, Table, parse
+from tracks_dagster.stores.journals import read_segment, segment_offsets
 from tracks_dagster.track.ports import ObjectStore
 
 SLICE_BYTES = 1024**2  # parsed at once: a name of its own in each line then takes 50 MB, not more
@@ -117,7 +118,7 @@ def read_blocks(
         _use(folder)
         if _is_whole(folder, kept):
             return kept
-    offsets = _offsets(store, prefix)
+    offsets = segment_offsets(store, prefix)
     blocks = _Blocks(folder, kept)
     if offsets and offsets[-1] - blocks.end >= BLOCK_BYTES:
         blocks.copy(store, columns_prefix(prefix))
@@ -141,21 +142,15 @@ class _Lines:
     is_final: bool
 
 
-def _offsets(store: ObjectStore, prefix: str) -> list[int]:
-    """Return at which byte of the journal each segment begins, in order."""
-    names = (key.removeprefix(prefix).removesuffix(".jsonl") for key in store.list(prefix))
-    return sorted(int(name) for name in names if name.isdigit())
-
-
 def _new_lines(
     store: ObjectStore, prefix: str, offsets: Sequence[int], begin: int, *, is_over: bool
 ) -> Iterator[_Lines]:
     """Yield the whole lines from byte `begin` on, a segment's at a time."""
     offsets = offsets[max(0, bisect_right(offsets, begin) - 1) :]
-    keys = [f"{prefix}{offset:012d}.jsonl" for offset in offsets]
+    read = partial(read_segment, store, prefix)
     torn, end = b"", begin  # torn: a line that the next segment continues
-    for number, (offset, read) in enumerate(zip(offsets, _each(store.get, keys), strict=True), 1):
-        data = read or b""  # one that is gone
+    for number, (offset, found) in enumerate(zip(offsets, _each(read, offsets), strict=True), 1):
+        data = found or b""  # one that is gone
         if offset > end or len(torn) > LINE_BYTES_MAX:  # a segment never came
             torn, end = b"", max(offset, end)
         data = torn + data[end - offset :]  # a segment shipped again may overlap

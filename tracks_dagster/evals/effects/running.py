@@ -299,7 +299,7 @@ def stored_end(tracks: Tracks, state: RunState, opened: EvalOpened) -> EvalEnded
 def has_run(tracks: Tracks, run_id: str, opened: EvalOpened) -> bool:
     """Whether the evaluator of this attempt ever ran a line, by its own marker."""
     key = evals.result_key(run_id, opened.eval_id, opened.number)
-    return tracks.store.get(evals.started_key(key)) is not None
+    return tracks.store.get(evals.started_key(key), 0) is not None
 
 
 def end_eval(tracks: Tracks, run_id: str, ended: EvalEnded) -> EvalEnded:

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Sequence
 
 from tracks_dagster.attempts.effects.evidence import read_journal_end
 from tracks_dagster.recovery.effects.fsck_tracks import Finding, FindingKind, fold_track, read_track
 from tracks_dagster.stores.hashes import digest
-from tracks_dagster.stores.journals import journal_prefix
-from tracks_dagster.track.addressed import damage_of, sha256_in
+from tracks_dagster.stores.journals import (
+    SEGMENT_BYTES_MAX,
+    journal_prefix,
+    segment_key,
+    segment_offsets,
+)
+from tracks_dagster.track.addressed import damage_at, damage_of
 from tracks_dagster.track.artifacts import artifacts_of, files_of, list_key, part_key
 from tracks_dagster.track.bodies import SnapshotCommitted
 from tracks_dagster.track.errors import CheckpointError, DataRejected
-from tracks_dagster.track.json_text import MANIFEST_BYTES_MAX, SNAPSHOT_BYTES_MAX, parse_json
+from tracks_dagster.track.json_text import (
+    MANIFEST_BYTES_MAX,
+    SMALL_BYTES_MAX,
+    SNAPSHOT_BYTES_MAX,
+    parse_json,
+)
 from tracks_dagster.track.names import AttemptRef, run_track
 from tracks_dagster.track.placement import places_key
 from tracks_dagster.track.ports import ObjectStore
@@ -41,7 +50,6 @@ from tracks_dagster.track.track import (
 VerifyCheckpoint = Callable[[ObjectStore, CheckpointRef], object]  # reads it all, or raises
 IsAbsent = Callable[[str], bool]  # whether an object is not there on purpose, by its key
 
-_OFFSET = re.compile(r"[0-9]{1,18}")
 RESTORE = "Restore the object from a backup or the bucket's versions if the steps matter"
 FILES_NAMED_MAX = 3  # of a dataset, whose bytes a bad shard holds
 
@@ -86,9 +94,9 @@ def check_deletions(store: ObjectStore, state: RunState) -> Iterator[Finding]:
     """Check the lists of chunks by which unfinished deletions continue."""
     for checkpoint in state.checkpoints:
         key = checkpoint.deletion.chunks_key if checkpoint.deletion is not None else None
-        if key is None or store.get(manifest_key(checkpoint.ref)) is None:
+        if key is None or store.get(manifest_key(checkpoint.ref), 0) is None:
             continue
-        problem = damage_of(store.get(key), sha256_in(key))
+        problem = damage_at(store, key)
         if problem is not None:
             yield Finding(
                 kind=FindingKind.DELETION_LIST_WRONG,
@@ -110,7 +118,7 @@ def check_evidence(
         if attempt.ended is None or is_absent(attempt.ended.evidence_key):
             continue
         key = attempt.ended.evidence_key
-        problem = damage_of(store.get(key), attempt.ended.evidence_sha256)
+        problem = damage_at(store, key, attempt.ended.evidence_sha256)
         if problem is not None:
             yield Finding(
                 kind=FindingKind.EVIDENCE_WRONG,
@@ -130,7 +138,7 @@ def check_places(
         if placed is None or placed.places_sha256 is None:
             continue
         key = places_key(state.ref(attempt), placed.launch_id, placed.places_sha256)
-        problem = None if is_absent(key) else damage_of(store.get(key), placed.places_sha256)
+        problem = None if is_absent(key) else damage_at(store, key, placed.places_sha256)
         if problem is not None:
             yield Finding(
                 kind=FindingKind.PLACES_WRONG,
@@ -147,7 +155,7 @@ def check_eval_results(store: ObjectStore, state: RunState) -> Iterator[Finding]
         key = result_key(state.run_id, each.opened.eval_id, each.opened.number)
         if each.ended is None or not each.ended.metrics:
             continue
-        data = store.get(key)
+        data = store.get(key, SMALL_BYTES_MAX)
         if data is not None and _metrics_of(data) != dict(each.ended.metrics):
             yield Finding(
                 kind=FindingKind.EVAL_RESULT_WRONG,
@@ -168,7 +176,7 @@ def check_eval_files(
         written_at = result_key(state.run_id, opened.eval_id, opened.number)
         for artifact in () if each.ended is None else each.ended.artifacts:
             key = artifact_key(written_at, artifact.name)
-            problem = None if is_absent(key) else damage_of(store.get(key), artifact.sha256)
+            problem = None if is_absent(key) else damage_at(store, key, artifact.sha256)
             if problem is not None:
                 yield Finding(
                     kind=FindingKind.EVAL_FILE_WRONG,
@@ -186,13 +194,13 @@ def check_artifacts(
     """Check what the run's script left beside its checkpoints, every byte."""
     for left in artifacts_of(note.body for note in state.notes):
         key = list_key(state.run_id, left.sha256)
-        data = store.get(key)
+        data = store.get(key, MANIFEST_BYTES_MAX)
         problem = damage_of(data, left.sha256)
         if problem is None:
             for file in files_of(parse_json(data or b"", bytes_max=MANIFEST_BYTES_MAX)):
                 for part in file.parts:
                     own = part_key(state.run_id, part)
-                    wrong = None if is_absent(own) else damage_of(store.get(own), part)
+                    wrong = None if is_absent(own) else damage_at(store, own, part)
                     key, problem = (own, f"{file.path} {wrong}") if wrong else (key, problem)
         if problem is not None:
             yield Finding(
@@ -214,7 +222,7 @@ def check_packages(
             ran_with.setdefault(attempt.placed.packages_sha256, []).append(attempt.attempt_id)
     for sha256, attempt_ids in ran_with.items():
         key = packages_key(state.run_id, sha256)
-        problem = None if is_absent(key) else damage_of(store.get(key), sha256)
+        problem = None if is_absent(key) else damage_at(store, key, sha256)
         if problem is not None:
             yield Finding(
                 kind=FindingKind.PACKAGES_WRONG,
@@ -236,7 +244,7 @@ def check_trainer(
     for key in sorted({state.declared.trainer, *trainers, *brought}):
         if key == "family" or is_absent(key):
             continue
-        problem = damage_of(store.get(key), sha256_in(key))
+        problem = damage_at(store, key)
         if problem is not None:
             yield Finding(
                 kind=FindingKind.TRAINER_WRONG,
@@ -250,7 +258,7 @@ def check_trainer(
         if code.diff_sha256 is None:
             continue
         key = code_diff_key(state.run_id, code.diff_sha256)
-        problem = None if is_absent(key) else damage_of(store.get(key), code.diff_sha256)
+        problem = None if is_absent(key) else damage_at(store, key, code.diff_sha256)
         if problem is not None:
             yield Finding(
                 kind=FindingKind.CODE_DIFF_WRONG,
@@ -268,7 +276,7 @@ def check_project(store: ObjectStore, state: ProjectState) -> Iterator[Finding]:
     for version in state.versions:
         body, name = version.body, f"Version {version.number} of the project {state.project}"
         key = project_code_key(state.project, body.code_sha256)
-        problem = damage_of(store.get(key), body.code_sha256)
+        problem = damage_at(store, key, body.code_sha256)
         if problem is not None:
             yield Finding(
                 kind=FindingKind.TRAINER_WRONG,
@@ -279,7 +287,7 @@ def check_project(store: ObjectStore, state: ProjectState) -> Iterator[Finding]:
         if body.code.diff_sha256 is None:
             continue
         key = project_diff_key(state.project, body.code.diff_sha256)
-        problem = damage_of(store.get(key), body.code.diff_sha256)
+        problem = damage_at(store, key, body.code.diff_sha256)
         if problem is not None:
             yield Finding(
                 kind=FindingKind.CODE_DIFF_WRONG,
@@ -293,7 +301,7 @@ def check_project(store: ObjectStore, state: ProjectState) -> Iterator[Finding]:
 def check_study_code(store: ObjectStore, state: StudyState) -> Iterator[Finding]:
     """Check the stored code that the trials of a study train."""
     key = state.declared.run.trainer
-    problem = damage_of(store.get(key), sha256_in(key))
+    problem = damage_at(store, key)
     if problem is not None:
         yield Finding(
             kind=FindingKind.TRAINER_WRONG,
@@ -324,11 +332,20 @@ def check_journals(store: ObjectStore, state: RunState) -> Iterator[Finding]:
 def _check_segments(store: ObjectStore, prefix: str) -> Iterator[Finding]:
     """Yield the first thing that is wrong with one rank's journal."""
     end, torn = 0, b""  # of the file on the gang's machine; what the segment before did not finish
-    for key in store.list(prefix):
-        name, data = key.removeprefix(prefix).removesuffix(".jsonl"), store.get(key)
-        if not _OFFSET.fullmatch(name) or data is None:
+    for offset in segment_offsets(store, prefix):
+        key = segment_key(prefix, offset)
+        data = store.get(key, SEGMENT_BYTES_MAX)
+        if data is None:
             continue
-        offset = int(name)
+        if len(data) > SEGMENT_BYTES_MAX:
+            yield Finding(
+                kind=FindingKind.JOURNAL_EDITED,
+                where=key,
+                meaning=f"It has more than {SEGMENT_BYTES_MAX} bytes, and no segment of a journal has: "
+                "something else wrote it. What is in it is not shown.",
+                to_do=f"{RESTORE}, and find out who wrote there.",
+            )
+            return
         if offset > end:
             yield Finding(
                 kind=FindingKind.JOURNAL_GAP,
@@ -406,7 +423,7 @@ def _check_checks(
 ) -> Iterator[Finding]:
     sha256 = body.checks_sha256
     key = "" if sha256 is None else checks_key(body.dataset, sha256)
-    problem = None if sha256 is None or is_absent(key) else damage_of(store.get(key), sha256)
+    problem = None if sha256 is None or is_absent(key) else damage_at(store, key, sha256)
     if problem is not None:
         yield Finding(
             kind=FindingKind.CHECKS_WRONG,
@@ -421,7 +438,7 @@ def _check_checks(
 def _snapshot_problems(
     store: ObjectStore, manifest_key: str, snapshot_id: str, is_absent: IsAbsent
 ) -> Iterator[tuple[str, str]]:
-    manifest = store.get(manifest_key)
+    manifest = store.get(manifest_key, SNAPSHOT_BYTES_MAX)
     problem = damage_of(manifest, snapshot_id)
     if manifest is None or problem is not None:
         yield manifest_key, problem or "is missing"
@@ -439,7 +456,7 @@ def _snapshot_problems(
         yield manifest_key, "is not a manifest that this version knows"
         return
     for key, sha256 in shards:
-        problem = None if is_absent(key) else damage_of(store.get(key), sha256)
+        problem = None if is_absent(key) else damage_at(store, key, sha256)
         if problem is not None:
             yield key, problem
 
@@ -452,7 +469,7 @@ def _files_problems(
         key = files_shard_key(manifest.dataset, name)
         if is_absent(key):
             continue
-        data = store.get(key)
+        data = store.get(key, SNAPSHOT_BYTES_MAX)
         wrong = parts if data is None else [part for part in parts if not _holds(data, part)]
         if wrong:
             how = "is missing" if data is None else "has other bytes than the manifest names"

@@ -133,7 +133,9 @@ def _read(tracks: Tracks, run_id: str, attempt_id: int) -> tuple[RunState, Recei
     track, next_seq = run_track(run_id), state.head.seq + 1 if state is not None else 0
     missing = log_key(track, next_seq)
     is_lost = last_seq(tracks.store, track) > next_seq
-    if is_lost and tracks.store.get(missing) is None:  # a record that came meanwhile is not a loss
+    if (
+        is_lost and tracks.store.get(missing, 0) is None
+    ):  # a record that came meanwhile is not a loss
         raise TrackBroken(f"The record {missing} is lost, and later ones are there: `tracks fsck`.")
     if state is None or receipt is None:
         raise UnknownRun(f"{run_id} has no attempt {attempt_id}.")

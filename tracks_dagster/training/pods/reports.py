@@ -21,6 +21,7 @@ from tracks_dagster.processes.process import boot_id
 from tracks_dagster.processes.stack_dumps import dump_stacks
 from tracks_dagster.reasons.evidence import Condition, RankEnd
 from tracks_dagster.reasons.hangs import Beat, Phase, beat_file, decode_beat
+from tracks_dagster.track.json_text import SMALL_BYTES_MAX
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import canonical_json, format_time
 from tracks_dagster.track.text.redact import Redact
@@ -190,7 +191,7 @@ class Asks:
 
     def look(self) -> None:
         """Obey a new wish, and answer. Raises StoreError; the next call continues where this ended."""
-        ask = pod_files.decode_ask(self._store.get(self._key))
+        ask = pod_files.decode_ask(self._store.get(self._key, SMALL_BYTES_MAX))
         if ask is not None and ask.uid != self._obeyed:
             self._obeyed = ask.uid  # first: what was done is not done again because of the store
             self._answer = self._obey(ask)
@@ -250,4 +251,4 @@ class GangFailure:
 
     def look(self) -> None:
         """See whether a pod failed. Raises StoreError; the next call looks again."""
-        self.is_seen = self.is_seen or self._store.get(self._key) is not None
+        self.is_seen = self.is_seen or self._store.get(self._key, 0) is not None

@@ -414,7 +414,7 @@ def read_chunk_into(store: ObjectStore, chunk: Chunk, part: memoryview) -> None:
 
 
 def _read_chunk(store: ObjectStore, chunk: Chunk) -> bytes:
-    data = store.get(chunk.key)
+    data = store.get(chunk.key, chunk.size_bytes)
     if data is None:
         raise CheckpointCorrupt(f"{chunk.key} is missing; expected blake3 {chunk.blake3}.")
     found = blake3(data).hexdigest()

@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 
+from tracks_dagster.stores.bounded import read_bounded
 from tracks_dagster.track.errors import StoreError
 from tracks_dagster.track.json_text import parse_json
 from tracks_dagster.track.ports import ObjectStore
@@ -22,7 +23,8 @@ from tracks_dagster.wings.kubernetes.sightings import GangSeen, Line, tail
 # One segment a second at the most; the first line after a quiet time goes at once.
 PUT_EVERY_S = 1.0
 TAILS_EVERY_S = 15.0
-SEGMENT_BYTES_MAX = 4 * 1024 * 1024
+SEGMENT_BYTES_MAX = 4 * 1024 * 1024  # or one line; what is read may have twice as much
+SEGMENT_READ_MAX = 2 * SEGMENT_BYTES_MAX
 WAITING_BYTES_MAX = 64 * 1024 * 1024  # while the store does not answer; then the oldest lines go
 STORE_AGAIN_S = 1.0
 SEGMENTS_MAX = 100_000  # that are read of one attempt
@@ -42,9 +44,8 @@ def read_lines(store: ObjectStore, prefix: str) -> Iterator[Json]:
     """Yield every line that a watcher of the attempt stored."""
     keys = store.list(f"{prefix.rstrip('/')}/pods/")
     for _, key in zip(range(SEGMENTS_MAX), keys, strict=False):
-        data = store.get(key) or b""
         if key.endswith((".jsonl", TAILS)):
-            yield from _parsed(data)
+            yield from _parsed(read_bounded(store, key, SEGMENT_READ_MAX) or b"")
 
 
 def _parsed(data: bytes) -> Iterator[Json]:

@@ -94,7 +94,7 @@ def code_diff(store: ObjectStore, state: RunState) -> str:
     return _read(store, key, code.diff_sha256, DIFF_BYTES_MAX).decode("utf-8", errors="replace")
 
 
-def _read(store: ObjectStore, key: str, sha256: str, bytes_max: int | None = None) -> bytes:
+def _read(store: ObjectStore, key: str, sha256: str, bytes_max: int = MANIFEST_BYTES_MAX) -> bytes:
     try:
         return read_addressed(store, key, sha256, bytes_max=bytes_max)
     except ObjectLost as error:

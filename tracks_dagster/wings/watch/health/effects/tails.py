@@ -23,6 +23,8 @@ from tracks_dagster.stores.journals import (
     line_time,
     parse_line,
     parse_lines,
+    read_segment,
+    segment_offsets,
 )
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Json, parse_time
@@ -133,14 +135,10 @@ class _Journal:
 
     def _offsets(self, now_s: float) -> list[int]:
         self._listed_s = now_s
-        names = (
-            key.removeprefix(self._prefix).removesuffix(".jsonl")
-            for key in self._store.list(self._prefix)
-        )
-        return sorted(int(name) for name in names if name.isdigit())
+        return segment_offsets(self._store, self._prefix)
 
     def _get(self, offset: int) -> bytes | None:
-        return self._store.get(f"{self._prefix}{offset:012d}.jsonl")
+        return read_segment(self._store, self._prefix, offset)
 
 
 class _Kept:

@@ -119,7 +119,7 @@ def remember(store: ObjectStore, begun: Begun, now: datetime) -> None:
 
 def forget(store: ObjectStore) -> None:
     """Forget that there was a notify file: the next one begins at its own time."""
-    if store.get(BEGUN) is not None:
+    if store.get(BEGUN, 0) is not None:
         store.delete(BEGUN)
 
 

@@ -78,6 +78,17 @@ def test_the_rule_keeps_the_last_the_best_and_milestones(
     assert found == let_go
 
 
+@pytest.mark.parametrize(
+    ("metric", "words"),
+    [("loss", "training loss of this step alone 1"), ("val_loss", "val_loss 0.5")],
+)
+def test_the_best_says_what_it_is_the_best_by(metric: str, words: str) -> None:
+    rule = replace(RULE, keep_best=1, metric=metric)
+    history = History().declare(retention=rule).open().place().restore()
+    history.commit(10, metrics={"loss": 1.0, "val_loss": 0.5})
+    assert f"number 1 of the best 1: {words}" in judge(history.state, LATER)[0].why
+
+
 def test_nothing_goes_while_the_newest_was_not_verified_by_a_read() -> None:
     history = trained(4.0, 3.0, 2.0).commit(40)
     assert set(fates(history).values()) == {"KEEP"}

@@ -20,8 +20,10 @@ from tests.cli.conftest import Call
 from tests.stories import RUN_ID, Story
 from tracks_dagster.home.web_server import ADDRESS_FILE
 from tracks_dagster.processes.process import find_process, write_process
+from tracks_dagster.settings import Settings
 from tracks_dagster.track.names import parse_attempt_key
 from tracks_dagster.track.records import Json
+from tracks_dagster.wiring import build
 
 KEY = f"{RUN_ID}/a02"
 
@@ -157,6 +159,13 @@ def test_where_nothing_failed_that_is_said(story: Story, call: Call) -> None:
     assert "No attempt failed in the last 1min; give a longer time" in told.stderr
     longer = call("explain", "--random-failed", "--last", "1d").stderr
     assert "--last 90d" in longer
+
+
+def test_where_nothing_failed_in_a_year_no_shorter_time_is_proposed(home: Path, call: Call) -> None:
+    build(Settings.from_environment())
+    told = call("explain", "--random-failed", "--last", "52w").stderr
+    assert "No attempt failed in the last 52w" in told
+    assert "longer" not in told  # 90 days would be shorter
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,8 @@ Arguments = tuple[str, ...]
 FROM_LEDGER: tuple[Arguments, ...] = (
     ("status",),
     ("status", RUN_ID),
+    ("runs",),
+    ("runs", "--where", "state=running", "--sort", "-step", "--csv"),
     ("triage",),
     ("triage", RUN_ID),
     ("checkpoints", "advise", RUN_ID),

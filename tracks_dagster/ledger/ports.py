@@ -50,7 +50,11 @@ class Ledger(Protocol):
     def query(
         self, sql: str, parameters: Mapping[str, Json] | None = None
     ) -> list[dict[str, Json]]:
-        """Return the rows of one read-only SELECT with `:name` parameters."""
+        """Return the rows of one read-only SELECT with `:name` parameters.
+
+        `json_at(COLUMN_json, :key)` in it is JSON text of a list that begins with the value of that
+        key, or null, where the column has none; a key of letters, digits, `_`, `-` and `.` alone.
+        """
         ...
 
     def search(

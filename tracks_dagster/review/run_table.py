@@ -14,7 +14,9 @@ import operator
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from statistics import fmean, stdev
+from typing import NoReturn
 
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.records import Json
@@ -53,6 +55,7 @@ COLUMNS = ("run", "state", "started", "hours", "step", "owner", "experiment")
 TEXTS = ("run", "intent", "experiment")
 
 _TOKEN = re.compile(r'\s*(?:([\w./@-]+)\s*(<=|>=|!=|==|=|<|>|~|:)\s*)?("[^"]*"|[^\s"]+)')
+_NUMBER_BEGINS = re.compile(r"\s*[-+.\d]|\s*inf", re.IGNORECASE)
 _COMPARE: Mapping[str, Callable[[float, float], bool]] = {
     "<": operator.lt,
     "<=": operator.le,
@@ -94,11 +97,17 @@ class Run:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Condition:
-    """One condition. name: empty for a word that is looked for in TEXTS."""
+    """One condition. name: empty for a word that is looked for in TEXTS. number: the value as one."""
 
     name: str
     sign: str
     value: str
+    number: float | None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the values that it asks for."""
+        return (self.name,) if self.name else TEXTS
 
     def holds(self, run: Run) -> bool:
         """Whether it is so of a run; of a value that is not known nothing but != is so."""
@@ -107,12 +116,14 @@ class Condition:
         found = run.get(self.name)
         if self.sign in (":", "~"):
             return _has(found, self.value)
+        left = _number(found)
+        are_numbers = left is not None and self.number is not None
         if self.sign in ("=", "==", "!="):
-            return _equal(found, self.value) is (self.sign != "!=")
-        left, right = _number(found), _number(self.value)
-        if left is not None and right is not None:
-            return _COMPARE[self.sign](left, right)
-        if found is None or left is not None or right is not None:
+            is_equal = left == self.number if are_numbers else _is_text(found, self.value)
+            return is_equal is (self.sign != "!=")
+        if left is not None and self.number is not None:
+            return _COMPARE[self.sign](left, self.number)
+        if found is None or left is not None or self.number is not None:
             return False
         low, high = str(found), self.value  # texts, such as times, by their signs
         return _COMPARE[self.sign]((low > high) - (low < high), 0)
@@ -133,7 +144,10 @@ def parse(text: str) -> tuple[Condition, ...]:
         name, sign, value = match.groups()
         if sign is None and any(each in value for each in "<>=~") and not value.startswith('"'):
             raise InvalidInput(f"The filter cannot be read at {rest!r}; {VALID}.")
-        found.append(Condition(name=name or "", sign=sign or "", value=value.strip('"')))
+        value = value.strip('"')
+        found.append(
+            Condition(name=name or "", sign=sign or "", value=value, number=_number(value))
+        )
         at = match.end()
     return tuple(found)
 
@@ -143,18 +157,16 @@ def pick(runs: Iterable[Run], conditions: Sequence[Condition]) -> list[Run]:
     return [run for run in runs if all(each.holds(run) for each in conditions)]
 
 
-def check_names(names: Iterable[str], runs: Sequence[Run]) -> None:
-    """Raise InvalidInput for a name that no run has, with the nearest."""
+def refuse_unknown(name: str, runs: Sequence[Run]) -> NoReturn:
+    """Raise InvalidInput for a name that no run has, with the nearest that these have."""
     known = {*FIELDS, *(key for run in runs for key in run.values)}
     short = {
         key.rpartition(".")[2] if key.startswith(EVAL) else key.partition(".")[2] for key in known
     }
-    for name in names:
-        if runs and name not in known | short:
-            listed = f"there are {', '.join(FIELDS)}, and the keys of configs, metrics and evals."
-            raise InvalidInput(
-                f"No run has a {name!r}; {instead(name, sorted(known | short - {''}), listed)}"
-            )
+    listed = f"there are {', '.join(FIELDS)}, and the keys of configs, metrics and evals."
+    raise InvalidInput(
+        f"No run has a {name!r}; {instead(name, sorted(known | short - {''}), listed)}"
+    )
 
 
 def sort(runs: Sequence[Run], keys: Sequence[str]) -> list[Run]:
@@ -163,10 +175,11 @@ def sort(runs: Sequence[Run], keys: Sequence[str]) -> list[Run]:
     ordered = list(runs)
     for key in reversed(keys):
         name, is_down = key.removeprefix("-"), key.startswith("-")
-        known = [run for run in ordered if _known(run.get(name))]
-        rest = [run for run in ordered if not _known(run.get(name))]
-        known.sort(key=lambda run: _order(run.get(name)), reverse=is_down)
-        ordered = [*known, *rest]
+        found = [(run.get(name), run) for run in ordered]
+        known = [(_order(value), run) for value, run in found if _is_known(value)]
+        known.sort(key=itemgetter(0), reverse=is_down)
+        rest = [run for value, run in found if not _is_known(value)]
+        ordered = [*(run for _, run in known), *rest]
     return ordered
 
 
@@ -266,26 +279,29 @@ def _has(value: Json, part: str) -> bool:
     return value is not None and part.lower() in str(value).lower()
 
 
-def _equal(value: Json, text: str) -> bool:
-    left, right = _number(value), _number(text)
-    if left is not None and right is not None:
-        return left == right
+def _is_text(value: Json, text: str) -> bool:
     return value is not None and str(value).lower() == text.lower()
 
 
 def _number(value: Json) -> float | None:
-    if isinstance(value, bool):
+    """Return a number, or a text that is one, as a float; None for what is none, such as NaN."""
+    if isinstance(value, float):
+        return None if math.isnan(value) else value
+    if not isinstance(value, int | str) or isinstance(value, bool):
+        return None
+    if isinstance(value, str) and not _NUMBER_BEGINS.match(value):
         return None
     try:
-        return float(value) if isinstance(value, int | float | str) else None
+        number = float(value)
     except (ValueError, OverflowError):
         return None
+    return None if math.isnan(number) else number
 
 
-def _known(value: Json) -> bool:
-    return value is not None and not (isinstance(value, float) and math.isnan(value))
+def _is_known(value: Json) -> bool:
+    return value is not None and value == value
 
 
 def _order(value: Json) -> tuple[bool, float, str]:
     number = _number(value)
-    return (number is None, 0.0 if number is None else number, str(value))
+    return (True, 0.0, str(value)) if number is None else (False, number, "")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import click
 
 from tracks_dagster.cli.common import as_json, print_json, print_table
 from tracks_dagster.cli.terminal import echo_whole
 from tracks_dagster.reading import open_ledger_to_read
-from tracks_dagster.review.effects.run_table import Asked, Table, read_table
+from tracks_dagster.review.effects.run_table import READ_MAX, Asked, Table, read_table
 from tracks_dagster.review.run_table import (
     Spread,
     default_columns,
@@ -37,7 +38,13 @@ from tracks_dagster.wiring import utc_now
 @click.option(
     "--group", "by", default="", metavar="NAME", help="Mean and spread of runs alike in it."
 )
-@click.option("--limit", type=click.IntRange(1, 100_000), default=50, show_default=True)
+@click.option(
+    "--limit",
+    type=click.IntRange(1, 100_000),
+    default=50,
+    show_default=True,
+    help="How many rows; groups are of all runs.",
+)
 @click.option("--csv", "as_csv", is_flag=True, help="Print rows of CSV.")
 @as_json
 def runs_command(
@@ -55,16 +62,10 @@ def runs_command(
     the config; a metric of the newest checkpoint (loss, or last.loss), or of an eval
     (eval.SUITE.METRIC).
     """
-    try:
-        ledger = open_ledger_to_read(Settings.from_environment())
-    except NothingYet:
-        table = Table(rows=(), read=0, is_more=False)
-    else:
-        asked = Asked(where=where, order=_names(order), limit=limit)
-        table = read_table(ledger, asked, now=utc_now())
-    chosen = _names(columns) or default_columns(table.rows)
     if as_csv and as_json:
         raise InvalidInput("--csv and --json exclude each other; choose one.")
+    asked = Asked(where=where, order=_names(order), limit=limit)
+    table, chosen = _read(asked, _names(columns), by)
     if by:
         _print_groups(table, by, chosen, as_json=as_json)
     elif as_json:
@@ -73,6 +74,25 @@ def runs_command(
         echo_whole(table_csv(table.rows, chosen), nl=False)
     else:
         _print_rows(table, chosen)
+    if table.is_cut:
+        click.echo(
+            f"Only the newest {table.read} runs were looked at; there are older ones.", err=True
+        )
+
+
+def _read(asked: Asked, columns: tuple[str, ...], by: str) -> tuple[Table, tuple[str, ...]]:
+    """Return the runs and the columns to show; for groups of all runs that fit these columns alone."""
+    now = utc_now()
+    try:
+        ledger = open_ledger_to_read(Settings.from_environment())
+    except NothingYet:
+        return Table(rows=(), read=0, is_more=False), columns
+    if not by or not columns:
+        table = read_table(ledger, asked, now=now)
+        columns = columns or default_columns(table.rows)
+    if by:
+        table = read_table(ledger, replace(asked, limit=READ_MAX, names=(by, *columns)), now=now)
+    return table, columns
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -115,7 +135,11 @@ def _print_groups(table: Table, by: str, columns: Sequence[str], *, as_json: boo
         print_json(found)
         return
     rows = [
-        (name or "–", str(len(runs)), *(_of_group(spreads.get(each)) for each in measured))
+        (
+            name or "–",
+            str(len(runs)),
+            *(_of_group(spreads.get(each), len(runs)) for each in measured),
+        )
         for name, (runs, spreads) in groups.items()
     ]
     titles = [title(name) for name in measured]
@@ -132,8 +156,9 @@ def _facts(spread: Spread) -> dict[str, float | None]:
     }
 
 
-def _of_group(spread: Spread | None) -> str:
+def _of_group(spread: Spread | None, count: int) -> str:
     if spread is None:
         return ""
     spread_text = "" if not spread.deviation else f" ± {spread.deviation:.2g}"
-    return f"{spread.mean:.4g}{spread_text}"
+    of = "" if spread.count == count else f" ({spread.count} of {count})"
+    return f"{spread.mean:.4g}{spread_text}{of}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -12,6 +12,7 @@ from tracks_dagster.ledger.facts.fact import Absence, Fact, Type
 from tracks_dagster.track.bodies import Note, Program, PromotionDecided, SkippedGates, SnapshotRef
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.declared_fields import FIELDS, ROWS, Column, Field, Kind
+from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.states.accounting import newest_step
 from tracks_dagster.track.states.alerts import AlertState
 from tracks_dagster.track.states.checkpoints import CheckpointRef
@@ -79,6 +80,12 @@ NOT_FINISHED: Absence[RunView] = Absence(
 )
 NO_ATTEMPT: Absence[RunView] = Absence(
     "no_attempt", "no attempt was opened yet", lambda v: not v.state.attempts
+)
+NOT_ENDED: Absence[RunView] = Absence(
+    "not_ended", "its newest attempt is open", lambda v: v.state.open_attempt is not None
+)
+NOT_PROMOTED: Absence[RunView] = Absence(
+    "not_promoted", "none of its checkpoints was promoted", lambda v: _alias(v) is None
 )
 NO_RULE: Absence[RunView] = Absence(
     "no_rule", "its project names no rule", lambda v: v.state.declared.promotion is None
@@ -252,6 +259,31 @@ def _rule(view: RunView) -> Any:
     return None if rule is None else to_json(rule)
 
 
+def _newest_reason(view: RunView) -> Any:
+    attempt = view.state.last_attempt
+    return attempt.reason.value if attempt and attempt.reason else None
+
+
+def _newest_metrics(view: RunView) -> Mapping[str, float]:
+    checkpoints = view.state.checkpoints
+    return checkpoints[-1].body.metrics if checkpoints else {}
+
+
+def _measured(view: RunView) -> Mapping[str, Mapping[str, float]]:
+    """Return the metrics by suite; of several completed evals the newest value of each counts."""
+    found: dict[str, dict[str, float]] = {}
+    ended = (each for each in view.state.evals if each.ended_seq is not None)
+    for each in sorted(ended, key=lambda each: each.ended_seq or 0):
+        if each.ended and each.ended.reason == TerminationReason.COMPLETED:
+            found.setdefault(each.opened.suite, {}).update(each.ended.metrics)
+    return found
+
+
+def _alias(view: RunView) -> str | None:
+    promoted = (each.body.alias for each in reversed(view.state.promotions) if each.body.promoted)
+    return next(promoted, None)
+
+
 def _device_seconds(view: RunView) -> float:
     ends = [attempt.ended for attempt in view.state.attempts if attempt.ended]
     return sum((ended.device_seconds for ended in ends), start=0.0)
@@ -373,6 +405,13 @@ RUN: tuple[Fact[RunView], ...] = (
     Fact("step", INTEGER, lambda v: newest_step(v.state),
          "the newest step on record: its newest attempt ran it or resumes from it",
          absent=(NO_ATTEMPT,), since=10),
+    Fact("newest_reason", TEXT, _newest_reason, "why its newest attempt ended",
+         absent=(NO_ATTEMPT, NOT_ENDED), since=10),
+    Fact("newest_metrics", Type.MAPPING, _newest_metrics, "of its newest checkpoint", since=10),
+    Fact("measured", Type.MAPPING, _measured,
+         "suite → metrics, of its completed evals the newest value of each", since=10),
+    Fact("alias", TEXT, _alias, "what one of its checkpoints was promoted to last",
+         absent=(NOT_PROMOTED,), since=10),
     Fact("promotion", Type.MAPPING, _rule,
          "its rule: the eval, metric, direction and threshold that a promotion asks for",
          absent=(NO_RULE,), since=10),

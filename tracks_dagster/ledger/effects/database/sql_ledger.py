@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
@@ -35,6 +36,13 @@ from tracks_dagster.track.records import Json, format_time
 
 _COLUMNS = [column for table in metadata.tables.values() for column in table.columns]
 _TIMES = {column.name for column in _COLUMNS if isinstance(column.type, UtcTime)}
+# One key of a column of JSON, as a list with it in: both databases then give its text as it was stored.
+# Python reads it several times as fast as the whole column.
+_JSON_AT = re.compile(r"\bjson_at\((\w+), :(\w+)\)")
+_JSON_PARTS = {
+    "sqlite": r"""json_extract(\1, '$."' || :\2 || '"', '$."' || :\2 || '"')""",
+    "postgresql": r"'[' || cast(cast(\1 as json) -> :\2 as text) || ']'",
+}
 _BOOLEANS = {column.name for column in _COLUMNS if isinstance(column.type, sa.Boolean)}
 
 
@@ -90,14 +98,16 @@ class SqlLedger:
 
         A column that is named as one of the ledger's times or truths comes as a datetime or a bool.
         """
+        sql = _JSON_AT.sub(_JSON_PARTS[self._engine.dialect.name], sql)
         # As text a time is compared right by both databases; SQLite would write it in another form.
         given = {
             name: format_time(value) if isinstance(value, datetime) else value
             for name, value in (parameters or {}).items()
         }
         with transaction(self._engine, "read", write=False) as connection:
-            rows = connection.execute(sa.text(sql), given).mappings().all()
-        return [{name: _plain(name, value) for name, value in row.items()} for row in rows]
+            found = connection.execute(sa.text(sql), given)
+            names, rows = tuple(found.keys()), found.all()
+        return [{n: _plain(n, value) for n, value in zip(names, row, strict=True)} for row in rows]
 
     def search(
         self,

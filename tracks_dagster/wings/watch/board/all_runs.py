@@ -8,6 +8,7 @@ from urllib.parse import urlencode
 
 from tracks_dagster.review.run_table import Run, cell, shown_cell, title
 from tracks_dagster.track.text.units import counted
+from tracks_dagster.wings.watch.board.formats import grouped
 from tracks_dagster.wings.watch.board.run_page import Link
 
 MARKS = {True: "▼", False: "▲"}  # sorted by this column, the largest or the smallest first
@@ -55,8 +56,10 @@ def all_runs_view(
     page: int,
     page_size: int,
     is_more: bool,
+    cut_at: int = 0,
 ) -> AllRuns:
-    """Return the page of these runs. asked: of the address: where, sort, columns."""
+    """Return the page of these runs. asked: of the address: where, sort, columns. cut_at: how many runs
+    were looked at where there are older ones, else 0."""
     shown = [name for name in columns if name not in ("run", "state")]
     numbers = {
         name for name in shown if any(isinstance(run.get(name), int | float) for run in rows)
@@ -68,6 +71,8 @@ def all_runs_view(
     )
     if page or is_more:
         summary = f"Runs {first + 1} to {first + len(rows)}, {_order_words(order)}."
+    if cut_at:
+        summary += f" Only the newest {grouped(cut_at)} runs were looked at; there are older ones."
     return AllRuns(
         title="Runs",
         summary=summary,

@@ -395,6 +395,7 @@ class Board:
             page=page,
             page_size=TABLE_ROWS,
             is_more=table.is_more,
+            cut_at=table.read if table.is_cut else 0,
         )
         return self._page(request, "runs.html", view, view.title, is_live=False)
 

@@ -1,0 +1,56 @@
+"""`tracks runs`: the table of all runs in a terminal, as CSV, as JSON, in groups."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Call
+from tests.histories import History
+from tracks_dagster.settings import Settings
+from tracks_dagster.wiring import App, build
+
+
+@pytest.fixture
+def app(home: Path) -> App:
+    """Six runs of two sizes, the newest without a checkpoint."""
+    app = build(Settings.from_environment())
+    for number in range(6):
+        history = History(f"r-{number}").declare(config={"lr": number / 100, "wide": number % 2})
+        history.open().supervise().place().restore()
+        if number < 5:
+            history.commit(40, metrics={"loss": float(number)})
+        history.write_to(app.store)
+    app.projector.scan()
+    return app
+
+
+def test_a_filter_an_order_and_columns_choose_what_is_printed(app: App, call: Call) -> None:
+    shown = call("runs", "--where", "lr<0.03", "--sort", "-lr", "--columns", "run,loss", "--csv")
+    assert shown.stdout == "run,loss\nr-2,2.0\nr-1,1.0\nr-0,0.0\n"
+    found = json.loads(call("runs", "--where", "loss=4", "--json").stdout)
+    assert [run["run"] for run in found] == ["r-4"]
+    assert "5 runs of more; --limit" in call("runs", "--limit", "5").stdout
+
+
+def test_groups_are_of_all_runs_and_say_how_many_have_the_value(app: App, call: Call) -> None:
+    shown = call("runs", "--group", "wide", "--columns", "loss", "--limit", "1", "--json")
+    groups = {each["wide"]: each for each in json.loads(shown.stdout)}
+    assert (groups["0"]["runs"], groups["1"]["runs"]) == (3, 3)
+    assert groups["0"]["columns"]["loss"] == {
+        "count": 3,
+        "mean": 2.0,
+        "deviation": pytest.approx(2.0),
+        "least": 0.0,
+        "most": 4.0,
+    }
+    assert "(2 of 3)" in call("runs", "--group", "wide", "--columns", "loss").stdout
+
+
+def test_a_filter_that_cannot_be_read_is_wrong_use(app: App, call: Call) -> None:
+    for wrong in ("lr<", "nonsens=1"):
+        refused = call("runs", "--where", wrong)
+        assert refused.exit_code == 2, wrong
+        assert wrong.rstrip("<=1") in refused.stderr

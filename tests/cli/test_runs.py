@@ -22,6 +22,8 @@ def app(home: Path) -> App:
         history.open().supervise().place().restore()
         if number < 5:
             history.commit(40, metrics={"loss": float(number)})
+        if number == 0:
+            history.end("completed", last_step=40).finish()
         history.write_to(app.store)
     app.projector.scan()
     return app
@@ -54,3 +56,45 @@ def test_a_filter_that_cannot_be_read_is_wrong_use(app: App, call: Call) -> None
         refused = call("runs", "--where", wrong)
         assert refused.exit_code == 2, wrong
         assert wrong.rstrip("<=1") in refused.stderr
+
+
+def test_tags_a_name_and_the_archive_are_records_of_the_run(app: App, call: Call) -> None:
+    assert call("runs", "tag", "r-1", "paper", "old", "--by", "ann").exit_code == 0
+    shown = call("runs", "tag", "r-1", "-old", "hot", "--by", "ann")
+    assert shown.stdout == "r-1: hot, paper: record 7.\n"
+    assert "as it was already" in call("runs", "tag", "r-1", "hot").stdout
+    call("runs", "rename", "r-1", "The wide one", "--by", "ann")
+    call("runs", "archive", "r-0", "--why", "It was a try.", "--by", "ann")
+
+    def found(where: str) -> list[str]:
+        table = call("runs", "--where", where, "--json")
+        return [run["run"] for run in json.loads(table.stdout)]
+
+    assert found("tag:paper") == found("tag=hot") == found('"wide one"') == ["r-1"]
+    assert found("tag:pap") == []
+    assert "r-0" not in found("")
+    assert found("archived=yes") == ["r-0"]
+    assert "r-0" not in call("status").stdout
+    assert "tagged hot; no longer tagged old by ann" in call("explain", "r-1", "--records").stdout
+    call("runs", "archive", "r-0", "--back", "--why", "It is needed.", "--by", "ann")
+    assert "r-0" in found("")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("tag", "r-1", "a b"), "is not a tag"),
+        (("tag", "r-1", "x", "-x"), "given and taken away"),
+        (("tag", "none", "x"), "none"),
+        (("rename", "r-1", "x" * 121), "at most 120"),
+        (("archive", "r-1", "--why", "x y"), "trains"),
+    ],
+)
+def test_a_label_that_cannot_be_is_refused_and_nothing_is_written(
+    arguments: tuple[str, ...], words: str, app: App, call: Call
+) -> None:
+    before = len(app.tracks.records("runs/r-1"))
+    refused = call("runs", *arguments, "--by", "ann")
+    assert refused.exit_code != 0
+    assert words in refused.stderr
+    assert len(app.tracks.records("runs/r-1")) == before

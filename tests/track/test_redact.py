@@ -289,7 +289,7 @@ NAMES = {
         "where",
     ),
     *("baseline", "experiment", "required_artifacts", "required_signals"),
-    *("code_key", "of"),
+    *("code_key", "of", "added", "removed"),
     *("chunk_sha256", "first_run_id", "history", "last_run_id", "system", "uids_sha256"),
     # of a study: refused where a config holds a secret, as `config` is
     *("constraints", "outcome", "scheduler", "search", "space", "study"),

@@ -120,7 +120,7 @@ def test_after_the_end_of_a_run_only_afterthoughts_may_follow() -> None:
         *("note", "alert", "eval_opened", "eval_ended", "eval_waived", "promotion_decided"),
         *("checkpoint_quarantined", "checkpoint_superseded", "checkpoint_deleted"),
         *("checkpoint_pinned", "checkpoint_unpinned", "checkpoint_verified"),
-        *("attempt_reclassified", "stage_judged"),
+        *("attempt_reclassified", "stage_judged", "run_labelled"),
     }
 
 

@@ -24,6 +24,7 @@ from tracks_dagster.track.bodies import (
     RetryRefused,
     RunDeclared,
     RunFinished,
+    RunLabelled,
     StageJudged,
     StopRequested,
 )
@@ -158,6 +159,18 @@ def _note(record: Record) -> str:
     return f"note by {body.by}: {body.text}"
 
 
+def _labelled(record: Record) -> str:
+    body = from_json(RunLabelled, record.body)
+    done = [f"tagged {', '.join(body.added)}"] if body.added else []
+    done += [f"no longer tagged {', '.join(body.removed)}"] if body.removed else []
+    if body.called is not None:
+        done.append(f"called {body.called!r}" if body.called else "no longer called otherwise")
+    if body.is_archived is not None:
+        done.append("archived" if body.is_archived else "taken out of the archive")
+    why = f": {body.why}" if body.why else ""
+    return f"{'; '.join(done)} by {body.by}{why}"
+
+
 def _finished(record: Record) -> str:
     body = from_json(RunFinished, record.body)
     return f"run finished ({body.stop_cause}): {body.why}"
@@ -195,4 +208,5 @@ _TELLERS = {
     Kind.ALERT_CLEARED: lambda r: f"alert {r.body.get('rule', '')} over: {r.body.get('why', '')}",
     Kind.RUN_FINISHED: _finished,
     Kind.STAGE_JUDGED: _judged,
+    Kind.RUN_LABELLED: _labelled,
 }

@@ -1,8 +1,8 @@
 """The table of all runs: a small language that picks some of them, and their order. Pure.
 
-    lr<0.01 state=succeeded owner:ann "wide model"
+    lr<0.01 state=succeeded tag:paper owner:ann "wide model"
 
-Conditions are joined by "and". A word alone is looked for in the run's name, intent and experiment.
+Conditions are joined by "and". A word alone is looked for in the run's id, name, intent and experiment.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ SHOWN_CONFIG_MAX = 4  # keys of the config that differ, without a choice of colu
 CONDITIONS_MAX = 32
 PLACE_MAX = 40  # signs of a filter that an error shows
 FIELDS: Mapping[str, str] = {
-    "run": "its name",
+    "run": "its id",
+    "name": "what people call it",
+    "tag": "one that it has",
     "state": "running, waiting, succeeded, refused or cancelled",
     "project": "whose code it trains",
     "owner": "whose run it is",
@@ -50,9 +52,11 @@ FIELDS: Mapping[str, str] = {
     "dataset": "what it trains on",
     "commit": "of its code",
     "alias": "what it was promoted to last",
+    "archived": "yes or no; without a word of it archived runs are left out",
 }
-COLUMNS = ("run", "state", "started", "hours", "step", "owner", "experiment")
-TEXTS = ("run", "intent", "experiment")
+COLUMNS = ("run", "name", "state", "started", "hours", "step", "owner", "experiment", "tag")
+TEXTS = ("run", "name", "intent", "experiment")
+TAG, ARCHIVED = "tag", "archived"
 
 _TOKEN = re.compile(r'\s*(?:([\w./@-]+)\s*(<=|>=|!=|==|=|<|>|~|:)\s*)?("[^"]*"|[^\s"]+)')
 _NUMBER_BEGINS = re.compile(r"\s*[-+.\d]|\s*inf", re.IGNORECASE)
@@ -82,7 +86,9 @@ class Run:
 
     def get(self, name: str) -> Json:
         """Return a value by its whole name, or by its last part: of the config, of training, of an
-        eval, in this order. None where it has none."""
+        eval, in this order. None where it has none; a name of FIELDS is nothing else."""
+        if name in FIELDS:
+            return self.values.get(name)
         for prefix in ("", CONFIG, LAST):
             if (value := self.values.get(prefix + name)) is not None:
                 return value
@@ -110,10 +116,17 @@ class Condition:
         return (self.name,) if self.name else TEXTS
 
     def holds(self, run: Run) -> bool:
-        """Whether it is so of a run; of a value that is not known nothing but != is so."""
+        """Whether it is so of a run: of one of several values, for != of none. Of a value that is not
+        known nothing but != is so."""
         if not self.name:
             return any(_has(run.values.get(each), self.value) for each in TEXTS)
         found = run.get(self.name)
+        if isinstance(found, list):
+            is_all = self.sign == "!="
+            return (all if is_all else any)(map(self._is_so, found))
+        return self._is_so(found)
+
+    def _is_so(self, found: Json) -> bool:
         if self.sign in (":", "~"):
             return _has(found, self.value)
         left = _number(found)
@@ -145,9 +158,8 @@ def parse(text: str) -> tuple[Condition, ...]:
         if sign is None and any(each in value for each in "<>=~") and not value.startswith('"'):
             raise InvalidInput(f"The filter cannot be read at {rest!r}; {VALID}.")
         value = value.strip('"')
-        found.append(
-            Condition(name=name or "", sign=sign or "", value=value, number=_number(value))
-        )
+        sign = "=" if name == TAG and sign in (":", "~") else sign or ""  # a tag is meant, no part
+        found.append(Condition(name=name or "", sign=sign, value=value, number=_number(value)))
         at = match.end()
     return tuple(found)
 
@@ -272,6 +284,8 @@ def cell(value: Json) -> str:
         return ""
     if isinstance(value, float):
         return f"{value:.4g}"
+    if isinstance(value, list) and all(isinstance(each, str) for each in value):
+        return ", ".join(value)
     return value if isinstance(value, str) else shown(value)
 
 

@@ -777,6 +777,22 @@ class Note:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RunLabelled:
+    """`run_labelled`: how people find a run again. What is None or empty stays as it was.
+
+    added, removed: of its tags. called: its name for people, "" for none. is_archived: whether tables
+    leave it out; the next attempt brings it back.
+    """
+
+    by: str
+    why: str = ""
+    added: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+    called: str | None = None
+    is_archived: bool | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Alert:
     """`alert`: something that a person should look at, once; it begins an episode.
 

@@ -53,6 +53,7 @@ class Kind(StrEnum):
     ALERT_CLEARED = "alert_cleared"
     RUN_FINISHED = "run_finished"
     STAGE_JUDGED = "stage_judged"
+    RUN_LABELLED = "run_labelled"
 
     DATASET_DECLARED = "dataset_declared"
     SNAPSHOT_COMMITTED = "snapshot_committed"

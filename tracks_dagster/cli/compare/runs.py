@@ -1,14 +1,25 @@
-"""`tracks runs`: all runs in one table, filtered, sorted, grouped."""
+"""`tracks runs`: all runs in one table, filtered, sorted, grouped; their tags, names and archive."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import click
 
-from tracks_dagster.cli.common import as_json, print_json, print_table
-from tracks_dagster.cli.terminal import echo_whole
+from tracks_dagster.cli.common import (
+    WholeGroup,
+    as_json,
+    by_option,
+    deciding_options,
+    open_app,
+    print_json,
+    print_recorded,
+    print_table,
+    run_argument,
+)
+from tracks_dagster.cli.terminal import RECORDED, echo_whole
 from tracks_dagster.reading import open_ledger_to_read
 from tracks_dagster.review.effects.run_table import READ_MAX, Asked, Table, read_table
 from tracks_dagster.review.run_table import (
@@ -25,7 +36,7 @@ from tracks_dagster.track.text.units import counted
 from tracks_dagster.wiring import utc_now
 
 
-@click.command("runs")
+@click.group("runs", cls=WholeGroup, invoke_without_command=True)
 @click.option("--where", default="", metavar="FILTER", help="lr<0.01 state=succeeded owner:ann")
 @click.option(
     "--sort",
@@ -47,21 +58,32 @@ from tracks_dagster.wiring import utc_now
 )
 @click.option("--csv", "as_csv", is_flag=True, help="Print rows of CSV.")
 @as_json
+@click.pass_context
 def runs_command(
-    where: str, order: str, columns: str, by: str, limit: int, as_csv: bool, as_json: bool
+    ctx: click.Context,
+    where: str,
+    order: str,
+    columns: str,
+    by: str,
+    limit: int,
+    as_csv: bool,
+    as_json: bool,
 ) -> None:
     """Show all runs in one table, finished ones too.
 
     \b
     --where 'lr<0.01 state=succeeded owner:ann'  all hold; : a part of a text
     --where 'loss<2 wide' --sort loss            a metric; a word of its name
+    --where 'tag:paper archived=yes'             without it the archived are left out
     --group experiment --columns loss,hours      mean ± deviation of each
 
-    Names: run, state, project, owner, team, class, experiment, stage, intent, started, finished,
-    hours, step, steps, attempts, ranks, reason, why, device_hours, dataset, commit, alias; a key of
-    the config; a metric of the newest checkpoint (loss, or last.loss), or of an eval
-    (eval.SUITE.METRIC).
+    Names: run, name, tag, state, project, owner, team, class, experiment, stage, intent, started,
+    finished, hours, step, steps, attempts, ranks, reason, why, device_hours, dataset, commit, alias,
+    archived; a key of the config; a metric of the newest checkpoint (loss, or last.loss), or of an
+    eval (eval.SUITE.METRIC).
     """
+    if ctx.invoked_subcommand is not None:
+        return
     if as_csv and as_json:
         raise InvalidInput("--csv and --json exclude each other; choose one.")
     asked = Asked(where=where, order=_names(order), limit=limit)
@@ -162,3 +184,54 @@ def _of_group(spread: Spread | None, count: int) -> str:
     spread_text = "" if not spread.deviation else f" ± {spread.deviation:.2g}"
     of = "" if spread.count == count else f" ({spread.count} of {count})"
     return f"{spread.mean:.4g}{spread_text}{of}"
+
+
+@runs_command.command(
+    "tag", context_settings={"ignore_unknown_options": True, "help_option_names": ["--help"]}
+)
+@run_argument
+@click.argument("tags", metavar="TAG|-TAG...", nargs=-1, required=True, type=RECORDED)
+@by_option
+@as_json
+def tag_command(run_id: str, tags: tuple[str, ...], by: str, as_json: bool) -> None:
+    """Give RUN tags; -TAG takes one away."""
+    removed = [tag.removeprefix("-") for tag in tags if tag.startswith("-")]
+    added = [tag for tag in tags if not tag.startswith("-")]
+    _label(run_id, as_json=as_json, by=by, added=added, removed=removed)
+
+
+@runs_command.command("rename")
+@run_argument
+@click.argument("name", type=RECORDED)
+@by_option
+@as_json
+def rename_command(run_id: str, name: str, by: str, as_json: bool) -> None:
+    """Give RUN a name for people; "" takes it away. Its id stays."""
+    _label(run_id, as_json=as_json, by=by, called=name)
+
+
+@runs_command.command("archive")
+@run_argument
+@click.option("--back", is_flag=True, help="Take it out of the archive.")
+@deciding_options
+def archive_command(run_id: str, back: bool, why: str, by: str, as_json: bool) -> None:
+    """Leave RUN out of tables, unless they ask for `archived=yes`. Nothing is deleted."""
+    _label(run_id, as_json=as_json, by=by, why=why, is_archived=not back)
+
+
+def _label(run_id: str, *, as_json: bool, **changes: Any) -> None:
+    from tracks_dagster.attempts.effects.labels import label  # the table, above, only reads
+
+    app = open_app()
+    record = label(app.tracks, run_id, **changes)
+    labels = app.tracks.run(run_id).labels
+    facts = {
+        "run_id": run_id,
+        "tags": list(labels.tags),
+        "name": labels.name,
+        "is_archived": labels.archived_at is not None,
+    }
+    named = f" ({labels.name})" if labels.name else ""
+    put_away = "; archived" if facts["is_archived"] else ""
+    what = f"{run_id}{named}: {', '.join(labels.tags) or 'no tag'}{put_away}"
+    print_recorded(what, facts, record, as_json=as_json)

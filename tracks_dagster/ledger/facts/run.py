@@ -84,6 +84,14 @@ NO_ATTEMPT: Absence[RunView] = Absence(
 NOT_ENDED: Absence[RunView] = Absence(
     "not_ended", "its newest attempt is open", lambda v: v.state.open_attempt is not None
 )
+NOT_CALLED: Absence[RunView] = Absence(
+    "not_called", "nobody gave it a name", lambda v: not v.state.labels.name
+)
+NOT_ARCHIVED: Absence[RunView] = Absence(
+    "not_archived",
+    "it is not archived, or an attempt was opened since",
+    lambda v: v.state.archived_at is None,
+)
 NOT_PROMOTED: Absence[RunView] = Absence(
     "not_promoted", "none of its checkpoints was promoted", lambda v: _alias(v) is None
 )
@@ -412,6 +420,12 @@ RUN: tuple[Fact[RunView], ...] = (
          "suite → metrics, of its completed evals the newest value of each", since=10),
     Fact("alias", TEXT, _alias, "what one of its checkpoints was promoted to last",
          absent=(NOT_PROMOTED,), since=10),
+    Fact("called", TEXT, lambda v: v.state.labels.name or None, "its name for people",
+         absent=(NOT_CALLED,), since=10),
+    Fact("tags", Type.NAMES, lambda v: v.state.labels.tags, "in the order of the alphabet",
+         since=10),
+    Fact("archived_at", TIME, lambda v: v.state.archived_at, "tables leave it out since",
+         absent=(NOT_ARCHIVED,), since=10),
     Fact("promotion", Type.MAPPING, _rule,
          "its rule: the eval, metric, direction and threshold that a promotion asks for",
          absent=(NO_RULE,), since=10),

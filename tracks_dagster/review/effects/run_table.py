@@ -13,10 +13,12 @@ from datetime import datetime
 
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.review.run_table import (
+    ARCHIVED,
     CONFIG,
     EVAL,
     FIELDS,
     LAST,
+    TAG,
     Condition,
     Run,
     parse,
@@ -44,13 +46,16 @@ _COLUMNS = {  # of training_runs, where a field has another name
     "why": "state_why",
     "device_hours": "device_seconds / 3600",
     "commit": "git_commit",
+    "name": "called",
+    TAG: "tags_json",
+    ARCHIVED: "case when archived_at is null then 'no' else 'yes' end",
 }
 _TIMES = ("started", "finished")
 _HOURS = "hours"  # made of both
 # Columns of JSON, with what is before the names of their values.
 _KEYED = {"config_json": CONFIG, "newest_metrics_json": LAST}
 _MEASURED = {"measured_json": EVAL}  # whose keys are suites
-_EMPTY = "{}"
+_EMPTY, _NO_TAGS = "{}", "[]"
 _PLAIN_KEY = re.compile(r"[A-Za-z0-9_.-]+")  # that `json_at` takes
 
 
@@ -78,12 +83,12 @@ class Table:
 
 
 def read_table(ledger: Ledger, asked: Asked, *, now: datetime) -> Table:
-    """Return the runs that are asked for. Raises InvalidInput for a filter or a name that cannot be,
-    LedgerError."""
+    """Return the runs that are asked for; archived ones only where the filter names `archived`. Raises
+    InvalidInput for a filter or a name that cannot be, LedgerError."""
     conditions = parse(asked.where)
     end = asked.skip + asked.limit
     if not conditions and not asked.order:
-        which = f"{_NEWEST} offset :skip"
+        which = f"where {_IN_USE} {_NEWEST} offset :skip"
         rows = _select(asked.names or None).runs(
             ledger, now, which, runs_max=asked.limit + 1, skip=asked.skip
         )
@@ -96,7 +101,8 @@ def read_table(ledger: Ledger, asked: Asked, *, now: datetime) -> Table:
 
 
 _NEWEST = "order by declared_at desc, run_id limit :runs_max"
-_AFTER = "where declared_at < :at or (declared_at = :at and run_id > :run)"
+_IN_USE = "archived_at is null"
+_AFTER = "(declared_at < :at or (declared_at = :at and run_id > :run))"
 
 
 def _found(
@@ -110,7 +116,8 @@ def _found(
     unseen = [name for name in names if name not in FIELDS]
     found: list[Run] = []
     read, is_more = 0, False
-    for part in _parts(ledger, _select([*names, *asked.names]), now):
+    which = "true" if ARCHIVED in names else _IN_USE
+    for part in _parts(ledger, _select([*names, *asked.names]), which, now):
         is_more = read + len(part) > READ_MAX
         part = part[: READ_MAX - read]
         read += len(part)
@@ -124,14 +131,13 @@ def _found(
     return sort(found, asked.order), read, is_more
 
 
-def _parts(ledger: Ledger, selection: _Selection, now: datetime) -> Iterator[list[Run]]:
+def _parts(ledger: Ledger, selection: _Selection, which: str, now: datetime) -> Iterator[list[Run]]:
     """Yield the runs in parts, the newest first, up to one more than READ_MAX."""
     after: dict[str, Json] = {}
     for begin in range(0, READ_MAX + 1, PART):
         size = min(PART, READ_MAX + 1 - begin)
-        rows = selection.rows(
-            ledger, f"{_AFTER if after else ''} {_NEWEST}", runs_max=size, **after
-        )
+        older = f"{which} and {_AFTER}" if after else which
+        rows = selection.rows(ledger, f"where {older} {_NEWEST}", runs_max=size, **after)
         yield [selection.run(row, now) for row in rows]
         if len(rows) < size:
             return
@@ -180,6 +186,8 @@ class _Selection:
     def run(self, row: Mapping[str, Json], now: datetime) -> Run:
         """Return the run of a row, with the values that it has."""
         values = {name: each for name in self.fields if (each := row[name]) is not None}
+        if (text := values.pop(TAG, _NO_TAGS)) != _NO_TAGS:
+            values[TAG] = parse_json(text)
         for name in _TIMES:
             if isinstance(at := values.get(name), datetime):  # as one of the databases has it
                 values[name] = format_time(at)

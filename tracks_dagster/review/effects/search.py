@@ -70,8 +70,8 @@ class Found:
 
 
 def find_runs(ledger: Ledger, text: str, *, runs_max: int) -> list[dict[str, Json]]:
-    """Return runs whose id, experiment, family, owner, team, intent or config holds the text: first
-    those that are called so, then the newest."""
+    """Return runs whose id, name, tags or declaration holds the text: first those that are called so,
+    then the newest."""
     words = text.lower()
     for sign in "!%_":
         words = words.replace(sign, f"!{sign}")

@@ -41,6 +41,7 @@ from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.records import Draft, Json, Kind, Record
 from tracks_dagster.track.states import alerts
 from tracks_dagster.track.states.checkpoints import object_prefix
+from tracks_dagster.track.states.labels import labelled
 from tracks_dagster.track.states.protection import objection_to
 from tracks_dagster.track.states.run_state import (
     AttemptState,
@@ -153,6 +154,7 @@ AFTER_FINISH = frozenset(
         Kind.CHECKPOINT_UNPINNED,
         Kind.ATTEMPT_RECLASSIFIED,
         Kind.STAGE_JUDGED,
+        Kind.RUN_LABELLED,
     }
 )
 
@@ -423,4 +425,5 @@ _APPLIERS: dict[Kind, Callable[[RunState, Record], RunState]] = {
     Kind.ALERT_CLEARED: lambda s, r: replace(s, alerts=alerts.cleared(s.alerts, r)),
     Kind.RUN_FINISHED: _finish,
     Kind.STAGE_JUDGED: lambda s, r: replace(s, judged=_dated(StageJudged, r)),
+    Kind.RUN_LABELLED: lambda s, r: replace(s, labels=labelled(s.labels, r)),
 }

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import PurePosixPath
 from typing import Generic, TypeVar
@@ -42,6 +42,7 @@ from tracks_dagster.track.records import Record
 from tracks_dagster.track.roles import STEPS, value_of
 from tracks_dagster.track.states.alerts import Alerts, open_alerts
 from tracks_dagster.track.states.checkpoints import CheckpointRef, resume_target
+from tracks_dagster.track.states.labels import Labels
 
 B = TypeVar("B")
 
@@ -237,6 +238,7 @@ class RunState:
     finished: RunFinished | None = None
     finished_at: datetime | None = None
     judged: Dated[StageJudged] | None = None
+    labels: Labels = field(default_factory=Labels)
 
     @property
     def run_id(self) -> str:
@@ -247,6 +249,13 @@ class RunState:
     def open_alerts(self) -> Alerts:
         """The alerts whose episode is not over, oldest first."""
         return open_alerts(self.alerts)
+
+    @property
+    def archived_at(self) -> datetime | None:
+        """When it was archived; None where it was not, or where an attempt was opened since."""
+        attempt = self.last_attempt
+        is_back = attempt is not None and attempt.opened_seq > self.labels.archived_seq
+        return None if is_back else self.labels.archived_at
 
     @property
     def open_attempt(self) -> AttemptState | None:

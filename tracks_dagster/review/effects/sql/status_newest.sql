@@ -1,4 +1,4 @@
--- The newest runs with what `status` shows of each: its state, its newest attempt and launch, the alias
+-- The newest runs that are not archived, with what `status` shows of each: its state, its newest attempt and launch, the alias
 -- that its newest promotion gave, its open alerts, and how far its track was taken in.
 select
     r.run_id, r.state, r.state_why, r.model_family, r.declared_at, r.max_steps, r.attempt_count,
@@ -15,7 +15,10 @@ select
         select count(*) from notes n
         where n.run_id = r.run_id and n.kind = 'alert' and n.cleared_at is null
     ) as open_alerts
-from (select * from training_runs order by declared_at desc, run_id limit :runs_max) r
+from (
+    select * from training_runs
+    where archived_at is null order by declared_at desc, run_id limit :runs_max
+) r
 left join track_cursors c on c.track = 'runs/' || r.run_id
 left join training_attempts a on a.run_id = r.run_id and a.attempt_id = r.attempt_count
 order by r.declared_at desc, r.run_id

@@ -101,7 +101,7 @@ TABLE_ROWS = 100  # of all runs, on a page
 FILE_ROWS_MAX = 100_000
 METRICS_MAX = 100  # of one request for curves
 RUNBOOK_PAGES = Path(rules.__file__).parent / "runbooks"
-FOUND_BY = "id, experiment, family, owner, team, intent or config"
+FOUND_BY = "id, name, tags, experiment, family, owner, team, intent or config"
 HTTP_503 = 503  # from here on nothing could be read
 NO_CLIENT = (
     "There is no /metrics here: the package prometheus-client is not installed. Install it beside "

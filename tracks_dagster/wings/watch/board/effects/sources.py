@@ -455,7 +455,7 @@ class Sources:
         return read_table(self.ledger, asked, now=self.now())
 
     def find(self, text: str) -> Sequence[Row]:
-        """Return runs whose id, experiment, family, owner, team, intent or config holds the text."""
+        """Return runs whose id, name, tags or declaration holds the text."""
         return find_runs(self.ledger, text, runs_max=FOUND_MAX)
 
     def _query(self, name: str, **values: object) -> list[dict[str, Json]]:

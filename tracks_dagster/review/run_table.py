@@ -129,9 +129,9 @@ class Condition:
     def _is_so(self, found: Json) -> bool:
         if self.sign in (":", "~"):
             return _has(found, self.value)
-        left = _number(found)
-        are_numbers = left is not None and self.number is not None
+        left = None if self.number is None and isinstance(found, str) else _number(found)
         if self.sign in ("=", "==", "!="):
+            are_numbers = left is not None and self.number is not None
             is_equal = left == self.number if are_numbers else _is_text(found, self.value)
             return is_equal is (self.sign != "!=")
         if left is not None and self.number is not None:
@@ -258,6 +258,15 @@ def _spread(runs: Sequence[Run], name: str) -> Spread | None:
         least=min(numbers),
         most=max(numbers),
     )
+
+
+def shown_spread(spread: Spread | None, count: int) -> str:
+    """Return "2.25 ± 0.35 (2 of 3)" of a group of so many runs; the last part where some lack it."""
+    if spread is None:
+        return ""
+    deviation = f" ± {spread.deviation:.2g}" if spread.deviation else ""
+    of = "" if spread.count == count else f" ({spread.count} of {count})"
+    return f"{spread.mean:.4g}{deviation}{of}"
 
 
 def table_csv(rows: Sequence[Run], columns: Sequence[str]) -> str:

@@ -27,6 +27,7 @@ from tracks_dagster.review.run_table import (
     default_columns,
     group,
     shown_cell,
+    shown_spread,
     table_csv,
     title,
 )
@@ -74,7 +75,7 @@ def runs_command(
     \b
     --where 'lr<0.01 state=succeeded owner:ann'  all hold; : a part of a text
     --where 'loss<2 wide' --sort loss            a metric; a word of its name
-    --where 'tag:paper archived=yes'             without it the archived are left out
+    --where 'tag:paper archived=yes'             else archived ones are not shown
     --group experiment --columns loss,hours      mean ± deviation of each
 
     Names: run, name, tag, state, project, owner, team, class, experiment, stage, intent, started,
@@ -160,7 +161,7 @@ def _print_groups(table: Table, by: str, columns: Sequence[str], *, as_json: boo
         (
             name or "–",
             str(len(runs)),
-            *(_of_group(spreads.get(each), len(runs)) for each in measured),
+            *(shown_spread(spreads.get(each), len(runs)) for each in measured),
         )
         for name, (runs, spreads) in groups.items()
     ]
@@ -176,14 +177,6 @@ def _facts(spread: Spread) -> dict[str, float | None]:
         "least": spread.least,
         "most": spread.most,
     }
-
-
-def _of_group(spread: Spread | None, count: int) -> str:
-    if spread is None:
-        return ""
-    spread_text = "" if not spread.deviation else f" ± {spread.deviation:.2g}"
-    of = "" if spread.count == count else f" ({spread.count} of {count})"
-    return f"{spread.mean:.4g}{spread_text}{of}"
 
 
 @runs_command.command(
@@ -215,7 +208,7 @@ def rename_command(run_id: str, name: str, by: str, as_json: bool) -> None:
 @click.option("--back", is_flag=True, help="Take it out of the archive.")
 @deciding_options
 def archive_command(run_id: str, back: bool, why: str, by: str, as_json: bool) -> None:
-    """Leave RUN out of tables, unless they ask for `archived=yes`. Nothing is deleted."""
+    """Leave RUN out of tables that do not ask for `archived=yes`; nothing is lost."""
     _label(run_id, as_json=as_json, by=by, why=why, is_archived=not back)
 
 

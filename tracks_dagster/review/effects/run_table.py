@@ -29,7 +29,8 @@ from tracks_dagster.review.run_table import (
 from tracks_dagster.track.json_text import parse_json
 from tracks_dagster.track.records import Json, format_time, parse_time
 
-PART = 10_000  # runs that are looked at at once: a page of the newest that fit needs few parts
+PART = 10_000  # runs that are looked at at once
+GROWTH = 4  # of a page of the newest that fit: how many more are looked at with each part
 READ_MAX = 100_000  # runs that one table looks at, the newest
 WHOLE_MAX = 500  # runs that are read whole at once
 LIKE_MAX = 200  # of the newest runs, whose names are offered in place of one that no run has
@@ -55,8 +56,10 @@ _HOURS = "hours"  # made of both
 # Columns of JSON, with what is before the names of their values.
 _KEYED = {"config_json": CONFIG, "newest_metrics_json": LAST}
 _MEASURED = {"measured_json": EVAL}  # whose keys are suites
-_EMPTY, _NO_TAGS = "{}", "[]"
-_PLAIN_KEY = re.compile(r"[A-Za-z0-9_.-]+")  # that `json_at` takes
+_EMPTY = "{}"
+_BEGINS_NUMBER = frozenset("-0123456789")
+# That `json_at` takes, and whose name is no longer than that of a column may be.
+_PLAIN_KEY = re.compile(r"[A-Za-z0-9_.-]{1,50}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +120,8 @@ def _found(
     found: list[Run] = []
     read, is_more = 0, False
     which = "true" if ARCHIVED in names else _IN_USE
-    for part in _parts(ledger, _select([*names, *asked.names]), which, now):
+    first = PART if asked.order else GROWTH * (end + 1)
+    for part in _parts(ledger, _select([*names, *asked.names]), which, first, now):
         is_more = read + len(part) > READ_MAX
         part = part[: READ_MAX - read]
         read += len(part)
@@ -131,17 +135,22 @@ def _found(
     return sort(found, asked.order), read, is_more
 
 
-def _parts(ledger: Ledger, selection: _Selection, which: str, now: datetime) -> Iterator[list[Run]]:
-    """Yield the runs in parts, the newest first, up to one more than READ_MAX."""
+def _parts(
+    ledger: Ledger, selection: _Selection, which: str, first: int, now: datetime
+) -> Iterator[list[Run]]:
+    """Yield the runs in parts, the newest first, up to one more than READ_MAX. first: size of the first
+    part; each other one is `GROWTH` times as large, up to PART."""
     after: dict[str, Json] = {}
-    for begin in range(0, READ_MAX + 1, PART):
-        size = min(PART, READ_MAX + 1 - begin)
+    begin, size = 0, first
+    while begin <= READ_MAX:
+        size = min(size, PART, READ_MAX + 1 - begin)
         older = f"{which} and {_AFTER}" if after else which
-        rows = selection.rows(ledger, f"where {older} {_NEWEST}", runs_max=size, **after)
-        yield [selection.run(row, now) for row in rows]
-        if len(rows) < size:
+        runs = selection.runs(ledger, now, f"where {older} {_NEWEST}", runs_max=size, **after)
+        yield runs
+        if len(runs) < size:
             return
-        after = {"at": rows[-1]["declared"], "run": rows[-1]["run"]}
+        begin, size = begin + size, size * GROWTH
+        after = {"at": runs[-1].values["started"], "run": runs[-1].name}
 
 
 def _whole(ledger: Ledger, run_ids: Sequence[str], now: datetime) -> Iterator[Run]:
@@ -165,46 +174,44 @@ def _check_known(ledger: Ledger, name: str, now: datetime) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Selection:
-    """What is read of each run. fields: names of FIELDS that columns have; keys: whole names of values
-    that are read one by one, by their aliases; columns: of JSON that are read whole."""
+    """What is read of each run. is_whole: all values; has_hours, has_tags: whether these are made of
+    it; keys: names of values that are read one by one; columns: of JSON that are read whole."""
 
-    fields: tuple[str, ...]
+    is_whole: bool
     has_hours: bool
-    keys: Mapping[str, str]
+    has_tags: bool
+    keys: Sequence[str]
     columns: Mapping[str, str]
     sql: str
     parameters: Mapping[str, str]
 
-    def rows(self, ledger: Ledger, which: str, **values: Json) -> list[dict[str, Json]]:
-        """Return the rows of these runs."""
-        return ledger.query(f"{self.sql} {which}", {**self.parameters, **values})
-
     def runs(self, ledger: Ledger, now: datetime, which: str, **values: Json) -> list[Run]:
         """Return these runs."""
-        return [self.run(row, now) for row in self.rows(ledger, which, **values)]
+        rows = ledger.query(f"{self.sql} {which}", {**self.parameters, **values})
+        return [self._run(row, now) for row in rows]
 
-    def run(self, row: Mapping[str, Json], now: datetime) -> Run:
-        """Return the run of a row, with the values that it has."""
-        values = {name: each for name in self.fields if (each := row[name]) is not None}
-        if (text := values.pop(TAG, _NO_TAGS)) != _NO_TAGS:
-            values[TAG] = parse_json(text)
-        for name in _TIMES:
-            if isinstance(at := values.get(name), datetime):  # as one of the databases has it
-                values[name] = format_time(at)
+    def _run(self, row: dict[str, Json], now: datetime) -> Run:
+        """Return the run of a row, which becomes its values."""
+        if isinstance(row["started"], datetime):  # as one of the databases has it
+            row |= {name: format_time(at) for name in _TIMES if (at := row.get(name)) is not None}
         if self.has_hours:
-            values[_HOURS] = _hours(values, now)
-        for alias, name in self.keys.items():
-            if (text := row[alias]) is not None:
-                (values[name], *_) = parse_json(text, foreign=True)
+            row[_HOURS] = _hours(row, now)
+        if self.has_tags:
+            row[TAG] = parse_json(row[TAG]) or None
+        for name in self.keys:
+            if (text := row[name]) is not None:
+                row[name] = _first(text)
         for column, prefix in self.columns.items():
-            if (text := row[column]) != _EMPTY:
-                values.update(_values(column, prefix, text))
-        return Run(values=values)
+            if (text := row.pop(column)) != _EMPTY:
+                row |= _values(column, prefix, text)
+        if self.is_whole:
+            row = {name: each for name, each in row.items() if each is not None}
+        return Run(values=row)
 
 
 def _select(names: Iterable[str] | None) -> _Selection:
     """Return what has to be read for the values of these names; None: all values."""
-    fields = dict.fromkeys(("run", *(FIELDS if names is None else ())))
+    fields = dict.fromkeys(("run", "started", *(FIELDS if names is None else ())))
     keys: dict[str, tuple[str, str]] = {}  # column and key of a value, by its whole name
     columns = {**_KEYED, **_MEASURED} if names is None else {}
     for name in names or ():
@@ -222,27 +229,39 @@ def _select(names: Iterable[str] | None) -> _Selection:
     if has_hours:
         del fields[_HOURS]
         fields |= dict.fromkeys(_TIMES)
-    aliases = {f"k{place}": name for place, name in enumerate(keys)}
+    parameters = {f"k{place}": key for place, (_, key) in enumerate(keys.values())}
     selected = [
         *(f'{_COLUMNS.get(name, name)} as "{name}"' for name in fields),
-        *(f"json_at({keys[name][0]}, :{alias}) as {alias}" for alias, name in aliases.items()),
+        *(
+            f'json_at({column}, :{parameter}) as "{name}"'
+            for parameter, (name, (column, _)) in zip(parameters, keys.items(), strict=True)
+        ),
         *columns,
-        "declared_at as declared",  # also where "started" is not asked for: the next part's begin
     ]
     return _Selection(
-        fields=tuple(fields),
+        is_whole=names is None,
         has_hours=has_hours,
-        keys=aliases,
+        has_tags=TAG in fields,
+        keys=tuple(keys),
         columns=columns,
         sql=f"select {', '.join(selected)} from training_runs",
-        parameters={alias: keys[name][1] for alias, name in aliases.items()},
+        parameters=parameters,
     )
 
 
 def _hours(values: Mapping[str, Json], now: datetime) -> float:
     """Return from its declaration to its end, or until now."""
-    end = parse_time(values["finished"]) if "finished" in values else now
+    end = now if values["finished"] is None else parse_time(values["finished"])
     return max(0.0, (end - parse_time(values["started"])).total_seconds() / 3600)
+
+
+def _first(text: str) -> Json:
+    """Return the first value of a list as JSON; of a number in a fifth of the time."""
+    if text[1] not in _BEGINS_NUMBER:
+        (first, *_) = parse_json(text, foreign=True)
+        return first
+    number = text[1 : text.find(",")]  # of a list of one up to its end
+    return int(number) if number.lstrip("-").isdigit() else float(number)
 
 
 def _values(column: str, prefix: str, text: str) -> dict[str, Json]:
@@ -250,4 +269,4 @@ def _values(column: str, prefix: str, text: str) -> dict[str, Json]:
     found = parse_json(text, foreign=True)
     if column in _MEASURED:
         found = {f"{suite}.{key}": each for suite, of in found.items() for key, each in of.items()}
-    return {f"{prefix}{key}": each for key, each in found.items() if each is not None}
+    return {f"{prefix}{key}": each for key, each in found.items()}

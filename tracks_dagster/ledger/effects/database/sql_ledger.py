@@ -107,6 +107,10 @@ class SqlLedger:
         with transaction(self._engine, "read", write=False) as connection:
             found = connection.execute(sa.text(sql), given)
             names, rows = tuple(found.keys()), found.all()
+        if self._engine.dialect.name == "sqlite" and not (_TIMES | _BOOLEANS) & {*names}:
+            return [
+                dict(zip(names, row, strict=True)) for row in rows
+            ]  # as they are: in half the time
         return [{n: _plain(n, value) for n, value in zip(names, row, strict=True)} for row in rows]
 
     def search(

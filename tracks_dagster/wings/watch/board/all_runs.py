@@ -1,27 +1,52 @@
-"""The table of all runs as a page: what its cells show, and where its links lead. Pure."""
+"""The table of all runs as a page: what its cells show, and where its links lead. Pure.
+
+All that is chosen is in the address, so each choice is a link or a form, and works without a script.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import urlencode
 
-from tracks_dagster.review.run_table import Run, cell, shown_cell, title
+from tracks_dagster.review.run_table import (
+    Run,
+    Spread,
+    cell,
+    differing,
+    group,
+    shown_cell,
+    shown_spread,
+    title,
+)
+from tracks_dagster.track.records import Json
 from tracks_dagster.track.text.units import counted
 from tracks_dagster.wings.watch.board.formats import grouped
 from tracks_dagster.wings.watch.board.run_page import Link
 
+PAGE = "/runs"
 MARKS = {True: "▼", False: "▲"}  # sorted by this column, the largest or the smallest first
+HEAD = ("run", "name", "state")  # in the first two columns
+OFFERED_MAX = 60  # columns that may be added, as links
+
+Asked = Mapping[
+    str, str
+]  # of the address: where, sort, columns, group, differ, without what is empty
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Title:
-    """Of a column. address: of this page sorted by it; mark: how it is sorted now."""
+    """Of a column. address: of this page sorted by it alone; then: of that, by it after what is sorted
+    already; mark: how it is sorted now, with its place among several; ways: to move it, to take it
+    away."""
 
     name: str
     address: str
+    then: str
     mark: str
+    is_down: bool
     is_number: bool
+    ways: tuple[Link, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,103 +54,239 @@ class Row:
     """One run. cells: of the columns after its name, each with whether it is a number."""
 
     run_id: str
+    name: str
     intent: str
     state: str
     cells: tuple[tuple[str, bool], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GroupRow:
+    """Runs alike in one value. address: of these runs; cells: mean ± deviation."""
+
+    name: str
+    address: str
+    count: int
+    cells: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AllRuns:
-    """The page. columns, where: as its form has them; ways: to other pages of it, and to files."""
+    """The page. asked: as its form has it; same: columns that are the same in all rows, left out with
+    their value; offered: columns that may be added; choices: ways to show the same otherwise; views:
+    that people have saved; ways: to other pages of it, and to files."""
 
     title: str
     summary: str
-    where: str
-    columns: str
-    order: str
+    asked: Asked
     titles: tuple[Title, ...]
-    rows: tuple[Row, ...]
-    ways: tuple[Link, ...]
+    rows: tuple[Row, ...] = ()
+    groups: tuple[GroupRow, ...] = ()
+    same: tuple[str, ...] = ()
+    offered: tuple[Link, ...] = ()
+    choices: tuple[Link, ...] = ()
+    views: tuple[Link, ...] = ()
+    ways: tuple[Link, ...] = ()
 
 
 def all_runs_view(
     rows: Sequence[Run],
     columns: Sequence[str],
-    asked: Mapping[str, str],
+    asked: Asked,
     *,
     page: int,
     page_size: int,
     is_more: bool,
     cut_at: int = 0,
+    views: Mapping[str, Asked] | None = None,
 ) -> AllRuns:
-    """Return the page of these runs. asked: of the address: where, sort, columns. cut_at: how many runs
-    were looked at where there are older ones, else 0."""
-    shown = [name for name in columns if name not in ("run", "state")]
-    numbers = {
-        name for name in shown if any(isinstance(run.get(name), int | float) for run in rows)
-    }
-    order = asked.get("sort", "")
+    """Return the page of these runs. cut_at: how many runs were looked at where there are older ones,
+    else 0; views: what is asked by each that was saved."""
+    chosen = [name for name in columns if name not in HEAD]
+    same = _same(rows, chosen) if "differ" in asked else {}
+    shown = [name for name in chosen if name not in same]
     first = page * page_size
     summary = (
-        "No run is so." if not rows else f"{counted(len(rows), 'run')}, {_order_words(order)}."
+        "No run is so." if not rows else f"{counted(len(rows), 'run')}, {_order_words(asked)}."
     )
     if page or is_more:
-        summary = f"Runs {first + 1} to {first + len(rows)}, {_order_words(order)}."
-    if cut_at:
-        summary += f" Only the newest {grouped(cut_at)} runs were looked at; there are older ones."
+        summary = f"Runs {first + 1} to {first + len(rows)}, {_order_words(asked)}."
     return AllRuns(
         title="Runs",
-        summary=summary,
-        where=asked.get("where", ""),
-        columns=asked.get("columns", ""),
-        order=order,
-        titles=tuple(_title(name, asked, name in numbers) for name in shown),
+        summary=f"{summary}{_cut(cut_at)}",
+        asked=asked,
+        titles=_titles(rows, shown, asked),
         rows=tuple(_row(run, shown) for run in rows),
+        same=tuple(f"{title(name)} {value}" for name, value in same.items()),
+        offered=tuple(_offered(rows, shown, asked)),
+        choices=_choices(asked),
+        views=_views(views or {}),
         ways=tuple(_ways(asked, page=page, is_more=is_more)),
     )
 
 
-def _title(name: str, asked: Mapping[str, str], is_number: bool) -> Title:
-    order = asked.get("sort", "")
-    is_by_it = order.removeprefix("-") == name
-    is_down = order.startswith("-")
-    turned = name if is_by_it and is_down else f"-{name}"
-    address = f"/runs?{urlencode({**asked, 'sort': turned})}"
+def groups_view(
+    runs: Sequence[Run],
+    columns: Sequence[str],
+    asked: Asked,
+    *,
+    cut_at: int = 0,
+    views: Mapping[str, Asked] | None = None,
+) -> AllRuns:
+    """Return the page of these runs in groups by `asked["group"]`; the rest as of `all_runs_view`."""
+    by = asked["group"]
+    found = group(runs, by, columns)
+    shown = [name for name in columns if any(name in spreads for _, spreads in found.values())]
+    return AllRuns(
+        title="Runs",
+        summary=f"{counted(len(runs), 'run')} in {counted(len(found), 'group')} by {by}: "
+        f"mean ± deviation.{_cut(cut_at)}",
+        asked=asked,
+        titles=_titles(runs, shown, asked),
+        groups=tuple(
+            _group(name, members, spreads, shown, asked)
+            for name, (members, spreads) in found.items()
+        ),
+        choices=_choices(asked),
+        views=_views(views or {}),
+        ways=tuple(_files(asked)),
+    )
+
+
+def _cut(cut_at: int) -> str:
+    if not cut_at:
+        return ""
+    return f" Only the newest {grouped(cut_at)} runs were looked at; there are older ones."
+
+
+def _same(rows: Sequence[Run], columns: Sequence[str]) -> dict[str, str]:
+    """Return the columns of which all rows have the same value, with it."""
+    found = {}
+    for name in columns:
+        values = {cell(run.get(name)) for run in rows}
+        if len(values) == 1 and len(rows) > 1:
+            found[name] = next(iter(values)) or "–"
+    return found
+
+
+def _titles(rows: Sequence[Run], columns: Sequence[str], asked: Asked) -> tuple[Title, ...]:
+    numbers = {
+        name for name in columns if any(isinstance(run.get(name), int | float) for run in rows)
+    }
+    return tuple(_title(name, columns, asked, name in numbers) for name in columns)
+
+
+def _title(name: str, columns: Sequence[str], asked: Asked, is_number: bool) -> Title:
+    keys = _keys(asked)
+    at = next((at for at, key in enumerate(keys) if key.removeprefix("-") == name), None)
+    is_down = at is not None and keys[at].startswith("-")
+    turned = name if is_down else f"-{name}"
+    several = [*keys, turned] if at is None else [*keys[:at], turned, *keys[at + 1 :]]
+    mark = "" if at is None else MARKS[is_down] + (str(at + 1) if len(keys) > 1 else "")
     return Title(
         name=title(name),
-        address=address,
-        mark=MARKS[is_down] if is_by_it else "",
+        address=_address(asked, sort=turned),
+        then=_address(asked, path="", sort=",".join(several)),
+        mark=mark,
+        is_down=is_down,
         is_number=is_number,
+        ways=tuple(_column_ways(name, columns, asked)),
     )
+
+
+def _column_ways(name: str, columns: Sequence[str], asked: Asked) -> Iterable[Link]:
+    """Yield links that move a column to the left, and take it away."""
+    at = columns.index(name)
+    if at:
+        moved = [*columns[: at - 1], name, columns[at - 1], *columns[at + 1 :]]
+        yield Link(label="move left", address=_address(asked, columns=",".join(moved)))
+    if len(columns) > 1:
+        others = [each for each in columns if each != name]
+        yield Link(label="take away", address=_address(asked, columns=",".join(others)))
+
+
+def _offered(rows: Sequence[Run], columns: Sequence[str], asked: Asked) -> Iterable[Link]:
+    """Yield links that add a column that some of these runs have; those that differ first."""
+    keys = dict.fromkeys([*differing(rows), *(key for run in rows for key in run.values)])
+    others = [key for key in keys if key not in columns and key not in HEAD]
+    for name in others[:OFFERED_MAX]:
+        added = ",".join([*columns, name])
+        yield Link(label=title(name), address=_address(asked, columns=added))
+
+
+def _choices(asked: Asked) -> tuple[Link, ...]:
+    differ = "" if "differ" in asked else "1"
+    return (
+        Link(
+            label="only what differs", address=_address(asked, differ=differ), is_chosen=not differ
+        ),
+    )
+
+
+def _views(views: Mapping[str, Asked]) -> tuple[Link, ...]:
+    return tuple(Link(label=name, address=_address(asked)) for name, asked in views.items())
 
 
 def _row(run: Run, columns: Sequence[str]) -> Row:
     values = [(name, run.get(name)) for name in columns]
     return Row(
         run_id=run.name,
+        name=cell(run.get("name")),
         intent=cell(run.get("intent")),
         state=cell(run.get("state")),
-        cells=tuple(
-            (shown_cell(name, value), isinstance(value, int | float)) for name, value in values
-        ),
+        cells=tuple((shown_cell(name, value), _is_number(value)) for name, value in values),
     )
 
 
-def _ways(asked: Mapping[str, str], *, page: int, is_more: bool) -> list[Link]:
-    found = []
+def _is_number(value: Json) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _group(
+    name: str,
+    members: Sequence[Run],
+    spreads: Mapping[str, Spread],
+    columns: Sequence[str],
+    asked: Asked,
+) -> GroupRow:
+    condition = f'{asked["group"]}="{name}"' if name and '"' not in name else ""
+    where = f"{asked.get('where', '')} {condition}".strip()
+    return GroupRow(
+        name=name or "–",
+        address=_address(asked, where=where, group=""),
+        count=len(members),
+        cells=tuple(shown_spread(spreads.get(each), len(members)) for each in columns),
+    )
+
+
+def _ways(asked: Asked, *, page: int, is_more: bool) -> Iterable[Link]:
     if page:
-        found.append(
-            Link(label="before", address=f"/runs?{urlencode({**asked, 'page': page - 1})}")
-        )
+        yield Link(label="before", address=_address(asked, page=str(page - 1)))
     if is_more:
-        found.append(Link(label="more", address=f"/runs?{urlencode({**asked, 'page': page + 1})}"))
-    query = f"?{urlencode(asked)}" if asked else ""
-    found += [Link(label=each, address=f"/runs.{each.lower()}{query}") for each in ("CSV", "JSON")]
-    return found
+        yield Link(label="more", address=_address(asked, page=str(page + 1)))
+    yield from _files(asked)
 
 
-def _order_words(order: str) -> str:
-    if not order:
+def _files(asked: Asked) -> Iterable[Link]:
+    for kind in ("CSV", "JSON"):
+        yield Link(label=kind, address=_address(asked, path=f"{PAGE}.{kind.lower()}"))
+
+
+def _address(asked: Asked, *, path: str = PAGE, **changes: str) -> str:
+    """Return the address of this page with these changes; an empty one takes a choice away."""
+    query = urlencode({key: text for key, text in {**asked, **changes}.items() if text})
+    return f"{path}?{query}" if query else path
+
+
+def _keys(asked: Asked) -> list[str]:
+    return [key for each in asked.get("sort", "").split(",") if (key := each.strip())]
+
+
+def _order_words(asked: Asked) -> str:
+    keys = _keys(asked)
+    if not keys:
         return "the newest first"
-    which = "largest" if order.startswith("-") else "smallest"
-    return f"by {order.removeprefix('-')}, the {which} first"
+    return ", then ".join(
+        f"by {key.removeprefix('-')}, the {'largest' if key.startswith('-') else 'smallest'} first"
+        for key in keys
+    )

@@ -10,11 +10,13 @@ from itertools import pairwise
 
 from tracks_dagster.retry.caps import Cost
 from tracks_dagster.review.lights import Colour
+from tracks_dagster.review.run_table import Run, default_columns
 from tracks_dagster.track.records import Json
 from tracks_dagster.track.states.lifecycle import RunLifecycle
 from tracks_dagster.track.text.units import counted
 from tracks_dagster.track.unforeseen import problem_of
 from tracks_dagster.wings.watch.board import formats
+from tracks_dagster.wings.watch.board.all_runs import AllRuns, all_runs_view
 from tracks_dagster.wings.watch.board.formats import LightMark, marks, unread
 from tracks_dagster.wings.watch.board.reading import RunReading
 
@@ -69,7 +71,7 @@ class FleetGroup:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetView:
     """The page. banners: sentences about the whole home; experiments: with
-    the newest runs; families: of the runs listed; each has a page."""
+    the newest runs; families: of the runs listed; each has a page. earlier: runs that ended before."""
 
     title: str
     summary: str
@@ -77,6 +79,7 @@ class FleetView:
     banners: tuple[str, ...]
     experiments: tuple[str, ...]
     families: tuple[str, ...]
+    earlier: AllRuns | None = None
     nothing: str = NOTHING
 
 
@@ -87,11 +90,12 @@ def fleet_view(
     problems: Mapping[str, str] | None = None,
     banners: Iterable[str] = (),
     experiments: Iterable[str] = (),
+    earlier: Sequence[Run] = (),
 ) -> FleetView:
     """Return the page of `rows`, newest declaration first in each group.
 
     readings: of the open runs that were read in time; the others show what the ledger has.
-    problems: why a run cannot be read.
+    problems: why a run cannot be read. earlier: the newest of those that ended before.
     """
     found: dict[Group, list[FleetRow]] = {each: [] for each in Group}
     for row in rows:
@@ -114,8 +118,14 @@ def fleet_view(
         ),
         banners=tuple(banners),
         experiments=tuple(experiments),
+        earlier=_earlier(earlier) if earlier else None,
         families=tuple(dict.fromkeys(str(row["model_family"]) for row in rows)),
     )
+
+
+def _earlier(runs: Sequence[Run]) -> AllRuns:
+    columns, count = default_columns(runs), len(runs)
+    return all_runs_view(runs, columns, {}, page=0, page_size=count, is_more=False)
 
 
 def _group(row: Row, reading: RunReading | None) -> Group:

@@ -5,7 +5,7 @@ It writes only where it is given what acts (`acting`), and then by POST alone.
 | address | shows |
 |---|---|
 | `/` | the fleet |
-| `/runs` | all runs; `where=FILTER`, `sort=-NAME`, `columns=A,B`; `/runs.csv`, `/runs.json` |
+| `/runs` | all runs; `where=FILTER`, `sort=-A,B`, `columns=A,B`, `group=A`, `differ=1`; `/runs.csv` |
 | `/runs/RUN` | a run; `by=hours`, `steps=100-200`, `y=log`, `smooth=100`, `group=NAME`, `page=N` |
 | `/runs/RUN/report` | its report, as `tracks report` writes it |
 | `/runs/RUN/devices` | the device of every rank; `first=RANK` |
@@ -52,7 +52,7 @@ from tracks_dagster.review.comparing import Score
 from tracks_dagster.review.effects.experiments import read_scores
 from tracks_dagster.review.effects.explain.run import attempt_address, load_run
 from tracks_dagster.review.effects.pages.report import render_loaded
-from tracks_dagster.review.effects.run_table import Asked
+from tracks_dagster.review.effects.run_table import READ_MAX, Asked
 from tracks_dagster.review.experiments import baseline_of
 from tracks_dagster.review.run_table import Run, default_columns, table_csv
 from tracks_dagster.settings import person
@@ -69,7 +69,7 @@ from tracks_dagster.track.journal_lines import EVALUATED, LOSS
 from tracks_dagster.track.states.run_state import RunState
 from tracks_dagster.track.text.units import counted
 from tracks_dagster.wings.watch.board import formats
-from tracks_dagster.wings.watch.board.all_runs import all_runs_view
+from tracks_dagster.wings.watch.board.all_runs import all_runs_view, groups_view
 from tracks_dagster.wings.watch.board.comparison import (
     RUNS_MAX,
     ColouredRun,
@@ -98,7 +98,6 @@ from tracks_dagster.wings.watch.health.rules import RULES
 
 EXPERIMENT_CURVES_MAX = 6  # as many as there are colours
 TABLE_ROWS = 100  # of all runs, on a page
-FILE_ROWS_MAX = 100_000
 METRICS_MAX = 100  # of one request for curves
 RUNBOOK_PAGES = Path(rules.__file__).parent / "runbooks"
 FOUND_BY = "id, name, tags, experiment, family, owner, team, intent or config"
@@ -197,6 +196,7 @@ class Board:
             problems=read.problems,
             banners=read.banners,
             experiments=read.experiments,
+            earlier=read.earlier,
         )
         return self._page(request, "fleet.html", view, view.title)
 
@@ -383,20 +383,29 @@ class Board:
         return self._page(request, "words.html", words, rule.name, is_live=False)
 
     def all_runs(self, request: Request) -> Response:
-        """`/runs`: finished ones too."""
+        """`/runs`: finished ones too; in groups where the address asks for them."""
         asked, page = queries.table(request), queries.page(request)
-        table = self._sources.table(
-            Asked(**queries.filter_of(asked), limit=TABLE_ROWS, skip=page * TABLE_ROWS)
-        )
-        view = all_runs_view(
-            table.rows,
-            queries.names(asked.get("columns", "")) or default_columns(table.rows),
-            asked,
-            page=page,
-            page_size=TABLE_ROWS,
-            is_more=table.is_more,
-            cut_at=table.read if table.is_cut else 0,
-        )
+        columns, by = queries.names(asked.get("columns", "")), asked.get("group", "")
+        filtered = Asked(**queries.filter_of(asked))
+        rows = replace(filtered, limit=TABLE_ROWS, skip=page * TABLE_ROWS)
+        if not by or not columns:
+            table = self._sources.table(rows)
+            columns = columns or default_columns(table.rows)
+        if by:
+            table = self._sources.table(replace(filtered, limit=READ_MAX, names=(by, *columns)))
+        cut_at = table.read if table.is_cut else 0
+        if by:
+            view = groups_view(table.rows, columns, asked, cut_at=cut_at)
+        else:
+            view = all_runs_view(
+                table.rows,
+                columns,
+                asked,
+                page=page,
+                page_size=TABLE_ROWS,
+                is_more=table.is_more,
+                cut_at=cut_at,
+            )
         return self._page(request, "runs.html", view, view.title, is_live=False)
 
     def all_runs_csv(self, request: Request) -> Response:
@@ -410,7 +419,7 @@ class Board:
 
     def _whole_table(self, request: Request) -> tuple[Sequence[Run], Sequence[str]]:
         asked = queries.table(request)
-        rows = self._sources.table(Asked(**queries.filter_of(asked), limit=FILE_ROWS_MAX)).rows
+        rows = self._sources.table(Asked(**queries.filter_of(asked), limit=READ_MAX)).rows
         return rows, queries.names(asked.get("columns", "")) or default_columns(rows)
 
     def find(self, request: Request) -> Response:

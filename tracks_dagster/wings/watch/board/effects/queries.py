@@ -18,7 +18,7 @@ from tracks_dagster.wings.watch.board.log_lines import ALL, LEVELS, LogAsked
 from tracks_dagster.wings.watch.board.metric_pages import MetricPage
 from tracks_dagster.wings.watch.board.run_page import Choice, Link
 
-TABLE = ("where", "sort", "columns")
+TABLE = ("where", "sort", "columns", "group", "differ")
 PAGES_MAX = 1000
 LOG_RANKS_MAX = 16  # as links
 SCALES = LINEAR, LOG = "linear", "log"

@@ -38,6 +38,7 @@ from tracks_dagster.review.effects.run_table import Asked, Table, read_table
 from tracks_dagster.review.effects.search import find_runs
 from tracks_dagster.review.effects.status import waiting_for, waits_for_devices
 from tracks_dagster.review.experiments import ExperimentRun
+from tracks_dagster.review.run_table import Run
 from tracks_dagster.scheduling.policy import SchedulingPolicy
 from tracks_dagster.settings import (
     Settings,
@@ -48,7 +49,7 @@ from tracks_dagster.settings import (
 )
 from tracks_dagster.track.errors import TrackBroken
 from tracks_dagster.track.names import attempt_key
-from tracks_dagster.track.records import Json
+from tracks_dagster.track.records import Json, format_time
 from tracks_dagster.track.states.lifecycle import RunLifecycle
 from tracks_dagster.track.states.run_state import AttemptState, RunState
 from tracks_dagster.track.text.redact import redact
@@ -72,6 +73,7 @@ THREADS_FAR, THREADS_NEAR = 8, 1
 PAGES_KEPT_MAX, CURVES_KEPT_MAX, MAPS_KEPT_MAX, RECORDS_MAX, LOGS_MAX = 64, 12, 4, 64, 8
 READS_MAX = 3  # of curves, at once
 EXPERIMENT_RUNS_MAX = 50
+EARLIER_MAX = 20  # runs, below the fleet
 EXPERIMENTS_MAX = 40  # on the fleet's page, those with the newest runs
 FOUND_MAX = 30
 LOG_LINES_MAX = 200
@@ -85,13 +87,15 @@ Row = Mapping[str, Json]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetRead:
     """rows: of fleet.sql; readings: of its open runs, as far as they were read; problems: why one
-    cannot be read; banners: sentences about the whole home; experiments: those with the newest runs."""
+    cannot be read; banners: sentences about the whole home; experiments: those with the newest runs;
+    earlier: the newest of those that ended before."""
 
     rows: Sequence[Row]
     readings: Mapping[str, RunReading]
     problems: Mapping[str, str]
     banners: tuple[str, ...]
     experiments: tuple[str, ...]
+    earlier: tuple[Run, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -414,12 +418,14 @@ class Sources:
         self._known = known
         banners = self._home.get("", self._read_home).banners
         named = self._query("experiments", experiments_max=EXPERIMENTS_MAX)
+        ended = f"finished<{format_time(self.tracks.now() - RECENT)}"
         return FleetRead(
             rows=rows,
             readings=known,
             problems=problems,
             banners=banners,
             experiments=tuple(str(row["experiment"]) for row in named),
+            earlier=self.table(Asked(where=ended, limit=EARLIER_MAX)).rows,
         )
 
     def _try(self, run_id: str) -> RunReading | str:

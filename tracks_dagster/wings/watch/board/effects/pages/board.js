@@ -164,6 +164,11 @@ function filter() { // the rows of this page, as it is typed; Enter asks for eve
 }
 find.addEventListener("input", filter);
 
+main.addEventListener("click", (event) => { // a column's head with Shift: sorted by it after the others
+  const head = event.shiftKey && event.target.closest("a[data-then]");
+  if (head) { event.preventDefault(); location.assign(new URL(head.dataset.then, head.href)); }
+});
+
 // --- crosshair: one line through all panels, read back from their own points ---
 const read = new WeakMap();
 

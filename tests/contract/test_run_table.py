@@ -97,7 +97,7 @@ class Made:
             "called": choose((None, "The wide one")),
             "tags_json": column(choose(((), ("paper",), ("paper", "10")))),
             "archived_at": choose((None, None, *self.archived)),
-            "config_json": column(self.some(KEYS, VALUES)),
+            "newest_config_json": column(self.some(KEYS, VALUES)),
             "newest_metrics_json": column(self.some(METRICS, numbers)),
             "measured_json": column(
                 {suite: self.some(METRICS, numbers) for suite in ("heldout", "größe.x")}
@@ -161,7 +161,7 @@ def as_run(stored: Row) -> Run:
         "name": stored["called"],
         "tag": parse_json(stored["tags_json"]) or None,
         "archived": "no" if stored["archived_at"] is None else "yes",
-        **prefixed("config_json", "config"),
+        **prefixed("newest_config_json", "config"),
         **prefixed("newest_metrics_json", "last"),
     }
     for suite, metrics in parse_json(stored["measured_json"]).items():

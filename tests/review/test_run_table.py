@@ -26,6 +26,7 @@ from tracks_dagster.review.run_table import (
 )
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.names import run_track
+from tracks_dagster.track.records import Kind
 
 RUNS = [
     Run(
@@ -123,7 +124,7 @@ def test_without_a_choice_the_keys_that_differ_are_columns() -> None:
     assert columns[-3:] == ("last.loss", "eval.heldout.accuracy", "config.lr")
     assert "config.layers" not in columns
     assert "experiment" not in columns  # neither has one
-    assert [title(name) for name in columns[-3:]] == ["loss", "heldout accuracy", "lr"]
+    assert [title(name) for name in columns[-3:]] == ["training loss", "heldout accuracy", "lr"]
 
 
 def test_a_group_has_mean_and_deviation_of_what_is_a_number() -> None:
@@ -194,3 +195,24 @@ def test_only_as_much_is_read_as_a_page_of_the_newest_needs(ledger: Ledger) -> N
 def test_a_name_in_a_filter_is_checked_against_all_runs(ledger: Ledger) -> None:
     with pytest.raises(InvalidInput, match="did you mean"):
         read_table(ledger, Asked(where="ownr=ann"), now=NOW)
+
+
+def test_a_run_is_read_as_what_was_used_and_what_may_be_used(
+    store: FakeObjectStore, ledger: Ledger
+) -> None:
+    """Its newest attempt's config; metrics and evals of the newest checkpoint outside of quarantine,
+    whichever was recorded last."""
+    history = History("r").declare().open().place().restore()
+    history.commit(10, metrics={"loss": 3.0}).commit(20, metrics={"loss": 2.0}).end("gpu_oom")
+    history.open(config={**history.state.declared.config, "micro_batch": 1}).place().restore()
+    history.commit(30, metrics={"loss": 0.1})
+    by_step = {each.ref.step: each.ref for each in history.state.checkpoints}
+    for step, accuracy in ((30, 0.99), (20, 0.8), (10, 0.7)):  # the oldest is measured last
+        history.open_eval(by_step[step])
+        history.end_eval(history.state.evals[-1].opened, metrics={"accuracy": accuracy})
+    history.decide_checkpoint(Kind.CHECKPOINT_QUARANTINED, by_step[30]).write_to(store)
+    Projector(store, ledger).project(run_track("r"))
+    (run,) = read_table(ledger, Asked(where="run=r"), now=BEGIN + timedelta(days=1)).rows
+    assert run.get("micro_batch") == 1
+    assert run.get("last.loss") == 2.0
+    assert run.get("accuracy") == 0.8

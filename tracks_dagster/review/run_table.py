@@ -75,7 +75,7 @@ VALID = (
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
     """One run. values: by the names of FIELDS, and config.KEY, last.METRIC of its newest checkpoint,
-    eval.SUITE.METRIC of the newest complete eval."""
+    eval.SUITE.METRIC of the newest checkpoint that the suite measured; neither of one in quarantine."""
 
     values: Mapping[str, Json] = field(default_factory=dict)
 
@@ -208,10 +208,12 @@ def default_columns(runs: Sequence[Run]) -> tuple[str, ...]:
 
 
 def title(name: str) -> str:
-    """Return what is over a column: `lr` of a config, `loss` of training, `SUITE METRIC` of an eval."""
+    """Return what is over a column: `lr` of a config, `training loss`, `SUITE METRIC` of an eval."""
     if name.startswith(EVAL):
         return name.removeprefix(EVAL).replace(".", " ", 1)
-    return name.removeprefix(CONFIG).removeprefix(LAST)
+    if name.startswith(LAST):
+        return f"training {name.removeprefix(LAST)}"
+    return name.removeprefix(CONFIG)
 
 
 def differing(runs: Sequence[Run]) -> list[str]:

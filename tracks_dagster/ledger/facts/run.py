@@ -273,18 +273,31 @@ def _newest_reason(view: RunView) -> Any:
 
 
 def _newest_metrics(view: RunView) -> Mapping[str, float]:
-    checkpoints = view.state.checkpoints
-    return checkpoints[-1].body.metrics if checkpoints else {}
+    kept = [each for each in view.state.checkpoints if not each.quarantined]
+    newest = max(kept, key=lambda each: (each.ref.attempt_id, each.ref.step), default=None)
+    return {} if newest is None else newest.body.metrics
+
+
+def _newest_config(view: RunView) -> Mapping[str, Any]:
+    attempt = view.state.last_attempt
+    return view.state.declared.config if attempt is None else attempt.opened.config
 
 
 def _measured(view: RunView) -> Mapping[str, Mapping[str, float]]:
-    """Return the metrics by suite; of several completed evals the newest value of each counts."""
-    found: dict[str, dict[str, float]] = {}
-    ended = (each for each in view.state.evals if each.ended_seq is not None)
-    for each in sorted(ended, key=lambda each: each.ended_seq or 0):
-        if each.ended and each.ended.reason == TerminationReason.COMPLETED:
-            found.setdefault(each.opened.suite, {}).update(each.ended.metrics)
-    return found
+    """Return the metrics by suite: of its newest checkpoint that the suite has measured and that is not
+    in quarantine, of two such evals the later one."""
+    found: dict[str, tuple[tuple[int, int, int], Mapping[str, float]]] = {}
+    for each in view.state.evals:
+        ref, ended = each.opened.checkpoint, each.ended
+        checkpoint = view.state.checkpoint(ref.manifest_sha256)
+        if ended is None or ended.reason != TerminationReason.COMPLETED:
+            continue
+        if checkpoint is None or checkpoint.quarantined:
+            continue
+        place = (ref.attempt_id, ref.step, each.ended_seq or 0)
+        if each.opened.suite not in found or place > found[each.opened.suite][0]:
+            found[each.opened.suite] = (place, ended.metrics)
+    return {suite: metrics for suite, (_, metrics) in found.items()}
 
 
 def _alias(view: RunView) -> str | None:
@@ -415,9 +428,12 @@ RUN: tuple[Fact[RunView], ...] = (
          absent=(NO_ATTEMPT,), since=10),
     Fact("newest_reason", TEXT, _newest_reason, "why its newest attempt ended",
          absent=(NO_ATTEMPT, NOT_ENDED), since=10),
-    Fact("newest_metrics", Type.MAPPING, _newest_metrics, "of its newest checkpoint", since=10),
+    Fact("newest_config", Type.MAPPING, _newest_config, "as its newest attempt has it", since=10),
+    Fact("newest_metrics", Type.MAPPING, _newest_metrics,
+         "of its newest checkpoint that is not in quarantine", since=10),
     Fact("measured", Type.MAPPING, _measured,
-         "suite → metrics, of its completed evals the newest value of each", since=10),
+         "suite → metrics, of the newest checkpoint that it has measured and that is not in quarantine",
+         since=10),
     Fact("alias", TEXT, _alias, "what one of its checkpoints was promoted to last",
          absent=(NOT_PROMOTED,), since=10),
     Fact("called", TEXT, lambda v: v.state.labels.name or None, "its name for people",

@@ -54,7 +54,7 @@ _COLUMNS = {  # of training_runs, where a field has another name
 _TIMES = ("started", "finished")
 _HOURS = "hours"  # made of both
 # Columns of JSON, with what is before the names of their values.
-_KEYED = {"config_json": CONFIG, "newest_metrics_json": LAST}
+_KEYED = {"newest_config_json": CONFIG, "newest_metrics_json": LAST}
 _MEASURED = {"measured_json": EVAL}  # whose keys are suites
 _EMPTY = "{}"
 _BEGINS_NUMBER = frozenset("-0123456789")

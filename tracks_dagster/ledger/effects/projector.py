@@ -194,9 +194,11 @@ class Projector:
             track, cursor = row["track"], Cursor(seq=row["seq"], sha256=row["sha256"])
             if builder._holds(track, cursor):
                 continue
-            is_lost = self._store.get(log_key(track, 0), RECORD_BYTES_MAX) is None
-            why = f"{track}: the store has no such track." if is_lost else f"{track}: {_OTHER}"
-            carried[track] = f"{problems.get(track, why)} {_STAYS}"
+            why = problems.get(track)  # one that cannot be read is not asked for again
+            if why is None:
+                is_lost = self._store.get(log_key(track, 0), RECORD_BYTES_MAX) is None
+                why = f"{track}: {'the store has no such track.' if is_lost else _OTHER}"
+            carried[track] = f"{why} {_STAYS}"
             try:
                 fresh.forget(track)
                 fresh.apply(

@@ -12,6 +12,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import cached_property, partial
@@ -334,8 +335,11 @@ class Sources:
             resumes_from = next_start(holds, state).resume
         except TrackBroken:  # of another run, or of the quarantines: `sources` says so
             by_checkpoint, resumes_from = {}, state.resumes_from
+        origin = None
+        with suppress(Exception):  # what is wrong with another run says its own page
+            origin = self._origin(state)
         return RecordContext(
-            origin=self._origin(state),
+            origin=origin,
             holders=self._holders(state),
             quarantined={
                 sha256: [hold.source for hold in by_source.values()]
@@ -356,7 +360,7 @@ class Sources:
             run_id, why = baseline, "the baseline of its experiment"
         else:
             run_id, why = self._previous(state), "which was declared before it"
-        other = None if run_id is None else self._other(run_id)
+        other = None if run_id is None else self.tracks.find_run(run_id)
         if other is None:
             return None
         attempt = other.last_attempt if source is None else other.attempt(source.attempt_id)
@@ -372,12 +376,6 @@ class Sources:
             declared_at=state.declared_at,
         )
         return str(rows[0]["run_id"]) if rows else None
-
-    def _other(self, run_id: str) -> RunState | None:
-        try:
-            return self.tracks.find_run(run_id)
-        except TrackBroken:  # its own page says so
-            return None
 
     def _holders(self, state: RunState) -> dict[str, tuple[str, str]]:
         """Return what each alias that the run was given names now."""

@@ -203,7 +203,7 @@ def default_columns(runs: Sequence[Run]) -> tuple[str, ...]:
     )
     first = [key for key in metrics if key == f"{LAST}loss"][:1]
     evals = [key for key in metrics if key.startswith(EVAL)][:2]
-    known = [name for name in COLUMNS if any(run.get(name) is not None for run in runs)]
+    known = [n for n in COLUMNS if not runs or any(run.get(n) is not None for run in runs)]
     return (*known, *first, *evals, *differing(runs)[:SHOWN_CONFIG_MAX])
 
 

@@ -12,7 +12,7 @@ FROM_LEDGER: tuple[Arguments, ...] = (
     ("status",),
     ("status", RUN_ID),
     ("runs",),
-    ("runs", "--where", "state=running", "--sort", "-step", "--csv"),
+    ("runs", "--where", "state=running", "--sort", "-step"),
     ("triage",),
     ("triage", RUN_ID),
     ("checkpoints", "advise", RUN_ID),

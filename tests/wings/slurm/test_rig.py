@@ -23,6 +23,7 @@ from tracks_dagster.track.states.run_state import AttemptState
 from tracks_dagster.wings.slurm.submission import job_name
 
 pytestmark = [
+    pytest.mark.full,
     pytest.mark.timeout(2 * COMMAND_S_MAX),
     pytest.mark.skipif(bool(why_none()), reason=why_none()),
 ]

@@ -178,7 +178,7 @@ def test_the_ledger_and_the_filter_over_all_runs_agree_on_random_tables(
 ) -> None:
     (seed,) = fresh_seeds(1)
     rng = random.Random(seed)
-    monkeypatch.setattr(reading, "PART", rng.choice((3, 7, 100)))
+    monkeypatch.setattr(reading, "GROWTH", rng.choice((1, 2, 4)))
     monkeypatch.setattr(reading, "WHOLE_MAX", 9)
     made = Made(ledger, rng)
     for _ in range(QUESTIONS):
@@ -202,7 +202,6 @@ def test_a_table_that_stopped_at_its_bound_says_so(
     ledger: SqlLedger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = Made(ledger, random.Random(1), archived=())
-    monkeypatch.setattr(reading, "PART", 16)
     monkeypatch.setattr(reading, "READ_MAX", RUNS)
     whole = read_table(ledger, Asked(order=("run",)), now=NOW)
     assert (whole.read, whole.is_cut) == (RUNS, False)

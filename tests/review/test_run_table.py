@@ -177,7 +177,7 @@ def test_finished_and_refused_runs_are_in_the_table_with_what_the_record_has(
 def test_a_page_of_the_table_is_a_part_of_the_same_order(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reading, "PART", 2)  # the table is read in parts
+    monkeypatch.setattr(reading, "GROWTH", 1)  # the table is read in small parts
     whole = [run.name for run in read_table(ledger, Asked(), now=NOW).rows]
     parts = [read_table(ledger, Asked(limit=2, skip=skip), now=NOW) for skip in (0, 2)]
     assert [run.name for part in parts for run in part.rows] == whole

@@ -1,7 +1,8 @@
 """Reads the table of all runs from the ledger, the newest runs first.
 
-A filter and an order are decided by `run_table` alone, so that they mean the same everywhere: of each
-run only the values that they name are read, and then the whole of the runs that are shown.
+What a filter and an order mean is decided by `run_table`, so that it is the same everywhere. SQL does
+what it does in the same way; for the rest of each run only the values that are named are read, and then
+the whole of the runs that are shown.
 """
 
 from __future__ import annotations
@@ -27,9 +28,8 @@ from tracks_dagster.review.run_table import (
     sort,
 )
 from tracks_dagster.track.json_text import parse_json
-from tracks_dagster.track.records import Json, format_time, parse_time
+from tracks_dagster.track.records import Json, format_time
 
-PART = 10_000  # runs that are looked at at once
 GROWTH = 4  # of a page of the newest that fit: how many more are looked at with each part
 READ_MAX = 100_000  # runs that one table looks at, the newest
 WHOLE_MAX = 500  # runs that are read whole at once
@@ -51,7 +51,14 @@ _COLUMNS = {  # of training_runs, where a field has another name
     TAG: "tags_json",
     ARCHIVED: "case when archived_at is null then 'no' else 'yes' end",
 }
+# What SQL decides as the filter does: words of ours are equal or not, numbers are compared; and the
+# order of numbers and times. Of other texts each database has its own idea.
+_WORDS = ("state", "stage")
+_NUMBERS = ("step", "steps", "attempts", "ranks", "device_hours")
+_EQUAL = ("=", "==")
+_SIGNS = {"<": "<", "<=": "<=", ">": ">", ">=": ">=", "=": "=", "==": "=", "!=": "<>"}
 _TIMES = ("started", "finished")
+_SORTED = (*_NUMBERS, *_TIMES)
 _HOURS = "hours"  # made of both
 # Columns of JSON, with what is before the names of their values.
 _KEYED = {"newest_config_json": CONFIG, "newest_metrics_json": LAST}
@@ -89,27 +96,67 @@ def read_table(ledger: Ledger, asked: Asked, *, now: datetime) -> Table:
     """Return the runs that are asked for; archived ones only where the filter names `archived`. Raises
     InvalidInput for a filter or a name that cannot be, LedgerError."""
     conditions = parse(asked.where)
+    where, values, rest = _in_sql(conditions)
+    keys = [each.removeprefix("-") for each in asked.order]
+    if ARCHIVED not in (*keys, *(each.name for each in conditions)):
+        where = f"{where} and archived_at is null"
     end = asked.skip + asked.limit
-    if not conditions and not asked.order:
-        which = f"where {_IN_USE} {_NEWEST} offset :skip"
+    if not rest and all(key in _SORTED for key in keys):
+        which = f"where {where} {_order(asked.order)} limit :runs_max offset :skip"
         rows = _select(asked.names or None).runs(
-            ledger, now, which, runs_max=asked.limit + 1, skip=asked.skip
+            ledger, now, which, runs_max=asked.limit + 1, skip=asked.skip, **values
         )
         shown = tuple(rows[: asked.limit])
         return Table(rows=shown, read=len(rows), is_more=len(rows) > asked.limit)
-    found, read, is_cut = _found(ledger, conditions, asked, now)
+    found, read, is_cut = _found(ledger, rest, asked, _Part(where=where, values=values), now)
     rows = found[asked.skip : end]
     whole = rows if asked.names else _whole(ledger, [run.name for run in rows], now)
     return Table(rows=tuple(whole), read=read, is_more=len(found) > end, is_cut=is_cut)
 
 
-_NEWEST = "order by declared_at desc, run_id limit :runs_max"
-_IN_USE = "archived_at is null"
-_AFTER = "(declared_at < :at or (declared_at = :at and run_id > :run))"
+def _in_sql(conditions: Sequence[Condition]) -> tuple[str, dict[str, Json], list[Condition]]:
+    """Return what of a filter SQL decides as it does, the values in it, and what is left of it."""
+    found, values, rest = ["true"], dict[str, Json](), list[Condition]()
+    for place, each in enumerate(conditions):
+        column, value = _COLUMNS.get(each.name, each.name), f"v{place}"
+        if each.name in _WORDS and each.sign in _EQUAL:
+            found.append(f"{column} = :{value}")
+            values[value] = each.value.lower()
+        elif each.name in _NUMBERS and each.number is not None and each.sign in _SIGNS:
+            sign = _SIGNS[each.sign]
+            unknown = f"{column} is null or " if sign == "<>" else ""
+            found.append(f"({unknown}{column} {sign} :{value})")
+            values[value] = each.number
+        else:
+            rest.append(each)
+    return " and ".join(found), values, rest
+
+
+def _order(keys: Sequence[str]) -> str:
+    """Return the order by these columns as SQL, runs that lack one last, then the newest first."""
+    names = [_COLUMNS.get(key.removeprefix("-"), key.removeprefix("-")) for key in keys]
+    by = [
+        f"case when {name} is null then 1 else 0 end, {name}{' desc' if key[0] == '-' else ''}"
+        for key, name in zip(keys, names, strict=True)
+    ]
+    return f"order by {', '.join([*by, _NEWEST])}"
+
+
+_NEWEST = "declared_at desc, run_id"
+# The first comparison lets an index find the place.
+_AFTER = "declared_at <= :at and (declared_at < :at or run_id > :run)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Part:
+    """Which runs are looked at, as SQL with its values."""
+
+    where: str
+    values: Mapping[str, Json]
 
 
 def _found(
-    ledger: Ledger, conditions: Sequence[Condition], asked: Asked, now: datetime
+    ledger: Ledger, conditions: Sequence[Condition], asked: Asked, of: _Part, now: datetime
 ) -> tuple[list[Run], int, bool]:
     """Return the runs that fit, in their order, with the values that were asked for alone; how many
     were looked at, and whether there are older ones. Without an order as many as a page needs."""
@@ -119,9 +166,8 @@ def _found(
     unseen = [name for name in names if name not in FIELDS]
     found: list[Run] = []
     read, is_more = 0, False
-    which = "true" if ARCHIVED in names else _IN_USE
-    first = PART if asked.order else GROWTH * (end + 1)
-    for part in _parts(ledger, _select([*names, *asked.names]), which, first, now):
+    first = READ_MAX + 1 if asked.order else GROWTH * (end + 1)
+    for part in _parts(ledger, _select([*names, *asked.names]), of, first, now):
         is_more = read + len(part) > READ_MAX
         part = part[: READ_MAX - read]
         read += len(part)
@@ -136,16 +182,17 @@ def _found(
 
 
 def _parts(
-    ledger: Ledger, selection: _Selection, which: str, first: int, now: datetime
+    ledger: Ledger, selection: _Selection, of: _Part, first: int, now: datetime
 ) -> Iterator[list[Run]]:
     """Yield the runs in parts, the newest first, up to one more than READ_MAX. first: size of the first
-    part; each other one is `GROWTH` times as large, up to PART."""
+    part; each other one is `GROWTH` times as large."""
     after: dict[str, Json] = {}
     begin, size = 0, first
     while begin <= READ_MAX:
-        size = min(size, PART, READ_MAX + 1 - begin)
-        older = f"{which} and {_AFTER}" if after else which
-        runs = selection.runs(ledger, now, f"where {older} {_NEWEST}", runs_max=size, **after)
+        size = min(size, READ_MAX + 1 - begin)
+        where = f"{of.where} and {_AFTER}" if after else of.where
+        which = f"where {where} order by {_NEWEST} limit :runs_max"
+        runs = selection.runs(ledger, now, which, runs_max=size, **of.values, **after)
         yield runs
         if len(runs) < size:
             return
@@ -169,7 +216,8 @@ def _check_known(ledger: Ledger, name: str, now: datetime) -> None:
     last = re.sub(r"([!%_])", r"!\1", name.rpartition(".")[2])
     asked = {"part": f'%{last}":%'}
     if not ledger.query(f"select run_id from training_runs where {like} limit 1", asked):
-        refuse_unknown(name, _select(None).runs(ledger, now, _NEWEST, runs_max=LIKE_MAX))
+        which = f"order by {_NEWEST} limit :runs_max"
+        refuse_unknown(name, _select(None).runs(ledger, now, which, runs_max=LIKE_MAX))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,8 +299,9 @@ def _select(names: Iterable[str] | None) -> _Selection:
 
 def _hours(values: Mapping[str, Json], now: datetime) -> float:
     """Return from its declaration to its end, or until now."""
-    end = now if values["finished"] is None else parse_time(values["finished"])
-    return max(0.0, (end - parse_time(values["started"])).total_seconds() / 3600)
+    begin, end = values["started"], values["finished"]  # of our own: read in a fifth of the time
+    until = now if end is None else datetime.fromisoformat(end)
+    return max(0.0, (until - datetime.fromisoformat(begin)).total_seconds() / 3600)
 
 
 def _first(text: str) -> Json:

@@ -40,7 +40,7 @@ _TIMES = {column.name for column in _COLUMNS if isinstance(column.type, UtcTime)
 # Python reads it several times as fast as the whole column.
 _JSON_AT = re.compile(r"\bjson_at\((\w+), :(\w+)\)")
 _JSON_PARTS = {
-    "sqlite": r"""json_extract(\1, '$."' || :\2 || '"', '$."' || :\2 || '"')""",
+    "sqlite": r"""nullif(json_extract(\1, '$."' || :\2 || '"', '$."' || :\2 || '"'), '[null,null]')""",
     "postgresql": r"'[' || cast(cast(\1 as json) -> :\2 as text) || ']'",
 }
 _BOOLEANS = {column.name for column in _COLUMNS if isinstance(column.type, sa.Boolean)}

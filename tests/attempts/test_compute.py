@@ -52,7 +52,7 @@ def test_every_field_of_a_compute_request_can_be_asked_for() -> None:
 @pytest.mark.parametrize(
     ("changes", "hint"),
     [
-        ({"launcher": "slurm"}, "there are: local, kubernetes, slurm"),
+        ({"launcher": "lsf"}, "there are: local, kubernetes"),
         ({"launcher": "kubernets"}, "did you mean kubernetes?"),
         ({"ranks_per_node": 3}, "4 ranks cannot be 3 on each node.*use 2"),
         ({"ranks_per_node": 0}, "use 1, for example"),

@@ -72,7 +72,7 @@ def test_the_launchpad_asks_a_cluster(on_cluster: App, instance: DagsterInstance
     ("config", "words"),
     [
         ({"launcher": KUBERNETES, "device_class": "h100"}, "There are: a100, cpu"),
-        ({"launcher": "slurm"}, "there are: local, kubernetes"),
+        ({"launcher": "lsf"}, "there are: local, kubernetes"),
         ({"cluster": CLUSTER}, "launcher: kubernetes"),
         ({"launcher": KUBERNETES, "cluster": {"ranks_per_node": 2}}, "cannot be 2 on each node"),
     ],

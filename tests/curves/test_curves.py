@@ -178,7 +178,7 @@ def test_an_axis_that_nothing_is_known_of_is_refused(
     run.write_to(store)
     with pytest.raises(InvalidInput, match="choose of: step, tokens, hours"):
         read_curves(tracks, "r-1", cache=None, by="days")
-    with pytest.raises(InvalidInput, match="Choose --by step or --by hours"):
+    with pytest.raises(InvalidInput, match="Choose by step, hours or wall"):
         read_curves(tracks, "r-1", cache=None, by="tokens")
 
 

@@ -36,8 +36,8 @@ from tracks_dagster.track.states.run_state import RunState
 CHANGES_MAX = 4  # of a remedy, in words
 VALUE_CHARACTERS_MAX = 24  # of a changed value
 
-STEP, TOKENS, HOURS = "step", "tokens", "hours"
-AXES = (STEP, TOKENS, HOURS)
+STEP, TOKENS, SAMPLES, HOURS, WALL = "step", "tokens", "samples", "hours", "wall"
+AXES = (STEP, TOKENS, SAMPLES, HOURS, WALL)
 
 TRAINING, SPEED = "training", "speed"  # groups; the others have their kind's name
 GROUP_WORDS = {  # of a curve, beside its name: a loss of the training is none of an eval

@@ -15,7 +15,9 @@ from typing import NamedTuple
 from tracks_dagster.curves.curve import (
     AXES,
     HOURS,
+    SAMPLES,
     STEP,
+    WALL,
     Curve,
     Curves,
     Mark,
@@ -272,14 +274,17 @@ def axis_of(journals: Journals, by: str) -> Axis:
         return Axis("step")
     if by == HOURS:
         return Axis("hours of training", _paths(journals, _hours))
-    for label, counted in (("tokens", _tokens), ("samples", _samples)):
+    if by == WALL:
+        return Axis("hours since it began", _paths(journals, _wall))
+    ways = (("tokens", _tokens), ("samples", _samples))
+    for label, counted in ways[1:] if by == SAMPLES else ways:
         try:
             return Axis(label, _paths(journals, counted))
         except KeyError:
             continue
     raise InvalidInput(
         f"How many samples the steps of {journals.state.run_id} took is not known: its config names no "
-        "global batch, and its script reports no tokens. Choose --by step or --by hours."
+        "global batch, and its script reports no tokens. Choose by step, hours or wall."
     )
 
 
@@ -316,6 +321,17 @@ def _hours(journals: Journals, attempt_id: int, before: float) -> tuple[Array, A
     return steps, before + np.maximum.accumulate(spent_s) / HOUR_S
 
 
+def _wall(journals: Journals, attempt_id: int, before: float) -> tuple[Array, Array]:
+    """Count from the first attempt's opening by the clocks of the ranks, waits included; a clock that
+    jumps back takes no step with it."""
+    import numpy as np
+
+    steps, at, _ = _points(journals.blocks[attempt_id], LOSS)
+    began = journals.state.attempts[0].opened_at.timestamp()
+    hours = np.fmax.accumulate(np.append(before, (at - began) / HOUR_S))[1:]
+    return steps, hours
+
+
 def _tokens(journals: Journals, attempt_id: int, before: float) -> tuple[Array, Array]:
     """Count the tokens that the script reports of each step; KeyError where it reports none."""
     import numpy as np
@@ -342,12 +358,18 @@ def _samples(journals: Journals, attempt_id: int, before: float) -> tuple[Array,
 
 def _column(blocks: Sequence[Block], name: str) -> tuple[Array, Array]:
     """Return step and value of one column of an attempt's steps, in order, each step once."""
+    step, _, value = _points(blocks, name)
+    return step, value
+
+
+def _points(blocks: Sequence[Block], name: str) -> tuple[Array, Array, Array]:
+    """Return step, time and value of one column of an attempt's steps, in order, each step once."""
     import numpy as np
 
     tables = [table for block in blocks if (table := block.read(STEPS, [name])) is not None]
     if not tables:
-        return np.zeros(0, np.int64), np.zeros(0)
+        return np.zeros(0, np.int64), np.zeros(0), np.zeros(0)
     points = [table.points(name) for table in tables]
-    step, _, value = (np.concatenate(parts) for parts in zip(*points, strict=True))
+    step, at, value = (np.concatenate(parts) for parts in zip(*points, strict=True))
     order = in_order(step)
-    return (step, value) if order is None else (step[order], value[order])
+    return (step, at, value) if order is None else (step[order], at[order], value[order])

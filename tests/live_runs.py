@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 
 from tests.bodies import CONFIG
@@ -36,9 +36,17 @@ class LiveRun:
     """One such run. `grow` lets it train on; `write` stores its records."""
 
     def __init__(
-        self, store: ObjectStore, run_id: str, *, now: datetime, ranks: int = 8, steps: int = 180
+        self,
+        store: ObjectStore,
+        run_id: str,
+        *,
+        now: datetime,
+        ranks: int = 8,
+        steps: int = 180,
+        metrics: Mapping[str, float] | None = None,
     ) -> None:
         self.store = store
+        self._metrics = dict(metrics or {})
         self.run_id = run_id
         self.ranks = ranks
         self._bytes = b""
@@ -106,7 +114,7 @@ class LiveRun:
             "t": at,
             "step": step,
             "loss": loss_of(step),
-            "metrics": {"accuracy": 1.0 - loss_of(step) / 8},
+            "metrics": {"accuracy": 1.0 - loss_of(step) / 8, **self._metrics},
             "step_s": STEP_S,
             "data_s": DATA_S,
             "own_s": OWN_S,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -16,7 +17,6 @@ import pytest
 from playwright.sync_api import Page, expect, sync_playwright
 
 from tests.wings.watch.board.conftest import LIVE, OVER, REFUSED, SECOND, Home, make_home
-from tracks_dagster.wings.watch.board.comparison import colours_of
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 START_MS_MAX = 120_000
@@ -116,29 +116,71 @@ def test_the_heat_map_shows_rank_5(window: Window) -> None:
 def test_comparing_shows_two_runs_over_each_other(window: Window) -> None:
     window.home.second.grow(1)
     page = window.open(f"/compare?run={LIVE}&run={window.home.second.run_id}")
-    loss = page.locator("figure", has=page.get_by_text("loss", exact=True)).first
+    loss = page.locator("figure[data-metric=loss]")
+    expect(loss.locator(".chart canvas")).to_be_visible()
     colours = loss.locator("polyline.line").evaluate_all(
         "lines => lines.map(each => getComputedStyle(each).stroke)"
     )
-    assert len(set(colours)) == 2
+    assert len(set(colours)) == 2  # what is printed, and drawn without a script
+    expect(loss.locator("svg")).to_be_hidden()
+    assert SECOND in (loss.locator(".chart").get_attribute("aria-label") or "")
+
+
+def test_axis_scale_average_and_zoom_change_the_curves_without_a_load(window: Window) -> None:
+    page = window.open(f"/compare?run={LIVE}&run={SECOND}")
+    loss = page.locator("figure[data-metric=loss]")
+    expect(loss.locator(".chart canvas")).to_be_visible()
+    page.evaluate("window.isTheSamePage = true")
+    page.locator("#look [name=by]").select_option("hours")
+    page.locator("#slider").fill("10")
+    page.locator("#look [name=clip]").check()
+    loss.get_by_role("button", name="log").click()
+    box = loss.locator(".u-over").bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + 50, box["y"] + box["height"] / 2)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 150, box["y"] + box["height"] / 2, steps=5)
+    page.mouse.up()
+    expect(page.get_by_role("button", name="show the whole axis")).to_be_visible()
+    asked = page.evaluate("location.search")
+    for words in ("by=hours", "smooth=10", "clip=1", "log=loss", "x="):
+        assert words in asked, asked
+    page.locator("#look [name=find]").fill("^loss$")
+    expect(page.locator("figure[data-metric]")).to_have_count(1)
+    expect(loss.locator(".chart canvas")).to_be_visible()
+    assert page.evaluate("window.isTheSamePage")
+    page.reload()  # the address is the state
+    expect(page.locator("#look [name=by]")).to_have_value("hours")
+    expect(loss.get_by_role("button", name="log")).to_have_attribute("aria-pressed", "true")
+
+
+def test_a_panel_is_zoomed_by_keys(window: Window) -> None:
+    page = window.open(f"/compare?run={LIVE}&run={SECOND}")
+    loss = page.locator("figure[data-metric=loss]")
+    expect(loss.locator(".chart canvas")).to_be_visible()
+    loss.focus()
+    page.keyboard.press("+")
+    assert "x=" in page.evaluate("location.search")
+    page.keyboard.press("0")
+    assert "x=" not in page.evaluate("location.search")
 
 
 def test_a_run_is_hidden_by_its_box_and_stays_so_while_the_page_is_live(window: Window) -> None:
     page = window.open(f"/compare?run={LIVE}&run={SECOND}")
-    loss = page.locator("figure", has=page.get_by_text("loss", exact=True)).first
-    colours = colours_of([LIVE, SECOND])
-    page.locator(f"#show-{colours[SECOND]}").focus()
+    loss = page.locator("figure[data-metric=loss]")
+    expect(loss.locator(".chart canvas")).to_be_visible()
+    box = page.locator(f"[data-run={SECOND}]")
+    box.focus()
     page.keyboard.press("Space")
-    expect(loss.locator(f"polyline.{colours[SECOND]}").first).to_be_hidden()
-    expect(loss.locator(f"polyline.{colours[LIVE]}").first).to_be_visible()
-    before = loss.locator("svg").get_attribute("data-x1") or "nan"
+    label = loss.locator(".chart")
+    expect(label).to_have_attribute("aria-label", re.compile(f"of {LIVE}$"))
     window.home.live.grow(5)
-    grown = f"{float(before) + 5:g}"
-    expect(loss.locator("svg")).to_have_attribute("data-x1", grown, timeout=ANSWER_MS_MAX)
-    expect(loss.locator(f"polyline.{colours[SECOND]}").first).to_be_hidden()
-    loss.locator("svg").hover()
-    shown = page.locator("figcaption output").first.inner_text()
-    assert len(shown.split(" · ")) == 2  # the step, and the value of the run that is shown
+    step = window.home.live.step
+    expect(page.get_by_text(f"{step} / 400", exact=True).first).to_be_visible()  # the table is live
+    expect(label).to_have_attribute("aria-label", re.compile(f"of {LIVE}$"))
+    expect(box).not_to_be_checked()
+    page.reload()
+    expect(box).not_to_be_checked()  # the address has it
 
 
 def test_a_link_in_a_row_is_focused_still_when_the_page_has_grown(window: Window) -> None:
@@ -202,7 +244,7 @@ def test_an_open_page_says_why_nothing_new_comes_and_that_it_does_again(window: 
 
 def test_a_value_is_read_back_from_a_logarithmic_axis(window: Window) -> None:
     page = window.open(f"/runs/{LIVE}")
-    page.get_by_role("link", name="log", exact=True).click()
+    page.locator('a[href="?y=log"]').click()
     page.wait_for_url("**?y=log")
     edge = page.locator("figure svg[data-log]").first
     numbers = "each => [+each.dataset.y0, +each.dataset.y1, valueAt(each.dataset, 0.5)]"

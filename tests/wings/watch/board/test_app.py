@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime
+from html import escape, unescape
 from pathlib import Path
+from urllib.parse import urlencode
 
 import pytest
 
+from tests.bodies import CONFIG
 from tests.histories import History
+from tests.live_runs import LiveRun, loss_of
 from tests.stories import Story
 from tests.visitors import Visitor
 from tests.wings.watch.board.conftest import LIVE, OVER, REFUSED, SECOND, Home
@@ -160,7 +164,7 @@ def test_curves_may_be_logarithmic_and_averaged_without_a_script(visitor: Visito
     assert 'class="line a0 raw"' in other
     assert 'href="?y=log&amp;smooth=0"' in other  # the way back keeps the rest
     both = visitor.get(f"/compare?run={LIVE}&run={SECOND}&y=log&smooth=10").text
-    assert 'class="line a0 raw"' in both
+    assert re.search(r'class="line r[0-9]+ s0 raw"', both)
 
 
 def test_a_slow_rank_is_named_with_its_device(visitor: Visitor) -> None:
@@ -202,11 +206,101 @@ def test_comparing_shows_what_differs_and_nothing_that_is_the_same(visitor: Visi
 
 def test_a_run_can_be_hidden_or_left_out_of_a_comparison(visitor: Visitor) -> None:
     page = visitor.get(f"/compare?run={LIVE}&run={OVER}&run={REFUSED}&by=step").text
-    boxes = re.findall(r'type="checkbox" id="(show-a[0-5])" checked', page)
+    boxes = re.findall(r'type="checkbox" id="(show-s[0-2])" checked', page)
     assert len(set(boxes)) == len(boxes) == 3
     assert f'href="?run={LIVE}&amp;run={REFUSED}&amp;by=step"' in page
     two = visitor.get(f"/compare?run={LIVE}&run={OVER}").text
     assert "leave out" not in two
+
+
+def test_the_numbers_of_a_comparison_are_on_one_axis_and_lost_steps_are_not_among_them(
+    visitor: Visitor,
+) -> None:
+    address = f"/compare.json?run={LIVE}&run={SECOND}&run={OVER}&metric=loss&metric=nothing"
+    found = visitor.get(f"{address}&x=50..61").json()
+    assert (found["x_label"], found["within"], found["is_over"]) == ("step", [50, 61], False)
+    assert list(found["metrics"]) == ["loss"]
+    loss = found["metrics"]["loss"]
+    assert loss["x"] == list(range(50, 62))
+    assert set(loss["runs"]) >= {LIVE, SECOND}
+    for run_id in (LIVE, SECOND):
+        line = loss["runs"][run_id]
+        assert [loss["x"][at] for at in line["at"]] == list(range(50, 62))
+        assert line["mean"][11] == pytest.approx(loss_of(61), rel=1e-5)
+        assert "first" not in line  # a step has one value, though two attempts ran it
+
+
+def test_of_many_points_a_place_keeps_the_smallest_and_the_largest(visitor: Visitor) -> None:
+    found = visitor.get(f"/compare.json?run={LIVE}&metric=loss&buckets=10").json()
+    (line,) = found["metrics"]["loss"]["runs"].values()
+    ends = [value for pair in zip(line["first"], line["second"], strict=True) for value in pair]
+    assert len(line["at"]) == 10
+    assert min(ends) == pytest.approx(min(map(loss_of, range(1, 181))), rel=1e-5)
+    assert max(ends) == pytest.approx(loss_of(1), rel=1e-5)
+
+
+def test_fifty_runs_are_compared_and_the_fifty_first_is_named(tmp_path: Path) -> None:
+    settings = Settings.from_environment({"TRACKS_HOME": str(tmp_path / "home")})
+    app = build(settings)
+    for n in range(51):
+        config = {**CONFIG, "seed": n % 2, "lr": 0.001 * (n // 2)}
+        History(f"run-{n:02}").declare(config=config).open().write_to(app.store)
+    app.projector.scan()
+    visitor = Visitor(guarded(Sources(settings)))
+    query = "&".join(f"run=run-{n:02}" for n in range(51))
+    page = visitor.get(f"/compare?{query}").text
+    assert "<h1>50 runs compared</h1>" in page
+    assert "Only 50 runs are shown; left out: run-50." in page
+    assert len(re.findall(r'data-run="run-[0-9]{2}"', page)) == 50
+    assert len(set(re.findall(r'data-band="([0-9]+)"', page))) == 25
+
+
+@pytest.mark.parametrize(
+    ("query", "words"),
+    [
+        ("x=5", "x='5' is not a part of an axis"),
+        ("x=9..2", "is not a part of an axis"),
+        ("find=(", "find='(' is not a regular expression"),
+        ("buckets=0", "buckets='0' is not a number"),
+        ("by=days", "by='days' is not an axis"),
+    ],
+)
+def test_what_a_comparison_cannot_read_says_what_is_valid(
+    query: str, words: str, visitor: Visitor
+) -> None:
+    path = "/compare.json" if query.startswith("buckets") else "/compare"
+    reply = visitor.get(f"{path}?run={LIVE}&run={OVER}&{query}")
+    assert reply.status_code == 400
+    assert words in unescape(reply.text)
+
+
+def test_hostile_names_of_metrics_are_text_everywhere(tmp_path: Path) -> None:
+    name = "</script><img src=x onerror=alert(1)>/\"'"
+    settings = Settings.from_environment({"TRACKS_HOME": str(tmp_path / "home")})
+    app = build(settings)
+    live = LiveRun(app.store, "live", now=datetime.now(UTC), metrics={name: 1.0}).write()
+    app.projector.scan()
+    visitor = Visitor(guarded(Sources(settings)))
+    page = visitor.get(f"/compare?run={live.run_id}").text
+    assert escape(name, quote=False).replace('"', "&#34;").replace("'", "&#39;") in page
+    assert "<img" not in page
+    numbers = visitor.get(f"/compare.json?{urlencode({'run': 'live', 'metric': name})}")
+    assert list(numbers.json()["metrics"]) == [name]
+    assert numbers.headers["X-Content-Type-Options"] == "nosniff"
+    assert numbers.headers["Content-Type"] == "application/json"
+
+
+def test_stars_hidden_and_folded_panels_are_in_the_address(visitor: Visitor) -> None:
+    base = f"/compare?run={LIVE}&run={SECOND}"
+    page = visitor.get(f"{base}&star=lr&hide=grad_norm&fold=speed&find=loss|lr|grad|step").text
+    figures = re.findall(r'data-metric="([^"]*)"', page)
+    assert figures[0] == "lr"
+    assert "grad_norm" not in figures
+    assert "step_s" not in figures
+    assert "Show grad_norm" in page  # the way back
+    part = visitor.get(f"/compare/curves?run={LIVE}&run={SECOND}&find=^loss$").text
+    assert re.findall(r'data-metric="([^"]*)"', part) == ["loss"]
+    assert "<svg" not in part.partition("<section")[2]  # its script draws
 
 
 def test_an_experiment_has_a_baseline_and_what_each_run_changed(visitor: Visitor) -> None:

@@ -8,7 +8,14 @@ import pytest
 
 from tracks_dagster.review.comparing import Score
 from tracks_dagster.review.experiments import ExperimentRun, MeasuredBy, baseline_of, differing
-from tracks_dagster.wings.watch.board.comparison import CHANGES_MAX, colours_of, experiment_view
+from tracks_dagster.wings.watch.board.colours import COLOURS, colour_of, looks_of
+from tracks_dagster.wings.watch.board.comparison import (
+    CHANGES_MAX,
+    ComparedRun,
+    comparison_view,
+    experiment_view,
+    seed_bands,
+)
 
 LOSS = MeasuredBy(suite="quality", metric="loss", direction="min")
 
@@ -132,9 +139,37 @@ def test_a_baseline_from_elsewhere_says_so() -> None:
 
 
 def test_a_run_has_its_own_colour_whatever_it_is_compared_with() -> None:
-    runs = ["base", "lr-001", "lr-010", "lr-030"]
-    all_of_them = colours_of(runs)
-    assert len(set(all_of_them.values())) == len(runs)
-    assert colours_of(runs[::-1]) == all_of_them
-    assert all(colours_of([run])[run] in {f"a{n}" for n in range(6)} for run in runs)
-    assert len(colours_of([f"r-{n}" for n in range(20)])) == 20
+    runs = [f"lr-{n:03}" for n in range(50)]
+    looks = looks_of(runs)
+    assert all(looks[run].split()[0] == looks_of([run])[run] == colour_of(run) for run in runs)
+    assert looks_of(runs[::-1]) == looks
+    assert {colour_of(run) for run in runs} <= {f"r{n}" for n in range(COLOURS)}
+    assert len(set(looks_of(runs[:6]).values())) == 6  # of two of one colour one is dashed
+
+
+def compared(run_id: str, **config: object) -> ComparedRun:
+    """Return a run with this config."""
+    settings = {"config": {"lr": 0.1, **config}, "code": {"sha256": "c0de"}}
+    return ComparedRun(run_id=run_id, settings=settings, outcome={}, seed_key="seed")
+
+
+def test_runs_that_differ_only_in_the_seed_are_a_family() -> None:
+    runs = [
+        compared("a1", seed=1),
+        compared("b1", seed=1, lr=0.2),
+        compared("a2", seed=2),
+        compared("b2", seed=2, lr=0.2),
+        compared("c", seed=1, lr=0.3),
+    ]
+    assert seed_bands(runs) == {"a1": 0, "a2": 0, "b1": 1, "b2": 1}
+    other_code = replace(runs[0], run_id="a3", settings={**runs[0].settings, "code": {}})
+    assert seed_bands([runs[0], other_code]) == {}
+
+
+def test_many_runs_are_rows_and_the_title_counts_them() -> None:
+    runs = [compared(f"r-{n}", lr=n) for n in range(50)]
+    few, many = (comparison_view(some, shown=()) for some in (runs[:3], runs))
+    assert (few.title, few.is_long) == ("r-0 against r-1 against r-2", False)
+    assert (many.title, many.is_long) == ("50 runs compared", True)
+    (lr,) = (row for group in many.groups for row in group.rows)
+    assert (lr.name, len(lr.values)) == ("lr", 50)

@@ -19,25 +19,37 @@ from tracks_dagster.review.experiments import (
     outside,
     result,
 )
-from tracks_dagster.track.records import Json, sha256_hex
+from tracks_dagster.track.records import Json, canonical_json
 from tracks_dagster.track.states.accounting import kept_and_lost
 from tracks_dagster.track.text.units import about, counted
 from tracks_dagster.wings.watch.board import formats
+from tracks_dagster.wings.watch.board.catalogue import Catalogue
+from tracks_dagster.wings.watch.board.colours import looks_of
 from tracks_dagster.wings.watch.board.reading import RunReading
-from tracks_dagster.wings.watch.board.run_page import COLOUR_COUNT, SHORT, Choice, Key, Link, Panel
+from tracks_dagster.wings.watch.board.run_page import SHORT, Choice, Link, Panel
 
-RUNS_MAX = 6  # side by side: as many as there are colours
+RUNS_MAX = 50  # side by side
+COLUMNS_MAX = 6  # runs that are columns of the table; more are its rows
+TITLE_RUNS_MAX = 3  # by name
+TRAINED_MAX = 12  # metrics of the training in the table; their curves have all
+ALIKE = (
+    "config",
+    "data",
+    "code",
+)  # settings in which runs that differ only in the seed are the same
 CHANGES_MAX = 6  # of one run in an experiment's table
 VALUE_CHARACTERS_MAX = 80
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparedRun:
-    """One run. settings: by group ("config", "code" …), flat; outcome: facts of it, in words."""
+    """One run. settings: by group ("config", "code" …), flat; outcome: facts of it, in words; seed_key:
+    what of its config is the seed, None where nothing is."""
 
     run_id: str
     settings: Mapping[str, Settings]
     outcome: Settings
+    seed_key: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,51 +70,124 @@ class ComparedGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColouredRun:
-    """A run and the class of its line. without: this page without it, "" where that is none."""
+    """A run and the classes of its line. seat: its number on the page; without: this page without it,
+    "" where that is none; band: the number of the runs that differ from it only in the seed."""
 
     run_id: str
     colour: str
+    seat: int = 0
     without: str = ""
+    band: int | None = None
+    is_shown: bool = True
+
+    @property
+    def classes(self) -> str:
+        """The classes of its lines: how they look, and whose they are."""
+        return f"{self.colour} s{self.seat}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrawnMetric:
+    """One panel. svg: "" where the script alone draws it; alone: its own page; star, hide: the address
+    with it starred, or no more, and hidden."""
+
+    name: str
+    title: str
+    unit: str
+    missing: str
+    is_starred: bool
+    svg: str
+    alone: str
+    star: str
+    hide: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrawnGroup:
+    """Panels under one heading. fold: the address with it folded, or unfolded."""
+
+    title: str
+    count: int
+    is_folded: bool
+    fold: str
+    panels: tuple[DrawnMetric, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CurvesView:
+    """The curves of a comparison. given: every key and value of the address that the form does not
+    have; data: where the script asks for numbers; hidden: a way back for each metric; pages: links."""
+
+    by: str
+    axes: tuple[str, ...]
+    scale: str
+    smooth: int
+    find: str
+    is_clipped: bool
+    is_banded: bool
+    has_bands: bool
+    given: tuple[tuple[str, str], ...]
+    data: str
+    catalogue: Catalogue
+    groups: tuple[DrawnGroup, ...]
+    hidden: tuple[Link, ...]
+    pages: tuple[Link, ...]
+    zoom: Link | None
+    runs: tuple[ColouredRun, ...]
+    words: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparisonView:
-    """The page /compare. same: a sentence on what does not differ, "" for nothing."""
+    """The page /compare. same: a sentence on what does not differ, "" for nothing; is_long: whether the
+    runs are the table's rows."""
 
     title: str
     summary: str
     same: str
     runs: tuple[ColouredRun, ...]
     groups: tuple[ComparedGroup, ...]
-    panels: tuple[Panel, ...]
-    choices: tuple[Choice, ...]
-    keys: tuple[Key, ...] = ()
-    zoom: Link | None = None
+    is_long: bool
+    curves: CurvesView | None = None
     banners: tuple[str, ...] = ()
 
 
-def colours_of(run_ids: Sequence[str]) -> dict[str, str]:
-    """Return the class of each run's line: its own on every page, by its name.
+def seed_bands(runs: Sequence[ComparedRun]) -> dict[str, int]:
+    """Return of each run that another one differs from only in the seed, the number of that family."""
+    families: dict[bytes, list[str]] = {}
+    for run in runs:
+        settings = {group: dict(run.settings.get(group, {})) for group in ALIKE}
+        if run.seed_key is not None:
+            settings["config"].pop(run.seed_key, None)
+        families.setdefault(canonical_json(settings), []).append(run.run_id)
+    several = [members for members in families.values() if len(members) > 1]
+    return {run_id: number for number, members in enumerate(several) for run_id in members}
 
-    Of two that would have the same one, the later by name takes the next that is free; of more runs
-    than there are colours, some share one.
-    """
-    found: dict[str, int] = {}
-    for run_id in sorted(set(run_ids)):
-        first = int(sha256_hex(run_id.encode())[:8], 16)
-        places = [(first + more) % COLOUR_COUNT for more in range(COLOUR_COUNT)]
-        found[run_id] = next((p for p in places if p not in found.values()), places[0])
-    return {run_id: f"a{found[run_id]}" for run_id in run_ids}
+
+def coloured(
+    runs: Sequence[ComparedRun], without: Mapping[str, str], off: Sequence[str]
+) -> tuple[ColouredRun, ...]:
+    """Return each run with how it looks. without: the page without it; off: runs that are hidden."""
+    looks, bands = looks_of([run.run_id for run in runs]), seed_bands(runs)
+    return tuple(
+        ColouredRun(
+            run_id=run.run_id,
+            colour=looks[run.run_id],
+            seat=seat,
+            without=without.get(run.run_id, "") if len(runs) > 2 else "",
+            band=bands.get(run.run_id),
+            is_shown=run.run_id not in off,
+        )
+        for seat, run in enumerate(runs)
+    )
 
 
 def comparison_view(
     runs: Sequence[ComparedRun],
     *,
-    panels: Sequence[Panel],
-    choices: Sequence[Choice],
-    zoom: Link | None = None,
+    shown: Sequence[ColouredRun],
+    curves: CurvesView | None = None,
     banners: Sequence[str] = (),
-    without: Mapping[str, str] | None = None,
 ) -> ComparisonView:
     """Return the runs side by side: what came of them, then only what differs."""
     names = dict.fromkeys(name for run in runs for name in run.outcome)
@@ -113,29 +198,25 @@ def comparison_view(
     groups = dict.fromkeys(name for run in runs for name in run.settings)
     differences = {name: _differences(name, runs) for name in groups}
     same = [name for name, group in differences.items() if not group.rows]
-    colours = colours_of([run.run_id for run in runs])
     return ComparisonView(
-        title=" against ".join(run.run_id for run in runs) or "Compare runs",
+        title=_title([run.run_id for run in runs]),
         summary=_summary(runs),
         same=f"The same in all of them: {', '.join(same)}." if same and len(runs) > 1 else "",
-        runs=tuple(
-            ColouredRun(
-                run_id=run.run_id,
-                colour=colours[run.run_id],
-                without=(without or {}).get(run.run_id, "") if len(runs) > 2 else "",
-            )
-            for run in runs
-        ),
+        runs=tuple(shown),
         groups=(
             ComparedGroup(title="What came of it", rows=outcome),
             *differences.values(),
         ),
-        panels=tuple(panels),
-        choices=tuple(choices),
-        keys=tuple(Key(colour=colours[run.run_id], text=run.run_id) for run in runs),
-        zoom=zoom,
+        is_long=len(runs) > COLUMNS_MAX,
+        curves=curves,
         banners=tuple(banners),
     )
+
+
+def _title(run_ids: Sequence[str]) -> str:
+    if len(run_ids) > TITLE_RUNS_MAX:
+        return f"{len(run_ids)} runs compared"
+    return " against ".join(run_ids) or "Compare runs"
 
 
 def outcome_of(
@@ -154,7 +235,7 @@ def outcome_of(
         },
         **{
             f"training {name}": formats.at_step(formats.number(point.value), point.step)
-            for name, point in trained.items()
+            for name, point in list(trained.items())[:TRAINED_MAX]
         },
         "pace": formats.pace(None if reading.pace is None else reading.pace.step_s),
         "attempts": str(len(reading.state.attempts)),
@@ -239,7 +320,7 @@ class ExperimentView:
     metric: str
     rows: tuple[ExperimentRow, ...]
     panels: tuple[Panel, ...] = ()
-    keys: tuple[Key, ...] = ()
+    runs: tuple[ColouredRun, ...] = ()
     choices: tuple[Choice, ...] = ()
     zoom: Link | None = None
     banners: tuple[str, ...] = ()

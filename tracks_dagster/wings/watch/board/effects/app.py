@@ -15,7 +15,8 @@ It writes only where it is given what acts (`acting`), and then by POST alone.
 | `/runs/RUN/evals/EVAL/TRY/FILE`, `/runs/RUN/artifacts/NAME/FILE` | files that it left |
 | `/runs/RUN/acts/ACT` | POST: retry, drain, stop, note, mute, promote, quarantine |
 | `/lineage?thing=KIND:NAME` | what it rests on, what came of it |
-| `/compare?run=A&run=B` | runs side by side |
+| `/compare?run=A&run=B` | runs side by side; `by=…`, `x=100..200`, `find=REGEX`, `star=NAME` |
+| `/compare.json?run=A&run=B&metric=NAME` | their curves on one axis, for the page's script |
 | `/experiments/NAME` | a baseline and what each run changed; `baseline=RUN` |
 | `/runbooks/RULE` | what to do about an alert |
 | `/find?run=TEXT` | runs by a part of their name |
@@ -47,9 +48,7 @@ from starlette.responses import (
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from tracks_dagster.curves.curve import STEP, TRAINING, Curves, Point, curves_json
-from tracks_dagster.review.comparing import Score
-from tracks_dagster.review.effects.experiments import read_scores
+from tracks_dagster.curves.curve import STEP, Curves, Point, curves_json
 from tracks_dagster.review.effects.explain.run import attempt_address, load_run
 from tracks_dagster.review.effects.pages.report import render_loaded
 from tracks_dagster.review.effects.run_table import READ_MAX, Asked
@@ -65,25 +64,18 @@ from tracks_dagster.track.errors import (
     TracksError,
     UnknownRun,
 )
-from tracks_dagster.track.journal_lines import EVALUATED, LOSS
+from tracks_dagster.track.journal_lines import LOSS
 from tracks_dagster.track.states.run_state import RunState
 from tracks_dagster.track.text.units import counted
 from tracks_dagster.wings.watch.board import formats
 from tracks_dagster.wings.watch.board.all_runs import all_runs_view, groups_view
-from tracks_dagster.wings.watch.board.comparison import (
-    RUNS_MAX,
-    ColouredRun,
-    ComparedRun,
-    colours_of,
-    comparison_view,
-    experiment_view,
-    measured_of,
-    outcome_of,
-)
+from tracks_dagster.wings.watch.board.colours import looks_of
+from tracks_dagster.wings.watch.board.comparison import ColouredRun, experiment_view
 from tracks_dagster.wings.watch.board.devices import devices_page, ranks_from
 from tracks_dagster.wings.watch.board.effects import downloads, pages, queries
 from tracks_dagster.wings.watch.board.effects.acting import Acting, read_form
 from tracks_dagster.wings.watch.board.effects.below import Below, address_below, page_below
+from tracks_dagster.wings.watch.board.effects.compare import Comparisons
 from tracks_dagster.wings.watch.board.effects.lineage_source import read_page
 from tracks_dagster.wings.watch.board.effects.sources import Sources
 from tracks_dagster.wings.watch.board.fleet import fleet_view
@@ -92,11 +84,11 @@ from tracks_dagster.wings.watch.board.heat_map import HeatMap, rank_maps
 from tracks_dagster.wings.watch.board.log_lines import log_page
 from tracks_dagster.wings.watch.board.metric_pages import metric_page
 from tracks_dagster.wings.watch.board.reading import RunReading
-from tracks_dagster.wings.watch.board.run_page import Beside, Key, Link, hot_ranks, run_page
+from tracks_dagster.wings.watch.board.run_page import Beside, Link, hot_ranks, run_page
 from tracks_dagster.wings.watch.health import rules
 from tracks_dagster.wings.watch.health.rules import RULES
 
-EXPERIMENT_CURVES_MAX = 6  # as many as there are colours
+EXPERIMENT_CURVES_MAX = 6  # /compare draws more
 TABLE_ROWS = 100  # of all runs, on a page
 METRICS_MAX = 100  # of one request for curves
 RUNBOOK_PAGES = Path(rules.__file__).parent / "runbooks"
@@ -139,6 +131,7 @@ class Board:
         self._acting = acting
         self._user_header = user_header
         self._prefix = prefix
+        self._comparisons = Comparisons(sources)
 
     def app(self) -> ASGIApp:
         """Return the application, without its door (`guard`)."""
@@ -156,6 +149,8 @@ class Board:
             "/runs/{run_id}/did/{key}": self.did,
             "/lineage": self.lineage,
             "/compare": self.compare,
+            "/compare/curves": self.compared_curves,
+            "/compare.json": self.compared_numbers,
             "/experiments/{name:path}": self.experiment,
             "/runbooks/{rule}": self.runbook,
             "/runs": self.all_runs,
@@ -166,7 +161,7 @@ class Board:
             "/metrics": self.metrics,
         }
         found = [Route(path, self._answered(answer)) for path, answer in routes.items()]
-        found += [Route("/board.css", _style), Route("/board.js", _script)]
+        found += [Route(f"/{name}", _file) for name in pages.FILES]
         if self._acting is not None:
             found.append(Route("/runs/{run_id}/acts/{name}", self.act, methods=["GET", "POST"]))
         return Below(Starlette(routes=found), self._prefix)
@@ -307,42 +302,21 @@ class Board:
         return HTMLResponse(html, headers={"Content-Security-Policy": REPORT_POLICY})
 
     def compare(self, request: Request) -> Response:
-        """`/compare?run=A&run=B`: at most as many runs as there are colours."""
-        asked = list(dict.fromkeys(filter(None, request.query_params.getlist("run"))))
-        by, steps, wanted = queries.axis(request), queries.step_range(request), asked[:RUNS_MAX]
-        banners: list[str] = []
-        if len(asked) > RUNS_MAX:
-            banners.append(
-                f"Only {RUNS_MAX} runs are shown; left out: {', '.join(asked[RUNS_MAX:])}."
-            )
-        runs: list[ComparedRun] = []
-        drawn: list[tuple[ColouredRun, Curves]] = []
-        scores = read_scores(self._sources.ledger, wanted)
-        colours = colours_of(wanted)
-        for run_id in wanted:
-            reading = self._sources.run(run_id)
-            curves, words = self._curves(reading.state, by, steps)
-            banners += words
-            drawn.append((ColouredRun(run_id=run_id, colour=colours[run_id]), curves))
-            runs.append(self._compared(reading, scores.get(run_id, ())))
-        view = comparison_view(
-            runs,
-            panels=pages.compared_panels(drawn, queries.look(request)),
-            choices=queries.choices(request, by),
-            zoom=queries.way_back(request, steps),
-            banners=banners,
-            without={run_id: queries.without_run(request, run_id) for run_id in wanted},
-        )
-        return self._page(request, "compare.html", view, view.title)
+        """`/compare?run=A&run=B`: at most RUNS_MAX runs."""
+        found = self._comparisons.runs(request)
+        view = self._comparisons.page(request, found)
+        return self._page(request, "compare.html", view, view.title, is_live=found.is_live)
 
-    def _compared(self, reading: RunReading, scores: Sequence[Score]) -> ComparedRun:
-        settings = self._sources.settings_of(reading.state)
-        newest = self._sources.newest(reading.state, None, (TRAINING, EVALUATED))
-        return ComparedRun(
-            run_id=reading.state.run_id,
-            settings={**settings, "evals": measured_of(scores)},
-            outcome=outcome_of(reading, newest, scores),
-        )
+    def compared_curves(self, request: Request) -> Response:
+        """`/compare/curves`: the curves' part of that page, for its script."""
+        view = self._comparisons.curves(request, self._comparisons.runs(request))
+        part = pages.render_part("compared_curves.html", view)
+        return HTMLResponse(page_below(self._prefix, part))
+
+    def compared_numbers(self, request: Request) -> Response:
+        """`/compare.json`."""
+        found = self._comparisons.runs(request)
+        return JSONResponse(self._comparisons.numbers(request, found))
 
     def experiment(self, request: Request) -> Response:
         """`/experiments/NAME`, of an experiment, else of a family."""
@@ -356,15 +330,15 @@ class Board:
         others = [run for run in reversed(runs) if run.run_id != baseline.run_id]
         drawn: list[tuple[ColouredRun, Curves]] = []
         shown = (baseline, *others[: EXPERIMENT_CURVES_MAX - 1])
-        colours = colours_of([run.run_id for run in shown])
-        for run in shown:
+        looks = looks_of([run.run_id for run in shown])
+        for seat, run in enumerate(shown):
             state = self._sources.run(run.run_id).state
-            coloured = ColouredRun(run_id=run.run_id, colour=colours[run.run_id])
+            coloured = ColouredRun(run_id=run.run_id, colour=looks[run.run_id], seat=seat)
             drawn.append((coloured, self._curves(state, by)[0]))
         view = replace(
             experiment_view(name, runs, baseline, why),
             panels=tuple(pages.compared_panels(drawn, queries.look(request))),
-            keys=tuple(Key(colour=run.colour, text=run.run_id) for run, _ in drawn),
+            runs=tuple(run for run, _ in drawn),
             choices=tuple(queries.choices(request, by)),
         )
         return self._page(request, "experiment.html", view, name)
@@ -646,12 +620,9 @@ def _places(placed: AttemptPlaced) -> dict[int, str]:
     return {each.rank: f"{each.node}, {each.device}" for each in placed.ranks}
 
 
-def _style(request: Request) -> Response:
-    return Response(pages.style(), media_type="text/css", headers=_KEEP)
-
-
-def _script(request: Request) -> Response:
-    return Response(pages.script(), media_type="text/javascript", headers=_KEEP)
+def _file(request: Request) -> Response:
+    text, media_type = pages.file(request.url.path.removeprefix("/"))
+    return Response(text, media_type=media_type, headers=_KEEP)
 
 
 _KEEP = {"Cache-Control": "max-age=86400"}  # their addresses change with them

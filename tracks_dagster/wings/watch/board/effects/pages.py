@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import cache
 from pathlib import Path
@@ -32,15 +32,23 @@ from tracks_dagster.track.journal_lines import LOSS, STEPS
 from tracks_dagster.track.states.run_state import RunState
 from tracks_dagster.track.text.safe_text import visible
 from tracks_dagster.wings.watch.board import formats
-from tracks_dagster.wings.watch.board.comparison import ColouredRun
+from tracks_dagster.wings.watch.board.colours import COLOURS
+from tracks_dagster.wings.watch.board.comparison import RUNS_MAX, ColouredRun
 from tracks_dagster.wings.watch.board.run_page import Panel
 
 HERE = Path(__file__).with_name("pages")
 STYLES = (  # in this order: what comes later counts
     Path(report.__file__).with_name("palette.css"),
     Path(report.__file__).with_name("charts.css"),
+    HERE / "vendor" / "uPlot.css",
     HERE / "board.css",
 )
+SCRIPTS = {  # by address
+    "board.js": HERE / "board.js",
+    "compare.js": HERE / "compare.js",
+    "uplot.js": HERE / "vendor" / "uPlot.js",
+}
+FILES = ("board.css", *SCRIPTS)
 WIDTH, HEIGHT = 420, 190  # of a panel, in the units of its text
 LARGE = (640, 306)  # of the loss, which takes the place of four: here its marks have words
 PANELS_MAX = 24  # on one page
@@ -48,21 +56,26 @@ _EDGES = re.compile(r' data-\w+="[^"]*"')
 
 
 @cache
-def style() -> str:
-    """Return the style sheet: the tokens and pictures of the report, and the board's own rules."""
-    return "\n".join(path.read_text(encoding="utf-8") for path in STYLES)
+def file(name: str) -> tuple[str, str]:
+    """Return a file of FILES and its type."""
+    if name in SCRIPTS:
+        return SCRIPTS[name].read_text(encoding="utf-8"), "text/javascript"
+    styles = [path.read_text(encoding="utf-8") for path in STYLES]
+    return "\n".join([*styles, *_run_rules()]), "text/css"
 
 
-@cache
-def script() -> str:
-    """Return the board's script."""
-    return (HERE / "board.js").read_text(encoding="utf-8")
+def _run_rules() -> Iterator[str]:
+    """Yield the classes of runs' colours, and what hides the lines of a run whose box is not ticked."""
+    for number in range(COLOURS):
+        yield f".r{number} {{ stroke: currentColor; color: var(--r{number}); }}"
+    for seat in range(RUNS_MAX):
+        yield f"main:has(#show-s{seat}:not(:checked)) .panels .s{seat} {{ display: none; }}"
 
 
 @cache
 def assets_version() -> str:
-    """Return a digest of style and script, so that a browser never keeps older ones."""
-    return digest(style() + script())
+    """Return a digest of style and scripts, so that a browser never keeps older ones."""
+    return digest("".join(file(name)[0] for name in FILES))
 
 
 def digest(text: str) -> str:
@@ -196,7 +209,7 @@ def compared_panels(found: Sequence[tuple[ColouredRun, Curves]], look: Look) -> 
             width=width,
             height=height,
             look=look,
-            colours={run.run_id: run.colour for run, _ in found},
+            colours={run.run_id: run.classes for run, _ in found},
         )
         if svg:
             panels.append(Panel(name=name, value="", svg=svg, is_large=is_large))

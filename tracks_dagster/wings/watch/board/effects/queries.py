@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,6 +15,7 @@ from tracks_dagster.review.effects.pages.charts import Look
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.states.run_state import AttemptState, RunState, known_attempt
 from tracks_dagster.wings.watch.board import formats
+from tracks_dagster.wings.watch.board.catalogue import Wanted
 from tracks_dagster.wings.watch.board.log_lines import ALL, LEVELS, LogAsked
 from tracks_dagster.wings.watch.board.metric_pages import MetricPage
 from tracks_dagster.wings.watch.board.run_page import Choice, Link
@@ -25,10 +27,15 @@ SCALES = LINEAR, LOG = "linear", "log"
 SMOOTHS = (0, 10, 100, 1000)  # steps, as links; 0 for none
 SMOOTH_STEPS_MAX = 10**6
 TEXT_CHARACTERS_MAX = 200  # that a log is searched for
+NAMES_MAX = 500  # of metrics or runs, of one key of an address
+FIND_CHARACTERS_MAX = 200
 
 _SMOOTH = re.compile(r"[0-9]{1,9}")
+_WHOLE = re.compile(r"[0-9]{1,15}")
 _RANK = re.compile(r"[0-9]{1,6}")
 _STEPS = re.compile(r"([0-9]{1,12})-([0-9]{1,12})")
+_NUMBER = r"[0-9]{1,15}(?:\.[0-9]{1,15})?(?:e[+-]?[0-9]{1,3})?"
+_WITHIN = re.compile(rf"({_NUMBER})\.\.({_NUMBER})")
 
 
 def axis(request: Request) -> str:
@@ -87,6 +94,66 @@ def step_range(request: Request) -> tuple[int, int] | None:
             f"steps={text!r} is not a range of steps: write for example steps=100-200."
         )
     return None if match is None else (int(match[1]), int(match[2]))
+
+
+def within(request: Request) -> tuple[float, float] | None:
+    """Return which part of the axis is asked for: `x=LOW..HIGH`, or a range of steps; None for all of
+    it. Raises InvalidInput for what is neither."""
+    text = request.query_params.get("x", "")
+    if not text:
+        steps = step_range(request)
+        return None if steps is None else (float(steps[0]), float(steps[1]))
+    match = _WITHIN.fullmatch(text)
+    if match is None or not float(match[1]) < float(match[2]) < math.inf:
+        raise InvalidInput(
+            f"x={text[:40]!r} is not a part of an axis: write for example x=100..200."
+        )
+    return float(match[1]), float(match[2])
+
+
+def wanted(request: Request) -> Wanted:
+    """Return which of the metrics are asked for; raises InvalidInput."""
+    return Wanted(
+        only=listed(request, "metric"),
+        star=listed(request, "star"),
+        hide=listed(request, "hide"),
+        fold=listed(request, "fold"),
+        page=page(request),
+    )
+
+
+def listed(request: Request, name: str) -> tuple[str, ...]:
+    """Return every value of a key, each once."""
+    return tuple(dict.fromkeys(filter(None, request.query_params.getlist(name))))[:NAMES_MAX]
+
+
+def whole(request: Request, name: str, otherwise: int, *, least: int = 0) -> int:
+    """Return a whole number from `least` on; raises InvalidInput for what is not one."""
+    text = request.query_params.get(name, str(otherwise))
+    if _WHOLE.fullmatch(text) is None or int(text) < least:
+        raise InvalidInput(
+            f"{name}={text[:40]!r} is not a number: write a whole number from {least} on."
+        )
+    return int(text)
+
+
+def find(request: Request) -> str:
+    """Return the regular expression that metrics' names are searched by; raises InvalidInput."""
+    text = request.query_params.get("find", "").strip()
+    if len(text) > FIND_CHARACTERS_MAX:
+        raise InvalidInput(
+            f"find={text[:40]!r}… has {len(text)} characters; write at most {FIND_CHARACTERS_MAX}."
+        )
+    return text
+
+
+def toggled(request: Request, name: str, value: str) -> str:
+    """Return the address of this page with that value of a key, or without it where it has it."""
+    items = request.query_params.multi_items()
+    others = [each for each in items if each != (name, value) and each[0] != "page"]
+    if (name, value) not in items:
+        others.append((name, value))
+    return f"?{urlencode(others)}"
 
 
 def table(request: Request) -> dict[str, str]:
@@ -161,7 +228,7 @@ def metric_choices(request: Request, shown: MetricPage) -> tuple[Choice, ...]:
         links = [
             Link(
                 label=label,
-                address=f"{_with(request, group=group, page='0')}#curves",
+                address=f"{address(request, group=group, page='0')}#curves",
                 is_chosen=group == shown.group,
             )
             for label, group in others
@@ -170,7 +237,7 @@ def metric_choices(request: Request, shown: MetricPage) -> tuple[Choice, ...]:
     if shown.pages > 1:
         near = (("before", shown.page - 1), ("more", shown.page + 1))
         links = [
-            Link(label=label, address=f"{_with(request, page=str(number))}#curves")
+            Link(label=label, address=f"{address(request, page=str(number))}#curves")
             for label, number in near
             if 0 <= number < shown.pages
         ]
@@ -182,7 +249,7 @@ def _links(request: Request, name: str, values: Sequence[str], chosen: str) -> t
     return tuple(
         Link(
             label="none" if value == "0" else value,
-            address=_with(request, **{name: value}),
+            address=address(request, **{name: value}),
             is_chosen=value == chosen,
         )
         for value in values
@@ -201,14 +268,14 @@ def rank_links(request: Request, ranks: Sequence[int], chosen: int | None) -> tu
     return tuple(
         Link(
             label=f"rank {each}",
-            address=f"{_with(request, rank=str(each))}#log",
+            address=f"{address(request, rank=str(each))}#log",
             is_chosen=each == chosen,
         )
         for each in near
     )
 
 
-def _with(request: Request, **changes: str) -> str:
+def address(request: Request, **changes: str) -> str:
     """Return the address of this page with other values in its query."""
     others = [
         (name, value) for name, value in request.query_params.multi_items() if name not in changes

@@ -22,6 +22,7 @@ from typing import Any, Generic, TypeVar
 from tracks_dagster.attempts.effects.evidence import read_log_tails
 from tracks_dagster.attempts.effects.heartbeat import Heartbeat, describe_age, read_heartbeat
 from tracks_dagster.curves.curve import STEP, Curve, Curves, Metric, Point
+from tracks_dagster.curves.effects.journals import again
 from tracks_dagster.curves.effects.reading import read_curves, read_metrics
 from tracks_dagster.evals.effects.promoting import find_holder
 from tracks_dagster.holds.effects.holds import Holds
@@ -241,13 +242,10 @@ class Sources:
 
         return self._curves.get((state.run_id, state.head.seq, names, by, steps), read)
 
-    def newest(
-        self, state: RunState, metrics: Sequence[str] | None, groups: Sequence[str] = ()
-    ) -> dict[str, Point]:
+    def newest(self, state: RunState, metrics: Sequence[str] | None) -> dict[str, Point]:
         """Return the newest kept value of each metric, whatever part of the curves is looked at."""
         found = self.curves(state, metrics, STEP).curves
-        shown = (each for each in found if not groups or each.group in groups)
-        return {each.name: last for each in shown if (last := each.last) is not None}
+        return {each.name: last for each in found if (last := each.last) is not None}
 
     def by_rank(self, state: RunState, last_step: int) -> Mapping[str, Values]:
         """Return what the newest attempt measured of each rank in its newest steps, by name."""
@@ -281,6 +279,11 @@ class Sources:
         """Read curves, a few runs at a time: ten million points take memory while they are read."""
         with self._reads:
             return read_curves(self.tracks, state, metrics, cache=self._cache, **how)
+
+    def reading(self, read: Callable[[Path | None], T]) -> T:
+        """Return what `read` makes of journals, given where they are kept as columns."""
+        with self._reads:
+            return again(read, self._cache)
 
     @property
     def _cache(self) -> Path | None:

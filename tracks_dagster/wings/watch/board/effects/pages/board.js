@@ -70,7 +70,10 @@ function replace(text) { // what is unfolded, scrolled, marked and chosen stays 
     [each.id, each.scrollTop + each.clientHeight > each.scrollHeight - 8 ? -1 : each.scrollTop]);
   const focused = main.contains(document.activeElement) ? document.activeElement : null;
   const place = focused ? like(focused).indexOf(focused) : -1;
+  const own = [...main.querySelectorAll("[data-kept]")]; // what a script of its own keeps live
   main.innerHTML = text;
+  for (const each of document.documentElement.classList.contains("has-script") ? own : [])
+    document.getElementById(each.id)?.replaceWith(each);
   for (const id of unfolded) { const e = document.getElementById(id); if (e) e.open = true; }
   for (const [id, on] of boxes) { const e = document.getElementById(id); if (e) e.checked = on; }
   for (const [id, top] of scrolled) {

@@ -1,0 +1,28 @@
+"""The colour of a run: its own on every page, by its id. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tracks_dagster.track.records import sha256_hex
+
+COLOURS = 16  # classes r0 to r15 of board.css, apart in hue and every second in lightness too
+DASHES = 4  # classes d1 to d3 beside a plain line
+
+
+def colour_of(run_id: str) -> str:
+    """Return the class of a run's colour, which depends on nothing but its id."""
+    return f"r{int(sha256_hex(run_id.encode())[:8], 16) % COLOURS}"
+
+
+def looks_of(run_ids: Sequence[str]) -> dict[str, str]:
+    """Return the classes of each run's line: its colour, and a dash that tells it from runs of the
+    page that have the same one, in the order of their ids."""
+    used: dict[str, int] = {}
+    found: dict[str, str] = {}
+    for run_id in sorted(set(run_ids)):
+        colour = colour_of(run_id)
+        dash = used.get(colour, 0) % DASHES
+        used[colour] = used.get(colour, 0) + 1
+        found[run_id] = f"{colour} d{dash}" if dash else colour
+    return {run_id: found[run_id] for run_id in run_ids}

@@ -1,0 +1,350 @@
+"""The numbers of many runs' curves on one axis, for a page that draws them itself, and for pictures.
+
+What was read of a run that is over never changes, so it stays in memory; of one that trains it is read
+again. A reading opens a run's journals only where something of it is not kept.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeVar
+
+from tracks_dagster.curves.curve import (
+    TRAINING,
+    Curve,
+    Metric,
+    Point,
+    Series,
+    axis_range,
+    number_json,
+)
+from tracks_dagster.curves.effects.buckets import (
+    Buckets,
+    extent,
+    newest_values,
+    read_buckets,
+)
+from tracks_dagster.curves.effects.journals import SETTLED_S, Journals
+from tracks_dagster.curves.effects.pixels import Pixels
+from tracks_dagster.curves.effects.reading import Axis, axis_of
+from tracks_dagster.ledger.effects.tracks import Tracks
+from tracks_dagster.stores.journal_tables import Array
+from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.track.journal_lines import EVALUATED
+from tracks_dagster.track.records import Json
+from tracks_dagster.track.states.run_state import RunState
+from tracks_dagster.wings.watch.board.catalogue import title_of
+from tracks_dagster.wings.watch.board.effects.sources import Fresh, Sources
+
+KEPT_MAX = 1500  # metrics of runs that are over, 35 kB each
+NAMES_KEPT_MAX = 200  # runs that are over, with their metrics' names and newest values
+DIGITS = 6  # of a number in an answer: a screen shows fewer
+BUCKETS_MAX = 1000
+
+T = TypeVar("T")
+Range = tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunMetrics:
+    """What metrics a run has. newest: of the training and its evaluations, by name; left_out: names
+    of its script that are not read, at least."""
+
+    metrics: tuple[Metric, ...]
+    newest: Mapping[str, Point]
+    left_out: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lines:
+    """Some metrics of some runs in the same buckets.
+
+    within: where the axis begins and ends; grid: its buckets; found: by metric, then by run; without:
+    of each run that does not have this axis, why; steps_per_x: of each run, for averages over steps.
+    """
+
+    x_label: str
+    within: Range
+    grid: Pixels
+    metrics: Mapping[str, Metric]
+    found: Mapping[str, Mapping[str, Buckets]]
+    without: Mapping[str, str]
+    steps_per_x: Mapping[str, float]
+    is_over: bool
+
+    def places(self, name: str) -> tuple[Array, Array]:
+        """Return the buckets that any run has a value in, and where each is drawn: in the middle of
+        the values' places, so at the step itself where a bucket has one step."""
+        import numpy as np
+
+        runs = list(self.found[name].values())
+        used = np.flatnonzero(np.any([(run.count > 0) | run.odd for run in runs], axis=0))
+        grid = self.grid
+        x0 = np.min([run.x0 for run in runs], axis=0)[used]
+        x1 = np.max([run.x1 for run in runs], axis=0)[used]
+        middle = grid.x0 + (used + 0.5) * (grid.x1 - grid.x0) / grid.count
+        x = np.where(np.isfinite(x0), x0 / 2 + x1 / 2, middle)
+        return used, x
+
+
+class SideBySide:
+    """Reads for comparisons. Safe in threads."""
+
+    def __init__(self, sources: Sources) -> None:
+        self._sources = sources
+        self._kept: Fresh[Any] = Fresh(for_s=math.inf, entries_max=KEPT_MAX)
+        self._names: Fresh[Any] = Fresh(for_s=math.inf, entries_max=NAMES_KEPT_MAX)
+
+    def metrics(self, states: Sequence[RunState]) -> dict[str, RunMetrics]:
+        """Return of each run which metrics it has, and their newest values."""
+
+        def read(cache: Path | None) -> dict[str, RunMetrics]:
+            return {each.run_id: each.metrics for each in self._readings(states, cache)}
+
+        return self._sources.reading(read)
+
+    def lines(
+        self,
+        states: Sequence[RunState],
+        names: Sequence[str],
+        *,
+        by: str,
+        within: Range | None,
+        buckets: int,
+    ) -> Lines:
+        """Return these metrics of these runs. by: what the axis counts; within: a part of it.
+
+        A run that does not have a metric is not among its lines.
+        """
+
+        def read(cache: Path | None) -> Lines:
+            return _lines(self._readings(states, cache), names, by, within, buckets)
+
+        return self._sources.reading(read)
+
+    def _readings(self, states: Sequence[RunState], cache: Path | None) -> list[_Reading]:
+        tracks = self._sources.tracks
+        now = tracks.now()
+        return [_Reading(tracks, state, cache, now, self._kept, self._names) for state in states]
+
+
+class _Reading:
+    """One run, for one answer."""
+
+    def __init__(
+        self,
+        tracks: Tracks,
+        state: RunState,
+        cache: Path | None,
+        now: datetime,
+        kept: Fresh[Any],
+        names: Fresh[Any],
+    ) -> None:
+        self.run_id = state.run_id
+        self.is_over = _is_over(state, now)
+        self._tracks = tracks
+        self._state = state
+        self._cache = cache
+        self._kept = kept
+        self._names = names
+        self._axes: dict[str, Axis] = {}
+
+    @cached_property
+    def _journals(self) -> Journals:
+        return Journals(self._tracks, self._state, self._cache)
+
+    @cached_property
+    def metrics(self) -> RunMetrics:
+        """Its metrics."""
+        return self._once(self._names, ("metrics",), self._read_metrics)
+
+    def ends(self, by: str) -> tuple[Range, str, float] | None:
+        """Return where it begins and ends on an axis, what that counts, and steps a unit; None for a
+        run without a step. Raises InvalidInput where it does not have the axis."""
+        return self._once(self._names, ("ends", by), lambda: self._read_ends(by))
+
+    def buckets(self, metric: Metric, by: str, pixels: Pixels) -> Buckets:
+        """Return a metric in the buckets of an axis."""
+
+        def read() -> Buckets:
+            return read_buckets(self._journals, self._axis(by), [metric], pixels)[metric.name]
+
+        return self._once(self._kept, (metric.name, by, pixels), read)
+
+    def _once(self, kept: Fresh[Any], what: tuple[Hashable, ...], make: Callable[[], T]) -> T:
+        if not self.is_over:
+            return make()
+        found: T = kept.get((self.run_id, self._state.head.seq, *what), make)
+        return found
+
+    def _axis(self, by: str) -> Axis:
+        if by not in self._axes:
+            self._axes[by] = axis_of(self._journals, by)
+        return self._axes[by]
+
+    def _read_metrics(self) -> RunMetrics:
+        journals = self._journals
+        trained = [each for each in journals.metrics if each.group in (TRAINING, EVALUATED)]
+        return RunMetrics(
+            metrics=journals.metrics,
+            newest=newest_values(journals, trained),
+            left_out=journals.left_out,
+        )
+
+    def _read_ends(self, by: str) -> tuple[Range, str, float] | None:
+        axis = self._axis(by)
+        ends = extent(self._journals, axis)
+        if ends is None:
+            return None
+        steps = sum(max(0, each.end - each.resume) for each in self._journals.accounts)
+        span = ends[1] - ends[0]
+        return ends, axis.label, steps / span if span > 0 else 1.0
+
+
+def _is_over(state: RunState, now: datetime) -> bool:
+    """Whether nobody writes to its journals any more."""
+    ends = [attempt.ended_at for attempt in state.attempts]
+    return all(end is not None and (now - end).total_seconds() > SETTLED_S for end in ends)
+
+
+def _lines(
+    readings: Sequence[_Reading],
+    names: Sequence[str],
+    by: str,
+    within: Range | None,
+    buckets: int,
+) -> Lines:
+    ends: dict[str, tuple[Range, str, float]] = {}
+    without: dict[str, str] = {}
+    for each in readings:
+        try:
+            found = each.ends(by)
+        except InvalidInput as error:
+            without[each.run_id] = str(error)
+            continue
+        if found is not None:
+            ends[each.run_id] = found
+    places = [place for found_at, _, _ in ends.values() for place in found_at]
+    begin, end = within or (axis_range(places) if places else (0.0, 1.0))
+    is_over = all(each.is_over for each in readings)
+    # While one run grows what is kept of the others fits still: their buckets stay where they are.
+    pixels = Pixels(begin, end if within or is_over else _round_up(end), buckets)
+    metrics: dict[str, Metric] = {}
+    lines: dict[str, dict[str, Buckets]] = {name: {} for name in names}
+    for each in readings:
+        known = {metric.name: metric for metric in each.metrics.metrics}
+        for name in names:
+            metric = known.get(name)
+            if metric is not None and each.run_id in ends:
+                metrics.setdefault(name, metric)
+                lines[name][each.run_id] = each.buckets(metric, by, pixels)
+    return Lines(
+        x_label=" or ".join(dict.fromkeys(label for _, label, _ in ends.values())) or by,
+        within=(begin, end),
+        grid=pixels,
+        metrics=metrics,
+        found={name: of_runs for name, of_runs in lines.items() if of_runs},
+        without=without,
+        steps_per_x={run_id: steps for run_id, (_, _, steps) in ends.items()},
+        is_over=is_over,
+    )
+
+
+def _round_up(end: float) -> float:
+    """Return the next number of two digits: 1234 → 1300."""
+    if not end > 0:
+        return end
+    step = 10.0 ** (math.floor(math.log10(end)) - 1)
+    return math.ceil(end / step) * step
+
+
+# --- for a page -------------------------------------------------------------------------------------
+
+
+def lines_json(lines: Lines) -> dict[str, Json]:
+    """Return the lines for the page's script.
+
+    Of each metric: `x`, the places; of each run `at`, which of these it has a value at, `mean`, and
+    where a place has several values `first` and `second`: the smallest and the largest, as they came;
+    `odd`: [place, value] of what is no finite number.
+    """
+    return {
+        "x_label": lines.x_label,
+        "within": list(lines.within),
+        "is_over": lines.is_over,
+        "without": dict(lines.without),
+        "metrics": {name: _metric_json(lines, name) for name in lines.found},
+    }
+
+
+def _metric_json(lines: Lines, name: str) -> dict[str, Json]:
+    import numpy as np
+
+    metric = lines.metrics[name]
+    used, x = lines.places(name)
+    position = np.zeros(lines.grid.count, np.int64)
+    position[used] = np.arange(len(used))
+    return {
+        "title": title_of(metric),
+        "unit": metric.unit,
+        "x": [float(f"{place:.10g}") for place in x.tolist()],
+        "runs": {
+            run_id: {
+                **_run_json(found, position),
+                "steps_per_x": lines.steps_per_x[run_id],
+            }
+            for run_id, found in lines.found[name].items()
+        },
+    }
+
+
+def _run_json(found: Buckets, position: Array) -> dict[str, Json]:
+    import numpy as np
+
+    used = found.used
+    low, high = found.low[used], found.high[used]
+    line: dict[str, Json] = {"at": position[used].tolist(), "mean": _rounded(found.means())}
+    if (low != high).any():
+        is_low_first = found.low_x[used] <= found.high_x[used]
+        line["first"] = _rounded(np.where(is_low_first, low, high))
+        line["second"] = _rounded(np.where(is_low_first, high, low))
+    if found.odd.any():
+        line["odd"] = position[np.flatnonzero(found.odd)].tolist()
+    return line
+
+
+def _rounded(values: Array) -> list[Json]:
+    return [number_json(float(f"{value:.{DIGITS}g}")) for value in values.tolist()]
+
+
+def drawn_curve(lines: Lines, name: str, run_id: str) -> Curve:
+    """Return a run's line as a curve for a picture: of each bucket the smallest and the largest value,
+    as they came, and a point that is no finite number where it has one."""
+    metric = lines.metrics[name]
+    found = lines.found[name].get(run_id)
+    if found is None:
+        return Curve(metric=metric, series=())
+    used, x = lines.places(name)
+    scale = lines.steps_per_x[run_id]
+    points: list[Point] = []
+    for place, bucket in zip(x.tolist(), used.tolist(), strict=True):
+        values = [found.low[bucket].item(), found.high[bucket].item()]
+        if found.low_x[bucket] > found.high_x[bucket]:
+            values.reverse()
+        if not found.count[bucket]:
+            values = []
+        elif values[0] == values[1]:
+            values.pop()
+        if found.odd[bucket]:
+            values.append(math.nan)
+        points += [Point(round(place * scale), place, value, math.nan) for value in values]
+    if not points:
+        return Curve(metric=metric, series=())
+    count = int(found.count.sum())
+    series = Series(attempt_id=1, rank=None, is_kept=True, points=tuple(points), count=count)
+    return Curve(metric=metric, series=(series,))

@@ -15,11 +15,16 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from benchmarks.commands import time_command
 from tracks_dagster.curves.curve import Curves
-from tracks_dagster.curves.effects.reading import read_curves
+from tracks_dagster.curves.effects.buckets import extent, read_buckets
+from tracks_dagster.curves.effects.journals import Journals
+from tracks_dagster.curves.effects.pixels import Pixels
+from tracks_dagster.curves.effects.reading import axis_of, read_curves
+from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.settings import Settings
 from tracks_dagster.stores import open_store
 from tracks_dagster.stores.journal_columns import FORMAT, ColumnsWriter
@@ -41,6 +46,7 @@ LOST = 50  # steps, of each that ended
 BATCH = 512
 RUN_ID = "long"
 ROUNDS = 5
+BUCKETS = 240  # of a run in a comparison of many
 VARIANTS = 997  # of what a step's metrics are
 
 COLUMNS = f"/columns-{FORMAT}/"
@@ -90,6 +96,7 @@ def run(steps: int = STEPS) -> dict[str, float]:
         middle = (steps // 2, steps // 2 + steps // 100)
         zoomed = [look(metrics=["loss"], steps=middle) for _ in range(ROUNDS)]
         hours = [look(by="hours") for _ in range(ROUNDS)]
+        compared = [_compare(app.tracks, cache / "curves") for _ in range(ROUNDS)]
         command = time_command(
             ("curves", RUN_ID), {"TRACKS_HOME": folder, "TRACKS_STORE": ""}, rounds=ROUNDS
         )
@@ -108,11 +115,22 @@ def run(steps: int = STEPS) -> dict[str, float]:
             "live_curves_requests": max(each.asked for each in again),
             "live_curves_zoomed_s": _median(zoomed),
             "live_curves_by_hours_s": _median(hours),
+            "live_curves_compared_cpu_s": statistics.median(compared),
             "live_curves_command_s": command.wall_s,
             "live_curves_command_cpu_s": command.cpu_s,
             "live_curves_command_peak_mb": command.peak_mb,
             "live_curves_stored_mb": stored / 1e6,
         }
+
+
+def _compare(tracks: Tracks, cache: Path) -> float:
+    """Return what one metric of this run costs a comparison, in seconds of the processor."""
+    cpu_at = time.process_time()
+    journals = Journals(tracks, tracks.run(RUN_ID), cache)
+    axis = axis_of(journals, "step")
+    begin, end = extent(journals, axis) or (0.0, 1.0)
+    read_buckets(journals, axis, journals.choose(["loss"]), Pixels(begin, end, BUCKETS))
+    return time.process_time() - cpu_at
 
 
 class Look(NamedTuple):

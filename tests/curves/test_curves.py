@@ -176,7 +176,7 @@ def test_an_axis_that_nothing_is_known_of_is_refused(
     run = begun()
     ship(store, run, encoded([{**STEP, "step": 1}]))
     run.write_to(store)
-    with pytest.raises(InvalidInput, match="choose of: step, tokens, hours"):
+    with pytest.raises(InvalidInput, match="choose of: step, tokens, samples, hours, wall"):
         read_curves(tracks, "r-1", cache=None, by="days")
     with pytest.raises(InvalidInput, match="Choose by step, hours or wall"):
         read_curves(tracks, "r-1", cache=None, by="tokens")

@@ -42,7 +42,8 @@ from tracks_dagster.stores.local_files import local_files
 from tracks_dagster.track.artifacts import ARTIFACTS_MAX, note_of
 from tracks_dagster.track.bodies import SnapshotRef
 from tracks_dagster.track.errors import Fenced, InvalidInput, StoreError, TrainingError
-from tracks_dagster.track.names import ENV_OBSERVE, ENV_SIZE, EXIT_FENCED
+from tracks_dagster.track.media import index_key
+from tracks_dagster.track.names import ENV_OBSERVE, ENV_SIZE, EXIT_FENCED, AttemptRef
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Json, Kind
 from tracks_dagster.track.roles import (
@@ -68,6 +69,13 @@ from tracks_dagster.training.journal import complain
 from tracks_dagster.training.last_word import is_exit_0, is_of_lost_rank
 from tracks_dagster.training.launch import Launch
 from tracks_dagster.training.leaving import Finished, LeftEarly
+from tracks_dagster.training.media import Audio as Audio
+from tracks_dagster.training.media import ConfusionMatrix as ConfusionMatrix
+from tracks_dagster.training.media import Histogram as Histogram
+from tracks_dagster.training.media import Image as Image
+from tracks_dagster.training.media import Media, MediaLog
+from tracks_dagster.training.media import Table as Table
+from tracks_dagster.training.media import Text as Text
 from tracks_dagster.training.pulse import Pulse
 from tracks_dagster.training.sampling import Batch, BatchSampler, split
 from tracks_dagster.training.saves.artifacts import find_files, store_files
@@ -208,6 +216,14 @@ class Attempt:
         self._evaluations: Evaluations | None = None
         self._watch: StateWatch | None = None
         self._artifacts = 0
+        place = self._launch.place
+        self._media = MediaLog(
+            self._launch.store,
+            run_id=place.run_id,
+            index=index_key(AttemptRef(place.run_id, place.attempt_id), self._launch.launch_id),
+            config=self._launch.opened.config,
+            clean=self._launch.clean,
+        )
 
     @property
     def config(self) -> Mapping[str, Json]:
@@ -556,6 +572,21 @@ class Attempt:
             self._pulse.beat(Phase.REPORTING, step)
         return True
 
+    def log(self, step: int, shown: Mapping[str, Media] | None = None, **named: Media) -> bool:
+        """Log what is more than a number: `a.log(step, sample=Text("…"), digits=Image(pixels))`.
+
+        shown: by names that are no Python names, as "val/digits". Text, Table, Image, Histogram,
+        ConfusionMatrix and Audio are of this module. Copied at once and stored in a thread; training
+        never waits. Returns whether all was taken: what is too much or too large (`media_items`,
+        `media_bytes` of the config), or cannot be read, is left out, which stderr and the run's page
+        say; nothing is raised. Rank 0's counts, and only it needs to call this.
+        """
+        if not self._launch.ranks.is_first:
+            return True
+        every = {**(shown or {}), **named}
+        is_taken = [self._media.take(step, name, each) for name, each in every.items()]
+        return all(is_taken)
+
     @property
     def work(self) -> Path:
         """The gang's folder on this machine, which all of its ranks here share."""
@@ -628,6 +659,7 @@ class Attempt:
                 self._running.saver.close(rank_is_lost=rank_is_lost)
             self._log.settle()
             self._log.close()
+            self._media.close()
             if self._watch is not None:
                 self._watch.close()
 

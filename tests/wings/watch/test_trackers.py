@@ -21,7 +21,9 @@ from tests.stories import RUN_ID, Story
 from tracks_dagster.curves.effects.rows import Row
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.track.errors import InvalidInput, TrackerError
-from tracks_dagster.track.records import Kind
+from tracks_dagster.track.media import Logged, index_bytes, index_key, part_key
+from tracks_dagster.track.names import AttemptRef
+from tracks_dagster.track.records import Kind, sha256_hex
 from tracks_dagster.wings.watch.effects.trackers import tensorboard
 from tracks_dagster.wings.watch.effects.trackers.exporting import Exported, Tracker, export_run
 from tracks_dagster.wings.watch.effects.trackers.mlflow import Mlflow, _key
@@ -311,6 +313,53 @@ def test_a_folder_that_cannot_be_written_is_told_and_nothing_is_lost(
     (tmp_path / "file").touch()
     with pytest.raises(TrackerError, match="cannot be exported to"):
         export_run(tracks, RUN_ID, TensorBoard(tmp_path / "file"), cache=None)
+
+
+def test_what_was_logged_reaches_tensorboard_once_with_its_step(
+    story: Story, tracks: Tracks, tmp_path: Path
+) -> None:
+    story.whole()
+    data = {
+        "text": b"hello",
+        "image": b"\x89PNG\r\n\x1a\n" + b"\0\0\0\rIHDR" + struct.pack(">II", 3, 2),
+        "histogram": b'{"counts":[1,3],"edges":[0,1,2]}',
+        "table": b'{"columns":["a"],"rows":[[1]]}',
+    }
+    types = {"text": "text/plain", "image": "image/png"}
+    items = []
+    for kind, each in data.items():
+        sha256 = sha256_hex(each)
+        tracks.store.put(part_key(RUN_ID, sha256), each)
+        media_type = types.get(kind, "application/json")
+        items += [
+            Logged(
+                step=step,
+                name=f"x/{kind}",
+                kind=kind,
+                sha256=sha256,
+                size_bytes=len(each),
+                media_type=media_type,
+            )
+            for step in (0, 10, 22)  # attempt 1 lost its step 22
+        ]
+    attempt = tracks.run(RUN_ID).attempts[0]
+    assert attempt.placed is not None
+    key = index_key(AttemptRef(RUN_ID, 1), attempt.placed.launch_id)
+    tracks.store.put(key, index_bytes(items, []))
+    for _ in range(2):
+        export_run(tracks, RUN_ID, TensorBoard(tmp_path), cache=None)
+    found = [
+        (event.step, value.tag, value)
+        for event in events(event_file(tmp_path / RUN_ID))
+        for value in event.summary.value
+        if value.tag.startswith("x/")
+    ]
+    assert sorted((step, tag) for step, tag, _ in found) == [
+        (step, f"x/{kind}") for step in (0, 10) for kind in ("histogram", "image", "text")
+    ]
+    by_tag = {tag: value.SerializeToString() for _, tag, value in found}
+    assert b"hello" in by_tag["x/text"]
+    assert data["image"] in by_tag["x/image"]
 
 
 def test_numbers_that_are_none_and_too_large_ones_reach_tensorboard_as_they_are_shown() -> None:

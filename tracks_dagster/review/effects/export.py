@@ -263,7 +263,7 @@ def _policy_versions(runs: tuple[RunState, ...]) -> tuple[str, ...]:
 
 
 def _is_chunk(key: str) -> bool:
-    return "/chunks/" in key or "/artifacts/parts/" in key
+    return any(part in key for part in ("/chunks/", "/artifacts/parts/", "/media/parts/"))
 
 
 def _is_later(key: str, track: str, head_seq: int) -> bool:

@@ -176,6 +176,10 @@ class SizedAttempt(Attempt):
         """Leave it where it is."""
         return True
 
+    def log(self, step: int, shown: Mapping[str, Any] | None = None, **named: Any) -> bool:
+        """Leave it out."""
+        return True
+
     def commit_folder(self, step: int, folder: Path | str) -> bool:
         """Commit nothing."""
         return False

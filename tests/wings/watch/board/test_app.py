@@ -397,7 +397,7 @@ def test_the_table_of_all_runs_has_finished_ones_and_filters_sorts_and_pages(
     [
         ("/runs/no-such-run", 404, "no-such-run"),
         ("/runs/%00", 404, ""),
-        (f"/runs/{LIVE}?by=colour", 400, "use step, tokens, hours"),
+        (f"/runs/{LIVE}?by=colour", 400, "use step, tokens, samples, hours, wall"),
         (f"/runs/{LIVE}?rank=-1", 400, "a whole number"),
         (f"/runs/{LIVE}?steps=200-100", 400, "steps=100-200"),
         (f"/runs/{LIVE}?y=cubic", 400, "linear, log"),

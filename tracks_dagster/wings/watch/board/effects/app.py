@@ -17,6 +17,7 @@ It writes only where it is given what acts (`acting`), and then by POST alone.
 | `/lineage?thing=KIND:NAME` | what it rests on, what came of it |
 | `/compare?run=A&run=B` | runs side by side; `by=…`, `x=100..200`, `find=REGEX`, `star=NAME` |
 | `/compare.json?run=A&run=B&metric=NAME` | their curves on one axis, for the page's script |
+| `/media?run=A&run=B` | what they logged beside numbers; `step=N` |
 | `/experiments/NAME` | a baseline and what each run changed; `baseline=RUN` |
 | `/runbooks/RULE` | what to do about an alert |
 | `/find?run=TEXT` | runs by a part of their name |
@@ -65,6 +66,7 @@ from tracks_dagster.track.errors import (
     UnknownRun,
 )
 from tracks_dagster.track.journal_lines import LOSS
+from tracks_dagster.track.records import Json
 from tracks_dagster.track.states.run_state import RunState
 from tracks_dagster.track.text.units import counted
 from tracks_dagster.wings.watch.board import formats
@@ -77,6 +79,7 @@ from tracks_dagster.wings.watch.board.effects.acting import Acting, read_form
 from tracks_dagster.wings.watch.board.effects.below import Below, address_below, page_below
 from tracks_dagster.wings.watch.board.effects.compare import Comparisons
 from tracks_dagster.wings.watch.board.effects.lineage_source import read_page
+from tracks_dagster.wings.watch.board.effects.logged import LoggedPages
 from tracks_dagster.wings.watch.board.effects.sources import Sources
 from tracks_dagster.wings.watch.board.fleet import fleet_view
 from tracks_dagster.wings.watch.board.gauges import Gauge, gauges
@@ -132,6 +135,7 @@ class Board:
         self._user_header = user_header
         self._prefix = prefix
         self._comparisons = Comparisons(sources)
+        self._logged = LoggedPages(sources)
 
     def app(self) -> ASGIApp:
         """Return the application, without its door (`guard`)."""
@@ -151,6 +155,8 @@ class Board:
             "/compare": self.compare,
             "/compare/curves": self.compared_curves,
             "/compare.json": self.compared_numbers,
+            "/media": self.media,
+            "/media/{run_id}/{sha256}": self.media_file,
             "/experiments/{name:path}": self.experiment,
             "/runbooks/{rule}": self.runbook,
             "/runs": self.all_runs,
@@ -269,6 +275,7 @@ class Board:
             Link(label="report", address=f"/runs/{run_id}/report"),
             Link(label="logs of all ranks", address=f"/runs/{run_id}/log"),
             Link(label="devices", address=f"/runs/{run_id}/devices"),
+            Link(label="what it logged", address=f"/media?run={run_id}"),
             Link(
                 label=f"experiment {experiment}",
                 address=f"/experiments/{quote(experiment, safe='')}",
@@ -317,6 +324,20 @@ class Board:
         """`/compare.json`."""
         found = self._comparisons.runs(request)
         return JSONResponse(self._comparisons.numbers(request, found))
+
+    def all_numbers(self, request: Request, buckets: int) -> dict[str, Json]:
+        """Return what the script of `/compare` needs where it cannot ask: every panel of that page."""
+        found = self._comparisons.runs(request)
+        return self._comparisons.all_numbers(request, found, buckets)
+
+    def media(self, request: Request) -> Response:
+        """`/media?run=A&run=B`."""
+        view = self._logged.page(request)
+        return self._page(request, "media.html", view, view.title)
+
+    def media_file(self, request: Request) -> Response:
+        """`/media/RUN/SHA256`."""
+        return self._logged.file(request.path_params["run_id"], request.path_params["sha256"])
 
     def experiment(self, request: Request) -> Response:
         """`/experiments/NAME`, of an experiment, else of a family."""

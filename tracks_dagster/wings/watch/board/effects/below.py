@@ -15,7 +15,10 @@ from tracks_dagster.track.errors import InvalidInput
 
 PARTS_MAX = 8
 PAGES = frozenset(  # what follows the first slash of the board's own addresses
-    {"runs", "compare", "experiments", "runbooks", "find", "lineage", "metrics", "alerts", "views"}
+    {
+        *("runs", "compare", "experiments", "runbooks", "find", "lineage", "metrics", "alerts"),
+        *("views", "media"),
+    }
 )
 _PREFIX = re.compile(r"(?:/[A-Za-z0-9][A-Za-z0-9._~-]*)*")
 _ADDRESS = re.compile(r'(?<=[\s])(href|src|action)="/(?!/)')

@@ -136,6 +136,16 @@ class Comparisons:
         )
         return lines_json(lines)
 
+    def all_numbers(self, request: Request, found: Compared, buckets: int) -> dict[str, Json]:
+        """Return the numbers of every panel of the page."""
+        metrics = self._curves.metrics(found.states)
+        names = {run_id: of_run.metrics for run_id, of_run in metrics.items()}
+        panels = [line.name for line in catalogue(names, queries.wanted(request)).lines]
+        by = queries.axis(request)
+        return lines_json(
+            self._curves.lines(found.states, panels, by=by, within=None, buckets=buckets)
+        )
+
     def _compared(
         self, reading: RunReading, scores: Sequence[Score], metrics: RunMetrics
     ) -> ComparedRun:

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Protocol
 
+from tracks_dagster.curves.effects.media import read_bytes, read_logged
 from tracks_dagster.curves.effects.rows import Row, kept_rows
 from tracks_dagster.ledger.effects.tracks import Tracks
-from tracks_dagster.track.errors import TrackerError
+from tracks_dagster.track.errors import ObjectLost, TrackerError
+from tracks_dagster.track.media import Logged
 from tracks_dagster.track.records import Json
 from tracks_dagster.track.states.run_state import RunState
 from tracks_dagster.wings.watch.exports import (
@@ -36,13 +39,15 @@ class News:
     """What an export brings. rows: the kept steps after `Sent.step`, in order.
 
     sent: how far the tracker had come, the rollback taken into account; rollback: tagged before the
-    rows are added. all_rows: every kept step again, for a tracker that is written again.
+    rows are added. all_rows: every kept step again, for a tracker that is written again. logged: what
+    was logged beside numbers after a step, up to another, with its bytes.
     """
 
     run: ExportedRun
     sent: Sent
     rows: Iterator[Row]
     all_rows: Callable[[], Iterator[Row]]
+    logged: Callable[[int, int], Iterator[tuple[Logged, bytes]]]
     rollback: Rollback | None = None
 
 
@@ -108,6 +113,16 @@ def export_run(
         rows = kept_rows(tracks, state, cache=cache, after=step, committed_only=True).rows
         return without_last(rows) if state.open_attempt is not None else rows
 
+    @lru_cache(maxsize=1)
+    def all_logged() -> tuple[Logged, ...]:
+        return read_logged(tracks.store, state).items
+
+    def logged(after: int, last: int) -> Iterator[tuple[Logged, bytes]]:
+        for item in all_logged():
+            if (after or -1) < item.step <= last:  # what is of step 0 comes with the first
+                with suppress(ObjectLost):
+                    yield item, read_bytes(tracks.store, state.run_id, item)
+
     with tracker.open(described) as target:
         rollback = find_rollback(state, target.sent)
         sent = after_rollback(target.sent, rollback)
@@ -117,6 +132,7 @@ def export_run(
             sent=sent,
             rows=counted,
             all_rows=lambda: rows_after(0),
+            logged=logged,
             rollback=rollback,
         )
         target.write(news)

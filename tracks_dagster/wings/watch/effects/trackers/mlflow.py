@@ -13,11 +13,14 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, TypeVar
 
 from tracks_dagster.curves.effects.rows import Row
 from tracks_dagster.track.errors import InvalidInput, TrackerError
 from tracks_dagster.track.json_text import parse_json
+from tracks_dagster.track.media import Logged, file_ending
 from tracks_dagster.track.records import Json
 from tracks_dagster.track.states.lifecycle import RunLifecycle
 from tracks_dagster.track.text.redact import Redact, redact, secrets_of
@@ -104,12 +107,14 @@ class _MlflowTarget:
         self._add_params(found, news.run.config)
         if news.rollback is not None:
             self._tag(mlflow_id, _progress(news.sent))
-        is_sending = was_killed
+        is_sending, done = was_killed, news.sent.step
         for rows in _chunks(news.rows):
             if not is_sending:
                 self._tag(mlflow_id, {TAG_SENDING: "true"})
                 is_sending = True
             self._add(mlflow_id, [m for m in _metrics(rows) if (m.key, m.step) not in there])
+            self._add_logged(mlflow_id, news.logged(done, rows[-1].step))
+            done = rows[-1].step
             self._tag(mlflow_id, _progress(progressed(news.sent, rows[-1])))
         self._describe(found, news.run)
         if is_sending:
@@ -175,6 +180,14 @@ class _MlflowTarget:
     def _add(self, mlflow_id: str, metrics: list[Metric]) -> None:
         for some in _some(metrics, METRICS_A_CALL):
             self._client.log_batch(mlflow_id, metrics=some)
+
+    def _add_logged(self, mlflow_id: str, logged: Iterable[tuple[Logged, bytes]]) -> None:
+        """Add things as files, `media/NAME/step-N`; one that is there is replaced by itself."""
+        for item, data in logged:
+            with TemporaryDirectory() as folder:
+                path = Path(folder) / f"step-{item.step:09}.{file_ending(item.media_type)}"
+                path.write_bytes(data)
+                self._client.log_artifact(mlflow_id, str(path), f"media/{_key(item.name)}")
 
     def _describe(self, found: MlflowRun, run: ExportedRun) -> None:
         """Bring its tags and its status up to date, where they differ."""

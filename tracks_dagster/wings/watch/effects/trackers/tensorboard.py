@@ -15,12 +15,15 @@ import struct
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import BinaryIO
 
 from tracks_dagster.curves.effects.rows import Row
+from tracks_dagster.track import media
 from tracks_dagster.track.errors import TrackerError
 from tracks_dagster.track.json_text import parse_json
+from tracks_dagster.track.media import Logged
 from tracks_dagster.wings.watch.effects.trackers.exporting import News, check_key, progressed
 from tracks_dagster.wings.watch.exports import NOTHING_SENT, ExportedRun, Sent
 
@@ -28,6 +31,8 @@ CURSOR_FILE = ".tracks-export.json"
 LOCK_FILE = ".tracks-export.lock"
 VERSION = "brain.Event:2"  # from which on a restart takes back what came after its step
 BLOCK_BYTES = 1 << 20  # written at once
+LOGGED_BYTES_MAX = 4 << 20  # of a thing that was logged: its checksum takes a second
+TEXT_PLUGIN, TENSOR_OF_TEXT = b"text", 7  # DataType.DT_STRING
 START = 1  # SessionLog.SessionStatus
 
 _POLYNOMIAL = 0x82F63B78  # Castagnoli's, reversed
@@ -94,7 +99,7 @@ class _EventFile:
 
     def write(self, news: News) -> None:
         """Implements `Target`."""
-        sent = news.sent
+        sent, done = news.sent, news.sent.step
         self._path.touch()
         with self._path.open("r+b") as file:  # "wb" would take from a reader what counts
             file.truncate(self._bytes)
@@ -106,14 +111,28 @@ class _EventFile:
                 block += _record(_scalars(row))
                 sent = progressed(sent, row)
                 if len(block) >= BLOCK_BYTES:
-                    self._commit(file, block, sent)
-                    block = bytearray()
+                    self._commit(file, block, self._logged(news, done, sent.step), sent)
+                    block, done = bytearray(), sent.step
             if block:
-                self._commit(file, block, sent)
+                self._commit(file, block, self._logged(news, done, sent.step), sent)
 
-    def _commit(self, file: BinaryIO, block: bytearray, sent: Sent) -> None:
-        """Add a block; it counts once the file beside says so."""
+    def _logged(self, news: News, after: int, last: int) -> Iterator[bytes]:
+        """Yield an event for each thing that TensorBoard can show."""
+        for item, data in news.logged(after, last):
+            value = _shown(item, data) if len(data) <= LOGGED_BYTES_MAX else b""
+            if value:
+                summary = _bytes(1, _bytes(1, item.name.encode()) + value)
+                yield _double(1, self._run.began_at) + _integer(2, item.step) + _bytes(5, summary)
+
+    def _commit(
+        self, file: BinaryIO, block: bytearray, events: Iterable[bytes], sent: Sent
+    ) -> None:
+        """Add a block, and events one by one; they count once the file beside says so."""
         file.write(block)
+        for event in events:
+            record = _record(event)
+            file.write(record)
+            self._bytes += len(record)
         file.flush()
         os.fsync(file.fileno())
         self._bytes += len(block)
@@ -144,6 +163,51 @@ def _summary(values: Mapping[str, float]) -> bytes:
     return b"".join(
         _bytes(1, _bytes(1, name.encode()) + _float(2, value)) for name, value in values.items()
     )
+
+
+def _shown(item: Logged, data: bytes) -> bytes:
+    """Return the value of a summary (summary.proto) but its tag; nothing where TensorBoard has none.
+
+    A table and a confusion matrix are none of its.
+    """
+    match item.kind:
+        case media.TEXT:
+            tensor = _integer(1, TENSOR_OF_TEXT) + _bytes(2, b"") + _bytes(8, data)
+            return _bytes(8, tensor) + _bytes(9, _bytes(1, _bytes(1, TEXT_PLUGIN)))
+        case media.IMAGE:
+            width, height = _size(data)
+            sizes = _integer(1, height) + _integer(2, width) + _integer(3, 4)
+            return _bytes(4, sizes + _bytes(4, data))
+        case media.AUDIO:
+            return _bytes(6, _bytes(4, data) + _bytes(5, item.media_type.encode()))
+        case media.HISTOGRAM:
+            return _histogram(data)
+    return b""
+
+
+def _size(data: bytes) -> tuple[int, int]:
+    """Return the width and height of a PNG; (1, 1) of another picture, which TensorBoard looks up."""
+    if data.startswith(b"\x89PNG") and len(data) >= 24:
+        width, height = struct.unpack(">II", data[16:24])
+        return width, height
+    return 1, 1
+
+
+def _histogram(data: bytes) -> bytes:
+    try:
+        found = parse_json(data)
+        counts, edges = [float(n) for n in found["counts"]], [float(x) for x in found["edges"]]
+    except (ValueError, KeyError, TypeError):
+        return b""
+    if not counts or len(edges) != len(counts) + 1:
+        return b""
+    middles = [(a + b) / 2 for a, b in pairwise(edges)]
+    total = sum(n * x for n, x in zip(counts, middles, strict=True))
+    squares = sum(n * x * x for n, x in zip(counts, middles, strict=True))
+    numbers = (edges[0], edges[-1], sum(counts), total, squares)
+    fields = b"".join(_double(field, number) for field, number in enumerate(numbers, 1))
+    packed = (_bytes(n, struct.pack(f"<{len(x)}d", *x)) for n, x in ((6, edges[1:]), (7, counts)))
+    return _bytes(5, fields + b"".join(packed))
 
 
 # Protobuf's wire format: a field's number and type, then its value.

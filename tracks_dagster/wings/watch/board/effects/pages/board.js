@@ -234,6 +234,15 @@ const format = (value) => Number.isInteger(value) || Math.abs(value) >= 1e4
 main.addEventListener("pointermove", (event) => cross({ x: event.clientX, y: event.clientY }));
 main.addEventListener("pointerleave", () => cross({ x: -1, y: -1 }));
 
+main.addEventListener("change", (event) => { // what was logged, at another step
+  if (event.target.id !== "step") return;
+  const query = new URLSearchParams(location.search);
+  query.set("step", event.target.value);
+  history.replaceState(null, "", `?${query}`);
+  version = "";
+  again(0);
+});
+
 // --- zoom: drag over a curve to see that part of all of them ---
 let dragged = null;
 const isBySteps = () => (new URLSearchParams(location.search).get("by") || "step") === "step";
@@ -258,6 +267,7 @@ document.addEventListener("pointerup", (event) => {
   const drag = dragged;
   dragged = null;
   if (!drag || !main.contains(drag.svg) || Math.abs(event.clientX - drag.from) < 12) return;
+  if (document.documentElement.hasAttribute("data-exported")) return; // nobody draws it again
   if (!isBySteps()) {
     tell("A part of the curves is chosen by steps: choose by step first.", "hint", "banner", "status");
     return;

@@ -511,6 +511,9 @@
     epoch += 1;
     load();
   }, EVERY_MS);
-  if (embedded) sift();
+  if (embedded) {
+    for (const each of look().elements.by.options) each.hidden = each.disabled = !embedded[each.value];
+    sift();
+  }
   begin();
 })();

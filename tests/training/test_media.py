@@ -1,0 +1,188 @@
+"""What `a.log` stores: every kind, once for equal bytes, up to its caps; and it never ends a run."""
+
+from __future__ import annotations
+
+import io
+import json
+import time
+import wave
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tests.fakes import FakeObjectStore
+from tracks_dagster.track.errors import StoreUnavailable
+from tracks_dagster.track.media import ITEM_BYTES_MAX, Logged, index_bytes, index_of, part_key
+from tracks_dagster.training import media
+from tracks_dagster.training.media import (
+    Audio,
+    ConfusionMatrix,
+    Histogram,
+    Image,
+    Media,
+    MediaLog,
+    Table,
+    Text,
+)
+
+INDEX = "runs/r-1/attempts/1/launch/media.json"
+PNG = media.png(np.zeros((2, 3, 3), np.uint8))
+
+
+def log_of(store: FakeObjectStore, **config: int) -> MediaLog:
+    """Return the log of a launch whose config says that."""
+    return MediaLog(
+        store,
+        run_id="r-1",
+        index=INDEX,
+        config=config,
+        clean=lambda text: text.replace("hunter2", "***"),
+    )
+
+
+def stored(store: FakeObjectStore) -> tuple[tuple[Logged, ...], tuple[str, ...]]:
+    """Return what the store says was logged."""
+    return index_of(json.loads(store.get(INDEX) or b"null"))
+
+
+def logged(store: FakeObjectStore, *things: Media, **config: int) -> list[bytes]:
+    """Log these at the steps 1, 2, … and return what is stored of each that was taken."""
+    log = log_of(store, **config)
+    for step, each in enumerate(things, 1):
+        log.take(step, "x", each)
+    log.close()
+    found = (store.get(part_key("r-1", item.sha256)) for item in stored(store)[0])
+    return [data for data in found if data is not None]
+
+
+@pytest.mark.parametrize(
+    ("thing", "expected"),
+    [
+        (Text("the password is hunter2"), b"the password is ***"),
+        (
+            Table(["a", "b"], [[1, 0.5], [None, float("nan")]]),
+            b'{"columns":["a","b"],"rows":[[1,0.5],[null,"nan"]]}',
+        ),
+        (
+            ConfusionMatrix(torch.tensor([[2, 0], [1, 3]]), ["cat", "dog"]),
+            b'{"labels":["cat","dog"],"counts":[[2,0],[1,3]]}',
+        ),
+        (Image(PNG), PNG),
+        (Image(torch.zeros(2, 3, 3)), PNG),
+    ],
+)
+def test_each_kind_is_stored_as_it_is_read(
+    thing: Media, expected: bytes, store: FakeObjectStore
+) -> None:
+    assert logged(store, thing) == [expected]
+
+
+def test_a_histogram_counts_what_is_not_finite_apart(store: FakeObjectStore) -> None:
+    values = np.array([0.0, 1.0, 1.0, np.nan, np.inf])
+    found = json.loads(logged(store, Histogram(values))[0])
+    assert (sum(found["counts"]), found["not_finite"]) == (3, 2)
+    assert (found["edges"][0], found["edges"][-1]) == (0.0, 1.0)
+
+
+def test_samples_are_a_wav_of_their_rate(store: FakeObjectStore) -> None:
+    (data,) = logged(store, Audio(np.array([0.0, 1.0, -2.0]), rate=8000))
+    with wave.open(io.BytesIO(data)) as file:
+        assert (file.getframerate(), file.getnframes(), file.getnchannels()) == (8000, 3, 1)
+        assert np.frombuffer(file.readframes(3), "<i2").tolist() == [0, 32767, -32767]
+
+
+def test_a_pictures_array_is_copied_at_once(store: FakeObjectStore) -> None:
+    pixels = np.zeros((2, 3, 3), np.uint8)
+    log = log_of(store)
+    log.take(1, "x", Image(pixels))
+    pixels[:] = 255
+    log.close()
+    assert store.get(part_key("r-1", stored(store)[0][0].sha256)) == PNG
+
+
+def test_equal_bytes_are_stored_once(store: FakeObjectStore) -> None:
+    assert logged(store, Text("same"), Text("same")) == [b"same", b"same"]
+    assert len(list(store.list("runs/r-1/media/"))) == 1
+
+
+def test_an_image_of_a_gigabyte_is_refused_by_its_size(
+    store: FakeObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "large.png"
+    with path.open("wb") as file:
+        file.truncate(1024**3)
+    monkeypatch.setattr(Path, "read_bytes", lambda _: pytest.fail("it was read"))
+    assert logged(store, Image(path)) == []
+    (words,) = stored(store)[1]
+    assert words.startswith("x of step 1: A file of 1073741824 bytes was not logged")
+    assert str(ITEM_BYTES_MAX) in words
+
+
+@pytest.mark.parametrize(
+    ("thing", "words"),
+    [
+        (Image(b"<svg onload='alert(1)'/>"), "the bytes of the image are none of png"),
+        (Image("/no/such.png"), "No such file"),
+        (Image(np.zeros((2, 2, 2))), "An image of shape (2, 2, 2) was not logged"),
+        (Audio(np.zeros(3)), "give samples (N,)"),
+        (Table(["a"], [[1, 2]]), "each row needs 1 values"),
+        (ConfusionMatrix([[1, 2]]), "A confusion matrix of shape (1, 2)"),
+        (3.5, "A float was not logged"),
+    ],
+)
+def test_what_cannot_be_logged_says_why_and_ends_nothing(
+    thing: Any, words: str, store: FakeObjectStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert logged(store, thing) == []
+    assert words in stored(store)[1][0]
+    assert words in capsys.readouterr().err
+
+
+def test_the_caps_of_the_config_end_logging_and_say_so(store: FakeObjectStore) -> None:
+    assert logged(store, *map(Text, "abc"), media_items=2) == [b"a", b"b"]
+    assert "media_items" in stored(store)[1][0]
+    assert logged(store, Text("12345"), Text("123456"), media_bytes=10) == [b"12345"]
+    assert "the launch has 5 left of its config's media_bytes" in stored(store)[1][0]
+
+
+def test_a_store_that_is_slow_holds_up_nothing(
+    store: FakeObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(media, "WAITING_MAX", 3)
+    monkeypatch.setattr(media, "CLOSE_S_MAX", 0.0)
+    monkeypatch.setattr(store, "create", lambda *_: time.sleep(0.5))
+    log = log_of(store)
+    taken = [log.take(step, "x", Text("x")) for step in range(10)]
+    assert taken.count(True) <= 4
+    log.close()
+
+
+def test_a_store_that_is_down_costs_what_was_logged_alone(
+    store: FakeObjectStore, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(*_: object) -> None:
+        raise StoreUnavailable("it is away")
+
+    monkeypatch.setattr(store, "create", refuse)
+    log = log_of(store)
+    assert log.take(1, "x", Text("x"))
+    log.close()
+    assert "x of step 1: it is away" in capsys.readouterr().err
+
+
+def test_a_damaged_list_is_read_as_far_as_it_can_be() -> None:
+    good = Logged(
+        step=1, name="x", kind="text", sha256="a" * 64, size_bytes=1, media_type="text/plain"
+    )
+    rows = json.loads(index_bytes([good], ["why"]))
+    rows["items"] += [
+        {},
+        7,
+        {**rows["items"][0], "media_type": "text/html"},
+        {**rows["items"][0], "sha256": "../../x"},
+    ]
+    assert index_of(rows) == ((good,), ("why",))
+    assert index_of(None) == ((), ())

@@ -1,0 +1,107 @@
+"""What a script logs beside numbers: texts, tables, images, histograms, confusion matrices, sounds.
+
+Pure. The bytes of each are stored once, under their sha256; an index beside the launch's journal says
+what was logged under which name at which step. Nothing is decided by it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+
+from tracks_dagster.track.names import AttemptRef
+from tracks_dagster.track.records import Json, canonical_json
+
+TEXT, TABLE, IMAGE = "text", "table", "image"
+HISTOGRAM, CONFUSION, AUDIO = "histogram", "confusion_matrix", "audio"
+LOGGED_MAX = 1000  # of one launch, unless its config says otherwise: `media_items`
+LOGGED_BYTES_MAX = 1024**3  # of one launch, likewise: `media_bytes`
+ITEM_BYTES_MAX = 16 * 1024 * 1024
+NAME_CHARACTERS_MAX = 200
+WORDS_MAX = 20  # sentences on what was not stored
+# What a browser may show as it is; all else is served as text.
+PICTURES = ("image/png", "image/jpeg", "image/gif", "image/webp")
+SOUNDS = ("audio/wav", "audio/mpeg", "audio/ogg", "audio/flac")
+AS_TEXT, AS_JSON = "text/plain", "application/json"
+_TYPES = {
+    TEXT: (AS_TEXT,),
+    TABLE: (AS_JSON,),
+    HISTOGRAM: (AS_JSON,),
+    CONFUSION: (AS_JSON,),
+    IMAGE: PICTURES,
+    AUDIO: SOUNDS,
+}
+_ENDINGS = {"image/jpeg": "jpg", "audio/mpeg": "mp3", AS_TEXT: "txt"}
+_BEGINNINGS = (
+    (b"\x89PNG\r\n\x1a\n", "image/png"),
+    (b"\xff\xd8\xff", "image/jpeg"),
+    (b"GIF8", "image/gif"),
+    (b"ID3", "audio/mpeg"),
+    (b"\xff\xfb", "audio/mpeg"),
+    (b"OggS", "audio/ogg"),
+    (b"fLaC", "audio/flac"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Logged:
+    """One thing that was logged. kind: TEXT … AUDIO; media_type: of its bytes."""
+
+    step: int
+    name: str
+    kind: str
+    sha256: str
+    size_bytes: int
+    media_type: str
+
+
+def part_key(run_id: str, sha256: str) -> str:
+    """Return where the bytes are."""
+    return f"runs/{run_id}/media/parts/{sha256}"
+
+
+def index_key(ref: AttemptRef, launch_id: str) -> str:
+    """Return where a launch says what it logged."""
+    return f"{ref.folder}{launch_id}/media.json"
+
+
+def index_bytes(items: Iterable[Logged], words: Iterable[str]) -> bytes:
+    """Return the index as it is stored. words: on what was not stored."""
+    return canonical_json({"items": [asdict(item) for item in items], "words": list(words)})
+
+
+def index_of(found: Json) -> tuple[tuple[Logged, ...], tuple[str, ...]]:
+    """Return what an index names, and its words; what in it cannot be is left out."""
+    items = found.get("items") if isinstance(found, dict) else None
+    words = found.get("words") if isinstance(found, dict) else None
+    made = (_item(each) for each in items or ())
+    texts = (each for each in words or () if isinstance(each, str))
+    return tuple(item for item in made if item is not None), tuple(texts)
+
+
+def file_ending(media_type: str) -> str:
+    """Return how the name of such a file ends: image/jpeg → jpg."""
+    return _ENDINGS.get(media_type, media_type.partition("/")[2])
+
+
+def _item(found: Json) -> Logged | None:
+    try:
+        item = Logged(**{name: found[name] for name in Logged.__slots__})
+    except (KeyError, TypeError):
+        return None
+    is_known = item.media_type in _TYPES.get(item.kind, ())
+    return item if is_known and type(item.step) is int and _is_sha256(item.sha256) else None
+
+
+def _is_sha256(text: Json) -> bool:
+    return isinstance(text, str) and len(text) == 64 and set(text) <= set("0123456789abcdef")
+
+
+def type_of(data: bytes) -> str | None:
+    """Return the type of a picture or a sound by how it begins; None for anything else."""
+    for beginning, media_type in _BEGINNINGS:
+        if data.startswith(beginning):
+            return media_type
+    if data[:4] == b"RIFF":
+        return {b"WEBP": "image/webp", b"WAVE": "audio/wav"}.get(data[8:12])
+    return None

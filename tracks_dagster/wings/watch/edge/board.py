@@ -17,6 +17,7 @@ from tracks_dagster.home.admission import (
     host_of,
 )
 from tracks_dagster.home.on_demand import ADDRESS
+from tracks_dagster.settings import Settings
 from tracks_dagster.track.errors import InvalidInput
 
 
@@ -54,6 +55,14 @@ from tracks_dagster.track.errors import InvalidInput
     metavar="/PATH",
     help="Serve below this path of your proxy; default: the path of TRACKS_BOARD_URL.",
 )
+@click.option(
+    "--export",
+    "export_to",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="FOLDER",
+    help="Serve nothing: write the pages of these runs as files that open without a server.",
+)
+@click.argument("runs", nargs=-1, metavar="[RUN]...")
 @click.option("--fd", type=int, hidden=True, help="A socket to answer on, of `tracks up`.")
 @archive_option
 def board_command(
@@ -65,11 +74,16 @@ def board_command(
     fd: int | None,
     archive: Path | None,
     allow_host: tuple[str, ...],
+    export_to: Path | None,
+    runs: tuple[str, ...],
 ) -> None:
     """Serve the board and print its address: the fleet, each run live, runs side by side.
 
     It only reads (but for --write), answers on this machine alone, and asks no other machine for
     anything. `tracks up` starts it too. Ctrl-C stops it.
+
+    With --export the named runs' pages are written into a new folder: their comparison (index.html,
+    its curves explored as on the board), each run, its report, and what it logged.
 
     For others: --listen, the name by which they come (--allow-host), and who may: those who have the
     password in TRACKS_BOARD_PASSWORD, or whom a proxy names (--user-header). TLS is the proxy's. With
@@ -84,6 +98,14 @@ def board_command(
     )
 
     settings = settings_for(archive)
+    if export_to is not None:
+        _export(settings, runs, export_to)
+        return
+    if runs:
+        raise InvalidInput(
+            f"{runs[0]} was named, and the board serves every run: open its page there, or give "
+            "--export FOLDER to write pages of the named ones."
+        )
     public = settings.board_url
     visitors = Visitors(
         hosts=frozenset(allow_host) | host_of(public),
@@ -112,3 +134,16 @@ def board_command(
         )
     except KeyboardInterrupt:  # uvicorn passes the signal on once it has ended well
         return
+
+
+def _export(settings: Settings, runs: tuple[str, ...], folder: Path) -> None:
+    from tracks_dagster.wings.watch.board.effects.sources import Sources
+    from tracks_dagster.wings.watch.board.effects.static_pages import write_pages
+
+    sources = Sources(settings)
+    try:
+        written = write_pages(sources, runs, folder)
+    finally:
+        sources.close()
+    size = f"{written.total_bytes / 1e6:.1f} MB"
+    click.echo(f"{written.file_count} files, {size}. Open {written.index}.")

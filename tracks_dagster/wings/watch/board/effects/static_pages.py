@@ -1,0 +1,162 @@
+"""Pages of chosen runs as files that open without a server: `tracks board --export FOLDER`.
+
+They are the board's own pages, with links among them; a link to anything else is a plain word. The
+comparison has its numbers in it, so that its script works from a folder.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from html import escape, unescape
+from pathlib import Path
+from typing import cast
+from urllib.parse import unquote, urlencode
+
+from starlette.requests import Request
+from starlette.types import Scope
+
+from tracks_dagster.curves.curve import AXES
+from tracks_dagster.curves.effects.media import read_bytes, read_logged
+from tracks_dagster.track.errors import InvalidInput, ObjectLost
+from tracks_dagster.track.media import Logged, file_ending
+from tracks_dagster.track.records import Json
+from tracks_dagster.wings.watch.board.comparison import RUNS_MAX
+from tracks_dagster.wings.watch.board.effects import pages
+from tracks_dagster.wings.watch.board.effects.app import Board
+from tracks_dagster.wings.watch.board.effects.sources import Sources
+
+BUCKETS = 240  # of a curve: nobody asks for a part of it again
+FILES_MAX = 2000  # that scripts logged
+INDEX = "index.html"
+_LINK = re.compile(r'(<(?:a|img|audio|link|script)\b[^>]*?) (href|src)="(/[^"]*|\?[^"]*)"')
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """What was written. index: the page to open."""
+
+    index: Path
+    file_count: int
+    total_bytes: int
+
+
+def write_pages(sources: Sources, run_ids: Sequence[str], folder: Path) -> Written:
+    """Write the pages of these runs into `folder`, which is made and must be empty.
+
+    Raises InvalidInput for no run, for too many, and for a folder with something in it; UnknownRun.
+    """
+    if not 0 < len(run_ids) <= RUNS_MAX:
+        raise InvalidInput(
+            f"{len(run_ids)} runs cannot be exported: name 1 to {RUNS_MAX}, as `tracks board --export "
+            "FOLDER RUN RUN`."
+        )
+    if folder.exists() and any(folder.iterdir()):
+        raise InvalidInput(f"{folder} has something in it: name a new folder, or an empty one.")
+    writer = _Writer(Board(sources), sources, list(dict.fromkeys(run_ids)))
+    files = list(writer.files())  # everything is read before anything is written
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, data in files:
+        (folder / name).write_bytes(data)
+    total = sum(len(data) for _, data in files)
+    return Written(index=folder / INDEX, file_count=len(files), total_bytes=total)
+
+
+class _Writer:
+    """Makes the files of one export."""
+
+    def __init__(self, board: Board, sources: Sources, run_ids: list[str]) -> None:
+        self._board = board
+        self._sources = sources
+        self._run_ids = run_ids
+        self._logged = dict(self._find_logged())
+        self._names = {"/": INDEX, "/compare": INDEX, **{f"/{name}": name for name in pages.FILES}}
+        for run_id in run_ids:
+            self._names[f"/runs/{run_id}"] = f"run-{run_id}.html"
+            self._names[f"/runs/{run_id}/report"] = f"report-{run_id}.html"
+            self._names[f"/media?run={run_id}"] = f"media-{run_id}.html"
+        self._names |= {
+            f"/media/{run}/{sha}": _file_name(item) for (run, sha), item in self._logged.items()
+        }
+
+    def files(self) -> Iterator[tuple[str, bytes]]:
+        """Yield every file with its name."""
+        for name in pages.FILES:
+            yield name, pages.file(name)[0].encode()
+        yield INDEX, self._comparison()
+        for run_id in self._run_ids:
+            request = _request(f"/runs/{run_id}", run_id=run_id)
+            yield f"run-{run_id}.html", self._page(self._board.run(request).body)
+            report = self._board.report(_request(f"/runs/{run_id}/report", run_id=run_id))
+            yield f"report-{run_id}.html", bytes(report.body)
+            query = urlencode({"run": run_id})
+            yield (
+                f"media-{run_id}.html",
+                self._page(self._board.media(_request("/media", query)).body),
+            )
+        for (run_id, _), item in self._logged.items():
+            yield _file_name(item), read_bytes(self._sources.tracks.store, run_id, item)
+
+    def _find_logged(self) -> Iterator[tuple[tuple[str, str], Logged]]:
+        store, count = self._sources.tracks.store, 0
+        for run_id in self._run_ids:
+            for item in read_logged(store, self._sources.tracks.run(run_id)).items:
+                count += 1
+                if count > FILES_MAX:
+                    return
+                try:
+                    read_bytes(store, run_id, item)
+                except ObjectLost:
+                    continue
+                yield (run_id, item.sha256), item
+
+    def _comparison(self) -> bytes:
+        """Return the page with every run, and its numbers by each axis that one of them has."""
+        query = urlencode([("run", run_id) for run_id in self._run_ids])
+        page = self._page(self._board.compare(_request("/compare", query)).body)
+        numbers = {}
+        for by in AXES:
+            found = self._board.all_numbers(_request("/compare.json", f"{query}&by={by}"), BUCKETS)
+            if len(found["without"]) < len(self._run_ids):
+                numbers[by] = found
+        block = f'<script type="application/json" id="numbers">{in_script(numbers)}</script>'
+        return page.replace(b"</main>", f"</main>{block}".encode(), 1)
+
+    def _page(self, body: bytes | memoryview) -> bytes:
+        """Return a page of the board as a file."""
+        text = bytes(body).decode()
+        text = text.replace('<html lang="en">', '<html lang="en" data-exported>', 1)
+        text = text.replace("<main data-live", "<main", 1)
+        return _LINK.sub(self._link, text).encode()
+
+    def _link(self, found: re.Match[str]) -> str:
+        """Return a link to a file of the export; the element without one to anything else."""
+        address = unescape(found[3])
+        path, _, query = address.partition("?")
+        name = self._names.get(unquote(path)) if path != "/media" else None
+        name = name or self._names.get(f"{path}?{query}")
+        return f'{found[1]} {found[2]}="{escape(name)}"' if name else found[1]
+
+
+def _file_name(item: Logged) -> str:
+    return f"{item.sha256}.{file_ending(item.media_type)}"
+
+
+def in_script(value: Json) -> str:
+    """Return JSON for an element `script`: no text in it ends the element, or begins another."""
+    text = json.dumps(value, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _request(path: str, query: str = "", **params: str) -> Request:
+    scope = {
+        "type": "http",
+        "method": "GET",
+        "path": path,
+        "query_string": query.encode(),
+        "headers": [],
+        "path_params": params,
+    }
+    return Request(cast(Scope, scope))

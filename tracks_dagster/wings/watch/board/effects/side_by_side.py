@@ -35,13 +35,13 @@ from tracks_dagster.curves.effects.reading import Axis, axis_of
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.stores.journal_tables import Array
 from tracks_dagster.track.errors import InvalidInput
-from tracks_dagster.track.journal_lines import EVALUATED
+from tracks_dagster.track.journal_lines import EVALUATED, RANKS
 from tracks_dagster.track.records import Json
 from tracks_dagster.track.states.run_state import RunState
 from tracks_dagster.wings.watch.board.catalogue import title_of
 from tracks_dagster.wings.watch.board.effects.sources import Fresh, Sources
 
-KEPT_MAX = 1500  # metrics of runs that are over, 35 kB each
+KEPT_MAX = 300  # answers about runs that are over, of 35 kB for each of up to twelve metrics
 NAMES_KEPT_MAX = 200  # runs that are over, with their metrics' names and newest values
 DIGITS = 6  # of a number in an answer: a screen shows fewer
 BUCKETS_MAX = 1000
@@ -168,13 +168,14 @@ class _Reading:
         run without a step. Raises InvalidInput where it does not have the axis."""
         return self._once(self._names, ("ends", by), lambda: self._read_ends(by))
 
-    def buckets(self, metric: Metric, by: str, pixels: Pixels) -> Buckets:
-        """Return a metric in the buckets of an axis."""
+    def buckets(self, metrics: Sequence[Metric], by: str, pixels: Pixels) -> dict[str, Buckets]:
+        """Return metrics in the buckets of an axis, by name, from each file in one go."""
 
-        def read() -> Buckets:
-            return read_buckets(self._journals, self._axis(by), [metric], pixels)[metric.name]
+        def read() -> dict[str, Buckets]:
+            return read_buckets(self._journals, self._axis(by), metrics, pixels)
 
-        return self._once(self._kept, (metric.name, by, pixels), read)
+        names = tuple(metric.name for metric in metrics)
+        return self._once(self._kept, (names, by, pixels), read)
 
     def _once(self, kept: Fresh[Any], what: tuple[Hashable, ...], make: Callable[[], T]) -> T:
         if not self.is_over:
@@ -237,12 +238,12 @@ def _lines(
     metrics: dict[str, Metric] = {}
     lines: dict[str, dict[str, Buckets]] = {name: {} for name in names}
     for each in readings:
-        known = {metric.name: metric for metric in each.metrics.metrics}
-        for name in names:
-            metric = known.get(name)
-            if metric is not None and each.run_id in ends:
-                metrics.setdefault(name, metric)
-                lines[name][each.run_id] = each.buckets(metric, by, pixels)
+        known = {metric.name: metric for metric in each.metrics.metrics if metric.kind != RANKS}
+        asked = [known[name] for name in names if name in known and each.run_id in ends]
+        found_of_run = each.buckets(asked, by, pixels) if asked else {}
+        for metric in asked:
+            metrics.setdefault(metric.name, metric)
+            lines[metric.name][each.run_id] = found_of_run[metric.name]
     return Lines(
         x_label=" or ".join(dict.fromkeys(label for _, label, _ in ends.values())) or by,
         within=(begin, end),

@@ -8,7 +8,7 @@
   if (!body || !window.uPlot) return;
   document.documentElement.classList.add("has-script");
 
-  const BATCH = 6, EVERY_MS = 10000, MANY = 12, TYPING_MS = 300; // MANY runs: half as many points each
+  const BATCH = 6, BATCH_OF_MANY = 2, EVERY_MS = 10000, MANY = 12, TYPING_MS = 300; // MANY runs: half as many points each
   const FENCE = 3, TIP_RUNS = 6, HEIGHT = 190, LARGE = 430, ZOOM = 0.25;
   const embedded = JSON.parse(document.getElementById("numbers")?.textContent || "null");
   let asked = new URLSearchParams(location.search), epoch = 0, isBusy = false, isOver = false;
@@ -70,7 +70,7 @@
     try {
       for (;;) {
         const wanted = key();
-        const names = [...seen].filter((name) => numbers.get(name)?.key !== wanted).slice(0, BATCH);
+        const names = [...seen].filter((name) => numbers.get(name)?.key !== wanted).slice(0, boxes().length > MANY ? BATCH_OF_MANY : BATCH);
         if (!names.length) break;
         const { metrics, ...shared } = await ask(names);
         isOver = shared.is_over;
@@ -197,7 +197,8 @@
   }
 
   function inner(lines) { // the values between Tukey's outer fences
-    const all = lines.flatMap((line) => line.values.filter(Number.isFinite)).sort((a, b) => a - b);
+    const drawn = lines.filter((line) => !(line.isBehind && line.label)); // not what averages are made of
+    const all = drawn.flatMap((line) => line.values.filter(Number.isFinite)).sort((a, b) => a - b);
     if (!all.length) return null;
     const low = all[Math.floor(all.length / 4)], high = all[Math.floor((3 * all.length) / 4)];
     const room = FENCE * (high - low) || Math.abs(high) * 0.1 || 1;
@@ -217,7 +218,7 @@
     const positive = lines.every((line) => line.values.every((value) => value == null || value > 0));
     const isLog = positive && (asked.get("y") === "log") !== asked.getAll("log").includes(name);
     const output = figure.querySelector("output");
-    output.textContent = clipped?.outside ? `${clipped.outside} values outside` : "";
+    output.dataset.value = output.textContent = clipped?.outside ? `${clipped.outside} values outside` : "";
     let holder = figure.querySelector(".chart");
     if (!holder) figure.append(holder = Object.assign(document.createElement("div"), { className: "chart" }));
     const title = figure.querySelector(".name").textContent;
@@ -233,7 +234,8 @@
       legend: { show: false },
       focus: { alpha: 0.25 },
       cursor: {
-        y: false, focus: { prox: 24 }, drag: { x: true, y: true, uni: 24, setScale: false },
+        y: false, focus: { prox: 24, // what lies faint behind is never the nearest
+          dist: (_, n, __, at, pointer) => (lines[n - 1]?.isBehind ? Infinity : at - pointer) }, drag: { x: true, y: true, uni: 24, setScale: false },
         sync: { key: "curves", scales: ["x", null],
           filters: { pub: (type) => type === "mousemove" || type === "mouseleave", sub: () => true } },
       },

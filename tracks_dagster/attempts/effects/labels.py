@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.track.bodies import RunLabelled
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.records import Draft, Kind, Record
-from tracks_dagster.track.states.labels import NAME_MAX, TAGS_MAX, check_tag
 from tracks_dagster.track.states.run_state import RunState
 from tracks_dagster.track.text.safe_text import check_words
+
+TAGS_MAX = 32  # of one run
+NAME_MAX = 120  # characters of a name for people
+_TAG = re.compile(r"[A-Za-z0-9][\w.-]{0,39}")
 
 
 def label(
@@ -35,7 +39,7 @@ def label(
         raise InvalidInput(f"A name has at most {NAME_MAX} characters; this one has {len(called)}.")
     if both := sorted({*added} & {*removed}):
         raise InvalidInput(f"{both[0]} is given and taken away; choose one.")
-    wanted, unwanted = ({*map(check_tag, tags)} for tags in (added, removed))
+    wanted, unwanted = ({*map(_check_tag, tags)} for tags in (added, removed))
     tracks.run(run_id)  # raises for an unknown run, with the nearest id
 
     def choose(state: RunState | None) -> Draft | None:
@@ -60,3 +64,13 @@ def label(
         return tracks.draft(Kind.RUN_LABELLED, body) if is_change else None
 
     return tracks.decide_run(run_id, choose)
+
+
+def _check_tag(tag: str) -> str:
+    """Return it; raises InvalidInput for what is not a tag."""
+    if _TAG.fullmatch(tag) is None:
+        raise InvalidInput(
+            f"{tag[:60]!r} is not a tag: write 1 to 40 letters, digits, '_', '-' or '.', the first one "
+            "a letter or a digit."
+        )
+    return tag

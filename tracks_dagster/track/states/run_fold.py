@@ -31,6 +31,7 @@ from tracks_dagster.track.bodies import (
     RetryRefused,
     RunDeclared,
     RunFinished,
+    RunLabelled,
     StageJudged,
     StopRequested,
 )
@@ -41,13 +42,13 @@ from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.records import Draft, Json, Kind, Record
 from tracks_dagster.track.states import alerts
 from tracks_dagster.track.states.checkpoints import object_prefix
-from tracks_dagster.track.states.labels import labelled
 from tracks_dagster.track.states.protection import objection_to
 from tracks_dagster.track.states.run_state import (
     AttemptState,
     CheckpointState,
     Dated,
     EvalState,
+    Labels,
     RunState,
     Supervision,
 )
@@ -398,6 +399,19 @@ def _without_alerts_of(state: RunState, attempt: AttemptState, record: Record) -
     return replace(state, alerts=over)
 
 
+def _labelled(labels: Labels, record: Record) -> Labels:
+    """Return the labels after a `run_labelled`."""
+    body = body_of(RunLabelled, record)
+    is_archived = labels.archived_at is not None if body.is_archived is None else body.is_archived
+    is_new = is_archived and body.is_archived is not None
+    return Labels(
+        tags=tuple(sorted({*labels.tags, *body.added} - {*body.removed})),
+        name=labels.name if body.called is None else body.called,
+        archived_at=record.at if is_new else labels.archived_at if is_archived else None,
+        archived_seq=record.seq if is_new else labels.archived_seq,
+    )
+
+
 _APPLIERS: dict[Kind, Callable[[RunState, Record], RunState]] = {
     Kind.ATTEMPT_OPENED: _open,
     Kind.ATTEMPT_SUPERVISED: _supervise,
@@ -425,5 +439,5 @@ _APPLIERS: dict[Kind, Callable[[RunState, Record], RunState]] = {
     Kind.ALERT_CLEARED: lambda s, r: replace(s, alerts=alerts.cleared(s.alerts, r)),
     Kind.RUN_FINISHED: _finish,
     Kind.STAGE_JUDGED: lambda s, r: replace(s, judged=_dated(StageJudged, r)),
-    Kind.RUN_LABELLED: lambda s, r: replace(s, labels=labelled(s.labels, r)),
+    Kind.RUN_LABELLED: lambda s, r: replace(s, labels=_labelled(s.labels, r)),
 }

@@ -42,7 +42,6 @@ from tracks_dagster.track.records import Record
 from tracks_dagster.track.roles import STEPS, value_of
 from tracks_dagster.track.states.alerts import Alerts, open_alerts
 from tracks_dagster.track.states.checkpoints import CheckpointRef, resume_target
-from tracks_dagster.track.states.labels import Labels
 
 B = TypeVar("B")
 
@@ -216,6 +215,17 @@ class Dated(Generic[B]):
     at: datetime
     attempt_id: int | None
     body: B
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Labels:
+    """How people find a run again. tags: in the order of the alphabet. name: for people, "" for none.
+    archived_at: None where it is not; archived_seq: of that record."""
+
+    tags: tuple[str, ...] = ()
+    name: str = ""
+    archived_at: datetime | None = None
+    archived_seq: int = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from tracks_dagster.review.run_table import Run
 from tracks_dagster.track.records import Json
-from tracks_dagster.wings.watch.board.all_runs import AllRuns, all_runs_view, groups_view
+from tracks_dagster.wings.watch.board.all_runs import AllRuns, Part, all_runs_view, groups_view
 from tracks_dagster.wings.watch.board.effects.pages import render_part
 
 
@@ -27,7 +27,7 @@ COLUMNS = ("run", "state", "config.lr", "config.seed", "last.loss")
 
 
 def view(asked: Mapping[str, str] | None = None, runs: list[Run] = RUNS) -> AllRuns:
-    return all_runs_view(runs, COLUMNS, asked or {}, page=0, page_size=100, is_more=False)
+    return all_runs_view(runs, COLUMNS, asked or {}, Part(size=100))
 
 
 def asks(address: str) -> dict[str, str]:

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import re
 
-from tracks_dagster.wings.watch.board.lineage import AFTER_MAX, LineagePage, Node, lineage_page
+from tracks_dagster.wings.watch.board.lineage import (
+    AFTER_MAX,
+    LineagePage,
+    Node,
+    Relations,
+    lineage_page,
+)
 
 THING = "checkpoint:r/a03@40"
 
@@ -23,15 +29,14 @@ def page_of(
 ) -> LineagePage:
     """Return the page of a checkpoint."""
     found = after or {}
-    return lineage_page(
-        THING,
+    of = Relations(
         before=chain(),
         after=found,
         counts={kind: len(nodes) for kind, nodes in found.items()},
         sources=sources,
         holds=[f"it descends from {source}" for source in sources],
-        missing="",
     )
+    return lineage_page(THING, of)
 
 
 def test_the_way_of_a_quarantined_source_is_marked_up_to_the_thing() -> None:
@@ -71,15 +76,13 @@ def test_every_box_leads_to_its_own_page_and_is_escaped() -> None:
 
 def test_a_graph_has_bounded_boxes_and_the_tables_say_what_is_left_out() -> None:
     nodes = [Node(thing=f"attempt:s/a{number:02d}") for number in range(40)]
-    page = lineage_page(
-        THING,
+    of = Relations(
         before=chain(),
         after={"attempt": nodes},
         counts={"attempt": 100},
-        sources=(),
-        holds=(),
         missing="Before that: q/a01 is not in the ledger.",
     )
+    page = lineage_page(THING, of)
     assert page.svg.count("<rect") == 3 + 1 + AFTER_MAX
     assert "60 older not shown." in page.sections[1].words
     assert "q/a01" in page.sections[0].words[0]

@@ -73,8 +73,8 @@ class GroupRow:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllRuns:
     """The page. asked: as its form has it; same: columns that are the same in all rows, left out with
-    their value; offered: columns that may be added; choices: ways to show the same otherwise; views:
-    that people have saved; ways: to other pages of it, and to files."""
+    their value; offered: columns that may be added; choices: ways to show the same otherwise; ways:
+    to other pages of it, and to files."""
 
     title: str
     summary: str
@@ -85,43 +85,41 @@ class AllRuns:
     same: tuple[str, ...] = ()
     offered: tuple[Link, ...] = ()
     choices: tuple[Link, ...] = ()
-    views: tuple[Link, ...] = ()
     ways: tuple[Link, ...] = ()
 
 
-def all_runs_view(
-    rows: Sequence[Run],
-    columns: Sequence[str],
-    asked: Asked,
-    *,
-    page: int,
-    page_size: int,
-    is_more: bool,
-    cut_at: int = 0,
-    views: Mapping[str, Asked] | None = None,
-) -> AllRuns:
-    """Return the page of these runs. cut_at: how many runs were looked at where there are older ones,
-    else 0; views: what is asked by each that was saved."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """Which rows of a table are shown. page: 0-based; size: of a page; is_more: others follow; cut_at:
+    how many runs were looked at where there are older ones, else 0."""
+
+    page: int = 0
+    size: int
+    is_more: bool = False
+    cut_at: int = 0
+
+
+def all_runs_view(rows: Sequence[Run], columns: Sequence[str], asked: Asked, part: Part) -> AllRuns:
+    """Return the page of these runs."""
     chosen = [name for name in columns if name not in HEAD]
     same = _same(rows, chosen) if "differ" in asked else {}
     shown = [name for name in chosen if name not in same]
-    first = page * page_size
+    first = part.page * part.size
     summary = (
         "No run is so." if not rows else f"{counted(len(rows), 'run')}, {_order_words(asked)}."
     )
-    if page or is_more:
+    if part.page or part.is_more:
         summary = f"Runs {first + 1} to {first + len(rows)}, {_order_words(asked)}."
     return AllRuns(
         title="Runs",
-        summary=f"{summary}{_cut(cut_at)}",
+        summary=f"{summary}{_cut(part.cut_at)}",
         asked=asked,
         titles=_titles(rows, shown, asked),
         rows=tuple(_row(run, shown) for run in rows),
         same=tuple(f"{title(name)} {value}" for name, value in same.items()),
         offered=tuple(_offered(rows, shown, asked)),
         choices=_choices(asked),
-        views=_views(views or {}),
-        ways=tuple(_ways(asked, page=page, is_more=is_more)),
+        ways=tuple(_ways(asked, page=part.page, is_more=part.is_more)),
     )
 
 
@@ -131,9 +129,8 @@ def groups_view(
     asked: Asked,
     *,
     cut_at: int = 0,
-    views: Mapping[str, Asked] | None = None,
 ) -> AllRuns:
-    """Return the page of these runs in groups by `asked["group"]`; the rest as of `all_runs_view`."""
+    """Return the page of these runs in groups by `asked["group"]`; cut_at: as of `Part`."""
     by = asked["group"]
     found = group(runs, by, columns)
     shown = [name for name in columns if any(name in spreads for _, spreads in found.values())]
@@ -148,7 +145,6 @@ def groups_view(
             for name, (members, spreads) in found.items()
         ),
         choices=_choices(asked),
-        views=_views(views or {}),
         ways=tuple(_files(asked)),
     )
 
@@ -221,10 +217,6 @@ def _choices(asked: Asked) -> tuple[Link, ...]:
             label="only what differs", address=_address(asked, differ=differ), is_chosen=not differ
         ),
     )
-
-
-def _views(views: Mapping[str, Asked]) -> tuple[Link, ...]:
-    return tuple(Link(label=name, address=_address(asked)) for name, asked in views.items())
 
 
 def _row(run: Run, columns: Sequence[str]) -> Row:

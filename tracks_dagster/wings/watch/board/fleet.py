@@ -16,7 +16,7 @@ from tracks_dagster.track.states.lifecycle import RunLifecycle
 from tracks_dagster.track.text.units import counted
 from tracks_dagster.track.unforeseen import problem_of
 from tracks_dagster.wings.watch.board import formats
-from tracks_dagster.wings.watch.board.all_runs import AllRuns, all_runs_view
+from tracks_dagster.wings.watch.board.all_runs import AllRuns, Part, all_runs_view
 from tracks_dagster.wings.watch.board.formats import LightMark, marks, unread
 from tracks_dagster.wings.watch.board.reading import RunReading
 
@@ -124,8 +124,7 @@ def fleet_view(
 
 
 def _earlier(runs: Sequence[Run]) -> AllRuns:
-    columns, count = default_columns(runs), len(runs)
-    return all_runs_view(runs, columns, {}, page=0, page_size=count, is_more=False)
+    return all_runs_view(runs, default_columns(runs), {}, Part(size=len(runs)))
 
 
 def _group(row: Row, reading: RunReading | None) -> Group:

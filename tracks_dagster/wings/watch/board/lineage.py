@@ -50,29 +50,34 @@ class LineagePage:
     commands: tuple[str, ...]
 
 
-def lineage_page(
-    thing: str,
-    *,
-    before: Sequence[Node],
-    after: Mapping[str, Sequence[Node]],
-    counts: Mapping[str, int],
-    sources: Sequence[str],
-    holds: Sequence[str],
-    missing: str,
-) -> LineagePage:
-    """Return the page.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Relations:
+    """What a thing is of, and what is of it.
 
-    before: the nearest first. after: kind → the newest of it by name; counts: kind → how many there
-    are. sources: names of those in quarantine that it descends from; holds: a sentence for each.
+    before: the nearest first; missing: a sentence where the ledger lacks what comes before. after: kind
+    → the newest of it by name; counts: kind → how many there are. sources: names of those in quarantine
+    that it descends from; holds: a sentence for each.
     """
+
+    before: Sequence[Node]
+    after: Mapping[str, Sequence[Node]]
+    counts: Mapping[str, int]
+    sources: Sequence[str] = ()
+    holds: Sequence[str] = ()
+    missing: str = ""
+
+
+def lineage_page(thing: str, of: Relations) -> LineagePage:
+    """Return the page of a thing."""
+    sources, counts = of.sources, of.counts
     is_source = thing in sources
-    chain = _marked(before, sources)
+    chain = _marked(of.before, sources)
     below = {
         kind: [replace(node, is_bad=is_source or bool(sources)) for node in nodes]
-        for kind, nodes in after.items()
+        for kind, nodes in of.after.items()
     }
     shown = sorted((n for nodes in below.values() for n in nodes), key=lambda n: not n.is_in_use)
-    sections = [_section("before", "Rests on", chain, len(chain), missing)]
+    sections = [_section("before", "Rests on", chain, len(chain), of.missing)]
     for kind, nodes in below.items():
         ordered = sorted(nodes, key=lambda node: not node.is_in_use)
         title = f"{kind[0].upper()}{kind[1:]}s that came of it"
@@ -89,7 +94,7 @@ def lineage_page(
     return LineagePage(
         title=thing,
         sentence=sentence,
-        holds=tuple(holds),
+        holds=tuple(of.holds),
         svg=picture(Node(thing=thing, is_bad=bool(sources)), chain, shown),
         sections=tuple(each for each in sections if not each.is_empty),
         commands=(f"tracks lineage {thing}", f"tracks blast {thing}"),

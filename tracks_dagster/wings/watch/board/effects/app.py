@@ -70,7 +70,7 @@ from tracks_dagster.track.records import Json
 from tracks_dagster.track.states.run_state import RunState
 from tracks_dagster.track.text.units import counted
 from tracks_dagster.wings.watch.board import formats
-from tracks_dagster.wings.watch.board.all_runs import all_runs_view, groups_view
+from tracks_dagster.wings.watch.board.all_runs import Part, all_runs_view, groups_view
 from tracks_dagster.wings.watch.board.colours import looks_of
 from tracks_dagster.wings.watch.board.comparison import ColouredRun, experiment_view
 from tracks_dagster.wings.watch.board.devices import devices_page, ranks_from
@@ -392,15 +392,8 @@ class Board:
         if by:
             view = groups_view(table.rows, columns, asked, cut_at=cut_at)
         else:
-            view = all_runs_view(
-                table.rows,
-                columns,
-                asked,
-                page=page,
-                page_size=TABLE_ROWS,
-                is_more=table.is_more,
-                cut_at=cut_at,
-            )
+            part = Part(page=page, size=TABLE_ROWS, is_more=table.is_more, cut_at=cut_at)
+            view = all_runs_view(table.rows, columns, asked, part)
         return self._page(request, "runs.html", view, view.title, is_live=False)
 
     def all_runs_csv(self, request: Request) -> Response:

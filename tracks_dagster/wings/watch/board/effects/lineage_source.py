@@ -8,7 +8,7 @@ from tracks_dagster.holds.effects.descent import Ancestor, Descendants, Group, N
 from tracks_dagster.holds.effects.lineage import read_lineage
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
-from tracks_dagster.wings.watch.board.lineage import LineagePage, Node, lineage_page
+from tracks_dagster.wings.watch.board.lineage import LineagePage, Node, Relations, lineage_page
 
 DIGITS = 12
 
@@ -19,8 +19,7 @@ def read_page(tracks: Tracks, ledger: Ledger, name: str) -> LineagePage:
     rests_on = found.rests_on
     missing = f"Before that: {rests_on.missing} is not in the ledger." if rests_on.missing else ""
     groups = _groups(found.came_of_it)
-    return lineage_page(
-        found.called,
+    of = Relations(
         before=[_before(each) for each in rests_on.chain],
         after={kind: [_after(each) for each in group.newest] for kind, group in groups.items()},
         counts={kind: group.count for kind, group in groups.items()},
@@ -28,6 +27,7 @@ def read_page(tracks: Tracks, ledger: Ledger, name: str) -> LineagePage:
         holds=[hold.sentence for hold in found.holds],
         missing=missing,
     )
+    return lineage_page(found.called, of)
 
 
 def _groups(hit: Descendants) -> Mapping[str, Group]:

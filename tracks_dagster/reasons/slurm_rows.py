@@ -26,7 +26,7 @@ _RANGES = re.compile(r"\[([^\]]*)\]")
 def time_in(text: str, zone: tzinfo) -> datetime | None:
     """Return a time, aware; None where there is none yet. zone: of a time that names none.
 
-    Raises ValueError for what is no time.
+    Raises ValueError for what is not a time.
     """
     if text in NO_TIMES:
         return None

@@ -1,6 +1,6 @@
 """Read an object that ranks, pods or older programs write, within the size that its writing has.
 
-A larger one is not ours. It is named in the log, once, and passed over: whoever looks at many goes on
+A larger one is not ours. It is named in the log, once, and passed over: who looks at many goes on
 with the others. Records, and what is named by its sha256, have readers of their own.
 """
 

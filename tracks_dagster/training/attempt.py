@@ -575,7 +575,7 @@ class Attempt:
     def log(self, step: int, shown: Mapping[str, Media] | None = None, **named: Media) -> bool:
         """Log what is more than a number: `a.log(step, sample=Text("…"), digits=Image(pixels))`.
 
-        shown: by names that are no Python names, as "val/digits". Text, Table, Image, Histogram,
+        shown: by names that are not Python names, as "val/digits". Text, Table, Image, Histogram,
         ConfusionMatrix and Audio are of this module. Copied at once and stored in a thread; training
         never waits. Returns whether all was taken: what is too much or too large (`media_items`,
         `media_bytes` of the config), or cannot be read, is left out, which stderr and the run's page

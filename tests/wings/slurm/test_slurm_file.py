@@ -86,7 +86,7 @@ def test_a_whole_file_is_read() -> None:
         ("time_limit: 24", "has no unit"),
         ("notice: 2d", "at most 65535 s"),
         ("options: ['--array=1-3']", "--array belongs to the launcher"),
-        ("options: ['rm -rf /']", "no option of sbatch"),
+        ("options: ['rm -rf /']", "not an option of sbatch"),
         ("device_classes: {cpu: {gres: gpu}}", "cpu is there always"),
         ("environment: {TRACKS_STORE: x}", "belongs to the launcher or Slurm"),
         ("environment: {AWS_SECRET_ACCESS_KEY: abcdefgh}", "pass_environment"),

@@ -29,7 +29,7 @@ class Buckets:
 
     low, high, low_x, high_x: the smallest and the largest value and their places; inf and -inf where
     there is none. total, count: the sum of the finite values, and how many. x0, x1: the first and the
-    last place of a value. odd: whether a value is no finite number.
+    last place of a value. odd: whether a value is not a finite number.
     """
 
     low: Array

@@ -58,7 +58,7 @@ def check_is_no_cut_off(state: RunState, ref: CheckpointRef, doing: str) -> None
     if stop_cause(state, ref) is StopCause.CUT_OFF:
         raise InvalidInput(
             f"Cannot {doing}: {describe_stop(state, ref)} It ends where time ran out, not where "
-            "training did. With --cut-off it is done all the same. Nothing was written."
+            "training did. --cut-off does it anyway. Nothing was written."
         )
 
 

@@ -238,7 +238,7 @@ def acts_of(name: str | None, check: Check) -> Sequence[Tool]:
         return await ask([kind], [run, *more], by=by, **options)
 
     async def note(run: Target, text: str, context: Context) -> str:
-        """Add a sentence to the track of a run or an attempt, for whoever reads it next."""
+        """Add a sentence to the track of a run or an attempt, for the next reader."""
         return await act(NOTE, context, run, text)
 
     async def drain(run: RunId, why: Why, context: Context) -> str:

@@ -1,6 +1,6 @@
 """Slurm's queue as it was a few seconds ago: one question for all gangs and processes of a home.
 
-A site's controller serves thousands of users: whoever wants to know more often than every POLL_S reads
+A site's controller serves thousands of users: who wants to know more often than every POLL_S reads
 the last answer, from memory or from the home's file. The question is asked in a thread. Nobody who
 looks waits longer than LOOK_S_MAX; with a controller that is away the last answer stays, and says how
 old it is.

@@ -118,11 +118,11 @@ class SlurmClient:
         return [row for row in found if row.name == name]
 
     def signal(self, id_: str) -> None:
-        """Send SIGTERM to the tasks of a job that runs; a job that is over is no error."""
+        """Send SIGTERM to the tasks of a job that runs; a job that is over is not an error."""
         self._end("drain", id_, "--signal=TERM")
 
     def cancel(self, id_: str) -> None:
-        """End a job, or take it from the queue; a job that is over is no error."""
+        """End a job, or take it from the queue; a job that is over is not an error."""
         self._end("end", id_)
 
     def ask(self, *words: str) -> str:

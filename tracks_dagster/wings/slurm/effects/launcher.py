@@ -1,4 +1,4 @@
-"""Gangs on a Slurm cluster: one job for each attempt, found by its name whoever submitted it.
+"""Gangs on a Slurm cluster: one job for each attempt, found by its name, no matter who submitted it.
 
 What it asks of Slurm, for all gangs of a home together: the queue every POLL_S (`board`); accounting of
 the jobs that have left it, every POLL_S and IDS_MAX at once. For one gang: sbatch, scancel, and its own
@@ -468,7 +468,7 @@ class SlurmLauncher:
 
 
 def _has_left(gang: _Gang, tables: Tables) -> bool:
-    """Whether the job has left the queue, or ended in it, and accounting has not told how."""
+    """Whether the job has left the queue, or ended in it, and accounting does not say yet how."""
     job = gang.job
     if job is None or (gang.accounts and gang.is_over):
         return False

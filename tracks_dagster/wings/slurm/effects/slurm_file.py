@@ -118,7 +118,7 @@ def _template(file: SettingsFile, path: str) -> str | None:
         file.refuse(("template",), f"{path} has more than {TEMPLATE_BYTES_MAX // 1024} KiB.")
     lines = text.splitlines()
     if not lines or not lines[0].startswith("#!"):
-        file.refuse(("template",), f"{path} is no script: its first line begins with #!.")
+        file.refuse(("template",), f"{path} is not a script: its first line begins with #!.")
     if [line.strip() for line in lines].count(TRACKS) != 1:
         words = f"{path} needs one line that is {TRACKS} alone: there the ranks are started."
         file.refuse(("template",), words)
@@ -152,7 +152,7 @@ def _option(value: object) -> str:
     text = _line(value)
     name = text.partition("=")[0]
     if not text.startswith("-") or " " in name:
-        raise ValueError(f"{text!r} is no option of sbatch; write for example --switches=1.")
+        raise ValueError(f"{text!r} is not an option of sbatch; write for example --switches=1.")
     if name in _OURS:
         raise ValueError(f"{name} belongs to the launcher, which gives it to sbatch itself.")
     return text

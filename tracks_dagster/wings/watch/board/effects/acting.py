@@ -46,7 +46,7 @@ Given = Mapping[str, str]
 
 
 class Acting:
-    """Acts in the name of whoever asks. Safe in threads."""
+    """Acts in the name of who asks. Safe in threads."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings

@@ -41,7 +41,7 @@ def check_prefix(text: str) -> str:
 
 
 def address_below(prefix: str, address: str) -> str:
-    """Return where a page of the board is for whoever comes by the prefix."""
+    """Return where a page of the board is for those who come by the prefix."""
     return f"{prefix}{address}" if address.startswith("/") else address
 
 

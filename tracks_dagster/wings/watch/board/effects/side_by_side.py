@@ -272,7 +272,7 @@ def lines_json(lines: Lines) -> dict[str, Json]:
 
     Of each metric: `x`, the places; of each run `at`, which of these it has a value at, `mean`, and
     where a place has several values `first` and `second`: the smallest and the largest, as they came;
-    `odd`: [place, value] of what is no finite number.
+    `odd`: [place, value] of what is not a finite number.
     """
     return {
         "x_label": lines.x_label,
@@ -325,7 +325,7 @@ def _rounded(values: Array) -> list[Json]:
 
 def drawn_curve(lines: Lines, name: str, run_id: str) -> Curve:
     """Return a run's line as a curve for a picture: of each bucket the smallest and the largest value,
-    as they came, and a point that is no finite number where it has one."""
+    as they came, and a point that is not a finite number where it has one."""
     metric = lines.metrics[name]
     found = lines.found[name].get(run_id)
     if found is None:

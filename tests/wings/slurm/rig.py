@@ -60,10 +60,10 @@ class Rig:
 
     def start(self, name: str, *words: str) -> None:
         """Start a daemon in the foreground, as a child."""
-        log = (self.folder / f"{name}.out").open("ab")
-        self._children[name] = subprocess.Popen(
-            words, env=self._env, stdout=log, stderr=log, cwd=self.folder
-        )
+        with (self.folder / f"{name}.out").open("ab") as log:
+            self._children[name] = subprocess.Popen(
+                words, env=self._env, stdout=log, stderr=log, cwd=self.folder
+            )
 
     def stop(self, name: str) -> None:
         """End a daemon that was started here."""

@@ -55,7 +55,7 @@ def home(slurm: Rig, tmp_path: Path) -> Iterator[Home]:
         "work": str(tmp_path),
     }
     file.write_text(yaml.safe_dump(settings))
-    found.variables |= {"TRACKS_SLURM": str(file), **slurm.environment}
+    found.variables.update({"TRACKS_SLURM": str(file), **slurm.environment})
     with found.daemon():
         yield found
 

@@ -32,6 +32,18 @@ def test_a_name_is_looked_up_on_the_path_of_who_asks(
     assert check_interpreter("python", store_url="/a/store") == mine
 
 
+def test_a_path_has_no_way_back_in_it_unless_that_leads_elsewhere(tmp_path: Path) -> None:
+    """Python calls itself by the path without it, and is forked only by its own name."""
+    mine = program(tmp_path, f'exec {sys.executable} "$@"')
+    (tmp_path / "project").mkdir()
+    (tmp_path / "linked").symlink_to(tmp_path / "project" / "deep")
+    (tmp_path / "project" / "deep").mkdir()
+    back = f"{tmp_path}/project/../python"
+    assert check_interpreter(back, store_url="/a/store") == mine
+    elsewhere = f"{tmp_path}/linked/../../python"  # of project/deep, by way of the link
+    assert check_interpreter(elsewhere, store_url="/a/store") == elsewhere
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [

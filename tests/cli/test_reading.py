@@ -19,7 +19,10 @@ from tests.cli.reading_commands import (
     Arguments,
     with_out,
 )
+from tests.histories import History
 from tests.stories import RUN_ID, Story
+from tracks_dagster.settings import Settings
+from tracks_dagster.wiring import build
 
 
 @pytest.mark.parametrize("arguments", READING, ids=" ".join)
@@ -39,6 +42,18 @@ def test_every_reading_command_prints_text_or_one_json_value_and_writes_nothing(
         (tmp_path / "run.tar.gz").unlink()
     json.loads(call(*arguments, "--json").stdout)
     assert (files_of(home), written_at()) == (before, times)
+
+
+@pytest.mark.parametrize("arguments", READING, ids=" ".join)
+def test_what_a_run_does_not_say_is_never_printed_as_none(
+    arguments: Arguments, call: Call, tmp_path: Path
+) -> None:
+    """Of a run that has just begun, whose config names no steps and nothing else."""
+    app = build(Settings.from_environment())
+    History(RUN_ID).declare(config={}).open().write_to(app.store)
+    app.projector.scan()
+    printed = call(*with_out(arguments, tmp_path))
+    assert not re.search(r"\bNone\b", printed.stdout + printed.stderr)
 
 
 def test_no_command_that_reads_loads_dagster_torch_or_pydantic(

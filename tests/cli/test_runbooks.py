@@ -18,6 +18,7 @@ from tracks_dagster.wings.watch.health.rules import RULES, RUNBOOKS
 HEADINGS = ("## What it means", "## Check", "## Do", "## When that does not help")
 # As a command in a text begins: a line of its own, or in backticks.
 COMMAND = re.compile(r"^ {4}tracks (.+)$|`tracks ([^`]+)`", re.MULTILINE)
+WORD = re.compile(r"[a-z_]+")
 READS = (
     ("explain",), ("status",), ("health",), ("logs",), ("triage",), ("profile",), ("slo",),
     ("goodput",), ("search",), ("fsck",), ("checkpoints", "list"), ("checkpoints", "advise"),
@@ -57,6 +58,18 @@ def test_every_rule_has_its_page_and_every_page_its_rule() -> None:
         check, do = text[places[1] : places[2]], text[places[2] : places[3]]
         assert commands(check), f"{rule}: how to check"
         assert commands(do), f"{rule}: what to do"
+
+
+def test_every_key_that_a_runbook_names_is_one_of_a_file() -> None:
+    """As a row of the tables in docs/project.md and docs/policy.md has it."""
+    docs = find_root() / "docs"
+    rows = (docs / "project.md").read_text("utf-8") + (docs / "policy.md").read_text("utf-8")
+    known = {
+        key for row in re.findall(r"^\| (`.*?) \|", rows, re.MULTILINE) for key in WORD.findall(row)
+    }
+    named = {key for rule in RULES for key in re.findall(r"`([a-z_]+):[ `]", runbook(rule))}
+    assert named
+    assert named <= known
 
 
 @pytest.mark.parametrize("command", ALL, ids=" ".join)

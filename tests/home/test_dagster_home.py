@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
@@ -288,6 +291,39 @@ def test_a_web_server_that_was_killed_comes_back_and_says_so(
             with urllib.request.urlopen(answering(web)) as reply:
                 assert reply.status == 200
         assert read_address(tmp_path / "dagster") == web.address
+
+
+@pytest.mark.parametrize(
+    ("locations", "takes"),
+    [
+        ([None], False),  # it is being loaded
+        (["PythonError"], False),
+        (["RepositoryLocation", None], False),
+        (["RepositoryLocation", "RepositoryLocation"], True),
+    ],
+)
+def test_launches_are_taken_once_all_code_is_loaded(
+    locations: list[str | None], takes: bool, tmp_path: Path
+) -> None:
+    """`tracks up` prints its address then: what is launched before is refused."""
+    loaded = [{"locationOrLoadError": each and {"__typename": each}} for each in locations]
+    answer = {"data": {"workspaceOrError": {"locationEntries": loaded}}}
+
+    class Played(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(json.dumps(answer).encode())
+
+        def log_message(self, *_: object) -> None:
+            """Print nothing."""
+
+    with HTTPServer(("127.0.0.1", 0), Played) as server:
+        threading.Thread(target=server.handle_request, daemon=True).start()
+        port = server.server_address[1]
+        web = WebServer(tmp_path, port, start=lambda: this_process(), why_ended=lambda: "")
+        assert web.takes_launches() is takes
+    assert not web.takes_launches()  # nobody listens any more
 
 
 def port_of(web: WebServer) -> int:

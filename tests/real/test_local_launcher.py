@@ -7,10 +7,13 @@ import fcntl
 import io
 import json
 import os
+import shutil
 import signal
 import sys
+import sysconfig
 import tarfile
 import time
+import venv
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import timedelta
@@ -18,6 +21,7 @@ from pathlib import Path
 
 import pytest
 
+import tracks_dagster
 from tests.fakes import FakeObjectStore
 from tracks_dagster.attempts.effects.closing import is_over
 from tracks_dagster.attempts.effects.local import launcher as local_launcher
@@ -447,6 +451,54 @@ def test_a_second_supervisor_does_not_cut_the_code_that_a_gang_is_reading(
         launcher.start(spec("print('ran')"))
         until(launcher, gone)
         assert stored.stat().st_ino != os.fstat(reading.fileno()).st_ino
+
+
+def test_ranks_of_a_projects_own_interpreter_are_forked_from_its_own_warm_parent(
+    request: pytest.FixtureRequest, launcher: LocalLauncher, tmp_path: Path
+) -> None:
+    """With this package, as `pip install tracks-dagster` in a venv of one's own has it."""
+    package = str(Path(tracks_dagster.__file__).parents[1])
+    python = interpreter_of_its_own(tmp_path / "own", package, sysconfig.get_path("purelib"))
+    shows = """
+import os, sys, torch
+from pathlib import Path
+print(sys.executable, sys.prefix, Path(f"/proc/{os.getpid()}/cmdline").read_text(), flush=True)
+"""
+    command = RankCommand(words=(SCRIPT,), python=str(python))
+    for attempt_id in (1, 2):
+        ref = AttemptRef("r", attempt_id)
+        assert launcher.start(replace(spec(shows, ranks=2), attempt_id=attempt_id, command=command))
+        wait_for(lambda ref=ref: gone(launcher.observe(ref)))  # type: ignore[misc]
+        ranks = launcher.observe(ref).ranks
+        is_forked = request.node.callspec.params["launcher"] == "forked"
+        for rank in ranks:
+            assert rank.log_tail.startswith(f"{python} {tmp_path / 'own'} "), rank.log_tail
+            assert (f"tracks r/a{attempt_id:02} rank {rank.rank}" in rank.log_tail) is is_forked
+    assert len(warm._started) == is_forked  # the second attempt had the first one's
+
+
+def test_an_interpreter_with_another_version_of_the_package_forks_nothing_and_says_so(
+    launcher: LocalLauncher, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    other = tmp_path / "other"
+    ignored = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(Path(tracks_dagster.__file__).parent, other / "tracks_dagster", ignore=ignored)
+    with (other / "tracks_dagster" / "processes" / "warm.py").open("a") as file:
+        file.write("# of a later version\n")
+    python = interpreter_of_its_own(tmp_path / "own", str(other), sysconfig.get_path("purelib"))
+    command = RankCommand(words=(SCRIPT,), python=str(python))
+    assert launcher.start(replace(spec("print('ran', __file__)"), command=command))
+    assert until(launcher, gone).ranks[0].log_tail.startswith("ran ")
+    if launcher._warm_address is not None:
+        assert f"No process is forked for {python}" in capfd.readouterr().err
+
+
+def interpreter_of_its_own(folder: Path, *imported: str) -> Path:
+    """Make a venv that imports from these folders, and return its Python."""
+    venv.create(folder, symlinks=True)
+    place = sysconfig.get_path("purelib", vars={"base": str(folder), "platbase": str(folder)})
+    Path(place, "own.pth").write_text("".join(f"{each}\n" for each in imported))
+    return folder / "bin" / "python"
 
 
 def test_two_projects_with_modules_of_one_name_run_at_once_each_by_its_interpreter(

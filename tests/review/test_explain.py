@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -12,6 +13,8 @@ from tests.histories import History
 from tests.stories import RUN_ID, Story
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.review.effects.explain.run import explain_attempt, explain_run
+from tracks_dagster.review.explain.explanation import AttemptExplanation
+from tracks_dagster.review.explain.summary import attempt_summary
 from tracks_dagster.review.explain.text import (
     LABEL_WIDTH,
     MARGIN,
@@ -55,6 +58,18 @@ def test_the_text_begins_with_the_reason_and_names_what_triggered_a_save(
     text = attempt_text(explain_attempt(tracks, RUN_ID, 2))
     assert text.startswith("gpt-story/a02: gpu_oom")
     assert "step 30: committed (interval)" in text
+
+
+@pytest.mark.parametrize("make", [attempt_text, lambda of: attempt_summary(of, width=80)])
+def test_every_label_has_a_gap_between_it_and_its_line(
+    story: Story, tracks: Tracks, make: Callable[[AttemptExplanation], str]
+) -> None:
+    story.whole()
+    lines = make(explain_attempt(tracks, RUN_ID, 2)).splitlines()
+    labelled = [line for line in lines if re.match(r"  [a-z]", line)]
+    assert "what it tried" in {line.strip().split("  ")[0] for line in labelled}
+    for line in labelled:
+        assert line[LABEL_WIDTH : LABEL_WIDTH + 2] == "  ", line
 
 
 def test_what_was_asked_of_a_cluster_and_what_its_queue_gave_is_told(

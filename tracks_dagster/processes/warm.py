@@ -1,11 +1,13 @@
 """Python processes that start at once: forked from a warm parent, which has their imports done.
 
-    python -m tracks_dagster.processes.warm ADDRESS MODULE …
+    python -m tracks_dagster.processes.warm ADDRESS INTERPRETER MODULE …
 
 A warm parent imports the modules, listens at ADDRESS, and forks a child for each program that it is
-asked for. A child is what a new interpreter would be, or there is none:
+asked for. Each interpreter has a parent of its own. A child is what a new interpreter would be, or
+there is none:
 
-- The interpreter is the same, and no file that the parent imported has changed since.
+- The interpreter is the same, and no file that the parent imported has changed since. Another one than
+  that of who asks, a project's own, has this very package: the two agree on what a request means.
 - Its environment is the parent's but for what is read late (`LATE`): a library that read another value
   when it was imported would keep it. A secret that the parent was not started with is in no child.
 - Nothing that the program would import first has the name of what is imported already.
@@ -19,6 +21,7 @@ stale, and with the group of processes that it was started in.
 from __future__ import annotations
 
 import gc
+import hashlib
 import json
 import os
 import runpy
@@ -32,6 +35,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
+from functools import cache
 from importlib import import_module, invalidate_caches
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
@@ -155,10 +159,25 @@ class Forked:
         self.send_signal(signal.SIGKILL)
 
 
-def ask(address: Path, start: Start, output: int, errors: int | None = None) -> Child | None:
+def at_interpreter(address: Path, python: str | None) -> Path:
+    """Return where that interpreter's own warm parent listens, `address` being this one's."""
+    if python in (None, sys.executable):
+        return address
+    return address.with_name(f"{address.name}.{hashlib.sha256(python.encode()).hexdigest()[:8]}")
+
+
+def ask(
+    address: Path,
+    start: Start,
+    output: int,
+    errors: int | None = None,
+    *,
+    python: str | None = None,
+) -> Child | None:
     """Return the process that the warm parent at `address` forked; None where none listens, or refuses.
 
     output, errors: the descriptors for stdout and stderr, one for both by default; stdin is empty.
+    python: the interpreter that is needed; None: this one.
     """
     try:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -167,7 +186,7 @@ def ask(address: Path, start: Start, output: int, errors: int | None = None) -> 
     try:
         connection.settimeout(ANSWER_S_MAX)
         connection.connect(str(address))
-        request = {"python": _interpreter(), "start": asdict(start)}
+        request = {"python": _interpreter(python), "start": asdict(start)}
         outputs = [output, output if errors is None else errors]
         socket.send_fds(connection, [json.dumps(request).encode()], outputs)
         answer = parse_json(connection.recv(MESSAGE_BYTES_MAX) or "{}")
@@ -179,11 +198,17 @@ def ask(address: Path, start: Start, output: int, errors: int | None = None) -> 
     return Child(answer["pid"], connection)
 
 
-def ensure(address: Path, modules: Sequence[str], environment: Mapping[str, str]) -> bool:
+def ensure(
+    address: Path,
+    modules: Sequence[str],
+    environment: Mapping[str, str],
+    *,
+    python: str | None = None,
+) -> bool:
     """Start a warm parent at `address` unless one listens, and wait for it; whether one listens.
 
-    environment: the whole of it, for the parent and so for its children. After one that could not
-    start nobody tries again for AGAIN_S: each try may take IMPORT_S_MAX.
+    environment: the whole of it, for the parent and so for its children. python: as of `ask`.
+    After one that could not start nobody tries again for AGAIN_S: each try may take IMPORT_S_MAX.
     """
     if _listens(address):
         return True
@@ -191,8 +216,10 @@ def ensure(address: Path, modules: Sequence[str], environment: Mapping[str, str]
     with suppress(OSError):
         if 0 <= time.time() - failed.stat().st_mtime < AGAIN_S:
             return False
+    interpreter = _interpreter(python)
     child = subprocess.Popen(
-        [sys.executable, "-m", MODULE, str(address), *modules],
+        [interpreter[0], "-m", MODULE, str(address), json.dumps(interpreter), *modules],
+        cwd="/",  # with `-m`, what lies in the folder of who asks would be imported first
         env=dict(environment),
         stdin=subprocess.DEVNULL,
     )
@@ -220,13 +247,22 @@ def fork(start: Start, output: int) -> Forked | None:
     return Forked(_fork(start, output, output))
 
 
-def main(address: Path, modules: Sequence[str]) -> None:
-    """Be a warm parent until it is not needed any more; a child runs what it was asked for."""
+def main(address: Path, modules: Sequence[str], interpreter: Sequence[str] | None = None) -> None:
+    """Be a warm parent until it is not needed any more; a child runs what it was asked for.
+
+    interpreter: what this one was started as, of `_interpreter`; another one ends in a sentence.
+    """
     given = dict(os.environ)
+    own = _interpreter()
+    if interpreter is not None and list(interpreter) not in (own, [sys.executable, _package()]):
+        sys.exit(
+            f"No process is forked for {interpreter[0]}, each starts as a new interpreter, which takes "
+            f"seconds more: it runs as {sys.executable}, or has another version of tracks-dagster."
+        )
     name_process(None)
     for name in modules:
         import_module(name)
-    run_children(lambda: WarmParent(address, given).serve())
+    run_children(lambda: WarmParent(address, given, interpreter=interpreter or own).serve())
 
 
 def run_children(parent: Any) -> None:
@@ -248,14 +284,21 @@ class WarmParent:
     """Forks what it is asked for.
 
     given: the environment that this process was started with. lives_with: a descriptor that is at its
-    end when the process that it works for ends.
+    end when the process that it works for ends. interpreter: what this one is to those who ask; None:
+    their own.
     """
 
     def __init__(
-        self, address: Path, given: Mapping[str, str], lives_with: int | None = None
+        self,
+        address: Path,
+        given: Mapping[str, str],
+        lives_with: int | None = None,
+        *,
+        interpreter: Sequence[str] | None = None,
     ) -> None:
         self._address = address
         self._given = given
+        self._interpreter = list(interpreter or _interpreter())
         self._lives_with = lives_with
         self._imported = _imported_files()
         self._children: dict[int, socket.socket] = {}
@@ -325,7 +368,7 @@ class WarmParent:
     def _stale(self, python: Sequence[str]) -> str | None:
         """Return why this process must not be forked any more; then it ends."""
         changed = [path for path, stamp in self._imported.items() if _stamp(path) != stamp]
-        if list(python) != _interpreter():
+        if list(python) != self._interpreter:
             changed.append("the interpreter")
         self._is_over = bool(changed)
         return f"{changed[0]} has changed" if changed else None
@@ -474,8 +517,22 @@ def _of_program(traceback: TracebackType | None) -> TracebackType | None:
     return traceback
 
 
-def _interpreter() -> list[str]:
-    return [sys.executable, sys.version, str(sys.flags)]
+def _interpreter(python: str | None = None) -> list[str]:
+    """Return by what an interpreter is known; of another than this one only its path can be."""
+    if python in (None, sys.executable):
+        return [sys.executable, sys.version, str(sys.flags)]
+    return [python, _package()]
+
+
+@cache
+def _package() -> str:
+    """Return the sha256 of this package's source: some 30 ms."""
+    digest = hashlib.sha256()
+    folder = Path(__file__).parents[1]
+    for path in sorted(folder.rglob("*.py")):
+        digest.update(f"{path.relative_to(folder)}\0".encode())
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
 
 
 def _imported_files() -> dict[str, tuple[int, int]]:
@@ -544,4 +601,4 @@ if __name__ == "__main__":
     # By its name: who forks further, and who catches it, have to mean the same `Become`.
     from tracks_dagster.processes import warm
 
-    warm.main(Path(sys.argv[1]), sys.argv[2:])
+    warm.main(Path(sys.argv[1]), sys.argv[3:], parse_json(sys.argv[2]))

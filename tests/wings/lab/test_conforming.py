@@ -143,6 +143,14 @@ def test_a_trainer_that_tells_of_no_step_but_its_last_is_not_certified() -> None
     assert not done.is_green
 
 
+def test_a_script_that_trains_more_steps_than_its_config_says_is_interrupted_within_these() -> None:
+    done = certify(Trials(), steps=8)
+    assert max(each.seen.trial.step or 0 for each in done.trials) <= 8
+    assert {each.step for each in done.left_out} == {STEPS - 1}
+    assert any(f"trained {STEPS} steps where its config says 8" in note for note in done.notes)
+    assert not done.is_green
+
+
 def test_one_kill_comes_before_the_other_shapes_and_is_not_repeated() -> None:
     short = certify(Trials(), workers=(0, 2), time_limit_s=2.5 * RUN_S)
     kinds = [each.seen.trial.kind for each in short.trials]

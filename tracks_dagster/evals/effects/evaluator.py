@@ -143,12 +143,13 @@ class LocalEvaluator:
         environment = {**worker_environment(), ENV_CACHE: str(self._work.parent / "cache")}
         environment |= {"PYTHONUNBUFFERED": "1", **spec.environment}
         interpreter = _interpreter(spec)
-        if self._warm_address is not None and interpreter == sys.executable:
+        if self._warm_address is not None:
+            address = warm.at_interpreter(self._warm_address, interpreter)
             start = warm.Start(
                 words=words, cwd=str(Path.cwd()), environment=environment, leads_session=True
             )
             with Path(os.devnull).open("wb") as nowhere:
-                child = warm.ask(self._warm_address, start, nowhere.fileno(), errors)
+                child = warm.ask(address, start, nowhere.fileno(), errors, python=interpreter)
             if child is not None:
                 return child
         return subprocess.Popen(

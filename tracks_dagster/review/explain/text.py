@@ -25,8 +25,8 @@ from tracks_dagster.review.explain.sections import (
 from tracks_dagster.track.text.units import cost_text
 from tracks_dagster.track.text.wrapping import wrap_line
 
-LABEL_WIDTH = 15  # two more than the longest label
-MARGIN = "  "  # before a label
+LABEL_WIDTH = 15  # with the gap behind the longest label
+MARGIN, GAP = "  ", "  "  # before a label, and behind it
 HANGING = "  "  # how far the rest of a line is indented
 WIDTH_MIN = 60  # a narrower terminal breaks lines by itself
 
@@ -142,4 +142,4 @@ def labelled_lines(parts: Iterable[Section]) -> list[str]:
 
 def label_column(label: str) -> str:
     """Return the prefix of a line: its label, or as much room."""
-    return f"{MARGIN}{label:<{LABEL_WIDTH}}"
+    return f"{MARGIN}{label:<{LABEL_WIDTH - len(GAP)}}{GAP}"

@@ -72,8 +72,8 @@ POLL_S = 0.05
 class LocalLauncher:
     """Implements `ports.GangLauncher`. work: the folder below which every gang has its own.
 
-    warm_address: of the warm parents for gangs, which are started when one is first needed; None:
-    every gang is a new interpreter.
+    warm_address: of the warm parents for gangs, one for each interpreter of a project, which are
+    started when one is first needed; None: every gang is a new interpreter.
     """
 
     def __init__(
@@ -109,16 +109,18 @@ class LocalLauncher:
         environment["PYTHONUNBUFFERED"] = "1"
         if spec.ranks > 1:
             environment.setdefault("OMP_NUM_THREADS", "1")  # as `gang_parent.rendezvous` says why
-        if self._warm_address is not None and spec.command.python is None:
+        if self._warm_address is not None:
+            python = spec.command.python
+            address = warm.at_interpreter(self._warm_address, python)
             # A warm parent each: what OpenMP reads when it is loaded is not the same.
             several = ".ranks" if spec.ranks > 1 else ""
-            address = self._warm_address.with_name(f"{self._warm_address.name}{several}")
+            address = address.with_name(f"{address.name}{several}")
             start = warm.Start(
                 words=words, cwd=str(folder), environment=environment, leads_session=True
             )
             imported = IMPORTED + (OBSERVED if ENV_OBSERVE in spec.environment else ())
-            warm.ensure(address, imported, environment)
-            if (child := warm.ask(address, start, log)) is not None:
+            warm.ensure(address, imported, environment, python=python)
+            if (child := warm.ask(address, start, log, python=python)) is not None:
                 return child
         return subprocess.Popen(
             [sys.executable, *words],

@@ -6,6 +6,7 @@ The code is the project of a folder, or one script.
 from __future__ import annotations
 
 import ast
+import os
 import shutil
 import subprocess
 from collections.abc import Collection, Mapping, Sequence
@@ -228,7 +229,11 @@ def check_interpreter(python: str, *, store_url: str) -> str:
             f"{doing}: {output or f'it ended with {done.returncode}'}. Install {package} into that "
             f"environment: {python} -m pip install {package}"
         )
-    return str(Path(path).absolute())  # a link of a venv stays one
+    # A link of a venv stays one; without `..`, as that program calls itself.
+    plain = os.path.abspath(path)  # noqa: PTH100
+    return (
+        plain if os.path.realpath(plain) == os.path.realpath(path) else str(Path(path).absolute())
+    )
 
 
 def _run(*command: str) -> subprocess.CompletedProcess[str]:

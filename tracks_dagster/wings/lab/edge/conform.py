@@ -21,6 +21,7 @@ from tracks_dagster.attempts.effects.local.project_code import (
     read_project_code,
     read_script_code,
 )
+from tracks_dagster.attempts.effects.preparing import Prepared
 from tracks_dagster.attempts.ports import FoundCode
 from tracks_dagster.attempts.run_config import check_ranks
 from tracks_dagster.cli import BAD_NEWS
@@ -35,7 +36,7 @@ from tracks_dagster.track.bodies import CONFORM
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.names import dataset_track
 from tracks_dagster.track.records import sha256_hex
-from tracks_dagster.track.roles import LOADER_WORKERS, STEPS, key_of
+from tracks_dagster.track.roles import LOADER_WORKERS, STEPS, key_of, value_of
 from tracks_dagster.track.text.redact import redact
 from tracks_dagster.training.projects.code import is_python
 from tracks_dagster.wings.lab.conformance.effects.conforming import (
@@ -111,7 +112,8 @@ def conform_command(
         check_ranks(ranks)
     given = Settings.from_environment()
     found = _find(given, project)
-    plan = _plan(found, ranks, tolerance=tolerance, time_limit_s=time_limit)
+    prepared = prepared_of(found, parse_settings(settings), steps=steps, owner=person())
+    plan = _plan(prepared, ranks, tolerance=tolerance, time_limit_s=time_limit)
     home = build(given)  # first: where nothing can be recorded, nothing is tried
     with (
         _ended_by_signals(),
@@ -122,7 +124,7 @@ def conform_command(
         trials = Trials(
             world=app.world(DEFAULT_POLICY),
             home=app.settings.home,
-            prepared=prepared_of(found, parse_settings(settings), steps=steps, owner=person()),
+            prepared=prepared,
         )
         done = conform(
             trials,
@@ -189,10 +191,11 @@ def _find(given: Settings, project: str | None) -> FoundCode:
     return read_project_code(folder, store_url=given.store_url, clean=clean)
 
 
-def _plan(found: FoundCode, ranks: int | None, *, tolerance: float, time_limit_s: float) -> Plan:
-    project = found.project
+def _plan(prepared: Prepared, ranks: int | None, *, tolerance: float, time_limit_s: float) -> Plan:
+    project = prepared.project
     keys = {name: key.default for name, key in project.keys.items()}
     has_workers = key_of(keys, project.roles, LOADER_WORKERS) is not None
+    steps = value_of(prepared.body.config, project.roles, STEPS)
     has_steps = key_of(keys, project.roles, STEPS) is not None
     return Plan(
         ranks=tuple(dict.fromkeys((1, project.value("ranks") if ranks is None else ranks))),
@@ -200,6 +203,7 @@ def _plan(found: FoundCode, ranks: int | None, *, tolerance: float, time_limit_s
         has_faults=not project.by_files or is_python(project.entry),
         tolerance=tolerance,
         time_limit_s=time_limit_s,
+        steps=steps if isinstance(steps, int) else None,
         shorter="give fewer --steps" if has_steps else _NO_STEPS,
     )
 

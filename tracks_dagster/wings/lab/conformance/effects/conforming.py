@@ -85,6 +85,7 @@ class Plan:
     has_faults: bool
     tolerance: float
     time_limit_s: float
+    steps: int | None = None
     steps_max: int = STEPS_MAX
     shorter: str = "give fewer --steps"
 
@@ -197,7 +198,7 @@ class _Round:
                     self._unstable = unstable_contents(calm, again)
                     seconds = min(calm.seconds, again.seconds)  # the first one loads torch, too
                     self._attempt_s_max = max(HANG_S_MIN, HANG_TIMES * seconds)
-                steps = interruptions(calm.last)
+                steps = [each for each in interruptions(calm.last) if not self._is_beyond(each)]
                 if steps and "not_deterministic" not in self._names:
                     self._planned += 1
                     self._play(replace(calm.trial, kind=Kind.SIGKILL, step=steps[0]))
@@ -211,6 +212,16 @@ class _Round:
         found = trials_of(calm, faults=self._plan.has_faults, steps_max=self._plan.steps_max)
         tried = [*(each.seen.trial for each in self.judged), *self._missed, *self._had_no_time]
         planned = [each for each in found if each not in tried]
+        beyond = [each for each in planned if self._is_beyond(each.step)]
+        if beyond:
+            planned = [each for each in planned if each not in beyond]
+            self.left_out += beyond
+            last = next(iter(calm.values())).last_step
+            self.notes.append(
+                f"It trained {last} steps where its config says {self._plan.steps}, so "
+                f"{counted(len(beyond), 'trial')} after step {self._plan.steps} were left out: let the "
+                "script take the number from its config (a.config)."
+            )
         if "not_deterministic" in self._names:
             planned = self._without(planned, INTERRUPTS, "Two undisturbed runs differ")
         self._planned = len(self.judged) + len(planned)
@@ -219,6 +230,11 @@ class _Round:
             if "sigterm_swallowed" in self._names:
                 planned = self._without(planned, (Kind.SIGTERM,), "SIGTERM was swallowed")
         self._note(next(iter(calm.values())))
+
+    def _is_beyond(self, step: int | None) -> bool:
+        """Whether a run may not be interrupted there: by its config it never comes so far."""
+        last = self._plan.steps
+        return step is not None and last is not None and step > last
 
     def _without_steps(self, calm: Mapping[tuple[int, int | None], AttemptSeen]) -> None:
         """Leave out the shapes in which there is no step to interrupt it after."""

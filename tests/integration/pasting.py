@@ -63,3 +63,10 @@ def blocks(page: str) -> Iterator[str]:
             block = []
     if any(block):
         yield "\n".join(block).strip("\n")
+
+
+def from_an_empty_folder() -> list[str]:
+    """Return the commands of README's section of that name."""
+    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    section = readme.split("## From an empty folder\n")[1].split("\n## ")[0]
+    return [line.strip() for line in section.splitlines() if line.startswith("    ")]

@@ -17,7 +17,7 @@ from zipfile import ZipFile
 import pytest
 
 from tests.integration.homes import COMMAND_S_MAX, Home, embedded
-from tests.integration.pasting import Terminal
+from tests.integration.pasting import Terminal, from_an_empty_folder
 
 ROOT = Path(__file__).parents[2]
 UV = Path(sys.executable).with_name("uv")
@@ -111,6 +111,50 @@ def test_a_users_own_assets_are_found_in_a_code_location_that_merges_ours(
     (mine / "definitions.py").write_text(OWN_DEFINITIONS)
     terminal = installed.terminal(home, mine)
     terminal.paste("dagster definitions validate -f definitions.py")
+
+
+@pytest.mark.full
+def test_the_commands_of_readme_lead_from_an_empty_folder_to_a_model_by_the_wheel_alone(
+    installed: Installed, home: Home, tmp_path: Path
+) -> None:
+    """Its gangs find the user's own `assets`; then a shipped example is trained."""
+    terminal = installed.terminal(home, tmp_path)
+    for command in from_an_empty_folder():
+        terminal.paste(command)
+        if command.startswith("tracks init"):
+            (terminal.folder / "assets").mkdir()
+            (terminal.folder / "assets" / "__init__.py").write_text(OWN_ASSETS)
+            script = terminal.folder / "train.py"
+            first, rest = script.read_text().split("\nimport ", 1)
+            checked = "import assets\nassert assets.OWN == 'of the user', assets\nimport "
+            script.write_text(f"{first}\n{checked}{rest}")
+    assert (tmp_path / "handoff" / "weights.pt").exists()
+    terminal.folder = tmp_path
+    terminal.paste("tracks run --run-id shipped --set steps=10")
+    runs = [home.app.tracks.run(run_id) for run_id in ("first", "second", "shipped")]
+    assert [run.attempts[-1].reason for run in runs] == ["completed"] * 3
+    assert [run.declared.model_family for run in runs] == ["my-model", "my-model", "gpt"]
+
+
+def test_without_what_commands_need_each_says_what_to_install(
+    installed: Installed, tmp_path: Path
+) -> None:
+    """The wheel alone is for the environment that a trainer runs in."""
+    venv = tmp_path / "venv"
+    call(UV, "venv", "--python", sys.executable, venv)
+    install = (UV, "pip", "install", "--python", venv / "bin" / "python", installed.wheel)
+    from_cache(*install, "--constraints", ROOT / "constraints.txt", folder=tmp_path)
+    for words in ("status", "run", "--help"):
+        done = subprocess.run(
+            [venv / "bin" / "tracks", words],
+            capture_output=True,
+            text=True,
+            cwd=tmp_path,
+            check=False,
+        )
+        assert done.returncode != 0
+        assert "pip install 'tracks-dagster[control]'" in done.stderr
+        assert "Traceback" not in done.stderr
 
 
 def test_uvx_starts_the_command_out_of_the_wheel(installed: Installed, tmp_path: Path) -> None:

@@ -9,20 +9,11 @@ import pytest
 import torch
 
 from tests.integration.homes import COMMAND_S_MAX, Home, embedded
-from tests.integration.pasting import terminal_of
+from tests.integration.pasting import from_an_empty_folder, terminal_of
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(4 * COMMAND_S_MAX)]
 
-README = Path(__file__).parents[2] / "README.md"
 COMMANDS_MAX = 10
-
-
-def commands() -> list[str]:
-    """Return the commands of the section, as a person would paste them."""
-    section = (
-        README.read_text(encoding="utf-8").split("## From an empty folder\n")[1].split("\n## ")[0]
-    )
-    return [line.strip() for line in section.splitlines() if line.startswith("    ")]
 
 
 @pytest.fixture
@@ -37,8 +28,8 @@ def test_the_commands_of_readme_lead_from_an_empty_folder_to_a_model_that_is_han
     home: Home, tmp_path: Path
 ) -> None:
     terminal, printed = terminal_of(home, tmp_path), {}
-    assert len(commands()) <= COMMANDS_MAX
-    for command in commands():
+    assert len(from_an_empty_folder()) <= COMMANDS_MAX
+    for command in from_an_empty_folder():
         printed[command.partition("#")[0].strip()] = terminal.paste(command)
     first, second = (home.app.tracks.run(run_id) for run_id in ("first", "second"))
     assert [attempt.reason for attempt in first.attempts] == ["preempted", "completed"]

@@ -1,21 +1,23 @@
-"""The metrics of several runs as a page shows them: in groups, found, starred, hidden, folded, paged.
+"""The metrics of a run, or of several, as a page shows them: in groups, found, starred, folded, paged.
 
-Pure. A group is the name before `/`; without one, what is measured: the training, an evaluation, the
-speed.
+Pure. A script may report a thousand names, and only what is drawn is read. A group is the name before
+`/`; without one, what is measured: the training, an evaluation, the speed.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from tracks_dagster.curves.curve import SAMPLES_PER_S, SPEED, TOKENS_PER_S, TRAINING, Metric
-from tracks_dagster.track.journal_lines import DEVICE, EVALUATED, OWN, RANKS
+from tracks_dagster.track.journal_lines import DEVICE, EVALUATED, LOSS, OWN, RANKS
 from tracks_dagster.track.text.units import counted
 
 PANELS_MAX = 24  # on one page
 MISSING_NAMED_MAX = 3  # runs that do not have a metric
 GROUPS_LISTED_MAX = 60
+GROUPS_MAX = 20  # of one run's that are offered, the largest
 STARRED = "★"
 GROUPS = {
     STARRED: "Starred",
@@ -180,3 +182,46 @@ def _missing(run_ids: Sequence[str]) -> str:
     named = ", ".join(run_ids[:MISSING_NAMED_MAX])
     more = len(run_ids) - MISSING_NAMED_MAX
     return f"not of {named}" + (f" and {counted(more, 'more run')}" if more > 0 else "")
+
+
+# --- of one run: a group at a time, the loss first --------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricPage:
+    """names: of the metrics that are drawn, in order; total: of the group, or of all; group: "" for
+    all; groups: each with its number of metrics, where there is more than one page; page: from 0."""
+
+    names: tuple[str, ...]
+    total: int
+    group: str
+    groups: tuple[tuple[str, int], ...]
+    page: int
+    pages: int
+
+    @property
+    def words(self) -> str:
+        """Which of how many they are; "" where all are on the page."""
+        if self.pages < 2 and not self.group:
+            return ""
+        first = self.page * PANELS_MAX
+        return f"{first + 1} to {first + len(self.names)} of {self.total}"
+
+
+def metric_page(metrics: Sequence[Metric], group: str = "", page: int = 0) -> MetricPage:
+    """Return a page of the metrics of a group, of all for "" and for a group that there is not."""
+    counts = Counter(map(group_of, metrics))
+    group = group if group in counts else ""
+    found = [each.name for each in metrics if not group or group_of(each) == group]
+    found.sort(key=lambda name: name != LOSS)
+    pages = max(1, -(-len(found) // PANELS_MAX))
+    page = min(page, pages - 1)
+    is_small = len(metrics) <= PANELS_MAX
+    return MetricPage(
+        names=tuple(found[page * PANELS_MAX : (page + 1) * PANELS_MAX]),
+        total=len(found),
+        group=group,
+        groups=() if is_small else tuple(counts.most_common(GROUPS_MAX)),
+        page=page,
+        pages=pages,
+    )

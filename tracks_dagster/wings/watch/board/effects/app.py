@@ -71,6 +71,7 @@ from tracks_dagster.track.states.run_state import RunState
 from tracks_dagster.track.text.units import counted
 from tracks_dagster.wings.watch.board import formats
 from tracks_dagster.wings.watch.board.all_runs import Part, all_runs_view, groups_view
+from tracks_dagster.wings.watch.board.catalogue import metric_page
 from tracks_dagster.wings.watch.board.colours import looks_of
 from tracks_dagster.wings.watch.board.comparison import ColouredRun, experiment_view
 from tracks_dagster.wings.watch.board.devices import devices_page, ranks_from
@@ -85,7 +86,6 @@ from tracks_dagster.wings.watch.board.fleet import fleet_view
 from tracks_dagster.wings.watch.board.gauges import Gauge, gauges
 from tracks_dagster.wings.watch.board.heat_map import HeatMap, rank_maps
 from tracks_dagster.wings.watch.board.log_lines import log_page
-from tracks_dagster.wings.watch.board.metric_pages import metric_page
 from tracks_dagster.wings.watch.board.reading import RunReading
 from tracks_dagster.wings.watch.board.run_page import Beside, Link, hot_ranks, run_page
 from tracks_dagster.wings.watch.health import rules

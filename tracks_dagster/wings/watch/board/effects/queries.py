@@ -15,9 +15,8 @@ from tracks_dagster.review.effects.pages.charts import Look
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.states.run_state import AttemptState, RunState, known_attempt
 from tracks_dagster.wings.watch.board import formats
-from tracks_dagster.wings.watch.board.catalogue import Wanted
+from tracks_dagster.wings.watch.board.catalogue import MetricPage, Wanted
 from tracks_dagster.wings.watch.board.log_lines import ALL, LEVELS, LogAsked
-from tracks_dagster.wings.watch.board.metric_pages import MetricPage
 from tracks_dagster.wings.watch.board.run_page import Choice, Link
 
 TABLE = ("where", "sort", "columns", "group", "differ")

@@ -18,10 +18,10 @@ from tracks_dagster.stores.journals import journal_prefix
 from tracks_dagster.track.journal_lines import METRICS_MAX, OWN, STEPS
 from tracks_dagster.track.names import AttemptRef
 from tracks_dagster.track.records import format_time
+from tracks_dagster.wings.watch.board.catalogue import GROUPS_MAX, PANELS_MAX, metric_page
 from tracks_dagster.wings.watch.board.effects import sources
 from tracks_dagster.wings.watch.board.effects.serving import guarded
 from tracks_dagster.wings.watch.board.effects.sources import Sources
-from tracks_dagster.wings.watch.board.metric_pages import GROUPS_MAX, PANELS_MAX, metric_page
 from tracks_dagster.wiring import build
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import random
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,11 +13,19 @@ import pytest
 from tests.curves.test_curves import STEP, begun, encoded, ship
 from tests.fakes import FakeObjectStore
 from tests.stories import RUN_ID, Story
-from tracks_dagster.curves.effects.buckets import Buckets, extent, newest_values, read_buckets
+from tracks_dagster.curves.effects import blocks, buckets
+from tracks_dagster.curves.effects.buckets import (
+    Buckets,
+    SoFar,
+    extent,
+    newest_values,
+    read_buckets,
+)
 from tracks_dagster.curves.effects.journals import Journals
 from tracks_dagster.curves.effects.pixels import Pixels
 from tracks_dagster.curves.effects.reading import axis_of
 from tracks_dagster.ledger.effects.tracks import Tracks
+from tracks_dagster.stores.journal_tables import Table
 
 
 def test_values_in_parts_and_in_any_order_make_the_same_buckets() -> None:
@@ -96,3 +106,47 @@ def test_the_newest_value_is_the_last_finite_one_that_was_kept(
         "early": (2, 2.0),
         "step_s": (3, 0.4),
     }
+
+
+def test_of_a_run_that_trains_only_its_newest_steps_are_read_again(
+    store: FakeObjectStore, tracks: Tracks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And all of them where steps were lost since."""
+    for module in (blocks, buckets):
+        monkeypatch.setattr(module, "BLOCK_BYTES", 4096)
+    read: list[Path] = []
+    whole = blocks.read_table
+
+    def read_table(path: Path, *given: Any) -> Table:
+        read.append(path)
+        return whole(path, *given)
+
+    monkeypatch.setattr(blocks, "read_table", read_table)
+    lines = [{**STEP, "step": n, "loss": 1.0 / n} for n in range(1, 1001)]
+    run, so_far, pixels = begun(), SoFar(), Pixels(0.0, 1000.0, 50)
+
+    def look() -> tuple[Journals, int]:
+        """Return the journals, and how many files were read; what was found is as read afresh."""
+        journals = Journals(tracks, tracks.run("r-1"), tmp_path)
+        (loss,) = journals.choose(["loss"])
+        read.clear()
+        found = read_buckets(journals, axis_of(journals, "step"), [loss], pixels, so_far)["loss"]
+        count = len(read)
+        afresh = read_buckets(journals, axis_of(journals, "step"), [loss], pixels)["loss"]
+        assert (found.low == afresh.low).all()
+        assert (found.count == afresh.count).all()
+        return journals, count
+
+    ship(store, run, encoded(lines[:900]), size=2000)
+    run.write_to(store)
+    journals, first = look()
+    assert first >= 10
+    assert first >= len(journals.blocks[1]) - 2
+    ship(store, run, encoded(lines), size=2000)
+    grown, again = look()
+    assert len(grown.blocks[1]) > len(journals.blocks[1])
+    assert 0 < again <= 5
+    run.commit(200).end("preempted", last_step=1000).open().supervise().place().restore()
+    ship(store, run, encoded(lines[200:300]), size=2000)
+    run.write_to(store)
+    assert sum(account.end - account.resume for account in look()[0].accounts) == 300

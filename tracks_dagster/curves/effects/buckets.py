@@ -8,14 +8,19 @@ was kept counts. Journals are read block by block.
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Collection, Iterator, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
 
 from tracks_dagster.curves.curve import Metric, Point
 from tracks_dagster.curves.effects.blocks import Block
 from tracks_dagster.curves.effects.journals import Journals, tables_of, values_of
 from tracks_dagster.curves.effects.pixels import Pixels, Points, in_order
 from tracks_dagster.curves.effects.reading import Axis
+from tracks_dagster.stores.journal_columns import BLOCK_BYTES
 from tracks_dagster.stores.journal_tables import Array, Column, Table
 from tracks_dagster.track.journal_lines import RANKS, STEPS
 from tracks_dagster.track.states.accounting import StepAccount
@@ -130,27 +135,116 @@ def extent(journals: Journals, axis: Axis) -> tuple[float, float] | None:
     return (min(known), max(known)) if known else None
 
 
+class _Chosen(NamedTuple):
+    metrics: Sequence[Metric]
+    axis: Axis
+    pixels: Pixels
+
+
+class _Read(NamedTuple):
+    """How far an attempt was read. block: the file of the last block; last: its last step."""
+
+    block: Path
+    resume: int
+    last: int
+
+
+class SoFar:
+    """What was read of a run that trains, of blocks that never change: they are not read again.
+
+    For one choice of metrics, axis and pixels, of an axis by step: where a step lies on another one is
+    read of all blocks anyway. Begins afresh where steps were lost since. Safe in threads.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._read: dict[int, _Read] = {}
+        self._found: dict[str, Buckets] = {}
+
+    def extend(self, journals: Journals, chosen: _Chosen) -> tuple[dict[str, Buckets], set[Path]]:
+        """Return what all whole blocks have whose steps are kept, and the files of these."""
+        with self._lock:
+            try:
+                if not self._fits(journals):
+                    self._read, self._found = {}, {}
+                for metric in chosen.metrics:
+                    self._found.setdefault(metric.name, Buckets.empty(chosen.pixels.count))
+                return self._extend(journals, chosen)
+            except BaseException:  # half a block may be in it
+                self._read, self._found = {}, {}
+                raise
+
+    def _extend(self, journals: Journals, chosen: _Chosen) -> tuple[dict[str, Buckets], set[Path]]:
+        paths: set[Path] = set()
+        for account in journals.accounts:
+            known = self._read.get(account.attempt_id)
+            is_new = known is None
+            for block in journals.blocks[account.attempt_id]:
+                last = max((each.last for each in block.index.values()), default=0)
+                is_whole = block.end - block.begin >= BLOCK_BYTES
+                if block.path is None or not is_whole or last > account.end:
+                    break
+                if is_new:
+                    _add(self._found, journals, account, block, chosen)
+                    self._read[account.attempt_id] = _Read(block.path, account.resume, last)
+                is_new = is_new or (known is not None and block.path == known.block)
+                paths.add(block.path)
+        return deepcopy(self._found), paths
+
+    def _fits(self, journals: Journals) -> bool:
+        """Whether what was read is still the beginning of what was kept."""
+        accounts = {account.attempt_id: account for account in journals.accounts}
+        for attempt_id, read in self._read.items():
+            account = accounts.get(attempt_id)
+            if account is None or account.resume != read.resume or account.end < read.last:
+                return False
+            if all(block.path != read.block for block in journals.blocks[attempt_id]):
+                return False
+        return True
+
+
 def read_buckets(
-    journals: Journals, axis: Axis, metrics: Sequence[Metric], pixels: Pixels
+    journals: Journals,
+    axis: Axis,
+    metrics: Sequence[Metric],
+    pixels: Pixels,
+    so_far: SoFar | None = None,
 ) -> dict[str, Buckets]:
     """Return of each metric what was kept, in the buckets of the axis, by name.
 
-    Of a device rank 0's; a metric of every rank is left out. Raises CacheLost.
+    Of a device rank 0's; a metric of every rank is left out. so_far: of an earlier call with the same
+    metrics, axis and pixels. Raises CacheLost.
     """
-    chosen = [metric for metric in metrics if metric.kind != RANKS]
-    found = {metric.name: Buckets.empty(pixels.count) for metric in chosen}
+    chosen = _Chosen([metric for metric in metrics if metric.kind != RANKS], axis, pixels)
+    found = {metric.name: Buckets.empty(pixels.count) for metric in chosen.metrics}
+    read: set[Path] = set()
+    if so_far is not None:
+        found, read = so_far.extend(journals, chosen)
     for account, block in _blocks(journals):
-        batch = journals.batches[account.attempt_id]
-        for table, of_kind in tables_of(block, chosen):
-            index = block.index[of_kind[0].kind]
-            if not _is_near(axis, account, index.first, index.last, pixels):
-                continue
-            for metric in of_kind:
-                column = values_of(table, metric, batch)
-                if column is not None:
-                    points = _kept(table, column, account, metric, axis)
-                    found[metric.name].add(points.x, points.value, pixels)
+        if block.path is None or block.path not in read:
+            _add(found, journals, account, block, chosen)
     return found
+
+
+def _add(
+    found: dict[str, Buckets],
+    journals: Journals,
+    account: StepAccount,
+    block: Block,
+    chosen: _Chosen,
+) -> None:
+    """Take in a block."""
+    metrics, axis, pixels = chosen
+    batch = journals.batches[account.attempt_id]
+    for table, of_kind in tables_of(block, metrics):
+        index = block.index[of_kind[0].kind]
+        if not _is_near(axis, account, index.first, index.last, pixels):
+            continue
+        for metric in of_kind:
+            column = values_of(table, metric, batch)
+            if column is not None:
+                points = _kept(table, column, account, metric, axis)
+                found[metric.name].add(points.x, points.value, pixels)
 
 
 def newest_values(journals: Journals, metrics: Collection[Metric]) -> dict[str, Point]:

@@ -1,7 +1,7 @@
 """The numbers of many runs' curves on one axis, for a page that draws them itself, and for pictures.
 
-What was read of a run that is over never changes, so it stays in memory; of one that trains it is read
-again. A reading opens a run's journals only where something of it is not kept.
+What was read of a run that is over never changes, so it stays in memory; of one that trains the newest
+steps are read again. A reading opens a run's journals only where something of it is not kept.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from tracks_dagster.curves.curve import (
+    STEP,
     TRAINING,
     Curve,
     Metric,
@@ -25,6 +26,7 @@ from tracks_dagster.curves.curve import (
 )
 from tracks_dagster.curves.effects.buckets import (
     Buckets,
+    SoFar,
     extent,
     newest_values,
     read_buckets,
@@ -171,11 +173,16 @@ class _Reading:
     def buckets(self, metrics: Sequence[Metric], by: str, pixels: Pixels) -> dict[str, Buckets]:
         """Return metrics in the buckets of an axis, by name, from each file in one go."""
 
-        def read() -> dict[str, Buckets]:
-            return read_buckets(self._journals, self._axis(by), metrics, pixels)
-
         names = tuple(metric.name for metric in metrics)
-        return self._once(self._kept, (names, by, pixels), read)
+        what = (names, by, pixels)
+
+        def read() -> dict[str, Buckets]:
+            so_far: SoFar | None = None
+            if by == STEP and not self.is_over:
+                so_far = self._kept.get((self.run_id, *what), SoFar)
+            return read_buckets(self._journals, self._axis(by), metrics, pixels, so_far)
+
+        return self._once(self._kept, what, read)
 
     def _once(self, kept: Fresh[Any], what: tuple[Hashable, ...], make: Callable[[], T]) -> T:
         if not self.is_over:

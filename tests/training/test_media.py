@@ -72,6 +72,7 @@ def logged(store: FakeObjectStore, *things: Media, **config: int) -> list[bytes]
         ),
         (Image(PNG), PNG),
         (Image(torch.zeros(2, 3, 3)), PNG),
+        (Image(np.ones((2, 2), bool)), media.png(np.full((2, 2, 1), 255, np.uint8))),
     ],
 )
 def test_each_kind_is_stored_as_it_is_read(
@@ -173,6 +174,35 @@ def test_a_store_that_is_down_costs_what_was_logged_alone(
     assert "x of step 1: it is away" in capsys.readouterr().err
 
 
+def test_what_is_too_large_at_once_is_refused_by_its_size(store: FakeObjectStore) -> None:
+    assert logged(store, Text("a" * (media.WAITING_BYTES_MAX + 1))) == []
+    assert "bytes were not logged: at most" in stored(store)[1][0]
+
+
+def test_a_complaint_that_comes_while_the_list_is_written_is_in_the_next_one(
+    store: FakeObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, put = log_of(store), store.put
+    late = iter([ValueError("late")])
+
+    def slow_put(*given: Any) -> Any:
+        for error in late:
+            log._say(2, "x", error)
+        return put(*given)
+
+    monkeypatch.setattr(store, "put", slow_put)
+    log.take(1, "x", Text("a"))
+    log.close()
+    assert stored(store)[1] == ("x of step 2: late",)
+
+
+@pytest.mark.parametrize(
+    "found", [{"items": 5}, {"items": {}, "words": 7}, [], {"words": "text"}], ids=repr
+)
+def test_a_list_that_is_not_one_is_empty(found: Any) -> None:
+    assert index_of(found) == ((), ())
+
+
 def test_a_damaged_list_is_read_as_far_as_it_can_be() -> None:
     good = Logged(
         step=1, name="x", kind="text", sha256="a" * 64, size_bytes=1, media_type="text/plain"
@@ -183,6 +213,11 @@ def test_a_damaged_list_is_read_as_far_as_it_can_be() -> None:
         7,
         {**rows["items"][0], "media_type": "text/html"},
         {**rows["items"][0], "sha256": "../../x"},
+        {**rows["items"][0], "kind": []},
+        {**rows["items"][0], "name": 5},
+        {**rows["items"][0], "size_bytes": "x"},
+        {**rows["items"][0], "size_bytes": -1},
+        {**rows["items"][0], "step": True},
     ]
     assert index_of(rows) == ((good,), ("why",))
     assert index_of(None) == ((), ())

@@ -89,14 +89,7 @@ def check_hosts(hosts: Collection[str]) -> frozenset[str]:
 
 def check_listening(address: str, visitors: Visitors) -> None:
     """Raise InvalidInput for an address that other machines reach where anybody would be let in."""
-    try:
-        is_here = ipaddress.ip_address(address).is_loopback
-    except ValueError as error:
-        raise InvalidInput(
-            f"{address!r} is not an IP address to listen on; give 127.0.0.1, 0.0.0.0, or one of this "
-            "machine's."
-        ) from error
-    if is_here:
+    if _is_loopback(address):
         return
     if not visitors.hosts:
         raise InvalidInput(
@@ -112,12 +105,22 @@ def check_listening(address: str, visitors: Visitors) -> None:
 
 def check_writing(address: str, visitors: Visitors) -> None:
     """Raise InvalidInput where others could change something and nobody would know who."""
-    is_here = ipaddress.ip_address(address).is_loopback
-    if (visitors.hosts or not is_here) and not visitors.user_header:
+    if (visitors.hosts or not _is_loopback(address)) and not visitors.user_header:
         raise InvalidInput(
             "With --write the record names who did it, and others come without a name. Give the header "
             "in which your proxy says who asks, --user-header X-Forwarded-User, or leave --write out."
         )
+
+
+def _is_loopback(address: str) -> bool:
+    """Whether only this machine reaches the address; raises InvalidInput for what is not one."""
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError as error:
+        raise InvalidInput(
+            f"{address!r} is not an IP address to listen on; give 127.0.0.1, 0.0.0.0, or one of this "
+            "machine's."
+        ) from error
 
 
 def host_of(url: str) -> frozenset[str]:

@@ -55,6 +55,12 @@ class Logged:
     media_type: str
 
 
+_FIELDS = {"step": int, "name": str, "kind": str, "sha256": str} | {
+    "size_bytes": int,
+    "media_type": str,
+}
+
+
 def part_key(run_id: str, sha256: str) -> str:
     """Return where the bytes are."""
     return f"runs/{run_id}/media/parts/{sha256}"
@@ -72,10 +78,8 @@ def index_bytes(items: Iterable[Logged], words: Iterable[str]) -> bytes:
 
 def index_of(found: Json) -> tuple[tuple[Logged, ...], tuple[str, ...]]:
     """Return what an index names, and its words; what in it cannot be is left out."""
-    items = found.get("items") if isinstance(found, dict) else None
-    words = found.get("words") if isinstance(found, dict) else None
-    made = (_item(each) for each in items or ())
-    texts = (each for each in words or () if isinstance(each, str))
+    made = (_item(each) for each in _list(found, "items"))
+    texts = (each for each in _list(found, "words") if isinstance(each, str))
     return tuple(item for item in made if item is not None), tuple(texts)
 
 
@@ -84,13 +88,19 @@ def file_ending(media_type: str) -> str:
     return _ENDINGS.get(media_type, media_type.partition("/")[2])
 
 
+def _list(found: Json, name: str) -> list[Json]:
+    values = found.get(name) if isinstance(found, dict) else None
+    return values if isinstance(values, list) else []
+
+
 def _item(found: Json) -> Logged | None:
-    try:
-        item = Logged(**{name: found[name] for name in Logged.__slots__})
-    except (KeyError, TypeError):
+    if not isinstance(found, dict) or not found.keys() >= _FIELDS.keys():
         return None
+    if any(type(found[name]) is not kind for name, kind in _FIELDS.items()):
+        return None
+    item = Logged(**{name: found[name] for name in _FIELDS})
     is_known = item.media_type in _TYPES.get(item.kind, ())
-    return item if is_known and type(item.step) is int and _is_sha256(item.sha256) else None
+    return item if is_known and item.size_bytes >= 0 and _is_sha256(item.sha256) else None
 
 
 def _is_sha256(text: Json) -> bool:

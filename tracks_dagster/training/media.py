@@ -116,8 +116,8 @@ class Table:
 class Image:
     """A picture: a PNG, JPEG, GIF or WebP as bytes or as a path, or an array.
 
-    An array is (H, W), (H, W, 1), (H, W, 3) or (H, W, 4): whole numbers from 0 to 255, or reals from
-    0 to 1. At most 16 MiB, which a file's size says before it is read.
+    An array is (H, W), (H, W, 1), (H, W, 3) or (H, W, 4): whole numbers from 0 to 255, reals from 0 to
+    1, or booleans, True being white. At most 16 MiB, which a file's size says before it is read.
     """
 
     source: Any
@@ -252,6 +252,8 @@ def _pixels(source: Any) -> Any:
             f"An image of shape {found.shape} was not logged: it is (H, W), or (H, W, C) with 1, 3 or "
             "4 channels."
         )
+    if found.dtype == bool:
+        found = found * np.uint8(255)
     if np.issubdtype(found.dtype, np.floating):
         found = np.nan_to_num(found, nan=0.0, posinf=1.0, neginf=0.0) * 255.0 + 0.5
     return np.clip(found, 0, 255).astype(np.uint8)
@@ -348,6 +350,10 @@ class MediaLog:
                 f"{size_bytes} bytes were not logged: the launch has {self._bytes_left} left of its "
                 "config's media_bytes."
             )
+        if size_bytes > WAITING_BYTES_MAX:
+            raise InvalidInput(
+                f"{size_bytes} bytes were not logged: at most {WAITING_BYTES_MAX} are taken at once."
+            )
         with self._changed:
             is_full = len(self._waiting) >= WAITING_MAX
             if is_full or self._waiting_bytes + size_bytes > WAITING_BYTES_MAX:
@@ -391,7 +397,7 @@ class MediaLog:
                     self._waiting.popleft()
                     self._waiting_bytes -= next_one.size_bytes
             if self._is_new and (is_over or time.monotonic() >= index_at):
-                self._is_new = not self._write_index()
+                self._write_index()
                 index_at = time.monotonic() + INDEX_EVERY_S
             if is_over:
                 return
@@ -408,26 +414,27 @@ class MediaLog:
         except Exception as error:  # noqa: BLE001 - it costs this one alone
             self._say(waiting.step, waiting.name, error)
             return
-        self._items.append(
-            Logged(
-                step=waiting.step,
-                name=waiting.name,
-                kind=kind,
-                sha256=sha256,
-                size_bytes=len(data),
-                media_type=media_type,
-            )
+        item = Logged(
+            step=waiting.step,
+            name=waiting.name,
+            kind=kind,
+            sha256=sha256,
+            size_bytes=len(data),
+            media_type=media_type,
         )
-        self._is_new = True
+        with self._changed:
+            self._items.append(item)
+            self._is_new = True
 
-    def _write_index(self) -> bool:
-        """Write down what is stored; return whether."""
+    def _write_index(self) -> None:
+        """Write down what is stored; what comes meanwhile is for the next time."""
+        with self._changed:
+            index, self._is_new = index_bytes(self._items, self._words), False
         try:
-            self._store.put(self._index, index_bytes(self._items, self._words))
+            self._store.put(self._index, index)
         except StoreError as error:
+            self._is_new = True
             complain(f"a.log: the list of what was logged is not stored: {error}")
-            return False
-        return True
 
     def _say(self, step: int, name: str, error: Exception) -> None:
         """Complain of what is not stored, and let the page say it, a few times."""

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 
+import anyio
 import pytest
+from mcp.server.mcpserver.exceptions import ToolError
 
 from tracks_dagster.retry.contracts import STRICT, Governance
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.records import Json, Kind, Record
 from tracks_dagster.wings.agent.acts import actor, check_act
+from tracks_dagster.wings.agent.edge import tools
 
 NOW = datetime(2026, 11, 28, tzinfo=UTC)
 
@@ -53,6 +57,36 @@ def test_the_policy_says_what_an_agent_may_do() -> None:
         check_act(STRICT.governance, "stop", [], NOW)
     with pytest.raises(InvalidInput, match="an agent may only read"):
         check_act(Governance(agents_may=()), "note", [], NOW)
+
+
+def test_what_is_asked_at_once_is_done_one_by_one_within_the_bound(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    done: list[str] = []
+
+    def check(act: str, run_id: str) -> None:
+        if len(done) >= 3:
+            raise InvalidInput("so many are done already")
+
+    async def ask(command: object, things: list[str], **options: object) -> str:
+        await anyio.lowlevel.checkpoint()  # others come while it is being written
+        done.append(things[1])
+        return "{}"
+
+    monkeypatch.setattr(tools, "ask", ask)
+    note = tools.acts_of("claude", check)[0]
+
+    async def many() -> None:
+        async def one(number: int) -> None:
+            with suppress(ToolError):
+                await note("r", f"note {number}", None)
+
+        async with anyio.create_task_group() as group:
+            for number in range(30):
+                group.start_soon(one, number)
+
+    anyio.run(many)
+    assert len(done) == 3
 
 
 def test_all_agents_together_do_so_much_to_a_run_within_a_day() -> None:

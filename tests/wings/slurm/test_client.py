@@ -13,7 +13,7 @@ import pytest
 from tests.wings.slurm.test_submission import SETTINGS, SPEC
 from tracks_dagster.track.bodies import ComputeRequest
 from tracks_dagster.track.errors import GangError, GangUnreachable
-from tracks_dagster.wings.slurm.effects.client import SlurmClient, SubmitUnknown
+from tracks_dagster.wings.slurm.effects.client import WORDS_MAX, SlurmClient, SubmitUnknown
 from tracks_dagster.wings.slurm.settings import SlurmSettings
 from tracks_dagster.wings.slurm.submission import submission
 
@@ -91,6 +91,16 @@ def test_what_sbatch_says_tells_whether_there_may_be_a_job(
     with pytest.raises(GangError, match=words.split("(")[0]) as error:
         client(programs).submit(JOB)
     assert type(error.value) is kind
+
+
+def test_a_secret_in_long_words_is_hidden_before_they_are_cut(programs: Path) -> None:
+    secret = "hunter2-correct-horse-battery"
+    answer(programs, "sbatch", err=f"error: {secret} {'y' * (WORDS_MAX - 10)}", code=1)
+    cleaning = client(programs)
+    cleaning._clean = lambda text: text.replace(secret, "[hidden]")
+    with pytest.raises(GangError) as error:
+        cleaning.submit(JOB)
+    assert "battery" not in str(error.value)
 
 
 def test_a_submit_that_names_no_job_may_have_led_to_one(programs: Path) -> None:

@@ -207,6 +207,23 @@ def test_a_submit_whose_launcher_died_is_found_by_its_name(world: World) -> None
     assert not world.launcher().start(GANG)
 
 
+def test_a_job_of_a_store_that_was_there_before_is_not_taken_for_a_lost_one(world: World) -> None:
+    """Made again at the same place, with a run of the same name."""
+    world.launcher().start(GANG)
+    world.slurm.end(world.slurm.job(), "COMPLETED")
+    old = world.slurm.job()
+    world.clock.advance(7 * 24 * 3600)
+    for key in list(world.store.list("")):
+        world.store.delete(key)
+    world.slurm.fail("sbatch", 1, Fault.LOST_BEFORE)
+    launcher = world.launcher()
+    with pytest.raises(GangError):
+        launcher.start(GANG)
+    world.clock.advance(2 * SETTLED_S)
+    assert launcher.start(GANG)
+    assert [job is old for job in world.slurm.named(NAME)] == [True, False]
+
+
 def test_an_attempt_never_has_two_jobs_wherever_a_reply_is_lost(tmp_path: Path) -> None:
     faults = [*Fault, None, None]
     for seed in range(SUBMITS):

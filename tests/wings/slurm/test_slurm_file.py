@@ -86,6 +86,10 @@ def test_a_whole_file_is_read() -> None:
         ("time_limit: 24", "has no unit"),
         ("notice: 2d", "at most 65535 s"),
         ("options: ['--array=1-3']", "--array belongs to the launcher"),
+        *(
+            (f"options: ['{option}']", "belongs to the launcher")
+            for option in ("-N4", "-Jfoo", "-o/dev/null", "--job-nam=x", "--outpu=/x", "-Mother")
+        ),
         ("options: ['rm -rf /']", "not an option of sbatch"),
         ("device_classes: {cpu: {gres: gpu}}", "cpu is there always"),
         ("environment: {TRACKS_STORE: x}", "belongs to the launcher or Slurm"),
@@ -107,12 +111,19 @@ def test_a_file_without_an_interpreter_says_what_to_write() -> None:
     assert "python: /shared/venv/bin/python" in problems("partition: gpu\n")
 
 
+@pytest.mark.parametrize("option", ["--wait-all-nodes=1", "--ntasks-per-core=1", "--mem=1G"])
+def test_an_option_whose_name_begins_as_one_of_ours_is_not_ours(option: str) -> None:
+    assert read(f"python: /p\noptions: ['{option}']\n").options == (option,)
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
         ("echo\n{tracks}\n", "its first line begins with #!"),
         ("#!/bin/sh\necho\n", "needs one line that is {tracks} alone"),
         ("#!/bin/sh\n{tracks}\n{tracks}\n", "needs one line that is {tracks} alone"),
+        ("#!/bin/sh\n#SBATCH --mem=1G --array=1-3\n{tracks}\n", "--array=1-3, which belongs to"),
+        ("#!/bin/sh\n#SBATCH -M other\n{tracks}\n", "-M, which belongs to the launcher"),
     ],
 )
 def test_a_template_has_one_place_for_the_ranks(tmp_path: Path, text: str, words: str) -> None:

@@ -63,7 +63,7 @@ class Judge:
         return ImportedAttempt(
             uid=uid_of(self._history, attempt.id),
             run_id=run_id,
-            title=self._clean(attempt.title[:TITLE_CHARACTERS_MAX]) or "unnamed",
+            title=self._clean(attempt.title)[:TITLE_CHARACTERS_MAX] or "unnamed",
             owner=attempt.owner or "unknown",
             team=attempt.team or "unknown",
             pool=f"imported/{self._history}",

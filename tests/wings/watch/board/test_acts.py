@@ -168,6 +168,14 @@ def test_the_same_form_sent_twice_is_done_once(home: Home) -> None:
     assert len(home.run(OPEN).notes) == 2
 
 
+def test_what_came_of_an_act_is_said_of_its_run_alone(home: Home) -> None:
+    visitor = home.visitor(WRITES)
+    place = send(visitor, OPEN, "note", text="seen", attempt="a01").headers["Location"]
+    assert "Noted as record" in visitor.get(place).text
+    for other in (place.replace(OPEN, "another"), f"/runs/{OPEN}/did/0123456789abcdef"):
+        assert "is not known here" in visitor.get(other).text
+
+
 @pytest.mark.parametrize(
     ("act", "given", "words"),
     [
@@ -215,5 +223,7 @@ def test_others_may_write_only_where_a_proxy_names_them() -> None:
     check_writing("0.0.0.0", Visitors(user_header=USER))
     with pytest.raises(InvalidInput, match="--user-header"):
         check_writing("0.0.0.0", Visitors(password="x"))
+    with pytest.raises(InvalidInput, match="is not an IP address"):
+        check_writing("localhost", Visitors())
     with pytest.raises(InvalidInput, match="--user-header"):
         check_writing("127.0.0.1", Visitors(hosts=frozenset({"runs.example.com"})))

@@ -17,6 +17,7 @@ from tracks_dagster.track.errors import InvalidInput, UnknownRun
 from tracks_dagster.track.media import Logged, index_bytes, index_key, part_key
 from tracks_dagster.track.names import AttemptRef
 from tracks_dagster.track.records import sha256_hex
+from tracks_dagster.wings.watch.board.effects import static_pages
 from tracks_dagster.wings.watch.board.effects.sources import Sources
 from tracks_dagster.wings.watch.board.effects.static_pages import in_script, write_pages
 from tracks_dagster.wiring import build
@@ -57,7 +58,12 @@ def test_the_comparison_has_its_numbers_in_it(home: Home, tmp_path: Path) -> Non
     assert page.index(block[0]) < page.index("<dialog")
 
 
-def test_what_a_run_logged_lies_beside_its_page(tmp_path: Path) -> None:
+@pytest.mark.parametrize("bound", [None, "FILES_MAX", "FILES_BYTES_MAX"])
+def test_what_a_run_logged_lies_beside_its_page(
+    bound: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if bound is not None:
+        monkeypatch.setattr(static_pages, bound, 0)
     settings = Settings.from_environment({"TRACKS_HOME": str(tmp_path / "home")})
     app = build(settings)
     run = LiveRun(app.store, "one", now=datetime.now(UTC), metrics={"</script><b>": 1.0}).write()
@@ -74,7 +80,11 @@ def test_what_a_run_logged_lies_beside_its_page(tmp_path: Path) -> None:
     app.store.put(index_key(ref, run.history.launch_id), index_bytes([item], []))
     app.projector.scan()
     folder = tmp_path / "pages"
-    write_pages(Sources(settings), ["one"], folder)
+    written = write_pages(Sources(settings), ["one"], folder)
+    assert written.left_out == (bound is not None)
+    if bound is not None:
+        assert not (folder / f"{item.sha256}.png").exists()
+        return
     assert (folder / f"{item.sha256}.png").read_bytes() == PNG
     assert f"{item.sha256}.png" in links(folder / "media-one.html")
     index = (folder / "index.html").read_text()

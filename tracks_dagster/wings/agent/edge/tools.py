@@ -226,16 +226,19 @@ READING: Sequence[Tool] = (
 def acts_of(name: str | None, check: Check) -> Sequence[Tool]:
     """Return the tools that act, each recorded in the agent's name.
 
-    name: of the agent; None: as its program names itself. check: raises where the policy refuses.
+    name: of the agent; None: as its program names itself. check: raises where the policy refuses. One
+    at a time: the next is checked once the one before is in the record.
     """
+    one_at_a_time = anyio.Lock()
 
     async def act(kind: str, context: Context, run: str, *more: str, **options: object) -> str:
-        try:
-            by = actor(name or _client(context))
-            await anyio.to_thread.run_sync(check, kind, run)
-        except TracksError as error:
-            raise ToolError(str(error)) from None
-        return await ask([kind], [run, *more], by=by, **options)
+        async with one_at_a_time:
+            try:
+                by = actor(name or _client(context))
+                await anyio.to_thread.run_sync(check, kind, run)
+            except TracksError as error:
+                raise ToolError(str(error)) from None
+            return await ask([kind], [run, *more], by=by, **options)
 
     async def note(run: Target, text: str, context: Context) -> str:
         """Add a sentence to the track of a run or an attempt, for the next reader."""

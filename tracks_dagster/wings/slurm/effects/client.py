@@ -201,4 +201,4 @@ class SlurmClient:
 
     def _words(self, done: subprocess.CompletedProcess[str]) -> str:
         text = " ".join((done.stderr or done.stdout or "").split())
-        return self._clean(text[-WORDS_MAX:]) or f"exit code {done.returncode} without a word"
+        return self._clean(text)[-WORDS_MAX:] or f"exit code {done.returncode} without a word"

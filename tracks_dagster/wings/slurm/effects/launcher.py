@@ -17,11 +17,12 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 
 from tracks_dagster.attempts.effects.gang_files import GangFiles, ask_for_stacks, ask_to_save
 from tracks_dagster.attempts.ports import GangPhase, GangReport, GangSpec
+from tracks_dagster.processes.logs import read_tail
 from tracks_dagster.reasons.evidence import CANNOT_START, Condition
 from tracks_dagster.reasons.hangs import StackDump
 from tracks_dagster.track.bodies import RankPlace
@@ -51,6 +52,7 @@ from tracks_dagster.wings.slurm.settings import SlurmSettings
 from tracks_dagster.wings.slurm.submission import Submission, job_name, submission
 
 SETTLED_S = 180.0  # after a submit whose reply was lost: no job of it appears any more
+SKEW_S_MAX = 3600.0  # of Slurm's clock and this machine's
 UNSEEN_S = 60.0  # a job that is not in the queue so long after its submit has left it
 NEVER_S = 10.0  # how old the answer may be that a gang never was
 GANGS_MAX = 20_000  # remembered by this process; the one looked at longest ago is dropped first
@@ -58,7 +60,6 @@ DRAIN_AGAIN_S = 10.0  # a step that was just being started may have missed the s
 KILL_S_MAX = 120.0  # a site's KillWait, 30 s where it says nothing, and its epilog
 KILL_POLL_S = 1.0
 ACCOUNT_S_MAX = 10.0  # for accounting to have the end of a job that the queue has
-OUTPUT_BYTES = 64 * 1024  # of a job's output, from its end
 NAME_SINCE = "now-30days"  # for how long a job is looked for by its name
 
 
@@ -333,6 +334,9 @@ class SlurmLauncher:
             return gang.job
         name = job_name(gang.ref, self._store.url)
         rows = self._client.queue_of(name) or self._client.accounts_of(name, NAME_SINCE)
+        # A store that was made again at the same place has jobs of the same names from before.
+        since = parse_time(last[1].at) - timedelta(seconds=SKEW_S_MAX)
+        rows = [row for row in rows if row.submitted_at is None or row.submitted_at >= since]
         if rows:
             self._note(gang, min((row.id for row in rows), key=int), last[1])
         return gang.job
@@ -459,10 +463,7 @@ class SlurmLauncher:
     def _output(self, job: Job) -> str:
         """Return the end of the job's output, where its file system is seen here."""
         try:
-            with Path(job.output).open("rb") as file:
-                file.seek(0, 2)
-                file.seek(max(0, file.tell() - OUTPUT_BYTES))
-                return self._clean(file.read().decode(errors="replace"))
+            return self._clean(read_tail(Path(job.output)))
         except OSError:
             return ""
 

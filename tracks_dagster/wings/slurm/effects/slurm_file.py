@@ -72,7 +72,9 @@ _OURS = (
         "--parsable",
     ),
     *("--output", "-o", "--error", "-e", "--wrap", "--wait", "-W", "--test-only", "--chdir", "-D"),
+    *("--clusters", "-M"),
 )
+_DIRECTIVE = re.compile(r"^#SBATCH\s+(.*)$", re.MULTILINE)
 
 
 def read_slurm(file: SettingsFile) -> SlurmSettings:
@@ -116,6 +118,10 @@ def _template(file: SettingsFile, path: str) -> str | None:
         return None
     if len(data) > TEMPLATE_BYTES_MAX:
         file.refuse(("template",), f"{path} has more than {TEMPLATE_BYTES_MAX // 1024} KiB.")
+    for words in _DIRECTIVE.findall(text):
+        for word in words.partition("#")[0].split():
+            if word.startswith("-") and _is_ours(word.partition("=")[0]):
+                file.refuse(("template",), f"{path} has {word}, which belongs to the launcher.")
     lines = text.splitlines()
     if not lines or not lines[0].startswith("#!"):
         file.refuse(("template",), f"{path} is not a script: its first line begins with #!.")
@@ -153,9 +159,16 @@ def _option(value: object) -> str:
     name = text.partition("=")[0]
     if not text.startswith("-") or " " in name:
         raise ValueError(f"{text!r} is not an option of sbatch; write for example --switches=1.")
-    if name in _OURS:
+    if _is_ours(name):
         raise ValueError(f"{name} belongs to the launcher, which gives it to sbatch itself.")
     return text
+
+
+def _is_ours(name: str) -> bool:
+    """Whether sbatch takes it for an option of the launcher's: -N4 is one, and so is --job-nam."""
+    if not name.startswith("--"):
+        return name[:2] in _OURS
+    return name in _OURS or (len(name) > 2 and any(ours.startswith(name) for ours in _OURS))
 
 
 def _variable(value: object) -> str:

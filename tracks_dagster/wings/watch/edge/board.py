@@ -19,6 +19,7 @@ from tracks_dagster.home.admission import (
 from tracks_dagster.home.on_demand import ADDRESS
 from tracks_dagster.settings import Settings
 from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.track.text.units import counted
 
 
 @click.command("board")
@@ -147,3 +148,6 @@ def _export(settings: Settings, runs: tuple[str, ...], folder: Path) -> None:
         sources.close()
     size = f"{written.total_bytes / 1e6:.1f} MB"
     click.echo(f"{written.file_count} files, {size}. Open {written.index}.")
+    if written.left_out:
+        left_out = counted(written.left_out, "thing")
+        click.echo(f"{left_out} that scripts logged were left out: so many do not fit.", err=True)

@@ -51,7 +51,7 @@ class Acting:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._lock = threading.Lock()
-        self._done: OrderedDict[str, str] = OrderedDict()
+        self._done: OrderedDict[str, tuple[str, str]] = OrderedDict()  # key → run, words
         self._acts: dict[str, Callable[[str, Given, str], str]] = {
             "retry": self._retry,
             "drain": partial(self._stop, "drain"),
@@ -67,7 +67,7 @@ class Acting:
         return build(self._settings)
 
     def act(self, name: str, run_id: str, given: Given, by: str) -> str:
-        """Do it, and return the key under which `answer` has what came of it.
+        """Do it, and return the key under which `answer` has what came of it for that run.
 
         by: whose name is recorded; "" for the owner of this process. Raises InvalidInput and whatever
         the command of that name raises, with nothing written.
@@ -81,14 +81,17 @@ class Acting:
         clean = {field: self._clean(text) for field, text in given.items()}
         with self._lock:
             if key not in self._done:
-                self._done[key] = chosen(run_id, clean, by)
+                self._done[key] = (run_id, chosen(run_id, clean, by))
                 while len(self._done) > DONE_MAX:
                     self._done.popitem(last=False)
         return key
 
-    def answer(self, key: str) -> str:
-        """Return what came of an act, in words."""
-        return self._done.get(key, "It was done; what came of it is in the record.")
+    def answer(self, key: str, run_id: str) -> str:
+        """Return what came of an act on that run, in words."""
+        of, words = self._done.get(key, ("", ""))
+        return (
+            words if of == run_id else "What came of it is not known here: the record below has it."
+        )
 
     def _clean(self, text: str) -> str:
         """Return a text as the command line takes it: valid, and without a password."""

@@ -548,7 +548,8 @@ class Board:
     def did(self, request: Request) -> Response:
         """`/runs/RUN/did/KEY`: what came of an act, so that a reload does nothing again."""
         run_id = request.path_params["run_id"]
-        answer = "" if self._acting is None else self._acting.answer(request.path_params["key"])
+        key = request.path_params["key"]
+        answer = "" if self._acting is None else self._acting.answer(key, run_id)
         words = Words(
             title=run_id,
             lines=[self._sources.clean(answer)],

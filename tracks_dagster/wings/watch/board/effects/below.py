@@ -17,7 +17,7 @@ PARTS_MAX = 8
 PAGES = frozenset(  # what follows the first slash of the board's own addresses
     {
         *("runs", "compare", "experiments", "runbooks", "find", "lineage", "metrics", "alerts"),
-        *("views", "media"),
+        *("views", "media", "curves.json", "compare.json", "runs.csv", "runs.json"),
     }
 )
 _PREFIX = re.compile(r"(?:/[A-Za-z0-9][A-Za-z0-9._~-]*)*")

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape, unescape
@@ -30,17 +32,19 @@ from tracks_dagster.wings.watch.board.effects.sources import Sources
 
 BUCKETS = 240  # of a curve: nobody asks for a part of it again
 FILES_MAX = 2000  # that scripts logged
+FILES_BYTES_MAX = 2 * 1024**3  # of these
 INDEX = "index.html"
 _LINK = re.compile(r'(<(?:a|img|audio|link|script)\b[^>]*?) (href|src)="(/[^"]*|\?[^"]*)"')
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
-    """What was written. index: the page to open."""
+    """What was written. index: the page to open; left_out: files of scripts beyond the bounds."""
 
     index: Path
     file_count: int
     total_bytes: int
+    left_out: int
 
 
 def write_pages(sources: Sources, run_ids: Sequence[str], folder: Path) -> Written:
@@ -56,12 +60,21 @@ def write_pages(sources: Sources, run_ids: Sequence[str], folder: Path) -> Writt
     if folder.exists() and any(folder.iterdir()):
         raise InvalidInput(f"{folder} has something in it: name a new folder, or an empty one.")
     writer = _Writer(Board(sources), sources, list(dict.fromkeys(run_ids)))
-    files = list(writer.files())  # everything is read before anything is written
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, data in files:
-        (folder / name).write_bytes(data)
-    total = sum(len(data) for _, data in files)
-    return Written(index=folder / INDEX, file_count=len(files), total_bytes=total)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    scratch = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    count = total = 0
+    try:  # all of it or nothing
+        for name, data in writer.files():
+            (scratch / name).write_bytes(data)
+            count, total = count + 1, total + len(data)
+        scratch.chmod(0o755)
+        scratch.replace(folder)
+    except BaseException:
+        shutil.rmtree(scratch, ignore_errors=True)
+        raise
+    return Written(
+        index=folder / INDEX, file_count=count, total_bytes=total, left_out=writer.left_out
+    )
 
 
 class _Writer:
@@ -71,6 +84,7 @@ class _Writer:
         self._board = board
         self._sources = sources
         self._run_ids = run_ids
+        self.left_out = 0
         self._logged = dict(self._find_logged())
         self._names = {"/": INDEX, "/compare": INDEX, **{f"/{name}": name for name in pages.FILES}}
         for run_id in run_ids:
@@ -100,12 +114,13 @@ class _Writer:
             yield _file_name(item), read_bytes(self._sources.tracks.store, run_id, item)
 
     def _find_logged(self) -> Iterator[tuple[tuple[str, str], Logged]]:
-        store, count = self._sources.tracks.store, 0
+        store, count, total = self._sources.tracks.store, 0, 0
         for run_id in self._run_ids:
             for item in read_logged(store, self._sources.tracks.run(run_id)).items:
-                count += 1
-                if count > FILES_MAX:
-                    return
+                if count >= FILES_MAX or total + item.size_bytes > FILES_BYTES_MAX:
+                    self.left_out += 1
+                    continue
+                count, total = count + 1, total + item.size_bytes
                 try:
                     read_bytes(store, run_id, item)
                 except ObjectLost:

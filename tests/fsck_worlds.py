@@ -21,6 +21,7 @@ from tracks_dagster.ledger.effects.projector import Projector
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.recovery.effects.fsck import fsck
 from tracks_dagster.recovery.effects.fsck_tracks import Finding
+from tracks_dagster.track import media
 from tracks_dagster.track.artifacts import ArtifactFile, list_key, list_of, note_of, part_key
 from tracks_dagster.track.bodies import (
     Artifact,
@@ -32,6 +33,7 @@ from tracks_dagster.track.bodies import (
     SourceDecision,
 )
 from tracks_dagster.track.body_json import to_json
+from tracks_dagster.track.media import AS_TEXT, TEXT, Logged, index_bytes, index_key
 from tracks_dagster.track.names import (
     MUTES_TRACK,
     QUARANTINES_TRACK,
@@ -121,6 +123,19 @@ def make_world(story: Story, store: FakeObjectStore, ledger_file: Path) -> World
     history.add(Kind.NOTE, note_of("best", [plot], step=40, by="attempt 2"))
     store.put(list_key(RUN_ID, sha256_hex(list_of([plot]))), list_of([plot]))
     store.put(part_key(RUN_ID, SHA_OF_1), b"1")
+    logged = Logged(
+        step=40,
+        name="sample",
+        kind=TEXT,
+        sha256=SHA_OF_1,
+        size_bytes=1,
+        media_type=AS_TEXT,
+    )
+    opened = history.state.attempts[0]
+    assert opened.placed is not None
+    beside = index_key(history.state.ref(opened), opened.placed.launch_id)
+    store.put(beside, index_bytes([logged], []))
+    store.put(media.part_key(RUN_ID, SHA_OF_1), b"1")
     listed = f"runs/{RUN_ID}/deletions/20260131T020000Z/{sha256_hex(b'[]')}.json"
     store.put(listed, b"[]")
     gone = CheckpointDecision(

@@ -172,6 +172,11 @@ TAMPERED: dict[FindingKind, tuple[Tamper, str, str]] = {
         "a.csv, which eval heldout-loss@40, number 2, of run gpt-story left, has sha256",
         "tracks eval gpt-story@40 --seed N",
     ),
+    K.MEDIA_WRONG: (
+        lambda w: w.store.put(w.key("/media/parts/"), b"other"),
+        "What attempt 1 of run gpt-story logged cannot be shown: sample of step 40 has sha256",
+        "nothing is decided by it",
+    ),
     K.ARTIFACT_WRONG: (
         lambda w: w.store.put(w.key("/artifacts/parts/"), b"other"),
         "The artifact best of run gpt-story cannot be had: plot.png has sha256",

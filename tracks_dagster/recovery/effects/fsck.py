@@ -23,6 +23,7 @@ from tracks_dagster.recovery.effects.fsck_objects import (
     check_eval_results,
     check_evidence,
     check_journals,
+    check_media,
     check_packages,
     check_places,
     check_project,
@@ -133,6 +134,7 @@ def _of_run(
     yield from check_eval_results(store, state)
     yield from check_eval_files(store, state, is_absent)
     yield from check_artifacts(store, state, is_absent)
+    yield from check_media(store, state, is_absent)
     yield from check_journals(store, state)
 
 

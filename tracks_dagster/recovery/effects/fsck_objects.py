@@ -13,6 +13,7 @@ from tracks_dagster.stores.journals import (
     segment_key,
     segment_offsets,
 )
+from tracks_dagster.track import media
 from tracks_dagster.track.addressed import damage_at, damage_of
 from tracks_dagster.track.artifacts import artifacts_of, files_of, list_key, part_key
 from tracks_dagster.track.bodies import SnapshotCommitted
@@ -210,6 +211,42 @@ def check_artifacts(
                 to_do="Restore the object from a backup, or leave the artifact again under its name; "
                 "nothing resumes from it.",
             )
+
+
+def check_media(
+    store: ObjectStore, state: RunState, is_absent: IsAbsent = nothing_is_absent
+) -> Iterator[Finding]:
+    """Check the texts, pictures and tables that the run's script logged, and the lists of them."""
+    for attempt in state.attempts:
+        if attempt.placed is None:
+            continue
+        key = media.index_key(state.ref(attempt), attempt.placed.launch_id)
+        for at, problem in _media_problems(store, state.run_id, key, is_absent):
+            yield Finding(
+                kind=FindingKind.MEDIA_WRONG,
+                where=at,
+                meaning=f"What attempt {attempt.attempt_id} of run {state.run_id} logged cannot be "
+                f"shown: {problem}.",
+                to_do="Restore the object from a backup if it is to be seen; nothing is decided by it.",
+            )
+
+
+def _media_problems(
+    store: ObjectStore, run_id: str, key: str, is_absent: IsAbsent
+) -> Iterator[tuple[str, str]]:
+    data = store.get(key, MANIFEST_BYTES_MAX)
+    if data is None:
+        return
+    try:
+        items, _ = media.index_of(parse_json(data, bytes_max=MANIFEST_BYTES_MAX))
+    except ValueError:
+        yield key, "the list of it is not JSON"
+        return
+    for sha256, item in {item.sha256: item for item in items}.items():
+        part = media.part_key(run_id, sha256)
+        problem = None if is_absent(part) else damage_at(store, part, sha256)
+        if problem is not None:
+            yield part, f"{item.name} of step {item.step} {problem}"
 
 
 def check_packages(

@@ -68,6 +68,7 @@ class FindingKind(StrEnum):
     EVAL_RESULT_WRONG = "eval_result_wrong"
     EVAL_FILE_WRONG = "eval_file_wrong"
     ARTIFACT_WRONG = "artifact_wrong"
+    MEDIA_WRONG = "media_wrong"
     JOURNAL_GAP = "journal_gap"
     JOURNAL_EDITED = "journal_edited"
     JOURNAL_SHORT = "journal_short"

@@ -35,6 +35,9 @@ def test_a_filter_an_order_and_columns_choose_what_is_printed(app: App, call: Ca
     found = json.loads(call("runs", "--where", "loss=4", "--json").stdout)
     assert [run["run"] for run in found] == ["r-4"]
     assert "5 runs of more; --limit" in call("runs", "--limit", "5").stdout
+    cut = call("runs", "--limit", "5", "--json")
+    assert len(json.loads(cut.stdout)) == 5
+    assert "5 runs of more; --limit" in cut.stderr
 
 
 def test_groups_are_of_all_runs_and_say_how_many_have_the_value(app: App, call: Call) -> None:

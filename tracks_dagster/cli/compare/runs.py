@@ -97,6 +97,8 @@ def runs_command(
         echo_whole(table_csv(table.rows, chosen), nl=False)
     else:
         _print_rows(table, chosen)
+    if (as_csv or as_json) and not by and table.is_more:
+        click.echo(_is_more(table), err=True)
     if table.is_cut:
         click.echo(
             f"Only the newest {table.read} runs were looked at; there are older ones.", err=True
@@ -140,7 +142,11 @@ def _print_rows(table: Table, columns: Sequence[str]) -> None:
         whole=("run",),
     )
     if table.is_more:
-        click.echo(f"{counted(len(table.rows), 'run')} of more; --limit shows others.")
+        click.echo(_is_more(table))
+
+
+def _is_more(table: Table) -> str:
+    return f"{counted(len(table.rows), 'run')} of more; --limit shows others."
 
 
 def _print_groups(table: Table, by: str, columns: Sequence[str], *, as_json: bool) -> None:

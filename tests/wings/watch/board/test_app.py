@@ -385,11 +385,24 @@ def test_the_table_of_all_runs_has_finished_ones_and_filters_sorts_and_pages(
     assert "sort=hours" in found  # the other way round
     lines = board.get("/runs.csv?where=lr%3C1&columns=run,lr").text.splitlines()
     assert lines[0] == "run,lr"
-    assert board.get("/runs.json?where=state%3Dsucceeded").json()[0]["run"] == OVER
+    assert board.get("/runs.json?where=state%3Dsucceeded").json()["runs"][0]["run"] == OVER
     for wrong in ("where=lr%3C", "where=nonsens%3D1", "sort=nonsens", "page=x", "page=99999"):
         assert board.get(f"/runs?{wrong}").status_code == 400
     hostile = board.get("/runs?where=%3Cscript%3E&columns=%22%3E%3Cscript%3E").text
     assert "<script>" not in hostile
+
+
+def test_a_file_of_runs_says_whether_all_of_them_are_in_it(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    board = home.visitor()
+    for bound, is_complete in ((100, True), (2, False)):
+        monkeypatch.setattr("tracks_dagster.wings.watch.board.effects.app.READ_MAX", bound)
+        for query in ("", "?where=r", "?sort=-run"):
+            table, rows = board.get(f"/runs.json{query}"), board.get(f"/runs.csv{query}")
+            assert table.json()["is_complete"] is is_complete, query
+            for reply in (table, rows):
+                assert reply.headers["Tracks-Complete"] == ("yes" if is_complete else "no")
 
 
 @pytest.mark.parametrize(

@@ -52,9 +52,9 @@ from starlette.types import ASGIApp
 from tracks_dagster.curves.curve import STEP, Curves, Point, curves_json
 from tracks_dagster.review.effects.explain.run import attempt_address, load_run
 from tracks_dagster.review.effects.pages.report import render_loaded
-from tracks_dagster.review.effects.run_table import READ_MAX, Asked
+from tracks_dagster.review.effects.run_table import READ_MAX, Asked, Table
 from tracks_dagster.review.experiments import baseline_of
-from tracks_dagster.review.run_table import Run, default_columns, table_csv
+from tracks_dagster.review.run_table import default_columns, table_csv
 from tracks_dagster.settings import person
 from tracks_dagster.track.bodies import AttemptPlaced
 from tracks_dagster.track.errors import (
@@ -102,6 +102,7 @@ NO_CLIENT = (
     "tracks_dagster (`pip install prometheus-client`, or the extra `metrics`), then start the board "
     "again."
 )
+COMPLETE_HEADER = "Tracks-Complete"  # of a file of runs: "no" where there are more than are in it
 REPORT_POLICY = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'"
 
 Endpoint = Callable[[Request], Response]
@@ -397,18 +398,22 @@ class Board:
         return self._page(request, "runs.html", view, view.title, is_live=False)
 
     def all_runs_csv(self, request: Request) -> Response:
-        """`/runs.csv`: as `tracks runs --csv`."""
-        rows, columns = self._whole_table(request)
-        return Response(table_csv(rows, columns), media_type="text/csv; charset=utf-8")
+        """`/runs.csv`: as `tracks runs --csv`; a header says whether all runs are in it."""
+        table, columns = self._whole_table(request)
+        text = table_csv(table.rows, columns)
+        return Response(text, media_type="text/csv; charset=utf-8", headers=_complete(table))
 
     def all_runs_json(self, request: Request) -> Response:
-        """`/runs.json`: as `tracks runs --json`."""
-        return JSONResponse([dict(run.values) for run in self._whole_table(request)[0]])
+        """`/runs.json`: the runs as `tracks runs --json` has them, and whether these are all."""
+        table, _ = self._whole_table(request)
+        runs = [dict(run.values) for run in table.rows]
+        found = {"runs": runs, "is_complete": table.is_whole}
+        return JSONResponse(found, headers=_complete(table))
 
-    def _whole_table(self, request: Request) -> tuple[Sequence[Run], Sequence[str]]:
+    def _whole_table(self, request: Request) -> tuple[Table, Sequence[str]]:
         asked = queries.table(request)
-        rows = self._sources.table(Asked(**queries.filter_of(asked), limit=READ_MAX)).rows
-        return rows, queries.names(asked.get("columns", "")) or default_columns(rows)
+        table = self._sources.table(Asked(**queries.filter_of(asked), limit=READ_MAX))
+        return table, queries.names(asked.get("columns", "")) or default_columns(table.rows)
 
     def find(self, request: Request) -> Response:
         """`/find?run=TEXT`: leads to the run where only one is meant."""
@@ -657,3 +662,7 @@ def _status_of(error: TracksError) -> int:
     if isinstance(error, StoreError | LedgerError):
         return 503
     return 400 if isinstance(error, InvalidInput) else 500
+
+
+def _complete(table: Table) -> Mapping[str, str]:
+    return {COMPLETE_HEADER: "yes" if table.is_whole else "no"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from tracks_dagster.cli.common import as_json, print_json, print_table
+from tracks_dagster.cli.terminal import echo_state
 from tracks_dagster.reading import open_ledger_to_read, open_tracks_to_read
 from tracks_dagster.review.effects.status import RunLine, read_status
 from tracks_dagster.settings import Settings, usable_policy
@@ -29,7 +30,9 @@ def status_command(run_id: str | None, as_json: bool) -> None:
     elif not lines:
         click.echo("No training run yet; `tracks run` in a project's folder starts one.")
     elif run_id is not None:
-        click.echo(_sentences(lines[0]))
+        line = lines[0]
+        echo_state(f"{line.run_id}: ", line.state, f". {_why(line)}")
+        click.echo(_sentences(line))
     else:
         titles = ("run", "state", "attempt", "step", "what now")
         print_table(titles, map(_cells, lines))
@@ -48,10 +51,7 @@ def _read(settings: Settings, run_id: str | None) -> list[RunLine]:
 def _sentences(line: RunLine) -> str:
     loss = f", training loss {line.loss:.4f}" if line.loss is not None else ""
     of = "" if line.steps is None else f" of {line.steps}"
-    sentences = [
-        f"{line.run_id}: {line.state}. {_why(line)}",
-        f"attempt {line.attempt_id or '–'}, step {line.step or 0}{of}{loss}",
-    ]
+    sentences = [f"attempt {line.attempt_id or '–'}, step {line.step or 0}{of}{loss}"]
     if line.workload_class:
         sentences.append(f"class {line.workload_class}")
     if line.branched_from:

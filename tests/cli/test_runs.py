@@ -54,11 +54,27 @@ def test_groups_are_of_all_runs_and_say_how_many_have_the_value(app: App, call: 
     assert "(2 of 3)" in call("runs", "--group", "wide", "--columns", "loss").stdout
 
 
-def test_a_filter_that_cannot_be_read_is_wrong_use(app: App, call: Call) -> None:
+@pytest.mark.parametrize("command", ["runs", "status"])
+def test_a_filter_that_cannot_be_read_is_wrong_use(command: str, app: App, call: Call) -> None:
     for wrong in ("lr<", "nonsens=1"):
-        refused = call("runs", "--where", wrong)
+        refused = call(command, "--where", wrong)
         assert refused.exit_code == 2, wrong
         assert wrong.rstrip("<=1") in refused.stderr
+
+
+def test_status_has_the_same_filters(app: App, call: Call) -> None:
+    def found(where: str) -> list[str]:
+        shown = call("status", "--where", where, "--json")
+        assert shown.exit_code == 0, shown.stderr
+        return [line["run_id"] for line in json.loads(shown.stdout)]
+
+    assert sorted(found("lr<0.03")) == ["r-0", "r-1", "r-2"]
+    assert found("state=succeeded") == ["r-0"]
+    assert call("status", "--where", "lr>9").stdout == "No run is so.\n"
+    assert call("status", "r-1", "--where", "lr<1").exit_code == 2
+    call("runs", "archive", "r-0", "--why", "It was a try.", "--by", "ann")
+    assert found("lr<0.02") == ["r-1"]
+    assert found("archived=yes") == ["r-0"]
 
 
 def test_tags_a_name_and_the_archive_are_records_of_the_run(app: App, call: Call) -> None:

@@ -60,9 +60,9 @@ class Reached:
     @property
     def left(self) -> str:
         """Return about how long the other steps take; "" where it is not known."""
-        if not self.step_s or self.steps is None:
+        if not self.step_s or self.steps is None or self.step >= self.steps:
             return ""
-        return f"{about(self.step_s * max(0, self.steps - self.step))} left"
+        return f"{about(self.step_s * (self.steps - self.step))} left"
 
     def checkpoint(self, now: datetime) -> str:
         """Return which step is saved, and since when; "" before the first."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import click
@@ -23,20 +22,18 @@ from tracks_dagster.cli.common import (
 )
 from tracks_dagster.cli.terminal import RECORDED, echo_whole
 from tracks_dagster.reading import open_ledger_to_read, open_tracks_to_read
-from tracks_dagster.review.effects.run_table import READ_MAX, Asked, Table, read_table
+from tracks_dagster.review.effects.run_table import Asked, Table, read_table
 from tracks_dagster.review.effects.saved_views import (
     beside,
     find_view,
-    lacking_columns,
-    names_of,
-    read_view,
+    read_shown,
     remove_view,
     save_view,
 )
 from tracks_dagster.review.run_table import (
     Spread,
-    default_columns,
     group,
+    names_of,
     shown_cell,
     shown_spread,
     table_csv,
@@ -120,7 +117,7 @@ def runs_command(
     found = _view(view) if view else None
     asked_view = options if found is None else beside(found.body, options)
     by = asked_view.group
-    table, chosen, lacking = _read(asked_view, limit, found, is_own=bool(where or order))
+    table, chosen, lacking = _read(asked_view, limit, found)
     for words in lacking:
         click.echo(words, err=True)
     if saved:
@@ -151,30 +148,16 @@ def _view(name: str) -> SavedView:
 
 
 def _read(
-    view: ViewSaved, limit: int, found: SavedView | None, *, is_own: bool
+    view: ViewSaved, limit: int, found: SavedView | None
 ) -> tuple[Table, tuple[str, ...], tuple[str, ...]]:
-    """Return the runs, the columns to show, and what a saved view asks for and no run has; for groups
-    of all runs that fit these columns alone. is_own: the filter or the order is not the saved one's."""
-    now, columns, by = utc_now(), view.columns, view.group
-    asked = Asked(where=view.filter, order=view.order, limit=limit)
+    """Return the runs, the columns to show, and what a saved view asks for and no run has."""
+    now = utc_now()
     try:
         ledger = open_ledger_to_read(Settings.from_environment())
     except NothingYet:
-        return Table(rows=(), read=0, is_more=False), columns, ()
-
-    def read(part: Asked) -> Table:
-        return read_table(ledger, part, now=now)
-
-    lacking: tuple[str, ...] = ()
-    if not by or not columns:
-        table, lacking = read_view(None if is_own else found, read, asked)
-        columns = columns or default_columns(table.rows)
-    if by:
-        whole = replace(asked, limit=READ_MAX, names=(by, *columns))
-        table, lacking = read_view(None if is_own else found, read, whole)
-    if found is not None:
-        lacking = (*lacking, *lacking_columns(found, table))
-    return table, columns, lacking
+        return Table(rows=(), read=0, is_more=False), view.columns, ()
+    asked = Asked(where=view.filter, order=view.order, limit=limit)
+    return read_shown(lambda part: read_table(ledger, part, now=now), asked, view, found)
 
 
 def _print_rows(table: Table, columns: Sequence[str]) -> None:

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from tracks_dagster.ledger.effects.tracks import Tracks
-from tracks_dagster.review.effects.run_table import Asked, Table
-from tracks_dagster.review.run_table import FIELDS, parse
+from tracks_dagster.review.effects.run_table import READ_MAX, Asked, Table
+from tracks_dagster.review.run_table import FIELDS, default_columns, parse
 from tracks_dagster.track.bodies import ViewRemoved, ViewSaved
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.records import Draft, Kind, Record, format_time
@@ -97,19 +97,35 @@ def beside(view: ViewSaved, given: ViewSaved) -> ViewSaved:
     )
 
 
-def names_of(text: str) -> tuple[str, ...]:
-    """Return names that commas separate."""
-    return tuple(name for each in text.split(",") if (name := each.strip()))
+def read_shown(
+    read: Callable[[Asked], Table], asked: Asked, shown: ViewSaved, saved: SavedView | None
+) -> tuple[Table, tuple[str, ...], tuple[str, ...]]:
+    """Return the runs, the columns to show, and in words what `saved` asks for and no run has any more.
+
+    shown: whose columns and group are shown; of groups all runs are read, with these columns alone.
+    saved: the view that this began with. Raises LedgerError, and InvalidInput for what is asked beside it.
+    """
+    is_own = saved is None or (asked.where, asked.order) != (saved.body.filter, saved.body.order)
+    columns, by = shown.columns, shown.group
+    lacking: tuple[str, ...] = ()
+    if not by or not columns:
+        table, lacking = _read(None if is_own else saved, read, asked)
+        columns = columns or default_columns(table.rows)
+    if by:
+        whole = replace(asked, limit=READ_MAX, skip=0, names=(by, *columns))
+        table, lacking = _read(None if is_own else saved, read, whole)
+    if saved is not None:
+        lacking = (*lacking, *_lacking_columns(saved, table))
+    return table, columns, lacking
 
 
-def read_view(
+def _read(
     view: SavedView | None, read: Callable[[Asked], Table], asked: Asked
 ) -> tuple[Table, tuple[str, ...]]:
     """Return the table that `asked` makes of a view, and what of the view no run has any more.
 
     An order by what no run has is left out; of a filter by it no run fits, for others would be shown
-    under the view's name. view: None where a person asks so now, who is told by InvalidInput. Raises
-    LedgerError.
+    under the view's name. view: None where a person asks so now, who gets InvalidInput.
     """
     if view is None:
         return read(asked), ()
@@ -122,7 +138,7 @@ def read_view(
     return Table(rows=(), read=0, is_more=False), tuple(dict.fromkeys(lacking))
 
 
-def lacking_columns(view: SavedView, table: Table) -> tuple[str, ...]:
+def _lacking_columns(view: SavedView, table: Table) -> tuple[str, ...]:
     """Return in a sentence which columns of a view none of these runs has."""
     names = [name for name in view.body.columns if name not in FIELDS]
     lacking = [name for name in names if all(run.get(name) is None for run in table.rows)]

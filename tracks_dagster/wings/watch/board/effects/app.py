@@ -53,11 +53,11 @@ from tracks_dagster.curves.curve import STEP, Curves, Point, curves_json
 from tracks_dagster.review.effects.explain.run import attempt_address, load_run
 from tracks_dagster.review.effects.pages.report import render_loaded
 from tracks_dagster.review.effects.run_table import READ_MAX, Asked, Table
-from tracks_dagster.review.effects.saved_views import find_view, lacking_columns, read_view
+from tracks_dagster.review.effects.saved_views import find_view, read_shown
 from tracks_dagster.review.experiments import baseline_of
-from tracks_dagster.review.run_table import default_columns, table_csv
+from tracks_dagster.review.run_table import default_columns, names_of, table_csv
 from tracks_dagster.settings import person
-from tracks_dagster.track.bodies import AttemptPlaced
+from tracks_dagster.track.bodies import AttemptPlaced, ViewSaved
 from tracks_dagster.track.errors import (
     InvalidInput,
     LedgerError,
@@ -390,20 +390,10 @@ class Board:
     def all_runs(self, request: Request) -> Response:
         """`/runs`: finished ones too; in groups where the address asks for them."""
         (asked, found), page = self._asked(request), queries.page(request)
-        columns, by = queries.names(asked.get("columns", "")), asked.get("group", "")
-        filtered = Asked(**queries.filter_of(asked))
-        rows = replace(filtered, limit=TABLE_ROWS, skip=page * TABLE_ROWS)
-        own = queries.table(request)
-        view = None if "where" in own or "sort" in own else found
-        notes: tuple[str, ...] = ()
-        if not by or not columns:
-            table, notes = read_view(view, self._sources.table, rows)
-            columns = columns or default_columns(table.rows)
-        if by:
-            whole = replace(filtered, limit=READ_MAX, names=(by, *columns))
-            table, notes = read_view(view, self._sources.table, whole)
-        if found is not None:
-            notes = (*notes, *lacking_columns(found, table))
+        by = asked.get("group", "")
+        rows = Asked(**queries.filter_of(asked), limit=TABLE_ROWS, skip=page * TABLE_ROWS)
+        chosen = ViewSaved(name="", by="", columns=names_of(asked.get("columns", "")), group=by)
+        table, columns, notes = read_shown(self._sources.table, rows, chosen, found)
         cut_at = table.read if table.is_cut else 0
         if by:
             shown = groups_view(table.rows, columns, asked, cut_at=cut_at)
@@ -442,7 +432,7 @@ class Board:
     def _whole_table(self, request: Request) -> tuple[Table, Sequence[str]]:
         asked, _ = self._asked(request)
         table = self._sources.table(Asked(**queries.filter_of(asked), limit=READ_MAX))
-        return table, queries.names(asked.get("columns", "")) or default_columns(table.rows)
+        return table, names_of(asked.get("columns", "")) or default_columns(table.rows)
 
     def find(self, request: Request) -> Response:
         """`/find?run=TEXT`: leads to the run where only one is meant."""

@@ -103,7 +103,7 @@ def read_shown(
     """Return the runs, the columns to show, and in words what `saved` asks for and no run has any more.
 
     shown: whose columns and group are shown; of groups all runs are read, with these columns alone.
-    saved: the view that this began with. Raises LedgerError, and InvalidInput for what is asked beside it.
+    saved: the view that this began with. Raises LedgerError; InvalidInput for what is asked beside it.
     """
     is_own = saved is None or (asked.where, asked.order) != (saved.body.filter, saved.body.order)
     columns, by = shown.columns, shown.group

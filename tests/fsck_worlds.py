@@ -31,12 +31,14 @@ from tracks_dagster.track.bodies import (
     MuteDecision,
     ProjectStored,
     SourceDecision,
+    ViewSaved,
 )
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.media import AS_TEXT, TEXT, Logged, index_bytes, index_key
 from tracks_dagster.track.names import (
     MUTES_TRACK,
     QUARANTINES_TRACK,
+    VIEWS_TRACK,
     AttemptRef,
     code_track,
     project_track,
@@ -158,6 +160,7 @@ def make_world(story: Story, store: FakeObjectStore, ledger_file: Path) -> World
         each.write_to(store)
     _quarantine(store)
     _mute(store)
+    _save_view(store)
     _certify(store)
     _store_project(store)
     _tune(store)
@@ -211,6 +214,12 @@ def _mute(store: FakeObjectStore) -> None:
     body = MuteDecision(rule="*", run_id=None, by="ann", why="It is noisy.", until_at=until)
     draft = Draft(uid="8" * 32, kind=Kind.ALERTS_MUTED, body=to_json(body))
     store.put(log_key(MUTES_TRACK, 0), seal(draft, seq=0, at=BEGIN, prev_sha256=None))
+
+
+def _save_view(store: FakeObjectStore) -> None:
+    body = ViewSaved(name="small", by="ann", filter="lr<0.1")
+    draft = Draft(uid="7" * 32, kind=Kind.VIEW_SAVED, body=to_json(body))
+    store.put(log_key(VIEWS_TRACK, 0), seal(draft, seq=0, at=BEGIN, prev_sha256=None))
 
 
 def _store_project(store: FakeObjectStore) -> None:

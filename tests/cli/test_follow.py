@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from tests.bodies import BEGIN
 from tests.fakes import FakeClock, FakeObjectStore, Fault, SequentialUids
 from tests.stories import RUN_ID, Story
 from tracks_dagster.attempts.effects.heartbeat import write_heartbeat, write_launches
@@ -17,11 +22,32 @@ from tracks_dagster.attempts.launch import PendingLaunch
 from tracks_dagster.cli import fail
 from tracks_dagster.cli.start import follow
 from tracks_dagster.cli.start.driving import continue_hint, drive
-from tracks_dagster.cli.start.follow import Followed, Interrupts, LineView, RunFollower
+from tracks_dagster.cli.start.follow import Followed, Interrupts, RunFollower
+from tracks_dagster.cli.start.progress_line import (
+    BarView,
+    LineView,
+    Reached,
+    StepTimes,
+    describe,
+    open_view,
+)
 from tracks_dagster.ledger.effects.tracks import Tracks
+from tracks_dagster.retry.caps import Cost
+from tracks_dagster.settings import Settings
 from tracks_dagster.track.errors import InvalidInput, StoreUnavailable
 from tracks_dagster.track.names import LAUNCH_ATTEMPTS, AttemptRef
 from tracks_dagster.track.records import Kind, format_time
+
+REACHED = Reached(
+    attempt_id=1,
+    step=25,
+    steps=40,
+    loss=2.1034,
+    saved=20,
+    saved_at=BEGIN,
+    step_s=0.25,
+    cost=Cost(amount=0.12, currency="USD"),
+)
 
 
 class Scene:
@@ -153,8 +179,77 @@ def test_a_long_run_has_few_lines_of_its_checkpoints(
     assert "attempt 1: step 40/40, training loss 0.1250, saved 40" in told
     view = LineView()
     for step in range(1, 3001):
-        view.progress(attempt_id=1, step=step, steps=3000, loss=1.0, saved=None)
+        view.progress(replace(REACHED, step=step, steps=3000))
     assert len(capsys.readouterr().err.splitlines()) == 51
+
+
+@pytest.mark.parametrize(
+    ("width", "shown"),
+    [
+        (
+            120,
+            "attempt 1 · step 25/40 · loss 2.1034 · 4 steps/s · 3.8 s left · saved 20, 40 s ago"
+            " · 0.12 USD",
+        ),
+        (90, "attempt 1 · step 25/40 · loss 2.1034 · 4 steps/s · 3.8 s left · saved 20, 40 s ago"),
+        (80, "attempt 1 · step 25/40 · loss 2.1034 · 3.8 s left · saved 20, 40 s ago"),
+        (60, "step 25/40 · loss 2.1034 · 3.8 s left · saved 20, 40 s ago"),
+        (40, "step 25/40 · loss 2.1034 · 3.8 s left"),
+    ],
+)
+def test_the_line_of_a_followed_run_has_what_fits(width: int, shown: str) -> None:
+    line = describe(REACHED, BEGIN + timedelta(seconds=40), width)
+    assert line == shown
+    assert len(line) <= width
+
+
+def test_of_a_followed_run_nothing_is_shown_that_is_not_known() -> None:
+    begun = Reached(attempt_id=2, step=1, steps=None, loss=float("nan"), saved=None)
+    assert describe(begun, BEGIN, 120) == "attempt 2 · step 1 · loss nan"
+    assert replace(REACHED, step_s=3.2).pace == "3.2 s/step"
+    free = replace(REACHED, cost=Cost(amount=0.0, currency="USD", unpriced_s=9.0))
+    assert free.money == ""
+
+
+def test_the_pace_is_that_of_the_newest_steps_of_one_attempt() -> None:
+    times = StepTimes()
+    for attempt_id, step, at_s, step_s in (
+        (1, 10, 100.0, None),
+        (1, 14, 102.0, 0.5),  # four steps, not each one seen
+        (2, 12, 200.0, None),  # another attempt
+        (2, 13, 190.0, None),  # a clock that was set back
+        (2, 12, 300.0, None),  # steps that are run again
+        (2, 22, 310.0, 1.0),
+    ):
+        times.take(attempt_id, step, at_s)
+        assert times.step_s == step_s
+
+
+class Screen(io.StringIO):
+    """A terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_on_a_terminal_one_line_is_redrawn_below_what_happened(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, value in {"TERM": "xterm", "COLUMNS": "100"}.items():
+        monkeypatch.setenv(name, value)
+    screen = Screen()
+    monkeypatch.setattr("sys.stderr", screen)
+    with open_view() as view:
+        view.progress(REACHED)
+        view.event("attempt 1 is [bold]drained\x1b[2J")
+        view.progress(replace(REACHED, step=26))
+    shown = screen.getvalue()
+    assert "attempt 1 is [bold]drained\\x1b[2J" in shown
+    assert shown.index("drained") < shown.rindex("step 26/40 · loss 2.1034")
+    assert "\x1b[2K" in shown  # the line is cleared before it is drawn again
+    monkeypatch.setenv("TERM", "dumb")
+    assert isinstance(open_view(), LineView)
+    assert not isinstance(open_view(), BarView)
 
 
 def test_a_new_step_is_a_change(scene: Scene) -> None:
@@ -199,7 +294,9 @@ def test_a_second_ctrl_c_is_not_caught_here() -> None:
             interrupts._on_interrupt(2, None)
 
 
-def test_two_ctrl_c_at_once_are_recorded_before_the_gang_is_killed(scene: Scene) -> None:
+def test_two_ctrl_c_at_once_are_recorded_before_the_gang_is_killed(
+    scene: Scene, tmp_path: Path
+) -> None:
     last_at_kill: list[Kind] = []
 
     def kill(ref: AttemptRef) -> None:
@@ -212,7 +309,9 @@ def test_two_ctrl_c_at_once_are_recorded_before_the_gang_is_killed(scene: Scene)
     scene.story.write_tracks()
     scene._happenings = iter([both])
     app: Any = SimpleNamespace(
-        tracks=scene.tracks, launcher_of=lambda name: SimpleNamespace(kill=kill)
+        tracks=scene.tracks,
+        launcher_of=lambda name: SimpleNamespace(kill=kill),
+        settings=Settings(home=tmp_path, store_url=""),
     )
     home: Any = SimpleNamespace(
         daemon=nullcontext, ensure_daemon=lambda: False, why_daemon_ended=lambda: ""

@@ -25,5 +25,5 @@ def test_a_reason_is_never_broken_however_long_the_words_beside_it_are(
     }
     print_attempts({"attempts": [attempt]})
     lines = capsys.readouterr().out.splitlines()
-    assert "dependency_mismatch" in lines[1]
+    assert "dependency_mismatch" in lines[0]
     assert max(map(len, lines)) <= 80

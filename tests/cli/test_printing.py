@@ -13,7 +13,7 @@ import pytest
 from tests.cli.conftest import Call
 from tests.stories import RUN_ID, Story
 from tracks_dagster.cli.common import print_json_line, print_table
-from tracks_dagster.cli.terminal import visible_output
+from tracks_dagster.cli.terminal import echo_state, visible_output
 from tracks_dagster.settings import Settings
 from tracks_dagster.track.text.safe_text import visible
 from tracks_dagster.wiring import build
@@ -122,3 +122,79 @@ def test_no_word_of_a_table_is_cut(
     assert max(map(len, shown.splitlines())) <= width
     words = {word for cell in row for word in cell.replace(",", "").split()}
     assert words <= set(shown.replace(",", "").replace(";", "").split())
+
+
+TITLES = ("run", "state", "step", "what now")
+ROWS = [
+    ("lr-1", "refused", "25/40", "The budget is used up; `tracks retry lr-1` gives it another.")
+]
+
+
+@pytest.mark.parametrize(
+    ("is_terminal", "environment", "is_coloured"),
+    [
+        (True, {}, True),
+        (False, {}, False),
+        (True, {"NO_COLOR": "1"}, False),
+        (True, {"TERM": "dumb"}, False),
+        (False, {"FORCE_COLOR": "1"}, True),
+        (False, {"FORCE_COLOR": "1", "NO_COLOR": "1"}, False),
+    ],
+)
+@pytest.mark.parametrize("width", ["60", "160"])
+def test_a_state_has_a_colour_on_a_terminal_that_wants_one(
+    is_terminal: bool,
+    environment: dict[str, str],
+    is_coloured: bool,
+    width: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("NO_COLOR", "FORCE_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in {"TERM": "xterm", "COLUMNS": width, **environment}.items():
+        monkeypatch.setenv(name, value)
+    screen = Terminal() if is_terminal else io.StringIO()
+    monkeypatch.setattr(sys, "stdout", screen)
+    print_table(TITLES, ROWS)
+    echo_state("lr-1: ", "refused", ".")
+    reds = screen.getvalue().count("\x1b[1;31mrefused")
+    assert reds == (2 if is_coloured else 0)
+    assert is_terminal or is_coloured or "\x1b[3" not in screen.getvalue()
+
+
+def test_below_100_columns_a_row_that_needs_several_lines_is_a_card(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = "run-" + "x" * 40
+    monkeypatch.setenv("COLUMNS", "60")
+    print_table(TITLES, [(name, *ROWS[0][1:])])
+    assert capsys.readouterr().out.splitlines() == [
+        f"{name}  refused",
+        "  step 25/40",
+        "  what now: The budget is used up; `tracks retry lr-1` gives",
+        "    it another.",
+    ]
+    monkeypatch.setenv("COLUMNS", "100")
+    print_table(TITLES, [(name, *ROWS[0][1:])])
+    assert capsys.readouterr().out.splitlines()[0].split() == [
+        "run",
+        "state",
+        "step",
+        "what",
+        "now",
+    ]
+    monkeypatch.setenv("COLUMNS", "60")
+    print_table(("step", "state"), [("25", "open"), ("40", "kept")])  # has room
+    assert len(capsys.readouterr().out.splitlines()) == 3
+
+
+@pytest.mark.parametrize("width", ["60", "160"])
+def test_a_terminal_without_a_letter_gets_it_escaped(
+    width: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", width)
+    ascii_only = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr(sys, "stdout", ascii_only)
+    print_table(TITLES, [("größe", "–", "–", "\N{GREEK SMALL LETTER MU}" * 40)])
+    ascii_only.flush()
+    assert b"gr\\xf6\\xdfe" in ascii_only.buffer.getvalue()  # type: ignore[attr-defined]

@@ -9,7 +9,9 @@ import pytest
 
 from tests.cli.conftest import Call
 from tests.histories import History
+from tracks_dagster.review.effects.saved_views import save_view
 from tracks_dagster.settings import Settings
+from tracks_dagster.track.bodies import ViewSaved
 from tracks_dagster.wiring import App, build
 
 
@@ -35,6 +37,9 @@ def test_a_filter_an_order_and_columns_choose_what_is_printed(app: App, call: Ca
     found = json.loads(call("runs", "--where", "loss=4", "--json").stdout)
     assert [run["run"] for run in found] == ["r-4"]
     assert "5 runs of more; --limit" in call("runs", "--limit", "5").stdout
+    cut = call("runs", "--limit", "5", "--json")
+    assert len(json.loads(cut.stdout)) == 5
+    assert "5 runs of more; --limit" in cut.stderr
 
 
 def test_groups_are_of_all_runs_and_say_how_many_have_the_value(app: App, call: Call) -> None:
@@ -51,11 +56,27 @@ def test_groups_are_of_all_runs_and_say_how_many_have_the_value(app: App, call: 
     assert "(2 of 3)" in call("runs", "--group", "wide", "--columns", "loss").stdout
 
 
-def test_a_filter_that_cannot_be_read_is_wrong_use(app: App, call: Call) -> None:
+@pytest.mark.parametrize("command", ["runs", "status"])
+def test_a_filter_that_cannot_be_read_is_wrong_use(command: str, app: App, call: Call) -> None:
     for wrong in ("lr<", "nonsens=1"):
-        refused = call("runs", "--where", wrong)
+        refused = call(command, "--where", wrong)
         assert refused.exit_code == 2, wrong
         assert wrong.rstrip("<=1") in refused.stderr
+
+
+def test_status_has_the_same_filters(app: App, call: Call) -> None:
+    def found(where: str) -> list[str]:
+        shown = call("status", "--where", where, "--json")
+        assert shown.exit_code == 0, shown.stderr
+        return [line["run_id"] for line in json.loads(shown.stdout)]
+
+    assert sorted(found("lr<0.03")) == ["r-0", "r-1", "r-2"]
+    assert found("state=succeeded") == ["r-0"]
+    assert call("status", "--where", "lr>9").stdout == "No run is so.\n"
+    assert call("status", "r-1", "--where", "lr<1").exit_code == 2
+    call("runs", "archive", "r-0", "--why", "It was a try.", "--by", "ann")
+    assert found("lr<0.02") == ["r-1"]
+    assert found("archived=yes") == ["r-0"]
 
 
 def test_tags_a_name_and_the_archive_are_records_of_the_run(app: App, call: Call) -> None:
@@ -98,3 +119,76 @@ def test_a_label_that_cannot_be_is_refused_and_nothing_is_written(
     assert refused.exit_code != 0
     assert words in refused.stderr
     assert len(app.tracks.records("runs/r-1")) == before
+
+
+def test_a_saved_view_is_shown_to_everybody_until_it_is_removed(app: App, call: Call) -> None:
+    asks = ("--where", "lr<0.03", "--sort", "-lr", "--columns", "run,loss")
+    saved = call("runs", *asks, "--save-view", "small", "--csv")
+    assert saved.stdout == "run,loss\nr-2,2.0\nr-1,1.0\nr-0,0.0\n"
+    assert saved.stderr == "The view small is saved: record 0.\n"
+    assert "as it was already" in call("runs", *asks, "--save-view", "small").stderr
+    assert call("runs", "--view", "small", "--csv").stdout == saved.stdout
+    beside = call("runs", "--view", "small", "--where", "lr=0.02", "--columns", "run", "--csv")
+    assert beside.stdout == "run\nr-2\n"
+    call("runs", "--view", "small", "--group", "wide", "--save-view", "grouped")
+    assert call("runs", "--view", "grouped", "--json").stdout.count('"wide"') == 2
+    listed = json.loads(call("runs", "views", "--json").stdout)
+    assert [view["name"] for view in listed] == ["grouped", "small"]
+    assert "--where 'lr<0.03' --sort -lr --columns run,loss" in call("runs", "views").stdout
+    assert "view_saved" not in call("explain", "r-1", "--records").stdout
+
+    removed = call("runs", "remove-view", "small", "--why", "It is done.", "--by", "ann")
+    assert removed.stdout == "the view small is removed: record 2.\n"
+    gone = call("runs", "--view", "small")
+    assert gone.exit_code == 2
+    assert "ann removed the view 'small' on" in gone.stderr
+    assert "(It is done.)" in gone.stderr
+    assert "did you mean grouped?" in call("runs", "--view", "groupd").stderr
+    assert call("runs", "--where", "lr<1", "--save-view", "small").exit_code == 0
+    assert len(call("runs", "--view", "small", "--csv").stdout.splitlines()) == 7
+
+
+@pytest.mark.parametrize(
+    ("view", "rows", "words"),
+    [
+        (ViewSaved(name="v", by="ann", columns=("run", "gone")), 6, "none of these runs has gone"),
+        (ViewSaved(name="v", by="ann", order=("gone",)), 6, "No run has a 'gone'"),
+        (ViewSaved(name="v", by="ann", filter="gone<1"), 0, "No run has a 'gone'"),
+    ],
+)
+def test_a_view_of_what_no_run_has_any_more_names_it(
+    view: ViewSaved, rows: int, words: str, app: App, call: Call
+) -> None:
+    save_view(app.tracks, view)
+    shown = call("runs", "--view", "v", "--json")
+    assert shown.exit_code == 0
+    assert len(json.loads(shown.stdout)) == rows
+    assert words in shown.stderr
+    assert "The view 'v'" in shown.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "asks", "words"),
+    [
+        ("a b", (), "is not a name of a view"),
+        ("wrong", ("--where", "lr<"), "cannot be read"),
+        ("wrong", ("--sort", "nonsens"), "nonsens"),
+        ("long", ("--columns", "x" * 1001), "at most 1000"),
+    ],
+)
+def test_a_view_that_cannot_be_is_not_saved(
+    name: str, asks: tuple[str, ...], words: str, app: App, call: Call
+) -> None:
+    refused = call("runs", *asks, "--save-view", name)
+    assert refused.exit_code == 2
+    assert words in refused.stderr
+    assert app.tracks.find_views() is None
+
+
+def test_no_view_is_saved_beyond_the_bound(
+    app: App, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tracks_dagster.review.effects.saved_views.VIEWS_MAX", 1)
+    assert call("runs", "--save-view", "one").exit_code == 0
+    assert "remove one first" in call("runs", "--save-view", "two").stderr
+    assert call("runs", "--where", "lr<1", "--save-view", "one").exit_code == 0

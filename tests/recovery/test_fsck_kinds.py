@@ -25,6 +25,7 @@ from tracks_dagster.stores.journals import journal_prefix
 from tracks_dagster.track.names import (
     MUTES_TRACK,
     QUARANTINES_TRACK,
+    VIEWS_TRACK,
     AttemptRef,
     code_track,
     project_track,
@@ -324,6 +325,11 @@ def test_the_tracks_that_are_of_no_run_are_checked_as_runs_are(
     Projector(world.store, world.ledger).reindex()
     word = b"scope" if "codes/" in key else b"intent" if "studies/" in key else b"why"
     world.edit(key, b'"%s":"' % word, b'"%s":"not ' % word)
+    assert K.RECORD_EDITED in {f.kind for f in world.findings()}
+
+
+def test_the_track_of_saved_views_is_checked_though_it_has_no_table(world: World) -> None:
+    world.edit(log_key(VIEWS_TRACK, 0), b"lr<0.1", b"lr<0.2")
     assert K.RECORD_EDITED in {f.kind for f in world.findings()}
 
 

@@ -41,7 +41,7 @@ _EVERYDAY = """
     from h healthy id improving in is it keys kind largest last late local log lose made may memory
     money most newest now of on opened over packages per 100 range remark resources rows run runs s
     saved saves shown size smallest so speed up started takes that the then to training trains until
-    value wait was well what which why work worked wrong
+    value view wait was well what which why work worked wrong
 """
 # What makes the sentences of messages and alerts; beside these, every function that makes an `Alert`.
 SENTENCES = (

@@ -247,6 +247,7 @@ def test_no_text_takes_long(text: str) -> None:
 NAMES = {
     *("accelerator", "after", "alias", "alert", "before", "blamed_node", "boot_id", "branch"),
     *("blamed_device", "light", "severity"),
+    *("order", "columns", "group"),  # of a view: names of values
     *("cause", "chunks", "chunks_key", "classifier_version", "config", "dagster_run_id"),
     *("data", "dataset", "device", "device_class", "diff_sha256", "direction", "environment"),
     *("environment_sha256", "eval_id", "evidence_key", "evidence_sha256", "excluded_nodes"),

@@ -19,7 +19,7 @@ from typing import Literal, TypeVar
 import click
 
 from tracks_dagster.cli import refuse_unknown
-from tracks_dagster.cli.terminal import RECORDED, console, echo_whole, visible_table
+from tracks_dagster.cli.terminal import RECORDED, card, console, echo_whole, style_of
 from tracks_dagster.home.admission import check_hosts
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.reading import open_ledger_to_read
@@ -30,7 +30,7 @@ from tracks_dagster.track.names import check_run_id, parse_attempt_key
 from tracks_dagster.track.records import Json, Record, format_time
 from tracks_dagster.track.states.run_state import CheckpointState, RunState
 from tracks_dagster.track.text.safe_text import visible, visible_json
-from tracks_dagster.track.text.wrapping import column_widths, wrap_line
+from tracks_dagster.track.text.wrapping import breaks_a_cell, column_widths, wrap_line
 from tracks_dagster.wiring import App, build
 
 THEN_S_MAX = 3600.0  # of a command that completes a bundle
@@ -39,6 +39,9 @@ Command = TypeVar("Command", bound=Callable[..., object])
 
 TEXT_WIDTH = 100  # of sentences that go into a file or another program
 FILE_WIDTH = 200  # of a table that goes into a file or another program
+CARDS_BELOW = (
+    100  # columns of a terminal: a table whose cells need several lines there is read as cards
+)
 SUMMARY_CHARACTERS_MAX = 1000  # click cuts at what fits in the line; a summary is one sentence
 
 _STEP_SUFFIX = re.compile(r"(?P<run_id>.+)@(?P<step>\d+)")
@@ -107,27 +110,34 @@ def print_table(
     """Print a table on stdout: as wide as COLUMNS or the terminal, else as any row needs.
 
     right: titles of columns of numbers. whole: of columns whose cells are never broken. No word is cut:
-    where the columns have no room for theirs, each row is printed as a block of lines.
+    where the columns have no room for theirs, each row is printed as lines below each other, and so it
+    is in less than CARDS_BELOW columns where a cell has no room in one line.
     """
-    from rich.table import Table  # what prints no table need not load it
+    from rich.table import Table
+    from rich.text import Text
 
-    titles, lines = tuple(titles), [tuple(map(visible, row)) for row in rows]
+    titles, lines = tuple(map(visible, titles)), [tuple(map(visible, row)) for row in rows]
     is_given = sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdecimal()
     width = text_width() if is_given else FILE_WIDTH
     filled = [(*row, *("",) * (len(titles) - len(row))) for row in lines]
     room = width - 2 * (len(titles) - 1)  # two spaces between two columns
     kept = [number for number, title in enumerate(titles) if title in whole]
     widths = column_widths([titles, *filled], room, kept)
-    if widths is None:
+    screen = console(sys.stdout, width=width)
+    if widths is None and not is_given:
         _print_blocks(titles, filled, width)
-        return
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for title, wide in zip(titles, widths, strict=True):
-        align: Literal["left", "right"] = "right" if title in right else "left"
-        table.add_column(title, justify=align, overflow="fold", width=wide)
-    for row in lines:
-        table.add_row(*row)
-    console(sys.stdout, width=width).print(visible_table(table))
+    elif widths is None or (width < CARDS_BELOW and breaks_a_cell(filled, widths)):
+        for row in filled:
+            screen.print(card(titles, row, width), soft_wrap=True)
+    else:
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        for title, wide in zip(titles, widths, strict=True):
+            align: Literal["left", "right"] = "right" if title in right else "left"
+            table.add_column(title, justify=align, overflow="fold", width=wide)
+        for row in lines:
+            cells = zip(titles, row, strict=False)
+            table.add_row(*(Text(cell, style=style_of(title, cell)) for title, cell in cells))
+        screen.print(table)
 
 
 def _print_blocks(titles: Sequence[str], rows: Iterable[Sequence[str]], width: int) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import click
 
 from tracks_dagster.cli.common import as_json, print_json, print_table
+from tracks_dagster.cli.terminal import echo_state
 from tracks_dagster.reading import open_ledger_to_read, open_tracks_to_read
 from tracks_dagster.review.effects.status import RunLine, read_status
 from tracks_dagster.settings import Settings, usable_policy
 from tracks_dagster.track.body_json import to_json
-from tracks_dagster.track.errors import NothingYet
+from tracks_dagster.track.errors import InvalidInput, NothingYet
 from tracks_dagster.track.text.units import counted
 
 _UNTIL_MENDED = "Until it is mended no run is declared, and no retry or promotion is decided."
@@ -17,41 +18,51 @@ _UNTIL_MENDED = "Until it is mended no run is declared, and no retry or promotio
 
 @click.command("status")
 @click.argument("run_id", metavar="[RUN]", required=False)
+@click.option(
+    "--where", default="", metavar="FILTER", help="Only these, as `tracks runs --where` has them."
+)
 @as_json
-def status_command(run_id: str | None, as_json: bool) -> None:
-    """Show RUN, or the newest runs: state, attempt, step, and what they wait for."""
+def status_command(run_id: str | None, where: str, as_json: bool) -> None:
+    """Show RUN, or the newest runs: state, attempt, step, and what they wait for.
+
+    \b
+    --where 'state=running owner:ann'
+    --where 'experiment=rates started>2026-01-31'
+    """
+    if run_id is not None and where:
+        raise InvalidInput("--where picks among all runs; leave RUN or the filter out.")
     settings = Settings.from_environment()
-    lines = _read(settings, run_id)
+    lines = _read(settings, run_id, where)
     if (problem := usable_policy(settings)[1]) is not None:
         click.echo(f"{problem}\n{_UNTIL_MENDED}", err=True)
     if as_json:
         print_json([to_json(line) for line in lines])
     elif not lines:
-        click.echo("No training run yet; `tracks run` in a project's folder starts one.")
+        none = "No training run yet; `tracks run` in a project's folder starts one."
+        click.echo("No run is so." if where else none)
     elif run_id is not None:
-        click.echo(_sentences(lines[0]))
+        line = lines[0]
+        echo_state(f"{line.run_id}: ", line.state, f". {_why(line)}")
+        click.echo(_sentences(line))
     else:
         titles = ("run", "state", "attempt", "step", "what now")
         print_table(titles, map(_cells, lines))
 
 
-def _read(settings: Settings, run_id: str | None) -> list[RunLine]:
+def _read(settings: Settings, run_id: str | None, where: str) -> list[RunLine]:
     try:
         tracks = open_tracks_to_read(settings)
     except NothingYet:
         if run_id is None:
             return []
         raise
-    return read_status(tracks, open_ledger_to_read(settings), run_id=run_id)
+    return read_status(tracks, open_ledger_to_read(settings), run_id=run_id, where=where)
 
 
 def _sentences(line: RunLine) -> str:
     loss = f", training loss {line.loss:.4f}" if line.loss is not None else ""
     of = "" if line.steps is None else f" of {line.steps}"
-    sentences = [
-        f"{line.run_id}: {line.state}. {_why(line)}",
-        f"attempt {line.attempt_id or '–'}, step {line.step or 0}{of}{loss}",
-    ]
+    sentences = [f"attempt {line.attempt_id or '–'}, step {line.step or 0}{of}{loss}"]
     if line.workload_class:
         sentences.append(f"class {line.workload_class}")
     if line.branched_from:

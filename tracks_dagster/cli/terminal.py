@@ -1,7 +1,8 @@
 """What a command prints and takes from a person is safe: for the terminal, and for the record.
 
 Stdout and stderr show control characters as escapes while a command runs. Only tables and the bar go
-around it, with their own colours; a table's cells are escaped one by one.
+around it, with their own colours; a table's cells are escaped one by one. Colours are for terminals:
+NO_COLOR, FORCE_COLOR and TERM=dumb are obeyed.
 
 Every argument but the name of a file is made valid text. Bytes that are no UTF-8 (a latin-1 terminal, a
 paste) would stay in a record for ever, and so would a password. They are replaced, and the person
@@ -13,9 +14,9 @@ from __future__ import annotations
 import io
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 import click
 
@@ -25,10 +26,23 @@ from tracks_dagster.track.text.safe_text import REPLACEMENT, valid_text, visible
 from tracks_dagster.track.text.wrapping import wrap_line
 
 if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table  # what prints no table need not load it
+    from rich.console import Console  # what prints no table need not load it
+    from rich.text import Text
 
 WIDTH_MIN = 40  # a narrower terminal breaks lines by itself
+# Titles of columns with words of a state, a light or a verdict; and what these words look like.
+_OF_STATES = frozenset(
+    ("", "state", "status", "ended as", "verified", "healthy?", "improving?", "resources?")
+)
+_IN_HEAD = ("state", "status", "ended as", "")  # of a card; a light needs its title
+SHORT = 30  # characters of a cell that shares a line of a card with others
+_STYLES = {
+    **dict.fromkeys(("succeeded", "completed", "done", "green", "ok", "yes"), "green"),
+    **dict.fromkeys(("running", "open", "kept", "resume"), "cyan"),
+    **dict.fromkeys(("waiting", "queued", "paused", "yellow", "unseen", "unknown"), "yellow"),
+    **dict.fromkeys(("refused", "failed", "red", "missing", "quarantined"), "bold red"),
+    **dict.fromkeys(("cancelled", "imported", "stopped", "grey", "deleted", "superseded"), "dim"),
+}
 
 
 @contextmanager
@@ -106,22 +120,61 @@ def raw(stream: TextIO) -> TextIO:
 
 
 def console(stream: TextIO, *, width: int | None = None) -> Console:
-    """Return a console with colours of its own; whoever prints on it makes the text visible."""
+    """Return a console with colours of its own; whoever prints on it makes the text visible. What the
+    stream's encoding lacks is escaped."""
     from rich.console import Console
 
-    return Console(file=raw(stream), width=width, highlight=False, markup=False)
+    below = raw(stream)
+    if isinstance(below, io.TextIOWrapper):
+        below.reconfigure(errors="backslashreplace")
+    return Console(file=below, width=width, highlight=False, markup=False)
 
 
-def visible_table(table: Table) -> Table:
-    """Return the table with every header and cell of text made visible."""
-    for column in table.columns:
-        column.header = _cell(column.header)
-        column._cells = [_cell(cell) for cell in column._cells]
-    return table
+def echo_state(before: str, state: str, after: str) -> None:
+    """Print a sentence on stdout with a state or a light in it, in its colour on a terminal."""
+    from rich.text import Text
+
+    screen = console(sys.stdout)
+    if screen.color_system is None:
+        click.echo(f"{before}{state}{after}")
+        return
+    text = wrap_line(visible(f"{before}{state}{after}"), max(WIDTH_MIN, screen.width))
+    line, begin = Text(text), len(visible(before))
+    line.stylize(_STYLES.get(state, ""), begin, begin + len(state))
+    screen.print(line, soft_wrap=True)
 
 
-def _cell(cell: Any) -> Any:
-    return visible(cell) if isinstance(cell, str) else cell
+def style_of(title: str, cell: str) -> str:
+    """Return the colour of a cell of a table, "" for the terminal's own: words of states have one."""
+    return _STYLES.get(cell.partition(",")[0], "") if title in _OF_STATES else ""
+
+
+def card(titles: Sequence[str], row: Sequence[str], width: int) -> Text:
+    """Return a row of a table as lines of at most `width`: its name and state, its short cells, then
+    each long one by itself. Nothing is cut: a word that is longer than a line stays whole."""
+    from rich.text import Text
+
+    cells = [(t, ", ".join(cell.splitlines())) for t, cell in zip(titles, row, strict=True)]
+    (head, name), *others = [each for each in cells if each[1] not in ("", "–")] or cells[:1]
+    state = next((each for each in others if each[0] in _IN_HEAD), ("", ""))
+    others = [each for each in others if each is not state]
+    line = f"{head} {name}" if name.isdigit() else name
+    found = Text(wrap_line(f"{line}  {state[1]}".rstrip(), width, indent=""), end="")
+    found.stylize("bold", 0, len(found) - len(state[1]))
+    found.stylize(style_of(*state), len(found) - len(state[1]))
+    at = width  # in the line of short cells, which begins with the first
+    long = [(t, cell) for t, cell in others if len(cell) > SHORT or len(t) + len(cell) + 3 > width]
+    for title, cell in others:
+        if (title, cell) not in long:
+            more = len(title) + 1 + len(cell)
+            is_next = at + 3 + more <= width
+            at = at + 3 + more if is_next else 2 + more
+            found.append(" · " if is_next else "\n  ")
+            found.append(f"{title} ", "dim").append(cell, style_of(title, cell))
+    for title, cell in long:
+        line = f"  {title}: {cell}" if title else f"  {cell}"
+        found.append(f"\n{wrap_line(line, width, indent='    ')}")
+    return found
 
 
 class _Text(click.types.StringParamType):

@@ -65,6 +65,7 @@ from tracks_dagster.track.names import (
     QUARANTINES_TRACK,
     RUNS,
     STUDIES,
+    VIEWS_TRACK,
     pool_named,
     pool_track,
 )
@@ -79,6 +80,7 @@ from tracks_dagster.track.states import (
     quarantine_state,
     run_fold,
     study_state,
+    view_state,
 )
 from tracks_dagster.track.states.code_state import CodeState
 from tracks_dagster.track.states.dataset_state import DatasetState
@@ -89,6 +91,7 @@ from tracks_dagster.track.states.project_state import ProjectState
 from tracks_dagster.track.states.quarantine_state import QuarantineState
 from tracks_dagster.track.states.run_state import RunState
 from tracks_dagster.track.states.study_state import StudyState
+from tracks_dagster.track.states.view_state import ViewState
 from tracks_dagster.track.unforeseen import as_broken
 
 TrackState = (
@@ -101,6 +104,7 @@ TrackState = (
     | ProjectState
     | HistoryState
     | StudyState
+    | ViewState
 )
 
 # The column that names the track.
@@ -155,9 +159,11 @@ def _applied(track: str, state: TrackState | None, record: Record) -> tuple[Trac
         return quarantine_state.apply(state, record), QUARANTINES_TRACK
     if track == MUTES_TRACK and (state is None or isinstance(state, MuteState)):
         return mute_state.apply(state, record), MUTES_TRACK
+    if track == VIEWS_TRACK and (state is None or isinstance(state, ViewState)):
+        return view_state.apply(state, record), VIEWS_TRACK
     raise RecordNewer(
         f"{track} is not the track of a run, a dataset, a pool, a code, a project, a history or a "
-        "study, nor that of quarantines or mutes; this version knows these."
+        "study, nor that of quarantines, mutes or views; this version knows these."
     )
 
 
@@ -185,8 +191,8 @@ def _changed_rows(after: TrackState, before: TrackState | None) -> Rows:
         return code_rows(after, before if isinstance(before, CodeState) else None)
     if isinstance(after, ProjectState):
         return project_rows(after, before if isinstance(before, ProjectState) else None)
-    if isinstance(after, HistoryState):
-        return {}  # its rows are those of its runs, which are not in its records
+    if isinstance(after, HistoryState | ViewState):
+        return {}  # rows of a history are those of its runs; who reads views reads their track
     if isinstance(after, StudyState):
         return study_rows(after, before if isinstance(before, StudyState) else None)
     return dataset_rows(after, before if isinstance(before, DatasetState) else None)

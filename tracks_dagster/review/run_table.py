@@ -164,6 +164,11 @@ def parse(text: str) -> tuple[Condition, ...]:
     return tuple(found)
 
 
+def names_of(text: str) -> tuple[str, ...]:
+    """Return names that commas separate."""
+    return tuple(name for each in text.split(",") if (name := each.strip()))
+
+
 def pick(runs: Iterable[Run], conditions: Sequence[Condition]) -> list[Run]:
     """Return the runs of which all conditions hold, in their order."""
     return [run for run in runs if all(each.holds(run) for each in conditions)]

@@ -30,7 +30,7 @@ WORDS = frozenset(
     | {"root_message", "lines", "what_to_do", "fallback_why", "description", "called"}
     | {"data_state", "inexact", "changed", "in_use"}
     | {"avoided_nodes", "checks", "origin"}
-    | {"findings", "scope"}
+    | {"findings", "scope", "filter"}
 )
 
 # --- what a run is made of ------------------------------------------------------------------------
@@ -1041,6 +1041,33 @@ class MuteDecision:
     by: str
     why: str
     until_at: str | None = None
+
+
+# --- the track of saved views ---------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ViewSaved:
+    """`view_saved`: a table of all runs under a name, for everybody; the newest of a name counts.
+
+    filter, order, columns, group: as `tracks runs` takes them; without columns those that it chooses.
+    """
+
+    name: str
+    by: str
+    filter: str = ""
+    order: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
+    group: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ViewRemoved:
+    """`view_removed`: nobody is offered that view any more, until one is saved under its name."""
+
+    name: str
+    by: str
+    why: str
 
 
 # --- a code's track -------------------------------------------------------------------------------

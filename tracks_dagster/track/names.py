@@ -31,8 +31,10 @@ STUDIES = "studies/"
 LINEAGE = "lineage/"
 PROJECTS = "projects/"
 ALERTS = "alerts/"
+VIEWS = "views/"
 QUARANTINES_TRACK = f"{LINEAGE}quarantines"  # the only one of its kind
 MUTES_TRACK = f"{ALERTS}mutes"  # likewise
+VIEWS_TRACK = f"{VIEWS}saved"  # likewise
 _NOT_IN_A_KEY = re.compile(r"[^A-Za-z0-9_@-]")
 
 # Launchers, as `ComputeRequest.launcher` names them

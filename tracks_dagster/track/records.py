@@ -73,6 +73,9 @@ class Kind(StrEnum):
     ALERTS_MUTED = "alerts_muted"
     ALERTS_UNMUTED = "alerts_unmuted"
 
+    VIEW_SAVED = "view_saved"
+    VIEW_REMOVED = "view_removed"
+
     CODE_CERTIFIED = "code_certified"
 
     PROJECT_STORED = "project_stored"

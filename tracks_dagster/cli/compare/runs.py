@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import click
@@ -17,22 +17,34 @@ from tracks_dagster.cli.common import (
     print_json,
     print_recorded,
     print_table,
+    recorded,
     run_argument,
 )
 from tracks_dagster.cli.terminal import RECORDED, echo_whole
-from tracks_dagster.reading import open_ledger_to_read
-from tracks_dagster.review.effects.run_table import READ_MAX, Asked, Table, read_table
+from tracks_dagster.reading import open_ledger_to_read, open_tracks_to_read
+from tracks_dagster.review.effects.run_table import Asked, Table, read_table
+from tracks_dagster.review.effects.saved_views import (
+    beside,
+    find_view,
+    read_shown,
+    remove_view,
+    save_view,
+)
 from tracks_dagster.review.run_table import (
     Spread,
-    default_columns,
     group,
+    names_of,
     shown_cell,
     shown_spread,
     table_csv,
     title,
 )
-from tracks_dagster.settings import Settings
+from tracks_dagster.settings import Settings, person
+from tracks_dagster.track.bodies import ViewSaved
+from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.errors import InvalidInput, NothingYet
+from tracks_dagster.track.records import format_time
+from tracks_dagster.track.states.view_state import SavedView
 from tracks_dagster.track.text.units import counted
 from tracks_dagster.wiring import utc_now
 
@@ -57,6 +69,10 @@ from tracks_dagster.wiring import utc_now
     show_default=True,
     help="How many rows; groups are of all runs.",
 )
+@click.option("--view", default="", metavar="NAME", help="A saved one; options beside it count.")
+@click.option(
+    "--save-view", "saved", default="", metavar="NAME", help="Save what is asked, for everybody."
+)
 @click.option("--csv", "as_csv", is_flag=True, help="Print rows of CSV.")
 @as_json
 @click.pass_context
@@ -67,6 +83,8 @@ def runs_command(
     columns: str,
     by: str,
     limit: int,
+    view: str,
+    saved: str,
     as_csv: bool,
     as_json: bool,
 ) -> None:
@@ -77,6 +95,7 @@ def runs_command(
     --where 'loss<2 wide' --sort loss            a metric; a word of its name
     --where 'tag:paper archived=yes'             else archived ones are not shown
     --group experiment --columns loss,hours      mean ± deviation of each
+    --where tag:paper --save-view paper          then --view paper, on /runs too
 
     Names: run, name, tag, state, project, owner, team, class, experiment, stage, intent, started,
     finished, hours, step, steps, attempts, ranks, reason, why, device_hours, dataset, commit, alias,
@@ -87,8 +106,23 @@ def runs_command(
         return
     if as_csv and as_json:
         raise InvalidInput("--csv and --json exclude each other; choose one.")
-    asked = Asked(where=where, order=_names(order), limit=limit)
-    table, chosen = _read(asked, _names(columns), by)
+    options = ViewSaved(
+        name=saved or view,
+        by=person(),
+        filter=where,
+        order=names_of(order),
+        columns=names_of(columns),
+        group=by,
+    )
+    found = _view(view) if view else None
+    asked_view = options if found is None else beside(found.body, options)
+    by = asked_view.group
+    table, chosen, lacking = _read(asked_view, limit, found)
+    for words in lacking:
+        click.echo(words, err=True)
+    if saved:
+        record = save_view(open_app().tracks, asked_view)
+        click.echo(f"The view {saved} is saved: {recorded(record)}.", err=True)
     if by:
         _print_groups(table, by, chosen, as_json=as_json)
     elif as_json:
@@ -97,29 +131,33 @@ def runs_command(
         echo_whole(table_csv(table.rows, chosen), nl=False)
     else:
         _print_rows(table, chosen)
+    if (as_csv or as_json) and not by and table.is_more:
+        click.echo(_is_more(table), err=True)
     if table.is_cut:
         click.echo(
             f"Only the newest {table.read} runs were looked at; there are older ones.", err=True
         )
 
 
-def _read(asked: Asked, columns: tuple[str, ...], by: str) -> tuple[Table, tuple[str, ...]]:
-    """Return the runs and the columns to show; for groups of all runs that fit these columns alone."""
+def _view(name: str) -> SavedView:
+    try:
+        tracks = open_tracks_to_read(Settings.from_environment())
+    except NothingYet as nothing:
+        raise InvalidInput(f"There is no view {name[:60]!r}: nothing is stored yet.") from nothing
+    return find_view(tracks, name)
+
+
+def _read(
+    view: ViewSaved, limit: int, found: SavedView | None
+) -> tuple[Table, tuple[str, ...], tuple[str, ...]]:
+    """Return the runs, the columns to show, and what a saved view asks for and no run has."""
     now = utc_now()
     try:
         ledger = open_ledger_to_read(Settings.from_environment())
     except NothingYet:
-        return Table(rows=(), read=0, is_more=False), columns
-    if not by or not columns:
-        table = read_table(ledger, asked, now=now)
-        columns = columns or default_columns(table.rows)
-    if by:
-        table = read_table(ledger, replace(asked, limit=READ_MAX, names=(by, *columns)), now=now)
-    return table, columns
-
-
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(name for each in text.split(",") if (name := each.strip()))
+        return Table(rows=(), read=0, is_more=False), view.columns, ()
+    asked = Asked(where=view.filter, order=view.order, limit=limit)
+    return read_shown(lambda part: read_table(ledger, part, now=now), asked, view, found)
 
 
 def _print_rows(table: Table, columns: Sequence[str]) -> None:
@@ -140,7 +178,11 @@ def _print_rows(table: Table, columns: Sequence[str]) -> None:
         whole=("run",),
     )
     if table.is_more:
-        click.echo(f"{counted(len(table.rows), 'run')} of more; --limit shows others.")
+        click.echo(_is_more(table))
+
+
+def _is_more(table: Table) -> str:
+    return f"{counted(len(table.rows), 'run')} of more; --limit shows others."
 
 
 def _print_groups(table: Table, by: str, columns: Sequence[str], *, as_json: bool) -> None:
@@ -228,3 +270,41 @@ def _label(run_id: str, *, as_json: bool, **changes: Any) -> None:
     put_away = "; archived" if facts["is_archived"] else ""
     what = f"{run_id}{named}: {', '.join(labels.tags) or 'no tag'}{put_away}"
     print_recorded(what, facts, record, as_json=as_json)
+
+
+@runs_command.command("views")
+@as_json
+def views_command(as_json: bool) -> None:
+    """List the saved views, the newest first."""
+    try:
+        state = open_tracks_to_read(Settings.from_environment()).find_views()
+    except NothingYet:
+        state = None
+    views = () if state is None else state.offered[::-1]
+    if as_json:
+        print_json([{**to_json(view.body), "saved_at": format_time(view.at)} for view in views])
+    elif not views:
+        click.echo("No view is saved; `tracks runs --where … --save-view NAME` saves one.")
+    else:
+        print_table(("view", "by", "saved at", "what"), map(_view_cells, views))
+
+
+def _view_cells(view: SavedView) -> tuple[str, ...]:
+    body = view.body
+    asked = {
+        "--where": body.filter,
+        "--sort": ",".join(body.order),
+        "--columns": ",".join(body.columns),
+        "--group": body.group,
+    }
+    words = " ".join(f"{option} {shlex.quote(text)}" for option, text in asked.items() if text)
+    return body.name, body.by, format_time(view.at)[:16].replace("T", " "), words
+
+
+@runs_command.command("remove-view")
+@click.argument("name", metavar="VIEW")
+@deciding_options
+def remove_view_command(name: str, why: str, by: str, as_json: bool) -> None:
+    """Offer a saved view to nobody any more; its records stay."""
+    record = remove_view(open_app().tracks, name, by=by, why=why)
+    print_recorded(f"the view {name} is removed", {"view": name}, record, as_json=as_json)

@@ -20,10 +20,10 @@ from tracks_dagster.cli.start.follow import (
     Interrupts,
     Keeper,
     RunFollower,
-    View,
-    open_view,
 )
+from tracks_dagster.cli.start.progress_line import View, open_view
 from tracks_dagster.home.dagster_home import DagsterHome
+from tracks_dagster.settings import usable_prices
 from tracks_dagster.track.errors import InvalidInput, TracksError
 from tracks_dagster.track.names import AttemptRef
 from tracks_dagster.track.states.lifecycle import RunLifecycle, run_status
@@ -96,6 +96,7 @@ def _drive(
                 wait_s=wait_s,
                 by=by,
                 shown=shown,
+                prices=usable_prices(app.settings)[0],
                 check=lambda: _look_after_daemon(app, home, run_id, keeper),
             )
             try:

@@ -8,21 +8,19 @@ from __future__ import annotations
 
 import re
 import signal
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import FrameType, TracebackType
-from typing import Protocol, Self
-
-import click
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from typing import Self
 
 from tracks_dagster.attempts.effects.evidence import read_evidence
 from tracks_dagster.attempts.effects.heartbeat import read_heartbeat
-from tracks_dagster.cli.terminal import console
+from tracks_dagster.cli.start.progress_line import Reached, StepTimes, View
 from tracks_dagster.holds.effects.stops import request_stop
 from tracks_dagster.ledger.effects.tracks import Tracks
+from tracks_dagster.ledger.prices import Prices
+from tracks_dagster.retry.caps import cost_of
 from tracks_dagster.review.effects.explain.end import raised_at
 from tracks_dagster.review.effects.status import waiting_for, waits_for_devices
 from tracks_dagster.review.narrate import sentence
@@ -36,11 +34,10 @@ from tracks_dagster.track.errors import (
     TracksError,
 )
 from tracks_dagster.track.names import AttemptRef, run_track
-from tracks_dagster.track.records import Kind, Record
+from tracks_dagster.track.records import Kind, Record, parse_time
 from tracks_dagster.track.states.evals import promotion_is_settled
 from tracks_dagster.track.states.lifecycle import RunLifecycle, run_status
 from tracks_dagster.track.states.run_state import RunState, steps_of
-from tracks_dagster.track.text.safe_text import visible
 
 RESTART_S = 2.0  # from one start of a daemon that died to the next, doubled up to
 RESTART_S_MAX = 60.0
@@ -50,9 +47,6 @@ QUEUE_S = 15.0  # without a change: then the daemon's word is read whether it wa
 DRAIN_S_MAX = 120.0  # a save, the gang's grace and the supervisor's reaction fit well inside
 PROMOTION_S_MAX = 60.0  # after the run is finished, until its promotion rule was applied
 AWAY_S_MAX = 900.0  # for a store or ledger that does not answer: time to mend a clock or a server
-# Without a terminal: a line for each of these, not for each step; of a long run so many lines.
-LINE_EVERY_STEPS = 10
-LINES_MAX = 50
 _NUMBERS = re.compile(r"[0-9]+")
 # What happens with every checkpoint. The first commit of an attempt is a line of its own; the steps'
 # lines have the newest.
@@ -74,7 +68,8 @@ class Followed:
 
 
 class RunFollower:
-    """Follows one run. shown: how many records need no line any more; check: called at every look."""
+    """Follows one run. shown: how many records need no line any more; prices: what a device
+    hour costs; check: called at every look."""
 
     def __init__(
         self,
@@ -86,6 +81,7 @@ class RunFollower:
         wait_s: float,
         by: str,
         shown: int = 0,
+        prices: Prices | None = None,
         check: Callable[[], None] = lambda: None,
     ) -> None:
         self._tracks = tracks
@@ -94,6 +90,7 @@ class RunFollower:
         self._interrupts = interrupts
         self._wait_s = wait_s
         self._by = by
+        self._prices = prices
         self._check = check
         self._shown = shown
         self._newest: tuple[int, int] | None = None  # (attempt_id, step)
@@ -104,7 +101,8 @@ class RunFollower:
         self._is_drain_delayed = False
         self._queued_at: int | None = None  # how many records were shown when that was said
         self._waits_for: tuple[int, str] | None = None  # and what was said of its waiting then
-        self._saved: tuple[int, int] | None = None  # (attempt_id, step) of the newest commit
+        self._saved: Record | None = None  # the newest commit
+        self._pace = StepTimes()
 
     def to_the_end(self) -> Followed:
         """Return when the run is over, drained, or has not changed for `wait_s`, its turn in the queue
@@ -216,8 +214,8 @@ class RunFollower:
         """Whether it comes with every checkpoint and needs no line; takes in what is committed."""
         if record.kind is not Kind.CHECKPOINT_COMMITTED or record.attempt_id is None:
             return record.kind in _ROUTINE
-        before, self._saved = self._saved, (record.attempt_id, record.body["ref"]["step"])
-        return before is not None and before[0] == record.attempt_id
+        before, self._saved = self._saved, record
+        return before is not None and before.attempt_id == record.attempt_id
 
     def _show_frame(self, state: RunState, attempt_id: int) -> None:
         """Show which line of the user's own code raised what ended an attempt."""
@@ -241,12 +239,19 @@ class RunFollower:
             return
         self._newest = (attempt.attempt_id, line.step)
         self._changed_at = time.monotonic()
+        self._pace.take(attempt.attempt_id, line.step, parse_time(line.at).timestamp())
+        now = self._tracks.now()
         self._view.progress(
-            attempt_id=attempt.attempt_id,
-            step=line.step,
-            steps=steps_of(state),
-            loss=line.loss,
-            saved=self._saved[1] if self._saved else None,
+            Reached(
+                attempt_id=attempt.attempt_id,
+                step=line.step,
+                steps=steps_of(state),
+                loss=line.loss,
+                saved=self._saved.body["ref"]["step"] if self._saved else None,
+                saved_at=self._saved.at if self._saved else None,
+                step_s=self._pace.step_s,
+                cost=None if self._prices is None else cost_of(state, self._prices, now),
+            )
         )
 
     def request_drain(self) -> None:
@@ -356,112 +361,3 @@ class Keeper:
         self._started_at = now
         self._next_at = now + self._pause_s
         self._pause_s = min(self._pause_s * 2, RESTART_S_MAX)
-
-
-class View(Protocol):
-    """How a followed run is shown on stderr; stdout stays free for the outcome."""
-
-    def __enter__(self) -> Self:
-        """Start to show."""
-        ...
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """Leave the terminal as it was."""
-        ...
-
-    def event(self, text: str) -> None:
-        """Show something that happened, once."""
-        ...
-
-    def progress(
-        self, *, attempt_id: int, step: int, steps: int | None, loss: float, saved: int | None
-    ) -> None:
-        """Show the newest step of `steps`, its loss, and which step was saved last."""
-        ...
-
-
-def open_view() -> View:
-    """Return a bar when stderr is a terminal, lines otherwise."""
-    return BarView() if sys.stderr.isatty() else LineView()
-
-
-class BarView:
-    """One bar at the bottom, events above it."""
-
-    def __init__(self) -> None:
-        self._console = console(sys.stderr)
-        self._progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[loss]}"),
-            TimeElapsedColumn(),
-            console=self._console,
-        )
-        self._task = self._progress.add_task("waiting for the first step", total=None, loss="")
-
-    def __enter__(self) -> Self:
-        self._progress.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._progress.stop()
-
-    def event(self, text: str) -> None:
-        self._console.print(visible(text))
-
-    def progress(
-        self, *, attempt_id: int, step: int, steps: int | None, loss: float, saved: int | None
-    ) -> None:
-        self._progress.update(
-            self._task,
-            description=f"attempt {attempt_id}",
-            completed=step,
-            total=steps,
-            loss=f"training loss {loss:.4f}{_saved(saved)}",
-        )
-
-
-class LineView:
-    """A line for each event and for every tenth step; of many steps about LINES_MAX lines."""
-
-    def __init__(self) -> None:
-        self._shown: tuple[int, int] | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        pass
-
-    def event(self, text: str) -> None:
-        click.echo(text, err=True)
-
-    def progress(
-        self, *, attempt_id: int, step: int, steps: int | None, loss: float, saved: int | None
-    ) -> None:
-        reached = (attempt_id, step // max(LINE_EVERY_STEPS, (steps or 0) // LINES_MAX))
-        if reached != self._shown:
-            self._shown = reached
-            of = "" if steps is None else f"/{steps}"
-            text = f"attempt {attempt_id}: step {step}{of}, training loss {loss:.4f}{_saved(saved)}"
-            click.echo(text, err=True)
-
-
-def _saved(step: int | None) -> str:
-    return "" if step is None else f", saved {step}"

@@ -11,11 +11,12 @@ from tracks_dagster.attempts.effects.local.project_code import project_folder
 from tracks_dagster.cli import BAD_NEWS
 from tracks_dagster.cli.common import as_json, parse_settings, print_answer
 from tracks_dagster.cli.declared_options import declared_options
-from tracks_dagster.cli.start.follow import Interrupts, RunFollower, open_view
+from tracks_dagster.cli.start.follow import Interrupts, RunFollower
+from tracks_dagster.cli.start.progress_line import open_view
 from tracks_dagster.cli.start.run import STEPS_FIELD, WAIT_S, print_outcome, problem_of
 from tracks_dagster.home.home_folder import check_home
 from tracks_dagster.review.effects.outcome import read_outcome
-from tracks_dagster.settings import Settings, person
+from tracks_dagster.settings import Settings, person, usable_prices
 from tracks_dagster.submitting import submit
 from tracks_dagster.track.declared_fields import DEFAULTS, FIELDS
 from tracks_dagster.track.errors import InvalidInput
@@ -111,7 +112,10 @@ def _followed(app: App, run_id: str, *, wait_s: float) -> dict[str, Json]:
     by = person()
     with open_view() as view:
         # Signals are left as they are: who ends this command ends no run that others may follow too.
-        follower = RunFollower(app.tracks, run_id, view, Interrupts(), wait_s=wait_s, by=by)
+        prices = usable_prices(app.settings)[0]
+        follower = RunFollower(
+            app.tracks, run_id, view, Interrupts(), wait_s=wait_s, by=by, prices=prices
+        )
         followed = follower.to_the_end()
     if followed.waited_for is not None:
         click.echo(f"{run_id}: {followed.waited_for}", err=True)

@@ -39,6 +39,7 @@ from tracks_dagster.track.names import (
     PROJECTS,
     RUNS,
     STUDIES,
+    VIEWS,
 )
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Record, sha256_hex
@@ -54,7 +55,7 @@ BROKEN_NAMED_MAX = 5  # broken tracks that one message of a scan names
 PROGRESS_S = 10.0  # between two lines that say how far a rebuilding is
 
 # Of tracks, in the order of their keys.
-KINDS = (ALERTS, CODES, DATASETS, HISTORIES, LINEAGE, POOLS, PROJECTS, RUNS, STUDIES)
+KINDS = (ALERTS, CODES, DATASETS, HISTORIES, LINEAGE, POOLS, PROJECTS, RUNS, STUDIES, VIEWS)
 
 _log = logging.getLogger(__name__)
 

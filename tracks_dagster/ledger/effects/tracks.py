@@ -24,6 +24,7 @@ from tracks_dagster.track.names import (
     QUARANTINES_TRACK,
     RUNS,
     STUDIES,
+    VIEWS_TRACK,
     code_track,
     dataset_track,
     history_track,
@@ -44,6 +45,7 @@ from tracks_dagster.track.states import (
     quarantine_state,
     run_fold,
     study_state,
+    view_state,
 )
 from tracks_dagster.track.states.code_state import CodeState
 from tracks_dagster.track.states.dataset_state import DatasetState
@@ -54,6 +56,7 @@ from tracks_dagster.track.states.project_state import ProjectState
 from tracks_dagster.track.states.quarantine_state import QuarantineState
 from tracks_dagster.track.states.run_state import RunState
 from tracks_dagster.track.states.study_state import StudyState
+from tracks_dagster.track.states.view_state import ViewState
 from tracks_dagster.track.text.nearest import instead, no_run
 from tracks_dagster.track.text.redact import Redact, redact, redact_words
 from tracks_dagster.track.track import Track
@@ -263,6 +266,17 @@ class Tracks:
         """Append the decision that `choose` makes of that state; None when there is none."""
         track = self._track(MUTES_TRACK)
         record = track.decide(lambda records: choose(_whole(mute_state.fold, track.name, records)))
+        return self._projected(track.name, record)
+
+    def find_views(self) -> ViewState | None:
+        """Return the saved views of the table of runs; None where nobody ever saved one."""
+        track = self._track(VIEWS_TRACK)
+        return _whole(view_state.fold, track.name, track.refresh())
+
+    def decide_views(self, choose: Callable[[ViewState | None], Draft | None]) -> Record | None:
+        """Append the decision that `choose` makes of that state; None when there is none."""
+        track = self._track(VIEWS_TRACK)
+        record = track.decide(lambda records: choose(_whole(view_state.fold, track.name, records)))
         return self._projected(track.name, record)
 
     def find_study(self, name: str) -> StudyState | None:

@@ -11,23 +11,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from tracks_dagster.ledger import track_states
+from tracks_dagster.ledger.effects.projector import KINDS
 from tracks_dagster.ledger.ports import Cursor
 from tracks_dagster.ledger.track_states import TrackState
 from tracks_dagster.track.errors import RecordNewer, TrackBroken
 from tracks_dagster.track.json_text import RECORD_BYTES_MAX
-from tracks_dagster.track.names import (
-    ALERTS,
-    CODES,
-    DATASETS,
-    HISTORIES,
-    LINEAGE,
-    POOLS,
-    PROJECTS,
-    RUNS,
-    STUDIES,
-    dataset_track,
-    run_track,
-)
+from tracks_dagster.track.names import dataset_track, run_track
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Record, sha256_hex
 from tracks_dagster.track.states.checkpoints import checkpoint_at
@@ -106,7 +95,7 @@ def track_names(store: ObjectStore) -> list[str]:
     """Return the name of every track in the store, sorted."""
     return sorted(
         prefix + name
-        for prefix in (RUNS, DATASETS, POOLS, LINEAGE, ALERTS, CODES, PROJECTS, HISTORIES, STUDIES)
+        for prefix in KINDS
         for name in store.folders(prefix)
         if has_records(store, prefix + name)
     )

@@ -91,6 +91,11 @@ class Table:
     is_more: bool
     is_cut: bool = False
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether every run that is asked for is in it, or in a part before it."""
+        return not (self.is_more or self.is_cut)
+
 
 def read_table(ledger: Ledger, asked: Asked, *, now: datetime) -> Table:
     """Return the runs that are asked for; archived ones only where the filter names `archived`. Raises

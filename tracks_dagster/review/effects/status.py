@@ -25,6 +25,7 @@ from tracks_dagster.holds.effects.holds import Holds
 from tracks_dagster.holds.effects.starts import describe_sources
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
+from tracks_dagster.review.effects.run_table import Asked, read_table
 from tracks_dagster.stores.journals import JournalTail, read_tail
 from tracks_dagster.track.errors import StoreError, TrackBroken, UnknownRun
 from tracks_dagster.track.json_text import RECORD_BYTES_MAX
@@ -88,6 +89,7 @@ def _is_at_the_end(store: ObjectStore, row: Mapping[str, Json]) -> bool:
 
 
 RUNS_MAX = 200
+_NOT_ARCHIVED = "archived_at is null"  # in status_newest.sql: which runs are meant without a filter
 
 _BROKEN = "Its track is broken: `tracks fsck` says what is wrong and what to do."
 
@@ -122,10 +124,13 @@ class RunLine:
     quarantined: tuple[str, ...] = ()
 
 
-def read_status(tracks: Tracks, ledger: Ledger, *, run_id: str | None = None) -> list[RunLine]:
+def read_status(
+    tracks: Tracks, ledger: Ledger, *, run_id: str | None = None, where: str = ""
+) -> list[RunLine]:
     """Return one line for `run_id`, or for each of the newest runs, newest first.
 
-    Raises UnknownRun for a run id that no track has.
+    where: a filter of `run_table`, by what the ledger has of a run: one that waits for a daemon runs
+    there. Raises UnknownRun for a run id that no track has, InvalidInput for a filter that cannot be.
     """
     heartbeat = read_heartbeat(tracks.store)
     if run_id is not None:
@@ -136,7 +141,18 @@ def read_status(tracks: Tracks, ledger: Ledger, *, run_id: str | None = None) ->
             line = replace(line, why=f"{_BROKEN} As far as it can be read: {line.why}")
         return [replace(line, quarantined=describe_sources(Holds(tracks), state))]
     sql = Path(__file__).with_name("sql").joinpath("status_newest.sql").read_text(encoding="utf-8")
-    rows = ledger.query(sql, {"runs_max": RUNS_MAX})
+    values: dict[str, Json] = {"runs_max": RUNS_MAX}
+    if where:
+        asked = Asked(where=where, limit=RUNS_MAX, names=("run",))
+        found = {
+            f"r{n}": run.name
+            for n, run in enumerate(read_table(ledger, asked, now=tracks.now()).rows)
+        }
+        if not found:
+            return []
+        sql = sql.replace(_NOT_ARCHIVED, f"run_id in ({', '.join(f':{place}' for place in found)})")
+        values |= found
+    rows = ledger.query(sql, values)
     return [_any_line(tracks, row, heartbeat) for row in rows]
 
 

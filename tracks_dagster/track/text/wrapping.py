@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 WORD_MAX = 44  # characters of a table's word that stays whole; a digest is folded
 _COMMAND = re.compile(r"`[^`\n]*`")
@@ -59,3 +59,13 @@ def column_widths(
         widths[number] += max(0, more)
         spare -= max(0, more)
     return widths
+
+
+def breaks_a_cell(rows: Iterable[Sequence[str]], widths: Sequence[int]) -> bool:
+    """Whether a cell is wider than its column."""
+    return any(
+        len(line) > width
+        for row in rows
+        for cell, width in zip(row, widths, strict=True)
+        for line in cell.splitlines()
+    )

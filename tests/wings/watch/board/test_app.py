@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from datetime import UTC, datetime
 from html import escape, unescape
 from pathlib import Path
@@ -15,10 +16,12 @@ from tests.histories import History
 from tests.live_runs import LiveRun, loss_of
 from tests.stories import Story
 from tests.visitors import Visitor
-from tests.wings.watch.board.conftest import LIVE, OVER, REFUSED, SECOND, Home
+from tests.wings.watch.board.conftest import LIVE, OVER, REFUSED, SECOND, Home, make_home
 from tracks_dagster.attempts.effects.heartbeat import write_heartbeat, write_launches
 from tracks_dagster.attempts.launch import PendingLaunch
+from tracks_dagster.review.effects.saved_views import remove_view, save_view
 from tracks_dagster.settings import Settings
+from tracks_dagster.track.bodies import ViewSaved
 from tracks_dagster.track.names import LAUNCH_ATTEMPTS
 from tracks_dagster.wings.watch.board.effects import sources
 from tracks_dagster.wings.watch.board.effects.serving import guarded
@@ -385,11 +388,62 @@ def test_the_table_of_all_runs_has_finished_ones_and_filters_sorts_and_pages(
     assert "sort=hours" in found  # the other way round
     lines = board.get("/runs.csv?where=lr%3C1&columns=run,lr").text.splitlines()
     assert lines[0] == "run,lr"
-    assert board.get("/runs.json?where=state%3Dsucceeded").json()[0]["run"] == OVER
+    assert board.get("/runs.json?where=state%3Dsucceeded").json()["runs"][0]["run"] == OVER
     for wrong in ("where=lr%3C", "where=nonsens%3D1", "sort=nonsens", "page=x", "page=99999"):
         assert board.get(f"/runs?{wrong}").status_code == 400
     hostile = board.get("/runs?where=%3Cscript%3E&columns=%22%3E%3Cscript%3E").text
     assert "<script>" not in hostile
+
+
+def test_a_saved_view_is_a_link_of_the_table_and_names_what_is_gone(tmp_path: Path) -> None:
+    home = make_home(tmp_path / "home")
+    tracks = build(home.settings).tracks
+    board = home.visitor()
+    asked = "where=state%3Dsucceeded&sort=-hours&columns=run,lr"
+    command = "tracks runs --where state=succeeded --sort -hours --columns run,lr --save-view NAME"
+    assert command in board.get(f"/runs?{asked}").text
+    saved = ViewSaved(
+        name="done", by="ann", filter="state=succeeded", order=("-hours",), columns=("run", "lr")
+    )
+    save_view(tracks, saved)
+    for name, change in {
+        "column": replace(saved, columns=("run", "gone")),
+        "order": replace(saved, order=("gone",)),
+        "filter": replace(saved, filter="gone<1"),
+    }.items():
+        save_view(tracks, replace(change, name=name))
+    page = board.get("/runs?view=done").text
+    assert 'href="/runs?view=done" aria-current="true"' in page
+    assert 'value="state=succeeded"' in page
+    assert OVER in page
+    assert REFUSED not in page
+    assert board.get("/runs.csv?view=done").text.startswith("run,lr\n")
+    assert REFUSED in board.get("/runs?view=done&where=state%3Drefused").text
+    for name, is_shown in {"column": True, "order": True, "filter": False}.items():
+        reply = board.get(f"/runs?view={name}")
+        assert reply.status_code == 200, name
+        assert f"The view '{name}'" in unescape(reply.text), name
+        assert "gone" in reply.text
+        assert (f'href="/runs/{OVER}"' in reply.text) is is_shown
+    assert board.get("/runs?view=done&where=gone%3C1").status_code == 400  # it is asked for now
+    remove_view(tracks, "done", by="bo", why="It is done.")
+    gone = board.get("/runs?view=done")
+    assert gone.status_code == 400
+    assert "bo removed the view" in gone.text
+    assert "view=done" not in board.get("/runs").text
+
+
+def test_a_file_of_runs_says_whether_all_of_them_are_in_it(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    board = home.visitor()
+    for bound, is_complete in ((100, True), (2, False)):
+        monkeypatch.setattr("tracks_dagster.wings.watch.board.effects.app.READ_MAX", bound)
+        for query in ("", "?where=r", "?sort=-run"):
+            table, rows = board.get(f"/runs.json{query}"), board.get(f"/runs.csv{query}")
+            assert table.json()["is_complete"] is is_complete, query
+            for reply in (table, rows):
+                assert reply.headers["Tracks-Complete"] == ("yes" if is_complete else "no")
 
 
 @pytest.mark.parametrize(

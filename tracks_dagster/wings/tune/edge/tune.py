@@ -11,7 +11,8 @@ import click
 from tracks_dagster.attempts.effects.local.project_code import project_folder, read_project_code
 from tracks_dagster.cli import BAD_NEWS
 from tracks_dagster.cli.common import as_json, by_option, print_json_line
-from tracks_dagster.cli.start.follow import Interrupts, Keeper, View, open_view
+from tracks_dagster.cli.start.follow import Interrupts, Keeper
+from tracks_dagster.cli.start.progress_line import View, open_view
 from tracks_dagster.cli.start.snapshots import datasets_of, ensure_snapshots
 from tracks_dagster.home.dagster_home import DagsterHome
 from tracks_dagster.home.home_folder import check_home

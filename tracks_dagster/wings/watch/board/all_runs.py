@@ -5,6 +5,7 @@ All that is chosen is in the address, so each choice is a link or a form, and wo
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import urlencode
@@ -19,7 +20,9 @@ from tracks_dagster.review.run_table import (
     shown_spread,
     title,
 )
+from tracks_dagster.track.bodies import ViewSaved
 from tracks_dagster.track.records import Json
+from tracks_dagster.track.states.view_state import SavedView
 from tracks_dagster.track.text.units import counted
 from tracks_dagster.wings.watch.board.formats import grouped
 from tracks_dagster.wings.watch.board.run_page import Link
@@ -74,7 +77,8 @@ class GroupRow:
 class AllRuns:
     """The page. asked: as its form has it; same: columns that are the same in all rows, left out with
     their value; offered: columns that may be added; choices: ways to show the same otherwise; ways:
-    to other pages of it, and to files."""
+    to other pages of it, and to files. views: saved ones; command: that saves this one; notes: what a
+    saved one asks for and no run has."""
 
     title: str
     summary: str
@@ -86,6 +90,9 @@ class AllRuns:
     offered: tuple[Link, ...] = ()
     choices: tuple[Link, ...] = ()
     ways: tuple[Link, ...] = ()
+    views: tuple[Link, ...] = ()
+    command: str = ""
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,6 +154,36 @@ def groups_view(
         choices=_choices(asked),
         ways=tuple(_files(asked)),
     )
+
+
+def asked_of(view: ViewSaved) -> dict[str, str]:
+    """Return what the address of this page asks for where it is that view."""
+    asked = {
+        "where": view.filter,
+        "sort": ",".join(view.order),
+        "columns": ",".join(view.columns),
+        "group": view.group,
+    }
+    return {key: text for key, text in asked.items() if text}
+
+
+def view_links(views: Iterable[SavedView], chosen: str) -> tuple[Link, ...]:
+    """Return links to saved views, by name."""
+    names = sorted(view.body.name for view in views)
+    return tuple(
+        Link(label=name, address=f"{PAGE}?{urlencode({'view': name})}", is_chosen=name == chosen)
+        for name in names
+    )
+
+
+def save_command(asked: Asked) -> str:
+    """Return the command that saves this page as a view; "" where it asks for nothing."""
+    options = [
+        f"--{key} {shlex.quote(asked[key])}"
+        for key in ("where", "sort", "columns", "group")
+        if key in asked
+    ]
+    return f"tracks runs {' '.join(options)} --save-view NAME" if options else ""
 
 
 def _cut(cut_at: int) -> str:

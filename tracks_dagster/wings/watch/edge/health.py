@@ -9,6 +9,7 @@ import click
 
 from tracks_dagster.cli import BAD_NEWS
 from tracks_dagster.cli.common import as_json, print_json, print_table, text_width
+from tracks_dagster.cli.terminal import echo_state
 from tracks_dagster.reading import open_ledger_to_read, open_tracks_to_read
 from tracks_dagster.review.lights import Colour, Lights
 from tracks_dagster.settings import Settings, usable_policy, usable_prices
@@ -89,7 +90,10 @@ def _print(state: RunState, lights: Lights) -> None:
     at = "" if lights.step is None else f", step {lights.step}"
     click.echo(f"{name}{at}, as of {format_time(lights.as_of)[:19]}Z")
     for light in lights.all:
-        _echo(f"{light.question.words:<22}{light.colour:<8}{light.sentence}", indent=30)
+        colour = light.colour.value
+        question, rest = f"{light.question.words:<22}", f"{colour:<8}{light.sentence}"
+        line = _filled(question + rest, indent=30)
+        echo_state(question, colour, line[len(question + colour) :])
     if lights.advice is not None:
         _echo(f"advice: {lights.advice.sentence}", indent=8)
     for alert in state.open_alerts:
@@ -103,7 +107,11 @@ def _print(state: RunState, lights: Lights) -> None:
 
 def _echo(text: str, *, indent: int) -> None:
     """Print a sentence in the width of the terminal, its further lines indented."""
-    click.echo(fill(text, width=text_width(), subsequent_indent=" " * indent))
+    click.echo(_filled(text, indent=indent))
+
+
+def _filled(text: str, *, indent: int) -> str:
+    return fill(text, width=text_width(), subsequent_indent=" " * indent)
 
 
 def _json(state: RunState, lights: Lights) -> Json:

@@ -5,7 +5,7 @@ It writes only where it is given what acts (`acting`), and then by POST alone.
 | address | shows |
 |---|---|
 | `/` | the fleet |
-| `/runs` | all runs; `where=FILTER`, `sort=-A,B`, `columns=A,B`, `group=A`, `differ=1`; `/runs.csv` |
+| `/runs` | all runs; `where=FILTER`, `sort=-A,B`, `columns=A,B`, `group=A`, `view=NAME`; `/runs.csv` |
 | `/runs/RUN` | a run; `by=hours`, `steps=100-200`, `y=log`, `smooth=100`, `group=NAME`, `page=N` |
 | `/runs/RUN/report` | its report, as `tracks report` writes it |
 | `/runs/RUN/devices` | the device of every rank; `first=RANK` |
@@ -52,11 +52,12 @@ from starlette.types import ASGIApp
 from tracks_dagster.curves.curve import STEP, Curves, Point, curves_json
 from tracks_dagster.review.effects.explain.run import attempt_address, load_run
 from tracks_dagster.review.effects.pages.report import render_loaded
-from tracks_dagster.review.effects.run_table import READ_MAX, Asked
+from tracks_dagster.review.effects.run_table import READ_MAX, Asked, Table
+from tracks_dagster.review.effects.saved_views import find_view, read_shown
 from tracks_dagster.review.experiments import baseline_of
-from tracks_dagster.review.run_table import Run, default_columns, table_csv
+from tracks_dagster.review.run_table import default_columns, names_of, table_csv
 from tracks_dagster.settings import person
-from tracks_dagster.track.bodies import AttemptPlaced
+from tracks_dagster.track.bodies import AttemptPlaced, ViewSaved
 from tracks_dagster.track.errors import (
     InvalidInput,
     LedgerError,
@@ -68,9 +69,17 @@ from tracks_dagster.track.errors import (
 from tracks_dagster.track.journal_lines import LOSS
 from tracks_dagster.track.records import Json
 from tracks_dagster.track.states.run_state import RunState
+from tracks_dagster.track.states.view_state import SavedView
 from tracks_dagster.track.text.units import counted
 from tracks_dagster.wings.watch.board import formats
-from tracks_dagster.wings.watch.board.all_runs import Part, all_runs_view, groups_view
+from tracks_dagster.wings.watch.board.all_runs import (
+    Part,
+    all_runs_view,
+    asked_of,
+    groups_view,
+    save_command,
+    view_links,
+)
 from tracks_dagster.wings.watch.board.catalogue import metric_page
 from tracks_dagster.wings.watch.board.colours import looks_of
 from tracks_dagster.wings.watch.board.comparison import ColouredRun, experiment_view
@@ -102,6 +111,7 @@ NO_CLIENT = (
     "tracks_dagster (`pip install prometheus-client`, or the extra `metrics`), then start the board "
     "again."
 )
+COMPLETE_HEADER = "Tracks-Complete"  # of a file of runs: "no" where there are more than are in it
 REPORT_POLICY = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'"
 
 Endpoint = Callable[[Request], Response]
@@ -379,36 +389,50 @@ class Board:
 
     def all_runs(self, request: Request) -> Response:
         """`/runs`: finished ones too; in groups where the address asks for them."""
-        asked, page = queries.table(request), queries.page(request)
-        columns, by = queries.names(asked.get("columns", "")), asked.get("group", "")
-        filtered = Asked(**queries.filter_of(asked))
-        rows = replace(filtered, limit=TABLE_ROWS, skip=page * TABLE_ROWS)
-        if not by or not columns:
-            table = self._sources.table(rows)
-            columns = columns or default_columns(table.rows)
-        if by:
-            table = self._sources.table(replace(filtered, limit=READ_MAX, names=(by, *columns)))
+        (asked, found), page = self._asked(request), queries.page(request)
+        by = asked.get("group", "")
+        rows = Asked(**queries.filter_of(asked), limit=TABLE_ROWS, skip=page * TABLE_ROWS)
+        chosen = ViewSaved(name="", by="", columns=names_of(asked.get("columns", "")), group=by)
+        table, columns, notes = read_shown(self._sources.table, rows, chosen, found)
         cut_at = table.read if table.is_cut else 0
         if by:
-            view = groups_view(table.rows, columns, asked, cut_at=cut_at)
+            shown = groups_view(table.rows, columns, asked, cut_at=cut_at)
         else:
             part = Part(page=page, size=TABLE_ROWS, is_more=table.is_more, cut_at=cut_at)
-            view = all_runs_view(table.rows, columns, asked, part)
-        return self._page(request, "runs.html", view, view.title, is_live=False)
+            shown = all_runs_view(table.rows, columns, asked, part)
+        shown = replace(
+            shown,
+            views=view_links(self._sources.views(), "" if found is None else found.body.name),
+            command="" if found is not None else save_command(asked),
+            notes=notes,
+        )
+        return self._page(request, "runs.html", shown, shown.title, is_live=False)
+
+    def _asked(self, request: Request) -> tuple[dict[str, str], SavedView | None]:
+        """Return what the address asks of the table, and the saved view that it begins with."""
+        name, own = request.query_params.get("view", "").strip(), queries.table(request)
+        if not name:
+            return own, None
+        found = find_view(self._sources.tracks, name)
+        return {**asked_of(found.body), **own}, found
 
     def all_runs_csv(self, request: Request) -> Response:
-        """`/runs.csv`: as `tracks runs --csv`."""
-        rows, columns = self._whole_table(request)
-        return Response(table_csv(rows, columns), media_type="text/csv; charset=utf-8")
+        """`/runs.csv`: as `tracks runs --csv`; a header says whether all runs are in it."""
+        table, columns = self._whole_table(request)
+        text = table_csv(table.rows, columns)
+        return Response(text, media_type="text/csv; charset=utf-8", headers=_complete(table))
 
     def all_runs_json(self, request: Request) -> Response:
-        """`/runs.json`: as `tracks runs --json`."""
-        return JSONResponse([dict(run.values) for run in self._whole_table(request)[0]])
+        """`/runs.json`: the runs as `tracks runs --json` has them, and whether these are all."""
+        table, _ = self._whole_table(request)
+        runs = [dict(run.values) for run in table.rows]
+        found = {"runs": runs, "is_complete": table.is_whole}
+        return JSONResponse(found, headers=_complete(table))
 
-    def _whole_table(self, request: Request) -> tuple[Sequence[Run], Sequence[str]]:
-        asked = queries.table(request)
-        rows = self._sources.table(Asked(**queries.filter_of(asked), limit=READ_MAX)).rows
-        return rows, queries.names(asked.get("columns", "")) or default_columns(rows)
+    def _whole_table(self, request: Request) -> tuple[Table, Sequence[str]]:
+        asked, _ = self._asked(request)
+        table = self._sources.table(Asked(**queries.filter_of(asked), limit=READ_MAX))
+        return table, names_of(asked.get("columns", "")) or default_columns(table.rows)
 
     def find(self, request: Request) -> Response:
         """`/find?run=TEXT`: leads to the run where only one is meant."""
@@ -658,3 +682,7 @@ def _status_of(error: TracksError) -> int:
     if isinstance(error, StoreError | LedgerError):
         return 503
     return 400 if isinstance(error, InvalidInput) else 500
+
+
+def _complete(table: Table) -> Mapping[str, str]:
+    return {COMPLETE_HEADER: "yes" if table.is_whole else "no"}

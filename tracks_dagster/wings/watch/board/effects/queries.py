@@ -12,6 +12,7 @@ from starlette.requests import Request
 
 from tracks_dagster.curves.curve import AXES, STEP
 from tracks_dagster.review.effects.pages.charts import Look
+from tracks_dagster.review.run_table import names_of
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.states.run_state import AttemptState, RunState, known_attempt
 from tracks_dagster.wings.watch.board import formats
@@ -163,12 +164,7 @@ def table(request: Request) -> dict[str, str]:
 
 def filter_of(asked: Mapping[str, str]) -> dict[str, Any]:
     """Return the filter and the order of a table."""
-    return {"where": asked.get("where", ""), "order": names(asked.get("sort", ""))}
-
-
-def names(text: str) -> tuple[str, ...]:
-    """Return names that commas separate."""
-    return tuple(name for each in text.split(",") if (name := each.strip()))
+    return {"where": asked.get("where", ""), "order": names_of(asked.get("sort", ""))}
 
 
 def page(request: Request) -> int:

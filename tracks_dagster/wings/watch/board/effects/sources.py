@@ -49,11 +49,12 @@ from tracks_dagster.settings import (
     usable_prices,
     usable_rules,
 )
-from tracks_dagster.track.errors import TrackBroken
+from tracks_dagster.track.errors import StoreError, TrackBroken
 from tracks_dagster.track.names import attempt_key
 from tracks_dagster.track.records import Json, format_time
 from tracks_dagster.track.states.lifecycle import RunLifecycle
 from tracks_dagster.track.states.run_state import AttemptState, RunState
+from tracks_dagster.track.states.view_state import SavedView
 from tracks_dagster.track.text.redact import redact
 from tracks_dagster.track.unforeseen import problem_of
 from tracks_dagster.wings.watch.board.effects.rank_logs import RankLogs
@@ -460,6 +461,13 @@ class Sources:
     def table(self, asked: Asked) -> Table:
         """Return runs of the table of all of them; raises InvalidInput, LedgerError."""
         return read_table(self.ledger, asked, now=self.now())
+
+    def views(self) -> tuple[SavedView, ...]:
+        """Return the saved views of that table that are offered; none where the store is away."""
+        with suppress(StoreError):
+            state = self.tracks.find_views()
+            return () if state is None else state.offered
+        return ()
 
     def find(self, text: str) -> Sequence[Row]:
         """Return runs whose id, name, tags or declaration holds the text."""

@@ -16,7 +16,14 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from dagster import AssetKey, DagsterInstance, DagsterRun, DagsterRunStatus, RunsFilter
+from dagster import (
+    AssetKey,
+    DagsterEventType,
+    DagsterInstance,
+    DagsterRun,
+    DagsterRunStatus,
+    RunsFilter,
+)
 
 from tests.integration.homes import COMMAND_S_MAX, POLL_S
 from tracks_dagster.client import Run, Tracks
@@ -28,6 +35,12 @@ KILLS = 10
 SEED = "TRACKS_KILLS_SEED"  # of how many more events are recorded before each
 SLOTS = 2
 TRAININGS = 5
+# Of a Dagster run: it is in the queue, a process is asked for, and that process has begun.
+MOMENTS = (
+    DagsterEventType.RUN_ENQUEUED,
+    DagsterEventType.RUN_STARTING,
+    DagsterEventType.RUN_START,
+)
 TRAINER = """\
 import time
 from pathlib import Path
@@ -130,13 +143,13 @@ class Deployment:
             found = instance.fetch_materializations(AssetKey(["ml", asset]), limit=9999).records
         return Counter(each.partition_key for each in found)
 
-    def start_s(self, run_id: str) -> float:
-        """Return how many seconds after it was asked for a run has started, by Dagster's clock."""
+    def waits_s(self, run_id: str) -> tuple[float, float]:
+        """Return after how many seconds a run left Dagster's queue, and had started, by its events."""
         with DagsterInstance.from_config(str(self.folder)) as instance:
-            record = instance.get_run_record_by_id(run_id)
-        assert record is not None
-        assert record.start_time is not None
-        return record.start_time - record.create_timestamp.timestamp()
+            logged = instance.all_logs(run_id, of_type=set(MOMENTS))
+        at = {each.dagster_event_type: each.timestamp for each in logged}
+        asked, launched, started = (at[each] for each in MOMENTS)
+        return launched - asked, started - asked
 
 
 @pytest.fixture
@@ -183,14 +196,14 @@ def wait_for(happened: Callable[[], bool]) -> float:
     return time.monotonic() - began
 
 
-def own_job(deployment: Deployment) -> float:
-    """Run the user's job to its end; return after how many seconds it had started."""
+def own_job(deployment: Deployment) -> tuple[float, float]:
+    """Run the user's job to its end; return `waits_s` of it."""
     deployment.launch_own()
     newest = deployment.runs("own")[0].run_id
     wait_for(lambda: deployment.runs("own")[0].is_finished)
     [own] = (each for each in deployment.runs("own") if each.run_id == newest)
     assert own.status is DagsterRunStatus.SUCCESS
-    return deployment.start_s(newest)
+    return deployment.waits_s(newest)
 
 
 def submitted(client: Tracks, deployment: Deployment, count: int) -> list[Run]:

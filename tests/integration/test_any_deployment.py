@@ -237,9 +237,11 @@ def test_five_trainings_leave_a_deployment_with_two_slots_room_for_its_own_jobs(
         wait_for(lambda: all(is_training(client, each) for each in runs))
         wait_for(lambda: all(each.is_finished for each in deployment.runs("ml_train_attempt")))
         beside_s = own_job(deployment)
-        print(
-            f"own job: started after {alone_s:.1f} s, beside {TRAININGS} trainings {beside_s:.1f} s"
-        )
+        for beside, (queued_s, started_s) in ((0, alone_s), (TRAININGS, beside_s)):
+            print(
+                f"own job beside {beside} trainings: left the queue after {queued_s:.1f} s, "
+                f"had started after {started_s:.1f} s"
+            )
         assert all(is_training(client, each) for each in runs)
         assert len(deployment.runs("ml_train_attempt")) == TRAININGS
         (deployment.folder / "go").touch()

@@ -4,6 +4,9 @@ Both wait for nothing, side by side in one span of time. Counted are the seconds
 all their processes used, those that ended meanwhile included, and the memory that they hold: `pss`
 shares a page among those that map it, `rss` counts it once for each of them. So a busy machine changes
 little. The bare daemon has no sensor, no schedule and no web server.
+
+`run_many` measures the same of homes with 200 projects: `tracks up`, and Dagster's own daemon with
+`build_defs` of them, as a team has it, at ticks every 5 and every 30 seconds.
 """
 
 from __future__ import annotations
@@ -17,10 +20,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.request import urlopen
+
+from benchmarks.start import PROJECTS, add_projects
 
 IDLE_S = 90.0  # the span in which they are measured
 SETTLE_S = 180.0  # before it: what a start leaves to do is over, and warm parents have ended
@@ -40,13 +45,25 @@ with attempt.join() as a:
         a.report(step, loss=1.0 / step)
 """
 BARE = "from dagster import Definitions\n\ndefs = Definitions()\n"
+TEAM = """\
+from pathlib import Path
+from tracks_dagster.factory import build_defs
+
+defs = build_defs(sorted(Path({folders!r}).iterdir()), tick_s={tick_s})
+"""
+TICKS_S = (5, 30)
 BARE_INSTANCE = "telemetry: {enabled: false}\nnux: {enabled: false}\n"
 
-AT_MOST = {"idle_percent_of_a_core": 5.0, "idle_pss_mb": 450.0}
+AT_MOST = {
+    "idle_percent_of_a_core": 5.0,
+    "idle_pss_mb": 450.0,
+    "idle_200_projects_percent_of_a_core": 5.0,
+}
 WHY = {
     "idle_percent_of_a_core": "a run of this home was open, its code changed meanwhile, or "
     "the span held a quarter of an hour, at which checkpoints are collected",
     "idle_pss_mb": "a page of the UI was open, or a warm parent has not ended yet",
+    "idle_200_projects_percent_of_a_core": "as of idle_percent_of_a_core",
 }
 
 
@@ -65,25 +82,44 @@ def run() -> dict[str, float]:
     with tempfile.TemporaryDirectory(prefix="tracks-bench-") as folder:
         home, bare = Path(folder) / "home", Path(folder) / "bare"
         finish_a_run(home)
-        with up(home), bare_daemon(bare):
-            time.sleep(SETTLE_S)
-            before = {each: use_of(each) for each in (home, bare)}
-            time.sleep(IDLE_S)
-            after = {each: use_of(each) for each in (home, bare)}
-        found: dict[str, float] = {}
-        for name, each in (("idle", home), ("idle_bare_daemon", bare)):
-            used_s = after[each].cpu_s - before[each].cpu_s
-            if used_s < 0.0:
-                raise RuntimeError(
-                    f"{name}: a process ended whose seconds no other one has taken over"
-                )
-            found |= {
-                f"{name}_percent_of_a_core": 100.0 * used_s / IDLE_S,
-                f"{name}_pss_mb": after[each].pss_mb,
-                f"{name}_rss_mb": after[each].rss_mb,
-                f"{name}_processes": float(after[each].count),
-            }
-        return found
+        with up(home), own_daemon(bare, BARE):
+            return measured({"idle": home, "idle_bare_daemon": bare})
+
+
+def run_many() -> dict[str, float]:
+    """Return the same of 200 projects: `tracks up`, and Dagster's own daemon by its ticks."""
+    with tempfile.TemporaryDirectory(prefix="tracks-bench-") as folder, ExitStack() as running:
+        many = Path(folder) / "many"
+        add_projects(many, PROJECTS)
+        finish_a_run(many)
+        running.enter_context(up(many))
+        homes = {f"idle_{PROJECTS}_projects": many}
+        for tick_s in TICKS_S:
+            team = Path(folder) / f"team-{tick_s}"
+            text = TEAM.format(folders=str(many / "folders"), tick_s=tick_s)
+            running.enter_context(own_daemon(team, text))
+            homes[f"idle_{PROJECTS}_projects_own_daemon_{tick_s}_s"] = team
+        return measured(homes)
+
+
+def measured(homes: Mapping[str, Path]) -> dict[str, float]:
+    """Return what each home used in one span, by the name of its figures."""
+    time.sleep(SETTLE_S)
+    before = {name: use_of(home) for name, home in homes.items()}
+    time.sleep(IDLE_S)
+    after = {name: use_of(home) for name, home in homes.items()}
+    found: dict[str, float] = {}
+    for name in homes:
+        used_s = after[name].cpu_s - before[name].cpu_s
+        if used_s < 0.0:
+            raise RuntimeError(f"{name}: a process ended whose seconds no other one has taken over")
+        found |= {
+            f"{name}_percent_of_a_core": 100.0 * used_s / IDLE_S,
+            f"{name}_pss_mb": after[name].pss_mb,
+            f"{name}_rss_mb": after[name].rss_mb,
+            f"{name}_processes": float(after[name].count),
+        }
+    return found
 
 
 def finish_a_run(home: Path) -> None:
@@ -122,13 +158,14 @@ def up(home: Path) -> Iterator[None]:
 
 
 @contextmanager
-def bare_daemon(folder: Path) -> Iterator[None]:
-    """Hold Dagster's own daemon on an instance and a code location of nothing."""
+def own_daemon(folder: Path, definitions: str) -> Iterator[None]:
+    """Hold Dagster's own daemon on an instance and a code location of these definitions."""
     folder.mkdir()
     (folder / "dagster.yaml").write_text(BARE_INSTANCE)
-    (folder / "bare.py").write_text(BARE)
-    command = [sys.executable, "-m", "dagster._daemon", "run", "-f", str(folder / "bare.py")]
-    with _process(command, {"DAGSTER_HOME": str(folder)}):
+    (folder / "location.py").write_text(definitions)
+    command = [sys.executable, "-m", "dagster._daemon", "run", "-f", str(folder / "location.py")]
+    home = {"TRACKS_HOME": str(folder / "home"), "TRACKS_DAGSTER": ""}
+    with _process(command, {"DAGSTER_HOME": str(folder), **home}):
         yield
 
 

@@ -42,8 +42,11 @@ COMMANDS = {
 }
 
 
-AT_MOST = {"200_projects_to_code_location": 3.0}
-WHY = {"200_projects_to_code_location": "something is done for each project anew"}
+AT_MOST = {"200_projects_to_code_location": 3.0, "200_projects_s": 5.0}
+WHY = {
+    "200_projects_to_code_location": "something is done for each project again",
+    "200_projects_s": "the same, or this machine is slower than most",
+}
 
 
 def run() -> dict[str, float]:
@@ -58,7 +61,8 @@ def run() -> dict[str, float]:
     least = {name: min(seconds) for name, seconds in seen.items()}
     bare_s, many_s = least.pop(BARE), least.pop(MANY)
     found = {f"{name}_to_bare_python": s / bare_s for name, s in least.items()}
-    return {BARE: bare_s, **found, f"{MANY}_to_{LOCATION}": many_s / least[LOCATION]}
+    of_many = {f"{MANY}_s": many_s, f"{MANY}_to_{LOCATION}": many_s / least[LOCATION]}
+    return {BARE: bare_s, **found, **of_many}
 
 
 def add_projects(home: Path, count: int) -> None:

@@ -90,9 +90,11 @@ def submit(
             run_id=fields.get("run_id"),
             attempt_id=branch_from_attempt,
         )
-    launcher = fields.get("launcher", LOCAL)
-    check_is_on_cluster(launcher, [each.name for each in PLACE if each.name in fields])
+    launcher = fields.get("launcher")
     found = find_code(app, project, origin, launcher=launcher)
+    by_project = LOCAL if found is None else found.project.value("launcher")
+    of_cluster = [each.name for each in PLACE if each.name in fields]
+    check_is_on_cluster(launcher or by_project, of_cluster)
     for words in () if found is None else found.remarks:
         remark(words)
     family = found.project.name if found is not None else origin.family if origin else ""
@@ -149,7 +151,7 @@ def tune(
 
 
 def find_code(
-    app: App, project: str | Path | None, origin: Origin | None, *, launcher: str
+    app: App, project: str | Path | None, origin: Origin | None, *, launcher: str | None
 ) -> FoundCode | None:
     """Return the code that is submitted; None for what the source of a branch stored.
 

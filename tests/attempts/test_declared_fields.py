@@ -42,6 +42,7 @@ from tracks_dagster.track.declared_fields import (
     Field,
     Kind,
     inherited,
+    merge,
 )
 from tracks_dagster.track.names import STAGES
 from tracks_dagster.track.states.checkpoints import CheckpointRef
@@ -146,6 +147,18 @@ def a_policy(draw: random.Random) -> RetryPolicy:
         contracts=replace(contracts, cost=cost),
         checkpoints_may_be_off=draw.random() < 0.5,
     )
+
+
+def test_a_project_says_where_it_runs_unless_a_person_does_and_then_its_device_counts_not() -> None:
+    project = {"launcher": "kubernetes", "device_class": "a100", "ranks": 2}
+    for given, source, place in (
+        ({}, {}, ("kubernetes", "a100", 2)),
+        ({"launcher": "local"}, {}, ("local", "cpu", 2)),  # the class is one of the cluster's
+        ({}, {"launcher": "local", "device_class": "cpu"}, ("local", "cpu", 2)),
+        ({"launcher": "kubernetes"}, {}, ("kubernetes", "a100", 2)),
+    ):
+        found = merge(given, source=source, project=project, otherwise={})
+        assert tuple(found[name] for name in ("launcher", "device_class", "ranks")) == place
 
 
 def as_before(

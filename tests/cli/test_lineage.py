@@ -69,6 +69,28 @@ def test_what_dagster_made_of_a_promoted_checkpoint_is_named_and_where_that_ends
     assert f"The Dagster of {tmp_path} cannot be read" in call("blast", snapshot_of(story)).stdout
 
 
+def test_an_asset_of_dagster_leads_back_to_the_snapshots_that_its_model_was_trained_on(
+    story: Story, call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DAGSTER_HOME", str(tmp_path))
+    manifest = story.history.state.promotions[-1].body.checkpoint.manifest_sha256
+    with DagsterInstance.from_config(str(tmp_path)) as instance:
+        tags = {
+            "dagster/input_data_version/gpt/model": manifest,
+            "dagster/input_data_version/theirs": "f" * 64,
+        }
+        instance.report_runless_asset_event(AssetMaterialization("scores", tags=tags))
+    found = call("lineage", "asset:scores").stdout
+    assert "rests on 1 model or snapshot." in found.splitlines()[0]
+    assert f"{RUN_ID}/a03@40" in found.splitlines()[1]
+    assert snapshot_of(story).partition(":")[2] in found
+    [rests_on] = json.loads(call("lineage", "asset:scores", "--json").stdout)["rests_on"]
+    assert rests_on == json.loads(call("lineage", f"checkpoint:{manifest}", "--json").stdout)
+    refused = call("lineage", "asset:none")
+    assert refused.exit_code == 2
+    assert f"{tmp_path} has no materialization of none" in refused.stderr
+
+
 def test_as_of_a_time_only_what_was_recorded_by_then_counts(story: Story, call: Call) -> None:
     first = next(c for c in story.history.state.checkpoints if c.ref.step == 10)
     value = json.loads(

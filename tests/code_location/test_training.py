@@ -51,8 +51,8 @@ from tracks_dagster.attempts.effects.supervise import Supervisor
 from tracks_dagster.attempts.launch import BACKOFF_S
 from tracks_dagster.attempts.ports import GangPhase, GangReport
 from tracks_dagster.definitions import defs
-from tracks_dagster.defs.assets.attempts import is_limited
 from tracks_dagster.defs.resources.application import DagsterOrchestrator
+from tracks_dagster.home.deployment import is_limited
 from tracks_dagster.reasons.evidence import Condition, RankEnd
 from tracks_dagster.track import names
 from tracks_dagster.track.errors import GangUnreachable, SettingsError

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from dagster import AssetMaterialization, AssetSpec, DagsterInstance, Definitions, asset
 
-from tracks_dagster.home.asset_lineage import EVENTS_MAX, uses_in
+from tracks_dagster.home.asset_lineage import EVENTS_MAX, origins_in, uses_in
 
 
 @pytest.fixture
@@ -68,3 +68,18 @@ def test_more_materializations_than_are_looked_at_are_named_as_cut(
     score(instance)
     score(instance)
     assert uses_in(instance, {PROMOTED}, "here").is_cut
+
+
+def test_an_asset_leads_back_to_the_model_that_its_newest_materialization_rests_on(
+    instance: DagsterInstance,
+) -> None:
+    assert origins_in(instance, "report") is None
+    promote(instance, PROMOTED)
+    score(instance)
+    promote(instance, NEWER)
+    newest = score(instance)
+    found = origins_in(instance, "report")
+    assert found is not None
+    assert (found.asset, found.dagster_run_id) == ("report", newest)
+    assert [asset for asset, _ in found.reads] == ["scores", "model"]
+    assert found.reads[-1] == ("model", NEWER)

@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
-from dagster import DagsterInstance, DagsterRun, DagsterRunStatus, RunsFilter
+from dagster import (
+    AssetKey,
+    DagsterEventType,
+    DagsterInstance,
+    DagsterRun,
+    DagsterRunStatus,
+    RunsFilter,
+)
 
 from tests.integration.homes import COMMAND_S_MAX, POLL_S
 from tracks_dagster.client import Run, Tracks
@@ -23,8 +32,15 @@ from tracks_dagster.track import names
 pytestmark = [pytest.mark.full, pytest.mark.timeout(2 * COMMAND_S_MAX)]
 
 KILLS = 10
+SEED = "TRACKS_KILLS_SEED"  # of how many more events are recorded before each
 SLOTS = 2
 TRAININGS = 5
+# Of a Dagster run: it is in the queue, a process is asked for, and that process has begun.
+MOMENTS = (
+    DagsterEventType.RUN_ENQUEUED,
+    DagsterEventType.RUN_STARTING,
+    DagsterEventType.RUN_START,
+)
 TRAINER = """\
 import time
 from pathlib import Path
@@ -106,19 +122,34 @@ class Deployment:
 
     def launch_own(self) -> None:
         """Put a run of the user's job into Dagster's queue."""
-        subprocess.run(
+        done = subprocess.run(
             [sys.executable, "-m", "dagster", "job", "launch", "-f", "definitions.py", "-j", "own"],
             cwd=self.folder,
             env={**os.environ, **self.environment},
             timeout=COMMAND_S_MAX,
             capture_output=True,
-            check=True,
+            text=True,
         )
+        assert done.returncode == 0, done.stderr
 
     def runs(self, job: str) -> list[DagsterRun]:
         """Return Dagster's runs of a job, newest first."""
         with DagsterInstance.from_config(str(self.folder)) as instance:
             return list(instance.get_runs(RunsFilter(job_name=job)))
+
+    def shown(self, asset: str) -> Counter[str | None]:
+        """Return how often each partition of an asset was materialized."""
+        with DagsterInstance.from_config(str(self.folder)) as instance:
+            found = instance.fetch_materializations(AssetKey(["ml", asset]), limit=9999).records
+        return Counter(each.partition_key for each in found)
+
+    def waits_s(self, run_id: str) -> tuple[float, float]:
+        """Return after how many seconds a run left Dagster's queue, and had started, by its events."""
+        with DagsterInstance.from_config(str(self.folder)) as instance:
+            logged = instance.all_logs(run_id, of_type=set(MOMENTS))
+        at = {each.dagster_event_type: each.timestamp for each in logged}
+        asked, launched, started = (at[each] for each in MOMENTS)
+        return launched - asked, started - asked
 
 
 @pytest.fixture
@@ -138,6 +169,11 @@ def deployment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Deployment:
     }
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
+    # Its storage is made before two processes come to make it at once, which Dagster's SQLite cannot.
+    with DagsterInstance.from_config(str(tmp_path)) as instance:
+        instance.get_runs(limit=1)
+        instance.all_instigator_state()
+        instance.fetch_materializations(AssetKey("none"), limit=1)
     return Deployment(tmp_path, environment)
 
 
@@ -158,6 +194,16 @@ def wait_for(happened: Callable[[], bool]) -> float:
         assert time.monotonic() < began + COMMAND_S_MAX, "it did not happen"
         time.sleep(POLL_S)
     return time.monotonic() - began
+
+
+def own_job(deployment: Deployment) -> tuple[float, float]:
+    """Run the user's job to its end; return `waits_s` of it."""
+    deployment.launch_own()
+    newest = deployment.runs("own")[0].run_id
+    wait_for(lambda: deployment.runs("own")[0].is_finished)
+    [own] = (each for each in deployment.runs("own") if each.run_id == newest)
+    assert own.status is DagsterRunStatus.SUCCESS
+    return deployment.waits_s(newest)
 
 
 def submitted(client: Tracks, deployment: Deployment, count: int) -> list[Run]:
@@ -186,18 +232,16 @@ def test_five_trainings_leave_a_deployment_with_two_slots_room_for_its_own_jobs(
     deployment: Deployment, client: Tracks
 ) -> None:
     with deployment.running():
+        alone_s = own_job(deployment)
         runs = submitted(client, deployment, TRAININGS)
         wait_for(lambda: all(is_training(client, each) for each in runs))
         wait_for(lambda: all(each.is_finished for each in deployment.runs("ml_train_attempt")))
-        deployment.launch_own()
-
-        def own_is(*statuses: DagsterRunStatus) -> bool:
-            [own] = deployment.runs("own")
-            return own.status in statuses
-
-        queued_s = wait_for(lambda: not own_is(DagsterRunStatus.QUEUED))
-        ran_s = wait_for(lambda: own_is(DagsterRunStatus.SUCCESS))
-        print(f"{TRAININGS} trainings: own job queued {queued_s:.1f} s, then done in {ran_s:.1f} s")
+        beside_s = own_job(deployment)
+        for beside, (queued_s, started_s) in ((0, alone_s), (TRAININGS, beside_s)):
+            print(
+                f"own job beside {beside} trainings: left the queue after {queued_s:.1f} s, "
+                f"had started after {started_s:.1f} s"
+            )
         assert all(is_training(client, each) for each in runs)
         assert len(deployment.runs("ml_train_attempt")) == TRAININGS
         (deployment.folder / "go").touch()
@@ -210,23 +254,52 @@ def test_five_trainings_leave_a_deployment_with_two_slots_room_for_its_own_jobs(
     assert tagged == {"as_meant"}
 
 
+def progress(client: Tracks, deployment: Deployment, runs: Sequence[Run]) -> int:
+    """Count what is recorded so far in the tracks of runs, and in Dagster of their Dagster runs."""
+    records = sum(client.stored.run(each.run_id).head.seq + 1 for each in runs)
+    with DagsterInstance.from_config(str(deployment.folder)) as instance:
+        found = instance.get_runs(RunsFilter(job_name="ml_train_attempt"))
+        return records + sum(len(instance.all_logs(each.run_id)) for each in found)
+
+
 def test_a_daemon_that_is_killed_ten_times_loses_and_doubles_nothing(
     deployment: Deployment, client: Tracks
 ) -> None:
-    runs = submitted(client, deployment, 3)
-    for number in range(KILLS):
-        process = deployment.daemon()
-        # At other moments each time: while it loads, asks for runs, starts gangs, and while they train.
-        time.sleep(5.0 + 3.0 * number)
-        end(process, signal.SIGKILL)
+    seed = int(os.environ.get(SEED, random.SystemRandom().randrange(2**32)))
+    print(f"{SEED}={seed}")
+    drawn = random.Random(seed)
+    # The first ones while it asks for runs and starts gangs, the others while they train.
+    points = [drawn.randint(1, 12) for _ in range(KILLS)]
+    runs = [
+        client.submit(
+            deployment.folder / "slow",
+            intent="Take a while.",
+            config={"steps": 2000},
+            checkpoint_every_steps=20,
+        )
+        for _ in range(3)
+    ]
+    recorded = partial(progress, client, deployment, runs)
+    for point in points:
+        process, begun = deployment.daemon(), recorded()
+        try:
+            wait_for(lambda: recorded() >= begun + point)  # noqa: B023 - asked in this round alone
+        finally:
+            end(process, signal.SIGKILL)
+    print(f"killed after {points} more events")
     (deployment.folder / "go").touch()
     with deployment.running():
         for each in runs:
             assert each.wait(COMMAND_S_MAX)["state"] == "succeeded"
         wait_for(lambda: all(each.is_finished for each in deployment.runs("ml_train_attempt")))
+        attempts = [attempt for each in runs for attempt in client.stored.run(each.run_id).attempts]
+        completed = [attempt for attempt in attempts if attempt.reason == "completed"]
+        wait_for(lambda: deployment.shown("training_attempts").total() >= len(completed))
     for each in runs:
         assert_nothing_is_doubled(client, each)
+    for asset in ("training_attempts", "receipts", "checkpoints"):
+        shown = deployment.shown(asset)
+        assert set(shown.values()) == {1}, (asset, shown)
     ends = Counter(each.status.value for each in deployment.runs("ml_train_attempt"))
-    attempts = [attempt for each in runs for attempt in client.stored.run(each.run_id).attempts]
     claims = sum(len(attempt.claims) for attempt in attempts)
     print(f"{len(attempts)} attempts, {claims} claims, Dagster runs by their end: {dict(ends)}")

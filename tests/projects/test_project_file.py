@@ -199,6 +199,10 @@ retries: 3
         (LEAST + "config: absent.yaml\n", "absent.yaml cannot be read"),
         (LEAST + "config: ../x.json\n", "outside the project"),
         (LEAST + "ranks: 0\n", "0 is not a number of ranks"),
+        (
+            LEAST + "launcher: kubernets\n",
+            "line 4: launcher: 'kubernets' is not a launcher; did you mean kubernetes?",
+        ),
         (LEAST + "retention: {keep_last: 0}\n", "retention"),
         (LEAST + "checkpoint: {kind: file}\n", "not a kind of checkpoint"),
         (LEAST + "checkpoint: {kind: folder, every_steps: 9}\n", "saves when it likes"),

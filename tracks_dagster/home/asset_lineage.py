@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from dagster import DagsterInstance
+from dagster import AssetKey, AssetRecordsFilter, DagsterInstance
 from dagster import EventLogRecord as Event
 
 from tracks_dagster.track.records import format_time
@@ -39,6 +39,48 @@ class Uses:
     uses: tuple[Use, ...]
     dagster: str
     is_cut: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origins:
+    """What an asset's newest materialization rests on. at: when, in UTC; reads: asset and data version
+    of everything upstream that Dagster knows, the nearest first."""
+
+    asset: str
+    dagster_run_id: str
+    at: str
+    reads: tuple[tuple[str, str], ...]
+
+
+def origins_of(folder: Path, asset: str) -> Origins | None:
+    """Return what that asset rests on in the Dagster whose DAGSTER_HOME is `folder`; None where it was
+    never materialized there. Raises what its storage raises."""
+    with DagsterInstance.from_config(str(folder)) as instance:
+        return origins_in(instance, asset)
+
+
+def origins_in(instance: DagsterInstance, asset: str) -> Origins | None:
+    """As `origins_of`, of an instance that is open; EVENTS_MAX materializations are looked at."""
+    newest = instance.fetch_materializations(AssetKey.from_user_string(asset), limit=1).records
+    if not newest:
+        return None
+    waiting, seen, reads = deque(newest), set[int](), dict[tuple[str, str], None]()
+    while waiting and len(seen) < EVENTS_MAX:
+        event = waiting.popleft()
+        if event.storage_id in seen:
+            continue
+        seen.add(event.storage_id)
+        for tag, value in _tags(event).items():
+            if tag.startswith(INPUT_VERSION):
+                reads[tag.removeprefix(INPUT_VERSION), value] = None
+            elif tag.startswith(INPUT_EVENT) and value.isdecimal():
+                read = AssetKey.from_user_string(tag.removeprefix(INPUT_EVENT))
+                which = AssetRecordsFilter(asset_key=read, storage_ids=[int(value)])
+                waiting.extend(instance.fetch_materializations(which, limit=1).records)
+    found = _use(newest[0], "")
+    return Origins(
+        asset=found.asset, dagster_run_id=found.dagster_run_id, at=found.at, reads=tuple(reads)
+    )
 
 
 def uses_of(folder: Path, versions: Collection[str]) -> Uses:

@@ -167,10 +167,10 @@ def find_project(tracks: Tracks, home: Path, examples: Path, name: str) -> Regis
     return find_registered(home, examples, name)
 
 
-def code_of(tracks: Tracks, found: Registered, *, launcher: str) -> FoundCode:
+def code_of(tracks: Tracks, found: Registered, *, launcher: str | None) -> FoundCode:
     """Return the code of a project of this home: of its folder as it is now, or as it was stored.
 
-    Raises InvalidInput, SettingsError or ObjectLost.
+    launcher: as of `read_project_code`. Raises InvalidInput, SettingsError or ObjectLost.
     """
     project, store = found.read(), tracks.store
     if found.version is None:

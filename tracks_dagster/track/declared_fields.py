@@ -137,6 +137,7 @@ PLACE = (
     _compute("pool", Kind.NAME, "The compute pool of the run."),
 )
 LAUNCHER = _compute("launcher", Kind.NAME, "Where the gang runs.", LOCAL, flag="--on",
+                    key="launcher", example="kubernetes",
                     column=Column("local, kubernetes or slurm"))
 RANKS = _compute("ranks", Kind.COUNT, "Processes, one device each.", 1, key="ranks", example=1,
                  column=Column("processes of a gang, one device each"))
@@ -233,14 +234,24 @@ def merge(
     """Return the value of each field: given > source > project > otherwise > default.
 
     source: what a branch inherits, {} of a run that is none. Where it runs elsewhere than its source
-    did, what the source asked of its own place is not inherited. project: by its file, whose cadence is
-    whole: who gives one half of it asks for another. otherwise: of an edge, before the default.
+    did, what the source asked of its own place is not inherited; nor what the project asks of the place
+    that its file names. project: by its file, whose cadence is whole: who gives one half of it asks for
+    another. otherwise: of an edge, before the default.
     """
-    is_moved = given.get(LAUNCHER.name, source.get(LAUNCHER.name)) != source.get(LAUNCHER.name)
-    inherited = _without(_PLACE_NAMES, source) if is_moved else source
-    by_project = _without(_CADENCE_NAMES, project) if _CADENCE_NAMES & given.keys() else project
+    inherited = _without(_PLACE_NAMES, source) if _is_moved(given, source) else source
+    is_elsewhere = LAUNCHER.name in project and _is_moved({**source, **given}, project)
+    by_project = _without(_PLACE_NAMES, project) if is_elsewhere else project
+    by_project = (
+        _without(_CADENCE_NAMES, by_project) if _CADENCE_NAMES & given.keys() else by_project
+    )
     layers = (given, inherited, by_project, otherwise, DEFAULTS)
     return dict(ChainMap(*map(dict, layers)))
+
+
+def _is_moved(given: Mapping[str, Any], before: Mapping[str, Any]) -> bool:
+    """Whether another launcher is given than `before` has."""
+    launcher = before.get(LAUNCHER.name)
+    return bool(given.get(LAUNCHER.name, launcher) != launcher)
 
 
 def _without(names: frozenset[str], values: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,7 +29,7 @@ from tracks_dagster.holds.effects.blast import (
     descendants_lines,
 )
 from tracks_dagster.holds.effects.descent import NAMED_MAX, versions_of
-from tracks_dagster.holds.effects.lineage import read_lineage
+from tracks_dagster.holds.effects.lineage import Lineage, read_lineage
 from tracks_dagster.holds.effects.quarantines import (
     quarantine_source,
     release_source,
@@ -37,11 +38,14 @@ from tracks_dagster.holds.effects.things import find_exact, find_thing
 from tracks_dagster.reading import open_ledger_to_read, open_tracks_to_read
 from tracks_dagster.settings import Settings
 from tracks_dagster.track.body_json import to_json
+from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.text.safe_text import one_line
 from tracks_dagster.track.text.units import counted
 
 if TYPE_CHECKING:
-    from tracks_dagster.home.asset_lineage import Uses
+    from tracks_dagster.home.asset_lineage import Origins, Uses
+
+ASSET = "asset:"
 
 
 @click.command("lineage")
@@ -56,21 +60,72 @@ def lineage_command(thing: str, as_of: str | None, as_json: bool) -> None:
     eval:RUN/SUITE@STEP     promotion:RUN/ALIAS
     snapshot:DATASET@ID     node:NAME            code:COMMIT
 
-    The kind may be left out where only one thing has such a name; ids may be shortened.
+    asset:KEY               the newest materialization of an asset of yours in Dagster
+
+    The kind may be left out where only one thing has such a name; ids may be shortened. Assets are
+    those of DAGSTER_HOME, or of this home's Dagster.
     """
     until, settings = parse_as_of(as_of), Settings.from_environment()
     tracks, ledger = open_tracks_to_read(settings), open_ledger_to_read(settings)
-    found = read_lineage(tracks, ledger, thing, as_of=until)
-    if as_json:
-        print_json(found.facts)
-        return
+    read = partial(read_lineage, tracks, ledger, as_of=until)
+    if thing.startswith(ASSET):
+        origins = _origins(settings, thing.removeprefix(ASSET))
+        found = list(_known(read, origins))
+        if as_json:
+            print_json({**to_json(origins), "rests_on": [each.facts for each in found]})
+            return
+        click.echo(
+            f"{thing} ({origins.at[:19]}Z, Dagster run {origins.dagster_run_id[:8]}) rests on "
+            f"{counted(len(found), 'model or snapshot', 'models and snapshots')}."
+        )
+    else:
+        found = [read(thing)]
+        if as_json:
+            print_json(found[0].facts)
+            return
+    for each in found:
+        _print_lineage(each, of_archive=settings.is_archive)
+
+
+def _origins(settings: Settings, key: str) -> Origins:
+    """Return what Dagster knows of the asset's newest materialization; raises InvalidInput."""
+    from tracks_dagster.home.asset_lineage import origins_of
+
+    folder = Path(os.environ.get("DAGSTER_HOME") or settings.home / "dagster")
+    try:
+        found = origins_of(folder, key) if folder.is_dir() else None
+    except Exception as error:
+        raise InvalidInput(
+            f"The Dagster of {folder} cannot be read: {one_line(str(error))}"
+        ) from error
+    if found is None:
+        raise InvalidInput(
+            f"The Dagster of {folder} has no materialization of {key}. Set DAGSTER_HOME to the one "
+            "that has it, and write the key as its UI does: ml/churn_scores."
+        )
+    return found
+
+
+def _known(read: Callable[[str], Lineage], origins: Origins) -> Iterator[Lineage]:
+    """Yield the lineage of each model or snapshot of ours among what an asset rests on."""
+    for asset, version in origins.reads:
+        for name in (f"checkpoint:{version}", f"snapshot:{asset.rpartition('/')[2]}@{version}"):
+            try:
+                found = read(name)
+            except InvalidInput:
+                continue  # another's data version
+            yield found
+            break
+
+
+def _print_lineage(found: Lineage, *, of_archive: bool) -> None:
     click.echo(f"{found.called} as of {found.then}" if found.then else found.called)
     for hold in found.holds:
         is_source = hold.source == found.called
         click.echo(f"! it {hold.words_of_source if is_source else hold.words}")
     for line in ancestors_lines(found.rests_on):
         click.echo(line)
-    below = list(descendants_lines(found.came_of_it, of_archive=settings.is_archive))
+    below = list(descendants_lines(found.came_of_it, of_archive=of_archive))
     click.echo("\n".join(("what came of it:", *below)) if below else "nothing came of it.")
 
 

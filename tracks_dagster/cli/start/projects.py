@@ -88,7 +88,9 @@ def add_command(source: str, stored: bool, why: str | None, by: str, as_json: bo
             check_free(home, project.name, folder)
         app = open_app()
         # Its interpreter is asked for where it starts.
-        found = read_project_code(folder, store_url=app.store.url, clean=app.redact, launcher=None)
+        found = read_project_code(
+            folder, store_url=app.store.url, clean=app.redact, starts_here=False
+        )
         for remark in found.remarks:
             click.echo(remark, err=True)
         version, is_new = store_project(

@@ -59,7 +59,6 @@ from tracks_dagster.settings import (
 from tracks_dagster.track.bodies import RunDeclared
 from tracks_dagster.track.declared_fields import DEFAULTS, FIELDS
 from tracks_dagster.track.errors import InvalidInput, NothingYet, StoreMissing
-from tracks_dagster.track.names import LOCAL
 from tracks_dagster.track.records import Json
 from tracks_dagster.track.roles import SEED, STEPS, roles_of
 from tracks_dagster.track.states.checkpoints import checkpoint_at
@@ -176,7 +175,7 @@ def run_command(
         raise InvalidInput("--data and --snapshot both name the data; give one of them.")
     given = Settings.from_environment()
     origin = _origin(given, branch_at, asked.get("run_id"), from_attempt)
-    place = asked.get("launcher", LOCAL)
+    place = asked.get("launcher")
     found = _found_code(given, folder, trainer, origin, evals=evals, launcher=place)
     existing = _find_run(given, asked["run_id"]) if "run_id" in asked else None
     policy = _policy(given, is_new=existing is None)
@@ -230,7 +229,7 @@ def _found_code(
     origin: Origin | None,
     *,
     evals: tuple[Path, ...],
-    launcher: str,
+    launcher: str | None,
 ) -> FoundCode | None:
     """Return the code of `_read_code`, and print its remarks.
 
@@ -254,7 +253,7 @@ def _read_code(
     origin: Origin | None,
     *,
     evals: tuple[Path, ...],
-    launcher: str,
+    launcher: str | None,
 ) -> FoundCode | None:
     """Return the code of the script or the folder, of an example where there is neither; None for what
     `origin` stored."""

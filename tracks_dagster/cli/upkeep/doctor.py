@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from tracks_dagster.attempts.findings import Finding, Health
+from tracks_dagster.clean_errors import clean_text
 from tracks_dagster.cli import BAD_NEWS
 from tracks_dagster.cli.common import as_json, print_json, print_table
 from tracks_dagster.home.home_folder import how_open
@@ -39,6 +40,9 @@ def _places(command: Callable[..., Any]) -> Callable[..., Any]:
 def doctor_command(ctx: click.Context, /, as_json: bool, **asked: bool) -> None:
     """Check what a run needs: the store, this machine, and where gangs run everything that they need.
 
+    Where DAGSTER_HOME names a Dagster of yours: what works less there than with `tracks up`, and what
+    is to be switched on.
+
     Starts nothing and makes no store. To test the store, it puts a random key twice, checks that the
     first one stays, and removes it; a store in a folder keeps the empty folders `probe` and
     `~partial`. Exit code 1 when something is missing; what this account may not read is reported as
@@ -48,7 +52,8 @@ def doctor_command(ctx: click.Context, /, as_json: bool, **asked: bool) -> None:
     places = [name for name, is_asked in asked.items() if is_asked]
     # What cannot be used is refused before anything is looked at.
     of_places = [found for name in places for found in launching(name).findings(settings)]
-    findings = [_home(settings), _store(settings), *_machine(settings), *of_places]
+    of_dagster = _dagster(settings, os.environ.get("DAGSTER_HOME"))
+    findings = [_home(settings), _store(settings), *_machine(settings), *of_dagster, *of_places]
     is_ready = all(finding.health is not Health.MISSING for finding in findings)
     if as_json:
         print_json({"is_ready": is_ready, "findings": [to_json(each) for each in findings]})
@@ -123,6 +128,28 @@ def _machine(settings: Settings) -> list[Finding]:
         *found,
         Finding(check="torch", health=Health.UNKNOWN if misfit else Health.OK, words=words),
     ]
+
+
+def _dagster(settings: Settings, folder: str | None) -> list[Finding]:
+    """Say what works less in a deployment that is not ours, and what keeps attempts from their end."""
+    if folder is None or Path(folder) == settings.home / "dagster":
+        return []
+    from tracks_dagster.home.deployment import find_deployment, what_is_wrong, works_less
+
+    check = "Dagster"
+    try:
+        found = find_deployment(Path(folder), settings.prefix)
+    except Exception as error:  # noqa: BLE001 - whatever its storage and its classes raise
+        words = f"The instance of DAGSTER_HOME={folder} cannot be read: {clean_text(str(error))}"
+        return [Finding(check=check, health=Health.UNKNOWN, words=words)]
+    wrong = [
+        Finding(check=check, health=Health.MISSING, words=each) for each in what_is_wrong(found)
+    ]
+    less = [
+        Finding(check=check, health=Health.OK, words=each)
+        for each in works_less(found, settings.prefix)
+    ]
+    return [*wrong, *less]
 
 
 def _summary(findings: Sequence[Finding], paths: Sequence[Path]) -> str:

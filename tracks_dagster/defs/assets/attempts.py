@@ -24,7 +24,6 @@ from dagster import (
     AssetObservation,
     AssetsDefinition,
     DagsterExecutionInterruptedError,
-    DagsterInstance,
     DataVersion,
     Failure,
     MaterializeResult,
@@ -45,8 +44,8 @@ from tracks_dagster.attempts.launch import ID_CHARACTERS
 from tracks_dagster.attempts.ports import Orchestrator
 from tracks_dagster.checkpoints.effects.checkpoint_reports import checkpoint_report
 from tracks_dagster.clean_errors import clean_text
-from tracks_dagster.defs.resources.run_coordinator import TracksRunCoordinator
 from tracks_dagster.defs.site import AssetJob, Site, asset_key
+from tracks_dagster.home.deployment import is_limited, read_deployment, what_is_wrong, works_less
 from tracks_dagster.ledger.facts.checkpoint import partition_key
 from tracks_dagster.reasons.endings import Ending, ending_check
 from tracks_dagster.review.effects.explain.run import ExplainContext
@@ -78,7 +77,6 @@ DUPLICATE = (
     "This Dagster run was cancelled while another one is at the attempt: the training goes on. To end "
     "it cancel that one."
 )
-UNLIMITED = -1  # of Dagster's `max_concurrent_runs`
 DESCRIPTION = f"""One attempt at a training run, from its launch to the reason why it ended.
 
 {{how_to_start}} A partition is called `RUN/aNN`.
@@ -191,16 +189,13 @@ def _training_attempts(
     )
 
 
-def is_limited(instance: DagsterInstance) -> bool:
-    """Whether Dagster starts only so many runs at once, by an instance that is not ours: there a run
-    that supervises for days would leave the others of its deployment no room.
-
-    Our own has room for every attempt that has devices.
-    """
-    if isinstance(instance.run_coordinator, TracksRunCoordinator):
-        return False
-    queue = instance.get_concurrency_config().run_queue_config
-    return queue is not None and queue.max_concurrent_runs != UNLIMITED
+def _say_what_works_less(context: AssetExecutionContext, prefix: Prefix) -> None:
+    """Say in the run's log what is otherwise in a deployment that is not ours."""
+    found = read_deployment(context.instance, prefix)
+    for sentence in works_less(found, prefix):
+        context.log.info(sentence)
+    for sentence in what_is_wrong(found):
+        context.log.warning(sentence)
 
 
 def _say_left(context: AssetExecutionContext, app: App) -> None:
@@ -253,6 +248,7 @@ def _supervise(
     _tag(context, names.NO_RETRIES | names.emptied(context.run.tags))
     for problem in filter(None, (no_policy, no_rules)):
         _only_shown(partial(context.log.error, app.redact(problem)))
+    _only_shown(partial(_say_what_works_less, context, app.settings.prefix))
     supervisor = Supervisor(
         tracks=app.tracks,
         gangs=app.launcher_of(launcher),

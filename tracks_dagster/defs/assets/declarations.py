@@ -428,7 +428,7 @@ def _prepared(
     [(name, overrides)] = chosen.items()
     is_inherited = name is None and origin is not None and not origin.is_of_family
     name = name or (site.default_project if origin is None else origin.family)
-    launcher = filled.get("launcher", names.LOCAL)
+    launcher = filled.get("launcher")
     found = None if is_inherited else _code_of(site, app, name, launcher)
     for words in () if found is None else found.remarks:
         remark(words)
@@ -444,6 +444,6 @@ def _prepared(
     )
 
 
-def _code_of(site: Site, app: App, name: str, launcher: str) -> FoundCode:
+def _code_of(site: Site, app: App, name: str, launcher: str | None) -> FoundCode:
     """Return the project's code as it is now; raises InvalidInput."""
     return code_of(app.tracks, site.find_project(app, name), launcher=launcher)

@@ -1,20 +1,13 @@
 """Closes attempts that nobody supervises any more, and decides every reason no other sensor owns."""
 
 import platform
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from functools import partial
-from itertools import islice
 
 from dagster import (
-    AddDynamicPartitionsRequest,
-    AssetCheckEvaluation,
-    AssetCheckSeverity,
-    AssetMaterialization,
     DefaultSensorStatus,
     DeleteDynamicPartitionsRequest,
-    MetadataValue,
     ResourceParam,
     SensorDefinition,
     SensorEvaluationContext,
@@ -42,10 +35,14 @@ from tracks_dagster.attempts.effects.watch import (
 )
 from tracks_dagster.attempts.effects.world import World
 from tracks_dagster.attempts.ports import Orchestrator
-from tracks_dagster.checkpoints.effects.checkpoint_reports import checkpoint_report
-from tracks_dagster.clean_errors import clean_text
 from tracks_dagster.defs.resources.run_processes import end_lost_runs
-from tracks_dagster.defs.site import Site, asset_key
+from tracks_dagster.defs.sensors.shown_attempts import (
+    partitions_for,
+    show_closed,
+    show_grown,
+    show_late,
+)
+from tracks_dagster.defs.site import Site
 from tracks_dagster.home.stored_projects import sync_projects
 from tracks_dagster.ledger.effects.deciding import Settled, decide_due
 from tracks_dagster.ledger.effects.projector import SCAN_EVERY
@@ -56,31 +53,17 @@ from tracks_dagster.ledger.effects.ticks import (
     TimeSlice,
     run_parts,
     skip_reason,
-    take_batch,
 )
-from tracks_dagster.ledger.facts.checkpoint import partition_key
-from tracks_dagster.reasons.endings import ending_check
 from tracks_dagster.retry.effects.due import REVISIT_EVERY, revisit
-from tracks_dagster.review.effects.metadata import (
-    Show,
-    attempt_metadata,
-    ending_tags,
-    final_version,
-)
 from tracks_dagster.review.effects.slo import LOOK_EVERY, tell_of_misses
 from tracks_dagster.review.effects.watching import watching
-from tracks_dagster.settings import find_board_url, places_set_up, usable_prices
+from tracks_dagster.settings import places_set_up, usable_prices
 from tracks_dagster.track import names
 from tracks_dagster.track.errors import TracksError
-from tracks_dagster.track.names import Prefix, attempt_key, checkpoint_key
-from tracks_dagster.track.records import format_time
-from tracks_dagster.track.states.end_words import end_sentence
-from tracks_dagster.track.states.evals import HAS_ALL_STEPS
-from tracks_dagster.track.states.run_state import AttemptState, RunState
+from tracks_dagster.track.names import Prefix
+from tracks_dagster.track.states.run_state import AttemptState
 from tracks_dagster.track.unforeseen import problem_of
 from tracks_dagster.wiring import App, launching
-
-Event = AssetMaterialization | AssetCheckEvaluation
 
 DECIDERS = (Retries.of(names.WATCH_ATTEMPTS), FirstAttempts(), Caps(), PoolReturns(), JudgeStages())
 CLOSE, DECIDE, REVISIT, SCAN, SWEEP, PRUNE = "close", "decide", "revisit", "scan", "sweep", "prune"
@@ -94,14 +77,6 @@ OBJECTIVES = "objectives"
 SWEEP_EVERY = timedelta(minutes=1)
 LATE = "late"
 LATE_EVERY = timedelta(hours=1)
-LATE_AFTER = timedelta(minutes=5)  # of an end; until then its Dagster run may still show it
-LATE_MAX = 20  # attempts in one tick: Dagster's storage takes 10 to 40 events a second
-LATE_EVENTS_MAX = 50  # of one of them; the others at the next look
-GROWN_MAX = 50  # checkpoints in one tick, of attempts that train
-_ENDED = (
-    "select run_id, attempt_id, termination_reason from training_attempts where ended_at < :before"
-)
-_COMMITS = "select run_id, attempt_id, step from checkpoints"
 
 
 def watch_attempts(site: Site) -> SensorDefinition:
@@ -156,14 +131,14 @@ def _watch_attempts(
             context.log.warning(app.redact(problem))
     unseen = [line for part in (DECIDE, CLOSE, SWEEP) for line in ticks[part].problems]
     words = skip_reason(replace(ticks[DECIDE], problems=tuple(unseen)), idle="nothing is due")
-    shown = _shown(context, app, ticks[CLOSE].done)
+    shown = show_closed(context, app, ticks[CLOSE].done)
     late = [event for events in ticks[LATE].done for event in events]
-    late += _grown(context, app, left)
+    late += show_grown(context, app, left)
     return SensorResult(
         skip_reason=app.redact("; ".join([*unusable, words])),
         dynamic_partitions_requests=[
             *shown.partitions,
-            *_registered(app.settings.prefix, late),
+            *partitions_for(app.settings.prefix, late),
             *ticks[PRUNE].done,
         ],
         asset_events=[*shown.events, *late],
@@ -203,7 +178,7 @@ def _parts(
         TickPart(name=DEVICES, work=lambda after: _see(app), every=SEE_EVERY),
         TickPart(
             name=LATE,
-            work=lambda after: _late(context, app, after),
+            work=lambda after: show_late(context, app, after),
             every=LATE_EVERY,
         ),
     )
@@ -262,191 +237,6 @@ def _prune(context: SensorEvaluationContext, app: App) -> Tick[DeleteDynamicPart
             context.log.info(f"{len(left)} {name} of finished runs leave the UI, {left[0]} first.")
             requests.append(DeleteDynamicPartitionsRequest(name, left))
     return Tick(done=tuple(requests), is_done=room > 0)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Shown:
-    """What Dagster is told of attempts that were closed: the partitions first, then their events."""
-
-    partitions: Sequence[AddDynamicPartitionsRequest]
-    events: Sequence[Event]
-
-
-def _shown(
-    context: SensorEvaluationContext, app: App, closed: Sequence[tuple[str, AttemptState]]
-) -> _Shown:
-    events: list[Event] = []
-    prefix = app.settings.prefix
-    has = context.instance.has_dynamic_partition
-
-    def lacks(asset: str, key: str) -> bool:
-        return asset != names.CHECKPOINT_PARTITIONS or not has(prefix.name(asset), key)
-
-    for run_id, attempt in closed:
-        try:
-            _tag_runs(context, attempt)
-            own = list(_events(app, app.tracks.run(run_id), attempt, lacks))
-            events += [*own, *_check(prefix, names.ATTEMPT_PARTITIONS, run_id, attempt)]
-        except Exception as error:  # noqa: BLE001 - of that run alone; an hour later it is tried again
-            why = problem_of(error)
-            context.log.warning(app.redact(f"{run_id}: its end is not shown yet: {why}"))
-    return _Shown(partitions=_registered(prefix, events), events=events)
-
-
-def _registered(prefix: Prefix, events: Sequence[Event]) -> list[AddDynamicPartitionsRequest]:
-    """Return the request for the partitions that events of checkpoints need."""
-    checkpoints = asset_key(prefix, names.CHECKPOINT_PARTITIONS)
-    made = (each for each in events if each.asset_key == checkpoints)
-    keys = [each.partition for each in made if each.partition is not None]
-    return [AddDynamicPartitionsRequest(prefix.name(names.CHECKPOINT_PARTITIONS), keys)]
-
-
-def _grown(context: SensorEvaluationContext, app: App, left: LeftGangs) -> list[Event]:
-    """Return what Dagster lacks of checkpoints of attempts whose Dagster run let go: GROWN_MAX a tick.
-
-    Trouble with one of them is logged, and the next tick tries again.
-    """
-    prefix, events = app.settings.prefix, list[Event]()
-    partitions = prefix.name(names.CHECKPOINT_PARTITIONS)
-    for key, watch in left.watches.items():
-        try:
-            state = app.tracks.run(watch.ref.run_id)
-            if state.head.seq == left.shown_seq.get(key):
-                continue
-            known = frozenset(context.instance.get_dynamic_partitions(partitions))
-            made = _commits(prefix, state, watch.ref.attempt_id, partial(_is_not_among, known))
-            events += islice(made, GROWN_MAX - len(events))
-        except Exception as error:  # noqa: BLE001 - of that run alone
-            context.log.warning(app.redact(f"{key} is not shown yet: {problem_of(error)}"))
-            continue
-        if len(events) == GROWN_MAX:
-            break
-        left.shown_seq[key] = state.head.seq
-    return events
-
-
-def _is_not_among(known: frozenset[str], key: str) -> bool:
-    return key not in known
-
-
-def _commits(
-    prefix: Prefix, state: RunState, attempt_id: int, lacks: Callable[[str], bool]
-) -> Iterator[Event]:
-    """Yield the checkpoints of an attempt that Dagster lacks."""
-    checkpoints = asset_key(prefix, names.CHECKPOINT_PARTITIONS)
-    for commit in state.checkpoints:
-        if commit.ref.attempt_id == attempt_id and lacks(partition_key(commit.ref)):
-            yield AssetMaterialization(
-                asset_key=checkpoints, **checkpoint_report(state, commit).event
-            )
-
-
-def _events(
-    app: App, state: RunState, attempt: AttemptState, lacks: Callable[[str, str], bool]
-) -> Iterator[Event]:
-    """Yield what Dagster shows of an attempt that ended, and nobody has shown: its Dagster run died.
-
-    lacks: whether Dagster has no such partition of that asset.
-    """
-    key, prefix = attempt_key(state.run_id, attempt.attempt_id), app.settings.prefix
-    yield from _commits(
-        prefix, state, attempt.attempt_id, partial(lacks, names.CHECKPOINT_PARTITIONS)
-    )
-    is_made = attempt.reason in HAS_ALL_STEPS and lacks(names.ATTEMPT_PARTITIONS, key)
-    is_receipt_due = lacks(names.RECEIPTS, key)
-    if not is_made and not is_receipt_due:
-        return
-    show = Show.by(MetadataValue, app.settings.ui_url, find_board_url(app.settings))
-    metadata = attempt_metadata(
-        app.tracks, state.run_id, attempt.attempt_id, show, cache=app.settings.cache
-    )
-    if is_receipt_due:
-        yield AssetMaterialization(
-            asset_key=asset_key(prefix, names.RECEIPTS),
-            partition=key,
-            metadata=metadata,
-            tags=prefix.receipt_tags,
-        )
-        yield from _check(prefix, names.RECEIPTS, state.run_id, attempt)
-    if is_made:
-        version = final_version(state, attempt.attempt_id)
-        yield AssetMaterialization(
-            asset_key=asset_key(prefix, names.ATTEMPT_PARTITIONS),
-            partition=key,
-            metadata=metadata,
-            tags={} if version is None else {names.TAG_DATA_VERSION: version},
-        )
-
-
-def _check(
-    prefix: Prefix, asset: str, run_id: str, attempt: AttemptState
-) -> Iterator[AssetCheckEvaluation]:
-    """Tell a failure from an interruption, as a Dagster run that sees the end does.
-
-    Once only: Dagster's storage refuses a second evaluation of a partition outside of its runs.
-    """
-    if attempt.reason is not None:
-        check = ending_check(attempt.reason, end_sentence(attempt))
-        yield AssetCheckEvaluation(
-            asset_key=asset_key(prefix, asset),
-            check_name=names.ENDED_AS_MEANT,
-            partition=attempt_key(run_id, attempt.attempt_id),
-            passed=check.passed,
-            severity=AssetCheckSeverity.ERROR if check.is_failure else AssetCheckSeverity.WARN,
-            description=check.words,
-            metadata={},
-        )
-
-
-def _late(context: SensorEvaluationContext, app: App, after: str | None) -> Tick[Sequence[Event]]:
-    """Show what Dagster lacks of attempts that ended: their Dagster run died, was of a version that
-    showed less, or its storage took nothing then."""
-    prefix = app.settings.prefix
-    shown = {
-        asset: context.instance.get_materialized_partitions(asset_key(prefix, asset))
-        for asset in (names.CHECKPOINT_PARTITIONS, names.ATTEMPT_PARTITIONS, names.RECEIPTS)
-    }
-    rows = app.ledger.query(_ENDED, {"before": format_time(app.now() - LATE_AFTER)})
-    ended = {attempt_key(row["run_id"], row["attempt_id"]): row for row in rows}
-    due = {key for key in ended if key not in shown[names.RECEIPTS]}
-    due |= {
-        key
-        for key, row in ended.items()
-        if row["termination_reason"] in HAS_ALL_STEPS and key not in shown[names.ATTEMPT_PARTITIONS]
-    }
-    due |= {
-        attempt_key(row["run_id"], row["attempt_id"])
-        for row in app.ledger.query(_COMMITS)
-        if checkpoint_key(**row) not in shown[names.CHECKPOINT_PARTITIONS]
-    }
-    keys = context.instance.get_dynamic_partitions(prefix.name(names.ATTEMPT_PARTITIONS))
-    late = [key for key in keys if key in ended and key in due]
-
-    def lacks(asset: str, key: str) -> bool:
-        return key not in shown[asset]
-
-    def look(key: str) -> Tick[Sequence[Event]]:
-        state = app.tracks.run(ended[key]["run_id"])
-        attempt = state.attempt(ended[key]["attempt_id"])
-        if attempt is None or attempt.is_open:
-            return Tick()
-        return Tick(done=(tuple(islice(_events(app, state, attempt, lacks), LATE_EVENTS_MAX)),))
-
-    found = take_batch(late, look, after=after, count_max=LATE_MAX)
-    is_cut = any(len(events) == LATE_EVENTS_MAX for events in found.done)
-    return replace(found, is_done=found.is_done and not is_cut)
-
-
-def _tag_runs(context: SensorEvaluationContext, attempt: AttemptState) -> None:
-    """Let the list of runs find the dead Dagster run by how its attempt ended."""
-    if attempt.reason is None or not attempt.claims:
-        return
-    dagster_run_id = attempt.claims[-1].body.dagster_run_id
-    try:
-        if context.instance.has_run(dagster_run_id):
-            context.instance.add_run_tags(dagster_run_id, ending_tags(attempt.reason))
-    except Exception as error:  # noqa: BLE001  # a locked database: the end itself is still shown
-        context.log.warning(clean_text(f"{dagster_run_id} is not tagged: {error}"))
 
 
 def find_namesake(

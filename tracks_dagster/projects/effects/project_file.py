@@ -70,7 +70,7 @@ from tracks_dagster.track.bodies import (
     RetentionRule,
     RunDeclared,
 )
-from tracks_dagster.track.declared_fields import CADENCE, KEYED, RETENTION, Kind
+from tracks_dagster.track.declared_fields import CADENCE, KEYED, LAUNCHER, RETENTION, Kind
 from tracks_dagster.track.declared_fields import Field as Row
 from tracks_dagster.track.effects.settings_file import (
     LEFT_OUT,
@@ -79,11 +79,13 @@ from tracks_dagster.track.effects.settings_file import (
     open_settings,
 )
 from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.track.names import LOCAL
 from tracks_dagster.track.records import Json
 from tracks_dagster.track.roles import ROLES, roles_of
 from tracks_dagster.track.text import units
 from tracks_dagster.track.text.nearest import unknown
 from tracks_dagster.track.text.units import shown
+from tracks_dagster.wing import launchers
 
 FILE = "tracks.yaml"
 # In a user's Dagster project a component's file may take its place: its attributes are the same keys.
@@ -611,6 +613,9 @@ def _keys_of(rows: Iterable[Row]) -> dict[str, Any]:
 
 def _read_as(row: Row) -> Any:
     """Return how a key of a row is read: a time with its unit, a count of what a launcher starts."""
+    if row is LAUNCHER:
+        known = {name: name for name in (LOCAL, *launchers())}
+        return Annotated[str, PlainValidator(units.one_of("launcher", known))]
     if row.name.endswith("_s"):
         return _Seconds
     if row.of is ComputeRequest and row.kind is Kind.COUNT:

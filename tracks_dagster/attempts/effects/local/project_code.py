@@ -57,17 +57,18 @@ def read_project_code(
     store_url: str,
     clean: Redact,
     evals: Sequence[Path] = (),
-    launcher: str | None = LOCAL,
+    launcher: str | None = None,
+    starts_here: bool = True,
 ) -> FoundCode:
     """Read and pack the project of `folder`; raises SettingsError or InvalidInput.
 
     store_url: what an interpreter of its own has to reach. clean: whatever it would change in a diff
-    holds a secret, and is left out. evals: files beside those that the project names. launcher: on a
-    cluster the interpreter is the image's, and cannot be looked at here; evals run on this machine.
-    None: nothing of it starts here.
+    holds a secret, and is left out. evals: files beside those that the project names. launcher: None
+    for the one that its file names; on a cluster the interpreter is the image's, and cannot be looked
+    at here; evals run on this machine. starts_here: False where nothing of it does.
     """
     project = _with_evals(read_project(folder), folder, evals)
-    if launcher is not None:
+    if starts_here:
         project = with_interpreters(project, store_url, launcher)
     entries = (project.entry, *(each.entry for each in project.evals))
     packed = pack_folder(
@@ -116,11 +117,14 @@ def _check_is_alone(script: Path, *, stored: Collection[str]) -> None:
         )
 
 
-def with_interpreters(project: Project, store_url: str, launcher: str) -> Project:
-    """Return the project with each interpreter that starts here as a path; raises InvalidInput."""
+def with_interpreters(project: Project, store_url: str, launcher: str | None) -> Project:
+    """Return the project with each interpreter that starts here as a path; raises InvalidInput.
+
+    launcher: None for the one that its file names.
+    """
     python = project.python
     own = [each for each in project.evals if has_function(each.entry)]
-    if python is not None and launcher == LOCAL:
+    if python is not None and (launcher or project.value("launcher")) == LOCAL:
         project = replace(project, python=check_interpreter(python, store_url=store_url))
     elif python is not None and any(each.python is None for each in own):
         check_interpreter(python, store_url=store_url)

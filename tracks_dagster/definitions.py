@@ -6,8 +6,6 @@ one is there after a reload.
 """
 
 from tracks_dagster.factory import build_defs
-from tracks_dagster.settings import usable_prefix, usable_projects
+from tracks_dagster.settings import usable_prefix
 
-PROJECTS = usable_projects()
-
-defs = build_defs(PROJECTS, prefix=usable_prefix(), examples=True, exports_curves=None)
+defs = build_defs(prefix=usable_prefix(), added=True, examples=True, exports_curves=None)

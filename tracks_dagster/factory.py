@@ -3,8 +3,9 @@
     from tracks_dagster.factory import build_defs, merge
     defs = merge(mine, build_defs(["projects/churn"], prefix="ml"))
 
-Public. It reads the project files that it is given, and neither the environment nor a store: what the
-definitions need of these is built when one of them is first used.
+Public. It reads the project files that it is given, and those of the home where that is asked for, and
+neither the environment nor a store: what the definitions need of these is built when one of them is
+first used.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ from tracks_dagster.defs.sensors.watch_attempts import watch_attempts
 from tracks_dagster.defs.site import TICK_S, DatasetSource, Site
 from tracks_dagster.projects.effects.registered import Registered, load_shipped, read_folder
 from tracks_dagster.projects.project_assets import ProjectAssets
-from tracks_dagster.settings import EXAMPLES
+from tracks_dagster.settings import EXAMPLES, usable_projects
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.names import TAG_PROJECT, Prefix
 from tracks_dagster.track.text.nearest import unknown
@@ -70,6 +71,7 @@ def build_defs(
     projects: Iterable[str | Path | Registered] = (),
     *,
     prefix: str = "",
+    added: bool = False,
     examples: bool = False,
     owners: Sequence[str] = (),
     group: str | None = None,
@@ -85,11 +87,14 @@ def build_defs(
     tracks.yaml each.
 
     prefix: how every name of ours begins there: `ml/evals` of an asset, `ml_run_evals` of all else.
-    examples: the projects and datasets that ship are among it. owners, group, tags: of all our assets,
-    in place of ours, or beside them; what a project's file says of its own counts first. sensors_run:
-    sensors and schedules are on until somebody switches them off. exports_curves: with the sensor that
-    sends curves to the trackers of trackers.yaml; None asks the environment's home whether it has such
-    a file. automation: when Dagster trains a project by itself, by the project's name.
+    added: with the projects that the home has, which is read at load: those that were added to it, and
+    those that are stored for everybody, as of its newest look at the store. A folder among `projects`
+    comes before one of the same name. examples: the projects and datasets that ship are among it.
+    owners, group, tags: of all our assets, in place of ours, or beside them; what a project's file says
+    of its own counts first. sensors_run: sensors and schedules are on until somebody switches them off.
+    exports_curves: with the sensor that sends curves to the trackers of trackers.yaml; None asks the
+    environment's home whether it has such a file.
+    automation: when Dagster trains a project by itself, by the project's name.
     datasets: where the files of datasets are and which assets write them, by the dataset's name.
     settings: `TRACKS_…` variables, TRACKS_HOME for example, that count before the environment's.
     tick_s: seconds between two ticks of a sensor, TICK_S to TICK_S_MAX: an idle daemon of Dagster's own
@@ -102,6 +107,9 @@ def build_defs(
     """
     caller = inspect.getframeinfo(sys._getframe(1), context=0)
     found = [each if isinstance(each, Registered) else read_folder(Path(each)) for each in projects]
+    if added:
+        names = {each.name for each in found}
+        found += [each for each in usable_projects(settings) if each.name not in names]
     if examples:
         found = [*load_shipped(EXAMPLES), *found]
     _check_names(found)

@@ -309,13 +309,13 @@ def own_secrets() -> tuple[str, ...]:
     return secrets_of(os.environ)
 
 
-def usable_projects() -> tuple[Registered, ...]:
+def usable_projects(given: Mapping[str, str] | None = None) -> tuple[Registered, ...]:
     """Return the projects that were added to the environment's home; none where it names no usable
-    one."""
+    one. given: variables that count before the environment's."""
     from tracks_dagster.projects.effects.registered import load_own
 
     try:
-        return load_own(Settings.from_environment().home)
+        return load_own(Settings.from_environment({**os.environ, **(given or {})}).home)
     except SettingsError:  # whatever uses the application says what is wrong
         return ()
 

@@ -14,14 +14,15 @@ import assets
 import resources
 import sensors
 from assets import definitions as composed
-from tracks_dagster.definitions import PROJECTS, defs
+from tracks_dagster.definitions import defs
+from tracks_dagster.settings import usable_projects
 from tracks_dagster.track import names
 
 ROOT = Path(__file__).resolve().parents[2]
 # Of whoever runs the tests: their own projects are in the home that the definitions were loaded with.
 OWN = {
     pattern.format(names.dagster_name(each.name))
-    for each in PROJECTS
+    for each in usable_projects()
     for pattern in (names.RETRAIN, names.RETRAIN_ON_SNAPSHOT)
     if not each.is_shipped
 }

@@ -7,7 +7,7 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
-from dagster import DagsterInstance, Definitions, RunRequest, build_sensor_context
+from dagster import AssetKey, DagsterInstance, Definitions, RunRequest, build_sensor_context
 
 from tests.code_location.test_retraining import (
     MONDAY,
@@ -24,6 +24,7 @@ from tests.histories import DatasetHistory
 from tests.plain_site import watch_attempts
 from tracks_dagster.attempts.effects.local.project_code import read_project_code
 from tracks_dagster.attempts.effects.retraining import TAKEN_MAX, take_run
+from tracks_dagster.factory import build_defs
 from tracks_dagster.home.stored_projects import store_project, sync_project
 from tracks_dagster.settings import Settings
 from tracks_dagster.track.records import sha256_hex
@@ -41,7 +42,11 @@ def other(app: App, tmp_path: Path) -> App:
 
 
 def test_a_project_of_one_machine_is_scheduled_and_launched_on_another(
-    app: App, other: App, tmp_path: Path, instance: DagsterInstance
+    app: App,
+    other: App,
+    tmp_path: Path,
+    instance: DagsterInstance,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     committed(app, DatasetHistory("corpus").declare())
     (folder := tmp_path / "mine").mkdir()
@@ -57,6 +62,17 @@ def test_a_project_of_one_machine_is_scheduled_and_launched_on_another(
         instance=instance, resources=resources, definitions=loaded_there
     ) as context:
         watch_attempts(context)  # the other machine's daemon, whose reload finds the project
+    monkeypatch.setenv("TRACKS_HOME", str(tmp_path / "nobody's"))
+    of_home = {"TRACKS_HOME": str(other.settings.home)}
+    shutil.move(app.settings.home / "store", tmp_path / "away")  # what was known is loaded
+    theirs = build_defs(prefix="ml", added=True, settings=of_home)
+    shutil.move(tmp_path / "away", app.settings.home / "store")
+    assert AssetKey(["ml", "mine", "training"]) in theirs.resolve_all_asset_keys()
+    assert (
+        build_defs(prefix="ml", added=True)
+        .resolve_all_asset_keys()
+        .isdisjoint({AssetKey(["ml", "mine", "training"])})
+    )
     schedule = loaded(other)
     assert "the newest stored version, now 1," in (schedule.description or "")
     asked = tick(other, instance, schedule=schedule)

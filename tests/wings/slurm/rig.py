@@ -1,8 +1,9 @@
-"""A real Slurm on this machine: two nodes with pretended GPUs, accounting, a partition that preempts.
+"""A real Slurm on this machine: NODES with pretended GPUs, accounting, a partition that preempts.
 
 Debian's packages: slurm-wlm slurmdbd munge mariadb-server; as root, since slurmd and MariaDB change
-their user. `low` gives way to `high`, after 15 s of grace. Up in about 20 s; every daemon is a child of
-the test and ends with it.
+their user. `low` gives way to `high`, after 15 s of grace. A job that takes more memory than it asked
+for is ended by Slurm itself, which needs no cgroups of the kernel. Up in about 20 s; every daemon is a
+child of the test and ends with it.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from tests.ports import free_port
 PROGRAMS = ("munged", "mariadbd", "mariadb-install-db", "slurmdbd", "slurmctld", "slurmd", "sbatch")
 UP_S_MAX = 120.0
 POLL_S = 0.5
+NODES = ("n1", "n2", "n3", "n4")  # two for a gang, two that it can lose
 USERS = ("127.0.0.1", "localhost")
 
 
@@ -91,7 +93,7 @@ class Rig:
     def up(self) -> None:
         """Start all of it."""
         folder = self.folder
-        for name in ("state", "db", "spool-n1", "spool-n2"):
+        for name in ("state", "db", *(f"spool-{node}" for node in NODES)):
             (folder / name).mkdir()
         shutil.chown(folder / "db", "mysql")
         for each in (folder, *folder.parents):  # the database's user has to come through
@@ -102,9 +104,10 @@ class Rig:
         key.chmod(0o400)
         for number in (0, 1):
             subprocess.run(["mknod", str(folder / f"gpu{number}"), "c", "1", "3"], check=True)
-        ports = {name: free_port() for name in ("ctld", "dbd", "db", "n1", "n2")}
+        ports = {name: free_port() for name in ("ctld", "dbd", "db", *NODES)}
         (folder / "slurm.conf").write_text(_slurm_conf(folder, ports))
-        (folder / "gres.conf").write_text(f"NodeName=n[1-2] Name=gpu File={folder}/gpu[0-1]\n")
+        gpus = f"NodeName={','.join(NODES)} Name=gpu File={folder}/gpu[0-1]\n"
+        (folder / "gres.conf").write_text(gpus)
         database = folder / "slurmdbd.conf"
         database.write_text(_slurmdbd_conf(folder, ports))
         database.chmod(0o600)
@@ -133,7 +136,7 @@ class Rig:
         _wait(lambda: self.is_up("sacctmgr", "-n", "show", "cluster"))
         self.is_up("sacctmgr", "-i", "add", "cluster", "t")
         self.start_controller()
-        for node in ("n1", "n2"):
+        for node in NODES:
             self.start(node, "slurmd", "-D", "-N", node)
         _wait(lambda: set(self._nodes()) == {"idle"})
 
@@ -195,8 +198,12 @@ PidFile={folder}/dbd.pid
 
 def _slurm_conf(folder: Path, ports: dict[str, int]) -> str:
     host = os.uname().nodename
-    node = f"NodeHostname={host} NodeAddr=127.0.0.1"
     size = "CPUs=2 RealMemory=8000 Gres=gpu:2 State=UNKNOWN"
+    nodes = "\n".join(
+        f"NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[name]} {size}"
+        for name in NODES
+    )
+    names = ",".join(NODES)
     return f"""\
 ClusterName=t
 SlurmctldHost={host}(127.0.0.1)
@@ -214,9 +221,12 @@ SlurmdLogFile={folder}/slurmd-%n.log
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 SelectType=select/cons_tres
-SelectTypeParameters=CR_Core
+SelectTypeParameters=CR_Core_Memory
+DefMemPerNode=4000
 ReturnToService=2
 JobAcctGatherType=jobacct_gather/linux
+JobAcctGatherFrequency=1
+JobAcctGatherParams=OverMemoryKill
 AccountingStorageType=accounting_storage/slurmdbd
 AccountingStorageHost=localhost
 AccountingStoragePort={ports["dbd"]}
@@ -226,8 +236,7 @@ PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
 GresTypes=gpu
 KillWait=10
-NodeName=n1 {node} Port={ports["n1"]} {size}
-NodeName=n2 {node} Port={ports["n2"]} {size}
-PartitionName=low Nodes=n1,n2 Default=YES MaxTime=INFINITE State=UP PriorityTier=1 GraceTime=15
-PartitionName=high Nodes=n1,n2 MaxTime=INFINITE State=UP PriorityTier=10 PreemptMode=OFF
+{nodes}
+PartitionName=low Nodes={names} Default=YES MaxTime=INFINITE State=UP PriorityTier=1 GraceTime=15
+PartitionName=high Nodes={names} MaxTime=INFINITE State=UP PriorityTier=10 PreemptMode=OFF
 """

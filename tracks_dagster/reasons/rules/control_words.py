@@ -118,7 +118,8 @@ SLURM_STATES = _words(
     (r"^\W*(NODE_FAIL|BOOT_FAIL)", _R.NODE_FAILURE),
     (r"^\W*(TIMEOUT|DEADLINE)", _R.WALLTIME_TIMEOUT),
     (r"^\W*OUT_OF_ME", _R.HOST_OOM),
-    (r"^\W*PENDING", _R.SCHEDULING_TIMEOUT),
+    # Another cluster of a federation started the job in its place: nothing of it ran here.
+    (r"^\W*(PENDING|REVOKED)", _R.SCHEDULING_TIMEOUT),
 )
 SLURM_CANCELLED = re.compile(r"^\W*CANCELLED", re.IGNORECASE)
 

@@ -17,7 +17,7 @@ from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Json
 from tracks_dagster.track.text.redact import Redact, redact
 from tracks_dagster.wings.slurm.effects.client import SlurmClient
-from tracks_dagster.wings.slurm.effects.launcher import SlurmLauncher
+from tracks_dagster.wings.slurm.effects.launcher import SlurmLauncher, logs_of
 from tracks_dagster.wings.slurm.effects.slurm_file import read_slurm
 from tracks_dagster.wings.slurm.settings import SlurmSettings
 from tracks_dagster.wings.slurm.submission import submission
@@ -87,7 +87,8 @@ def findings(settings: Settings) -> Sequence[Finding]:
 
     slurm = load_slurm(settings)
     clean = partial(redact, secrets=settings.secrets)
-    return slurm_findings(settings, slurm, SlurmClient(slurm, clean=clean))
+    logs = logs_of(slurm, folder_of(settings))
+    return slurm_findings(settings, slurm, SlurmClient(slurm, clean=clean), logs)
 
 
 def upkeep(app: App) -> Tick[None]:

@@ -110,7 +110,7 @@ class SlurmLauncher:
         self._client, self._settings, self._store = client, settings, store
         self._now, self._new_uid, self._clean = now, new_uid, clean
         self._sleep, self._seconds = sleep, seconds
-        self._logs = Path(settings.logs) if settings.logs else folder / "logs"
+        self._logs = logs_of(settings, folder)
         self._board = Board(client, folder / "queue.txt", now=now, seconds=seconds)
         self._asked = Asked(
             notice_s=float(settings.notice_s), scheduling_s=settings.scheduling_timeout_s
@@ -466,6 +466,11 @@ class SlurmLauncher:
             return self._clean(read_tail(Path(job.output)))
         except OSError:
             return ""
+
+
+def logs_of(settings: SlurmSettings, folder: Path) -> Path:
+    """Return where jobs' output is. folder: as of `SlurmLauncher`."""
+    return Path(settings.logs) if settings.logs else folder / "logs"
 
 
 def _has_left(gang: _Gang, tables: Tables) -> bool:

@@ -10,16 +10,18 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tests.ports import free_port
 
 PROGRAMS = ("munged", "mariadbd", "mariadb-install-db", "slurmdbd", "slurmctld", "slurmd", "sbatch")
 UP_S_MAX = 120.0
+DOWN_S_MAX = 30.0  # for jobs that were cancelled to end
 POLL_S = 0.5
 NODES = ("n1", "n2", "n3", "n4")  # two for a gang, two that it can lose
 USERS = ("127.0.0.1", "localhost")
@@ -82,9 +84,35 @@ class Rig:
         self.start("slurmctld", "slurmctld", "-D")
 
     def down(self) -> None:
-        """End every daemon, the newest first."""
+        """End every job, every daemon, the newest first, and whatever of a job is left then.
+
+        What slurmd has started outlives it on purpose.
+        """
+        if self.is_up("scancel", "--quiet", "--user=root"):
+            give_up_at = time.monotonic() + DOWN_S_MAX
+            while time.monotonic() < give_up_at and self._jobs():
+                time.sleep(POLL_S)
+        daemons = {child.pid for child in self._children.values()}
+        for pid in self._processes() - daemons:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         for name in reversed(list(self._children)):
             self.stop(name)
+
+    def _jobs(self) -> str:
+        try:
+            return self.call("squeue", "-h", "-o", "%i")
+        except (subprocess.CalledProcessError, subprocess.TimeoutExpired):
+            return ""
+
+    def _processes(self) -> set[int]:
+        """Return every process that was given this cluster's configuration, but the test's own."""
+        mine, found = f"SLURM_CONF={self.environment['SLURM_CONF']}\0".encode(), set()
+        for entry in Path("/proc").iterdir():
+            with suppress(OSError):
+                if entry.name.isdigit() and mine in (entry / "environ").read_bytes():
+                    found.add(int(entry.name))
+        return found - {os.getpid()}
 
     def state(self, job: str) -> str:
         """Return a job's state by the queue."""
@@ -108,6 +136,12 @@ class Rig:
         (folder / "slurm.conf").write_text(_slurm_conf(folder, ports))
         gpus = f"NodeName={','.join(NODES)} Name=gpu File={folder}/gpu[0-1]\n"
         (folder / "gres.conf").write_text(gpus)
+        half = len(NODES) // 2
+        (folder / "topology.conf").write_text(
+            f"SwitchName=leaf1 Nodes={','.join(NODES[:half])}\n"
+            f"SwitchName=leaf2 Nodes={','.join(NODES[half:])}\n"
+            "SwitchName=spine Switches=leaf[1-2]\n"
+        )
         database = folder / "slurmdbd.conf"
         database.write_text(_slurmdbd_conf(folder, ports))
         database.chmod(0o600)
@@ -235,6 +269,7 @@ AccountingStorageTRES=gres/gpu
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
 GresTypes=gpu
+TopologyPlugin=topology/tree
 KillWait=10
 {nodes}
 PartitionName=low Nodes={names} Default=YES MaxTime=INFINITE State=UP PriorityTier=1 GraceTime=15

@@ -23,6 +23,7 @@ import yaml
 import tracks_dagster
 from tests.integration.homes import COMMAND_S_MAX, TRACKS, Home, embedded, wait_for
 from tests.integration.paced import TRAINER
+from tests.integration.pasting import blocks, terminal_of
 from tests.ports import free_port
 from tests.real.raw_store import RawFolder, violations, weights_digest
 from tests.wings.slurm.rig import NODES, Rig, rig, why_none
@@ -42,17 +43,20 @@ pytestmark = [
 ]
 
 ROOT = Path(tracks_dagster.__file__).parents[1]
+PAGE = ROOT / "docs" / "slurm.md"
+FIRST = "## 2. From `pip install` to the first exact resume\n"
 SIZE = ("--ranks", "2", "--checkpoint-every", "20", "--memory", "2GiB", "--set", "seed=7")
 SCRIPT = (str(TRAINER), "--set", "global_batch=24", "--intent", "A run of the tests.")
 PACE_S = 0.05  # of a step: a checkpoint each second
-STEPS = 2000  # more than the attempts that are ended leave
+STEPS = 3000  # more than the attempts that are ended leave
 KILLS = 10  # of `tracks up`
 NEVER = datetime.min.replace(tzinfo=UTC)
 # What sits in rank 1 until there is a file: then it takes more memory than its node was asked for.
 SWELLS = """\
-import os, threading, time
+import os, signal, sys, threading, time
 
 def swell():
+    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # they are for others
     while True:
         try:
             os.rename({flag!r}, {flag!r} + ".taken")
@@ -62,7 +66,7 @@ def swell():
         full = b"x" * (3 << 30)
         time.sleep(600)
 
-if os.environ.get("RANK") == "1":
+if os.environ.get("RANK") == "1" and "tracks_dagster.training.pods.rank" not in sys.orig_argv:
     threading.Thread(target=swell, daemon=True).start()
 """
 
@@ -224,6 +228,9 @@ def test_a_run_survives_what_a_cluster_does_to_it_and_to_those_who_watch(
         up.kill()
 
         trains(home, "story", 2)
+        placed = attempts(home, "story")[1].placed
+        assert placed is not None
+        assert placed.granted == {"switches": "spine.leaf1"}
         assert slurm.state(urgent) == "COMPLETED"
         up.kill()
         lost = nodes(home, "story", 2)[1]
@@ -251,8 +258,8 @@ def test_a_run_survives_what_a_cluster_does_to_it_and_to_those_who_watch(
         up.kill()
         trains(home, "story", 5, more=3)
         slurm.start_controller()
-        emptied = nodes(home, "story", 5)[0]
         wait_for(lambda: slurm.is_up("sinfo"))
+        emptied = nodes(home, "story", 5)[0]
         done = home.call("drain", emptied, "--why", "a DIMM is replaced")
         assert done.returncode == 0, done.stderr
         up.kill()
@@ -270,10 +277,35 @@ def test_a_run_survives_what_a_cluster_does_to_it_and_to_those_who_watch(
     ended = attempts(home, "story")[3].ended
     assert ended is not None
     assert any(f"CANCELLED by {user}" in line for line in ended.lines), ended.lines
+    # What was asked to end saved first: Slurm's grace and a drained node cost no step.
+    for number in (0, 4):
+        ended = attempts(home, "story")[number].ended
+        assert ended is not None
+        assert attempts(home, "story")[number + 1].resumed_step == ended.last_step, number + 1
     for run_id in ("story", "calm"):
         assert_nothing_is_doubled(slurm, home, run_id)
     raw = RawFolder(home.settings.home / "store")
     assert weights_digest(raw, "story") == weights_digest(raw, "calm")
+
+
+def test_the_page_leads_from_a_login_node_to_an_exact_resume(slurm: Rig, tmp_path: Path) -> None:
+    install, *pasted = blocks(PAGE.read_text(encoding="utf-8").split(FIRST)[1].split("\n## ")[0])
+    assert "pip install" in install  # the environment is this checkout's
+    (tmp_path / "venv").symlink_to(sys.prefix)
+    nobody = dict.fromkeys(("TRACKS_HOME", "TRACKS_STORE", "TRACKS_SLURM"), "")
+    away = NODES[-1]
+    slurm.call("scontrol", "update", f"nodename={away}", "state=drain", "reason=a DIMM is replaced")
+    printed = terminal_of(Home({**nobody, **slurm.environment}), tmp_path).paste("\n".join(pasted))
+    slurm.call("scontrol", "update", f"nodename={away}", "state=resume")
+    assert f"{away}: a DIMM is replaced" in printed, printed
+
+    found = embedded(tmp_path).variables
+    places = {"TRACKS_HOME": str(tmp_path / ".tracks"), "TRACKS_STORE": str(tmp_path / "store")}
+    home = Home({**found, **places})
+    assert reasons(home, "first") == ["preempted", "completed"]
+    assert [each.opened.compute.launcher for each in attempts(home, "first")] == ["slurm", "slurm"]
+    assert "Compared" in printed, printed
+    assert "tracks-first-a02" in printed
 
 
 def test_a_time_limit_costs_no_step_and_no_debit(slurm: Rig, home: Home) -> None:

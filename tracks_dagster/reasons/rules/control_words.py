@@ -132,6 +132,8 @@ SCHEDULER_LINES = _words(
     (rf"{_SLURM}\*{{3}} .{{0,80}}CANCELLED.{{0,120}}DUE TO NODE FAILURE|^srun: error: Node failure",
      _R.NODE_FAILURE),
     (r"^(slurm(step)?d\S*|srun|sbatch): error: .{0,120}(oom[-_ ]kill|Out Of Memory)", _R.HOST_OOM),
+    # Where Slurm counts itself, without cgroups, the job's state is FAILED.
+    (rf"{_SLURM}(.{{0,60}} )?exceeded (job |step )?memory limit", _R.HOST_OOM),
     (r"^(=>> )?PBS: job killed: .{0,20}walltime", _R.WALLTIME_TIMEOUT),
     (r"^(=>> )?PBS: job killed: .{0,20}mem", _R.HOST_OOM),
     (r"^TERM_(RUNLIMIT|CPULIMIT|DEADLINE|WINDOW): ", _R.WALLTIME_TIMEOUT),  # LSF

@@ -304,7 +304,7 @@ def test_the_page_leads_from_a_login_node_to_an_exact_resume(slurm: Rig, tmp_pat
     home = Home({**found, **places})
     assert reasons(home, "first") == ["preempted", "completed"]
     assert [each.opened.compute.launcher for each in attempts(home, "first")] == ["slurm", "slurm"]
-    assert "Compared" in printed, printed
+    assert "same losses over" in printed, printed
     assert "tracks-first-a02" in printed
 
 

@@ -47,8 +47,8 @@ PAGE = ROOT / "docs" / "slurm.md"
 FIRST = "## 2. From `pip install` to the first exact resume\n"
 SIZE = ("--ranks", "2", "--checkpoint-every", "20", "--memory", "2GiB", "--set", "seed=7")
 SCRIPT = (str(TRAINER), "--set", "global_batch=24", "--intent", "A run of the tests.")
-PACE_S = 0.05  # of a step: a checkpoint each second
-STEPS = 3000  # more than the attempts that are ended leave
+PACE_S = 0.1  # of a step: a checkpoint in two seconds
+STEPS = 2000  # an attempt lasts longer than `tracks up` takes to come back
 KILLS = 10  # of `tracks up`
 NEVER = datetime.min.replace(tzinfo=UTC)
 # What sits in rank 1 until there is a file: then it takes more memory than its node was asked for.

@@ -27,6 +27,7 @@ from tests.histories import History
 from tests.wings.kubernetes.double.furniture import NAMESPACE
 from tests.wings.kubernetes.double.kube_double import kube_double
 from tracks_dagster.attempts.effects.heartbeat import write_heartbeat
+from tracks_dagster.attempts.effects.sweeping import sweep
 from tracks_dagster.attempts.effects.watch import close_lost, survey
 from tracks_dagster.attempts.launch import plan_launches
 from tracks_dagster.attempts.ports import GangSpec, RankCommand
@@ -40,7 +41,6 @@ from tracks_dagster.track.bodies import ComputeRequest
 from tracks_dagster.track.names import attempt_key, run_track
 from tracks_dagster.track.text.redact import redact
 from tracks_dagster.wings.kubernetes.effects.client import connect
-from tracks_dagster.wings.kubernetes.effects.cluster_upkeep import sweep
 from tracks_dagster.wings.kubernetes.effects.launcher import KubernetesLauncher
 from tracks_dagster.wings.kubernetes.settings import ClusterSettings
 from tracks_dagster.wiring import new_uid, utc_now

@@ -12,11 +12,11 @@ from dagster import DagsterInstance, SensorResult, build_sensor_context
 
 from tests.fakes import FakeGangs, FakeOrchestrator
 from tests.plain_site import watch_attempts
+from tracks_dagster.attempts.orphans import UNKNOWN_GRACE, StandingGang
 from tracks_dagster.attempts.ports import GangLauncher
 from tracks_dagster.ledger.effects.ticks import read_cursor
 from tracks_dagster.track.errors import GangError
 from tracks_dagster.wings.kubernetes.settings import KUBERNETES
-from tracks_dagster.wings.kubernetes.upkeep import UNKNOWN_GRACE, StandingGang
 from tracks_dagster.wiring import App
 
 

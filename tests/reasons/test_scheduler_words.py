@@ -151,3 +151,19 @@ def test_a_wait_for_machines_is_over_once_the_job_has_them() -> None:
     assert classify(case(log)).reason == TerminationReason.SCHEDULING_TIMEOUT
     log += "srun: job 5 has been allocated resources\n" + _steps(0, 3)
     assert classify(case(log, exit_code=137)).reason == TerminationReason.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "slurmstepd-n4: error: StepId=4.0 exceeded memory limit (226 > 214), being killed",
+        "slurmstepd: error: Exceeded job memory limit",
+        "slurmstepd: error: Detected 1 oom-kill event(s) in StepId=4.0.",
+    ],
+)
+def test_memory_that_slurm_counted_itself_is_the_reason_of_a_job_that_failed(line: str) -> None:
+    """As of a real job: its ranks had SIGTERM first, and died in the save that they began."""
+    cancelled = "slurmstepd-n3: error: *** STEP 4.0 ON n3 CANCELLED AT 2026-11-28T20:14:27 ***"
+    last = word("code_error", said="TrainingError: The save of step 160 ended all: Broken pipe")
+    killed = end(by=9, log=f"{line}\n{cancelled}", says=last)
+    assert classify(evidence(killed, slurm_state="FAILED")).reason == "host_oom"

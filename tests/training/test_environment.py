@@ -36,8 +36,12 @@ def test_a_launcher_tells_the_attempt_and_torchrun_the_rank() -> None:
 
 
 def test_a_pod_reads_what_was_asked_of_the_cluster_and_what_its_queue_says_that_it_gave() -> None:
-    told = read_environment({"TRACKS_ASKED": '{"queue": "a"}', "TRACKS_CLUSTER_QUEUE": "all"})
-    assert (told.asked, told.granted) == ({"queue": "a"}, {"cluster_queue": "all"})
+    given = {"TRACKS_CLUSTER_QUEUE": "all", "TRACKS_SWITCHES": "spine.leaf1"}
+    told = read_environment({"TRACKS_ASKED": '{"queue": "a"}', **given})
+    assert (told.asked, told.granted) == (
+        {"queue": "a"},
+        {"cluster_queue": "all", "switches": "spine.leaf1"},
+    )
     older = read_environment({"TRACKS_CLUSTER_QUEUE": ""})  # of a Kueue that writes no label
     assert (older.asked, older.granted) == ({}, {})
     with pytest.raises(SettingsError, match="TRACKS_ASKED is not a mapping"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import time
+import traceback
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -168,3 +169,14 @@ def test_a_long_word_is_posted_in_pieces_that_the_store_takes() -> None:
         patch.setattr("tracks_dagster.training.ranks.PIECES_MAX", 2)
         with pytest.raises(TrainingError, match="the limit is"):
             ranks.post("more", value)
+
+
+def test_the_traceback_of_a_save_that_ends_training_names_no_other_end(
+    run: TrainingRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its lines are searched for causes: a gang whose peer was killed had a NaN loss by one of them."""
+    lost = Outcome(failed="DistNetworkError: Broken pipe", ends="TrainingError")
+    monkeypatch.setattr(Saver, "_agreed", lambda *_: lost)
+    with pytest.raises(TrainingError, match="ended all") as ended, run.joined() as a:
+        train_linear(a, until=6)
+    assert "NonFinite" not in "".join(traceback.format_exception(ended.value))

@@ -231,6 +231,7 @@ TAKEN = "taken"  # beside the metrics of a command that is looked on: how many b
 ENV_IMAGE = "TRACKS_IMAGE"  # the container image's digest, where there is one
 ENV_ASKED = "TRACKS_ASKED"  # of the cluster's queue and scheduler: a mapping as JSON
 ENV_CLUSTER_QUEUE = "TRACKS_CLUSTER_QUEUE"  # that admitted the pod, where Kueue says so
+ENV_SWITCHES = "TRACKS_SWITCHES"  # of the gang's nodes, where Slurm says so: from the top one down
 ENV_NODE = "TRACKS_NODE"  # the cluster's name of the node, where the host's name is the pod's
 ENV_POD = "TRACKS_POD"
 ENV_POD_UID = "TRACKS_POD_UID"
@@ -260,6 +261,7 @@ POD_VARIABLES = frozenset(
         ENV_IMAGE,
         ENV_ASKED,
         ENV_CLUSTER_QUEUE,
+        ENV_SWITCHES,
         ENV_NODE,
         ENV_POD,
         ENV_POD_UID,

@@ -114,8 +114,11 @@ def _asked(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _granted(environ: Mapping[str, str]) -> dict[str, str]:
-    queue = environ.get(names.ENV_CLUSTER_QUEUE)
-    return {"cluster_queue": queue} if queue else {}
+    found = {
+        "cluster_queue": environ.get(names.ENV_CLUSTER_QUEUE),
+        "switches": environ.get(names.ENV_SWITCHES),
+    }
+    return {name: value for name, value in found.items() if value}
 
 
 def place_to_json(place: AttemptPlace) -> dict[str, Json]:

@@ -11,12 +11,8 @@ from tests.bodies import BEGIN
 from tests.fakes import FakeClock, FakeObjectStore
 from tests.histories import History
 from tests.stories import Story
-from tracks_dagster.ledger.effects.tracks import Tracks
-from tracks_dagster.ledger.ports import Ledger
-from tracks_dagster.track.errors import GangError
-from tracks_dagster.track.names import run_track
-from tracks_dagster.wings.kubernetes.effects.cluster_upkeep import RUNS_MAX, sweep
-from tracks_dagster.wings.kubernetes.upkeep import (
+from tracks_dagster.attempts.effects.sweeping import RUNS_MAX, sweep
+from tracks_dagster.attempts.orphans import (
     ENDED_GRACE,
     SERVICE,
     UNKNOWN_GRACE,
@@ -24,6 +20,10 @@ from tracks_dagster.wings.kubernetes.upkeep import (
     StandingGang,
     orphans,
 )
+from tracks_dagster.ledger.effects.tracks import Tracks
+from tracks_dagster.ledger.ports import Ledger
+from tracks_dagster.track.errors import GangError
+from tracks_dagster.track.names import run_track
 
 OURS, THEIRS = "memory://fake", "memory://other"
 

@@ -1,25 +1,29 @@
-"""A real Slurm on this machine: two nodes with pretended GPUs, accounting, a partition that preempts.
+"""A real Slurm on this machine: NODES with pretended GPUs, accounting, a partition that preempts.
 
 Debian's packages: slurm-wlm slurmdbd munge mariadb-server; as root, since slurmd and MariaDB change
-their user. `low` gives way to `high`, after 15 s of grace. Up in about 20 s; every daemon is a child of
-the test and ends with it.
+their user. `low` gives way to `high`, after 15 s of grace. A job that takes more memory than it asked
+for is ended by Slurm itself, which needs no cgroups of the kernel. Up in about 20 s; every daemon is a
+child of the test and ends with it.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tests.ports import free_port
 
 PROGRAMS = ("munged", "mariadbd", "mariadb-install-db", "slurmdbd", "slurmctld", "slurmd", "sbatch")
 UP_S_MAX = 120.0
+DOWN_S_MAX = 30.0  # for jobs that were cancelled to end
 POLL_S = 0.5
+NODES = ("n1", "n2", "n3", "n4")  # two for a gang, two that it can lose
 USERS = ("127.0.0.1", "localhost")
 
 
@@ -43,10 +47,12 @@ class Rig:
         self._children: dict[str, subprocess.Popen[bytes]] = {}
 
     def call(self, *words: str) -> str:
-        """Run one of Slurm's programs."""
-        return subprocess.run(
-            words, env=self._env, check=True, capture_output=True, text=True, timeout=60
-        ).stdout
+        """Run one of Slurm's programs, or of its database's."""
+        done = subprocess.run(
+            words, env=self._env, check=False, capture_output=True, text=True, timeout=60
+        )
+        assert done.returncode == 0, (words, done.stdout, done.stderr)
+        return done.stdout
 
     def is_up(self, *words: str) -> bool:
         """Whether a program answers."""
@@ -80,9 +86,35 @@ class Rig:
         self.start("slurmctld", "slurmctld", "-D")
 
     def down(self) -> None:
-        """End every daemon, the newest first."""
+        """End every job, every daemon, the newest first, and whatever of a job is left then.
+
+        What slurmd has started outlives it on purpose.
+        """
+        if self.is_up("scancel", "--quiet", "--user=root"):
+            give_up_at = time.monotonic() + DOWN_S_MAX
+            while time.monotonic() < give_up_at and self._jobs():
+                time.sleep(POLL_S)
+        daemons = {child.pid for child in self._children.values()}
+        for pid in self._processes() - daemons:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         for name in reversed(list(self._children)):
             self.stop(name)
+
+    def _jobs(self) -> str:
+        try:
+            return self.call("squeue", "-h", "-o", "%i")
+        except (AssertionError, subprocess.TimeoutExpired):
+            return ""
+
+    def _processes(self) -> set[int]:
+        """Return every process that was given this cluster's configuration, but the test's own."""
+        mine, found = f"SLURM_CONF={self.environment['SLURM_CONF']}\0".encode(), set()
+        for entry in Path("/proc").iterdir():
+            with suppress(OSError):
+                if entry.name.isdigit() and mine in (entry / "environ").read_bytes():
+                    found.add(int(entry.name))
+        return found - {os.getpid()}
 
     def state(self, job: str) -> str:
         """Return a job's state by the queue."""
@@ -91,7 +123,7 @@ class Rig:
     def up(self) -> None:
         """Start all of it."""
         folder = self.folder
-        for name in ("state", "db", "spool-n1", "spool-n2"):
+        for name in ("state", "db", *(f"spool-{node}" for node in NODES)):
             (folder / name).mkdir()
         shutil.chown(folder / "db", "mysql")
         for each in (folder, *folder.parents):  # the database's user has to come through
@@ -102,9 +134,16 @@ class Rig:
         key.chmod(0o400)
         for number in (0, 1):
             subprocess.run(["mknod", str(folder / f"gpu{number}"), "c", "1", "3"], check=True)
-        ports = {name: free_port() for name in ("ctld", "dbd", "db", "n1", "n2")}
+        ports = {name: free_port() for name in ("ctld", "dbd", "db", *NODES)}
         (folder / "slurm.conf").write_text(_slurm_conf(folder, ports))
-        (folder / "gres.conf").write_text(f"NodeName=n[1-2] Name=gpu File={folder}/gpu[0-1]\n")
+        gpus = f"NodeName={','.join(NODES)} Name=gpu File={folder}/gpu[0-1]\n"
+        (folder / "gres.conf").write_text(gpus)
+        half = len(NODES) // 2
+        (folder / "topology.conf").write_text(
+            f"SwitchName=leaf1 Nodes={','.join(NODES[:half])}\n"
+            f"SwitchName=leaf2 Nodes={','.join(NODES[half:])}\n"
+            "SwitchName=spine Switches=leaf[1-2]\n"
+        )
         database = folder / "slurmdbd.conf"
         database.write_text(_slurmdbd_conf(folder, ports))
         database.chmod(0o600)
@@ -112,17 +151,8 @@ class Rig:
         munge += [f"--log-file={folder}/munged.log", f"--seed-file={folder}/munged.seed"]
         self.start("munged", "munged", "--foreground", "--force", *munge)
         data = f"--datadir={folder}/db"
-        subprocess.run(
-            [
-                "mariadb-install-db",
-                "--user=mysql",
-                data,
-                "--auth-root-authentication-method=normal",
-            ],
-            env=self._env,
-            check=True,
-            capture_output=True,
-        )
+        install = ("mariadb-install-db", "--user=mysql", data)
+        self.call(*install, "--auth-root-authentication-method=normal")
         socket = f"--socket={folder}/db/db.sock"
         where = (socket, f"--port={ports['db']}", "--bind-address=127.0.0.1")
         self.start("mariadbd", "mariadbd", "--user=mysql", data, *where)
@@ -133,14 +163,14 @@ class Rig:
         _wait(lambda: self.is_up("sacctmgr", "-n", "show", "cluster"))
         self.is_up("sacctmgr", "-i", "add", "cluster", "t")
         self.start_controller()
-        for node in ("n1", "n2"):
+        for node in NODES:
             self.start(node, "slurmd", "-D", "-N", node)
         _wait(lambda: set(self._nodes()) == {"idle"})
 
     def _nodes(self) -> Sequence[str]:
         try:
             return self.call("sinfo", "-h", "-N", "-o", "%t").split()
-        except (subprocess.CalledProcessError, subprocess.TimeoutExpired):
+        except (AssertionError, subprocess.TimeoutExpired):
             return ()
 
     @property
@@ -195,8 +225,12 @@ PidFile={folder}/dbd.pid
 
 def _slurm_conf(folder: Path, ports: dict[str, int]) -> str:
     host = os.uname().nodename
-    node = f"NodeHostname={host} NodeAddr=127.0.0.1"
     size = "CPUs=2 RealMemory=8000 Gres=gpu:2 State=UNKNOWN"
+    nodes = "\n".join(
+        f"NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[name]} {size}"
+        for name in NODES
+    )
+    names = ",".join(NODES)
     return f"""\
 ClusterName=t
 SlurmctldHost={host}(127.0.0.1)
@@ -214,9 +248,12 @@ SlurmdLogFile={folder}/slurmd-%n.log
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 SelectType=select/cons_tres
-SelectTypeParameters=CR_Core
+SelectTypeParameters=CR_Core_Memory
+DefMemPerNode=4000
 ReturnToService=2
 JobAcctGatherType=jobacct_gather/linux
+JobAcctGatherFrequency=1
+JobAcctGatherParams=OverMemoryKill
 AccountingStorageType=accounting_storage/slurmdbd
 AccountingStorageHost=localhost
 AccountingStoragePort={ports["dbd"]}
@@ -225,9 +262,9 @@ AccountingStorageTRES=gres/gpu
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
 GresTypes=gpu
+TopologyPlugin=topology/tree
 KillWait=10
-NodeName=n1 {node} Port={ports["n1"]} {size}
-NodeName=n2 {node} Port={ports["n2"]} {size}
-PartitionName=low Nodes=n1,n2 Default=YES MaxTime=INFINITE State=UP PriorityTier=1 GraceTime=15
-PartitionName=high Nodes=n1,n2 MaxTime=INFINITE State=UP PriorityTier=10 PreemptMode=OFF
+{nodes}
+PartitionName=low Nodes={names} Default=YES MaxTime=INFINITE State=UP PriorityTier=1 GraceTime=15
+PartitionName=high Nodes={names} MaxTime=INFINITE State=UP PriorityTier=10 PreemptMode=OFF
 """

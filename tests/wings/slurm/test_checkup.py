@@ -32,6 +32,8 @@ FACTS = Facts(
     nodes=NODES,
     drained="",
     associations="team-a||normal,urgent\nteam-b||normal\n",
+    logs="/shared/logs",
+    logs_type="nfs",
 )
 SETTINGS = SlurmSettings(python="/p", partition="low")
 
@@ -92,6 +94,23 @@ def test_what_may_not_be_asked_is_unknown_and_a_controller_that_is_away_is_missi
 def test_a_site_without_accounting_says_what_stays_unknown() -> None:
     config = CONFIG.replace("accounting_storage/slurmdbd", "(null)")
     assert "who cancelled a job" in found(SETTINGS, replace(FACTS, config=config))["accounting"][1]
+
+
+@pytest.mark.parametrize(
+    ("settings", "type_", "health", "words"),
+    [
+        ({}, "lustre", Health.OK, "/shared/logs, on lustre."),
+        ({}, "ext2/ext3", Health.UNKNOWN, "which other machines do not see"),
+        ({}, None, Health.MISSING, "not there on this machine"),
+        ({"host": "login", "logs": "/shared/logs"}, None, Health.MISSING, "not there on login"),
+        ({"host": "login", "logs": "/shared/logs"}, "nfs", Health.OK, "on nfs"),
+    ],
+)
+def test_jobs_output_has_to_lie_where_nodes_see_it(
+    settings: dict[str, object], type_: str | None, health: Health, words: str
+) -> None:
+    answer = found(replace(SETTINGS, **settings), replace(FACTS, logs_type=type_))["logs"]  # type: ignore[arg-type]
+    assert (answer[0], words in answer[1]) == (health, True), answer
 
 
 def test_drained_nodes_are_listed_with_their_reasons() -> None:

@@ -70,6 +70,8 @@ KILLED = RankEnd(rank=0, signal=9, ended_at=format_time(NOW))
         # it saved when Slurm said that its time was nearly up
         (look(None, ended("FAILED", limit_s=3660.0)), (DRAINED,), R.WALLTIME_TIMEOUT),
         (look(None, ended("CANCELLED by 1000")), (DRAINED,), R.USER_CANCELLED),
+        # another cluster of the federation took it
+        (look(None, ended("REVOKED", started_at=None)), (), R.SCHEDULING_TIMEOUT),
         (look(None, ended("REQUEUED"), RUNNING), (), R.NODE_DRAINED),
         (look(replace(PENDING, restarts=1)), (), R.NODE_DRAINED),
         (look(None, ended("NODE_FAIL"), PENDING), (), R.NODE_FAILURE),
@@ -115,7 +117,12 @@ def test_a_job_that_nobody_has_is_no_answer() -> None:
 
 def test_what_waits_says_slurms_own_reason_and_when_it_may_start() -> None:
     seen = look(replace(PENDING, reason="QOSMaxJobsPerUserLimit"))
-    assert seen.waits == "job 7 waits in Slurm's queue: QOSMaxJobsPerUserLimit"
+    assert seen.waits == (
+        "job 7 waits in Slurm's queue: QOSMaxJobsPerUserLimit (a limit of its QOS)"
+    )
+    assert (
+        "`scontrol release 7` lets it start" in look(replace(PENDING, reason="JobHeldUser")).waits
+    )
     soon = look(replace(PENDING, started_at=NOW + timedelta(hours=3)))
     assert soon.waits.endswith("Resources, which expects to start it in 3.0 h")
     assert not soon.conditions

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 
 from tests.fakes import FakeClock, FakeObjectStore, Fault, SequentialUids
-from tests.wings.slurm.double import FakeSlurm
+from tests.wings.slurm.double import FakeJob, FakeSlurm
 from tests.wings.slurm.test_submission import SPEC
 from tracks_dagster.attempts.pod_files import PodEnd, encode_end, end_key
 from tracks_dagster.attempts.ports import GangPhase, GangReport
@@ -355,3 +355,20 @@ def test_a_job_that_slurm_started_again_is_over_and_is_cancelled(world: World) -
     assert (report.phase, report.conditions[0].type) == (GangPhase.GONE, "JobRequeued")
     launcher.kill(REF)
     assert job.state == "CANCELLED by 1000"
+
+
+def test_a_job_that_outlived_its_attempt_is_found_and_cancelled(world: World) -> None:
+    launcher = world.launcher()
+    launcher.start(GANG)
+    world.slurm.start(world.slurm.job())
+    (foreign := FakeJob(**{**asdict(world.slurm.job()), "id": 77})).name = job_name(
+        REF, "memory://b"
+    )
+    world.slurm.jobs.append(foreign)  # of another home of the same account
+    [standing] = launcher.standing()
+    assert (standing.key, standing.uid, standing.made_at) == (REF.key, "1", world.clock())
+    launcher.sweep(standing)
+    launcher.sweep(standing)
+    assert [job.state for job in world.slurm.jobs] == ["CANCELLED by 1000", "RUNNING"]
+    world.later()
+    assert launcher.standing() == []

@@ -156,13 +156,15 @@ def requeued_itself(evidence: Evidence) -> Finding | None:
 
 def scheduler_line(evidence: Evidence) -> Finding | None:
     """A line in the log that carries its scheduler's mark, and is of this job."""
-    if SLURM_OWN_ENDS.match(evidence.slurm_state or ""):
-        return None  # Slurm itself says of this job that nobody ended it
+    # Then Slurm itself says that nobody ended the job; what took too much memory was a step of it.
+    is_own_end = SLURM_OWN_ENDS.match(evidence.slurm_state or "") is not None
     own = _own_jobs(evidence.ranks)
     for rank in evidence.ranks:
         lines = rank.log_tail.splitlines()
         for line in lines[starts_again(lines) :]:
             reason = _first(SCHEDULER_LINES, line)
+            if is_own_end and reason is not _R.HOST_OOM:
+                continue
             job = LINE_OF_JOB.search(line)
             if reason is not None and not (own and job and job[1] not in own):
                 return _finding(reason, MEASURED, line)

@@ -118,7 +118,8 @@ SLURM_STATES = _words(
     (r"^\W*(NODE_FAIL|BOOT_FAIL)", _R.NODE_FAILURE),
     (r"^\W*(TIMEOUT|DEADLINE)", _R.WALLTIME_TIMEOUT),
     (r"^\W*OUT_OF_ME", _R.HOST_OOM),
-    (r"^\W*PENDING", _R.SCHEDULING_TIMEOUT),
+    # Another cluster of a federation started the job in its place: nothing of it ran here.
+    (r"^\W*(PENDING|REVOKED)", _R.SCHEDULING_TIMEOUT),
 )
 SLURM_CANCELLED = re.compile(r"^\W*CANCELLED", re.IGNORECASE)
 
@@ -131,6 +132,8 @@ SCHEDULER_LINES = _words(
     (rf"{_SLURM}\*{{3}} .{{0,80}}CANCELLED.{{0,120}}DUE TO NODE FAILURE|^srun: error: Node failure",
      _R.NODE_FAILURE),
     (r"^(slurm(step)?d\S*|srun|sbatch): error: .{0,120}(oom[-_ ]kill|Out Of Memory)", _R.HOST_OOM),
+    # Where Slurm counts itself, without cgroups, the job's state is FAILED.
+    (rf"{_SLURM}(.{{0,60}} )?exceeded (job |step )?memory limit", _R.HOST_OOM),
     (r"^(=>> )?PBS: job killed: .{0,20}walltime", _R.WALLTIME_TIMEOUT),
     (r"^(=>> )?PBS: job killed: .{0,20}mem", _R.HOST_OOM),
     (r"^TERM_(RUNLIMIT|CPULIMIT|DEADLINE|WINDOW): ", _R.WALLTIME_TIMEOUT),  # LSF

@@ -172,8 +172,7 @@ class Saver:
                 f"The save of step {save.step} ended all: {outcome.failed} "
                 f"The last checkpoint is of step {self.saved_step}."
             )
-            kind = _ENDS[outcome.ends]
-            raise NonFinite(why, onset_step=save.step) if kind is NonFinite else kind(why)
+            raise _error(outcome.ends, why, save.step)
         return outcome
 
     def _agreed(self, outcome: Outcome) -> Outcome:
@@ -269,6 +268,12 @@ class Saver:
             return  # it could not be staged, which its caller knows
         self._outcome = outcome = self._committer.complete(save)
         self._committer.journal(save, outcome)
+
+
+def _error(ends: str, why: str, step: int) -> TracksError:
+    """Return what is raised, made here: the line that raises is read in tracebacks, as a cause too."""
+    kind = _ENDS[ends]
+    return NonFinite(why, onset_step=step) if kind is NonFinite else kind(why)
 
 
 def _unknown(thread: threading.Thread, may_take_s: float) -> Outcome:

@@ -17,6 +17,8 @@ from tracks_dagster.wings.slurm.settings import SlurmSettings
 
 NODES_SHOWN_MAX = 8
 _PAIR = re.compile(r"(\w+)=(\S*)")
+# File systems of one machine, as `stat` names them; ones that nodes share have many more names.
+_OF_ONE_MACHINE = ("ext", "xfs", "btrfs", "zfs", "tmpfs", "ramfs", "overlay", "ufs", "jfs", "apfs")
 # What a supervisor of ours sends to a whole job, such a plugin sends to each of a node's processes.
 _WHOLE_TREE = ("proctrack/linuxproc", "proctrack/pgid")
 
@@ -27,7 +29,8 @@ class Facts:
 
     config: `scontrol show config`; partitions: `scontrol show partition -o`; nodes: `sinfo -N` as
     NODES_FORMAT; drained: `sinfo -R` as DRAINED_FORMAT; associations: of this user, as sacctmgr prints
-    ASSOCIATION_FIELDS with -P.
+    ASSOCIATION_FIELDS with -P. logs: the folder of jobs' output; logs_type: of its file system, as
+    `stat -f -c %T` names it.
     """
 
     config: str | None
@@ -35,6 +38,8 @@ class Facts:
     nodes: str | None
     drained: str | None
     associations: str | None
+    logs: str = ""
+    logs_type: str | None = None
     problem: str = ""
 
 
@@ -54,6 +59,7 @@ def check(facts: Facts, settings: SlurmSettings) -> list[Finding]:
         _found("Slurm", Health.OK, f"cluster {name}, {version}."),
         *_accounting(config),
         *_signals(config),
+        *_logs(facts, settings),
         *_partitions(facts, settings),
         *_devices(facts, settings),
         *_association(facts, settings),
@@ -85,6 +91,21 @@ def _signals(config: Mapping[str, str]) -> Iterator[Finding]:
             "Ranks that have such workers save only if they ignore SIGTERM there."
         )
         yield _found("notice", Health.UNKNOWN, words)
+
+
+def _logs(facts: Facts, settings: SlurmSettings) -> Iterator[Finding]:
+    """Say whether nodes can write jobs' output: where they cannot, Slurm ends a job at once."""
+    if facts.logs_type is None:
+        where = "this machine" if settings.host is None else settings.host
+        yield _found("logs", Health.MISSING, f"{facts.logs} is not there on {where}; make it.")
+    elif facts.logs_type.startswith(_OF_ONE_MACHINE):
+        words = (
+            f"{facts.logs} lies on {facts.logs_type}, which other machines do not see: a job whose "
+            "node has no such folder ends at once, without a word. Name a shared one in `logs`."
+        )
+        yield _found("logs", Health.UNKNOWN, words)
+    else:
+        yield _found("logs", Health.OK, f"{facts.logs}, on {facts.logs_type}.")
 
 
 def _partitions(facts: Facts, settings: SlurmSettings) -> Iterator[Finding]:

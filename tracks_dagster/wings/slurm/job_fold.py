@@ -24,6 +24,17 @@ UNWATCHED = "Unwatched"
 SIGNAL_EARLY_S = 60.0  # Slurm may send --signal so much earlier than asked for
 # Reasons by which a job that waits can never begin as it is, by Slurm's own names.
 NEVER = ("BadConstraints", "DependencyNeverSatisfied", "InvalidAccount", "InvalidQOS")
+# What a person can do about a reason, by how Slurm's names for it begin.
+CURES = {
+    "JobHeldUser": "somebody holds it, `scontrol release {id}` lets it start",
+    "JobHeldAdmin": "an administrator holds it, and has to release it",
+    "Dependency": "another job of its name is not over yet",
+    "QOS": "a limit of its QOS",
+    "Assoc": "a limit of its account",
+    "Partition": "its partition takes no such job now",
+    "ReqNodeNotAvail": "nodes that it needs are down, drained or reserved",
+    "Reservation": "its reservation has not begun",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +142,9 @@ def _live(row: JobRow, now: datetime, asked: Asked) -> JobSeen:
     start = ""
     if row.started_at is not None and row.started_at > now:
         start = f", which expects to start it in {about((row.started_at - now).total_seconds())}"
-    waits = f"job {row.id} waits in Slurm's queue: {reason}{start}"
+    cure = next((words for name, words in CURES.items() if reason.startswith(name)), "")
+    cure = f" ({cure.format(id=row.id)})" if cure else ""
+    waits = f"job {row.id} waits in Slurm's queue: {reason}{cure}{start}"
     is_hopeless = reason.startswith(NEVER)
     conditions: tuple[Condition, ...] = ()
     if is_hopeless or waited_s > asked.scheduling_s:

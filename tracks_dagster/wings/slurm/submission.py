@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -39,6 +40,7 @@ from tracks_dagster.wings.slurm.settings import (
 MODULE = "tracks_dagster.training.pod"
 NAME_PREFIX = "tracks-"
 STORE_DIGITS = 8  # of the store's hash: two homes of one account have runs of the same name
+_NAME = re.compile(rf"{NAME_PREFIX}(?P<run>.+)-a(?P<attempt>\d{{2,9}})-[0-9a-f]{{8}}")
 FIRST_PORT, PORTS = 20_000, 10_000  # below the ports that a kernel gives out by itself
 MIB = 1024**2
 
@@ -72,6 +74,15 @@ def job_name(ref: AttemptRef, store_url: str) -> str:
     """
     digest = sha256_hex(store_url.encode())[:STORE_DIGITS]
     return f"{NAME_PREFIX}{ref.run_id}-a{ref.attempt_id:02d}-{digest}"
+
+
+def ref_of(name: str, store_url: str) -> AttemptRef | None:
+    """Return the attempt of a job of that name; None where it is not of this store."""
+    match = _NAME.fullmatch(name)
+    if match is None:
+        return None
+    ref = AttemptRef(match["run"], int(match["attempt"]))
+    return ref if job_name(ref, store_url) == name else None
 
 
 def submission(spec: GangSpec, settings: SlurmSettings, *, token: str, output: str) -> Submission:
@@ -218,15 +229,25 @@ def _lines(
     # A node's name in Slurm need not be one that others find; this script runs on the first node.
     yield 'getent hosts "$first" >/dev/null || first=$(hostname)'
     yield f"export {names.ENV_MASTER_ADDR}=$first"
+    # The switches of all nodes, for the receipt; where a site has no topology, a node's name is all.
+    yield 'if [ "${SLURM_TOPOLOGY_ADDR_PATTERN:-node}" != node ]; then'
+    yield f"  export {names.ENV_SWITCHES}=$(timeout 20 {_each(nodes)} --immediate=10 \\"
+    yield "    sh -c 'echo ${SLURM_TOPOLOGY_ADDR%.*}' | sort -u | head -n 8 | paste -sd ' ')"
+    yield "fi"
     yield f"export TRACKS_JOB_WORK={shlex.quote(settings.work)}/tracks-$SLURM_JOB_ID"
     yield "trap : TERM  # the ranks get it too, and save: their end is waited for"
-    each = f"srun --nodes={nodes} --ntasks={nodes} --ntasks-per-node=1"
+    each = _each(nodes)
     cpus = "" if asked.cpus is None else f" --cpus-per-task={asked.cpus}"
     yield f"{each}{cpus} --cpu-bind=none --kill-on-bad-exit=0 --wait=0 --mpi=none --export=ALL \\"
     yield f"  {_contained(settings)}sh -c {shlex.quote(_task(settings))}"
     yield "code=$?"
     yield f'timeout 20 {each} --overlap --immediate=5 rm -rf "$TRACKS_JOB_WORK" >/dev/null 2>&1'
     yield "exit $code"
+
+
+def _each(nodes: int) -> str:
+    """Return the words by which each node runs something once."""
+    return f"srun --nodes={nodes} --ntasks={nodes} --ntasks-per-node=1"
 
 
 def _task(settings: SlurmSettings) -> str:

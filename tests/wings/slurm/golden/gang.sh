@@ -49,6 +49,10 @@ export TRACKS_MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))
 first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 getent hosts "$first" >/dev/null || first=$(hostname)
 export TRACKS_MASTER_ADDR=$first
+if [ "${SLURM_TOPOLOGY_ADDR_PATTERN:-node}" != node ]; then
+  export TRACKS_SWITCHES=$(timeout 20 srun --nodes=2 --ntasks=2 --ntasks-per-node=1 --immediate=10 \
+    sh -c 'echo ${SLURM_TOPOLOGY_ADDR%.*}' | sort -u | head -n 8 | paste -sd ' ')
+fi
 export TRACKS_JOB_WORK=/tmp/tracks-$SLURM_JOB_ID
 trap : TERM  # the ranks get it too, and save: their end is waited for
 srun --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpus-per-task=8 --cpu-bind=none --kill-on-bad-exit=0 --wait=0 --mpi=none --export=ALL \

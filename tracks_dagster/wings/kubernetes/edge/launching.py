@@ -11,7 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tracks_dagster.attempts.effects.sweeping import sweep
 from tracks_dagster.attempts.findings import Finding
+from tracks_dagster.attempts.orphans import StandingGangs
 from tracks_dagster.attempts.ports import GangLauncher, GangSpec
 from tracks_dagster.ledger.effects.ticks import Tick
 from tracks_dagster.settings import Settings, find_file, find_policy_file
@@ -21,9 +23,9 @@ from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Json
 from tracks_dagster.track.text.redact import Redact
 from tracks_dagster.wings.kubernetes.effects.cluster_file import read_cluster
-from tracks_dagster.wings.kubernetes.effects.cluster_upkeep import keep_taints, sweep
+from tracks_dagster.wings.kubernetes.effects.cluster_upkeep import keep_taints
 from tracks_dagster.wings.kubernetes.settings import KUBERNETES, ClusterSettings, why_unreachable
-from tracks_dagster.wings.kubernetes.upkeep import NodeTaints, StandingGangs
+from tracks_dagster.wings.kubernetes.upkeep import NodeTaints
 from tracks_dagster.wiring import App, programs_of, utc_now
 
 if TYPE_CHECKING:

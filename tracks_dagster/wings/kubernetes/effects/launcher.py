@@ -36,6 +36,7 @@ from tracks_dagster.attempts.effects.gang_files import (
     ask_for_stacks,
     ask_to_save,
 )
+from tracks_dagster.attempts.orphans import StandingGang
 from tracks_dagster.attempts.ports import GangPhase, GangReport, GangSpec
 from tracks_dagster.reasons.hangs import StackDump
 from tracks_dagster.track.bodies import RankPlace
@@ -51,7 +52,6 @@ from tracks_dagster.wings.kubernetes.effects.lifecycle import Ending, start_gang
 from tracks_dagster.wings.kubernetes.effects.sweeping import NodeTainting, Sweeping
 from tracks_dagster.wings.kubernetes.effects.watched_gang import Tools, WatchedGang
 from tracks_dagster.wings.kubernetes.settings import ClusterSettings
-from tracks_dagster.wings.kubernetes.upkeep import StandingGang
 
 # A drain is asked for every second; pods that were being made may have missed it.
 DRAIN_AGAIN_S = 10.0

@@ -1,6 +1,6 @@
 """Lists and deletes our objects in a namespace, and sets our taints on nodes.
 
-Implements `upkeep.StandingGangs`: two lists a call; a deletion is two requests. What carries our label
+Implements `orphans.StandingGangs`: two lists a call; a deletion is two requests. What carries our label
 but no attempt that can be read, or another name than this attempt's, was not made by us and is left
 alone; so is what another home made. And `upkeep.NodeTaints`: one list of the nodes a call, and a patch
 for each node that changes. A patch names the version that was read: where somebody else changed the
@@ -14,6 +14,7 @@ from collections.abc import Set as AbstractSet
 from datetime import datetime
 from http import HTTPStatus
 
+from tracks_dagster.attempts.orphans import SERVICE, StandingGang
 from tracks_dagster.reasons.kube_json import mapping, mappings, text, time_text
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.names import AttemptRef, parse_attempt_key
@@ -22,7 +23,7 @@ from tracks_dagster.wings.kubernetes.effects.gang_api import GangApi, attempt_of
 from tracks_dagster.wings.kubernetes.effects.homes import Home
 from tracks_dagster.wings.kubernetes.effects.kube_requests import KubeRequests, Object
 from tracks_dagster.wings.kubernetes.job_names import job_name
-from tracks_dagster.wings.kubernetes.upkeep import SERVICE, StandingGang, taints_instead
+from tracks_dagster.wings.kubernetes.upkeep import taints_instead
 
 CHANGES_MAX = 100  # of one call; the next one continues
 OWNER_CHARACTERS = 16  # a taint's value has at most 63

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 from tracks_dagster.attempts.findings import Finding, Health
 from tracks_dagster.settings import Settings
@@ -19,12 +20,16 @@ from tracks_dagster.wings.slurm.effects.client import SlurmClient
 from tracks_dagster.wings.slurm.settings import SlurmSettings
 
 
-def slurm_findings(settings: Settings, slurm: SlurmSettings, client: SlurmClient) -> list[Finding]:
-    """Return what was found; asks, and submits nothing."""
-    return [_store(settings), *check(read_facts(client), slurm)]
+def slurm_findings(
+    settings: Settings, slurm: SlurmSettings, client: SlurmClient, logs: Path
+) -> list[Finding]:
+    """Return what was found; asks, and submits nothing. logs: the folder of jobs' output."""
+    if slurm.host is None:
+        logs = next(each for each in (logs, *logs.parents) if each.exists())  # the rest is made
+    return [_store(settings), *check(read_facts(client, logs), slurm)]
 
 
-def read_facts(client: SlurmClient) -> Facts:
+def read_facts(client: SlurmClient, logs: Path) -> Facts:
     """Ask Slurm's programs; who does not answer is not asked again."""
     problem = ""
 
@@ -46,6 +51,8 @@ def read_facts(client: SlurmClient) -> Facts:
         nodes=ask("sinfo", "-h", "-N", "-o", NODES_FORMAT),
         drained=ask("sinfo", "-h", "-R", "-o", DRAINED_FORMAT),
         associations=ask(*associations, f"format={ASSOCIATION_FIELDS}"),
+        logs=str(logs),
+        logs_type=(ask("stat", "-f", "-c", "%T", "--", str(logs)) or "").strip() or None,
         problem=problem,
     )
 

@@ -7,7 +7,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tracks_dagster.attempts.effects.sweeping import sweep
 from tracks_dagster.attempts.findings import Finding
+from tracks_dagster.attempts.orphans import StandingGangs
 from tracks_dagster.attempts.ports import GangLauncher, GangSpec
 from tracks_dagster.ledger.effects.ticks import Tick
 from tracks_dagster.settings import Settings, find_file
@@ -17,9 +19,9 @@ from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Json
 from tracks_dagster.track.text.redact import Redact, redact
 from tracks_dagster.wings.slurm.effects.client import SlurmClient
-from tracks_dagster.wings.slurm.effects.launcher import SlurmLauncher
+from tracks_dagster.wings.slurm.effects.launcher import SlurmLauncher, logs_of
 from tracks_dagster.wings.slurm.effects.slurm_file import read_slurm
-from tracks_dagster.wings.slurm.settings import SlurmSettings
+from tracks_dagster.wings.slurm.settings import SLURM, SlurmSettings
 from tracks_dagster.wings.slurm.submission import submission
 from tracks_dagster.wiring import App, new_uid, utc_now
 
@@ -87,12 +89,16 @@ def findings(settings: Settings) -> Sequence[Finding]:
 
     slurm = load_slurm(settings)
     clean = partial(redact, secrets=settings.secrets)
-    return slurm_findings(settings, slurm, SlurmClient(slurm, clean=clean))
+    logs = logs_of(slurm, folder_of(settings))
+    return slurm_findings(settings, slurm, SlurmClient(slurm, clean=clean), logs)
 
 
 def upkeep(app: App) -> Tick[None]:
-    """Nothing: a job ends by itself, and closing its attempt has cancelled it."""
-    return Tick(is_done=True)
+    """Cancel what outlived its attempt; raises as the launcher is opened."""
+    launcher = app.launcher_of(SLURM)
+    if not isinstance(launcher, StandingGangs):
+        return Tick(is_done=False)
+    return sweep(app.tracks, app.ledger, launcher)
 
 
 def open_home(settings: Settings) -> DagsterHome:

@@ -15,12 +15,13 @@ import platform
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 
 from tracks_dagster.attempts.effects.gang_files import GangFiles, ask_for_stacks, ask_to_save
+from tracks_dagster.attempts.orphans import StandingGang
 from tracks_dagster.attempts.ports import GangPhase, GangReport, GangSpec
 from tracks_dagster.processes.logs import read_tail
 from tracks_dagster.reasons.evidence import CANNOT_START, Condition
@@ -49,7 +50,7 @@ from tracks_dagster.wings.slurm.job_fold import Asked, JobSeen, fold, lost
 from tracks_dagster.wings.slurm.report import report
 from tracks_dagster.wings.slurm.rows import JobRow
 from tracks_dagster.wings.slurm.settings import SlurmSettings
-from tracks_dagster.wings.slurm.submission import Submission, job_name, submission
+from tracks_dagster.wings.slurm.submission import Submission, job_name, ref_of, submission
 
 SETTLED_S = 180.0  # after a submit whose reply was lost: no job of it appears any more
 SKEW_S_MAX = 3600.0  # of Slurm's clock and this machine's
@@ -110,7 +111,7 @@ class SlurmLauncher:
         self._client, self._settings, self._store = client, settings, store
         self._now, self._new_uid, self._clean = now, new_uid, clean
         self._sleep, self._seconds = sleep, seconds
-        self._logs = Path(settings.logs) if settings.logs else folder / "logs"
+        self._logs = logs_of(settings, folder)
         self._board = Board(client, folder / "queue.txt", now=now, seconds=seconds)
         self._asked = Asked(
             notice_s=float(settings.notice_s), scheduling_s=settings.scheduling_timeout_s
@@ -264,6 +265,30 @@ class SlurmLauncher:
             )
             gang.files.read_soon()
             return found
+
+    def standing(self) -> Sequence[StandingGang]:
+        """Return this store's jobs that wait or run, by the queue's last answer."""
+        url = self._store.url
+        found = []
+        for row in self._board.look().jobs.values():
+            ref = ref_of(row.name, url) if row.is_live else None
+            if ref is not None:
+                at = row.submitted_at or self._now()
+                gang = StandingGang(
+                    run_id=ref.run_id,
+                    attempt_id=ref.attempt_id,
+                    kind="job",
+                    name=row.name,
+                    made_at=at,
+                    uid=row.id,
+                    store_url=url,
+                )
+                found.append(gang)
+        return found
+
+    def sweep(self, gang: StandingGang) -> None:
+        """Cancel a job that outlived its attempt; one that is over is not an error."""
+        self._client.cancel(gang.uid)
 
     def _never_started(self) -> GangReport:
         return GangReport(
@@ -466,6 +491,11 @@ class SlurmLauncher:
             return self._clean(read_tail(Path(job.output)))
         except OSError:
             return ""
+
+
+def logs_of(settings: SlurmSettings, folder: Path) -> Path:
+    """Return where jobs' output is. folder: as of `SlurmLauncher`."""
+    return Path(settings.logs) if settings.logs else folder / "logs"
 
 
 def _has_left(gang: _Gang, tables: Tables) -> bool:

@@ -67,12 +67,9 @@ def test_a_project_of_one_machine_is_scheduled_and_launched_on_another(
     shutil.move(app.settings.home / "store", tmp_path / "away")  # what was known is loaded
     theirs = build_defs(prefix="ml", added=True, settings=of_home)
     shutil.move(tmp_path / "away", app.settings.home / "store")
-    assert AssetKey(["ml", "mine", "training"]) in theirs.resolve_all_asset_keys()
-    assert (
-        build_defs(prefix="ml", added=True)
-        .resolve_all_asset_keys()
-        .isdisjoint({AssetKey(["ml", "mine", "training"])})
-    )
+    key = AssetKey(["ml", "my-model", "training"])
+    assert key in theirs.resolve_all_asset_keys()
+    assert key not in build_defs(prefix="ml", added=True).resolve_all_asset_keys()
     schedule = loaded(other)
     assert "the newest stored version, now 1," in (schedule.description or "")
     asked = tick(other, instance, schedule=schedule)

@@ -42,7 +42,7 @@ FIELDS: Mapping[str, str] = {
     "started": "when it was declared, as 2026-01-31 or longer",
     "finished": "when it was over",
     "hours": "from its declaration to its end, or until now",
-    "step": "its newest step",
+    "step": "the newest on record: one that trains is further, by the steps since its last checkpoint",
     "steps": "how many it is to have",
     "attempts": "how many were opened",
     "ranks": "processes of its gang",

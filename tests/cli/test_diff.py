@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import cast
 
 import pytest
@@ -10,11 +11,16 @@ import pytest
 from tests.bodies import EVAL_RESULT, HELDOUT
 from tests.cli.conftest import Call
 from tests.fakes import FakeEvaluator, FakeObjectStore
+from tests.histories import History
 from tests.stories import RUN_ID, Story
+from tests.visitors import Visitor
 from tracks_dagster.evals.effects.running import run_eval
 from tracks_dagster.settings import Settings
+from tracks_dagster.track.addressed import write_addressed
 from tracks_dagster.track.bodies import EvalOpened
-from tracks_dagster.track.records import Kind
+from tracks_dagster.track.records import Kind, sha256_hex
+from tracks_dagster.wings.watch.board.effects.serving import guarded
+from tracks_dagster.wings.watch.board.effects.sources import Sources
 from tracks_dagster.wiring import build
 
 
@@ -140,3 +146,24 @@ def test_a_checkpoint_that_was_not_evaluated_is_once_somebody_asks(
     assert loss_line["a"]["spread"] == pytest.approx(0.1414, abs=1e-4)  # 0.2 / √2
     assert loss_line["is_within_spread"] is False  # 0.55 is more than 2 · √(0.02 / 2 + 0.005 / 2)
     assert call("promote", first, "--why", "the best", "--alias", "best").exit_code == 0
+
+
+def test_the_code_of_two_attempts_is_compared_in_the_terminal_and_on_the_board(
+    home: Path, call: Call
+) -> None:
+    app = build(Settings.from_environment())
+    for name in ("one", "two"):
+        data = f"name = '{name}'\n".encode()
+        key = f"runs/{name}/trainer/{sha256_hex(data)}.py"
+        write_addressed(app.store, key, data)
+        History(name).declare(trainer=key).open().write_to(app.store)
+    app.projector.scan()
+    printed = call("diff", "one", "two/a01", "--code").stdout
+    assert "-name = 'one'\n+name = 'two'" in printed
+    (file,) = json.loads(call("diff", "one", "two", "--code", "--json").stdout)["files"]
+    assert file["what"] == "changed"
+    assert "Equal: 1 file." in call("diff", "one", "one", "--code").stdout
+    visitor = Visitor(guarded(Sources(app.settings)))
+    assert "/compare/code?run=one&amp;run=two" in visitor.get("/compare?run=one&run=two").text
+    assert "+name = &#39;two&#39;" in visitor.get("/compare/code?run=one&run=two").text
+    assert "Two runs that have an attempt" in visitor.get("/compare/code?run=one").text

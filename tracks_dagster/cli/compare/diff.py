@@ -10,10 +10,12 @@ import click
 
 from tracks_dagster.cli import BAD_NEWS
 from tracks_dagster.cli.common import archive_option, as_json, print_json, print_table, settings_for
+from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.reading import open_ledger_to_read, open_tracks_to_read
 from tracks_dagster.retry.caps import Cost, cost_of
 from tracks_dagster.review.comparing import Comparison, Measured, MetricLine
-from tracks_dagster.review.effects.comparing import compare_named
+from tracks_dagster.review.effects.code_diff import diff_code
+from tracks_dagster.review.effects.comparing import compare_named, find
 from tracks_dagster.review.effects.experiments import read_experiment
 from tracks_dagster.review.experiments import (
     ExperimentRun,
@@ -27,8 +29,10 @@ from tracks_dagster.review.experiments import (
 from tracks_dagster.settings import Settings, load_prices
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.track.names import RUN_ID_PATTERN
 from tracks_dagster.track.records import Json
 from tracks_dagster.track.states.checkpoints import checkpoint_at
+from tracks_dagster.track.states.run_state import AttemptState, RunState
 from tracks_dagster.track.text.units import about, cost_text, counted
 
 EXPERIMENT_RUNS_MAX = 200  # the newest
@@ -46,6 +50,7 @@ EXPERIMENT_RUNS_MAX = 200  # the newest
     help="What each run of it changed from the baseline, and what came of it; A and B: only of these.",
 )
 @click.option("--baseline", metavar="RUN", help="With --experiment: compare with this run of it.")
+@click.option("--code", is_flag=True, help="The files of their stored code, line by line.")
 @archive_option
 @as_json
 @click.pass_context
@@ -56,6 +61,7 @@ def diff_command(
     force: bool,
     experiment: str | None,
     baseline: str | None,
+    code: bool,
     archive: Path | None,
     as_json: bool,
 ) -> None:
@@ -67,6 +73,8 @@ def diff_command(
     only one eval each. Then everything else is shown, and the exit code is 1.
 
     With --experiment: its runs, how each differs from the baseline, and what came of it.
+
+    With --code: what differs in the files that they were started with; RUN is its newest attempt.
     """
     settings = settings_for(archive)
     if experiment is not None:
@@ -79,6 +87,9 @@ def diff_command(
             "--experiment NAME [--baseline RUN]`."
         )
     tracks = open_tracks_to_read(settings)
+    if code:
+        _print_code(settings, tracks, a, b, as_json=as_json)
+        return
     found = compare_named(tracks, lambda: open_ledger_to_read(settings), a, b, is_forced=force)
     print_json(to_json(found)) if as_json else _print(found)
     ctx.exit(BAD_NEWS if found.refused else 0)
@@ -93,6 +104,25 @@ def _print(found: Comparison) -> None:
         print_table(titles, map(_eval_cells, found.evals))
     for refused in found.refused:
         click.echo(f"\n{refused} --force shows the values anyway, labelled.")
+
+
+def _print_code(settings: Settings, tracks: Tracks, a: str, b: str, *, as_json: bool) -> None:
+    """Print what differs in the stored code of two attempts."""
+
+    def attempt(text: str) -> tuple[RunState, AttemptState]:
+        state = tracks.find_run(text) if RUN_ID_PATTERN.fullmatch(text) else None
+        if state is not None and state.last_attempt is not None:
+            return state, state.last_attempt
+        found = find(tracks, lambda: open_ledger_to_read(settings), text)
+        return found.state, found.attempt
+
+    found = diff_code(tracks.store, attempt(a), attempt(b))
+    if as_json:
+        print_json(to_json(found))
+        return
+    same = counted(found.equal_count, "file")
+    click.echo(f"A  {found.a}\nB  {found.b}\n")
+    click.echo(f"{found.text}\n\n{same} are the same." if found.files else f"Equal: {same}.")
 
 
 def _experiment(

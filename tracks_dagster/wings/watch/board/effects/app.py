@@ -50,6 +50,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from tracks_dagster.curves.curve import STEP, Curves, Point, curves_json
+from tracks_dagster.review.effects.code_diff import diff_code
 from tracks_dagster.review.effects.explain.run import attempt_address, load_run
 from tracks_dagster.review.effects.pages.report import render_loaded
 from tracks_dagster.review.effects.run_table import READ_MAX, Asked, Table
@@ -165,6 +166,7 @@ class Board:
             "/compare": self.compare,
             "/compare/curves": self.compared_curves,
             "/compare.json": self.compared_numbers,
+            "/compare/code": self.compared_code,
             "/media": self.media,
             "/media/{run_id}/{sha256}": self.media_file,
             "/experiments/{name:path}": self.experiment,
@@ -339,6 +341,24 @@ class Board:
         """Return what the script of `/compare` needs where it cannot ask: every panel of that page."""
         found = self._comparisons.runs(request)
         return self._comparisons.all_numbers(request, found, buckets)
+
+    def compared_code(self, request: Request) -> Response:
+        """`/compare/code?run=A&run=B`: of the newest attempt of each, the second beside the first."""
+        states = self._comparisons.runs(request).states
+        attempts = [(each, each.last_attempt) for each in states if each.last_attempt is not None]
+        if len(attempts) != 2:
+            raise InvalidInput(
+                "Two runs that have an attempt are needed: /compare/code?run=A&run=B."
+            )
+        found = diff_code(self._sources.tracks.store, *attempts)
+        same, runs = counted(found.equal_count, "file"), [("run", each.run_id) for each in states]
+        words = Words(
+            title=f"Code of {found.b} beside {found.a}",
+            lines=[f"{counted(len(found.files), 'file')} differ, {same} are the same."],
+            text=self._sources.clean(found.text),
+            links=[Link(label="compare", address=f"/compare?{urlencode(runs)}")],
+        )
+        return self._page(request, "words.html", words, words.title, is_live=False)
 
     def media(self, request: Request) -> Response:
         """`/media?run=A&run=B`."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -68,7 +69,13 @@ def test_a_damaged_gang_hides_no_other_gang(damaged: Path) -> None:
     for key in ("bad/a01", "good/a01"):
         (work / key).mkdir(parents=True)
     damaged.rename(work / "bad" / "a01" / "gang.pid")
-    leader = find_process(os.getpgid(0)) or this_process()
-    write_process(work / "good" / "a01" / "gang.pid", leader)
-    assert [key for key, _ in living_gangs(work)] == ["good/a01"]
-    assert not lives(work, "bad/a01")
+    sleeps = [sys.executable, "-c", "import time; time.sleep(600)"]
+    with subprocess.Popen(sleeps, start_new_session=True) as leader:  # of a group of its own
+        try:
+            found = find_process(leader.pid)
+            assert found is not None
+            write_process(work / "good" / "a01" / "gang.pid", found)
+            assert [key for key, _ in living_gangs(work)] == ["good/a01"]
+            assert not lives(work, "bad/a01")
+        finally:
+            leader.kill()

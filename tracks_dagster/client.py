@@ -123,13 +123,12 @@ class Tracks:
         """
         from tracks_dagster.studies.effects.study_file import read_study, study_of
         from tracks_dagster.submitting import find_code, tune
-        from tracks_dagster.track.names import LOCAL
 
         if isinstance(study, Path):
             asked = read_study(study, is_section=False)
         else:
             asked = study_of(study)
-        found = find_code(self.app, project, None, launcher=LOCAL)
+        found = find_code(self.app, project, None, launcher=None)
         assert found is not None, "a project is named"
         return Study(self, tune(self.app, found, asked, by=self.by, remark=remark).declared.study)
 

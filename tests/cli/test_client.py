@@ -125,6 +125,23 @@ def test_a_promoted_model_is_a_verified_folder_and_its_tensors(tracks: Tracks) -
     assert model.lineage()["thing"] == f"checkpoint:{RUN_ID}/a03@40"
 
 
+def test_the_interpreter_of_a_study_is_looked_for_where_its_project_trains(
+    tracks: Tracks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[str | None] = []
+
+    def find_code(app: object, project: object, origin: object, *, launcher: str | None) -> None:
+        found.append(launcher)
+        raise InvalidInput("It is far enough.")
+
+    monkeypatch.setattr("tracks_dagster.submitting.find_code", find_code)
+    with pytest.raises(InvalidInput, match="far enough"):
+        tracks.tune(
+            EXAMPLES / "gpt", {"name": "lr", "metric": "loss", "space": {"lr": [0.1]}, "trials": 1}
+        )
+    assert found == [None]  # as its file says, not this machine whatever it says
+
+
 def test_a_study_is_declared_continued_with_a_larger_cap_and_stopped_by_who_did_it(
     tracks: Tracks,
 ) -> None:

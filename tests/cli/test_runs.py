@@ -42,6 +42,13 @@ def test_a_filter_an_order_and_columns_choose_what_is_printed(app: App, call: Ca
     assert "5 runs of more; --limit" in cut.stderr
 
 
+def test_a_filter_that_the_ledger_decides_alone_does_not_say_that_there_is_no_run(
+    app: App, call: Call
+) -> None:
+    for where in ("state=cancelled", "lr>9"):
+        assert call("runs", "--where", where).stdout == "No run is so.\n"
+
+
 def test_groups_are_of_all_runs_and_say_how_many_have_the_value(app: App, call: Call) -> None:
     shown = call("runs", "--group", "wide", "--columns", "loss", "--limit", "1", "--json")
     groups = {each["wide"]: each for each in json.loads(shown.stdout)}

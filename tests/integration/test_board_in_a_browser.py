@@ -183,6 +183,18 @@ def test_a_run_is_hidden_by_its_box_and_stays_so_while_the_page_is_live(window: 
     expect(box).not_to_be_checked()  # the address has it
 
 
+def test_a_run_whose_other_seeds_are_hidden_is_a_line_and_no_empty_mean(window: Window) -> None:
+    page = window.open(f"/compare?run={LIVE}&run={SECOND}&bands=1")
+    page.evaluate(
+        "for (const each of document.querySelectorAll('#curves [data-run]')) each.dataset.band = '0'"
+    )
+    page.locator(f"[data-run={SECOND}]").uncheck()
+    label = page.locator("figure[data-metric=loss] .chart")
+    expect(label).to_have_attribute("aria-label", re.compile(f"by step of {LIVE}$"))
+    page.locator(f"[data-run={SECOND}]").check()
+    expect(label).to_have_attribute("aria-label", re.compile(f"of mean of {LIVE}, {SECOND}$"))
+
+
 def test_a_link_in_a_row_is_focused_still_when_the_page_has_grown(window: Window) -> None:
     page = window.open(f"/runs/{LIVE}")
     link = page.get_by_role("link", name="report", exact=True)

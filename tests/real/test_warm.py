@@ -8,14 +8,17 @@ import signal
 import socket
 import subprocess
 import sys
+import sysconfig
 import threading
 import time
+import venv
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+import tracks_dagster
 from tracks_dagster.processes import warm
 from tracks_dagster.processes.process import find_process
 
@@ -200,6 +203,27 @@ def test_after_a_change_of_what_is_imported_it_forks_no_more_and_the_next_one_ha
     before = warm._started[-1]
     before.kill()
     before.wait()
+
+
+def test_after_something_was_installed_it_forks_no_more(tmp_path: Path) -> None:
+    """As `pip install -e` does: only a new interpreter reads the .pth file."""
+    venv.create(tmp_path / "own", symlinks=True)
+    bases = dict.fromkeys(("base", "platbase"), str(tmp_path / "own"))
+    place = Path(sysconfig.get_path("purelib", vars=bases))
+    package = Path(tracks_dagster.__file__).parents[1]
+    (place / "own.pth").write_text(f"{package}\n{sysconfig.get_path('purelib')}\n")
+    python, address = str(tmp_path / "own" / "bin" / "python"), tmp_path / "socket"
+    assert warm.ensure(address, [], environment(tmp_path), python=python)
+    parent = warm._started[-1]
+    (tmp_path / "script.py").write_text("import installed")
+    (tmp_path / "library").mkdir()
+    (tmp_path / "library" / "installed.py").touch()
+    script = ["script.py"]
+    start = warm.Start(words=script, cwd=str(tmp_path), environment=environment(tmp_path))
+    (place / "installed.pth").write_text(f"{tmp_path / 'library'}\n")
+    with (tmp_path / "out").open("ab") as file:
+        assert warm.ask(address, start, file.fileno(), python=python) is None
+    wait_for(lambda: parent.poll() is not None)
 
 
 def test_a_child_that_cannot_be_prepared_ends_and_is_no_second_parent(

@@ -26,7 +26,7 @@ from tracks_dagster.review.run_table import (
 )
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.names import run_track
-from tracks_dagster.track.records import Kind
+from tracks_dagster.track.records import Json, Kind
 
 RUNS = [
     Run(
@@ -82,6 +82,8 @@ def named(where: str) -> list[str]:
         ("eval.heldout.accuracy>0.5", ["gpt-1"]),
         ("started>2026-11-10", ["gpt-2"]),
         ("started>2026-11-10 started<2026-11-19", []),
+        ('started>"2026-11-20 12:00"', []),  # as tables show a time
+        ("started>2026", ["gpt-1", "gpt-2"]),
         ("layers=2.0", ["gpt-1", "gpt-2"]),
         ("owner<5", []),
     ],
@@ -137,6 +139,26 @@ def test_a_group_has_mean_and_deviation_of_what_is_a_number() -> None:
     assert (spread.count, spread.mean, spread.least, spread.most) == (2, 2.25, 2.0, 2.5)
     assert spread.deviation == pytest.approx(0.3535, abs=1e-4)
     assert groups[""][1] == {}
+
+
+@pytest.mark.parametrize(
+    "values",
+    [(0.000100001, 0.000100002), (100001.0, 100002.0), ([1, 2], [2, 3]), ({"a": 1}, {"a": 2})],
+)
+def test_values_that_a_cell_shows_alike_are_groups_of_their_own(values: tuple[Json, ...]) -> None:
+    runs = [Run(values={"run": f"r-{n}", "config.x": value}) for n, value in enumerate(values)]
+    assert len(group(runs, "x", [])) == 2
+
+
+def test_a_whole_number_is_one_group_however_it_was_written() -> None:
+    runs = [Run(values={"run": f"r-{n}", "x": value}) for n, value in enumerate((100000, 1e5))]
+    assert list(group(runs, "x", [])) == ["100000"]
+
+
+def test_a_group_of_very_large_numbers_has_a_mean() -> None:
+    runs = [Run(values={"run": f"r-{n}", "last.loss": 1.5e308}) for n in range(3)]
+    _, spreads = group(runs, "owner", ["loss"])[""]
+    assert spreads["loss"].mean == 1.5e308
 
 
 def test_csv_has_every_value_whole() -> None:

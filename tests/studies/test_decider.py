@@ -323,3 +323,30 @@ def test_a_study_that_began_with_priors_is_taken_up_though_its_source_has_grown(
     other = text.replace("priors", "startup: 3, priors")
     with pytest.raises(InvalidInput, match="declared with another search"):
         declare_study(door, asked(tmp_path, other), code(), by="ann")
+    source.unlink()  # and whatever becomes of it
+    assert declare_study(door, asked(tmp_path, text), code(), by="ann").head.seq == 0
+
+
+def test_a_larger_cap_counts_though_the_study_has_gone_on_meanwhile(
+    study: StudyState, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decide_study = Tracks.decide_study
+
+    def decide_late(tracks: Tracks, name: str, choose: Any) -> Any:
+        monkeypatch.setattr(Tracks, "decide_study", decide_study)
+        decided(world)  # as a daemon does between what was read and what is written
+        return decide_study(tracks, name, choose)
+
+    monkeypatch.setattr(Tracks, "decide_study", decide_late)
+    larger = asked(tmp_path, f"{TEXT}max_device_hours: 9\n")
+    declare_study(door_of(world.tracks, world.ledger), larger, code(), by="ann")
+    assert world.tracks.study("lr").declared.max_device_hours == 9.0
+
+
+def test_a_file_without_a_cap_that_the_study_has_changes_nothing(
+    study: StudyState, world: World, tmp_path: Path
+) -> None:
+    door = door_of(world.tracks, world.ledger)
+    declare_study(door, asked(tmp_path, f"{TEXT}max_device_hours: 9\n"), code(), by="ann")
+    again = declare_study(door, asked(tmp_path), code(), by="ann")
+    assert (again.head.seq, again.declared.max_device_hours) == (1, 9.0)

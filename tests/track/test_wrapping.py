@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tracks_dagster.track.text.wrapping import column_widths, wrap_line
+from tracks_dagster.track.text.wrapping import breaks_a_cell, column_widths, wrap_line
 
 
 @pytest.mark.parametrize(
@@ -29,3 +29,10 @@ def test_every_column_has_room_for_its_words_and_the_shorter_ones_for_all() -> N
     assert column_widths(rows, 22) == [12, 10]  # "elsewhere" and 1 to spare
     assert column_widths(rows, 20) is None
     assert column_widths(rows, 45, whole=[1]) is None
+
+
+def test_a_letter_of_two_columns_is_counted_as_two() -> None:
+    rows = [("run", "name"), ("r-1", "宽模型")]
+    assert column_widths(rows, 40) == [3, 6]
+    assert breaks_a_cell(rows, [3, 5])
+    assert not breaks_a_cell(rows, [3, 6])

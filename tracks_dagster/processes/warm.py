@@ -6,8 +6,9 @@ A warm parent imports the modules, listens at ADDRESS, and forks a child for eac
 asked for. Each interpreter has a parent of its own. A child is what a new interpreter would be, or
 there is none:
 
-- The interpreter is the same, and no file that the parent imported has changed since. Another one than
-  that of who asks, a project's own, has this very package: the two agree on what a request means.
+- The interpreter is the same, no file that the parent imported has changed since, and nothing was
+  installed. Another one than that of who asks, a project's own, has this very package: the two agree on
+  what a request means.
 - Its environment is the parent's but for what is read late (`LATE`): a library that read another value
   when it was imported would keep it. A secret that the parent was not started with is in no child.
 - Nothing that the program would import first has the name of what is imported already.
@@ -27,6 +28,7 @@ import os
 import runpy
 import select
 import signal
+import site
 import socket
 import subprocess
 import sys
@@ -536,9 +538,12 @@ def _package() -> str:
 
 
 def _imported_files() -> dict[str, tuple[int, int]]:
-    """Return the file of every module that is imported, and the interpreter's, with their stamps."""
+    """Return the file of every module that is imported, and the interpreter's, with their stamps; and
+    of what an interpreter reads at its start: what was installed since may add to `sys.path`."""
     files = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
     paths = {str(each) for each in files if each} | {os.path.realpath(sys.executable)}
+    for folder in (*site.getsitepackages(), site.getusersitepackages()):
+        paths |= {folder, *map(str, Path(folder).glob("*.pth"))}
     return {path: _stamp(path) for path in sorted(paths)}
 
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import math
 import operator
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
-from statistics import fmean, stdev
+from statistics import mean, stdev
 from typing import NoReturn
 
 from tracks_dagster.track.errors import InvalidInput
@@ -57,6 +58,8 @@ FIELDS: Mapping[str, str] = {
 COLUMNS = ("run", "name", "state", "started", "hours", "step", "owner", "experiment", "tag")
 TEXTS = ("run", "name", "intent", "experiment")
 TAG, ARCHIVED = "tag", "archived"
+TIMES = ("started", "finished")
+WHOLE_MAX = 1e15  # a float below it that is a whole number is written as one
 
 _TOKEN = re.compile(r'\s*(?:([\w./@-]+)\s*(<=|>=|!=|==|=|<|>|~|:)\s*)?("[^"]*"|[^\s"]+)')
 _NUMBER_BEGINS = re.compile(r"\s*[-+.\d]|\s*inf", re.IGNORECASE)
@@ -158,8 +161,11 @@ def parse(text: str) -> tuple[Condition, ...]:
         if sign is None and any(each in value for each in "<>=~") and not value.startswith('"'):
             raise InvalidInput(f"The filter cannot be read at {rest!r}; {VALID}.")
         value = value.strip('"')
+        number = None if name in TIMES else _number(value)
+        if name in TIMES:
+            value = value.replace(" ", "T")  # as tables show them
         sign = "=" if name == TAG and sign in (":", "~") else sign or ""  # a tag is meant, no part
-        found.append(Condition(name=name or "", sign=sign, value=value, number=_number(value)))
+        found.append(Condition(name=name or "", sign=sign, value=value, number=number))
         at = match.end()
     return tuple(found)
 
@@ -246,7 +252,7 @@ def group(
     of numbers."""
     members: dict[str, list[Run]] = {}
     for run in runs:
-        members.setdefault(cell(run.get(by)), []).append(run)
+        members.setdefault(_whole_cell(run.get(by)), []).append(run)
     return {
         name: (found, {key: spread for key in columns if (spread := _spread(found, key))})
         for name, found in members.items()
@@ -257,10 +263,13 @@ def _spread(runs: Sequence[Run], name: str) -> Spread | None:
     numbers = [n for run in runs if (n := _number(run.get(name))) is not None and math.isfinite(n)]
     if not numbers:
         return None
-    deviation = stdev(numbers) if len(numbers) > 1 else None
+    try:
+        deviation = stdev(numbers) if len(numbers) > 1 else None
+    except OverflowError:  # of numbers near the largest that there are
+        deviation = None
     return Spread(
         count=len(numbers),
-        mean=fmean(numbers),
+        mean=mean(numbers),  # in fractions: a sum of floats may be too large
         deviation=deviation,
         least=min(numbers),
         most=max(numbers),
@@ -287,7 +296,7 @@ def table_csv(rows: Sequence[Run], columns: Sequence[str]) -> str:
 
 def shown_cell(name: str, value: Json) -> str:
     """Return a value of a column as a table shows it: times by the minute, hours in words."""
-    if name in ("started", "finished") and isinstance(value, str):
+    if name in TIMES and isinstance(value, str):
         return value[:16].replace("T", " ")
     if name.endswith("hours") and isinstance(value, int | float):
         return about(3600 * value)
@@ -303,6 +312,16 @@ def cell(value: Json) -> str:
     if isinstance(value, list) and all(isinstance(each, str) for each in value):
         return ", ".join(value)
     return value if isinstance(value, str) else shown(value)
+
+
+def _whole_cell(value: Json) -> str:
+    """Return a value as text that no other value has: a cell rounds, and of a list or a mapping may
+    only say that it is one."""
+    if isinstance(value, float):
+        return f"{value:.17g}" if value.is_integer() and abs(value) < WHOLE_MAX else repr(value)
+    text = cell(value)
+    is_whole = isinstance(value, str) or text not in (shown([]), shown({}))
+    return text if is_whole else json.dumps(value)
 
 
 def _has(value: Json, part: str) -> bool:

@@ -119,6 +119,20 @@ def test_a_job_whose_attempt_has_ended_is_deleted_and_noted_once(
     assert (note.body.by, note.body.data["name"]) == ("sweeper", "tracks-r-1-1")
 
 
+def test_what_takes_long_to_end_is_noted_once(
+    tracks: Tracks, store: FakeObjectStore, ledger: Ledger, clock: FakeClock
+) -> None:
+    """As a job that is COMPLETING on a node that is away, or pods with a long grace."""
+    History("r-1").declare().open().supervise().place().end("preempted").write_to(store)
+    tracks.project(run_track("r-1"))
+    clock.at = max(clock.at, ended_at(tracks)) + ENDED_GRACE
+    cluster = FakeCluster(gang())
+    for _ in range(3):
+        sweep(tracks, ledger, cluster)
+        cluster.left = [gang()]
+    assert len(tracks.run("r-1").notes) == 1
+
+
 def ended_at(tracks: Tracks) -> datetime:
     at = tracks.run("r-1").attempts[0].ended_at
     assert at is not None

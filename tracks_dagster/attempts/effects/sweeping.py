@@ -40,7 +40,7 @@ def sweep(
 ) -> Tick[None]:
     """Sweep for a few seconds; say what was swept and what could not be.
 
-    Safe from two processes: a deletion is repeated without harm, and the note is then there twice.
+    Safe from two processes: a deletion is repeated without harm, and the note may then be there twice.
     """
     now = tracks.now()
     try:
@@ -54,7 +54,7 @@ def sweep(
             break  # the next sweep finds the rest
         try:
             cluster.sweep(orphan.gang)
-            problems.append(_note_sweep(tracks, orphan))
+            problems += _note_sweep(tracks, orphan)
         except Exception as error:  # noqa: BLE001 - of that gang alone
             problems.append(f"{orphan.gang.key}: {problem_of(error)}")
     return Tick(problems=tuple(problems))
@@ -101,12 +101,16 @@ def _fates(tracks: Tracks, gangs: Iterable[StandingGang]) -> tuple[dict[str, Fat
     return fates, problems
 
 
-def _note_sweep(tracks: Tracks, orphan: Orphan) -> str:
-    """Note what was swept in the run's track, where there is one, and return it."""
+def _note_sweep(tracks: Tracks, orphan: Orphan) -> list[str]:
+    """Note what was swept in the run's track, where there is one, and return it; nothing where it was
+    noted before: some take their time to end, or hang on a machine that is away."""
     gang = orphan.gang
     text = f"Deleted {gang.kind} {gang.name}: {orphan.why}."
     if orphan.is_known and gang.kind != SERVICE:
-        data = {"kind": gang.kind, "name": gang.name}
+        data = {"kind": gang.kind, "name": gang.name, "uid": gang.uid}
+        notes = (each.body for each in tracks.run(gang.run_id).notes)
+        if any((each.by, each.data) == (SWEPT_BY, data) for each in notes):
+            return []
         note = Note(by=SWEPT_BY, text=text, data=data)
         tracks.note_run(gang.run_id, tracks.draft(Kind.NOTE, note, attempt_id=gang.attempt_id))
-    return f"{gang.key}: {text}"
+    return [f"{gang.key}: {text}"]

@@ -130,7 +130,7 @@ def runs_command(
     elif as_csv:
         echo_whole(table_csv(table.rows, chosen), nl=False)
     else:
-        _print_rows(table, chosen)
+        _print_rows(table, chosen, is_filtered=bool(asked_view.filter))
     if (as_csv or as_json) and not by and table.is_more:
         click.echo(_is_more(table), err=True)
     if table.is_cut:
@@ -160,9 +160,10 @@ def _read(
     return read_shown(lambda part: read_table(ledger, part, now=now), asked, view, found)
 
 
-def _print_rows(table: Table, columns: Sequence[str]) -> None:
+def _print_rows(table: Table, columns: Sequence[str], *, is_filtered: bool) -> None:
     if not table.rows:
-        none = "No run is so." if table.read else "No training run yet; `tracks run` starts one."
+        is_none_so = is_filtered or table.read
+        none = "No run is so." if is_none_so else "No training run yet; `tracks run` starts one."
         click.echo(none)
         return
     numbers = [

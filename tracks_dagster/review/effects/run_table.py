@@ -20,6 +20,7 @@ from tracks_dagster.review.run_table import (
     FIELDS,
     LAST,
     TAG,
+    TIMES,
     Condition,
     Run,
     parse,
@@ -57,8 +58,7 @@ _WORDS = ("state", "stage")
 _NUMBERS = ("step", "steps", "attempts", "ranks", "device_hours")
 _EQUAL = ("=", "==")
 _SIGNS = {"<": "<", "<=": "<=", ">": ">", ">=": ">=", "=": "=", "==": "=", "!=": "<>"}
-_TIMES = ("started", "finished")
-_SORTED = (*_NUMBERS, *_TIMES)
+_SORTED = (*_NUMBERS, *TIMES)
 _HOURS = "hours"  # made of both
 # Columns of JSON, with what is before the names of their values.
 _KEYED = {"newest_config_json": CONFIG, "newest_metrics_json": LAST}
@@ -246,7 +246,7 @@ class _Selection:
     def _run(self, row: dict[str, Json], now: datetime) -> Run:
         """Return the run of a row, which becomes its values."""
         if isinstance(row["started"], datetime):  # as one of the databases has it
-            row |= {name: format_time(at) for name in _TIMES if (at := row.get(name)) is not None}
+            row |= {name: format_time(at) for name in TIMES if (at := row.get(name)) is not None}
         if self.has_hours:
             row[_HOURS] = _hours(row, now)
         if self.has_tags:
@@ -281,7 +281,7 @@ def _select(names: Iterable[str] | None) -> _Selection:
     has_hours = _HOURS in fields
     if has_hours:
         del fields[_HOURS]
-        fields |= dict.fromkeys(_TIMES)
+        fields |= dict.fromkeys(TIMES)
     parameters = {f"k{place}": key for place, (_, key) in enumerate(keys.values())}
     selected = [
         *(f'{_COLUMNS.get(name, name)} as "{name}"' for name in fields),

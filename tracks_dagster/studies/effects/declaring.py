@@ -26,7 +26,7 @@ from tracks_dagster.track.bodies import RunDeclared, StudyDeclared, StudyExtende
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.errors import InvalidInput, check_all
 from tracks_dagster.track.names import study_track
-from tracks_dagster.track.records import Json, Kind, sha256_hex
+from tracks_dagster.track.records import Draft, Json, Kind, sha256_hex
 from tracks_dagster.track.roles import ACCUMULATION, HORIZON, STEPS, roles_of
 from tracks_dagster.track.states.study_state import HOUR_S, StudyState
 from tracks_dagster.track.text.nearest import unknown
@@ -68,13 +68,8 @@ def declare_study(door: Door, asked: StudyFile, found: FoundCode, *, by: str) ->
         tracks.decide_study(asked.name, lambda state: draft if state is None else None)
         existing = tracks.study(asked.name)
     _check_same(existing.declared, declared, asked.config)
-    raised = {
-        name: value
-        for name in CAPS
-        if (value := getattr(declared, name)) != getattr(existing.declared, name)
-    }
-    if raised or existing.finished is not None or existing.stopped is not None:
-        _extend(tracks, existing, raised, by=by)
+    caps = {name: value for name in CAPS if (value := getattr(declared, name)) is not None}
+    tracks.decide_study(asked.name, lambda state: _extension(tracks, state, caps, by=by))
     tracks.project(study_track(asked.name))
     return tracks.study(asked.name)
 
@@ -136,27 +131,28 @@ def plan_study(door: Door, asked: StudyFile, found: FoundCode, *, by: str) -> St
     return declared
 
 
-def _extend(tracks: Tracks, existing: StudyState, raised: dict[str, Any], *, by: str) -> None:
-    """Record larger caps; without any, that a study goes on which had ended or was stopped."""
-    lowered = [name for name, v in raised.items() if _is_less(v, getattr(existing.declared, name))]
+def _extension(
+    tracks: Tracks, study: StudyState | None, caps: Mapping[str, Any], *, by: str
+) -> Draft | None:
+    """Return the record of larger caps; without any, that a study goes on which had ended or was
+    stopped. None where nothing follows. Raises InvalidInput for a smaller cap."""
+    if study is None:
+        return None
+    raised = {name: value for name, value in caps.items() if value != getattr(study.declared, name)}
+    lowered = [name for name, v in raised.items() if _is_less(v, getattr(study.declared, name))]
     if lowered:
         raise InvalidInput(
-            f"The study {existing.declared.study} has {_caps(existing.declared, lowered)} already, "
+            f"The study {study.declared.study} has {_caps(study.declared, lowered)} already, "
             "and what it may use is never taken back. Give as much or more; `tracks stop` ends it."
         )
-    if not raised and existing.finished is not None and existing.stopped is None:
-        return  # it came to its end, and nothing more is given
+    if not raised and study.stopped is None:
+        return None  # it is open, or it came to its end and nothing more is given
     why = _caps_given(raised) or "It goes on as it was declared."
-    body = StudyExtended(by=by, why=why, **raised)
-    draft = tracks.draft(Kind.STUDY_EXTENDED, body)
-    tracks.decide_study(
-        existing.declared.study,
-        lambda state: draft if state is not None and state.head.seq == existing.head.seq else None,
-    )
+    return tracks.draft(Kind.STUDY_EXTENDED, StudyExtended(by=by, why=why, **raised))
 
 
-def _is_less(given: float | None, before: float | None) -> bool:
-    return given is not None and (before is not None and given < before)
+def _is_less(given: float, before: float | None) -> bool:
+    return before is not None and given < before
 
 
 def _caps(declared: StudyDeclared, names: list[str]) -> str:
@@ -269,6 +265,10 @@ def _search(tracks: Tracks, asked: StudyFile, space: Space) -> dict[str, Json]:
     names = search.pop(PRIORS, None)
     if not names:
         return search
+    existing = tracks.find_study(asked.name)
+    before = {} if existing is None else existing.declared.search
+    if before.get(PRIORS_OF) == to_json(names):  # taken up, whatever became of where they came from
+        return {**search, PRIORS_OF: names, PRIORS: before[PRIORS]}
     found = read_priors(
         tracks,
         names,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import textwrap
+import unicodedata
 from collections.abc import Collection, Iterable, Sequence
 
 WORD_MAX = 44  # characters of a table's word that stays whole; a digest is folded
@@ -34,6 +35,13 @@ def wrap_line(line: str, width: int, *, indent: str | None = None, kept: int = 0
     return wrapper.fill(text[kept:]).replace(_JOINT, " ")
 
 
+def cells(text: str) -> int:
+    """Return how many columns of a terminal a text takes: a letter of Chinese takes two."""
+    if text.isascii():
+        return len(text)
+    return len(text) + sum(unicodedata.east_asian_width(each) in "WF" for each in text)
+
+
 def column_widths(
     rows: Sequence[Sequence[str]], room: int, whole: Collection[int] = ()
 ) -> list[int] | None:
@@ -45,8 +53,8 @@ def column_widths(
     wanted, least = [], []
     for number, column in enumerate(zip(*rows, strict=True)):
         lines = [line for cell in column for line in cell.splitlines() or [""]]
-        wanted.append(max(map(len, lines)))
-        words = (len(word) for line in lines for word in line.split())
+        wanted.append(max(map(cells, lines)))
+        words = (cells(word) for line in lines for word in line.split())
         longest = min(WORD_MAX, max(words, default=0))
         least.append(wanted[-1] if number in whole else longest)
     spare = room - sum(least)
@@ -64,7 +72,7 @@ def column_widths(
 def breaks_a_cell(rows: Iterable[Sequence[str]], widths: Sequence[int]) -> bool:
     """Whether a cell is wider than its column."""
     return any(
-        len(line) > width
+        cells(line) > width
         for row in rows
         for cell, width in zip(row, widths, strict=True)
         for line in cell.splitlines()

@@ -425,6 +425,8 @@ def test_a_saved_view_is_a_link_of_the_table_and_names_what_is_gone(tmp_path: Pa
         assert f"The view '{name}'" in unescape(reply.text), name
         assert "gone" in reply.text
         assert (f'href="/runs/{OVER}"' in reply.text) is is_shown
+        file = board.get(f"/runs.csv?view={name}")
+        assert (file.status_code, OVER in file.text) == (200, is_shown), name
     assert board.get("/runs?view=done&where=gone%3C1").status_code == 400  # it is asked for now
     remove_view(tracks, "done", by="bo", why="It is done.")
     gone = board.get("/runs?view=done")

@@ -56,7 +56,7 @@ from tracks_dagster.review.effects.pages.report import render_loaded
 from tracks_dagster.review.effects.run_table import READ_MAX, Asked, Table
 from tracks_dagster.review.effects.saved_views import find_view, read_shown
 from tracks_dagster.review.experiments import baseline_of
-from tracks_dagster.review.run_table import default_columns, names_of, table_csv
+from tracks_dagster.review.run_table import names_of, table_csv
 from tracks_dagster.settings import person
 from tracks_dagster.track.bodies import AttemptPlaced, ViewSaved
 from tracks_dagster.track.errors import (
@@ -450,9 +450,11 @@ class Board:
         return JSONResponse(found, headers=_complete(table))
 
     def _whole_table(self, request: Request) -> tuple[Table, Sequence[str]]:
-        asked, _ = self._asked(request)
-        table = self._sources.table(Asked(**queries.filter_of(asked), limit=READ_MAX))
-        return table, names_of(asked.get("columns", "")) or default_columns(table.rows)
+        asked, found = self._asked(request)
+        rows = Asked(**queries.filter_of(asked), limit=READ_MAX)
+        chosen = ViewSaved(name="", by="", columns=names_of(asked.get("columns", "")))
+        table, columns, _ = read_shown(self._sources.table, rows, chosen, found)
+        return table, columns
 
     def find(self, request: Request) -> Response:
         """`/find?run=TEXT`: leads to the run where only one is meant."""

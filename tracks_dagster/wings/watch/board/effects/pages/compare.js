@@ -24,8 +24,10 @@
     return text ? text.split("..").map(Number) : null;
   }
 
+  const isOf = (range, name) => range.slice(range.indexOf(":") + 1) === name; // a name may have a ":"
+
   function rangeOf(name) { // of a panel's values, as somebody dragged it
-    const found = asked.getAll("range").find((each) => each.endsWith(`:${name}`));
+    const found = asked.getAll("range").find((each) => isOf(each, name));
     return found ? found.slice(0, found.length - name.length - 1).split("..").map(Number) : null;
   }
 
@@ -172,12 +174,13 @@
 
   function linesOf(found) { // every series of a panel: label, values, stroke, whether it is only behind
     const lines = [], bands = [], families = new Map();
-    for (const box of boxes()) {
+    const shown = boxes().filter((box) => box.checked && Object.hasOwn(found.runs, box.dataset.run));
+    const isAlone = (band) => shown.filter((box) => box.dataset.band === band).length < 2;
+    for (const box of shown) {
       const { run, look, band } = box.dataset;
-      if (!box.checked || !found.runs[run]) continue;
       const [colour, dash] = look.split(" ");
       const style = { stroke: css(`--${colour}`), dash: DASHES[dash], width: 1.6 };
-      if (asked.has("bands") && band !== undefined) {
+      if (asked.has("bands") && band !== undefined && !isAlone(band)) {
         if (!families.has(band)) families.set(band, { style, runs: [] });
         families.get(band).runs.push(run);
       } else if (smooth()) {
@@ -331,7 +334,7 @@
   }
 
   function forget(name) {
-    const others = asked.getAll("range").filter((each) => !each.endsWith(`:${name}`));
+    const others = asked.getAll("range").filter((each) => !isOf(each, name));
     asked.delete("range");
     for (const each of others) asked.append("range", each);
   }

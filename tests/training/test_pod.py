@@ -50,7 +50,9 @@ signal.signal(signal.SIGTERM, save)
 while True:
     time.sleep(0.05)
 """
-THREAD = "import threading, time; threading.Thread(target=time.sleep, args=(600,), daemon=True).start()"
+THREAD = (
+    "import threading, time; threading.Thread(target=time.sleep, args=(600,), daemon=True).start()"
+)
 SURVIVES = """
 import os, time
 from pathlib import Path

@@ -40,13 +40,15 @@ class Launcher:
 
     file: the variable of the settings without which the place is not set up, one of the wing's. runs:
     what `tracks up --NAME` does, which has Dagster's runs there too; empty where it cannot. asks: who
-    answers there, as `tracks stop` names what it waits for.
+    answers there, as `tracks stop` names what it waits for. drained: a module with
+    `drained_nodes(settings)`, which returns `attempts.findings.DrainedNode`s; empty where it has none.
     """
 
     module: str
     file: str = ""
     runs: str = ""
     asks: str = ""
+    drained: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -60,6 +60,36 @@ def test_the_record_names_the_evidence_that_is_stored(
     assert [rank.signal for rank in evidence.ranks] == [9, 9]
 
 
+@pytest.mark.parametrize(
+    ("allocated", "devices", "device_seconds"),
+    [
+        ("billing=8,cpu=16,gres/gpu:a100=8,gres/gpu=8,mem=64G,node=2", 8, 240.0),  # 8 × 30 s
+        ("cpu=16,gres/gpu=8,node=2", 8, 240.0),
+        ("cpu=16,mem=64G,node=2", None, 60.0),  # 2 ranks × 30 s: no devices are named
+        (None, None, 60.0),
+    ],
+    ids=["typed", "untyped", "without", "not said"],
+)
+def test_devices_are_counted_from_what_the_place_allocated(
+    tracks: Tracks,
+    gangs: FakeGangs,
+    store: FakeObjectStore,
+    history: History,
+    allocated: str | None,
+    devices: int | None,
+    device_seconds: float,
+) -> None:
+    history.supervise().place().write_to(store)
+    gone(gangs, end(0, signal=9), end(1, signal=9))
+    report = gangs.reports["r-1", 1]
+    gangs.reports["r-1", 1] = replace(report, allocated=allocated)
+    ended = close(tracks, gangs).ended
+    assert ended is not None
+    assert (ended.devices, ended.device_seconds) == (devices, device_seconds)
+    evidence = from_json(Evidence, json.loads(store.objects[ended.evidence_key]))
+    assert evidence.allocated == allocated
+
+
 def test_the_state_in_which_slurm_left_the_job_is_evidence(
     tracks: Tracks, gangs: FakeGangs, store: FakeObjectStore, history: History
 ) -> None:

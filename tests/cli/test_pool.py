@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -58,6 +59,44 @@ def test_a_node_is_quarantined_shown_with_its_reason_and_released(app: App, call
     assert str(released["note"]).endswith("a new fan")
     again = call("pool", "release", POOL, "n-1", "--why", "once more", "--json")
     assert json.loads(again.stdout)["seq"] is None
+
+
+def sinfo(monkeypatch: pytest.MonkeyPatch, home: Path, script: str) -> None:
+    """Set gangs on Slurm up, where `sinfo` is this script."""
+    programs = home.parent / "programs"
+    programs.mkdir(exist_ok=True)
+    (programs / "sinfo").write_text(f"#!/bin/sh\n{script}\n")
+    (programs / "sinfo").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
+    home.mkdir(exist_ok=True)
+    (home / "slurm.yaml").write_text("python: /shared/python\n")
+
+
+def test_nodes_that_slurm_drained_are_shown_with_its_reason_and_by_whom(
+    app: App, call: Call, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sinfo(monkeypatch, home, r"printf 'n-[7-8]|root|NHC: GPU 1 | fell off\nn-9|ann|a new fan\n'")
+    shown = call("pool", "--json")
+    assert shown.exit_code == 0, shown.output
+    ours, theirs = json.loads(shown.stdout)
+    assert (ours["pool"], theirs["pool"]) == (POOL, "slurm")
+    assert {node["node"]: node["note"] for node in theirs["nodes"]} == {
+        "n-7": "slurm drained it, by root: NHC: GPU 1 | fell off",
+        "n-8": "slurm drained it, by root: NHC: GPU 1 | fell off",
+        "n-9": "slurm drained it, by ann: a new fan",
+    }
+    assert "by ann: a new fan" in " ".join(call("pool").stdout.split())
+    assert set(nodes(call, POOL)) == {"n-1"}  # of another place
+
+
+def test_a_slurm_that_does_not_answer_hides_no_pool(
+    app: App, call: Call, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sinfo(monkeypatch, home, "echo 'Unable to contact slurm controller' >&2; exit 1")
+    shown = call("pool", "--json")
+    assert shown.exit_code == 1
+    assert [pool["pool"] for pool in json.loads(shown.stdout)] == [POOL]
+    assert "slurm: Cannot run sinfo now: Unable to contact slurm controller" in shown.stderr
 
 
 def test_what_cannot_be_decided_is_told(app: App, call: Call, home: Path) -> None:

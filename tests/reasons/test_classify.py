@@ -26,6 +26,7 @@ from tracks_dagster.track.records import canonical_json
 PREEMPTED = condition("PreemptionByScheduler")
 STOP = {"by": "ann", "why": "enough", "mode": "drain"}
 GPU_OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 3.78 GiB."
+BROKEN_SAVE = "TrainingError: The save of step 4 ended all: DistNetworkError: Broken pipe The last"
 CLOSED = "RuntimeError: [../gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.7]"
 XID_79 = "NVRM: Xid (PCI:0000:3b:00): 79, pid=71, GPU has fallen off the bus."
 XID_31 = "NVRM: Xid (PCI:0000:3b:00): 31, pid=71, Ch 00000008, intr 00000000. MMU Fault"
@@ -200,6 +201,17 @@ GANGS = {
             end(1, by=SIGKILL, second=100),
         ),
         "unknown",
+    ),
+    "nor the save that its peer lost with it, though its word blames the code, and came first": (
+        (
+            end(0, code=1, says=word("code_error", said=BROKEN_SAVE, second=99)),
+            end(1, by=SIGKILL, second=100),
+        ),
+        "unknown",
+    ),
+    "nor where the peer's node is gone, and nobody knows how the peer ended": (
+        (end(0, code=1, says=word("code_error", said=BROKEN_SAVE)), end(1, second=None)),
+        "network_fabric",
     ),
     "a time-out of the network counts for less than the rank that was killed before it": (
         (

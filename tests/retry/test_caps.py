@@ -116,6 +116,16 @@ def test_the_time_of_a_stage_is_of_each_device_however_many_an_attempt_has() -> 
     assert over_stage_time(history.state, placed_at + timedelta(seconds=200)) is not None
 
 
+def test_the_time_of_a_stage_counts_the_devices_that_a_place_gave() -> None:
+    history = History().declare(max_device_s=300.0, stage="smoke").open().place(world_size=2)
+    history.restore().commit(10)
+    history.end("preempted", last_step=12, device_seconds=800.0, devices=8)  # 100 s each
+    assert over_stage_time(history.state, history.at) is None
+    history.open().place(world_size=2).restore().commit(20)
+    history.end("preempted", last_step=22, device_seconds=1600.0, devices=8)  # 200 s each
+    assert over_stage_time(history.state, history.at) is not None
+
+
 def test_a_device_without_a_price_is_told_and_guessed_at_by_nobody() -> None:
     other = Prices(currency="USD", per_device_hour={"H100": 3.6})
     cost = cost_of(run().state, other, run().at)

@@ -77,8 +77,12 @@ class PodStarter:
         ranks: int = 1,
         opened_seq: int = 1,
         script: str = "",
+        python_path: Path = ROOT,
     ) -> Pod:
-        """Start one pod; script: stored code, as of an older version; without one an example trains."""
+        """Start one pod; script: stored code, as of an older version; without one an example trains.
+
+        python_path: a folder that every Python of it looks in, for a site's own start of each.
+        """
         uid = f"uid-{index}"
         work = self._folder / uid
         environment = os.environ | {
@@ -98,7 +102,7 @@ class PodStarter:
             "TRACKS_MASTER_PORT": str(self._port),
             "TRACKS_TERMINATION_GRACE_S": "60",
             "JOB_COMPLETION_INDEX": str(index),
-            "PYTHONPATH": str(ROOT),
+            "PYTHONPATH": f"{python_path}{os.pathsep}{ROOT}",
             "OMP_NUM_THREADS": "1",
         }
         if script:

@@ -44,6 +44,7 @@ HOST_OOM = "[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried
         (errors.InvalidInput("lr"), R.CONFIG_ERROR),
         (errors.DataRejected("rows"), R.BAD_INPUT_DATA),
         (errors.RankLost("rank 0"), R.RANK_LOST_SECONDARY),
+        (dist.DistStoreError("wait timeout after 300000ms"), R.RANK_LOST_SECONDARY),
         (dist.DistBackendError("NCCL"), R.RANK_LOST_SECONDARY),
         (RuntimeError("[gloo] Connection closed by peer [127.0.0.1]"), R.RANK_LOST_SECONDARY),
         (RuntimeError("[gloo] writev [127.0.0.1]:4: Broken pipe"), R.RANK_LOST_SECONDARY),

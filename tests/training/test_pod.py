@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -35,6 +36,23 @@ def stand_here():
 enable_dumps(work, rank)
 stand_here()
 """
+SAVES = """
+import os, signal, time
+from pathlib import Path
+work = Path(os.environ["TRACKS_WORK"])
+def save(*_):
+    while not (work / "saved").exists():
+        time.sleep(0.05)
+    raise SystemExit(0)
+signal.signal(signal.SIGTERM, save)
+(work / "between").write_text(str(os.getppid()))
+(work / "ready").touch()
+while True:
+    time.sleep(0.05)
+"""
+THREAD = (
+    "import threading, time; threading.Thread(target=time.sleep, args=(600,), daemon=True).start()"
+)
 SURVIVES = """
 import os, time
 from pathlib import Path
@@ -103,6 +121,30 @@ def test_sigterm_lets_every_rank_of_a_pod_save_and_drain(
     beat = pod_files.decode_beat(store.get(pod_files.beat_key(AttemptRef("r", 1), pod.uid)))
     assert beat is not None
     assert [rank.rank for rank in beat.ranks] == [0, 1]
+
+
+def test_a_rank_saves_though_a_site_signals_every_process_and_its_python_starts_threads(
+    pods: PodStarter, tmp_path: Path
+) -> None:
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "sitecustomize.py").write_text(THREAD)
+    pod = pods.start(script=SAVES, python_path=tmp_path / "site")
+    until((pod.work / "ready").exists, pod)
+    between = int((pod.work / "between").read_text())
+    for _ in range(5):  # from a process that is not torchrun's
+        subprocess.run(["kill", "-TERM", str(between)], check=True)
+        until(lambda: not is_pending(between), pod)
+    pod.terminate()
+    (pod.work / "saved").touch()
+    assert pod.wait() == 0, pod.log
+    assert (pod.end.ranks[0].exit_code, pod.end.ranks[0].signal) == (0, None)
+
+
+def is_pending(pid: int) -> bool:
+    """Whether a SIGTERM of this process still waits to be looked at."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    (waiting,) = (line.split()[1] for line in status.splitlines() if line.startswith("ShdPnd"))
+    return bool(int(waiting, 16) >> (signal.SIGTERM - 1) & 1)
 
 
 def test_a_rank_that_is_killed_is_told_with_its_signal_and_the_others_have_time_for_a_last_word(

@@ -11,17 +11,25 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 
 from tests.fakes import FakeObjectStore
 from tests.training.gangs import TrainingRun
 from tests.training.loops import train_linear
 from tracks_dagster.track.bodies import RetentionRule
-from tracks_dagster.track.errors import CheckpointWriteFailed, NonFinite, TrackBroken, TrainingError
+from tracks_dagster.track.errors import (
+    CheckpointWriteFailed,
+    NonFinite,
+    RankLost,
+    TrackBroken,
+    TrainingError,
+)
 from tracks_dagster.track.track import Track
 from tracks_dagster.training import journal
 from tracks_dagster.training.ranks import Ranks
 from tracks_dagster.training.saves import committing, saving
+from tracks_dagster.training.saves.chunk_writer import KnownChunks
 from tracks_dagster.training.saves.committing import Outcome
 from tracks_dagster.training.saves.saving import Saver
 
@@ -180,3 +188,44 @@ def test_the_traceback_of_a_save_that_ends_training_names_no_other_end(
     with pytest.raises(TrainingError, match="ended all") as ended, run.joined() as a:
         train_linear(a, until=6)
     assert "NonFinite" not in "".join(traceback.format_exception(ended.value))
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (dist.DistNetworkError("failed to recv, got 0 bytes"), RankLost),
+        (dist.DistStoreError("wait timeout after 300000ms, keys: /save-1/outcome"), RankLost),
+        (RuntimeError("[../gloo/transport/tcp/pair.cc:534] Connection closed by peer"), RankLost),
+        (LookupError("as meant"), TrainingError),
+    ],
+    ids=["store", "time-out", "gloo", "own"],
+)
+def test_a_save_that_ends_since_another_rank_is_gone_does_not_blame_the_code(
+    run: TrainingRun, monkeypatch: pytest.MonkeyPatch, error: Exception, kind: type[TrainingError]
+) -> None:
+    def meets(*_: object) -> Outcome:
+        raise error
+
+    monkeypatch.setattr(committing.Committer, "_exchange", meets)
+    with pytest.raises(TrainingError, match="ended all") as ended, run.joined() as a:
+        train_linear(a, until=6)
+    assert type(ended.value) is kind
+
+
+def test_rank_0_knows_how_a_save_ended_though_it_cannot_say_so_to_the_others() -> None:
+    """Else its thread dies with the ranks' store, and its last word blames the code."""
+
+    def gone(*_: object, **__: object) -> None:
+        raise dist.DistNetworkError("failed to recv, got 0 bytes")
+
+    ranks = SimpleNamespace(is_first=True, rank=0, world_size=2, fetch=gone, post=gone)
+    committer = committing.Committer(SimpleNamespace(ranks=ranks), KnownChunks())  # type: ignore[arg-type]
+    writer = SimpleNamespace(store=tuple, written_bytes=0, chunks=())
+    save = committing.Save(
+        number=1, step=2, trigger="final", began=0.0, blocking_s=None, writer=writer, slowest_s=0.0
+    )
+    outcome = committer.complete(save)
+    assert (outcome.ends, outcome.failed) == (
+        "RankLost",
+        "DistNetworkError: failed to recv, got 0 bytes",
+    )

@@ -15,6 +15,15 @@ class Health(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DrainedNode:
+    """A node on which a place starts nothing by itself. by: who said so there; why: in their words."""
+
+    node: str
+    by: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
     """The answer to one check. words: what was found, and what to do where it is missing."""
 

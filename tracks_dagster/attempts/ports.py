@@ -108,8 +108,9 @@ class GangReport:
     boot_ids: node → the identity of its boot now.
     beats: the newest beat of each rank; a rank that has not begun is starting.
     cgroup, kernel_lines: what the machine reported at the newest end of a rank, as evidence.
-    slurm_state: in which Slurm left the job. waits: for what a gang that has not begun waits in a
-    queue of its place, in words; empty where nobody says so.
+    slurm_state: in which Slurm left the job; allocated: what it gave it, as evidence.
+    waits: for what a gang that has not begun waits in a queue of its place, in words; empty where
+    nobody says so.
     """
 
     phase: GangPhase
@@ -125,6 +126,7 @@ class GangReport:
     kernel_lines: tuple[str, ...] = ()
     slurm_state: str | None = None
     waits: str = ""
+    allocated: str | None = None
 
 
 # What the ranks of a gang that starts now would compute with: names and versions, as

@@ -71,7 +71,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptTimeline:
-    """One attempt. devices: one for each rank; asked: what it was opened to resume from.
+    """One attempt. devices: as of `AttemptState`; asked: what it was opened to resume from.
 
     cycled_node_count: nodes that it excludes and the attempt before it did not.
     """
@@ -164,7 +164,7 @@ def _facts(
     steps_s: dict[str, float | None],
     commit: tuple[int, TimeSpent | None] | None,
 ) -> AttemptTimeline:
-    opened, placed = attempt.opened, attempt.placed
+    opened = attempt.opened
     opened_us = max(now_us, micros(attempt.opened_at))
     placed_us = _after(opened_us, attempt.placed_at)
     restored_us = _after(_latest(opened_us, placed_us), attempt.restored_at)
@@ -178,7 +178,7 @@ def _facts(
         asked=_source(state, opened.resume, steps_s),
         restored=came_from,
         closing=_closing(attempt, (opened_us, placed_us, restored_us), commit),
-        devices=placed.world_size if placed else opened.compute.ranks,
+        devices=attempt.devices,
         device_class=opened.compute.device_class,
         pool=pool_of(opened.compute),
         accelerator=accelerator_of(attempt),

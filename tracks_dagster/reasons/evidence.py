@@ -109,6 +109,7 @@ class Evidence:
     kernel_lines: Xid, ECC and OOM-killer lines; cgroup: memory events;
     dagster: {"dagster_run_id", "status", "message"} of the supervising run;
     vanished: the gang is gone and left neither exit codes nor words;
+    allocated: what its place gave it, in Slurm's words (AllocTRES); None: not said.
     last_step: the last finished one; beats: rank → where it stood last, as far as it was seen.
     """
 
@@ -131,6 +132,7 @@ class Evidence:
     placed: bool = False
     drills_fired: tuple[str, ...] = ()
     beats: Mapping[str, str] = field(default_factory=dict)
+    allocated: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ from datetime import datetime
 
 from tracks_dagster.ledger.prices import NO_TABLE, Prices
 from tracks_dagster.ledger.timeline import accelerator_of
-from tracks_dagster.retry.stage_time import device_s, ranks_of
+from tracks_dagster.retry.stage_time import device_s
 from tracks_dagster.scheduling.model import Usage
 from tracks_dagster.scheduling.policy import SchedulingPolicy
 from tracks_dagster.track.bodies import MANUAL, ComputeRequest
@@ -149,7 +149,7 @@ def _waited_s(attempt: AttemptState, now: datetime) -> float:
     until = attempt.placed_at or attempt.ended_at or now
     if attempt.claimed_at is None:
         return 0.0
-    return ranks_of(attempt) * max(0.0, (min(until, now) - attempt.claimed_at).total_seconds())
+    return attempt.devices * max(0.0, (min(until, now) - attempt.claimed_at).total_seconds())
 
 
 def _unpriced(cost: Cost) -> str:

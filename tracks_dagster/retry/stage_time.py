@@ -14,7 +14,9 @@ def over_stage_time(state: RunState, now: datetime) -> str | None:
     if most is None:
         return None
     # From its placement on, as the record of its end counts: then both say the same of one attempt.
-    worked_s = sum(device_s(each, now, each.placed_at) / ranks_of(each) for each in state.attempts)
+    worked_s = sum(
+        device_s(each, now, each.placed_at) / max(1, each.devices) for each in state.attempts
+    )
     if worked_s < most:
         return None
     stage = state.declared.stage
@@ -30,10 +32,4 @@ def device_s(attempt: AttemptState, now: datetime, began_at: datetime | None) ->
         return attempt.ended.device_seconds
     if began_at is None:
         return 0.0
-    return ranks_of(attempt) * max(0.0, (now - began_at).total_seconds())
-
-
-def ranks_of(attempt: AttemptState) -> int:
-    """Return how many devices it has, or asked for."""
-    placed = attempt.placed
-    return attempt.opened.compute.ranks if placed is None else placed.world_size
+    return attempt.devices * max(0.0, (now - began_at).total_seconds())

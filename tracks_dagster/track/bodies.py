@@ -508,7 +508,8 @@ class AttemptEnded:
     """`attempt_ended`: the verdict, what it rests on, and what was measured.
 
     evidence_key, evidence_sha256: the stored evidence; lines: what decided, shortened.
-    device_seconds: ranks times seconds, from each rank's start to its end.
+    device_seconds: devices times seconds, from each rank's start to its end. devices: that its place
+    counted (Slurm's AllocTRES); None: it did not, and each rank counts as one.
     last_step: the last step that it finished, None without one.
     first_line_ran: whether any rank ran its first line (an attempt without is free).
     onset_step: the step at which the numbers went wrong (NaN, spike, divergence), None otherwise.
@@ -548,6 +549,7 @@ class AttemptEnded:
     blamed_device: str | None = None
     differs_from_step: int | None = None
     logs: Mapping[str, str] | None = None
+    devices: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -101,6 +101,7 @@ _BY_TYPE: tuple[tuple[type[BaseException], str], ...] = (
     (ModuleNotFoundError, _R.DEPENDENCY_MISMATCH),
     (PermissionError, _R.PERMISSION_DENIED),
     (dist.DistNetworkError, _R.RANK_LOST_SECONDARY),
+    (dist.DistStoreError, _R.RANK_LOST_SECONDARY),
     (dist.DistBackendError, _R.RANK_LOST_SECONDARY),
 )
 
@@ -122,10 +123,12 @@ def reason_of(error: BaseException) -> str:
 
 
 def is_of_lost_rank(error: BaseException) -> bool:
-    """Whether it is torch's error for another rank whose process is gone.
+    """Whether it is torch's error for another rank whose process is gone, or that of the ranks' store.
 
     RankLost is not: rank 0 raises it while it lives, and then ends the save under way itself.
     """
+    if isinstance(error, dist.DistNetworkError | dist.DistStoreError):
+        return True
     return isinstance(error, RuntimeError) and CASCADE.search(str(error)) is not None
 
 

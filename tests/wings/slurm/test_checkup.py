@@ -114,5 +114,5 @@ def test_jobs_output_has_to_lie_where_nodes_see_it(
 
 
 def test_drained_nodes_are_listed_with_their_reasons() -> None:
-    drained = replace(FACTS, drained="n2|NHC: GPU 1 fell off the bus\n")
-    assert "n2: NHC: GPU 1 fell off the bus" in found(SETTINGS, drained)["drained nodes"][1]
+    drained = replace(FACTS, drained="n2|root|NHC: GPU 1 fell off the bus\n")
+    assert "n2 (root): NHC: GPU 1 fell off the bus" in found(SETTINGS, drained)["drained nodes"][1]

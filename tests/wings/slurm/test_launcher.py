@@ -106,7 +106,7 @@ def test_its_ranks_ends_are_what_their_nodes_stored(world: World) -> None:
     world.later(60)
     report = launcher.observe(REF)
     assert [(rank.exit_code, rank.signal) for rank in report.ranks] == [(1, None), (None, 9)]
-    assert report.slurm_state == "FAILED"
+    assert (report.slurm_state, report.allocated) == ("FAILED", "gres/gpu=4")
     assert report.boot_ids == {"n0": "b", "n1": "b"}
 
 
@@ -323,6 +323,7 @@ def test_without_accounting_the_queue_s_word_is_what_is_known(world: World) -> N
     world.later(60)
     report = launcher.observe(REF)
     assert (report.phase, report.slurm_state) == (GangPhase.GONE, "NODE_FAIL")
+    assert report.allocated is None
 
 
 def test_ten_thousand_gangs_are_two_questions(world: World) -> None:

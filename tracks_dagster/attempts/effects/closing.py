@@ -35,6 +35,7 @@ from tracks_dagster.reasons.evidence import (
 from tracks_dagster.reasons.fingerprints import fingerprint
 from tracks_dagster.reasons.initiator import initiator
 from tracks_dagster.reasons.rules.control import blamed_rank, named_device
+from tracks_dagster.reasons.slurm_rows import gpus_in
 from tracks_dagster.reasons.user_rules import UserRules
 from tracks_dagster.scheduling.effects.leases import DevicePool
 from tracks_dagster.scheduling.model import CPU
@@ -168,6 +169,7 @@ def _ended(
     verdict = classify(evidence, rules)
     key, sha256 = _store_evidence(tracks, evidence)
     started_at, finished_at = _span(attempt, evidence)
+    devices = gpus_in(evidence.allocated or "")[0] or None
     return AttemptEnded(
         reason=verdict.reason,
         confidence=verdict.confidence,
@@ -176,7 +178,8 @@ def _ended(
         classifier_version=classifier_version(rules),
         evidence_key=key,
         evidence_sha256=sha256,
-        device_seconds=device_seconds(evidence.ranks, started_at, finished_at),
+        device_seconds=device_seconds(evidence.ranks, started_at, finished_at, devices),
+        devices=devices,
         accelerator=_accelerator(attempt),
         started_at=started_at,
         finished_at=finished_at,
@@ -276,13 +279,18 @@ def _gone_devices(
 
 
 def device_seconds(
-    ranks: tuple[RankEnd, ...], started_at: str | None, finished_at: str | None
+    ranks: tuple[RankEnd, ...],
+    started_at: str | None,
+    finished_at: str | None,
+    devices: int | None = None,
 ) -> float:
-    """Return the sum over ranks of the seconds from start to end, one device each.
+    """Return the sum over ranks of the seconds from start to end, times the devices of each.
 
-    Where a rank's own times are not known, the attempt's stand in; 0 when there are none at all.
+    devices: of all ranks together; None: one each. Where a rank's own times are not known, the
+    attempt's stand in; 0 when there are none at all.
     """
-    return round(sum(_seconds(end, started_at, finished_at) for end in ranks), 3)
+    ranks_s = sum(_seconds(end, started_at, finished_at) for end in ranks)
+    return round(ranks_s if devices is None else ranks_s * devices / max(1, len(ranks)), 3)
 
 
 def _seconds(end: RankEnd, started_at: str | None, finished_at: str | None) -> float:

@@ -132,6 +132,7 @@ def gather(
         cgroup=report.cgroup,
         kernel_lines=tuple(clean(line) for line in report.kernel_lines),
         slurm_state=report.slurm_state,
+        allocated=report.allocated,
         beats={str(b.rank): f"{b.phase.value} in step {b.step}" for b in report.beats},
     )
     began = any(end.began for end in ends)

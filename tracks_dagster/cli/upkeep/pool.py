@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 
 import click
 
 from tracks_dagster.attempts.effects.sharing import describe_running
+from tracks_dagster.attempts.findings import DrainedNode
 from tracks_dagster.cli import BAD_NEWS
 from tracks_dagster.cli.common import (
     WholeGroup,
@@ -28,15 +30,17 @@ from tracks_dagster.retry.effects.pool_nodes import (
     quarantine_node,
     release_device,
     release_node,
+    unstruck,
     view_pools,
 )
 from tracks_dagster.scheduling.effects.leases import DeviceLine, DevicePool
 from tracks_dagster.scheduling.effects.recurrence import PastTimes
 from tracks_dagster.scheduling.model import CPU
-from tracks_dagster.settings import Settings, load_policy
+from tracks_dagster.settings import Settings, load_policy, places_set_up
 from tracks_dagster.track.body_json import to_json
-from tracks_dagster.track.errors import InvalidInput, LedgerError
+from tracks_dagster.track.errors import GangError, InvalidInput, LedgerError, SettingsError
 from tracks_dagster.track.text import units
+from tracks_dagster.wing import launchers, load
 from tracks_dagster.wiring import App, open_devices
 
 SHORT_CHARACTERS = 16  # of a device's name in a table: GPU- and twelve more
@@ -64,12 +68,21 @@ def pool_command() -> None:
 @as_json
 @click.pass_context
 def show(ctx: click.Context, name: str | None, as_json: bool) -> None:
-    """Show the nodes of pool NAME, or of all: strikes, time worked, rate, quarantine and why."""
+    """Show the nodes of pool NAME, or of all: strikes, time worked, rate, quarantine and why.
+
+    Nodes that Slurm itself drained are listed under `slurm`, with its reason and who gave it.
+    """
     settings = Settings.from_environment()
     tracks, ledger = open_tracks_to_read(settings), open_ledger_to_read(settings)
     rule = load_policy(settings).nodes
     names = [check_pool(tracks, ledger, name)] if name is not None else pool_names(ledger)
     pools, problems = view_pools(tracks, ledger, rule, names)
+    for place in places_set_up(settings):
+        if name is None or name.startswith(f"{place}/"):
+            try:
+                pools += drained_of(settings, place)
+            except (GangError, SettingsError) as error:
+                problems.append(f"{place}: {error}")
     if as_json:
         print_json([to_json(pool) for pool in pools])
     elif any(pool.nodes for pool in pools):
@@ -79,6 +92,20 @@ def show(ctx: click.Context, name: str | None, as_json: bool) -> None:
     for problem in problems:
         click.echo(problem, err=True)
     ctx.exit(BAD_NEWS if problems else 0)
+
+
+def drained_of(settings: Settings, place: str) -> list[PoolLine]:
+    """Return the nodes that a place itself keeps jobs off, under its name; raises as the place does."""
+    package, launcher = launchers()[place]
+    if not launcher.drained:
+        return []
+    drained: Sequence[DrainedNode] = load(package, launcher.drained).drained_nodes(settings)
+    nodes = (
+        replace(unstruck(each.node), note=f"{place} drained it, by {each.by}: {each.why}")
+        for each in drained
+    )
+    found = PoolLine(pool=place, nodes=tuple(nodes))
+    return [found] if found.nodes else []
 
 
 @pool_command.command("devices")

@@ -230,6 +230,11 @@ NOT_LEASED: Why = Absence(
     "no devices of this machine were given out to it, or it ended before it had begun on them",
     lambda v: bool(v.attempt.claims) and v.attempt.claims[-1].body.held is None,
 )
+NOT_COUNTED: Why = Absence(
+    "not_counted",
+    "its place does not say how many devices it gave; each rank counts as one",
+    lambda v: v.attempt.ended is not None and v.attempt.ended.devices is None,
+)
 NOT_READ_AGAIN: Why = Absence(
     "not_read_again", "its end was read once", lambda v: v.attempt.reclassified is None
 )
@@ -532,9 +537,12 @@ ATTEMPT: tuple[Fact[AttemptView], ...] = (
          "whether any rank ran its first line", absent=(OPEN,), group="ended"),
     # --- what it cost ---
     Fact("gpu_seconds", REAL, _ended(lambda e: e.device_seconds),
-         "device seconds, whatever the accelerator: ranks times seconds", absent=(OPEN,),
+         "device seconds, whatever the accelerator: devices times seconds", absent=(OPEN,),
          json="cost.device_seconds", ui="cost/device_seconds", label="device seconds",
          diff="steps/device_seconds"),
+    Fact("allocated_devices", INTEGER, _ended(lambda e: e.devices),
+         "devices that its place says it was given", absent=(OPEN, NOT_COUNTED), group="cost",
+         since=10),
     Fact("last_step", INTEGER, _last_step, "the last step that it ran",
          absent=(NOT_IN_HISTORY, NO_STEP, OPEN),
          group="cost"),

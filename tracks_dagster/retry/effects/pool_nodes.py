@@ -92,7 +92,7 @@ def view_pool(tracks: Tracks, ledger: Ledger, rule: NodeRule, pool: str) -> Pool
     work = read_work(ledger, pool, now=now, window_s=rule.window_s)
     lines = [*_lines(state, work, rule, now)] if state is not None else []
     named = {line.node for line in lines}
-    lines += [_unstruck(node, s) for node, s in work.seconds.items() if node not in named]
+    lines += [unstruck(node, s) for node, s in work.seconds.items() if node not in named]
     if state is not None and state.devices:
         of_devices = read_device_work(ledger, _host(pool), now=now, window_s=rule.window_s)
         allowed_min = DEVICES_ALLOWED_MIN
@@ -123,7 +123,8 @@ def _lines(
         )
 
 
-def _unstruck(node: str, exposure_s: float) -> NodeLine:
+def unstruck(node: str, exposure_s: float = 0.0) -> NodeLine:
+    """Return a node of which nothing but its work is known."""
     return NodeLine(
         node=node,
         strikes=0,

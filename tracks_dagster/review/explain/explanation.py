@@ -115,7 +115,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """What it cost. device_seconds: ranks times seconds; wall_s: from its opening to its end.
+    """What it cost. device_seconds: devices times seconds; wall_s: from its opening to its end.
 
     debit: what it spent from the retry budget when it was opened; None: nothing. seconds: its wall
     time by bucket (`time_buckets.BUCKETS`), which sums to wall_s; device_seconds_by: those of each.

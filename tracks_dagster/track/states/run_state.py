@@ -81,6 +81,13 @@ class AttemptState:
         return self.ended is None
 
     @property
+    def devices(self) -> int:
+        """How many it had: as its place counted them, else one for each rank."""
+        if self.ended is not None and self.ended.devices is not None:
+            return self.ended.devices
+        return self.opened.compute.ranks if self.placed is None else self.placed.world_size
+
+    @property
     def held(self) -> HeldDevices | None:
         """The devices of a machine that it was given, by the newest claim that says so."""
         found = (claim.body.held for claim in reversed(self.claims))

@@ -59,6 +59,8 @@ class Torchrun(threading.Thread):
 
     def run(self) -> None:
         """Run the ranks to their ends."""
+        # What stands between it and a rank starts with SIGTERM blocked, before there could be a thread.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
         try:
             # Torch takes seconds to import; SIGTERM is handled before.
             from tracks_dagster.training.pods.torchrun import run_ranks

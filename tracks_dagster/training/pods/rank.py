@@ -18,7 +18,8 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tracks_dagster.processes.process import now_text, read_json
@@ -48,18 +49,18 @@ def main(work: Path, local_rank: int) -> int:
         return names.EXIT_DRAINED  # the pod was asked to end before there was a rank
     file = RankFile(work, rank, started_at=now_text())
     try:
-        child = subprocess.Popen(
-            gang["command"],
-            cwd=gang["folder"],
-            env={**_environment(gang["ranks"]), **gang["environment"]},
-            stdin=subprocess.DEVNULL,
-            start_new_session=True,
-        )
+        with stop.let_through():
+            child = subprocess.Popen(
+                gang["command"],
+                cwd=gang["folder"],
+                env={**_environment(gang["ranks"]), **gang["environment"]},
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+            )
     except OSError as error:
         print(f"rank {rank} cannot be started: {error}", flush=True)
         code = EXIT_CANNOT_RUN
     else:
-        stop.hold_signals()
         file.began(child.pid)
         code = _wait(child, file, stop, work / "drill" / f"sigkill-{rank}.json")
     _write_end(file, code)
@@ -76,19 +77,28 @@ class _Stop:
     """Whether torchrun, this process's parent, asked this rank to end.
 
     What manages a node may send SIGTERM to every process of a gang, as some Slurm sites do: then the
-    rank has it too, and saves.
+    rank has it too, and saves. So a signal waits until it is looked for, with who sent it. Any thread
+    that does not block it would take it at once: a site's `sitecustomize` may start one before this
+    module, so torchrun's thread starts this process with the signal blocked.
     """
 
     def __init__(self) -> None:
         self._is_asked = False
         signal.signal(signal.SIGTERM, self._ask)
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
 
     def _ask(self, *_: object) -> None:
         self._is_asked = True
 
-    def hold_signals(self) -> None:
-        """From here on a signal waits until it is looked for, with who sent it; a child has begun."""
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    @contextmanager
+    def let_through(self) -> Iterator[None]:
+        """While the rank starts, for it would inherit the mask: it has nothing to save yet."""
+        self._is_asked = self.is_asked  # what came before has a sender
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+        try:
+            yield
+        finally:
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
 
     @property
     def is_asked(self) -> bool:

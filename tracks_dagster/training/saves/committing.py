@@ -10,6 +10,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Protocol
 
@@ -20,6 +21,7 @@ from tracks_dagster.track.errors import (
     Fenced,
     InvalidInput,
     NonFinite,
+    RankLost,
     StoreError,
     TrainingError,
 )
@@ -27,6 +29,7 @@ from tracks_dagster.track.names import ALERT_SAVE_FAILED
 from tracks_dagster.track.records import Draft, Json, Kind
 from tracks_dagster.training.feeding import describe_state
 from tracks_dagster.training.journal import complain
+from tracks_dagster.training.last_word import is_of_lost_rank
 from tracks_dagster.training.launch import Launch
 from tracks_dagster.training.saves.chunk_writer import KnownChunks
 from tracks_dagster.training.saves.manifest import Chunk
@@ -167,8 +170,12 @@ class Committer:
             return self._exchange(save, self._own_part(save))
         except BaseException as error:  # noqa: BLE001 - a thread's edge: `settle` raises it
             why = f"{type(error).__name__}: {error}"
-            outcome = Outcome(failed=why, ends=TrainingError.__name__)
-            self._post_outcome(save, outcome, None)
+            ends = RankLost if is_of_lost_rank(error) else TrainingError
+            outcome = Outcome(failed=why, ends=ends.__name__)
+            with suppress(
+                RuntimeError
+            ):  # as torch raises where the ranks' store is gone with a rank
+                self._post_outcome(save, outcome, None)
             return outcome
 
     def journal(self, save: Save, outcome: Outcome) -> None:

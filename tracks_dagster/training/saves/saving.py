@@ -20,6 +20,7 @@ from tracks_dagster.track.errors import (
     Fenced,
     InvalidInput,
     NonFinite,
+    RankLost,
     TracksError,
     TrainingError,
 )
@@ -47,7 +48,7 @@ RANK_LOST_S_MAX = 3.0  # for one that has all its parts: the gang is ended five 
 
 _ENDS: dict[str, type[TracksError]] = {
     error.__name__: error
-    for error in (CheckpointWriteFailed, Fenced, InvalidInput, NonFinite, TrainingError)
+    for error in (CheckpointWriteFailed, Fenced, InvalidInput, NonFinite, RankLost, TrainingError)
 }
 
 

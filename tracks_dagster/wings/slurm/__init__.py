@@ -5,7 +5,10 @@ from tracks_dagster.wing import Launcher, Wing
 WING = Wing(
     launchers={
         "slurm": Launcher(
-            module="edge.launching", file="TRACKS_SLURM", asks="the controller of Slurm"
+            module="edge.launching",
+            file="TRACKS_SLURM",
+            asks="the controller of Slurm",
+            drained="edge.launching",
         )
     },
     settings={"TRACKS_SLURM": "slurm.yaml"},

@@ -6,10 +6,11 @@ What this account may not ask is `UNKNOWN`, never missing, and no error.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from tracks_dagster.attempts.findings import Finding, Health
+from tracks_dagster.attempts.findings import DrainedNode, Finding, Health
+from tracks_dagster.reasons.slurm_rows import hosts
 from tracks_dagster.track.text.nearest import unknown
 from tracks_dagster.track.text.units import counted, duration
 from tracks_dagster.wings.slurm.rows import limit_s
@@ -44,7 +45,7 @@ class Facts:
 
 
 NODES_FORMAT = "%N|%R|%G|%f"
-DRAINED_FORMAT = "%N|%E"
+DRAINED_FORMAT = "%N|%u|%E"
 ASSOCIATION_FIELDS = "Account,Partition,QOS"
 
 
@@ -65,6 +66,19 @@ def check(facts: Facts, settings: SlurmSettings) -> list[Finding]:
         *_association(facts, settings),
         *_drained(facts),
     ]
+
+
+def read_drained(text: str) -> list[DrainedNode]:
+    """Return the nodes of `sinfo -R`, as DRAINED_FORMAT asks for them, one each."""
+    found = []
+    for line in text.splitlines():
+        names, by, why = (each.strip() for each in (*line.split("|", 2), "", "")[:3])
+        try:
+            each_of = hosts(names)
+        except ValueError:  # too many, or cut: as Slurm names them
+            each_of = (names,)
+        found += [DrainedNode(node=node, by=by, why=why) for node in each_of if node]
+    return found
 
 
 def _found(check: str, health: Health, words: str) -> Finding:
@@ -198,10 +212,9 @@ def _association(facts: Facts, settings: SlurmSettings) -> Iterator[Finding]:
 
 
 def _drained(facts: Facts) -> Iterator[Finding]:
-    lines: Sequence[str] = (facts.drained or "").splitlines()
-    rows = [line.partition("|")[::2] for line in lines if "|" in line]
+    rows = read_drained(facts.drained or "")
     if rows:
-        shown = "; ".join(f"{node}: {reason}" for node, reason in rows[:NODES_SHOWN_MAX])
+        shown = "; ".join(f"{n.node} ({n.by}): {n.why}" for n in rows[:NODES_SHOWN_MAX])
         more = f"; and {len(rows) - NODES_SHOWN_MAX} more" if len(rows) > NODES_SHOWN_MAX else ""
         words = f"Slurm starts nothing on {shown}{more}."
         yield _found("drained nodes", Health.OK, words)

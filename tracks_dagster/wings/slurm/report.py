@@ -61,6 +61,7 @@ def report(
             :KERNEL_LINES_MAX
         ],
         slurm_state=seen.state,
+        allocated=(seen.row.tres if seen.row is not None else "") or None,
         waits=seen.waits,
     )
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tracks_dagster.attempts.effects.sweeping import sweep
-from tracks_dagster.attempts.findings import Finding
+from tracks_dagster.attempts.findings import DrainedNode, Finding
 from tracks_dagster.attempts.orphans import StandingGangs
 from tracks_dagster.attempts.ports import GangLauncher, GangSpec
 from tracks_dagster.ledger.effects.ticks import Tick
@@ -91,6 +91,14 @@ def findings(settings: Settings) -> Sequence[Finding]:
     clean = partial(redact, secrets=settings.secrets)
     logs = logs_of(slurm, folder_of(settings))
     return slurm_findings(settings, slurm, SlurmClient(slurm, clean=clean), logs)
+
+
+def drained_nodes(settings: Settings) -> Sequence[DrainedNode]:
+    """Return the nodes that Slurm itself keeps jobs off; raises SettingsError and GangError."""
+    from tracks_dagster.wings.slurm.checkup import DRAINED_FORMAT, read_drained
+
+    client = SlurmClient(load_slurm(settings), clean=partial(redact, secrets=settings.secrets))
+    return read_drained(client.ask("sinfo", "-h", "-R", "-o", DRAINED_FORMAT))
 
 
 def upkeep(app: App) -> Tick[None]:

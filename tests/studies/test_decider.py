@@ -25,7 +25,8 @@ from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.studies.effects.deciding import TuneStudies
 from tracks_dagster.studies.effects.declaring import Door, declare_study
 from tracks_dagster.studies.effects.study_file import StudyFile, read_study
-from tracks_dagster.track.bodies import CodeVersion, StudyStopped
+from tracks_dagster.studies.effects.trials import prepared_of
+from tracks_dagster.track.bodies import CodeVersion, StudyStopped, TrialProposed
 from tracks_dagster.track.errors import InvalidInput, SettingsError, TracksError
 from tracks_dagster.track.names import run_track
 from tracks_dagster.track.records import Kind
@@ -323,3 +324,38 @@ def test_a_study_that_began_with_priors_is_taken_up_though_its_source_has_grown(
     other = text.replace("priors", "startup: 3, priors")
     with pytest.raises(InvalidInput, match="declared with another search"):
         declare_study(door, asked(tmp_path, other), code(), by="ann")
+
+
+def test_repeats_need_a_seed_that_can_be_changed(world: World, tmp_path: Path) -> None:
+    asked_for = f"{TEXT}repeat: {{best: 2, seeds: 1}}\n"
+    space = asked_for.replace("{lr: [0.1, 0.01, 0.001]}", "{seed: [1, 2]}")
+    assert "repeat: seed is drawn from the space already" in refusal(world, tmp_path, space)
+    pbt = asked_for.replace("halving", "pbt").replace("search: grid", "search: random\ntrials: 4")
+    assert "repeat: a trial of pbt changes its config" in refusal(world, tmp_path, pbt)
+    keys, roles = dict(example().keys), dict(example().roles)
+    del keys["seed"], roles["seed"]
+    none = replace(example(), keys=keys, roles=roles)
+    words = refusal(world, tmp_path, asked_for, project=none)
+    assert "repeat: no key of gpt has the role seed" in words
+    assert "seeds is missing" in refusal(world, tmp_path, f"{TEXT}repeat: {{best: 2}}\n")
+
+
+def test_a_repeat_is_declared_from_step_0_with_another_seed(world: World, tmp_path: Path) -> None:
+    door = door_of(world.tracks, world.ledger)
+    text = f"{TEXT}repeat: {{best: 1, seeds: 1}}\n"
+    study = declare_study(door, asked(tmp_path, text), code(), by="ann").declared
+    proposed = TrialProposed(
+        trial=2,
+        rung=2,
+        run_id="lr-t002-r2",
+        config={"lr": 0.001},
+        steps=30,
+        repeat=1,
+        why="again",
+        decided_by="tests",
+    )
+    prepared = prepared_of(world.tracks, study, proposed, DEFAULT_POLICY)
+    assert prepared.body.config["seed"] == study.run.config["seed"] + 1
+    assert prepared.body.config["lr"] == 0.001
+    assert prepared.body.branched_from is None
+    assert "again, with another seed" in prepared.body.intent

@@ -11,7 +11,7 @@ from tracks_dagster.reading import open_ledger_to_read, open_tracks_to_read
 from tracks_dagster.settings import Settings
 from tracks_dagster.studies.deciding import value_words
 from tracks_dagster.studies.words import as_facts, best_words, config_words, summary
-from tracks_dagster.track.states.study_state import StudyState
+from tracks_dagster.track.states.study_state import StudyState, Trial
 
 _ALL = (
     "select study, state, model_family, metric, best_value, best_run_id, trial_count, max_trials, "
@@ -70,7 +70,12 @@ def _rows(study: StudyState) -> Iterator[tuple[str, ...]]:
             str(number),
             trial.status.value,
             str(trial.last.proposed.steps),
-            "–" if judged is None else value_words(judged.value, judged.outcome),
+            "–" if judged is None else value_words(judged.value, judged.outcome) + _spread(trial),
             config_words(trial.config),
             why or (judged.why if judged is not None and judged.value is None else ""),
         )
+
+
+def _spread(trial: Trial) -> str:
+    spread = trial.mean_and_deviation
+    return "" if spread is None else f" ({spread[0]:.4g} ± {spread[1]:.2g})"

@@ -130,7 +130,8 @@ def _filled(sections: Iterable[Section]) -> tuple[Section, ...]:
 def evals(state: RunState) -> Section:
     """Return what evals measured, the newest first."""
     newest = state.evals[: -EVALS_MAX - 1 : -1]
-    words = [f"Waits: {each}." for each in what_evals_wait_for(state, attempts_max=None)]
+    waits = () if state.finished is not None else what_evals_wait_for(state, attempts_max=None)
+    words = [f"Waits: {each}." for each in waits]
     words += [
         f"{each.body.suite} was let go by {each.body.by}: {each.body.why}" for each in state.waivers
     ]

@@ -120,7 +120,7 @@ def test_a_study_says_what_it_came_to_and_what_was_stopped_and_failed_and_why(
     assert "Kruskal and Wallis" in shown
     assert "What two keys do together is not seen" in shown
     assert "<b>" not in page
-    assert page.count('<path class="top"') == 2  # the best trial, in both pictures
+    assert page.count('<path class="top"') == 2 + 3  # the best trial, in both pictures, of its keys
     best = re.search(r'href="(/compare\?[^"]*)" rel="noreferrer">compare the best 5<', page)
     assert best is not None
     first, *rest = parse_qs(urlsplit(unescape(best[1])).query)["run"]

@@ -87,12 +87,14 @@ class Bar:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pictures:
     """What is drawn of a study. history: values and the best so far; keys: what its colours mean;
-    over_keys, over_budgets: SVG, "" without it; words: sentences about what is drawn."""
+    over_keys, over_budgets: SVG, "" without it; slices: of each key against the value;
+    words: sentences about what is drawn."""
 
     history: Panel | None
     keys: tuple[Key, ...]
     over_keys: str
     over_budgets: str
+    slices: Mapping[str, str]
     words: tuple[str, ...]
 
 
@@ -244,14 +246,14 @@ def _tiles(study: StudyState, currency: str) -> Iterator[Tile]:
 
 def _bar(each: Importance) -> Bar:
     low, high = each.best
-    best = "where it was not drawn" if low is None else f"at {_value(low)}"
+    best = "best where it was not drawn" if low is None else f"best at {_value(low)}"
     if low is not None and low != high:
-        best = f"from {_value(low)} to {_value(high)}"
+        best = f"best from {_value(low)} to {_value(high)}"
     return Bar(
         key=each.key,
         share=round(1000 * each.share),
         value=f"{100 * each.share:.0f} %",
-        best=best,
+        best=best if each.is_clear else "not more than chance",
         is_clear=each.is_clear,
     )
 

@@ -32,7 +32,12 @@ from tracks_dagster.wings.watch.board import formats
 from tracks_dagster.wings.watch.board.run_page import Key, Panel
 from tracks_dagster.wings.watch.board.study import Pictures, rungs_shown
 
-GAP, HEIGHT = 120, 300  # between two axes; of the picture, in units of its text
+WIDTH, HALF, HEIGHT = (
+    1240,
+    640,
+    300,
+)  # of a picture over the page, or half of it, in units of its text
+SLICE_WIDTH, SLICE_HEIGHT, SLICE_EDGE = 220, 44, 4  # of one key alone
 LEFT, RIGHT, TOP, BOTTOM = 24, 96, 34, 30
 TICKS = 4
 NAME_CHARACTERS_MAX, LABEL_CHARACTERS_MAX = 17, 12
@@ -61,6 +66,7 @@ def pictures_of(study: StudyState) -> Pictures:
         ),
         over_keys=_over_keys(study, drawn, importances(study)),
         over_budgets=_over_budgets(study, drawn, rungs_shown(study)),
+        slices=_slices(study, drawn),
         words=tuple(filter(None, (beyond, _drawn_words(study, len(drawn)) if drawn else ""))),
     )
 
@@ -214,7 +220,38 @@ def _over_budgets(study: StudyState, drawn: Sequence[Trial], columns: Sequence[i
         for place, trial in enumerate(drawn)
         if by_trial[trial.number]
     ]
-    return parallel(axes, lines[::-1], name=f"{study.declared.metric} of each trial at each budget")
+    name = f"{study.declared.metric} of each trial at each budget"
+    return parallel(axes, lines[::-1], name=name, width=HALF)
+
+
+def _slices(study: StudyState, drawn: Sequence[Trial]) -> dict[str, str]:
+    """Return of each key a picture of its values against the trials' newest value."""
+    if not drawn:
+        return {}
+    values = [measured_of(each)[-1].value or 0.0 for each in drawn]
+    scale = scale_of(values)
+    return {
+        name: _slice(study, (name, param), drawn, list(map(scale.share, values)))
+        for name, param in space_of(study.declared).params.items()
+    }
+
+
+def _slice(
+    study: StudyState, key: tuple[str, Param], drawn: Sequence[Trial], heights: Sequence[float]
+) -> str:
+    name, param = key
+    dots: dict[str, list[str]] = {}
+    for place, trial in reversed(list(enumerate(drawn))):
+        if name in trial.config:
+            x = SLICE_EDGE + share_of(param, trial.config[name]) * (SLICE_WIDTH - 2 * SLICE_EDGE)
+            y = SLICE_HEIGHT - SLICE_EDGE - heights[place] * (SLICE_HEIGHT - 2 * SLICE_EDGE)
+            dots.setdefault(_shade(place, len(drawn)), []).append(f"M{x:.0f} {y:.0f}h0")
+    label = escape(f"{study.declared.metric} by {name}")
+    paths = (f'<path class="{css}" d="{"".join(each)}"/>' for css, each in dots.items())
+    return (
+        f'<svg class="parallel slice" viewBox="0 0 {SLICE_WIDTH} {SLICE_HEIGHT}" role="img" '
+        f'aria-label="{label}">{"".join(paths)}</svg>'
+    )
 
 
 # --- parallel axes ---
@@ -241,27 +278,25 @@ class Line:
     shares: tuple[float | None, ...]
 
 
-def parallel(axes: Sequence[Axis], lines: Sequence[Line], *, name: str) -> str:
+def parallel(axes: Sequence[Axis], lines: Sequence[Line], *, name: str, width: int = WIDTH) -> str:
     """Return the picture, later lines above the earlier; an empty text without an axis or a line."""
     if not axes or not lines:
         return ""
-    width = LEFT + GAP * (len(axes) - 1) + RIGHT
+    gap = (width - LEFT - RIGHT) / max(1, len(axes) - 1)
+    places = [round(LEFT + gap * number) for number in range(len(axes))]
     parts = [
-        f'<svg class="parallel n{min(12, len(axes))}" viewBox="0 0 {width} {HEIGHT}" role="img" '
+        f'<svg class="parallel" viewBox="0 0 {width} {HEIGHT}" role="img" '
         f'aria-label="{escape(name)}">'
     ]
-    parts += [_line(each) for each in lines]
-    for number, axis in enumerate(axes):
-        parts += _axis(axis, LEFT + GAP * number)
+    parts += [_line(each, places) for each in lines]
+    for axis, x in zip(axes, places, strict=True):
+        parts += _axis(axis, x)
     return "\n".join([*parts, "</svg>"])
 
 
-def _line(line: Line) -> str:
-    places = [
-        f"{'L' if number else 'M'}{LEFT + GAP * number} {_y(share)}"
-        for number, share in enumerate(line.shares)
-    ]
-    path = "".join(places) if len(places) > 1 else f"{places[0]}h0"
+def _line(line: Line, places: Sequence[int]) -> str:
+    points = [f"{x} {_y(share)}" for x, share in zip(places, line.shares, strict=False)]
+    path = f"M{'L'.join(points)}" if len(points) > 1 else f"M{points[0]}h8"
     return (
         f'<a href="{escape(line.address)}" tabindex="-1"><path class="{line.css}" d="{path}">'
         f"<title>{escape(line.title)}</title></path></a>"

@@ -8,10 +8,13 @@ from typing import Any
 import pytest
 
 from tests.studies.played import LR, Played, make_study, play
+from tracks_dagster.ledger.facts.fact import shown
+from tracks_dagster.ledger.facts.study import STUDY
 from tracks_dagster.studies.results import (
     failures,
     importances,
     in_order,
+    lineage_of,
     ranks_of,
     readings,
     rung_results,
@@ -118,6 +121,29 @@ def test_a_choice_is_important_by_its_best_value_and_one_that_is_not_drawn_is_a_
     # Two halves, one of equal ranks: n²/16 of n²/16 + n²/96 is between them.
     assert by_key["rule"].share == pytest.approx(6 / 7, abs=0.05)
     assert by_key["momentum"].share > by_key["rule"].share
+
+
+def test_the_best_that_fails_later_is_the_best_by_its_value_before() -> None:
+    study = Played(
+        make_study(scheduler={"kind": "fifo"}, budgets=(1, 2), trials=1),
+        lambda _, steps: 4.0 if steps == 1 else None,
+    ).play()
+    facts = shown(STUDY, study)
+    assert (facts["best_trial"], facts["best_value"], facts["best_run_id"]) == (0, 4.0, "s-t000-r0")
+    assert [rung.proposed.run_id for rung in lineage_of(study)] == ["s-t000-r0"]
+
+
+def test_the_lineage_of_copied_weights_leads_to_the_trial_that_they_are_of() -> None:
+    study = play(
+        make_study(scheduler={"kind": "pbt"}, budgets=(10, 20, 30), trials=8),
+        lambda config, steps: 1 / config["lr"] + 1 / steps,
+    ).state
+    chain = lineage_of(study)
+    assert [rung.proposed.steps for rung in chain] == [30, 20, 10]
+    assert [rung.proposed.source.run_id for rung in chain[:2] if rung.proposed.source] == [
+        rung.proposed.run_id for rung in chain[1:]
+    ]
+    assert chain[-1].proposed.source is None
 
 
 def test_equal_values_share_their_place() -> None:

@@ -48,6 +48,24 @@ def measured_of(trial: Trial) -> list[TrialJudged]:
     return [each for each in judged if each.outcome == MEASURED]
 
 
+def lineage_of(study: StudyState) -> list[Rung]:
+    """Return the runs that the best trial's checkpoint comes from, its own first; a copy of another's
+    weights leads to that one's runs."""
+    best = study.best
+    if best is None:
+        return []
+    by_run = {rung.proposed.run_id: rung for t in study.trials for rung in t.rungs}
+    found = [_newest_value(best)]
+    while (source := found[-1].proposed.source) is not None and source.run_id in by_run:
+        found.append(by_run[source.run_id])  # always of the budget before
+    return found
+
+
+def _newest_value(trial: Trial) -> Rung:
+    measured = [r for r in trial.rungs if r.judged is not None and r.judged.outcome == MEASURED]
+    return measured[-1]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
     """A run that was judged. hours: device-hours of all runs of the study that were judged by then."""

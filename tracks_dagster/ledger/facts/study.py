@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tracks_dagster.ledger.facts.fact import Absence, Fact, Type
-from tracks_dagster.track.bodies import TrialJudged
+from tracks_dagster.track.bodies import MEASURED, TrialJudged
 from tracks_dagster.track.states.study_state import HOUR_S, Rung, StudyState, Trial
 
 
@@ -72,7 +72,8 @@ def _best(read: Callable[[TrialJudged], Any]) -> Callable[[StudyState], Any]:
     def of(state: StudyState) -> Any:
         best = state.best
         judged = [] if best is None else [r.judged for r in best.rungs if r.judged is not None]
-        return read(judged[-1]) if judged else None
+        measured = [each for each in judged if each.outcome == MEASURED]
+        return read(measured[-1]) if measured else None
 
     return of
 
@@ -99,37 +100,44 @@ TEXT, INTEGER, REAL, TIME = Type.TEXT, Type.INTEGER, Type.REAL, Type.TIME
 # Tables, to be read by the line:
 # fmt: off
 STUDY: tuple[Fact[StudyState], ...] = (
-    Fact("study", TEXT, lambda s: s.declared.study, "its name", is_key=True, since=10),
+    Fact("study", TEXT, lambda s: s.declared.study, "its name", is_key=True, since=10, ui="study"),
     Fact("model_family", TEXT, lambda s: s.declared.run.model_family, "the project of its trials",
-         since=10),
+         since=10, ui="project"),
     Fact("state", TEXT, lambda s: "open" if s.finished is None else "finished",
-         "open or finished", since=10),
-    Fact("metric", TEXT, lambda s: s.declared.metric, "what it improves", since=10),
-    Fact("direction", TEXT, lambda s: s.declared.direction, "min or max", since=10),
+         "open or finished", since=10, ui="state"),
+    Fact("metric", TEXT, lambda s: s.declared.metric, "what it improves", since=10, ui="metric"),
+    Fact("direction", TEXT, lambda s: s.declared.direction, "min or max", since=10, ui="direction"),
     Fact("space", Type.MAPPING, lambda s: s.declared.space, "config key → how it is drawn", since=10),
     Fact("search", Type.MAPPING, lambda s: s.declared.search, "how configs are chosen", since=10),
     Fact("scheduler", Type.MAPPING, lambda s: s.declared.scheduler, "who gets more steps", since=10),
-    Fact("max_trials", INTEGER, lambda s: s.declared.trials, "how many configs it may try", since=10),
-    Fact("trial_count", INTEGER, lambda s: len(s.trials), "how many it has tried", since=10),
+    Fact("max_trials", INTEGER, lambda s: s.declared.trials, "how many configs it may try",
+         since=10, ui="max_trials"),
+    Fact("trial_count", INTEGER, lambda s: len(s.trials), "how many it has tried",
+         since=10, ui="trial_count"),
     Fact("slots", INTEGER, lambda s: s.declared.slots, "how many may train at once", since=10),
     Fact("max_device_hours", REAL, lambda s: s.declared.max_device_hours, "the cap in force",
          absent=(NO_HOURS_CAP,), since=10),
     Fact("max_cost", REAL, lambda s: s.declared.max_cost, "the cap in force, in the table's currency",
          absent=(NO_MONEY_CAP,), since=10),
-    Fact("device_hours", REAL, lambda s: s.device_s / HOUR_S, "of the runs that are judged", since=10),
+    Fact("device_hours", REAL, lambda s: s.device_s / HOUR_S, "of the runs that are judged",
+         since=10, ui="device_hours"),
     Fact("best_trial", INTEGER, lambda s: None if s.best is None else s.best.number,
-         "of those that came furthest", absent=(NO_BEST,), since=10),
-    Fact("best_value", REAL, _best(lambda j: j.value), "its metric", absent=(NO_BEST,), since=10),
+         "of those that came furthest", absent=(NO_BEST,), since=10, ui="best_trial"),
+    Fact("best_value", REAL, _best(lambda j: j.value), "its metric", absent=(NO_BEST,),
+         since=10, ui="best_value"),
     Fact("best_mean", REAL, _best_spread(0),
-         "the mean over its seeds", absent=(NO_BEST, NOT_REPEATED), since=10),
+         "the mean over its seeds", absent=(NO_BEST, NOT_REPEATED), since=10, ui="best_mean"),
     Fact("best_deviation", REAL, _best_spread(1),
-         "the standard deviation over its seeds", absent=(NO_BEST, NOT_REPEATED), since=10),
+         "the standard deviation over its seeds", absent=(NO_BEST, NOT_REPEATED),
+         since=10, ui="best_deviation"),
     Fact("best_run_id", TEXT, _best(lambda j: j.run_id), "the run that it was measured on",
-         absent=(NO_BEST,), since=10),
-    Fact("declared_at", TIME, lambda s: s.declared_at, "recorded", since=10),
-    Fact("finished_at", TIME, lambda s: s.finished_at, "recorded", absent=(STUDY_OPEN,), since=10),
+         absent=(NO_BEST,), since=10, ui="best_run_id"),
+    Fact("declared_at", TIME, lambda s: s.declared_at, "recorded", since=10, ui="declared_at"),
+    Fact("finished_at", TIME, lambda s: s.finished_at, "recorded", absent=(STUDY_OPEN,),
+         since=10, ui="finished_at"),
     Fact("cause", TEXT, lambda s: None if s.finished is None else s.finished.cause,
-         "complete, device_hours, money, all_failed or user", absent=(STUDY_OPEN,), since=10),
+         "complete, device_hours, money, all_failed or user", absent=(STUDY_OPEN,),
+         since=10, ui="cause"),
 )
 
 TRIAL: tuple[Fact[RungView], ...] = (

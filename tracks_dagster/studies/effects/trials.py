@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from tracks_dagster.attempts.effects.branches import find_origin
-from tracks_dagster.attempts.effects.preparing import Prepared, prepare
+from tracks_dagster.attempts.effects.preparing import GatesOfStudy, Prepared, prepare
 from tracks_dagster.attempts.ports import FoundCode
 from tracks_dagster.attempts.recorded import declared_project, without_accumulation
 from tracks_dagster.ledger.effects.tracks import Tracks
@@ -16,12 +17,14 @@ from tracks_dagster.track.declared_fields import FIELDS
 from tracks_dagster.track.records import Json
 from tracks_dagster.track.roles import HORIZON, SEED, STEPS, key_of
 from tracks_dagster.track.states.checkpoints import checkpoint_at
+from tracks_dagster.track.states.study_state import StudyState
 
 
 def prepared_of(
-    tracks: Tracks, study: StudyDeclared, proposed: TrialProposed, policy: RetryPolicy
+    tracks: Tracks, state: StudyState, proposed: TrialProposed, policy: RetryPolicy
 ) -> Prepared:
     """Return the run of a rung; raises InvalidInput, and ObjectLost where the study's code is."""
+    study = state.declared
     run, source = study.run, proposed.source
     code = FoundCode(
         project=declared_project(run),
@@ -43,7 +46,7 @@ def prepared_of(
         "expect": f"Compared with the others of {study.study} by {study.metric}.",
         "experiment": study.study,
     }
-    return prepare(
+    prepared = prepare(
         given,
         config_of(study, proposed.config, proposed.steps, repeat=proposed.repeat or 0),
         code,
@@ -52,6 +55,10 @@ def prepared_of(
         policy=policy,
         otherwise={},
     )
+    horizon = key_of(run.config, run.roles, HORIZON)
+    drawn = {*study.space, *([] if horizon is None else [horizon])}
+    gates_of = GatesOfStudy(drawn=drawn, config=run.config, at=state.declared_at)
+    return replace(prepared, gates_of=gates_of)
 
 
 def config_of(study: StudyDeclared, chosen: Any, steps: int, *, repeat: int = 0) -> dict[str, Json]:

@@ -220,8 +220,8 @@ def _tiles(study: StudyState, currency: str) -> Iterator[Tile]:
     over = sum(t.status not in (TrialStatus.OPEN, TrialStatus.PAUSED) for t in study.trials)
     yield Tile(
         label="trials",
-        value=f"{len(study.trials)} / {formats.grouped(declared.trials)}",
-        beside=f"{over} over",
+        value=formats.of_steps(len(study.trials), declared.trials),
+        beside=f"{formats.grouped(over)} over",
     )
     if study.finished is None:
         slots = f"of {counted(declared.slots, 'slot')}"
@@ -461,7 +461,7 @@ def _shows(study: StudyState, asked: Asked) -> Iterator[Link]:
         counts[trial.status.value] = counts.get(trial.status.value, 0) + 1
     for name, count in counts.items():
         address = _address(asked, show="" if name == ALL else name)
-        yield Link(label=f"{name} {count}", address=address, is_chosen=name == chosen)
+        yield Link(label=f"{name} {formats.grouped(count)}", address=address, is_chosen=name == chosen)
 
 
 def _shown(count: int, page: int, rows: int) -> str:

@@ -461,7 +461,9 @@ def _shows(study: StudyState, asked: Asked) -> Iterator[Link]:
         counts[trial.status.value] = counts.get(trial.status.value, 0) + 1
     for name, count in counts.items():
         address = _address(asked, show="" if name == ALL else name)
-        yield Link(label=f"{name} {formats.grouped(count)}", address=address, is_chosen=name == chosen)
+        yield Link(
+            label=f"{name} {formats.grouped(count)}", address=address, is_chosen=name == chosen
+        )
 
 
 def _shown(count: int, page: int, rows: int) -> str:

@@ -21,6 +21,7 @@ from tracks_dagster.defs.sensors import deciders
 from tracks_dagster.defs.sensors import launch_attempts as launching
 from tracks_dagster.defs.sensors import run_evals as evaluating
 from tracks_dagster.defs.sensors import show_datasets as showing
+from tracks_dagster.defs.sensors import show_studies as showing_studies
 from tracks_dagster.defs.sensors import watch_attempts as watching
 from tracks_dagster.defs.site import Site
 from tracks_dagster.projects.effects.registered import Registered
@@ -70,6 +71,7 @@ launch_attempts = launching.launch_attempts(SITE)
 watch_attempts = watching.watch_attempts(SITE)
 run_evals = evaluating.run_evals(SITE)
 show_datasets = showing.show_datasets(SITE)
+show_studies = showing_studies.show_studies(SITE)
 send_notifications = notifications.send_notifications(SITE)
 export_curves = exporting.export_curves(SITE)
 retry_preempted, retry_oom, retry_numerics, retry_infrastructure, tune_studies = (

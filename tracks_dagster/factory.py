@@ -43,12 +43,14 @@ from tracks_dagster.defs.assets.projects import assets_of_projects, model_checks
 from tracks_dagster.defs.assets.receipts import receipts
 from tracks_dagster.defs.assets.review import incident_review, review_every_day, review_incidents
 from tracks_dagster.defs.assets.snapshots import snapshots
+from tracks_dagster.defs.assets.studies import studies
 from tracks_dagster.defs.resources.application import resources
 from tracks_dagster.defs.sensors.deciders import decider_sensors
 from tracks_dagster.defs.sensors.launch_attempts import launch_attempts
 from tracks_dagster.defs.sensors.retraining import retraining_schedules, retraining_sensors
 from tracks_dagster.defs.sensors.run_evals import run_evals
 from tracks_dagster.defs.sensors.show_datasets import show_datasets
+from tracks_dagster.defs.sensors.show_studies import show_studies
 from tracks_dagster.defs.sensors.watch_attempts import watch_attempts
 from tracks_dagster.defs.site import TICK_S, DatasetSource, Site
 from tracks_dagster.projects.effects.registered import Registered, load_shipped, read_folder
@@ -222,7 +224,7 @@ _JOBS = (
     review_incidents,
 )
 _SCHEDULES = (collect_checkpoints_every_15_minutes, review_every_day)
-_SENSORS = (launch_attempts, run_evals, show_datasets, watch_attempts)
+_SENSORS = (launch_attempts, run_evals, show_datasets, show_studies, watch_attempts)
 
 
 def _assets(site: Site) -> list[AssetsDefinition | AssetSpec]:
@@ -235,6 +237,7 @@ def _assets(site: Site) -> list[AssetsDefinition | AssetSpec]:
         checkpoints(site),
         evals(site),
         promotions(site),
+        studies(site),
         incident_review(site),
         *assets_of_projects(site),
     ]

@@ -90,6 +90,7 @@ def test_every_job_sensor_and_partition_set_has_its_agreed_name() -> None:
         names.RUN_EVALS,
         names.SEND_NOTIFICATIONS,
         names.SHOW_DATASETS,
+        names.SHOW_STUDIES,
         names.TUNE_STUDIES,
         names.WATCH_ATTEMPTS,
         names.WATCH_HEALTH,
@@ -100,6 +101,7 @@ def test_every_job_sensor_and_partition_set_has_its_agreed_name() -> None:
         names.CHECKPOINT_PARTITIONS,
         names.EVAL_PARTITIONS,
         names.DATASET_PARTITIONS,
+        names.STUDY_PARTITIONS,
     ):
         partitions = graph.get(dagster.AssetKey(name)).partitions_def
         assert isinstance(partitions, dagster.DynamicPartitionsDefinition)

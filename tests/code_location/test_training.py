@@ -599,6 +599,7 @@ def test_the_watcher_leaves_a_heartbeat_with_the_switches(
         names.RUN_EVALS,
         names.SEND_NOTIFICATIONS,
         names.SHOW_DATASETS,
+        names.SHOW_STUDIES,
         names.TUNE_STUDIES,
         names.WATCH_ATTEMPTS,
         names.WATCH_HEALTH,

@@ -37,10 +37,10 @@ DESIGN = (
 # What stands over a column and is a word of every day.
 _EVERYDAY = """
     a action added after against an and are as at b best − began by bytes change changed changes
-    check columns cost count curves decided drag each end ended every far file files folder found
-    from h healthy id improving in is it keys kind largest last late local log lose made may memory
-    money most newest now of on opened over packages per 100 range remark resources rows run runs s
-    saved saves shown size smallest so speed up started takes that the then to training trains until
+    check columns cost count curves decided drag each end ended every explains far file files folder
+    found from h healthy id improving in is it key keys kind largest last late local log lose made may
+    memory money most newest now of on opened over packages per 100 range remark resources rows run runs
+    s saved saves shown size smallest so speed up started takes that the then to training trains until
     value view wait was well what which why work worked wrong
 """
 # What makes the sentences of messages and alerts; beside these, every function that makes an `Alert`.

@@ -97,10 +97,11 @@ class Played(Grown):
         self.most_open = max(self.most_open, len(self.state.open_rungs))
         return True
 
-    def judge(self, rung: Rung) -> None:
+    def judge(self, rung: Rung, *, worse_by: float = 0.0) -> None:
         """Train the run of a rung to its end."""
         body = rung.proposed
         value = self.curve(body.config, body.steps)
+        value = None if value is None else value + worse_by
         is_number = value is not None and value == value
         trained = body.steps - (body.source.step if body.source else 0)
         judged = TrialJudged(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from tests.examples import example
 from tests.fakes import FakeClock, FakeObjectStore, Fault
 from tests.histories import History
 from tests.stories import Story
+from tracks_dagster.attempts.effects.preparing import prepare
 from tracks_dagster.attempts.effects.runs import declare, plan_run
 from tracks_dagster.attempts.effects.world import World
 from tracks_dagster.attempts.ports import FoundCode
@@ -22,10 +24,12 @@ from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.projects.project import ConfigKey
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
+from tracks_dagster.retry.stages import FULL, SHIPPED, SMOKE, STRICT
 from tracks_dagster.studies.effects.deciding import TuneStudies
 from tracks_dagster.studies.effects.declaring import Door, declare_study
 from tracks_dagster.studies.effects.study_file import StudyFile, read_study
-from tracks_dagster.track.bodies import CodeVersion, StudyStopped
+from tracks_dagster.studies.effects.trials import prepared_of
+from tracks_dagster.track.bodies import CodeVersion, StudyStopped, TrialProposed
 from tracks_dagster.track.errors import InvalidInput, SettingsError, TracksError
 from tracks_dagster.track.names import run_track
 from tracks_dagster.track.records import Kind
@@ -350,3 +354,87 @@ def test_a_file_without_a_cap_that_the_study_has_changes_nothing(
     declare_study(door, asked(tmp_path, f"{TEXT}max_device_hours: 9\n"), code(), by="ann")
     again = declare_study(door, asked(tmp_path), code(), by="ann")
     assert (again.head.seq, again.declared.max_device_hours) == (1, 9.0)
+
+
+def test_trials_pass_the_gates_that_their_study_passed_and_what_it_draws_is_left_out(
+    world: World, tmp_path: Path
+) -> None:
+    full = replace(SHIPPED[FULL], needs=(SMOKE,))
+    strict = replace(STRICT, rules={**SHIPPED, FULL: full})
+    policy = replace(DEFAULT_POLICY, stages=strict)
+    tracks, ledger = world.tracks, world.ledger
+    declaring = partial(declare, tracks, ledger=ledger, policy=policy)
+    world = replace(world, policy=policy, declare=declaring)
+    door = Door(
+        tracks=tracks,
+        ledger=ledger,
+        policy=policy,
+        plan=partial(plan_run, tracks, policy=policy, ledger=ledger),
+    )
+    with pytest.raises(InvalidInput, match="smoke: there is none of this project"):
+        declare_study(door, asked(tmp_path, f"{TEXT}stage: full\n"), code(), by="ann")
+    given = {"run_id": "smoke-1", "stage": SMOKE, "intent": "Show the wiring.", "owner": "ann"}
+    smoke = prepare(given, {}, code(), family="gpt", origin=None, policy=policy, otherwise={})
+    declaring(smoke)
+    train(world, "smoke-1", 1.0)
+    study = declare_study(door, asked(tmp_path, f"{TEXT}stage: full\n"), code(), by="ann")
+    assert study.declared.run.passed_gates == {SMOKE: "smoke-1"}
+    decided(world)
+    # The fresh days of the smoke are over, and the trials of the study still pass by it.
+    clock = tracks.now
+    tracks.now = lambda: clock() + timedelta(days=30)  # type: ignore[method-assign]
+    for run_id, loss in (("lr-t000-r0", 3.0), ("lr-t001-r0", 1.0)):
+        train(world, run_id, loss)
+    decided(world)
+    train(world, "lr-t002-r0", 2.0)
+    decided(world)
+    for run_id in ("lr-t000-r0", "lr-t002-r0", "lr-t001-r1"):
+        run = tracks.run(run_id).declared
+        assert run.passed_gates == {SMOKE: "smoke-1"}
+        assert run.gate_key != study.declared.run.gate_key
+    other = prepare(
+        {"run_id": "alone", "intent": "Train.", "owner": "ann", "stage": FULL},
+        {"lr": 0.1},
+        code(),
+        family="gpt",
+        origin=None,
+        policy=policy,
+        otherwise={},
+    )
+    with pytest.raises(InvalidInput, match="smoke: none with this key"):
+        declaring(other)
+
+
+def test_repeats_need_a_seed_that_can_be_changed(world: World, tmp_path: Path) -> None:
+    asked_for = f"{TEXT}repeat: {{best: 2, seeds: 1}}\n"
+    space = asked_for.replace("{lr: [0.1, 0.01, 0.001]}", "{seed: [1, 2]}")
+    assert "repeat: seed is drawn from the space already" in refusal(world, tmp_path, space)
+    pbt = asked_for.replace("halving", "pbt").replace("search: grid", "search: random\ntrials: 4")
+    assert "repeat: a trial of pbt changes its config" in refusal(world, tmp_path, pbt)
+    keys, roles = dict(example().keys), dict(example().roles)
+    del keys["seed"], roles["seed"]
+    none = replace(example(), keys=keys, roles=roles)
+    words = refusal(world, tmp_path, asked_for, project=none)
+    assert "repeat: no key of gpt has the role seed" in words
+    assert "seeds is missing" in refusal(world, tmp_path, f"{TEXT}repeat: {{best: 2}}\n")
+
+
+def test_a_repeat_is_declared_from_step_0_with_another_seed(world: World, tmp_path: Path) -> None:
+    door = door_of(world.tracks, world.ledger)
+    text = f"{TEXT}repeat: {{best: 1, seeds: 1}}\n"
+    study = declare_study(door, asked(tmp_path, text), code(), by="ann")
+    proposed = TrialProposed(
+        trial=2,
+        rung=2,
+        run_id="lr-t002-r2",
+        config={"lr": 0.001},
+        steps=30,
+        repeat=1,
+        why="again",
+        decided_by="tests",
+    )
+    prepared = prepared_of(world.tracks, study, proposed, DEFAULT_POLICY)
+    assert prepared.body.config["seed"] == study.declared.run.config["seed"] + 1
+    assert prepared.body.config["lr"] == 0.001
+    assert prepared.body.branched_from is None
+    assert "again, with another seed" in prepared.body.intent

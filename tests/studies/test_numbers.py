@@ -178,3 +178,41 @@ def test_a_cap_in_device_hours_ends_it_with_what_is_known() -> None:
     assert state.finished.cause == "device_hours"
     assert sum(t.last.judged is not None for t in state.trials) == 10
     assert state.finished.best is not None
+
+
+def test_the_best_three_are_trained_again_with_two_other_seeds_and_the_best_mean_wins() -> None:
+    lucky = 0  # the first seed of this trial; its others are bad
+
+    def curve(config: Mapping[str, Json], steps: int) -> float:
+        return float(config["n"])
+
+    params = {"n": Param(kind="choice", values=tuple(range(9)))}
+    study = make_study(params=params, search={"kind": "grid"}, repeat={"best": 3, "seeds": 2})
+    played = Played(study, curve)
+    while played.decide() or played.state.open_rungs:
+        for rung in played.state.open_rungs[:1]:
+            is_bad = rung.proposed.trial == lucky and rung.proposed.repeat is not None
+            played.judge(rung, worse_by=9.0 if is_bad else 0.0)
+    state = played.state
+    assert [len(each.repeats) for each in state.trials] == [2, 2, 2, 0, 0, 0, 0, 0, 0]
+    assert state.trials[lucky].mean_and_deviation == pytest.approx((6.0, math.sqrt(27)))
+    assert state.trials[3].mean_and_deviation is None
+    assert (state.finished.cause, state.finished.best) == ("complete", 1)
+    ids = [r.proposed.run_id for r in state.trials[1].repeats]
+    assert ids == ["s-t001-r1", "s-t001-r2"]
+    assert epochs_of(state) == 9 * 9 + 6 * 9
+    assert played.most_open <= 4
+
+
+def test_a_repeat_that_is_not_a_number_makes_its_trial_the_worst() -> None:
+    params = {"n": Param(kind="choice", values=(0, 1))}
+    study = make_study(
+        params=params, search={"kind": "grid"}, trials=2, repeat={"best": 2, "seeds": 1}
+    )
+    played = Played(study, lambda config, steps: float(config["n"]))
+    while played.decide() or played.state.open_rungs:
+        for rung in played.state.open_rungs[:1]:
+            is_first = rung.proposed.trial == 0 and rung.proposed.repeat is not None
+            played.judge(rung, worse_by=math.nan if is_first else 0.0)
+    assert played.state.finished.best == 1
+    assert played.state.trials[0].mean_and_deviation is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +116,51 @@ def test_a_study_of_optuna_is_read_and_never_written(tracks: Tracks, tmp_path: P
     with pytest.raises(InvalidInput, match=r"empty\.db cannot be read by Optuna"):
         read(tracks, str(tmp_path / "empty.db"), space=space)
     assert (tmp_path / "empty.db").read_bytes() == b""
+
+
+def raytune(folder: Path) -> Path:
+    """Make what Ray Tune leaves of a grid: `config` and a line a report, in a folder a trial."""
+    trials = {
+        "a": (0.01, [0.1, 0.05, 0.03]),
+        "b": (0.02, [0.2, 0.1, 0.06]),
+        "early": (0.04, [0.4, 0.2]),  # stopped by a scheduler: not comparable
+        "nan": (0.09, [math.nan]),
+    }
+    for name, (lr, losses) in trials.items():
+        config = {"lr": lr, "layers": 3, "optimizer": "adam", "momentum": 0.5, "workers": 8}
+        trial = folder / f"train_{name}"
+        trial.mkdir(parents=True)
+        (trial / "params.json").write_text(json.dumps(config))
+        lines = [
+            json.dumps({"loss": v, "training_iteration": n, "done": False, "config": config})
+            for n, v in enumerate(losses, 1)
+        ]
+        (trial / "result.json").write_text("\n".join([*lines, '{"loss": 0.0, "trai']))
+    return folder
+
+
+def test_the_trials_of_ray_tune_that_came_furthest_are_taken_with_the_keys_of_the_space(
+    tracks: Tracks, tmp_path: Path
+) -> None:
+    folder = f"{raytune(tmp_path / 'grid')}/"
+    config = {
+        "layers": 3,
+        "optimizer": "adam",
+    }  # adam has no momentum, and workers are not searched
+    assert read(tracks, folder) == [
+        {"config": {"lr": lr, **config}, "value": value}
+        for lr, value in ((0.01, 0.03), (0.02, 0.06))
+    ]
+    assert read(tracks, f"{folder}#loss", metric="quality/loss") == read(tracks, folder)
+    with pytest.raises(
+        InvalidInput, match=r"no trial of .*grid/ reported score, but config, done,"
+    ):
+        read(tracks, folder, metric="score")
+    with pytest.raises(InvalidInput, match=r"has no trial of Ray Tune's"):
+        read(tracks, f"{tmp_path}/")
+    (tmp_path / "grid" / "train_a" / "params.json").write_text("{")
+    with pytest.raises(InvalidInput, match=r"params\.json cannot be read"):
+        read(tracks, folder)
 
 
 def test_what_cannot_be_a_prior_is_refused(tracks: Tracks, earlier: Played, tmp_path: Path) -> None:

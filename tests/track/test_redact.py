@@ -256,7 +256,7 @@ NAMES = {
     *("in_place", "checks_sha256", "home"),
     *("manifest_sha256", "metric", "metrics", "mode", "model_family", "name", "node", "seconds"),
     *("node_selector", "object_prefix", "package_version", "pin", "places_sha256", "pod"),
-    *("pod_nodes", "policy_version", "pool", "priority_class", "queue", "reason", "rule"),
+    *("pod_nodes", "policy_version", "pool", "priority_class", "queue", "reason", "repeat", "rule"),
     *(
         "run_id",
         "sha256",

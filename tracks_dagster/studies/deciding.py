@@ -81,6 +81,9 @@ def decide(study: StudyState, spent: Spent, search: Search) -> Answer:
             why=f"Trial {number} of {study.declared.trials}, by {study.declared.search['kind']}.",
             decided_by=BY,
         )
+    again = _repeat(study)
+    if again is not None:
+        return again
     if study.open_rungs:
         return _waits(study)
     return _finished(study, COMPLETE, f"All {len(study.trials)} trials are over.")
@@ -105,6 +108,30 @@ def _next_rung(study: StudyState, move: GoOn) -> TrialProposed:
         why=f"{move.why[0].upper()}{move.why[1:]}.",
         decided_by=BY,
     )
+
+
+def _repeat(study: StudyState) -> TrialProposed | None:
+    """Return the next run of one of the best trials with another seed, once all trials are over."""
+    asked, budgets = study.declared.repeat, study.declared.budgets
+    if not asked or not all(map(is_over, study.trials)):
+        return None
+    whole = [each for each in study.trials if each.status is TrialStatus.DONE]
+    whole.sort(key=lambda each: (study.loss_of(each.of_all_seeds[0]), each.number))
+    for place, trial in enumerate(whole[: asked["best"]]):
+        if len(trial.repeats) < asked["seeds"]:
+            repeat = len(trial.repeats) + 1
+            rung = len(budgets) - 1 + repeat
+            return TrialProposed(
+                trial=trial.number,
+                rung=rung,
+                run_id=run_id_of(study.declared.study, trial.number, rung),
+                config=trial.config,
+                steps=budgets[-1],
+                repeat=repeat,
+                why=f"Number {place + 1} of the best, trial {trial.number}, again with another seed.",
+                decided_by=BY,
+            )
+    return None
 
 
 def _why_it_ends(study: StudyState, spent: Spent) -> tuple[str, str] | None:
@@ -149,7 +176,7 @@ def epochs_of(study: StudyState) -> int:
     return sum(
         rung.proposed.steps - (rung.proposed.source.step if rung.proposed.source else 0)
         for trial in study.trials
-        for rung in trial.rungs
+        for rung in (*trial.rungs, *trial.repeats)
     )
 
 

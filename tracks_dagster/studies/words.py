@@ -84,7 +84,9 @@ def best_words(study: StudyState) -> str:
         for rung in reversed(best.rungs)
         if rung.judged is not None and rung.judged.value is not None
     )
-    value = value_words(judged.value, judged.outcome)
+    value, spread = value_words(judged.value, judged.outcome), best.mean_and_deviation
+    if spread is not None:
+        value = f"{spread[0]:.4g} ± {spread[1]:.2g} over {len(best.repeats) + 1} seeds"
     return (
         f"Best: trial {best.number}, {study.declared.metric} {value} at step {proposed.steps} "
         f"({proposed.run_id}): {config_words(proposed.config)}."
@@ -112,8 +114,10 @@ def as_facts(study: StudyState) -> dict[str, Json]:
                 "status": trial.status.value,
                 "config": dict(trial.config),
                 "stopped": None if trial.stopped is None else trial.stopped.why,
+                "mean_and_deviation": trial.mean_and_deviation,
                 "runs": [
                     {
+                        "repeat": rung.proposed.repeat,
                         "run_id": rung.proposed.run_id,
                         "steps": rung.proposed.steps,
                         "source": None
@@ -122,7 +126,7 @@ def as_facts(study: StudyState) -> dict[str, Json]:
                         "outcome": None if rung.judged is None else rung.judged.outcome,
                         "value": None if rung.judged is None else rung.judged.value,
                     }
-                    for rung in trial.rungs
+                    for rung in (*trial.rungs, *trial.repeats)
                 ],
             }
             for trial in study.trials

@@ -1189,7 +1189,8 @@ class StudyDeclared:
     scheduler: their kind and its numbers (`studies.search`, `studies.schedulers`). budgets: after how
     many steps, from the start of the trial on, it is judged, ascending; the last is a whole trial.
     trials: how many configs. slots: how many of them may be open at once. max_device_hours, max_cost:
-    of all trials together; None: no cap.
+    of all trials together; None: no cap. repeat: {"best": how many of the best trials, "seeds": how
+    often each is trained again from step 0, with other seeds}; empty: none.
     """
 
     study: str
@@ -1207,6 +1208,7 @@ class StudyDeclared:
     constraints: tuple[str, ...] = ()
     max_device_hours: float | None = None
     max_cost: float | None = None
+    repeat: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -1231,6 +1233,8 @@ class TrialProposed:
     trial, rung: 0-based. config: of the keys of the space alone. steps: of the whole trial when the
     run ends. source: the committed checkpoint that it continues, its own or a better trial's; None:
     from step 0. The run is declared after this record, under `run_id`.
+    repeat: 1 for the first time that a whole trial is trained again, with so much added to its seed;
+    its rung is then counted on from the last budget's. None: not a repeat.
     """
 
     trial: int
@@ -1241,6 +1245,7 @@ class TrialProposed:
     why: str
     decided_by: str
     source: CheckpointRef | None = None
+    repeat: int | None = None
 
 
 MEASURED, NOT_A_NUMBER, FAILED = "measured", "not_a_number", "failed"

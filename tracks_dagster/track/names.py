@@ -79,6 +79,7 @@ WATCH_ATTEMPTS = "watch_attempts"
 LAUNCH_ATTEMPTS = "launch_attempts"
 RUN_EVALS = "run_evals"
 SHOW_DATASETS = "show_datasets"
+SHOW_STUDIES = "show_studies"
 SEND_NOTIFICATIONS = "send_notifications"
 WATCH_HEALTH = "watch_health"
 TUNE_STUDIES = "tune_studies"
@@ -107,6 +108,7 @@ RECEIPTS = "receipts"  # an asset with the same keys
 CHECKPOINT_PARTITIONS = "checkpoints"  # keys: <run_id>/a<NN>/step-<step>
 EVAL_PARTITIONS = "evals"  # keys: <run_id>/<eval_id>
 
+STUDY_PARTITIONS = "studies"  # keys: names of studies; also the asset's name
 DATASET_PARTITIONS = "datasets"  # keys: names of datasets of files; also the asset's name
 
 # Dagster assets without partitions

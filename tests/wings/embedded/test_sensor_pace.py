@@ -41,7 +41,7 @@ SEND = names.SEND_NOTIFICATIONS
         (Work(kind="run", name="r-1", number=1, reason="code_error"), {WATCH}),
         (Work(kind="run", name="r-1", number=1, reason="completed"), {WATCH, EVALS}),
         (Work(kind="news", name="r-1", number=7), {SEND}),
-        (Work(kind="study", name="lr-depth", number=4), {names.TUNE_STUDIES}),
+        (Work(kind="study", name="lr-depth", number=4), {names.TUNE_STUDIES, names.SHOW_STUDIES}),
         (Work(kind="commits", name="r-1", number=0), {EVALS}),
         (Work(kind="eval", name="r-1/loss@40", number=1), {EVALS, WATCH}),
         (Work(kind="dataset", name="datasets/words", number=3), {names.SHOW_DATASETS}),

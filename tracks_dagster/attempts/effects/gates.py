@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from datetime import datetime
 
 from tracks_dagster.attempts.changed_files import changed_files
-from tracks_dagster.attempts.effects.preparing import Prepared
+from tracks_dagster.attempts.effects.preparing import GatesOfStudy, Prepared
 from tracks_dagster.attempts.effects.stage_verdicts import JudgeStages, unjudged
 from tracks_dagster.attempts.gates import (
     Shown,
@@ -31,7 +32,7 @@ from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.projects.effects.certificates import certificates
 from tracks_dagster.retry.contracts import check_may
 from tracks_dagster.retry.policy import RetryPolicy
-from tracks_dagster.retry.stages import JUDGED
+from tracks_dagster.retry.stages import JUDGED, StagePolicy
 from tracks_dagster.track.addressed import read_addressed
 from tracks_dagster.track.bodies import CERTIFIES, GATES, RunDeclared, SkippedGates, SnapshotRef
 from tracks_dagster.track.errors import InvalidInput, ObjectLost
@@ -96,24 +97,38 @@ def shown_ready(door: Door, declared: RunDeclared, prepared: Prepared) -> RunDec
     )
     gate_key = None if declared.drills else subject.key
     declared = replace(declared, gate_key=gate_key, skipped=skipped)
-    stages = door.policy.stages
+    stages, wanted = door.policy.stages, subject
+    if prepared.gates_of is not None:
+        stages, wanted = _as_of_study(stages, subject, prepared.gates_of, door.tracks.now())
     if skipped is not None:
         doing = f"{', '.join(skipped.gates)} cannot be skipped"
         governance = door.policy.contracts.governance
         check_may(governance, "may_waive", doing, skipped.by, declared.owner)
     if not stages.rule(declared.stage).needs:
         return declared
-    shown = _shown(door, declared, subject)
-    answer = ask_gates(stages, declared.stage, subject, shown, now=door.tracks.now())
+    shown = _shown(door, declared, wanted)
+    answer = ask_gates(stages, declared.stage, wanted, shown, now=door.tracks.now())
     closed = {g: why for g, why in answer.closed.items() if g not in prepared.skip_gates}
     if closed:
         named = prepared.snapshot_id is not None
         options = options_of(declared, prepared.project, names_snapshot=named)
         commands = {gate: command_of(gate, options, declared) for gate in closed}
-        changed = _changed(door.tracks, shown, subject, prepared)
+        changed = _changed(door.tracks, shown, wanted, prepared)
         words = refusal(declared.run_id, declared.stage, closed, commands, changed=changed)
         raise InvalidInput(words)
     return replace(declared, passed_gates=answer.passed)
+
+
+def _as_of_study(
+    stages: StagePolicy, subject: Subject, study: GatesOfStudy, now: datetime
+) -> tuple[StagePolicy, Subject]:
+    """Return by which rules, and for what, the gates of a trial are asked: its study's config, and what
+    was not too old for that."""
+    own = {key: value for key, value in subject.config.items() if key not in study.drawn}
+    theirs = {key: study.config[key] for key in study.drawn if key in study.config}
+    age_s = max(0.0, (now - study.at).total_seconds())
+    aged = replace(stages, fresh_s=stages.fresh_s + age_s)
+    return aged, replace(subject, config={**own, **theirs})
 
 
 def _changed(tracks: Tracks, shown: Shown, subject: Subject, prepared: Prepared) -> str:

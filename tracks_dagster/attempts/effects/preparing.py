@@ -5,8 +5,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import Any
 
 from tracks_dagster.attempts.effects.branches import Origin
@@ -30,6 +31,19 @@ from tracks_dagster.track.samples import SampleOrder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GatesOfStudy:
+    """A trial passes the gates that its study passed.
+
+    drawn: keys that the study sets for each trial; config: the study's, at whose values of these the
+    gates were shown; at: when it was declared: what counted then counts to its end.
+    """
+
+    drawn: Collection[str]
+    config: Mapping[str, Json]
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
     """What will be declared, within the policy and the limits of its stage.
 
@@ -39,6 +53,7 @@ class Prepared:
     were asked for, whatever the policy's profile. project, archive: what it trains, its stored files.
     code_diff: what the checkout has beside its commit, cleaned; kept with the run.
     checkpoints_may_be_off: whether the policy allows neither steps nor seconds between checkpoints.
+    gates_of: of a trial what its gates are asked for in place of its own config; else None.
     The others are rows of `track.declared_fields` that a body has in another form.
     """
 
@@ -54,6 +69,7 @@ class Prepared:
     skip_gates: tuple[str, ...]
     skip_why: str | None
     drills: tuple[str, ...]
+    gates_of: GatesOfStudy | None = None
 
     @property
     def run_id(self) -> str:

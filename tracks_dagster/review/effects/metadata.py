@@ -19,10 +19,12 @@ from tracks_dagster.ledger.facts.attempt import ATTEMPT, AttemptView
 from tracks_dagster.ledger.facts.checkpoint import EVAL, EvalView
 from tracks_dagster.ledger.facts.fact import Fact, Type, shown
 from tracks_dagster.ledger.facts.run import PROMOTION, PromotionView
+from tracks_dagster.ledger.facts.study import STUDY
 from tracks_dagster.reasons.endings import Ending, ending_of
 from tracks_dagster.review.effects.picture import lights_strip, pictures
 from tracks_dagster.review.effects.receipts import Receipt, receipts_of
 from tracks_dagster.review.effects.watching import watching
+from tracks_dagster.studies.results import lineage_of
 from tracks_dagster.track import names
 from tracks_dagster.track.bodies import (
     EvalEnded,
@@ -37,10 +39,12 @@ from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.records import Json, canonical_json, format_time, sha256_hex
 from tracks_dagster.track.states.checkpoints import checkpoint_at
 from tracks_dagster.track.states.run_state import Dated, RunState
+from tracks_dagster.track.states.study_state import StudyState
 from tracks_dagster.track.text.safe_text import bullets, table
 from tracks_dagster.track.track import last_seq, log_key
 
 REAL_DIGITS = 3  # of a number that is not an integer, after the point
+NAMED_MAX = 8  # open runs of a study
 DIGEST_CHARACTERS = 12  # of a digest in a table; `tracks explain` has the whole of it
 _DIGEST = re.compile(r"[0-9a-f]{40,}")
 
@@ -343,6 +347,50 @@ def promotion_metadata(run_id: str, made: Dated[PromotionDecided]) -> dict[str, 
         "look_up/where_it_comes_from": f"tracks lineage promotion:{run_id}/{decided.alias}",
         **{f"metrics/{name}": value for name, value in sorted(decided.metrics.items())},
     }
+
+
+def study_metadata(study: StudyState) -> dict[str, Json]:
+    """Return what a study has come to: its best trial, where that is from, how it is found again."""
+    name, best = study.declared.study, study.best
+    found = {**shown(STUDY, study), "trials_by_state": _by_state(study)}
+    if study.finished is not None:
+        found["why"] = study.finished.why
+    if study.open_rungs:
+        runs = [rung.proposed.run_id for rung in study.open_rungs]
+        more = f" and {len(runs) - NAMED_MAX} more" if len(runs) > NAMED_MAX else ""
+        found["open_runs"] = ", ".join(runs[:NAMED_MAX]) + more
+    newest = next(iter(lineage_of(study)), None)
+    ref = None if newest is None or newest.judged is None else newest.judged.checkpoint
+    if best is not None and ref is not None:
+        found |= {f"config/{key}": value for key, value in sorted(best.config.items())}
+        found |= {
+            "manifest_sha256": ref.manifest_sha256,
+            "step": ref.step,
+            "attempt": ref.attempt_id,
+        }
+        found["look_up/where_it_comes_from"] = f"tracks lineage {checkpoint_at(ref)}"
+    return {**found, "look_up/trials": f"tracks studies {name}"}
+
+
+def study_lineage(study: StudyState) -> str:
+    """Return the runs that the best trial rests on as a markdown table, its own first."""
+    rows = [
+        (
+            rung.proposed.run_id,
+            f"{rung.proposed.steps}",
+            "step 0" if rung.proposed.source is None else checkpoint_at(rung.proposed.source),
+            "" if rung.judged is None or rung.judged.value is None else f"{rung.judged.value:.6g}",
+        )
+        for rung in lineage_of(study)
+    ]
+    return table(("run", "to step", "from", study.declared.metric), rows) if rows else ""
+
+
+def _by_state(study: StudyState) -> str:
+    counts: dict[str, int] = {}
+    for trial in study.trials:
+        counts[trial.status.value] = counts.get(trial.status.value, 0) + 1
+    return ", ".join(f"{count} {state}" for state, count in counts.items())
 
 
 def files_metadata(body: SnapshotCommitted) -> dict[str, Json]:

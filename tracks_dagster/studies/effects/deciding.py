@@ -89,7 +89,7 @@ class TuneStudies:
         problems: dict[str, str] = {}
         for rung in missing:
             try:
-                request = prepared_of(world.tracks, state.declared, rung.proposed, world.policy)
+                request = prepared_of(world.tracks, state, rung.proposed, world.policy)
                 assert world.declare is not None, "a study needs a home that declares runs"
                 world.declare(request)
             except InvalidInput as error:

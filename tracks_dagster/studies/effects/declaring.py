@@ -27,7 +27,7 @@ from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.errors import InvalidInput, check_all
 from tracks_dagster.track.names import study_track
 from tracks_dagster.track.records import Draft, Json, Kind, sha256_hex
-from tracks_dagster.track.roles import ACCUMULATION, HORIZON, STEPS, roles_of
+from tracks_dagster.track.roles import ACCUMULATION, HORIZON, SEED, STEPS, roles_of
 from tracks_dagster.track.states.study_state import HOUR_S, StudyState
 from tracks_dagster.track.text.nearest import unknown
 from tracks_dagster.track.track import study_code_key
@@ -82,6 +82,7 @@ def plan_study(door: Door, asked: StudyFile, found: FoundCode, *, by: str) -> St
         lambda: _check_name(asked.name),
         lambda: _check_metric(asked.metric, found.project),
         lambda: spaces.append(_space(asked, project)),
+        lambda: _check_repeat(asked, project),
     )
     (space,) = spaces
     budgets = _budgets(asked, project)
@@ -124,6 +125,7 @@ def plan_study(door: Door, asked: StudyFile, found: FoundCode, *, by: str) -> St
         slots=asked.slots,
         max_device_hours=asked.max_device_hours,
         max_cost=asked.max_cost,
+        repeat={} if (r := asked.repeat) is None else {"best": r.best, "seeds": r.seeds},
         by=by,
     )
     search_of(declared)  # raises where its extra is missing
@@ -168,7 +170,10 @@ def _check_same(before: StudyDeclared, now: StudyDeclared, given: Mapping[str, J
 
     given: of the config, what the study's file has; the rest is the project's, as it was then.
     """
-    names = ("space", "constraints", "metric", "direction", "search", "scheduler", "budgets")
+    names = (
+        *("space", "constraints", "metric", "direction", "search", "scheduler", "budgets"),
+        "repeat",
+    )
     as_before, as_now = to_json(before), to_json(now)
     for each in (as_before, as_now):  # what was found then; its source may have grown
         each["search"] = {name: v for name, v in each["search"].items() if name != PRIORS}
@@ -199,6 +204,23 @@ def _check_metric(metric: str, project: Project) -> None:
     suite, separator, _ = metric.partition("/")
     if separator and suite not in (each.name for each in project.evals):
         raise InvalidInput(unknown("eval", suite, [each.name for each in project.evals]))
+
+
+def _check_repeat(asked: StudyFile, project: Project) -> None:
+    if asked.repeat is None:
+        return
+    key = roles_of(project.roles, project.keys).get(SEED)
+    if key is None:
+        raise InvalidInput(
+            f"repeat: no key of {project.name} has the role seed, so a repeat would be the same run. "
+            "Name the key in its tracks.yaml: keys: {seed: KEY}; or leave repeat out."
+        )
+    if key in asked.space:
+        raise InvalidInput(f"repeat: {key} is drawn from the space already; leave one of them out.")
+    if asked.scheduler.kind == "pbt":
+        raise InvalidInput(
+            "repeat: a trial of pbt changes its config on the way and has none to repeat; leave it out."
+        )
 
 
 def _of_trials(project: Project, metric: str) -> Project:

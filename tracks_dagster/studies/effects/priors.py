@@ -1,4 +1,4 @@
-"""What earlier searches found, for a sampler to begin with: a study's trials, Optuna's, a file's.
+"""What earlier searches found, for a sampler to begin with: a study's, Optuna's, Ray Tune's, a file's.
 
 They become part of the declaration, so that each proposal follows from the study's own record, whatever
 becomes of the source.
@@ -23,6 +23,9 @@ from tracks_dagster.track.states.study_state import StudyState
 
 PRIORS_MAX = 64  # they lie in one record, with all else of the study
 FILE_BYTES_MAX = 10 * 2**20
+RAY_TRIALS_MAX = 10_000
+NAMES_MAX = 8  # metrics in an error
+RAY_STEP, RAY_LOOP = "training_iteration", "train_loop_config"  # Ray's own names
 LINES, STORAGES = (".jsonl",), (".db", ".sqlite", ".sqlite3")
 
 
@@ -45,8 +48,9 @@ def read_priors(
 ) -> tuple[Mapping[str, Json], ...]:
     """Return what a search of that kind may begin with, as its declaration has it.
 
-    names: each a study of this store, a file of lines {"config": …, "value": …}, or one of Optuna's
-    SQLite storages, FILE.db or FILE.db#STUDY. What lies outside of the space is left out. Of more than
+    names: each a study of this store, a file of lines {"config": …, "value": …}, one of Optuna's
+    SQLite storages, FILE.db or FILE.db#STUDY, or a folder of Ray Tune's results, FOLDER/ or
+    FOLDER/#METRIC. What lies outside of the space is left out. Of more than
     PRIORS_MAX those are taken that lie evenly between the best and the worst. Raises InvalidInput for
     what cannot be read, or of which nothing is left.
     """
@@ -57,7 +61,7 @@ def read_priors(
         )
     found: list[Prior] = []
     for name in names:
-        those = list(_read(tracks, name, metric, direction))
+        those = list(_read(tracks, name, space, metric, direction))
         fitting = [each for each in those if _fits(each, space)]
         if not fitting:
             raise InvalidInput(
@@ -71,8 +75,10 @@ def read_priors(
     return tuple({"config": dict(found[n].config), "value": found[n].value} for n in places)
 
 
-def _read(tracks: Tracks, name: str, metric: str, direction: str) -> Iterator[Prior]:
+def _read(tracks: Tracks, name: str, space: Space, metric: str, direction: str) -> Iterator[Prior]:
     path, _, study = name.partition("#")
+    if path.endswith("/"):
+        return _of_raytune(Path(path), study or metric, space)
     if Path(path).suffix in LINES:
         return _of_lines(Path(path))
     if Path(path).suffix in STORAGES:
@@ -95,13 +101,7 @@ def _of_study(study: StudyState, metric: str, direction: str) -> Iterator[Prior]
 
 
 def _of_lines(path: Path) -> Iterator[Prior]:
-    try:
-        if path.stat().st_size > FILE_BYTES_MAX:
-            raise InvalidInput(f"search: priors: {path} has more than {FILE_BYTES_MAX} bytes.")
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInput(f"search: priors: {path} cannot be read: {error}.") from error
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(_text_of(path).splitlines(), 1):
         if not line.strip():
             continue
         try:
@@ -151,6 +151,79 @@ def _of_optuna(path: Path, name: str | None, direction: str) -> Iterator[Prior]:
     for trial in trials:
         if trial.value is not None and math.isfinite(trial.value):
             yield Prior(trial.params, trial.value)
+
+
+def _of_raytune(folder: Path, metric: str, space: Space) -> Iterator[Prior]:
+    """Yield the newest value of each trial of Ray Tune's that came furthest, with keys of the space.
+
+    Read are `params.json` and the lines of `result.json`, which Ray writes into the folder of a trial.
+    """
+    found: list[tuple[int, Prior]] = []
+    names: set[str] = set()
+    results = sorted(folder.glob("*/result.json"))
+    for path in results[:RAY_TRIALS_MAX]:
+        config = _object(path.with_name("params.json"))
+        if isinstance(config.get(RAY_LOOP), Mapping):
+            config = config[RAY_LOOP]  # of Ray Train, which wraps what its loop is given
+        reports = _reports(path)
+        names |= {name for each in reports[-1:] for name in each}
+        values = [each for each in reports if _is_finite(each.get(metric))]
+        if values:
+            last = values[-1]
+            ours = {name: config[name] for name in space.params if name in config}
+            drawn = {
+                k: v for k, v in ours.items() if space.params[k].is_drawn({**space.fixed, **ours})
+            }
+            found.append((int(last.get(RAY_STEP, 0)), Prior(drawn, float(last[metric]))))
+    if not results:
+        raise InvalidInput(
+            f"search: priors: {folder}/ has no trial of Ray Tune's, a folder with a result.json each."
+        )
+    if not found:
+        there = ", ".join(sorted(names)[:NAMES_MAX]) or "nothing"
+        raise InvalidInput(
+            f"search: priors: no trial of {folder}/ reported {metric}, but {there}; name its metric: "
+            f"{folder}/#METRIC."
+        )
+    furthest = max(steps for steps, _ in found)
+    yield from (prior for steps, prior in found if steps == furthest)
+
+
+def _object(path: Path) -> Mapping[str, Json]:
+    try:
+        found = parse_json(_text_of(path), foreign=True)
+    except ValueError as error:
+        raise InvalidInput(f"search: priors: {path} cannot be read: {error}.") from error
+    if not isinstance(found, Mapping):
+        raise InvalidInput(f"search: priors: {path} is not a JSON object.")
+    return found
+
+
+def _reports(path: Path) -> list[Mapping[str, Json]]:
+    """Return what a trial reported; a line that a killed writer left unfinished is not one."""
+    found = []
+    for line in _text_of(path).splitlines():
+        try:
+            report = parse_json(line, foreign=True)
+        except ValueError:
+            continue
+        if isinstance(report, Mapping):
+            found.append(report)
+    return found
+
+
+def _is_finite(value: Json) -> bool:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and math.isfinite(value)
+
+
+def _text_of(path: Path) -> str:
+    try:
+        if path.stat().st_size > FILE_BYTES_MAX:
+            raise InvalidInput(f"search: priors: {path} has more than {FILE_BYTES_MAX} bytes.")
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidInput(f"search: priors: {path} cannot be read: {error}.") from error
 
 
 def _fits(prior: Prior, space: Space) -> bool:

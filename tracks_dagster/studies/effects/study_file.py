@@ -35,7 +35,7 @@ from tracks_dagster.track.text.nearest import unknown
 from tracks_dagster.track.text.units import shown
 
 SECTION = "study"  # of a project's file
-TRIALS_MAX, SLOTS_MAX, BUDGETS_MAX = 10_000, 256, 64
+TRIALS_MAX, SLOTS_MAX, BUDGETS_MAX, SEEDS_MAX = 10_000, 256, 64, 20
 _WHEN, _POINTS = "when", "points"
 
 
@@ -178,6 +178,16 @@ class SchedulerFile(FileModel):
     eta: Annotated[int, _counted("trials of which one goes on", 100)] = ETA
 
 
+class RepeatFile(FileModel):
+    """Which trials are trained again with other seeds, once all are over."""
+
+    example = "{best: 3, seeds: 2}"
+    best: Annotated[int, _counted("trials", TRIALS_MAX)] = 1
+    seeds: Annotated[int, _counted("seeds", SEEDS_MAX)] = Field(
+        description="write how often each is trained again, such as seeds: 2"
+    )
+
+
 class StudyFile(FileModel):
     """A study, as its file has it."""
 
@@ -205,6 +215,7 @@ class StudyFile(FileModel):
     seed: Annotated[int, PlainValidator(units.count)] = 0
     max_device_hours: Annotated[float, PlainValidator(_amount)] | None = None
     max_cost: Annotated[float, PlainValidator(_amount)] | None = None
+    repeat: RepeatFile | None = None
     config: Mapping[str, Any] = {}
     workload_class: _Word | None = Field(None, alias="class")
     stage: _Word | None = None

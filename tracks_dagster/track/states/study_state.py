@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
+from statistics import fmean, stdev
 
 from tracks_dagster.track.bodies import (
     MEASURED,
@@ -53,11 +54,13 @@ class Rung:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """A trial with its runs, oldest first. stopped: None while its scheduler has not ended it."""
+    """A trial with its runs, oldest first. stopped: None while its scheduler has not ended it. repeats:
+    runs of the whole trial with other seeds."""
 
     rungs: tuple[Rung, ...]
     budget_count: int
     stopped: TrialStopped | None = None
+    repeats: tuple[Rung, ...] = ()
 
     @property
     def number(self) -> int:
@@ -87,6 +90,19 @@ class Trial:
         is_whole = len(self.rungs) == self.budget_count
         return TrialStatus.DONE if is_whole else TrialStatus.PAUSED
 
+    @property
+    def of_all_seeds(self) -> tuple[TrialJudged, ...]:
+        """What its newest run came to, and its repeats, as far as they are judged."""
+        return tuple(r.judged for r in (self.last, *self.repeats) if r.judged is not None)
+
+    @property
+    def mean_and_deviation(self) -> tuple[float, float] | None:
+        """Over its seeds; None where it was not repeated, or a seed has no value."""
+        values = [each.value for each in self.of_all_seeds if each.value is not None]
+        if not self.repeats or len(values) <= len(self.repeats):
+            return None
+        return fmean(values), stdev(values)
+
     def judged_at(self, rung: int) -> TrialJudged | None:
         """Return what its run of that rung came to; None where it has not come so far."""
         return self.rungs[rung].judged if rung < len(self.rungs) else None
@@ -110,7 +126,12 @@ class StudyState:
     @property
     def open_rungs(self) -> tuple[Rung, ...]:
         """The runs that are not judged yet, by their trial."""
-        return tuple(each.last for each in self.trials if each.status is TrialStatus.OPEN)
+        return tuple(
+            rung
+            for each in self.trials
+            for rung in (each.last, *each.repeats)
+            if rung.judged is None
+        )
 
     @property
     def device_s(self) -> float:
@@ -128,9 +149,18 @@ class StudyState:
             return math.inf
         return judged.value if self.declared.direction == "min" else -judged.value
 
+    def mean_loss_of(self, trial: Trial) -> float:
+        """Return the mean over a trial's seeds; infinite where one of them has no value."""
+        losses = [self.loss_of(each) for each in trial.of_all_seeds]
+        return math.inf if math.inf in losses else fmean(losses)
+
     @property
     def best(self) -> Trial | None:
-        """The trial with the best value among those that have come furthest; the first of equals."""
+        """The trial with the best value among those that have come furthest; the first of equals. Once
+        trials were repeated, the one of these with the best mean over its seeds."""
+        repeated = [each for each in self.trials if each.repeats]
+        if repeated and all(r.judged is not None for each in repeated for r in each.repeats):
+            return min(repeated, key=lambda each: (self.mean_loss_of(each), each.number))
         measured = [
             (-len(judged), self.loss_of(judged[-1]), each.number)
             for each in self.trials
@@ -143,7 +173,8 @@ class StudyState:
         return self.trials[min(measured)[2]] if measured else None
 
     def _judged(self) -> Iterable[TrialJudged]:
-        return (r.judged for each in self.trials for r in each.rungs if r.judged is not None)
+        rungs = (rung for each in self.trials for rung in (*each.rungs, *each.repeats))
+        return (each.judged for each in rungs if each.judged is not None)
 
 
 def fold(records: Iterable[Record], state: StudyState | None = None) -> StudyState | None:
@@ -215,6 +246,10 @@ def _proposed(state: StudyState, record: Record) -> StudyState:
         trial = Trial(rungs=(rung,), budget_count=len(state.declared.budgets))
         return replace(state, trials=(*state.trials, trial))
     trial = _trial(state, record, body.trial)
+    if body.repeat is not None:
+        if trial.status is not TrialStatus.DONE or body.repeat != len(trial.repeats) + 1:
+            raise _misplaced(record, f"trial {trial.number} is {trial.status}")
+        return _with(state, replace(trial, repeats=(*trial.repeats, rung)))
     if trial.status is not TrialStatus.PAUSED or body.rung != len(trial.rungs):
         raise _misplaced(record, f"trial {trial.number} is {trial.status}")
     return _with(state, replace(trial, rungs=(*trial.rungs, rung)))
@@ -223,10 +258,16 @@ def _proposed(state: StudyState, record: Record) -> StudyState:
 def _judged(state: StudyState, record: Record) -> StudyState:
     body = body_of(TrialJudged, record)
     trial = _trial(state, record, body.trial)
-    if trial.status is not TrialStatus.OPEN or body.rung != len(trial.rungs) - 1:
+
+    def judged(rung: Rung) -> Rung:
+        is_it = rung.proposed.rung == body.rung
+        return replace(rung, judged=body, judged_at=record.at) if is_it else rung
+
+    waiting = [r.proposed.rung for r in (trial.last, *trial.repeats) if r.judged is None]
+    if body.rung not in waiting:
         raise _misplaced(record, f"trial {trial.number} is {trial.status}")
-    last = replace(trial.last, judged=body, judged_at=record.at)
-    return _with(state, replace(trial, rungs=(*trial.rungs[:-1], last)))
+    rungs, repeats = tuple(map(judged, trial.rungs)), tuple(map(judged, trial.repeats))
+    return _with(state, replace(trial, rungs=rungs, repeats=repeats))
 
 
 def _trial(state: StudyState, record: Record, number: int) -> Trial:

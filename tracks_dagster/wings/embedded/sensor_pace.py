@@ -121,7 +121,7 @@ def _sensors_of(work: Work) -> tuple[str, ...]:
     if work.kind == NEWS:
         return (names.SEND_NOTIFICATIONS,)
     if work.kind == STUDY:
-        return (names.TUNE_STUDIES,)
+        return (names.TUNE_STUDIES, names.SHOW_STUDIES)
     if work.kind == "commits":
         return (names.RUN_EVALS,)
     if work.kind == "eval":  # once it is over, its run may be finished
@@ -145,6 +145,7 @@ _SENSORS = (
     names.RUN_EVALS,
     names.SEND_NOTIFICATIONS,
     names.SHOW_DATASETS,
+    names.SHOW_STUDIES,
     names.TUNE_STUDIES,
     names.WATCH_ATTEMPTS,
     names.WATCH_HEALTH,

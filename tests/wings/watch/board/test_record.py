@@ -92,6 +92,14 @@ def test_evals_are_shown_with_what_they_measured_their_data_and_their_files() ->
     assert file[1].text == "4\u202f096 B"
 
 
+def test_evals_say_what_they_wait_for_until_the_run_is_finished() -> None:
+    history = trained()
+    assert record.evals(history.state).words == ("Waits: heldout-loss@30: attempt 1 is due.",)
+    history.waive_eval().finish()
+    (words,) = record.evals(history.state).words
+    assert words.startswith("heldout-loss was let go by ")
+
+
 def test_an_alias_shows_who_has_it_now() -> None:
     history = trained()
     opened = history.open_eval(history.state.resumable[-1]).state.evals[-1].opened

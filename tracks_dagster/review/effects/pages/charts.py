@@ -131,6 +131,36 @@ def compare_panel(
     return _svg(frame, f"{names} by {x_label} of {', '.join(curves)}", parts)
 
 
+def dots_panel(
+    dots: Mapping[str, Sequence[Point]],
+    lines: Mapping[str, tuple[str, Sequence[Point]]],
+    *,
+    name: str,
+    x_label: str,
+    width: int = WIDTH,
+    height: int = HEIGHT,
+) -> str:
+    """Return points, by the class of their colour, and lines over them: title → class and points.
+
+    Points of a class are one path, so that thousands are small. An empty text without a finite one.
+    """
+    everything = [*dots.values(), *(points for _, points in lines.values())]
+    series = [
+        Series(attempt_id=1, rank=None, is_kept=True, points=tuple(each), count=len(each))
+        for each in everything
+    ]
+    frame = _frame(series, (), x_label, None, width, height, PLAIN)
+    if frame is None:
+        return ""
+    parts = [*_axes(frame, x_label)]
+    for css, points in dots.items():
+        places = (f"M{frame.x(p.x):.0f} {frame.y(p.value):.0f}h0" for p in points)
+        parts.append(f'<path class="dots {css}" d="{"".join(places)}"/>')
+    drawn = (_Line(f"line {css}", title, points) for title, (css, points) in lines.items())
+    parts += _lines(frame, drawn)
+    return _svg(frame, f"{name} by {x_label}", parts)
+
+
 def image(svg: str) -> str:
     """Return a picture as a document of its own, with its colours, light and dark."""
     if not svg:

@@ -10,8 +10,9 @@ from tracks_dagster.cli.common import as_json, print_json, print_table
 from tracks_dagster.reading import open_ledger_to_read, open_tracks_to_read
 from tracks_dagster.settings import Settings
 from tracks_dagster.studies.deciding import value_words
+from tracks_dagster.studies.results import in_order
 from tracks_dagster.studies.words import as_facts, best_words, config_words, summary
-from tracks_dagster.track.states.study_state import StudyState
+from tracks_dagster.track.states.study_state import StudyState, Trial
 
 _ALL = (
     "select study, state, model_family, metric, best_value, best_run_id, trial_count, max_trials, "
@@ -56,21 +57,20 @@ def studies_command(name: str | None, as_json: bool) -> None:
 
 
 def _rows(study: StudyState) -> Iterator[tuple[str, ...]]:
-    """Yield the trials, those that came furthest first, the best of these first."""
-
-    def place(number: int) -> tuple[float, float, int]:
-        judged = [r.judged for r in study.trials[number].rungs if r.judged is not None]
-        return (-len(judged), study.loss_of(judged[-1]) if judged else 0.0, number)
-
-    for number in sorted(range(len(study.trials)), key=place):
-        trial = study.trials[number]
+    """Yield the trials, the best first."""
+    for trial in in_order(study):
         judged = next((r.judged for r in reversed(trial.rungs) if r.judged is not None), None)
         why = trial.stopped.why if trial.stopped is not None else ""
         yield (
-            str(number),
+            str(trial.number),
             trial.status.value,
             str(trial.last.proposed.steps),
-            "–" if judged is None else value_words(judged.value, judged.outcome),
+            "–" if judged is None else value_words(judged.value, judged.outcome) + _spread(trial),
             config_words(trial.config),
             why or (judged.why if judged is not None and judged.value is None else ""),
         )
+
+
+def _spread(trial: Trial) -> str:
+    spread = trial.mean_and_deviation
+    return "" if spread is None else f" ({spread[0]:.4g} ± {spread[1]:.2g})"

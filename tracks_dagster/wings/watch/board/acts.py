@@ -117,15 +117,16 @@ def _promote(state: RunState) -> Act:
     newest = sorted(state.resumable, key=lambda ref: (ref.attempt_id, ref.step), reverse=True)
     steps = tuple(dict.fromkeys(str(ref.step) for ref in newest))[:CHOICES_MAX]
     rule = state.declared.promotion
+    alias = ALIAS if rule is None else rule.alias
     return Act(
         name="promote",
         what="Give an alias to a checkpoint, on its newest completed eval.",
         fields=(
             Field(name="step", label="checkpoint of step", choices=steps),
-            Field(name="alias", label="alias", value=ALIAS if rule is None else rule.alias),
+            Field(name="alias", label="alias", value=alias),
             Field(name=WHY, label="why"),
         ),
-        command=f'tracks promote {checkpoint_at(newest[0])} --alias {ALIAS} --why "…"',
+        command=f'tracks promote {checkpoint_at(newest[0])} --alias {alias} --why "…"',
     )
 
 

@@ -71,13 +71,15 @@ class FleetGroup:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetView:
     """The page. banners: sentences about the whole home; experiments: with
-    the newest runs; families: of the runs listed; each has a page. earlier: runs that ended before."""
+    the newest runs; studies: the newest; families: of the runs listed; each has a page.
+    earlier: runs that ended before."""
 
     title: str
     summary: str
     groups: tuple[FleetGroup, ...]
     banners: tuple[str, ...]
     experiments: tuple[str, ...]
+    studies: tuple[str, ...]
     families: tuple[str, ...]
     earlier: AllRuns | None = None
     nothing: str = NOTHING
@@ -90,6 +92,7 @@ def fleet_view(
     problems: Mapping[str, str] | None = None,
     banners: Iterable[str] = (),
     experiments: Iterable[str] = (),
+    studies: Iterable[str] = (),
     earlier: Sequence[Run] = (),
 ) -> FleetView:
     """Return the page of `rows`, newest declaration first in each group.
@@ -118,6 +121,7 @@ def fleet_view(
         ),
         banners=tuple(banners),
         experiments=tuple(experiments),
+        studies=tuple(studies),
         earlier=_earlier(earlier) if earlier else None,
         families=tuple(dict.fromkeys(str(row["model_family"]) for row in rows)),
     )

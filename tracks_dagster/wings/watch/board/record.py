@@ -91,6 +91,7 @@ class RecordContext:
     origin: None where there is no other run to compare with. holders: alias → what it names now, as far
     as the ledger knows. quarantined: manifest sha256 → the sources in quarantine that a checkpoint
     descends from; sources: a sentence for each. resumes_from: what the next attempt would begin from.
+    trial: of which study, and its number, where the run is one.
     """
 
     origin: Origin | None = None
@@ -98,6 +99,7 @@ class RecordContext:
     quarantined: Mapping[str, Sequence[str]] | None = None
     sources: tuple[str, ...] = ()
     resumes_from: CheckpointRef | None = None
+    trial: tuple[str, int] | None = None
 
 
 NOTHING_BESIDE = RecordContext()
@@ -130,7 +132,8 @@ def _filled(sections: Iterable[Section]) -> tuple[Section, ...]:
 def evals(state: RunState) -> Section:
     """Return what evals measured, the newest first."""
     newest = state.evals[: -EVALS_MAX - 1 : -1]
-    words = [f"Waits: {each}." for each in what_evals_wait_for(state, attempts_max=None)]
+    waits = () if state.finished is not None else what_evals_wait_for(state, attempts_max=None)
+    words = [f"Waits: {each}." for each in waits]
     words += [
         f"{each.body.suite} was let go by {each.body.by}: {each.body.why}" for each in state.waivers
     ]

@@ -19,6 +19,8 @@ It writes only where it is given what acts (`acting`), and then by POST alone.
 | `/compare.json?run=A&run=B&metric=NAME` | their curves on one axis, for the page's script |
 | `/media?run=A&run=B` | what they logged beside numbers; `step=N` |
 | `/experiments/NAME` | a baseline and what each run changed; `baseline=RUN` |
+| `/studies`, `/studies.csv`, `/studies.json` | all studies |
+| `/studies/NAME` | a study; `show=stopped`, `sort=-lr`, `page=N`; `/studies/NAME.csv`, `….json` |
 | `/runbooks/RULE` | what to do about an alert |
 | `/find?run=TEXT` | runs by a part of their name |
 | `/curves.json?run=RUN` | curves for a program; `metric=NAME`, `by=…` |
@@ -58,6 +60,7 @@ from tracks_dagster.review.effects.saved_views import find_view, read_shown
 from tracks_dagster.review.experiments import baseline_of
 from tracks_dagster.review.run_table import names_of, table_csv
 from tracks_dagster.settings import person
+from tracks_dagster.studies.words import as_facts
 from tracks_dagster.track.bodies import AttemptPlaced, ViewSaved
 from tracks_dagster.track.errors import (
     InvalidInput,
@@ -70,6 +73,7 @@ from tracks_dagster.track.errors import (
 from tracks_dagster.track.journal_lines import LOSS
 from tracks_dagster.track.records import Json
 from tracks_dagster.track.states.run_state import RunState
+from tracks_dagster.track.states.study_state import StudyState
 from tracks_dagster.track.states.view_state import SavedView
 from tracks_dagster.track.text.units import counted
 from tracks_dagster.wings.watch.board import formats
@@ -92,12 +96,14 @@ from tracks_dagster.wings.watch.board.effects.compare import Comparisons
 from tracks_dagster.wings.watch.board.effects.lineage_source import read_page
 from tracks_dagster.wings.watch.board.effects.logged import LoggedPages
 from tracks_dagster.wings.watch.board.effects.sources import Sources
+from tracks_dagster.wings.watch.board.effects.studies import STUDIES_MAX, StudyPages
 from tracks_dagster.wings.watch.board.fleet import fleet_view
 from tracks_dagster.wings.watch.board.gauges import Gauge, gauges
 from tracks_dagster.wings.watch.board.heat_map import HeatMap, rank_maps
 from tracks_dagster.wings.watch.board.log_lines import log_page
 from tracks_dagster.wings.watch.board.reading import RunReading
 from tracks_dagster.wings.watch.board.run_page import Beside, Link, hot_ranks, run_page
+from tracks_dagster.wings.watch.board.study import studies_csv, studies_view, study_csv
 from tracks_dagster.wings.watch.health import rules
 from tracks_dagster.wings.watch.health.rules import RULES
 
@@ -114,6 +120,8 @@ NO_CLIENT = (
 )
 COMPLETE_HEADER = "Tracks-Complete"  # of a file of runs: "no" where there are more than are in it
 REPORT_POLICY = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'"
+
+CSV = "text/csv; charset=utf-8"
 
 Endpoint = Callable[[Request], Response]
 
@@ -147,6 +155,7 @@ class Board:
         self._prefix = prefix
         self._comparisons = Comparisons(sources)
         self._logged = LoggedPages(sources)
+        self._studies = StudyPages(sources)
 
     def app(self) -> ASGIApp:
         """Return the application, without its door (`guard`)."""
@@ -170,6 +179,12 @@ class Board:
             "/media": self.media,
             "/media/{run_id}/{sha256}": self.media_file,
             "/experiments/{name:path}": self.experiment,
+            "/studies": self.studies,
+            "/studies.csv": self.studies_csv,
+            "/studies.json": self.studies_json,
+            "/studies/{name}.csv": self.study_csv,
+            "/studies/{name}.json": self.study_json,
+            "/studies/{name}": self.study,
             "/runbooks/{rule}": self.runbook,
             "/runs": self.all_runs,
             "/runs.csv": self.all_runs_csv,
@@ -209,6 +224,7 @@ class Board:
             problems=read.problems,
             banners=read.banners,
             experiments=read.experiments,
+            studies=read.studies,
             earlier=read.earlier,
         )
         return self._page(request, "fleet.html", view, view.title)
@@ -228,6 +244,7 @@ class Board:
         last = {**newest, **self._sources.newest(state, ["device/*"])}
         panels, left_out = pages.panels_of(curves, devices, last, queries.look(request))
         log = self._sources.log(state, queries.rank(request), hot_ranks(reading))
+        record = self._sources.record(state)
         beside = Beside(
             panels=(*panels, *pages.progress_panels(state, reading.now)),
             maps=tuple(self._maps(reading)),
@@ -241,9 +258,9 @@ class Board:
             logs=log.text,
             log_ranks=queries.rank_links(request, log.ranks, log.rank),
             log_words=log.words,
-            links=tuple(self._links(state)),
+            links=(*_study_links(record.trial), *self._links(state)),
             attempt_pages=self._attempt_pages(state),
-            record=self._sources.record(state),
+            record=record,
             may_act=self._acting is not None,
             loss=newest.get(LOSS) or self._newest_loss(state),
         )
@@ -394,6 +411,35 @@ class Board:
         )
         return self._page(request, "experiment.html", view, name)
 
+    def studies(self, request: Request) -> Response:
+        """`/studies`."""
+        view = studies_view(self._studies.all(), most=STUDIES_MAX)
+        return self._page(request, "studies.html", view, view.title)
+
+    def studies_csv(self, request: Request) -> Response:
+        """`/studies.csv`."""
+        return Response(studies_csv(self._studies.all()), media_type=CSV)
+
+    def studies_json(self, request: Request) -> Response:
+        """`/studies.json`."""
+        return JSONResponse(self._studies.all())
+
+    def study(self, request: Request) -> Response:
+        """`/studies/NAME`."""
+        view = self._studies.page(request)
+        return self._page(request, "study.html", view, view.title)
+
+    def study_csv(self, request: Request) -> Response:
+        """`/studies/NAME.csv`: a line for each run of a trial."""
+        return Response(study_csv(self._study_of(request)), media_type=CSV)
+
+    def study_json(self, request: Request) -> Response:
+        """`/studies/NAME.json`: as `tracks studies NAME --json`."""
+        return JSONResponse(as_facts(self._study_of(request)))
+
+    def _study_of(self, request: Request) -> StudyState:
+        return self._studies.study(request.path_params["name"])
+
     def runbook(self, request: Request) -> Response:
         """`/runbooks/RULE`: the page of docs/runbooks that came with the program."""
         rule = RULES.get(request.path_params["rule"])
@@ -440,7 +486,7 @@ class Board:
         """`/runs.csv`: as `tracks runs --csv`; a header says whether all runs are in it."""
         table, columns = self._whole_table(request)
         text = table_csv(table.rows, columns)
-        return Response(text, media_type="text/csv; charset=utf-8", headers=_complete(table))
+        return Response(text, media_type=CSV, headers=_complete(table))
 
     def all_runs_json(self, request: Request) -> Response:
         """`/runs.json`: the runs as `tracks runs --json` has them, and whether these are all."""
@@ -679,6 +725,13 @@ def exposition(found: Iterable[Gauge]) -> tuple[bytes, str]:
 def _places(placed: AttemptPlaced) -> dict[int, str]:
     """Return where each rank is, in words."""
     return {each.rank: f"{each.node}, {each.device}" for each in placed.ranks}
+
+
+def _study_links(trial: tuple[str, int] | None) -> Iterable[Link]:
+    """Yield the way to the study that a run is a trial of."""
+    if trial is not None:
+        study, number = trial
+        yield Link(label=f"trial {number} of the study {study}", address=f"/studies/{study}")
 
 
 def _file(request: Request) -> Response:

@@ -20,6 +20,7 @@ from tracks_dagster.wings.watch.board.catalogue import MetricPage, Wanted
 from tracks_dagster.wings.watch.board.log_lines import ALL, LEVELS, LogAsked
 from tracks_dagster.wings.watch.board.run_page import Choice, Link
 
+TRIALS = ("show", "sort")
 TABLE = ("where", "sort", "columns", "group", "differ")
 PAGES_MAX = 1000
 LOG_RANKS_MAX = 16  # as links
@@ -160,6 +161,12 @@ def table(request: Request) -> dict[str, str]:
     """Return what the address asks of the table of all runs, without what is empty."""
     given = request.query_params
     return {key: text for key in TABLE if (text := given.get(key, "").strip())}
+
+
+def trials(request: Request) -> dict[str, str]:
+    """Return what the address asks of the trials of a study, without what is empty."""
+    given = request.query_params
+    return {key: text for key in TRIALS if (text := given.get(key, "").strip())}
 
 
 def filter_of(asked: Mapping[str, str]) -> dict[str, Any]:

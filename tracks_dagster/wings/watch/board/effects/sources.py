@@ -90,14 +90,15 @@ Row = Mapping[str, Json]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetRead:
     """rows: of fleet.sql; readings: of its open runs, as far as they were read; problems: why one
-    cannot be read; banners: sentences about the whole home; experiments: those with the newest runs;
-    earlier: the newest of those that ended before."""
+    cannot be read; banners: sentences about the whole home; experiments: those with the newest
+    runs; studies: the newest; earlier: the newest of those that ended before."""
 
     rows: Sequence[Row]
     readings: Mapping[str, RunReading]
     problems: Mapping[str, str]
     banners: tuple[str, ...]
     experiments: tuple[str, ...]
+    studies: tuple[str, ...]
     earlier: tuple[Run, ...]
 
 
@@ -342,8 +343,10 @@ class Sources:
         origin = None
         with suppress(Exception):  # what is wrong with another run says its own page
             origin = self._origin(state)
+        trials = self._query("trial", run_id=state.run_id) if state.declared.experiment else ()
         return RecordContext(
             origin=origin,
+            trial=next(((str(row["study"]), int(row["trial"])) for row in trials), None),
             holders=self._holders(state),
             quarantined={
                 sha256: [hold.source for hold in by_source.values()]
@@ -420,13 +423,17 @@ class Sources:
         self._known = known
         banners = self._home.get("", self._read_home).banners
         named = self._query("experiments", experiments_max=EXPERIMENTS_MAX)
+        studies = tuple(str(row["study"]) for row in self.studies(EXPERIMENTS_MAX))
         ended = f"finished<{format_time(self.tracks.now() - RECENT)}"
         return FleetRead(
             rows=rows,
             readings=known,
             problems=problems,
             banners=banners,
-            experiments=tuple(str(row["experiment"]) for row in named),
+            experiments=tuple(
+                name for row in named if (name := str(row["experiment"])) not in studies
+            ),
+            studies=studies,
             earlier=self.table(Asked(where=ended, limit=EARLIER_MAX)).rows,
         )
 
@@ -457,6 +464,10 @@ class Sources:
     def experiment(self, name: str) -> list[ExperimentRun]:
         """Return the newest runs of an experiment, else of a model family, oldest first."""
         return read_experiment(self.ledger, name, runs_max=EXPERIMENT_RUNS_MAX)
+
+    def studies(self, most: int) -> list[dict[str, Json]]:
+        """Return the newest studies; raises LedgerError."""
+        return self._query("studies", studies_max=most)
 
     def table(self, asked: Asked) -> Table:
         """Return runs of the table of all of them; raises InvalidInput, LedgerError."""

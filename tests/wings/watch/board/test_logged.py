@@ -17,7 +17,7 @@ from tracks_dagster.track.names import AttemptRef
 from tracks_dagster.track.records import sha256_hex
 from tracks_dagster.wings.watch.board.effects.serving import guarded
 from tracks_dagster.wings.watch.board.effects.sources import Sources
-from tracks_dagster.wiring import build
+from tracks_dagster.wiring import App, build
 
 HOSTILE = "<script>alert(1)</script>"
 PNG = b"\x89PNG\r\n\x1a\n rest"
@@ -36,7 +36,12 @@ THINGS = (
 def visitor(tmp_path: Path) -> Visitor:
     """One who visits a home with two runs; one of them logged all that."""
     settings = Settings.from_environment({"TRACKS_HOME": str(tmp_path / "home")})
-    app = build(settings)
+    write_logged(build(settings))
+    return Visitor(guarded(Sources(settings)))
+
+
+def write_logged(app: App) -> None:
+    """Write the runs `one`, which logged `THINGS`, and `two`, which logged nothing."""
     for run_id in ("one", "two"):
         run = (
             History(run_id, begin=datetime.now(UTC)).declare().open().supervise().place().restore()
@@ -60,7 +65,6 @@ def visitor(tmp_path: Path) -> Visitor:
             app.store.put(index_key(ref, run.launch_id), index_bytes(items, ["too much"]))
         run.commit(20).end("preempted", last_step=35).write_to(app.store)
     app.projector.scan()
-    return Visitor(guarded(Sources(settings)))
 
 
 def test_the_newest_up_to_a_step_is_shown_for_each_run(visitor: Visitor) -> None:

@@ -139,7 +139,8 @@ def picture(thing: Node, before: Sequence[Node], after: Sequence[Node]) -> str:
     at_y = TOP + (rows - 1) * (ROW + GAP) / 2
     words = f"{thing.thing} rests on {len(before)} attempts; {len(after)} things came of it"
     parts = [
-        f'<svg class="lineage" viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{escape(words)}">',
+        f'<svg class="lineage" viewBox="0 0 {WIDTH} {height}" role="group" '  # its nodes are links
+        f'aria-label="{escape(words)}">',
         *_titles(left, right, middle),
         *_edges(thing, left, right, middle, at_y),
         *(_box(node, 0, _y(row)) for row, node in enumerate(left)),

@@ -103,6 +103,7 @@ from tracks_dagster.wings.watch.board.heat_map import HeatMap, rank_maps
 from tracks_dagster.wings.watch.board.log_lines import log_page
 from tracks_dagster.wings.watch.board.reading import RunReading
 from tracks_dagster.wings.watch.board.run_page import Beside, Link, hot_ranks, run_page
+from tracks_dagster.wings.watch.board.runbook import Block, blocks
 from tracks_dagster.wings.watch.board.study import studies_csv, studies_view, study_csv
 from tracks_dagster.wings.watch.health import rules
 from tracks_dagster.wings.watch.health.rules import RULES
@@ -128,10 +129,11 @@ Endpoint = Callable[[Request], Response]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Words:
-    """A page of sentences. text: a file as it is."""
+    """A page of sentences. blocks: of a runbook; text: a file as it is."""
 
     title: str
     lines: Sequence[str] = ()
+    blocks: Sequence[Block] = ()
     text: str = ""
     links: Sequence[Link] = ()
 
@@ -197,7 +199,7 @@ class Board:
         found += [Route(f"/{name}", _file) for name in pages.FILES]
         if self._acting is not None:
             found.append(Route("/runs/{run_id}/acts/{name}", self.act, methods=["GET", "POST"]))
-        return Below(Starlette(routes=found), self._prefix)
+        return Below(Starlette(routes=found, exception_handlers={404: self._no_page}), self._prefix)
 
     def _answered(self, answer: Endpoint) -> Endpoint:
         """Turn an error of ours into a page that says it, which is asked for again like any other."""
@@ -210,6 +212,14 @@ class Board:
                 return self._refused(request, error)
 
         return answered
+
+    def _no_page(self, request: Request, _: Exception) -> Response:
+        words = Words(
+            title="Not found",
+            lines=["No page has this address."],
+            links=[Link(label="the fleet", address="/"), Link(label="all runs", address="/runs")],
+        )
+        return self._page(request, "words.html", words, words.title, status=404, is_live=False)
 
     def _refused(self, request: Request, error: TracksError) -> Response:
         words = Words(title=_title_of(error), lines=[self._sources.clean(str(error))])
@@ -450,7 +460,8 @@ class Board:
             text = path.read_text(encoding="utf-8")
         except OSError as error:
             raise InvalidInput(f"The runbook {rule.runbook} cannot be read: {error}.") from error
-        words = Words(title=rule.name, lines=[f"{rule.threshold}; {rule.holds}."], text=text)
+        line = f"{rule.threshold}; {rule.holds}."
+        words = Words(title=rule.name, lines=[line], blocks=blocks(text))
         return self._page(request, "words.html", words, rule.name, is_live=False)
 
     def all_runs(self, request: Request) -> Response:

@@ -79,8 +79,8 @@ class FleetView:
     groups: tuple[FleetGroup, ...]
     banners: tuple[str, ...]
     experiments: tuple[str, ...]
-    studies: tuple[str, ...]
     families: tuple[str, ...]
+    studies: tuple[str, ...] = ()
     earlier: AllRuns | None = None
     nothing: str = NOTHING
 
@@ -92,7 +92,6 @@ def fleet_view(
     problems: Mapping[str, str] | None = None,
     banners: Iterable[str] = (),
     experiments: Iterable[str] = (),
-    studies: Iterable[str] = (),
     earlier: Sequence[Run] = (),
 ) -> FleetView:
     """Return the page of `rows`, newest declaration first in each group.
@@ -121,7 +120,6 @@ def fleet_view(
         ),
         banners=tuple(banners),
         experiments=tuple(experiments),
-        studies=tuple(studies),
         earlier=_earlier(earlier) if earlier else None,
         families=tuple(dict.fromkeys(str(row["model_family"]) for row in rows)),
     )

@@ -234,9 +234,9 @@ class Board:
             problems=read.problems,
             banners=read.banners,
             experiments=read.experiments,
-            studies=read.studies,
             earlier=read.earlier,
         )
+        view = replace(view, studies=tuple(read.studies))
         return self._page(request, "fleet.html", view, view.title)
 
     def run(self, request: Request) -> Response:

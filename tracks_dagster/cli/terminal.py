@@ -120,7 +120,7 @@ def raw(stream: TextIO) -> TextIO:
 
 
 def console(stream: TextIO, *, width: int | None = None) -> Console:
-    """Return a console with colours of its own; whoever prints on it makes the text visible. What the
+    """Return a console with colours of its own; who prints on it makes the text visible. What the
     stream's encoding lacks is escaped."""
     from rich.console import Console
 

@@ -51,7 +51,7 @@ def gpus_in(tres: str) -> tuple[int, str]:
         return 0, ""
     typed = [each for each in found if each[0] != "gpu"]
     count = sum(n for _, n in typed) if typed else max(n for _, n in found)
-    return max(1, count), typed[0][0] if typed else "gpu"
+    return (count, typed[0][0] if typed else "gpu") if count else (0, "")
 
 
 def hosts(text: str) -> tuple[str, ...]:

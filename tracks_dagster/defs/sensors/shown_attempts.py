@@ -52,7 +52,7 @@ _COMMITS = "select run_id, attempt_id, step from checkpoints"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shown:
-    """What Dagster is told of attempts that were closed: the partitions first, then their events."""
+    """What Dagster is shown of attempts that were closed: the partitions first, then their events."""
 
     partitions: Sequence[AddDynamicPartitionsRequest]
     events: Sequence[Event]

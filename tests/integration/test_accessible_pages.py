@@ -122,6 +122,7 @@ def test_axe_finds_nothing_on_any_page(
 ) -> None:
     page = browser.new_page(viewport=size, color_scheme=scheme)  # type: ignore[arg-type]
     page.set_default_timeout(ANSWER_MS_MAX)
+    expect.set_options(timeout=ANSWER_MS_MAX)
     found: dict[str, list[str]] = {}
     for path in PATHS:
         page.goto(address + path)

@@ -115,6 +115,7 @@ def page() -> Iterator[Page]:
         )
         page = chromium.new_page()
         page.set_default_timeout(ANSWER_MS_MAX)
+        expect.set_options(timeout=ANSWER_MS_MAX)
         page.set_default_navigation_timeout(ANSWER_MS_MAX)
         yield page
         chromium.close()

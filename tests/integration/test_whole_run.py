@@ -115,6 +115,7 @@ def browser(outcomes: Outcomes) -> Iterator[Browser]:
         )
         page = chromium.new_page(viewport={"width": 1500, "height": 1000})
         page.set_default_timeout(ANSWER_MS_MAX)
+        expect.set_options(timeout=ANSWER_MS_MAX)
         browser = Browser(page, outcomes.address)
         page.on("request", lambda request: browser.requested.append(request.url))
         yield browser

@@ -10,12 +10,16 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
+from dagster._core.errors import DagsterUserCodeUnreachableError
+from dagster._core.remote_representation.code_location import GrpcServerCodeLocation
 
 from tracks_dagster.processes.process import find_process
 from tracks_dagster.wings.embedded.edge import one_code_server as code_server
 from tracks_dagster.wings.embedded.edge.one_code_server import CodeServer
+from tracks_dagster.wings.embedded.edge.paced_sensors import read_when_changed
 
 # Listens, writes its pid, and ends with its stdin or by SIGTERM, as the real one does.
 SERVES = """
@@ -182,3 +186,28 @@ def test_ticks_share_one_instance_of_dagster_and_another_homes_is_its_own(tmp_pa
         [sys.executable, "-c", SHARES, *map(str, folders)], capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("now", "reads"),
+    [
+        pytest.param({"return_value": "first"}, 0, id="the same process"),
+        pytest.param({"return_value": "second"}, 1, id="another process"),
+        pytest.param({"side_effect": DagsterUserCodeUnreachableError("gone")}, 1, id="no answer"),
+        pytest.param(None, 1, id="never loaded"),
+    ],
+)
+def test_what_a_code_server_serves_is_read_again_once_another_one_serves(
+    now: dict[str, object] | None, reads: int
+) -> None:
+    location = None
+    if now is not None:
+        location = Mock(spec=GrpcServerCodeLocation, client=Mock(), server_id="first")
+        location.client.get_server_id.configure_mock(**now)
+    context = Mock()
+    request = context.create_request_context.return_value
+    request.get_code_location_entries.return_value = {"tracks": Mock(code_location=location)}
+    read = context.refresh_workspace
+    read_when_changed(context)
+    context.refresh_workspace()
+    assert read.call_count == reads

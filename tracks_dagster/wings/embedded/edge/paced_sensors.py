@@ -16,6 +16,8 @@ from typing import Any
 
 from dagster import DagsterInstance, DagsterRunStatus, RunsFilter
 from dagster._cli.utils import get_instance_for_cli
+from dagster._core.errors import DagsterUserCodeUnreachableError
+from dagster._core.remote_representation.code_location import CodeLocation, GrpcServerCodeLocation
 from dagster._core.remote_representation.external import RemoteSensor
 from dagster._core.scheduler.instigation import InstigatorState
 from dagster._core.workspace.context import IWorkspaceProcessContext
@@ -44,6 +46,7 @@ POLL_SHARE = 0.02  # of the clock that these looks take, where the ledger is lar
 POLL_S_MAX = 2.0  # but it is asked as often as this
 ROUND_S = 5.0  # from one look at all sensors to the next, as Dagster's
 SOON_S = 1.0  # where a tick was still under way
+ANSWER_S_MAX = 5  # of a code server, to say which process it is
 QUEUE_ROUND_S = 1.0  # from one look at runs that had to wait to the next
 
 
@@ -58,7 +61,34 @@ def run_daemons(workspace: Path) -> None:
         ) as controller,
         suppress(KeyboardInterrupt),
     ):
+        read_when_changed(controller._workspace_process_context)
         controller.check_daemon_loop()
+
+
+def read_when_changed(context: IWorkspaceProcessContext[Any]) -> None:
+    """Let Dagster's refresh of each minute read only what another code server serves by now.
+
+    With hundreds of projects each reading costs the daemon and the code server seconds of processor,
+    and one process serves the same for as long as it lives.
+    """
+    read = context.refresh_workspace
+
+    def refresh() -> None:
+        entries = context.create_request_context().get_code_location_entries().values()
+        if not all(_is_served_unchanged(each.code_location) for each in entries):
+            read()
+
+    context.refresh_workspace = refresh  # type: ignore[method-assign]
+
+
+def _is_served_unchanged(location: CodeLocation | None) -> bool:
+    """Whether the process that a code location was read from serves it still."""
+    if not isinstance(location, GrpcServerCodeLocation):
+        return False
+    try:
+        return location.client.get_server_id(timeout=ANSWER_S_MAX) == location.server_id
+    except DagsterUserCodeUnreachableError:
+        return False
 
 
 def _daemons(instance: DagsterInstance) -> Iterator[DagsterDaemon[Any]]:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.bodies import BEGIN, CONFIG
 from tests.histories import History
+from tests.wings.history.worlds import BEGIN as IMPORTED_AT
+from tests.wings.history.worlds import HEADER, import_world, row
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
@@ -16,6 +19,8 @@ from tracks_dagster.track.bodies import Debit
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.names import run_track
 from tracks_dagster.track.records import format_time
+from tracks_dagster.wings.history.slurm import Sacct
+from tracks_dagster.wings.lab.simulation.compare import OURS
 from tracks_dagster.wings.lab.simulation.effects.own_queue import (
     own_queue,
     own_workload,
@@ -182,3 +187,28 @@ def test_the_most_devices_at_once_are_counted_as_if_nothing_waited() -> None:
     # 2 from 0 to 100 s and 1 from 50 s on; then 4 more, as the 2 end
     assert peak_devices([one("a", 0.0, 2, 100.0), one("b", 50.0, 1, 80.0)]) == 3
     assert peak_devices([one("a", 0.0, 2, 100.0), one("b", 100.0, 4, 1.0)]) == 4
+
+
+def test_of_a_month_of_slurm_what_completed_is_worth_its_time(tmp_path: Path) -> None:
+    world = import_world(tmp_path)
+    jobs = [row(7, hour=0), row(8, hour=2, State="NODE_FAIL"), row(9, hour=4), row(10, hour=6)]
+    world.add([HEADER, *jobs], parse=Sacct(zone=UTC, by_name=True).read)
+    since = IMPORTED_AT - timedelta(hours=1)
+    found = replay(world.ledger, DEFAULT_POLICY, since=since, every_s=[100.0])
+    rows = {(row.policy, row.cadence): row.outcome for row in found.rows}
+    was, again, saving = (
+        rows[key] for key in ((AS_IT_WAS, ITS_OWN), (OURS, ITS_OWN), (OURS, "100 s"))
+    )
+    assert (found.run_count, was.attempts, again.attempts, saving.attempts) == (1, 4, 4, 4)
+    hour = 16 * 3600.0
+    assert (was.kept_device_s, was.wasted["node_failure"]) == (3 * hour, hour)
+    assert (again.kept_device_s, again.wasted_device_s) == pytest.approx((3 * hour, hour), rel=1e-3)
+    assert saving.wasted_device_s <= 16 * 100.0
+    assert "imported attempts (4)" in found.assumptions[-1]
+    queue = own_queue(world.ledger, since=since)
+    hours = [(each.name, each.work_s / 3600.0) for each in queue]
+    assert hours == [
+        ("slurm.train", 1.0),
+        ("slurm.train, part 2", 2.0),
+        ("slurm.train, part 3", 1.0),
+    ]

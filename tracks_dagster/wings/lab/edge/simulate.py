@@ -32,7 +32,7 @@ from tracks_dagster.wings.lab.simulation.compare import (
 )
 from tracks_dagster.wings.lab.simulation.effects.own_queue import LEDGER
 from tracks_dagster.wings.lab.simulation.effects.schedule_page import check_picture
-from tracks_dagster.wings.lab.simulation.effects.simulate import ASSUMPTIONS, Replayed, replay
+from tracks_dagster.wings.lab.simulation.effects.simulate import Replayed, replay
 from tracks_dagster.wings.lab.simulation.finishing import (
     WITHIN,
     FinishChance,
@@ -337,7 +337,7 @@ def _print_replay(found: Replayed, policy: RetryPolicy, *, since: str, as_json: 
                 "rows": rows,
                 "dead_retries": {"attempts": found.dead_count, "device_hours": found.dead},
                 "p_finish": finish_json(found.finishing),
-                "assumptions": list(ASSUMPTIONS),
+                "assumptions": list(found.assumptions),
             }
         )
         return
@@ -347,7 +347,7 @@ def _print_replay(found: Replayed, policy: RetryPolicy, *, since: str, as_json: 
     for line in (*_meanings(found.rows), *_savings(found)):
         click.echo(line)
     _print_finishing(found.finishing)
-    for line in ASSUMPTIONS:
+    for line in found.assumptions:
         click.echo(f"assumed: {line}")
 
 

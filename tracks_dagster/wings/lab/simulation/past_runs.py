@@ -18,7 +18,7 @@ from tracks_dagster.track.bodies import AUTOMATIC, CheckpointCadence, ComputeReq
 from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.records import Json
 from tracks_dagster.track.roles import Roles
-from tracks_dagster.wings.lab.simulation.outcome import FIRST_START, Outcome
+from tracks_dagster.wings.lab.simulation.outcome import DONE, FIRST_START, Outcome
 from tracks_dagster.wings.lab.simulation.play import Scenario
 from tracks_dagster.wings.lab.simulation.tracks import Job
 from tracks_dagster.wings.lab.simulation.world import (
@@ -39,7 +39,7 @@ class PastAttempt:
 
     held_s: how long it held its devices; restart_s: of these until it had restored, None when it
     never had. steps, kept_steps: that it ran, and that its run still rests on. saved_at_end: whether
-    it saved on the notice of its end.
+    it saved on the notice of its end. is_seen: whether its steps are known.
     """
 
     cause: str
@@ -55,6 +55,19 @@ class PastAttempt:
     kept_steps: int
     save_count: int
     saved_at_end: bool
+    is_seen: bool = True
+
+    def unseen(self) -> PastAttempt:
+        """Return it as one whose time alone is known: all of it steps, kept where it completed."""
+        steps, is_done = round(self.held_s / STEP_S_UNKNOWN), self.reason in DONE
+        return replace(
+            self,
+            restart_s=0.0,
+            steps=steps,
+            kept_steps=steps if is_done else 0,
+            saved_at_end=is_done,
+            is_seen=False,
+        )
 
     @property
     def queue_s(self) -> float:
@@ -72,7 +85,7 @@ class PastRun:
     """The ended attempts of a run that are looked at, oldest first, at least one.
 
     blocking_s: how long a save of it blocked; every_steps: how far apart its saves were, None where
-    it made fewer than two.
+    it made fewer than two. part: of a run that went on after it completed, counted from 1.
     """
 
     run_id: str
@@ -83,6 +96,12 @@ class PastRun:
     attempts: Sequence[PastAttempt]
     blocking_s: float
     every_steps: int | None
+    part: int = 1
+
+    @property
+    def name(self) -> str:
+        """What it is called beside the other parts of its run."""
+        return self.run_id if self.part == 1 else f"{self.run_id}, part {self.part}"
 
     @property
     def cadence(self) -> CheckpointCadence:
@@ -103,7 +122,7 @@ class PastRun:
     def scenario(self) -> Scenario:
         """The same again, for another policy or cadence."""
         return Scenario(
-            name=self.run_id,
+            name=self.name,
             job=Job(
                 run_id=self.run_id,
                 devices=self.devices,
@@ -204,7 +223,7 @@ def as_it_was(run: PastRun) -> Outcome:
     queue_s = sum(past.queue_s for past in attempts)
     waiting_s = sum(_waited_s(attempts, index) for index in range(1, len(attempts)))
     return Outcome(
-        name=run.run_id,
+        name=run.name,
         wall_s=held_s + queue_s + waiting_s,
         kept_s=kept_s,
         lost_s=lost_s,

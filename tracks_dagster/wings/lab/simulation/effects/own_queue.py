@@ -115,7 +115,7 @@ def _run(run: PastRun, facts: Mapping[str, Json], at_s: float) -> Submission:
     work_s = sum(attempt.held_s - attempt.start_s for attempt in run.attempts)
     every_s = None if run.every_steps is None else run.every_steps * run.costs.step_s
     return Submission(
-        name=run.run_id,
+        name=run.name,
         at_s=at_s,
         devices=run.devices,
         work_s=max(WORK_S_MIN, work_s),

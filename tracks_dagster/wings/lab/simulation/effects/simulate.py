@@ -9,7 +9,8 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from itertools import pairwise
+from itertools import groupby, pairwise
+from operator import itemgetter
 from statistics import median, median_low
 
 from tracks_dagster.ledger.ports import Ledger
@@ -54,12 +55,17 @@ ASSUMPTIONS = (
     "A person takes a refused run up when one really did, and is not called earlier.",
     "Attempts that ended before the window are not counted against a budget.",
 )
+STEPS_UNKNOWN = (
+    "No step and no checkpoint is known of imported attempts ({count}): of one that completed all its "
+    "time counts as kept, of any other nothing, unless a row saves more often; what a save and a "
+    "restart took is not known either, and counts as nothing."
+)
 
 _ATTEMPTS = """
 select a.run_id, a.attempt_id, a.cause, a.config_json, a.nodes_json, a.ranks, a.opened_at,
        a.started_at, a.restored_at, a.ended_at, a.termination_reason, a.root_message, a.fingerprint,
        a.gpu_seconds, a.resumed_from_step, a.last_step, a.kept_steps, r.estimated_device_s,
-       r.roles_json
+       r.roles_json, r.state = 'imported' and a.last_step is null as is_unseen
 from training_attempts a join training_runs r on r.run_id = a.run_id
 where a.termination_reason is not null and a.ended_at >= :since
 order by a.ended_at desc, a.run_id, a.attempt_id desc
@@ -90,7 +96,7 @@ class Replayed:
 
     dead: device-hours by reason of attempts that met the failure of the attempt before them once
     more and kept nothing; dead_count: how many these were. finishing: what a run with our retries and
-    advised saves would have made of the capacity that all these attempts had.
+    advised saves would have made of the capacity that all these attempts had. assumptions: sentences.
     """
 
     rows: tuple[Row, ...]
@@ -99,6 +105,7 @@ class Replayed:
     dead_count: int
     run_count: int
     finishing: tuple[FinishChance, ...]
+    assumptions: tuple[str, ...]
 
 
 def replay(
@@ -124,9 +131,15 @@ def replay(
         savings=tuple(_saving(rows[0], row) for row in rows[1:]),
         dead=dict(hours),
         dead_count=len(dead),
-        run_count=len(runs),
+        run_count=len({run.run_id for run in runs}),
         finishing=tuple(_finishing(runs, policy)),
+        assumptions=(*ASSUMPTIONS, *_unseen(runs)),
     )
+
+
+def _unseen(runs: Sequence[PastRun]) -> list[str]:
+    count = sum(not attempt.is_seen for run in runs for attempt in run.attempts)
+    return [STEPS_UNKNOWN.format(count=count)] if count else []
 
 
 def _finishing(runs: Sequence[PastRun], policy: RetryPolicy) -> list[FinishChance]:
@@ -174,22 +187,40 @@ def _saving(past: Row, row: Row) -> Saving:
 
 
 def past_runs(ledger: Ledger, since: datetime) -> list[PastRun]:
-    """Return the runs of the window, in the order of their names."""
+    """Return the runs of the window, in the order of their names; what one does after it completed
+    is a run of its own."""
     given: dict[str, Json] = {"since": format_time(since)}
     rows = ledger.query(_ATTEMPTS, given | {"attempts_max": ATTEMPTS_MAX})
     saves: defaultdict[str, list[dict[str, Json]]] = defaultdict(list)
     for save in ledger.query(_SAVES, given):
         saves[save["run_id"]].append(save)
-    by_run: defaultdict[str, list[dict[str, Json]]] = defaultdict(list)
-    for row in sorted(rows, key=lambda row: (row["run_id"], row["attempt_id"])):
-        by_run[row["run_id"]].append(row)
-    return [_past_run(run_id, found, saves[run_id], since) for run_id, found in by_run.items()]
+    found: list[PastRun] = []
+    by_run = groupby(
+        sorted(rows, key=lambda row: (row["run_id"], row["attempt_id"])), itemgetter("run_id")
+    )
+    for run_id, of_run in by_run:
+        parts: list[list[dict[str, Json]]] = [[]]
+        for row in of_run:
+            if parts[-1] and _is_done(parts[-1][-1]):
+                parts.append([])
+            parts[-1].append(row)
+        found += [
+            replace(_past_run(part, saves[run_id], since), part=number)
+            for number, part in enumerate(parts, 1)
+        ]
+    return found
+
+
+def _is_done(row: dict[str, Json]) -> bool:
+    return TerminationReason(row["termination_reason"]) in DONE
 
 
 def _past_run(
-    run_id: str, rows: list[dict[str, Json]], saves: list[dict[str, Json]], since: datetime
+    rows: list[dict[str, Json]], of_run: list[dict[str, Json]], since: datetime
 ) -> PastRun:
     devices, estimated = max(1, rows[0]["ranks"]), rows[0]["estimated_device_s"]
+    mine = {row["attempt_id"] for row in rows}
+    saves = [save for save in of_run if save["attempt_id"] in mine]
     counts = Counter(save["attempt_id"] for save in saves)
     drained = {save["attempt_id"] for save in saves if save["trigger"] == "sigterm"}
     periodic = [save for save in saves if save["trigger"] not in ("sigterm", "final")]
@@ -201,7 +232,7 @@ def _past_run(
     attempts = [_past_attempt(row, since) for row in rows]
     attempts[-1] = _as_saved(attempts[-1], rows[-1], saves)
     return PastRun(
-        run_id=run_id,
+        run_id=rows[0]["run_id"],
         devices=devices,
         estimated_s=None if estimated is None else estimated / devices,
         config=parse_json(rows[0]["config_json"]),
@@ -210,7 +241,7 @@ def _past_run(
             replace(
                 attempt,
                 save_count=counts[row["attempt_id"]],
-                saved_at_end=row["attempt_id"] in drained,
+                saved_at_end=attempt.saved_at_end or row["attempt_id"] in drained,
             )
             for attempt, row in zip(attempts, rows, strict=True)
         ),
@@ -222,7 +253,7 @@ def _past_run(
 def _as_saved(last: PastAttempt, row: dict[str, Json], saves: list[dict[str, Json]]) -> PastAttempt:
     """Count of the newest attempt what was saved: the ledger counts its steps as kept until another
     attempt begins before them."""
-    if last.reason in DONE:
+    if last.reason in DONE or not last.is_seen:
         return last
     resumed = row["resumed_from_step"] or 0
     saved = max((s["step"] for s in saves if s["attempt_id"] == row["attempt_id"]), default=resumed)
@@ -235,7 +266,7 @@ def _past_attempt(row: dict[str, Json], since: datetime) -> PastAttempt:
         restored_s = max(0.0, (row["restored_at"] - row["started_at"]).total_seconds())
     resumed = row["resumed_from_step"] or 0
     nodes = parse_json(row["nodes_json"])
-    return PastAttempt(
+    past = PastAttempt(
         cause=row["cause"],
         opened_s=(row["opened_at"] - since).total_seconds(),
         ended_s=(row["ended_at"] - since).total_seconds(),
@@ -250,3 +281,4 @@ def _past_attempt(row: dict[str, Json], since: datetime) -> PastAttempt:
         save_count=0,
         saved_at_end=False,
     )
+    return past.unseen() if row["is_unseen"] else past

@@ -182,6 +182,11 @@ def ledger(store: FakeObjectStore, ledger: Ledger) -> Ledger:
     return ledger
 
 
+def test_an_order_by_no_name_is_refused(ledger: Ledger) -> None:
+    with pytest.raises(InvalidInput, match="After - in an order comes a name"):
+        read_table(ledger, Asked(order=("-",)), now=NOW)
+
+
 def test_finished_and_refused_runs_are_in_the_table_with_what_the_record_has(
     ledger: Ledger,
 ) -> None:

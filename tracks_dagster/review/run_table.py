@@ -25,6 +25,7 @@ from tracks_dagster.track.text.nearest import instead
 from tracks_dagster.track.text.units import about, shown
 
 CONFIG, LAST, EVAL = "config.", "last.", "eval."
+TITLES = {"hours": "duration", "device_hours": "device time"}  # shown in words: 40 s, 3 h 5 min
 SHOWN_CONFIG_MAX = 4  # keys of the config that differ, without a choice of columns
 CONDITIONS_MAX = 32
 PLACE_MAX = 40  # signs of a filter that an error shows
@@ -32,7 +33,8 @@ FIELDS: Mapping[str, str] = {
     "run": "its id",
     "name": "what people call it",
     "tag": "one that it has",
-    "state": "running, waiting, succeeded, refused or cancelled",
+    "state": "running (between two attempts too: `why` says what is due), waiting, succeeded, refused, "
+    "cancelled or imported",
     "project": "whose code it trains",
     "owner": "whose run it is",
     "team": "of the owner",
@@ -220,6 +222,8 @@ def default_columns(runs: Sequence[Run]) -> tuple[str, ...]:
 
 def title(name: str) -> str:
     """Return what is over a column: `lr` of a config, `training loss`, `SUITE METRIC` of an eval."""
+    if name in TITLES:
+        return TITLES[name]
     if name.startswith(EVAL):
         return name.removeprefix(EVAL).replace(".", " ", 1)
     if name.startswith(LAST):

@@ -28,6 +28,7 @@ from tracks_dagster.review.run_table import (
     refuse_unknown,
     sort,
 )
+from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.json_text import parse_json
 from tracks_dagster.track.records import Json, format_time
 
@@ -103,6 +104,8 @@ def read_table(ledger: Ledger, asked: Asked, *, now: datetime) -> Table:
     conditions = parse(asked.where)
     where, values, rest = _in_sql(conditions)
     keys = [each.removeprefix("-") for each in asked.order]
+    if "" in keys:
+        raise InvalidInput("After - in an order comes a name: -started has the newest first.")
     if ARCHIVED not in (*keys, *(each.name for each in conditions)):
         where = f"{where} and archived_at is null"
     end = asked.skip + asked.limit

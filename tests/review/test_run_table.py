@@ -14,12 +14,14 @@ from tracks_dagster.review.effects import run_table as reading
 from tracks_dagster.review.effects.run_table import Asked, read_table
 from tracks_dagster.review.run_table import (
     Run,
+    Spread,
     default_columns,
     differing,
     group,
     parse,
     pick,
     refuse_unknown,
+    shown_spread,
     sort,
     table_csv,
     title,
@@ -139,6 +141,12 @@ def test_a_group_has_mean_and_deviation_of_what_is_a_number() -> None:
     assert (spread.count, spread.mean, spread.least, spread.most) == (2, 2.25, 2.0, 2.5)
     assert spread.deviation == pytest.approx(0.3535, abs=1e-4)
     assert groups[""][1] == {}
+
+
+def test_the_duration_of_a_group_is_in_words_as_that_of_a_run() -> None:
+    hours = Spread(count=2, mean=40 / 3600, deviation=5 / 3600, least=0.01, most=0.02)
+    assert shown_spread("hours", hours, 3) == "40 s ± 5.0 s (2 of 3)"
+    assert shown_spread("loss", hours, 2) == "0.01111 ± 0.0014"
 
 
 @pytest.mark.parametrize(

@@ -280,13 +280,17 @@ def _spread(runs: Sequence[Run], name: str) -> Spread | None:
     )
 
 
-def shown_spread(spread: Spread | None, count: int) -> str:
-    """Return "2.25 ± 0.35 (2 of 3)" of a group of so many runs; the last part where some lack it."""
+def shown_spread(name: str, spread: Spread | None, count: int) -> str:
+    """Return "2.25 ± 0.35 (2 of 3)" of a column over a group of so many runs; the last part where some
+    lack it. Hours are in words."""
     if spread is None:
         return ""
-    deviation = f" ± {spread.deviation:.2g}" if spread.deviation else ""
+    is_time = name in TITLES
+    middle = about(3600 * spread.mean) if is_time else f"{spread.mean:.4g}"
+    apart = spread.deviation or 0.0
+    deviation = f" ± {about(3600 * apart) if is_time else f'{apart:.2g}'}" if apart else ""
     of = "" if spread.count == count else f" ({spread.count} of {count})"
-    return f"{spread.mean:.4g}{deviation}{of}"
+    return f"{middle}{deviation}{of}"
 
 
 def table_csv(rows: Sequence[Run], columns: Sequence[str]) -> str:
@@ -302,7 +306,7 @@ def shown_cell(name: str, value: Json) -> str:
     """Return a value of a column as a table shows it: times by the minute, hours in words."""
     if name in TIMES and isinstance(value, str):
         return value[:16].replace("T", " ")
-    if name.endswith("hours") and isinstance(value, int | float):
+    if name in TITLES and isinstance(value, int | float):
         return about(3600 * value)
     return cell(value)
 

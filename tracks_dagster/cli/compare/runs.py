@@ -204,7 +204,7 @@ def _print_groups(table: Table, by: str, columns: Sequence[str], *, as_json: boo
         (
             name or "–",
             str(len(runs)),
-            *(shown_spread(spreads.get(each), len(runs)) for each in measured),
+            *(shown_spread(each, spreads.get(each), len(runs)) for each in measured),
         )
         for name, (runs, spreads) in groups.items()
     ]

@@ -284,7 +284,7 @@ def _group(
         name=name or "–",
         address=_address(asked, where=where, group=""),
         count=len(members),
-        cells=tuple(shown_spread(spreads.get(each), len(members)) for each in columns),
+        cells=tuple(shown_spread(each, spreads.get(each), len(members)) for each in columns),
     )
 
 

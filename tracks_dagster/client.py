@@ -349,7 +349,7 @@ class Study:
                 study = self.client.stored.study(self.name)
                 if study.finished is not None:
                     return self.status()
-                words = summary(study)
+                words = summary(study, self.client.stored.now())
             except _AWAY as error:
                 words = str(error)
             if time.monotonic() > until:

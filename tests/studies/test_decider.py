@@ -29,6 +29,7 @@ from tracks_dagster.studies.effects.deciding import TuneStudies
 from tracks_dagster.studies.effects.declaring import Door, declare_study
 from tracks_dagster.studies.effects.study_file import StudyFile, read_study
 from tracks_dagster.studies.effects.trials import prepared_of
+from tracks_dagster.studies.words import summary
 from tracks_dagster.track.bodies import CodeVersion, StudyStopped, TrialProposed
 from tracks_dagster.track.errors import InvalidInput, SettingsError, TracksError
 from tracks_dagster.track.names import run_track
@@ -438,3 +439,28 @@ def test_a_repeat_is_declared_from_step_0_with_another_seed(world: World, tmp_pa
     assert prepared.body.config["lr"] == 0.001
     assert prepared.body.branched_from is None
     assert "again, with another seed" in prepared.body.intent
+
+
+def test_runs_start_in_off_peak_hours_alone_which_may_be_changed(
+    world: World, clock: FakeClock, tmp_path: Path
+) -> None:
+    door = door_of(world.tracks, world.ledger)
+    later, hour = clock() + timedelta(hours=2), timedelta(hours=1)
+    hours = f"{later:%H:%M}-{later + hour:%H:%M}"
+    night = asked(tmp_path, f"{TEXT}off_peak: {hours}\n")
+    study = declare_study(door, night, code(), by="ann")
+    assert decided(world) == []
+    assert f"off-peak is {hours}." in summary(study, world.tracks.now())
+    clock.advance(2.5 * 3600)
+    decided(world)
+    assert len(world.tracks.study("lr").trials) == 2
+    assert "off-peak" not in summary(study, world.tracks.now())
+    for run_id in ("lr-t000-r0", "lr-t001-r0"):
+        train(world, run_id, 1.0)
+    clock.advance(3600)
+    decided(world)  # they are judged, and nothing starts
+    assert len(world.tracks.study("lr").trials) == 2
+    study = declare_study(door, asked(tmp_path), code(), by="ann")
+    assert study.declared.off_peak == ""
+    decided(world)
+    assert len(world.tracks.study("lr").trials) == 3

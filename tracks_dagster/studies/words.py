@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime
 
 from tracks_dagster.studies.deciding import value_words
+from tracks_dagster.studies.off_peak import off_peak
 from tracks_dagster.track.bodies import (
     StudyExtended,
     StudyFinished,
@@ -59,7 +61,7 @@ def config_words(config: Mapping[str, Json]) -> str:
     return ", ".join(shown)
 
 
-def summary(study: StudyState) -> str:
+def summary(study: StudyState, now: datetime) -> str:
     """Return where a study is, in a sentence or two."""
     declared = study.declared
     by_status = dict.fromkeys(TrialStatus, 0)
@@ -71,7 +73,23 @@ def summary(study: StudyState) -> str:
     )
     hours = f"{study.device_s / HOUR_S:.3g} device-hours"
     tried = f"{len(study.trials)} of {declared.trials} trials ({counts or 'none'})"
-    return f"{declared.study} ({state}): {tried}; {hours}."
+    waits = off_peak_words(study, now)
+    return " ".join(filter(None, [f"{declared.study} ({state}): {tried}; {hours}.", waits]))
+
+
+def opens(study: StudyState, now: datetime) -> datetime | None:
+    """Return when an open study may start runs again; None where it may now."""
+    if study.finished is not None or not study.declared.off_peak:
+        return None
+    return off_peak(study.declared.off_peak).opens_at(now)
+
+
+def off_peak_words(study: StudyState, now: datetime) -> str:
+    """Say that no run starts now, and from when on; empty where runs may."""
+    at = opens(study, now)
+    if at is None:
+        return ""
+    return f"No run starts before {at:%Y-%m-%d %H:%M} UTC: off-peak is {study.declared.off_peak}."
 
 
 def best_words(study: StudyState) -> str:

@@ -1190,7 +1190,8 @@ class StudyDeclared:
     many steps, from the start of the trial on, it is judged, ascending; the last is a whole trial.
     trials: how many configs. slots: how many of them may be open at once. max_device_hours, max_cost:
     of all trials together; None: no cap. repeat: {"best": how many of the best trials, "seeds": how
-    often each is trained again from step 0, with other seeds}; empty: none.
+    often each is trained again from step 0, with other seeds}; empty: none. off_peak: the hours in
+    which runs may start (`studies.off_peak`); empty: all.
     """
 
     study: str
@@ -1209,11 +1210,13 @@ class StudyDeclared:
     max_device_hours: float | None = None
     max_cost: float | None = None
     repeat: Mapping[str, int] = field(default_factory=dict)
+    off_peak: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyExtended:
-    """`study_extended`: a person raises what the study may use; a finished one goes on with it.
+    """`study_extended`: a person raises what the study may use, or sets other hours for it; a finished
+    one goes on with it.
 
     None: as before. Nothing else of a study ever changes.
     """
@@ -1224,6 +1227,7 @@ class StudyExtended:
     slots: int | None = None
     max_device_hours: float | None = None
     max_cost: float | None = None
+    off_peak: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,6 +16,7 @@ from tracks_dagster.studies.effects.searching import search_of
 from tracks_dagster.studies.effects.trials import prepared_of
 from tracks_dagster.studies.judging import device_s_of, judge, refused
 from tracks_dagster.studies.search import Waits
+from tracks_dagster.studies.words import off_peak_words, opens
 from tracks_dagster.track import names
 from tracks_dagster.track.bodies import (
     StudyFinished,
@@ -72,6 +73,8 @@ class TuneStudies:
             return First(do=partial(_resume, world, paused))
         if isinstance(answer, Waits):
             return Wait(why=answer.why)
+        if isinstance(answer, TrialProposed) and (opens_at := opens(state, now)) is not None:
+            return Wait(why=off_peak_words(state, now), until=opens_at)
         return None if answer is None else self._append(world, answer)
 
     def _append(

@@ -69,6 +69,7 @@ def declare_study(door: Door, asked: StudyFile, found: FoundCode, *, by: str) ->
         existing = tracks.study(asked.name)
     _check_same(existing.declared, declared, asked.config)
     caps = {name: value for name in CAPS if (value := getattr(declared, name)) is not None}
+    caps["off_peak"] = declared.off_peak
     tracks.decide_study(asked.name, lambda state: _extension(tracks, state, caps, by=by))
     tracks.project(study_track(asked.name))
     return tracks.study(asked.name)
@@ -126,6 +127,7 @@ def plan_study(door: Door, asked: StudyFile, found: FoundCode, *, by: str) -> St
         max_device_hours=asked.max_device_hours,
         max_cost=asked.max_cost,
         repeat={} if (r := asked.repeat) is None else {"best": r.best, "seeds": r.seeds},
+        off_peak=asked.off_peak,
         by=by,
     )
     search_of(declared)  # raises where its extra is missing
@@ -136,12 +138,16 @@ def plan_study(door: Door, asked: StudyFile, found: FoundCode, *, by: str) -> St
 def _extension(
     tracks: Tracks, study: StudyState | None, caps: Mapping[str, Any], *, by: str
 ) -> Draft | None:
-    """Return the record of larger caps; without any, that a study goes on which had ended or was
-    stopped. None where nothing follows. Raises InvalidInput for a smaller cap."""
+    """Return the record of larger caps and other hours; without any, that a study goes on which had
+    ended or was stopped. None where nothing follows. Raises InvalidInput for a smaller cap."""
     if study is None:
         return None
     raised = {name: value for name, value in caps.items() if value != getattr(study.declared, name)}
-    lowered = [name for name, v in raised.items() if _is_less(v, getattr(study.declared, name))]
+    lowered = [
+        name
+        for name in CAPS
+        if name in raised and _is_less(raised[name], getattr(study.declared, name))
+    ]
     if lowered:
         raise InvalidInput(
             f"The study {study.declared.study} has {_caps(study.declared, lowered)} already, "
@@ -162,7 +168,7 @@ def _caps(declared: StudyDeclared, names: list[str]) -> str:
 
 
 def _caps_given(raised: dict[str, Any]) -> str:
-    return ", ".join(f"{name} is {value} now" for name, value in raised.items())
+    return ", ".join(f"{name} is {value or 'not set'} now" for name, value in raised.items())
 
 
 def _check_same(before: StudyDeclared, now: StudyDeclared, given: Mapping[str, Json]) -> None:

@@ -14,6 +14,7 @@ study:
   trials: 81
   slots: 4
   max_device_hours: 10
+  off_peak: 22:00-06:00 and weekends Europe/Paris   # when runs may start
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, PlainValidator
 
+from tracks_dagster.studies.off_peak import off_peak
 from tracks_dagster.studies.schedulers import ETA, SCHEDULERS
 from tracks_dagster.studies.search import SEARCHES
 from tracks_dagster.studies.space import CHOICE, INT, KINDS, Param
@@ -150,6 +152,14 @@ def _amount(value: object) -> float:
     return float(value)  # type: ignore[arg-type]
 
 
+def _off_peak(value: object) -> str:
+    try:
+        off_peak(text := units.name(value))
+    except InvalidInput as error:
+        raise ValueError(str(error)) from error
+    return text
+
+
 def _starts(value: object) -> tuple[Mapping[str, Json], ...]:
     if not isinstance(value, list) or not all(isinstance(each, Mapping) for each in value):
         raise ValueError(f"{shown(value)} are not configs; write for example [{{lr: 0.001}}].")
@@ -215,6 +225,7 @@ class StudyFile(FileModel):
     seed: Annotated[int, PlainValidator(units.count)] = 0
     max_device_hours: Annotated[float, PlainValidator(_amount)] | None = None
     max_cost: Annotated[float, PlainValidator(_amount)] | None = None
+    off_peak: Annotated[str, PlainValidator(_off_peak)] = ""
     repeat: RepeatFile | None = None
     config: Mapping[str, Any] = {}
     workload_class: _Word | None = Field(None, alias="class")

@@ -230,7 +230,7 @@ def check(state: StudyState | None, draft: Draft) -> Draft:
 def _extended(state: StudyState, body: StudyExtended) -> StudyState:
     given = {
         name: value
-        for name in ("trials", "slots", "max_device_hours", "max_cost")
+        for name in ("trials", "slots", "max_device_hours", "max_cost", "off_peak")
         if (value := getattr(body, name)) is not None
     }
     declared = replace(state.declared, **given)

@@ -13,6 +13,7 @@ from tracks_dagster.studies.deciding import value_words
 from tracks_dagster.studies.results import in_order
 from tracks_dagster.studies.words import as_facts, best_words, config_words, summary
 from tracks_dagster.track.states.study_state import StudyState, Trial
+from tracks_dagster.wiring import utc_now
 
 _ALL = (
     "select study, state, model_family, metric, best_value, best_run_id, trial_count, max_trials, "
@@ -52,7 +53,7 @@ def studies_command(name: str | None, as_json: bool) -> None:
     if as_json:
         print_json(as_facts(study))
         return
-    click.echo(f"{summary(study)}\n{best_words(study)}")
+    click.echo(f"{summary(study, utc_now())}\n{best_words(study)}")
     print_table(("trial", "status", "step", study.declared.metric, "config", "why"), _rows(study))
 
 

@@ -25,7 +25,7 @@ from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.names import run_track, study_track
 from tracks_dagster.track.states.study_state import StudyState
 from tracks_dagster.track.text.redact import redact
-from tracks_dagster.wiring import App, build, open_dagster_home
+from tracks_dagster.wiring import App, build, open_dagster_home, utc_now
 
 LOOK_S = 1.0
 WAIT_S = 3600.0
@@ -93,7 +93,7 @@ def tune_command(
     if as_json:
         print_json_line(as_facts(study))
     else:
-        click.echo(f"{summary(study)}\n{best_words(study)}")
+        click.echo(f"{summary(study, utc_now())}\n{best_words(study)}")
     ctx.exit(BAD_NEWS if study.finished is not None and study.best is None else 0)
 
 

@@ -225,6 +225,8 @@ def _tiles(study: StudyState, currency: str) -> Iterator[Tile]:
     )
     if study.finished is None:
         slots = f"of {counted(declared.slots, 'slot')}"
+        if declared.off_peak:
+            slots += f"; runs start {declared.off_peak}"
         yield Tile(label="open now", value=f"{len(study.open_rungs)}", beside=slots)
     most = declared.max_device_hours
     yield Tile(

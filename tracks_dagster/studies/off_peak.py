@@ -1,0 +1,71 @@
+"""The hours in which a study may start the runs of its trials. Pure."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta
+from zoneinfo import ZoneInfo
+
+from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.track.text.units import shown
+
+SATURDAY = 5  # of date.weekday
+_TEXT = re.compile(r"(\d\d:\d\d)-(\d\d:\d\d)( and weekends)?(?: (\S+))?")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffPeak:
+    """From `begin` to `end` each day, over midnight where it is not after it, in the clock of `zone`;
+    with weekends: Saturday and Sunday whole."""
+
+    begin: time
+    end: time
+    with_weekends: bool
+    zone: ZoneInfo
+
+    def opens_at(self, now: datetime) -> datetime | None:
+        """Return when runs may start, in UTC; None where they may now."""
+        local = now.astimezone(self.zone)
+        if self._is_open(local):
+            return None
+        days = [local.date() + timedelta(days=count) for count in range(8)]
+        moments = [self._at(day, self.begin) for day in days]
+        if self.with_weekends:
+            moments += [self._at(day, time()) for day in days if day.weekday() == SATURDAY]
+        return min(each for each in moments if each > now)
+
+    def _is_open(self, local: datetime) -> bool:
+        if self.with_weekends and local.weekday() >= SATURDAY:
+            return True
+        clock = local.time()
+        if self.begin < self.end:
+            return self.begin <= clock < self.end
+        return clock >= self.begin or clock < self.end
+
+    def _at(self, day: date, clock: time) -> datetime:
+        """Return that moment in UTC: of an hour that comes twice the first, of one that is left out as
+        long after it as the clock is put forward."""
+        return datetime.combine(day, clock, self.zone).astimezone(UTC)
+
+
+def off_peak(text: str) -> OffPeak:
+    """Return the hours of a text such as "22:00-06:00 and weekends Europe/Paris", by UTC where it names
+    no zone; raises InvalidInput."""
+    found = _TEXT.fullmatch(text)
+    valid = (
+        'write for example "22:00-06:00 Europe/Paris", or "22:00-06:00 and weekends Europe/Paris"'
+    )
+    if found is None:
+        raise InvalidInput(f"{shown(text)} are not hours; {valid}.")
+    try:
+        begin, end = time.fromisoformat(found[1]), time.fromisoformat(found[2])
+    except ValueError:
+        raise InvalidInput(f"{shown(text)} has a time that no day has; {valid}.") from None
+    if begin == end:
+        raise InvalidInput(f"{shown(text)} begins when it ends; leave it out for the whole day.")
+    try:
+        zone = ZoneInfo(found[4] or "UTC")
+    except (KeyError, ValueError, OSError):  # OSError: a folder of zones, such as Europe
+        raise InvalidInput(f"{shown(found[4])} is not a time zone; {valid}.") from None
+    return OffPeak(begin=begin, end=end, with_weekends=found[3] is not None, zone=zone)

@@ -22,6 +22,7 @@ ALL = {
     "mlflow": "mlflow/mlruns",
     "mlflow-db": "mlflow/mlflow.db",
     "wandb": "wandb/wandb",
+    "neptune": "neptune",
     "ray": "ray",
     "tensorboard": "tensorboard",
     "skypilot": "skypilot/spot_jobs.db",
@@ -231,3 +232,15 @@ def test_trials_of_optuna_are_finished_runs(world: ImportWorld) -> None:
     assert curve(world, "optuna.lr.0", "value") == {1: [(1, 0.9), (2, 0.7), (3, 0.5)]}
     config = of(world, "select newest_config_json from training_runs where run_id = 'optuna.lr.0'")
     assert config == [('{"lr":0.001,"optimizer":"adamw"}',)]
+
+
+def test_what_the_exporter_of_neptune_wrote(world: ImportWorld) -> None:
+    add(world, "neptune", GOLDEN / ALL["neptune"])
+    assert sorted(world.runs().values()) == [["unknown"], ["unknown", "completed"]]
+    (run_id,) = of(world, "select run_id from training_attempts where attempt_id = 2")[0]
+    assert curve(world, str(run_id), "metrics/accuracy") == {
+        1: [(0, 0.0), (1, 0.1)],
+        2: [(2, 0.2), (3, 0.3), (4, 0.4)],
+    }
+    config = of(world, f"select newest_config_json from training_runs where run_id = '{run_id}'")
+    assert config == [('{"config/api_token":"[hidden]","config/lr":0.001}',)]

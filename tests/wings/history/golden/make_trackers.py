@@ -223,6 +223,62 @@ def skypilot(folder: Path) -> None:
             )
 
 
+def neptune(folder: Path) -> None:
+    """By hand, after the schema in its exporter's README: Neptune's server is closed."""
+    import datetime as dt
+
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    text = ("project_id", "run_id", "attribute_path", "attribute_type")
+    schema = pa.schema(
+        [
+            *((name, pa.string()) for name in text),
+            ("step", pa.decimal128(18, 6)),
+            ("timestamp", pa.timestamp("ms", "UTC")),
+            ("int_value", pa.int64()),
+            ("float_value", pa.float64()),
+            ("string_value", pa.string()),
+            ("bool_value", pa.bool_()),
+            ("datetime_value", pa.timestamp("ms", "UTC")),
+            ("string_set_value", pa.list_(pa.string())),
+        ]
+    )
+    for number, has_failed in enumerate((False, True)):
+        begin = dt.datetime.fromtimestamp(BEGAN_S + 3600 * number, dt.UTC)
+        plain = (
+            ("sys/creation_time", "datetime", begin),
+            ("sys/modification_time", "datetime", begin + dt.timedelta(hours=1)),
+            ("sys/failed", "bool", has_failed),
+            ("sys/owner", "string", "alice"),
+            ("sys/name", "string", "large"),
+            ("sys/tags", "string_set", ["a", "b"]),
+            ("config/lr", "float", 0.001),
+            ("config/api_token", "string", TOKEN),
+        )
+        rows = [
+            {"attribute_path": path, "attribute_type": kind, f"{kind}_value": value}
+            for path, kind, value in plain
+        ]
+        rows += [
+            {
+                "attribute_path": path,
+                "attribute_type": "float_series",
+                "step": step,
+                "timestamp": begin + dt.timedelta(minutes=at + 1),
+                "float_value": value,
+            }
+            for at, step in enumerate(STEPS if number == 0 else [0, 1])
+            for path, value in (("loss", 2.0 / (step + 1)), ("metrics/accuracy", step / 10))
+        ]
+        ids = {"project_id": "lab/gpt", "run_id": f"GPT-{number}"}
+        path = folder / "lab_gpt_0123abcd"
+        path.mkdir(exist_ok=True)
+        for part, some in enumerate((rows[:12], rows[12:])):
+            table = pa.Table.from_pylist([{**ids, **each} for each in some], schema=schema)
+            pq.write_table(table, path / f"GPT-{number}_part_{part}.parquet", compression="snappy")
+
+
 def optuna(folder: Path) -> None:
     import datetime as dt
 

@@ -24,6 +24,7 @@ from tracks_dagster.wings.history import jsonl
 from tracks_dagster.wings.history.effects.files import LinesOfFile, LinesOfSacct, OnBytes
 from tracks_dagster.wings.history.effects.importing import Imported, import_history
 from tracks_dagster.wings.history.effects.mlflow import MLflow
+from tracks_dagster.wings.history.effects.neptune import Neptune
 from tracks_dagster.wings.history.effects.optuna import Optuna
 from tracks_dagster.wings.history.effects.ray import Ray
 from tracks_dagster.wings.history.effects.skypilot import SkyPilot
@@ -38,6 +39,7 @@ from tracks_dagster.wiring import open_tracks
 PLACES: Mapping[str, Callable[[Path, datetime, tzinfo], History]] = {
     "mlflow": lambda path, now, zone: MLflow(path=path),
     "wandb": lambda path, now, zone: Wandb(path=path, now=now),
+    "neptune": lambda path, now, zone: Neptune(path=path, now=now),
     "ray": lambda path, now, zone: Ray(path=path, now=now, zone=zone),
     "tensorboard": lambda path, now, zone: TensorBoard(path=path, now=now),
     "skypilot": lambda path, now, zone: SkyPilot(path=path, zone=zone),
@@ -94,8 +96,8 @@ def import_command(
 ) -> None:
     """Import the runs that SYSTEM ran or recorded, from PATH, or from Slurm's own `sacct`.
 
-    PATH is a file of lines (slurm, jsonl, logbook), a folder (mlflow, wandb, ray, tensorboard) or a
-    database (mlflow, skypilot, optuna). Metrics become curves.
+    PATH is a file of lines (slurm, jsonl, logbook), a folder (mlflow, wandb, neptune, ray,
+    tensorboard) or a database (mlflow, skypilot, optuna). Metrics become curves.
 
     Each ended attempt is judged by the same rules as one of ours, with the row that it was read from as
     evidence. Importing again adds what is new. Nothing of ours acts on an imported run.

@@ -60,7 +60,7 @@ class _Run:
         try:
             if len(self.points) >= POINTS_MAX:
                 raise ValueError(f"its run has more than {POINTS_MAX} values")
-            at_s = float(at_ms) / 1000  # type: ignore[arg-type] # whatever it is
+            at_s = float(at_ms) / 1000
             self.points.append(point(name, step, value, at_s))
         except (ValueError, TypeError) as error:
             self.bad.append(BadRow(line=line, why=f"{name}: {error}", file=file))

@@ -8,12 +8,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from tests.wings.history.worlds import BEGIN, ImportWorld, import_world
 from tracks_dagster.curves.effects.reading import read_curves
 from tracks_dagster.reasons.user_rules import NO_RULES
 from tracks_dagster.track.errors import InvalidInput
-from tracks_dagster.wings.history.edge.imports import PLACES
+from tracks_dagster.wings.history.edge.imports import PLACES, import_command
 from tracks_dagster.wings.history.effects.importing import Imported, import_history
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -244,3 +245,24 @@ def test_what_the_exporter_of_neptune_wrote(world: ImportWorld) -> None:
     }
     config = of(world, f"select newest_config_json from training_runs where run_id = '{run_id}'")
     assert config == [('{"config/api_token":"[hidden]","config/lr":0.001}',)]
+
+
+def test_the_command_reads_a_place_and_names_what_it_cannot_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRACKS_HOME", str(tmp_path / "home"))
+    copy = tmp_path / "tensorboard"
+    shutil.copytree(GOLDEN / ALL["tensorboard"], copy)
+    path = sorted(copy.rglob("*.tfevents.*"))[-1]
+    path.write_bytes(path.read_bytes()[:-3])
+    for options, words in (
+        (["--dry-run"], "Would import 3 attempts of 2 runs"),
+        ([], "Imported 3 attempts of 2 runs"),
+        ([], "Imported 0 attempts of 0 runs"),
+    ):
+        found = CliRunner().invoke(import_command, ["tensorboard", str(copy), *options])
+        assert found.exit_code == 0, found.output
+        assert words in found.output
+        assert f"Not read: {path.relative_to(copy)}: it is cut at byte" in found.output
+    without = CliRunner().invoke(import_command, ["mlflow"])
+    assert "Name the folder or database to import" in str(without.exception)

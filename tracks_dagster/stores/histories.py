@@ -7,25 +7,29 @@ evidence, whoever writes is refused, be it a decider, a launcher, an alert, a no
 
 from __future__ import annotations
 
+import gzip
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from threading import Lock
 from typing import Protocol
 
+from tracks_dagster.stores.journals import journal_prefix, segment_key
 from tracks_dagster.track import imported
 from tracks_dagster.track.addressed import read_addressed
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.imported import ImportedAttempt
-from tracks_dagster.track.names import RUNS, history_track, run_track
+from tracks_dagster.track.names import RUNS, AttemptRef, history_track, run_track
 from tracks_dagster.track.ports import LEFTOVER_AGE_S, Leftovers, ObjectStore
 from tracks_dagster.track.records import Record
 from tracks_dagster.track.states import history_state
 from tracks_dagster.track.states.history_state import HistoryState
-from tracks_dagster.track.track import history_chunk_key, log_key, read_records
+from tracks_dagster.track.track import history_chunk_key, history_curves_key, log_key, read_records
 
 CHUNKS_CACHED_MAX = 2  # some ten MB each, unpacked
 RUNS_CACHED_MAX = 256
 
+# The objects of a run by key: their bytes, or the key of packed ones that many readers do not need.
+Objects = Mapping[str, bytes | str]
 ByRun = Mapping[str, list[ImportedAttempt]]
 
 
@@ -90,7 +94,7 @@ class HistoryStore:
     def __init__(self, below: _Below) -> None:
         self.below = below
         self._histories = Histories(below)
-        self._runs: OrderedDict[tuple[str, str], Mapping[str, bytes]] = OrderedDict()
+        self._runs: OrderedDict[tuple[str, str], Objects] = OrderedDict()
 
     @property
     def url(self) -> str:
@@ -99,11 +103,11 @@ class HistoryStore:
     def get(self, key: str, bytes_max: int | None = None) -> bytes | None:
         found = self.below.get(key, bytes_max)
         if found is None:
-            found = self._objects(key).get(key)
+            found = self._derived(key)
         return found
 
     def read_into(self, key: str, buffer: memoryview) -> int | None:
-        data = self._objects(key).get(key)
+        data = self._derived(key)
         if data is None:
             return self.below.read_into(key, buffer)
         fitting = min(len(data), len(buffer))
@@ -148,8 +152,14 @@ class HistoryStore:
                 f"noted here; `tracks explain {run_id}` shows what is known."
             )
 
-    def _objects(self, key: str) -> Mapping[str, bytes]:
-        """Return the records and evidence of the run that `key` is of, where that was imported."""
+    def _derived(self, key: str) -> bytes | None:
+        found = self._objects(key).get(key)
+        if not isinstance(found, str):
+            return found
+        return gzip.decompress(read_addressed(self.below, found))
+
+    def _objects(self, key: str) -> Objects:
+        """Return the records, evidence and journals of the run that `key` is of, if it was imported."""
         run_id = _run_of(key)
         name = None if run_id is None else imported.history_of(run_id)
         state = None if name is None else self._histories.state(name)
@@ -159,15 +169,26 @@ class HistoryStore:
         if known in self._runs:
             return self._runs[known]
         attempts = self._histories.run(run_id)
-        found: dict[str, bytes] = {}
+        found: dict[str, bytes | str] = {}
         if attempts:
             records = imported.records_of(attempts)
             found = {log_key(run_track(run_id), seq): data for seq, data in enumerate(records)}
             found |= imported.evidence_of(attempts)
+            found |= dict(_journals(name or "", run_id, attempts))
         self._runs[known] = found
         while len(self._runs) > RUNS_CACHED_MAX:
             self._runs.popitem(last=False)
         return found
+
+
+def _journals(
+    name: str, run_id: str, attempts: Sequence[ImportedAttempt]
+) -> Iterator[tuple[str, str]]:
+    """Yield the key of each segment of a journal, as of a launch of ours, and that of its bytes."""
+    for number, each in enumerate(attempts, 1):
+        prefix = journal_prefix(AttemptRef(run_id, number), each.launch_id, 0)
+        for offset, sha256 in each.curves.items():
+            yield segment_key(prefix, int(offset)), history_curves_key(name, sha256)
 
 
 def _run_of(key: str) -> str | None:

@@ -62,7 +62,9 @@ class ImportedAttempt:
     for; device_seconds: of all. excluded_nodes: that it was kept from. resumed_step, last_step, spent
     on steps: None where the source does not say. fingerprint: of its failure. evidence: what was
     judged, with the raw row under "source" and what the source cannot say, and why, under "unknown".
-    unknown: the same.
+    unknown: the same. metrics: the newest value of each. curves: a journal as a launch of ours ships
+    it, the byte at which each of its segments begins → the sha256 of its stored bytes
+    (`history_curves_key`).
     """
 
     uid: str
@@ -92,6 +94,13 @@ class ImportedAttempt:
     resumed_step: int | None = None
     last_step: int | None = None
     unknown: Mapping[str, str] = field(default_factory=dict)
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    curves: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def launch_id(self) -> str:
+        """The id of its only launch."""
+        return f"imported-{self.uid}"
 
     @property
     def order(self) -> tuple[str, str]:
@@ -251,7 +260,7 @@ def _entries(attempts: Sequence[ImportedAttempt]) -> Iterator[_Entry]:
         yield _Entry(
             kind=Kind.ATTEMPT_OPENED, at=at, body=_opened(number, attempts), attempt_id=number
         )
-        launch_id = f"imported-{each.uid}"
+        launch_id = each.launch_id
         if each.started_at is not None:
             at = max(at, each.started_at)
             yield _Entry(
@@ -356,4 +365,5 @@ def _ended(number: int, attempt: ImportedAttempt) -> AttemptEnded:
         # a hang.
         last_stepped_at=attempt.ended_at if attempt.started_at is not None else None,
         logs={},
+        metrics=attempt.metrics or None,
     )

@@ -119,6 +119,11 @@ def history_chunk_key(name: str, sha256: str) -> str:
     return f"{HISTORIES}{name}/chunks/{sha256}.jsonl.gz"
 
 
+def history_curves_key(name: str, sha256: str) -> str:
+    """Return the key of a segment of the journal of one of these attempts."""
+    return f"{HISTORIES}{name}/curves/{sha256}.jsonl.gz"
+
+
 def history_uids_key(name: str, sha256: str) -> str:
     """Return the key of the identities of these attempts."""
     return f"{HISTORIES}{name}/uids/{sha256}"

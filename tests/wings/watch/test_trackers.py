@@ -20,6 +20,7 @@ import pytest
 from tests.stories import RUN_ID, Story
 from tracks_dagster.curves.effects.rows import Row
 from tracks_dagster.ledger.effects.tracks import Tracks
+from tracks_dagster.track.crc32c import crc32c
 from tracks_dagster.track.errors import InvalidInput, TrackerError
 from tracks_dagster.track.media import Logged, index_bytes, index_key, part_key
 from tracks_dagster.track.names import AttemptRef
@@ -27,7 +28,7 @@ from tracks_dagster.track.records import Kind, sha256_hex
 from tracks_dagster.wings.watch.effects.trackers import tensorboard
 from tracks_dagster.wings.watch.effects.trackers.exporting import Exported, Tracker, export_run
 from tracks_dagster.wings.watch.effects.trackers.mlflow import Mlflow, _key
-from tracks_dagster.wings.watch.effects.trackers.tensorboard import TensorBoard, crc32c
+from tracks_dagster.wings.watch.effects.trackers.tensorboard import TensorBoard
 from tracks_dagster.wings.watch.effects.trackers.wandb import WandbFolder
 
 Points = list[tuple[int, float]]

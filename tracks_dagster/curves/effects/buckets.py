@@ -298,7 +298,7 @@ def _kept(table: Table, column: Column, account: StepAccount, metric: Metric, ax
     if column.rows is not None:
         step, at = step[column.rows], at[column.rows]
     # What is not a step's own, an evaluation, may come before the first step after a resume.
-    begin = account.resume + (1 if metric.kind == STEPS else 0)
+    begin = account.first if metric.kind == STEPS else account.resume
     x = axis.of(account.attempt_id, step)
     points = Points(step, x, column.values, at)
     is_kept = (step >= begin) & (step <= account.end)

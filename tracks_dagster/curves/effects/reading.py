@@ -191,7 +191,7 @@ class _Attempt:
         """Part what was kept from what was lost."""
         step, account = points.step, self._account
         # What is not a step's own, an evaluation, may come before the first step after a resume.
-        begin = account.resume + (1 if metric.kind == STEPS else 0)
+        begin = account.first if metric.kind == STEPS else account.resume
         is_asked = (step >= self._steps[0]) & (step <= self._steps[1])
         parts = {
             True: is_asked & (step >= begin) & (step <= account.end),
@@ -326,7 +326,10 @@ def _wall(journals: Journals, attempt_id: int, before: float) -> tuple[Array, Ar
     jumps back takes no step with it."""
     import numpy as np
 
-    steps, at, _ = _points(journals.blocks[attempt_id], LOSS)
+    blocks = journals.blocks[attempt_id]
+    steps, at, _ = _points(blocks, LOSS)
+    if not len(steps):  # of a script that reports none
+        steps, at, _ = _points(blocks, SPENT_S)
     began = journals.state.attempts[0].opened_at.timestamp()
     hours = np.fmax.accumulate(np.append(before, (at - began) / HOUR_S))[1:]
     return steps, hours

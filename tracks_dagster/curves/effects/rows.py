@@ -53,7 +53,7 @@ def kept_rows(
     metrics: Collection[str] | None = None,
     *,
     cache: Path | None,
-    after: int = 0,
+    after: int = -1,
     committed_only: bool = False,
 ) -> Rows:
     """Return each kept step past `after` once, in order, with what was evaluated of it.
@@ -75,8 +75,8 @@ def kept_rows(
         spans = [_span(account, after, until) for account in journals.accounts]
         return Rows(
             columns=tuple(metric.name for metric in chosen),
-            end=max((end for _, end in spans), default=after),
-            count=sum(end - begin for begin, end in spans),
+            end=max((end for _, end in spans), default=max(after, 0)),
+            count=sum(end - max(begin, 0) for begin, end in spans),
             rows=_rows_to_the_end(tracks, journals, chosen, after, until),
         )
 
@@ -91,7 +91,7 @@ def committed_step(state: RunState) -> int:
 
 def _span(account: StepAccount, after: int, until: int) -> tuple[int, int]:
     """Return the steps of an attempt that were kept: past the first, up to the second."""
-    begin = max(account.resume, after)
+    begin = max(account.first - 1, after)
     return begin, max(begin, min(account.end, until))
 
 

@@ -275,7 +275,10 @@ def _newest_reason(view: RunView) -> Any:
 def _newest_metrics(view: RunView) -> Mapping[str, float]:
     kept = [each for each in view.state.checkpoints if not each.quarantined]
     newest = max(kept, key=lambda each: (each.ref.attempt_id, each.ref.step), default=None)
-    return {} if newest is None else newest.body.metrics
+    if newest is not None:
+        return newest.body.metrics
+    last = view.state.last_attempt
+    return (last.ended.metrics if last is not None and last.ended is not None else None) or {}
 
 
 def _newest_config(view: RunView) -> Mapping[str, Any]:
@@ -430,7 +433,7 @@ RUN: tuple[Fact[RunView], ...] = (
          absent=(NO_ATTEMPT, NOT_ENDED), since=10),
     Fact("newest_config", Type.MAPPING, _newest_config, "as its newest attempt has it", since=10),
     Fact("newest_metrics", Type.MAPPING, _newest_metrics,
-         "of its newest checkpoint that is not in quarantine", since=10),
+         "of its newest checkpoint that is not in quarantine; imported: its newest values", since=10),
     Fact("measured", Type.MAPPING, _measured,
          "suite → metrics, of the newest checkpoint that it has measured and that is not in quarantine",
          since=10),

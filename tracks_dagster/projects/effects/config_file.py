@@ -24,7 +24,7 @@ VALUES_MAX = 100_000  # of a YAML document, with its aliases
 DEPTH_MAX = 16
 
 
-def _parse_yaml(text: str) -> Any:
+def parse_yaml(text: str) -> Any:
     """Return the value of a document, its aliases followed; raises ValueError where they make too much:
     ten lines of ten aliases each are ten thousand million values."""
     loader = yaml.SafeLoader(text)
@@ -52,8 +52,8 @@ def _values_in(node: yaml.Node, known: dict[int, int]) -> int:
 
 # The config files that are read, by suffix; a parser raises ValueError or YAMLError.
 _PARSERS: Mapping[str, Callable[[str], Any]] = {
-    ".yaml": _parse_yaml,
-    ".yml": _parse_yaml,
+    ".yaml": parse_yaml,
+    ".yml": parse_yaml,
     ".json": parse_json,
     ".toml": tomllib.loads,
 }

@@ -13,7 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from tracks_dagster.ledger.effects.tracks import Tracks
-from tracks_dagster.studies.effects.optuna_search import MISSING
+from tracks_dagster.studies.effects.foreign_trials import (
+    RAY_STEP,
+    optuna_studies,
+    ray_config,
+    ray_reports,
+    text_of,
+)
 from tracks_dagster.studies.search import OF_LIBRARY
 from tracks_dagster.studies.space import CHOICE, INT, Config, Param, Space
 from tracks_dagster.track.errors import InvalidInput
@@ -22,10 +28,8 @@ from tracks_dagster.track.records import Json
 from tracks_dagster.track.states.study_state import StudyState
 
 PRIORS_MAX = 64  # they lie in one record, with all else of the study
-FILE_BYTES_MAX = 10 * 2**20
 RAY_TRIALS_MAX = 10_000
 NAMES_MAX = 8  # metrics in an error
-RAY_STEP, RAY_LOOP = "training_iteration", "train_loop_config"  # Ray's own names
 LINES, STORAGES = (".jsonl",), (".db", ".sqlite", ".sqlite3")
 
 
@@ -120,28 +124,20 @@ def _of_lines(path: Path) -> Iterator[Prior]:
 
 def _of_optuna(path: Path, name: str | None, direction: str) -> Iterator[Prior]:
     try:
-        import optuna
-    except ImportError as error:
-        raise InvalidInput(f"search: priors: {path} {MISSING}.") from error
-    if not path.is_file():
-        raise InvalidInput(f"search: priors: there is no file {path}.")
+        names, load = optuna_studies(path)
+    except InvalidInput as error:
+        raise InvalidInput(f"search: priors: {error}") from error
+    if name is None and len(names) == 1:
+        name = names[0]
+    if name not in names:
+        there = ", ".join(sorted(names)) or "none"
+        raise InvalidInput(
+            f"search: priors: name a study of {path}: {path}#NAME; there are: {there}."
+        )
     try:
-        # Read-only: Optuna would make tables where there are none.
-        url = f"sqlite:///file:{path.absolute()}?mode=ro&uri=true"
-        storage = optuna.storages.RDBStorage(url, skip_table_creation=True)
-        names = [each.study_name for each in optuna.get_all_study_summaries(storage)]
-        if name is None and len(names) == 1:
-            name = names[0]
-        if name not in names:
-            there = ", ".join(sorted(names)) or "none"
-            raise InvalidInput(
-                f"search: priors: name a study of {path}: {path}#NAME; there are: {there}."
-            )
-        study = optuna.load_study(study_name=name, storage=storage)
-        way = {optuna.study.StudyDirection.MINIMIZE: "min"}.get(study.direction, "max")
-        trials = study.get_trials(states=(optuna.trial.TrialState.COMPLETE,))
-    except InvalidInput:
-        raise
+        study = load(name)
+        way = {"MINIMIZE": "min"}.get(study.direction.name, "max")
+        trials = [each for each in study.get_trials() if each.state.name == "COMPLETE"]
     except Exception as error:  # of three libraries: whatever they say of a damaged file
         raise InvalidInput(f"search: priors: {path} cannot be read by Optuna: {error}.") from error
     if way != direction:
@@ -162,10 +158,10 @@ def _of_raytune(folder: Path, metric: str, space: Space) -> Iterator[Prior]:
     names: set[str] = set()
     results = sorted(folder.glob("*/result.json"))
     for path in results[:RAY_TRIALS_MAX]:
-        config = _object(path.with_name("params.json"))
-        if isinstance(config.get(RAY_LOOP), Mapping):
-            config = config[RAY_LOOP]  # of Ray Train, which wraps what its loop is given
-        reports = _reports(path)
+        try:
+            config, reports = ray_config(path.parent), [each for _, each in ray_reports(path)]
+        except ValueError as error:
+            raise InvalidInput(f"search: priors: {path.parent} cannot be read: {error}.") from error
         names |= {name for each in reports[-1:] for name in each}
         values = [each for each in reports if _is_finite(each.get(metric))]
         if values:
@@ -189,29 +185,6 @@ def _of_raytune(folder: Path, metric: str, space: Space) -> Iterator[Prior]:
     yield from (prior for steps, prior in found if steps == furthest)
 
 
-def _object(path: Path) -> Mapping[str, Json]:
-    try:
-        found = parse_json(_text_of(path), foreign=True)
-    except ValueError as error:
-        raise InvalidInput(f"search: priors: {path} cannot be read: {error}.") from error
-    if not isinstance(found, Mapping):
-        raise InvalidInput(f"search: priors: {path} is not a JSON object.")
-    return found
-
-
-def _reports(path: Path) -> list[Mapping[str, Json]]:
-    """Return what a trial reported; a line that a killed writer left unfinished is not one."""
-    found = []
-    for line in _text_of(path).splitlines():
-        try:
-            report = parse_json(line, foreign=True)
-        except ValueError:
-            continue
-        if isinstance(report, Mapping):
-            found.append(report)
-    return found
-
-
 def _is_finite(value: Json) -> bool:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return is_number and math.isfinite(value)
@@ -219,11 +192,9 @@ def _is_finite(value: Json) -> bool:
 
 def _text_of(path: Path) -> str:
     try:
-        if path.stat().st_size > FILE_BYTES_MAX:
-            raise InvalidInput(f"search: priors: {path} has more than {FILE_BYTES_MAX} bytes.")
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInput(f"search: priors: {path} cannot be read: {error}.") from error
+        return text_of(path)
+    except ValueError as error:
+        raise InvalidInput(f"search: priors: {path} {error}.") from error
 
 
 def _fits(prior: Prior, space: Space) -> bool:

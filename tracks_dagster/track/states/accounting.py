@@ -23,8 +23,9 @@ runs to 40. end_1 = min(23, 20) = 20: attempt 1 kept 20 steps and lost 3, attemp
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from tracks_dagster.track.names import IMPORTED
 from tracks_dagster.track.states.run_state import AttemptState, RunState
 
 
@@ -32,7 +33,8 @@ from tracks_dagster.track.states.run_state import AttemptState, RunState
 class StepSpan:
     """What one attempt ran: steps resume + 1 to last; equal when it ran none.
 
-    saved: the step up to which its checkpoints hold it; None while it is open.
+    saved: the step up to which its checkpoints hold it; None while it is open, and of the newest of an
+    imported run.
     """
 
     attempt_id: int
@@ -55,6 +57,11 @@ class StepAccount:
     kept: int
     lost: int
 
+    @property
+    def first(self) -> int:
+        """The first step that it may have run: 0 at a run's beginning, where others than ours count."""
+        return self.resume + 1 if self.resume else 0
+
 
 def kept_and_lost(
     state: RunState, last_steps: Mapping[int, int] | None = None
@@ -66,7 +73,10 @@ def kept_and_lost(
     """
     known = last_steps or {}
     commits, usable = newest_commits(state), newest_commits(state, usable_only=True)
-    return step_accounts([_span(a, commits, usable, known) for a in state.attempts])
+    spans = [_span(a, commits, usable, known) for a in state.attempts]
+    if spans and state.declared.compute.launcher == IMPORTED:
+        spans[-1] = replace(spans[-1], saved=None)  # what it saved there is not known
+    return step_accounts(spans)
 
 
 def newest_step(state: RunState, last_steps: Mapping[int, int] | None = None) -> int | None:

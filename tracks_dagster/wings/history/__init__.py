@@ -6,7 +6,7 @@ WING = Wing(
     commands={
         "import": Command(
             module="edge.imports",
-            summary="Runs that Slurm or another system ran, from its records.",
+            summary="Runs of Slurm, MLflow, W&B and others, from their records.",
             group="Reasons and retries",
             after="classify",
         )

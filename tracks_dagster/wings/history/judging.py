@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import lru_cache
 
@@ -15,8 +16,9 @@ from tracks_dagster.reasons.user_rules import UserRules
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.imported import ImportedAttempt
 from tracks_dagster.track.reasons import TerminationReason
-from tracks_dagster.track.records import Json, format_time, sha256_hex
-from tracks_dagster.track.text.redact import Redact
+from tracks_dagster.track.records import Json, canonical_json, format_time, sha256_hex
+from tracks_dagster.track.text.redact import Redact, redact_json
+from tracks_dagster.wings.history.curves import newest_values
 from tracks_dagster.wings.history.source import SourceAttempt, uid_of
 
 RUN_ID_CHARACTERS_MAX = 40
@@ -24,6 +26,8 @@ TITLE_CHARACTERS_MAX = 100
 BY_SOURCE = "source_said_completed"  # the rule of such a verdict
 NO_FAILURE = frozenset({"all_exited_0", "vanished", "nothing", "never_started"})
 SECRET_CHARACTERS_MIN = 25  # shorter texts of a row are states, times, counts and names
+CONFIG_BYTES_MAX, METRICS_BYTES_MAX = 6 * 1024, 3 * 1024  # that a record has room for
+VALUE_CHARACTERS_MAX = 300  # of a text in a config
 NODES_MAX = 300  # that a record has room for; the raw row has them all
 VERDICTS_MAX = 10_000  # kept: a month of a cluster has a few hundred kinds of ends
 LINES_MAX, LINE_CHARACTERS_MAX, ROOT_CHARACTERS_MAX = 12, 400, 1000
@@ -53,10 +57,15 @@ class Judge:
         verdict = self._verdict(evidence)
         if attempt.succeeded is not None and verdict.rule in NO_FAILURE:
             verdict = _succeeded(attempt.succeeded)
+        elif attempt.failed is not None and verdict.rule in NO_FAILURE:
+            words = self._clean(attempt.failed)
+            verdict = replace(verdict, lines=(words,), root_message=words)
         nodes, unknown = attempt.nodes, dict(attempt.unknown)
         if len(nodes) > NODES_MAX:
             unknown["nodes"] = f"it had {len(nodes)} nodes: the first {NODES_MAX} are named here"
             nodes = nodes[:NODES_MAX]
+        config = self._config(attempt.config, unknown)
+        metrics = attempt.metrics or newest_values(attempt.points)
         busy_s = 0.0
         if attempt.started_at is not None:
             busy_s = (attempt.ended_at - attempt.started_at).total_seconds()
@@ -79,22 +88,32 @@ class Judge:
             lines=tuple(line[:LINE_CHARACTERS_MAX] for line in verdict.lines[:LINES_MAX]),
             root_message=verdict.root_message[:ROOT_CHARACTERS_MAX],
             classifier_version=self._version,
-            fingerprint=self._fingerprint(verdict, attempt.config, nodes),
+            fingerprint=self._fingerprint(verdict, config, nodes),
             devices=attempt.devices,
             device_class=attempt.device_class,
             device_seconds=round(busy_s * attempt.devices, 3),
             evidence={
                 **to_json(evidence),
-                "source": self._cleaned(attempt.row),
+                "source": self._cleaned(redact_json(attempt.row, self._clean))
+                if isinstance(
+                    attempt.row, Mapping
+                )  # rows of Slurm, a million, have no names of secrets
+                else self._cleaned(attempt.row),
                 "unknown": unknown,
             },
             nodes=nodes,
             excluded_nodes=attempt.excluded_nodes[:NODES_MAX],
-            config=attempt.config,
+            config=config,
             resumed_step=attempt.resumed_step,
             last_step=attempt.last_step,
             unknown=unknown,
+            metrics=_fitting(metrics, METRICS_BYTES_MAX, "metrics", unknown),
         )
+
+    def _config(self, given: Mapping[str, Json], unknown: dict[str, str]) -> dict[str, Json]:
+        """Return a config as a record has it: flat, short, without secrets."""
+        cleaned = redact_json(dict(_flat(given)), self._clean)
+        return _fitting(cleaned, CONFIG_BYTES_MAX, "config", unknown)
 
     def _cleaned(self, value: Json) -> Json:
         """Return a raw row without the secrets that a command line or a log in it may hold."""
@@ -105,6 +124,8 @@ class Judge:
                 return [self._cleaned(each) for each in value]
             case Mapping():
                 return {str(key): self._cleaned(each) for key, each in value.items()}
+            case float() if not math.isfinite(value):
+                return str(value)  # JSON has no nan
         return value
 
     def _verdict(self, evidence: Evidence) -> Verdict:
@@ -131,6 +152,38 @@ class Judge:
                 TerminationReason(verdict.reason), verdict.root_message, config, None, nodes
             )
         return self._fingerprints[key]
+
+
+def _flat(given: Mapping[str, Json], prefix: str = "") -> Iterator[tuple[str, Json]]:
+    """Yield keys with plain values; what lies in an object by both names: "optimizer.lr"."""
+    for key, value in given.items():
+        name = f"{prefix}{key}"[:VALUE_CHARACTERS_MAX]
+        match value:
+            case Mapping():
+                yield from _flat(value, f"{name}.")
+            case bool() | int() | None:
+                yield name, value
+            case float() if math.isfinite(value):
+                yield name, value
+            case str():
+                yield name, value[:VALUE_CHARACTERS_MAX]
+            case _:
+                yield name, str(value)[:VALUE_CHARACTERS_MAX]
+
+
+def _fitting(
+    values: Mapping[str, Json], bytes_max: int, what: str, unknown: dict[str, str]
+) -> dict[str, Json]:
+    """Return as many as a record has room for; says in `unknown` how many others there are."""
+    found, size = dict[str, Json](), 0
+    for name, value in values.items():
+        size += len(canonical_json({name: value}))
+        if size > bytes_max:
+            left = len(values) - len(found)
+            unknown[what] = f"a record has no room for {left} of {len(values)}; its row has them"
+            break
+        found[name] = value
+    return found
 
 
 def _succeeded(words: str) -> Verdict:

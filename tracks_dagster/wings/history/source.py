@@ -6,14 +6,26 @@ more than one run's rows, so a file may be of any length.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from tracks_dagster.reasons.evidence import Evidence
 from tracks_dagster.track.bodies import AUTOMATIC
 from tracks_dagster.track.records import Json, sha256_hex
+
+# A run whose source does not say that it ended, and in which nothing happened for so long, has ended.
+SILENT_S = 6 * 3600.0
+
+
+class Point(NamedTuple):
+    """One value of a curve. step: 0 to 2**53; at: seconds since 1970; value: may not be finite."""
+
+    name: str
+    step: int
+    value: float
+    at: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,8 +35,10 @@ class SourceAttempt:
     id: the same for the same attempt whenever it is read, and no other's. run: what attempts of one run
     have in common there. started_at: None where it never started. evidence: what the classifier reads,
     without run and attempt. row: as it was read, kept as it is. devices: accelerators, or nodes where
-    it had none. succeeded: the words by which the source says that it ended as meant. unknown: what the
-    source cannot say of it, each with why. Other fields: as of `ImportedAttempt`.
+    it had none. succeeded, failed: the words by which the source says that it ended as meant, or not.
+    unknown: what the source cannot say of it, each with why. points: its curves, in the order of their
+    times; metrics: the newest values, where these are not those of the points. Other fields: as of
+    `ImportedAttempt`.
     """
 
     id: str
@@ -46,22 +60,35 @@ class SourceAttempt:
     resumed_step: int | None = None
     last_step: int | None = None
     succeeded: str | None = None
+    failed: str | None = None
+    points: Sequence[Point] = ()
+    metrics: Mapping[str, float] = field(default_factory=dict)
     unknown: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BadRow:
-    """A row that cannot be read; every other is. line: 1-based, of the file that was read."""
+    """A row that cannot be read; every other is.
+
+    line: 1-based, of the file that was read, 0: all of it. file: which one, where there are several.
+    """
 
     line: int
     why: str
+    file: str = ""
+
+    @property
+    def place(self) -> str:
+        """Where it is, for people."""
+        line = f"line {self.line}" if self.line else ""
+        return ", ".join(filter(None, (self.file, line)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotEnded:
     """A row of an attempt that waits or runs: it is imported once it has ended."""
 
-    line: int
+    line: int = 0
 
 
 Read = SourceAttempt | BadRow | NotEnded

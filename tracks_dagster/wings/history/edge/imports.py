@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta, tzinfo
 from pathlib import Path
@@ -23,12 +23,29 @@ from tracks_dagster.track.text.units import counted
 from tracks_dagster.wings.history import jsonl
 from tracks_dagster.wings.history.effects.files import LinesOfFile, LinesOfSacct, OnBytes
 from tracks_dagster.wings.history.effects.importing import Imported, import_history
+from tracks_dagster.wings.history.effects.mlflow import MLflow
+from tracks_dagster.wings.history.effects.neptune import Neptune
+from tracks_dagster.wings.history.effects.optuna import Optuna
+from tracks_dagster.wings.history.effects.ray import Ray
+from tracks_dagster.wings.history.effects.skypilot import SkyPilot
+from tracks_dagster.wings.history.effects.tensorboard import TensorBoard
+from tracks_dagster.wings.history.effects.wandb import Wandb
 from tracks_dagster.wings.history.logbook import Logbook
 from tracks_dagster.wings.history.slurm import Sacct
 from tracks_dagster.wings.history.source import History
 from tracks_dagster.wiring import open_tracks
 
-SYSTEMS = ("slurm", "jsonl", "logbook")
+# Those that are a folder or a database, whose format a module of their own reads.
+PLACES: Mapping[str, Callable[[Path, datetime, tzinfo], History]] = {
+    "mlflow": lambda path, now, zone: MLflow(path=path),
+    "wandb": lambda path, now, zone: Wandb(path=path, now=now),
+    "neptune": lambda path, now, zone: Neptune(path=path, now=now),
+    "ray": lambda path, now, zone: Ray(path=path, now=now, zone=zone),
+    "tensorboard": lambda path, now, zone: TensorBoard(path=path, now=now),
+    "skypilot": lambda path, now, zone: SkyPilot(path=path, zone=zone),
+    "optuna": lambda path, now, zone: Optuna(path=path, zone=zone),
+}
+SYSTEMS = ("slurm", *PLACES, "jsonl", "logbook")
 NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,15}")
 SHOWN_MAX = 20  # rows that could not be read, and reasons
 EVERY_S_MIN = 10.0  # between two looks of --follow
@@ -77,7 +94,10 @@ def import_command(
     by: str,
     as_json: bool,
 ) -> None:
-    """Import the runs that SYSTEM ran, from PATH, or from Slurm's own `sacct`.
+    """Import the runs that SYSTEM ran or recorded, from PATH, or from Slurm's own `sacct`.
+
+    PATH is a file of lines (slurm, jsonl, logbook), a folder (mlflow, wandb, neptune, ray,
+    tensorboard) or a database (mlflow, skypilot, optuna). Metrics become curves.
 
     Each ended attempt is judged by the same rules as one of ours, with the row that it was read from as
     evidence. Importing again adds what is new. Nothing of ours acts on an imported run.
@@ -129,7 +149,10 @@ def _source(
         parse = Sacct(zone=zone, by_name=by_name).read
         return LinesOfFile(system=system, path=path, parse=parse, on_bytes=on_bytes)
     if path is None:
-        raise InvalidInput(f"Name the file to import: tracks import {system} FILE.")
+        what = "folder or database" if system in PLACES else "file"
+        raise InvalidInput(f"Name the {what} to import: tracks import {system} PATH.")
+    if system in PLACES:
+        return PLACES[system](path, datetime.now(UTC), zone)
     parse = Logbook(zone=zone).read if system == "logbook" else jsonl.read
     return LinesOfFile(system=system, path=path, parse=parse, on_bytes=on_bytes)
 
@@ -201,7 +224,7 @@ def _print(name: str, history: History, done: Imported, *, dry_run: bool) -> Non
         for fact, why in sorted(done.unknown.items()):
             click.echo(f"Not known: {fact.replace('_', ' ')}: {why}.")
     for each in done.bad[:SHOWN_MAX]:
-        click.echo(f"Line {each.line}: {each.why}.", err=True)
+        click.echo(f"Not read: {each.place}: {each.why}.", err=True)
     if done.bad_count > SHOWN_MAX:
         click.echo(
             f"… and {done.bad_count - SHOWN_MAX} more lines; --json names {len(done.bad)}.",
@@ -227,5 +250,5 @@ def _json(name: str, done: Imported, *, dry_run: bool) -> Json:
         "last_at": done.last_at,
         "unknown": done.unknown,
         "bad_count": done.bad_count,
-        "bad": [{"line": each.line, "why": each.why} for each in done.bad],
+        "bad": [{"file": each.file, "line": each.line, "why": each.why} for each in done.bad],
     }

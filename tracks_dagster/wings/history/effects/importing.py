@@ -6,9 +6,10 @@ is known is not taken again. Two at once are safe: an attempt that both take is 
 
 from __future__ import annotations
 
+import gzip
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from tracks_dagster.ledger.effects.tracks import Tracks
@@ -28,9 +29,14 @@ from tracks_dagster.track.names import RUNS, history_track
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Draft, Kind, sha256_hex
 from tracks_dagster.track.states.history_state import HistoryState
-from tracks_dagster.track.track import history_chunk_key, history_uids_key
+from tracks_dagster.track.track import (
+    history_chunk_key,
+    history_curves_key,
+    history_uids_key,
+)
+from tracks_dagster.wings.history.curves import segments
 from tracks_dagster.wings.history.judging import Judge
-from tracks_dagster.wings.history.source import BadRow, History, NotEnded
+from tracks_dagster.wings.history.source import BadRow, History, NotEnded, Point
 
 BATCH_ATTEMPTS_MAX = 2 * CHUNK_ATTEMPTS_MAX  # in memory at once, sorted, then cut into chunks
 BAD_ROWS_KEPT_MAX = 1000
@@ -100,13 +106,26 @@ def import_history(
             known.add(uid)
             done.take(attempt)
             if not dry_run:
-                batch.append(attempt)
+                curves = _store_curves(tracks.store, name, each.points)
+                batch.append(replace(attempt, curves=curves))
         if len(batch) == BATCH_ATTEMPTS_MAX:
             _store(tracks, history, name, batch, by, on_stored)
             batch = []
     if batch:
         _store(tracks, history, name, batch, by, on_stored)
     return done
+
+
+def _store_curves(store: ObjectStore, name: str, points: Sequence[Point]) -> dict[str, str]:
+    """Store the journal of these points; return the sha256 of its segments by where they begin."""
+    stored, offset = dict[str, str](), 0
+    for segment in segments(points):
+        data = gzip.compress(segment, compresslevel=3, mtime=0)
+        sha256 = sha256_hex(data)
+        write_addressed(store, history_curves_key(name, sha256), data)
+        stored[str(offset)] = sha256
+        offset += len(segment)
+    return stored
 
 
 def _check_name(store: ObjectStore, name: str) -> None:

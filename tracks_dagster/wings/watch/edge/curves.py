@@ -41,6 +41,7 @@ from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.reading import open_tracks_to_read
 from tracks_dagster.settings import Settings
 from tracks_dagster.track.errors import InvalidInput, StoreUnavailable
+from tracks_dagster.track.names import IMPORTED
 from tracks_dagster.track.records import Json
 from tracks_dagster.track.states.lifecycle import RunLifecycle, run_status
 from tracks_dagster.wings.watch.edge.trackers import GivenTrackers, send, tracker_options
@@ -106,9 +107,11 @@ def curves_command(
     elif follow:
         _Follower(tracks, run_id, asked, cache, as_csv=as_csv).to_the_end()
     elif as_csv:
-        found = kept_rows(tracks, run_id, asked, cache=cache)
+        state = tracks.run(run_id)
+        found = kept_rows(tracks, state, asked, cache=cache)
         count = _print_csv(found.columns, found.rows, with_head=True)
-        _complain_of_missing(run_id, found.count - count)
+        if state.declared.compute.launcher != IMPORTED:  # others need not report each step
+            _complain_of_missing(run_id, found.count - count)
     else:
         state = tracks.run(run_id)
         sizes = [each.placed.world_size for each in state.attempts if each.placed is not None]

@@ -21,6 +21,7 @@ from typing import BinaryIO
 
 from tracks_dagster.curves.effects.rows import Row
 from tracks_dagster.track import media
+from tracks_dagster.track.crc32c import masked_crc32c
 from tracks_dagster.track.errors import TrackerError
 from tracks_dagster.track.json_text import parse_json
 from tracks_dagster.track.media import Logged
@@ -34,10 +35,6 @@ BLOCK_BYTES = 1 << 20  # written at once
 LOGGED_BYTES_MAX = 4 << 20  # of a thing that was logged: its checksum takes a second
 TEXT_PLUGIN, TENSOR_OF_TEXT = b"text", 7  # DataType.DT_STRING
 START = 1  # SessionLog.SessionStatus
-
-_POLYNOMIAL = 0x82F63B78  # Castagnoli's, reversed
-_MASK_DELTA = 0xA282EAD8
-_BOTH = 0xFFFFFFFF
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,28 +245,4 @@ def _varint(value: int) -> bytes:
 
 def _record(event: bytes) -> bytes:
     length = struct.pack("<Q", len(event))
-    return b"".join((length, _masked(length), event, _masked(event)))
-
-
-def _masked(data: bytes) -> bytes:
-    crc = crc32c(data)
-    return struct.pack("<I", ((crc >> 15 | crc << 17) + _MASK_DELTA) & _BOTH)
-
-
-def crc32c(data: Iterable[int]) -> int:
-    """Return the CRC32C (Castagnoli) of bytes, as RFC 3720, appendix B.4 has it."""
-    crc = _BOTH
-    for byte in data:
-        crc = crc >> 8 ^ _TABLE[(crc ^ byte) & 0xFF]
-    return crc ^ _BOTH
-
-
-def _table() -> Iterator[int]:
-    for byte in range(256):
-        crc = byte
-        for _ in range(8):
-            crc = crc >> 1 ^ (_POLYNOMIAL if crc & 1 else 0)
-        yield crc
-
-
-_TABLE = tuple(_table())
+    return b"".join((length, masked_crc32c(length), event, masked_crc32c(event)))

@@ -1,0 +1,268 @@
+"""Folders and databases of other systems, made by their own tools (`golden/make_trackers.py`)."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from tests.wings.history.worlds import BEGIN, ImportWorld, import_world
+from tracks_dagster.curves.effects.reading import read_curves
+from tracks_dagster.reasons.user_rules import NO_RULES
+from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.wings.history.edge.imports import PLACES, import_command
+from tracks_dagster.wings.history.effects.importing import Imported, import_history
+
+GOLDEN = Path(__file__).parent / "golden"
+NOW = datetime(2027, 2, 1, tzinfo=UTC)
+ALL = {
+    "mlflow": "mlflow/mlruns",
+    "mlflow-db": "mlflow/mlflow.db",
+    "wandb": "wandb/wandb",
+    "neptune": "neptune",
+    "ray": "ray",
+    "tensorboard": "tensorboard",
+    "skypilot": "skypilot/spot_jobs.db",
+    "optuna": "optuna/optuna.db",
+}
+SECRETS = (b"hf_abcdefghij", b"hunter2")  # of the golden files
+SEED = random.SystemRandom().randrange(10**6)
+
+
+def needs(system: str) -> None:
+    """Skip what only Optuna itself reads."""
+    if system == "optuna":
+        pytest.importorskip("optuna", reason="the extra tune is not installed")
+
+
+def add(world: ImportWorld, system: str, path: Path, *, now: datetime = NOW) -> Imported:
+    source = PLACES[system.partition("-")[0]](path, now, UTC)
+    name = system.partition("-")[0]
+    return import_history(world.tracks, source, name, rules=NO_RULES, by="tests")
+
+
+def of(world: ImportWorld, sql: str) -> list[tuple[object, ...]]:
+    return [tuple(each.values()) for each in world.ledger.query(sql)]
+
+
+def curve(world: ImportWorld, run_id: str, name: str) -> dict[int, list[tuple[int, float]]]:
+    """Return the kept points of each attempt."""
+    found = read_curves(world.tracks, run_id, [name], cache=None).find(name)
+    assert found is not None
+    return {s.attempt_id: [(p.step, round(p.value, 3)) for p in s.points] for s in found.kept}
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> ImportWorld:
+    """An empty home."""
+    return import_world(tmp_path)
+
+
+@pytest.mark.parametrize("system", ALL)
+def test_importing_again_appends_nothing(world: ImportWorld, system: str) -> None:
+    needs(system)
+    first = add(world, system, GOLDEN / ALL[system])
+    before = world.ledger.dump()
+    again = add(world, system, GOLDEN / ALL[system])
+    assert (again.new, again.known) == (0, first.new)
+    assert first.new > 1
+    assert first.bad_count == 0, first.bad
+    assert world.ledger.dump() == before
+    stored = b"".join(world.store.get(each) or b"" for each in world.store.list(""))
+    assert not [each for each in SECRETS if each in stored]
+
+
+@pytest.mark.parametrize("system", ALL)
+def test_a_damaged_file_loses_no_other(tmp_path: Path, system: str) -> None:
+    """Every file is cut, and bytes of it are changed, at places that SEED draws."""
+    needs(system)
+    drawn = random.Random(SEED)
+    for number in range(12):
+        copy = tmp_path / f"{number}"
+        source = GOLDEN / ALL[system]
+        (shutil.copytree if source.is_dir() else shutil.copy)(source, copy)
+        files = [copy] if copy.is_file() else [each for each in copy.rglob("*") if each.is_file()]
+        path = drawn.choice(sorted(files))
+        data = bytearray(path.read_bytes())
+        at = drawn.randrange(max(1, len(data)))
+        if number % 2:
+            del data[at:]
+        else:
+            data[at : at + 8] = drawn.randbytes(8)
+        path.write_bytes(data)
+        try:
+            list(PLACES[system.partition("-")[0]](copy, NOW, UTC).read())
+        except InvalidInput:
+            continue  # a database that cannot be read at all
+        except Exception as error:
+            raise AssertionError(f"SEED={SEED}, copy {number}, {path.name} at {at}") from error
+
+
+@pytest.mark.parametrize("system", sorted({each.partition("-")[0] for each in ALL}))
+def test_a_place_without_anything_of_it_is_refused_in_words(tmp_path: Path, system: str) -> None:
+    needs(system)
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    for path in (empty, tmp_path / "missing"):
+        with pytest.raises(InvalidInput, match=str(path)):
+            list(PLACES[system](path, NOW, UTC).read())
+
+
+@pytest.mark.parametrize("system", ["mlflow", "mlflow-db"])
+def test_runs_of_mlflow(world: ImportWorld, system: str) -> None:
+    done = add(world, system, GOLDEN / ALL[system])
+    assert (done.new, len(done.runs), done.not_ended) == (4, 3, 1)
+    sql = (
+        "select r.model_family, r.owner, attempt_id, termination_reason, last_step "
+        "from training_attempts a join training_runs r on r.run_id = a.run_id order by a.started_at"
+    )
+    assert of(world, sql) == [
+        ("gpt / finished", "alice", 1, "unknown", 3),
+        ("gpt / finished", "alice", 2, "completed", 4),
+        ("gpt / failed", "alice", 1, "unknown", 1),
+        ("gpt / killed", "alice", 1, "user_cancelled", 1),
+    ]
+    (run_id,) = of(world, "select run_id from training_runs where model_family = 'gpt / finished'")[
+        0
+    ]
+    assert curve(world, str(run_id), "val/accuracy") == {
+        1: [(0, 0.0), (1, 0.1)],
+        2: [(2, 0.2), (3, 0.3), (4, 0.4)],
+    }
+    config = of(world, f"select newest_config_json from training_runs where run_id = '{run_id}'")
+    assert config == [('{"api_token":"[hidden]","lr":0.001}',)]
+
+
+def test_a_line_of_mlflow_that_is_wrong_is_named_by_file_and_line(
+    world: ImportWorld, tmp_path: Path
+) -> None:
+    copy = tmp_path / "mlruns"
+    shutil.copytree(GOLDEN / ALL["mlflow"], copy)
+    path = sorted(copy.rglob("metrics/loss"))[0]
+    with path.open("a") as file:
+        file.write("1767225600000 0,5 3\n-5 1.0 4\n1767225600000 1.0 -4\n1767225600000")
+    done = add(world, "mlflow", copy)
+    count = len(path.read_text().splitlines())
+    assert [each.line for each in done.bad] == [count - 3, count - 2, count - 1, count]
+    assert {each.file for each in done.bad} == {str(path.relative_to(copy))}
+    assert done.new == 4
+
+
+def test_folders_of_event_files(world: ImportWorld) -> None:
+    add(world, "tensorboard", GOLDEN / ALL["tensorboard"])
+    assert {tuple(each) for each in world.runs().values()} == {("unknown", "unknown"), ("unknown",)}
+    (run_id,) = of(world, "select run_id from training_runs where model_family = 'gpt/train'")[0]
+    assert curve(world, str(run_id), "accuracy") == {
+        1: [(0, 0.0), (1, 0.1)],
+        2: [(2, 0.2), (3, 0.3), (4, 0.4)],
+    }
+    config = of(world, f"select newest_config_json from training_runs where run_id = '{run_id}'")
+    assert config == [('{"lr":0.001,"optimizer":"adamw"}',)]
+
+
+def test_a_run_that_may_still_run_is_left_out(world: ImportWorld) -> None:
+    done = add(world, "tensorboard", GOLDEN / ALL["tensorboard"], now=BEGIN)
+    assert (done.new, done.not_ended) == (0, 2)
+
+
+def test_offline_runs_of_wandb(world: ImportWorld) -> None:
+    add(world, "wandb", GOLDEN / ALL["wandb"])
+    assert world.runs() == {"wandb.abcd1234": ["unknown", "completed"]}
+    assert curve(world, "wandb.abcd1234", "eval.accuracy") == {
+        1: [(0, 0.0), (1, 0.1)],
+        2: [(2, 0.2), (3, 0.3), (4, 0.4)],
+    }
+    first = world.tracks.run("wandb.abcd1234").attempts[0]
+    assert (first.opened.compute.ranks, first.opened.compute.device_class) == (8, "NVIDIA H100")
+    newest = of(world, "select newest_config_json, newest_metrics_json from training_runs")
+    assert newest == [
+        (
+            '{"api_token":"[hidden]","lr":0.001,"model.layers":2}',
+            '{"eval.accuracy":0.4,"loss":0.4}',
+        )
+    ]
+
+
+def test_trials_and_runs_of_ray(world: ImportWorld) -> None:
+    add(world, "ray", GOLDEN / ALL["ray"])
+    assert world.runs() == {
+        "ray.a1-00000-1c788c85": ["gpu_oom", "completed"],
+        "ray.a1-00001-2d8efa11": ["code_error"],
+        "ray.a1-00002-2641f1b6": ["unknown", "completed"],
+        "ray.train": ["unknown"],
+    }
+    assert curve(world, "ray.train", "loss") == {1: [(100, 2.0), (200, 1.0), (300, 0.667)]}
+    trial = "ray.a1-00000-1c788c85"
+    assert curve(world, trial, "eval/accuracy") == {
+        1: [(1, 0.1)],
+        2: [(2, 0.2), (3, 0.3), (4, 0.4)],
+    }
+
+
+def test_managed_jobs_of_skypilot(world: ImportWorld) -> None:
+    done = add(world, "skypilot", GOLDEN / ALL["skypilot"])
+    assert done.not_ended == 1
+    assert world.runs() == {
+        "skypilot.1": [
+            "unknown",
+            "unknown",
+            "completed",
+        ],  # "preempted or failed", and its controller
+        "skypilot.2": ["gpu_oom"],
+        "skypilot.3": ["user_cancelled"],
+    }
+    sql = (
+        "select gpu_seconds from training_attempts where run_id = 'skypilot.1' order by attempt_id"
+    )
+    assert of(world, sql) == [(16 * 60.0 * minutes,) for minutes in (50, 20, 80)]
+
+
+def test_trials_of_optuna_are_finished_runs(world: ImportWorld) -> None:
+    needs("optuna")
+    done = add(world, "optuna", GOLDEN / ALL["optuna"])
+    assert done.not_ended == 1
+    assert world.runs() == {
+        "optuna.lr.0": ["completed"],
+        "optuna.lr.1": ["completed"],
+        "optuna.lr.2": ["unknown"],
+    }
+    assert curve(world, "optuna.lr.0", "value") == {1: [(1, 0.9), (2, 0.7), (3, 0.5)]}
+    config = of(world, "select newest_config_json from training_runs where run_id = 'optuna.lr.0'")
+    assert config == [('{"lr":0.001,"optimizer":"adamw"}',)]
+
+
+def test_what_the_exporter_of_neptune_wrote(world: ImportWorld) -> None:
+    add(world, "neptune", GOLDEN / ALL["neptune"])
+    assert sorted(world.runs().values()) == [["unknown"], ["unknown", "completed"]]
+    (run_id,) = of(world, "select run_id from training_attempts where attempt_id = 2")[0]
+    assert curve(world, str(run_id), "metrics/accuracy") == {
+        1: [(0, 0.0), (1, 0.1)],
+        2: [(2, 0.2), (3, 0.3), (4, 0.4)],
+    }
+    config = of(world, f"select newest_config_json from training_runs where run_id = '{run_id}'")
+    assert config == [('{"config/api_token":"[hidden]","config/lr":0.001}',)]
+
+
+def test_the_command_reads_a_place_and_names_what_it_cannot_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRACKS_HOME", str(tmp_path / "home"))
+    copy = tmp_path / "tensorboard"
+    shutil.copytree(GOLDEN / ALL["tensorboard"], copy)
+    path = sorted(copy.rglob("*.tfevents.*"))[-1]
+    path.write_bytes(path.read_bytes()[:-3])
+    for options, words in (
+        (["--dry-run"], "Would import 3 attempts of 2 runs"),
+        ([], "Imported 3 attempts of 2 runs"),
+        ([], "Imported 0 attempts of 0 runs"),
+    ):
+        found = CliRunner().invoke(import_command, ["tensorboard", str(copy), *options])
+        assert found.exit_code == 0, found.output
+        assert words in found.output
+        assert f"Not read: {path.relative_to(copy)}: it is cut at byte" in found.output
+    without = CliRunner().invoke(import_command, ["mlflow"])
+    assert "Name the folder or database to import" in str(without.exception)

@@ -1,0 +1,108 @@
+"""Files of other programs, read within bounds and never written; one that is wrong is a ValueError."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tracks_dagster.projects.effects.config_file import parse_yaml
+from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.track.json_text import parse_json
+from tracks_dagster.track.records import Json
+
+FILE_BYTES_MAX = 16 * 1024 * 1024  # of a file that is read whole
+LINE_BYTES_MAX = 4 * 1024 * 1024
+ENTRIES_MAX = 1_000_000  # of a folder
+
+
+def text_of(path: Path) -> str:
+    """Return the text of a small file; of what is not UTF-8, what can be read."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(FILE_BYTES_MAX + 1)
+    except OSError as error:
+        raise ValueError(f"it cannot be read: {error.strerror or error}") from error
+    if len(data) > FILE_BYTES_MAX:
+        raise ValueError(f"it has more than {FILE_BYTES_MAX} bytes")
+    return data.decode("utf-8", "replace")
+
+
+def object_of(path: Path) -> Mapping[str, Any]:
+    """Return the object in a file of JSON, or of YAML by its name."""
+    text = text_of(path)
+    try:
+        is_yaml = path.suffix in (".yaml", ".yml")
+        found = (
+            parse_yaml(text)
+            if is_yaml
+            else parse_json(text, bytes_max=FILE_BYTES_MAX, foreign=True)
+        )
+    except (yaml.YAMLError, RecursionError) as error:
+        raise ValueError(f"it is not YAML: {str(error)[:200]}") from error
+    if not isinstance(found, Mapping):
+        raise ValueError("it does not hold keys with values")
+    return found
+
+
+def plain(text: Json) -> Json:
+    """Return the number, true or false that a text is; every other as it is."""
+    try:
+        found = parse_json(text) if isinstance(text, str) and len(text) < 40 else text
+    except ValueError:
+        return text
+    return found if isinstance(found, bool | int | float) else text
+
+
+def lines_of(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield the lines that are not empty, each with its number from 1."""
+    try:
+        with path.open("rb") as file:
+            number = 0
+            while line := file.readline(LINE_BYTES_MAX):
+                number += 1
+                if line.strip():
+                    yield number, line.decode("utf-8", "replace").rstrip("\r\n")
+    except OSError as error:
+        raise ValueError(f"it cannot be read: {error.strerror or error}") from error
+
+
+def folders_in(path: Path) -> list[Path]:
+    """Return the folders in a folder, in order, links left out."""
+    try:
+        return sorted(each for each in path.iterdir() if each.is_dir() and not each.is_symlink())
+    except OSError as error:
+        raise InvalidInput(f"{path} cannot be read: {error.strerror or error}.") from error
+
+
+@contextmanager
+def database(path: Path) -> Iterator[sqlite3.Connection]:
+    """Open a file of SQLite to read it only; raises InvalidInput where it is not one, or is damaged."""
+    if not path.is_file():
+        raise InvalidInput(f"There is no file {path}.")
+    try:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as opened:
+            opened.row_factory = sqlite3.Row
+            opened.text_factory = lambda data: data.decode("utf-8", "replace")
+            opened.execute("select count(*) from sqlite_master")
+            yield opened
+    except (sqlite3.Error, UnicodeDecodeError) as error:  # names of columns, too, may be damaged
+        raise InvalidInput(
+            f"{path} cannot be read as a database of SQLite: {error}. It is opened to read only; copy "
+            "it with its -wal and -shm files where its folder cannot be written."
+        ) from error
+
+
+def columns(opened: sqlite3.Connection, table: str) -> set[str]:
+    """Return the names of a table's columns; none where there is no such table."""
+    return {each["name"] for each in opened.execute(f"pragma table_info({table})")}
+
+
+def rows(opened: sqlite3.Connection, table: str, where: str = "") -> Iterator[Mapping[str, Json]]:
+    """Yield the rows of a table as they are, in the order of `where`, which may have an order by."""
+    for each in opened.execute(f"select * from {table} {where}"):
+        yield dict(zip(each.keys(), each, strict=True))

@@ -1,0 +1,232 @@
+"""MLflow's runs: of its folder `mlruns`, or of its database `mlflow.db`, without its package.
+
+A run is an attempt; one more begins where a metric's step falls. Seen with MLflow 2 and 3, whose folder
+and tables are alike.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+from tracks_dagster.reasons.evidence import Evidence
+from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.track.records import Json
+from tracks_dagster.wings.history.curves import POINTS_MAX, parted, point
+from tracks_dagster.wings.history.effects.foreign import (
+    columns,
+    database,
+    folders_in,
+    lines_of,
+    object_of,
+    plain,
+    rows,
+    text_of,
+)
+from tracks_dagster.wings.history.source import BadRow, NotEnded, Point, Read, SourceAttempt, aware
+
+STATES = {1: "RUNNING", 2: "SCHEDULED", 3: "FINISHED", 4: "FAILED", 5: "KILLED"}
+NOT_ENDED = ("RUNNING", "SCHEDULED")
+LARGEST = 1.7976931348623157e308  # how its database writes an infinite number
+TABLES = {
+    "runs": {"run_uuid", "status", "start_time", "end_time"},
+    "metrics": {"key", "value", "timestamp", "run_uuid", "step", "is_nan"},
+}
+UNKNOWN = {
+    "cause": "MLflow does not say who started a run again",
+    "checkpoints": "MLflow knows no checkpoints that a run resumed from",
+    "devices": "MLflow does not say how many there were: one is counted",
+    "nodes": "MLflow does not say where a run ran",
+}
+
+
+@dataclass(slots=True, kw_only=True)
+class _Run:
+    """A run as it was read. meta: of it; bad: what of it cannot be read."""
+
+    meta: Mapping[str, Json]
+    experiment: str
+    place: str
+    params: dict[str, Json] = field(default_factory=dict)
+    tags: dict[str, Json] = field(default_factory=dict)
+    points: list[Point] = field(default_factory=list)
+    bad: list[BadRow] = field(default_factory=list)
+
+    def add(self, name: str, step: Json, value: Json, at_ms: Json, *, file: str, line: int) -> None:
+        """Take in a value; one that cannot be read is named."""
+        try:
+            if len(self.points) >= POINTS_MAX:
+                raise ValueError(f"its run has more than {POINTS_MAX} values")
+            at_s = float(at_ms) / 1000
+            self.points.append(point(name, step, value, at_s))
+        except (ValueError, TypeError) as error:
+            self.bad.append(BadRow(line=line, why=f"{name}: {error}", file=file))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MLflow:
+    """A folder `mlruns`, or a file `mlflow.db`. Implements `History`."""
+
+    path: Path
+    system: str = "mlflow"
+
+    @property
+    def origin(self) -> str:
+        return str(self.path)
+
+    def read(self) -> Iterator[Read]:
+        for run in self._of_folder() if self.path.is_dir() else self._of_database():
+            if isinstance(run, BadRow):
+                yield run
+                continue
+            if run.meta.get("lifecycle_stage") == "deleted":
+                continue
+            yield from run.bad
+            try:
+                yield from _attempts(run)
+            except (ValueError, TypeError, KeyError) as error:
+                yield BadRow(line=0, why=str(error), file=run.place)
+
+    def _of_folder(self) -> Iterator[_Run | BadRow]:
+        is_any = False
+        for experiment in folders_in(self.path):
+            if not (experiment / "meta.yaml").is_file():
+                continue
+            is_any = True
+            name = experiment.name
+            try:
+                name = str(object_of(experiment / "meta.yaml").get("name") or name)
+            except ValueError as error:
+                yield BadRow(line=0, why=str(error), file=self._name(experiment / "meta.yaml"))
+            for folder in folders_in(experiment):
+                if (folder / "meta.yaml").is_file():
+                    yield self._of_run(folder, name)
+        if not is_any:
+            raise InvalidInput(
+                f"{self.path} has no experiment of MLflow, a folder with a meta.yaml: name its folder "
+                "`mlruns`, or its database `mlflow.db`."
+            )
+
+    def _of_run(self, folder: Path, experiment: str) -> _Run | BadRow:
+        file = self._name(folder / "meta.yaml")
+        try:
+            run = _Run(meta=object_of(folder / "meta.yaml"), experiment=experiment, place=file)
+        except ValueError as error:
+            return BadRow(line=0, why=str(error), file=file)
+        for kind, into in (("params", run.params), ("tags", run.tags)):
+            for path, name in _files(folder / kind):
+                try:
+                    into[name] = text_of(path)
+                except ValueError as error:
+                    run.bad.append(BadRow(line=0, why=str(error), file=self._name(path)))
+        for path, name in _files(folder / "metrics"):
+            try:
+                for number, line in lines_of(path):
+                    _add_line(run, name, line, number, self._name(path))
+            except ValueError as error:
+                run.bad.append(BadRow(line=0, why=str(error), file=self._name(path)))
+        return run
+
+    def _name(self, path: Path) -> str:
+        return str(path.relative_to(self.path))
+
+    def _of_database(self) -> Iterator[_Run]:
+        with database(self.path) as opened:
+            for table, needed in TABLES.items():
+                missing = needed - columns(opened, table)
+                if missing:
+                    raise InvalidInput(
+                        f"{self.path} is not a database of MLflow that can be read: its table {table} "
+                        f"has no {', '.join(sorted(missing))}."
+                    )
+            names = {each["experiment_id"]: each["name"] for each in rows(opened, "experiments")}
+            for meta in list(rows(opened, "runs", "order by start_time, run_uuid")):
+                experiment = str(names.get(meta.get("experiment_id")) or "")
+                run = _Run(meta=meta, experiment=experiment, place=f"run {meta['run_uuid']}")
+                for table, into in (("params", run.params), ("tags", run.tags)):
+                    of_run = opened.execute(
+                        f"select key, value from {table} where run_uuid = ?", (meta["run_uuid"],)
+                    )
+                    into.update({each["key"]: each["value"] for each in of_run})
+                for each in opened.execute(
+                    "select * from metrics where run_uuid = ? order by timestamp, step",
+                    (meta["run_uuid"],),
+                ):
+                    value = math.nan if each["is_nan"] else each["value"]
+                    if isinstance(value, float) and abs(value) >= LARGEST:
+                        value = math.copysign(math.inf, value)
+                    run.add(
+                        each["key"],
+                        each["step"],
+                        value,
+                        each["timestamp"],
+                        file=f"{run.place}, metrics",
+                        line=0,
+                    )
+                yield run
+
+
+def _add_line(run: _Run, name: str, line: str, number: int, file: str) -> None:
+    """Take in "1700000000000 0.5 3": a time, a value and a step, which older ones do not have."""
+    words = line.split()
+    try:
+        at_ms, value = int(words[0]), float(words[1])
+        step = int(words[2]) if len(words) > 2 else 0
+    except (ValueError, IndexError):
+        why = f"it is {line[:60]!r}, not a time, a value and a step"
+        run.bad.append(BadRow(line=number, why=why, file=file))
+        return
+    run.add(name, step, value, at_ms, file=file, line=number)
+
+
+def _files(folder: Path) -> Iterable[tuple[Path, str]]:
+    """Return the files of a folder with their names, which may have a slash."""
+    paths = sorted(folder.rglob("*")) if folder.is_dir() else []
+    return ((each, str(each.relative_to(folder))) for each in paths if each.is_file())
+
+
+def _attempts(run: _Run) -> Iterator[Read]:
+    meta = run.meta
+    status = meta.get("status")
+    state = STATES.get(status, str(status)) if isinstance(status, int) else str(status)
+    started_at, ended_at = _time(meta, "start_time"), _time(meta, "end_time")
+    if state in NOT_ENDED or ended_at is None:
+        yield NotEnded()
+        return
+    run_id = str(meta.get("run_uuid") or meta.get("run_id") or "")
+    if not run_id:
+        raise ValueError("it has no run_id")
+    if started_at is not None and ended_at < started_at:
+        raise ValueError(f"it ends ({meta['end_time']}) before it starts ({meta['start_time']})")
+    name = str(meta.get("name") or meta.get("run_name") or run.tags.get("mlflow.runName") or "")
+    words = f"MLflow status: {state}"
+    by_person = {"mode": "stop", "by": "a person", "why": words} if state == "KILLED" else None
+    whole = SourceAttempt(
+        id=run_id,
+        run=run_id,
+        title=" / ".join(filter(None, (run.experiment, name))) or run_id,
+        owner=str(meta.get("user_id") or run.tags.get("mlflow.user") or ""),
+        submitted_at=started_at or ended_at,
+        started_at=started_at,
+        ended_at=ended_at,
+        evidence=Evidence(run_id="", attempt_id=0, launch_id=None, ranks=(), stop=by_person),
+        row={"run": dict(meta), "params": run.params, "tags": run.tags},
+        config={name: plain(value) for name, value in run.params.items()},
+        succeeded=words if state == "FINISHED" else None,
+        failed=words,
+        unknown=UNKNOWN,
+    )
+    yield from parted(whole, run.points)
+
+
+def _time(meta: Mapping[str, Json], key: str) -> datetime | None:
+    found = meta.get(key)
+    if found is None or found == "":
+        return None
+    try:
+        return aware(datetime.fromtimestamp(int(found) / 1000, UTC))
+    except (ValueError, TypeError, OverflowError, OSError):
+        raise ValueError(f"its {key} is {str(found)[:40]!r}, not milliseconds since 1970") from None

@@ -1,0 +1,238 @@
+"""Folders of Ray: trials of Tune (`params.json`, `result.json`, `error.txt`), runs of Train v2
+(`checkpoint_manager_snapshot.json`).
+
+A trial is a run; an attempt begins where `training_iteration` or `iterations_since_restore` falls.
+Of Train v2 only what its checkpoints say is there, with the times in their names.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, tzinfo
+from pathlib import Path
+
+from tracks_dagster.reasons.evidence import LOG_TAIL_BYTES_MAX, Evidence, RankEnd
+from tracks_dagster.studies.effects.foreign_trials import RAY_STEP, ray_config, ray_reports
+from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.track.records import Json
+from tracks_dagster.wings.history.curves import parted, point
+from tracks_dagster.wings.history.effects.foreign import object_of, text_of
+from tracks_dagster.wings.history.source import (
+    SILENT_S,
+    BadRow,
+    NotEnded,
+    Point,
+    Read,
+    SourceAttempt,
+    aware,
+)
+
+SNAPSHOT = "checkpoint_manager_snapshot.json"
+RESTORED = "iterations_since_restore"
+# What Ray adds to each report that is not a metric.
+ITS_OWN = frozenset(
+    {"config", "date", "done", "hostname", "node_ip", "pid", "timestamp", "trial_id", RESTORED}
+    | {"time_since_restore", "time_total_s", "experiment_tag", "checkpoint_dir_name"}
+    | {"should_checkpoint", RAY_STEP, "timesteps_total", "episodes_total", "experiment_id"}
+)
+STEPS = (RAY_STEP, "global_step", "step", "epoch")  # of a checkpoint, the first that it reports
+UNKNOWN = {
+    "cause": "Ray does not say who started a trial again",
+    "checkpoints": "which checkpoint a trial resumed from is not in its results",
+    "devices": "Ray does not say how many a trial had: one is counted",
+    "owner": "Ray does not say whose a trial is",
+}
+_FAILURE = re.compile(r"^Failure # \d+ \(occurred at [^)]*\)\n", re.MULTILINE)
+_NAME = re.compile(r"checkpoint_(\d{4}-\d\d-\d\d)_(\d\d)-(\d\d)-(\d\d(?:\.\d+)?)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ray:
+    """A folder of Ray's results. zone: of times in names. Implements `History`."""
+
+    path: Path
+    now: datetime
+    zone: tzinfo = UTC
+    system: str = "ray"
+
+    @property
+    def origin(self) -> str:
+        return str(self.path)
+
+    def read(self) -> Iterator[Read]:
+        results = sorted(self.path.rglob("result.json"))
+        snapshots = sorted(self.path.rglob(SNAPSHOT))
+        if not results and not snapshots:
+            raise InvalidInput(
+                f"{self.path} has no result.json of Ray Tune, and no {SNAPSHOT} of Ray Train v2."
+            )
+        for path, read in [
+            *((path, self._of_trial) for path in results),
+            *((path, self._of_train) for path in snapshots),
+        ]:
+            try:
+                yield from read(path)
+            except (ValueError, TypeError, KeyError) as error:
+                yield BadRow(line=0, why=str(error), file=self._name(path))
+
+    def _name(self, path: Path) -> str:
+        return str(path.relative_to(self.path))
+
+    def _of_trial(self, path: Path) -> Iterator[Read]:
+        file, bad = self._name(path), list[BadRow]()
+
+        def on_bad(line: int, why: str) -> None:
+            bad.append(BadRow(line=line, why=why, file=file))
+
+        reports, config = ray_reports(path, on_bad), dict[str, Json]()
+        try:
+            config = dict(ray_config(path.parent))
+        except ValueError as error:
+            bad.append(BadRow(line=0, why=str(error), file=self._name(path.parent)))
+        points, whole_reports = list[Point](), list[Mapping[str, Json]]()
+        restarts, newest = list[float](), 0
+        for line, report in reports:
+            try:
+                at = float(report["timestamp"])
+                points += _points(report, RAY_STEP, at)
+                aware(datetime.fromtimestamp(at, UTC))
+            except (ValueError, TypeError, KeyError, OverflowError, OSError) as error:
+                why = str(error) if not isinstance(error, KeyError) else f"it has no {error}"
+                on_bad(line, why)
+                continue
+            whole_reports.append(report)
+            since = report.get(RESTORED)
+            if type(since) is int:
+                if since < newest:
+                    restarts.append(at)
+                newest = since
+        yield from bad
+        failures = _failures(path.with_name("error.txt"))
+        if not whole_reports:
+            raise ValueError("it has no report with a time")
+        yield from self._attempts(path, config, whole_reports, points, restarts, failures)
+
+    def _attempts(
+        self,
+        path: Path,
+        config: Mapping[str, Json],
+        reports: Sequence[Mapping[str, Json]],
+        points: Sequence[Point],
+        restarts: Sequence[float],
+        failures: Sequence[str],
+    ) -> Iterator[Read]:
+        first, last = reports[0], reports[-1]
+        took = first.get("time_this_iter_s") or 0.0
+        started_at = aware(datetime.fromtimestamp(float(first["timestamp"]) - float(took), UTC))
+        ended_at = aware(datetime.fromtimestamp(float(last["timestamp"]), UTC))
+        is_done = last.get("done") is True
+        is_silent = (self.now - ended_at).total_seconds() >= SILENT_S
+        if not is_done and not failures and not is_silent:
+            yield NotEnded()
+            return
+        node = str(last.get("hostname") or last.get("node_ip") or "")
+        trial = str(last.get("trial_id") or path.parent.name)
+        name = path.parent.parent.name
+        words = "done: true" if is_done else "its results end without done: true"
+        whole = SourceAttempt(
+            id=f"{name}/{path.parent.name}",
+            run=trial,
+            title=f"{name} / {trial}",
+            submitted_at=started_at,
+            started_at=started_at,
+            ended_at=max(started_at, ended_at),
+            nodes=(node,) if node else (),
+            evidence=Evidence(run_id="", attempt_id=0, launch_id=None, ranks=()),
+            row={"trial": path.parent.name, "last_result": dict(last), "params": dict(config)},
+            config=config,
+            succeeded=words if is_done else None,
+            failed=words,
+            unknown=UNKNOWN,
+        )
+        attempts = list(parted(whole, points, restarts))
+        for number, attempt in enumerate(attempts):
+            is_failed = number < len(failures) and not (is_done and number == len(attempts) - 1)
+            yield _failed(attempt, failures[number]) if is_failed else attempt
+
+    def _of_train(self, path: Path) -> Iterator[Read]:
+        snapshot = object_of(path)
+        results, name = snapshot.get("checkpoint_results"), path.parent.name
+        if not isinstance(results, list):
+            raise ValueError("it has no checkpoint_results")
+        points, times = list[Point](), list[float]()
+        for number, each in enumerate(results, 1):
+            try:
+                at, metrics = self._time_in(str(each["checkpoint_dir_name"])), each["metrics"]
+                step = next((key for key in STEPS if type(metrics.get(key)) is int), None)
+                points += _points(
+                    metrics if step else {**metrics, RAY_STEP: number}, step or RAY_STEP, at
+                )
+                times.append(at)
+            except (ValueError, TypeError, KeyError, AttributeError) as error:
+                why = f"its checkpoint {number} cannot be read: {error}"
+                yield BadRow(line=0, why=why, file=self._name(path))
+        if not times:
+            return
+        started_at, ended_at = (aware(datetime.fromtimestamp(f(times), UTC)) for f in (min, max))
+        if (self.now - ended_at).total_seconds() < SILENT_S:
+            yield NotEnded()
+            return
+        whole = SourceAttempt(
+            id=f"{name}/train",
+            run=name,
+            title=name,
+            submitted_at=started_at,
+            started_at=started_at,
+            ended_at=ended_at,
+            evidence=Evidence(run_id="", attempt_id=0, launch_id=None, ranks=()),
+            row=dict(snapshot),
+            failed="Ray Train does not store how it ended",
+            unknown={
+                **UNKNOWN,
+                "times": "Ray Train stores the times of its checkpoints: the first counts as its start",
+                "attempts": "Ray Train does not store how often it was started again",
+                "config": "Ray Train does not store the config of its loop",
+                "nodes": "Ray Train does not store where it ran",
+            },
+        )
+        points.sort(key=lambda each: each.at)
+        yield from parted(whole, points)
+
+    def _time_in(self, name: str) -> float:
+        found = _NAME.search(name)
+        if found is None:
+            raise ValueError(f"{name[:60]!r} has no time as checkpoint_2026-01-31_02-00-00 has")
+        at = datetime.fromisoformat(f"{found[1]}T{found[2]}:{found[3]}:{found[4]}")
+        return at.replace(tzinfo=self.zone).timestamp()
+
+
+def _points(report: Mapping[str, Json], step: str, at: float) -> Iterator[Point]:
+    """Yield the numbers of a report; those in an object by both names, "eval/loss"."""
+    for name, value in report.items():
+        if isinstance(value, Mapping) and name not in ITS_OWN:
+            inner = {f"{name}/{key}": each for key, each in value.items()}
+            yield from _points({**inner, step: report[step]}, step, at)
+        elif name not in ITS_OWN and name != step and type(value) in (int, float):
+            yield point(name, report[step], value, at)
+
+
+def _failures(path: Path) -> list[str]:
+    """Return what each failure of a trial left in its error.txt, the earliest first."""
+    if not path.is_file():
+        return []
+    try:
+        return [each for each in _FAILURE.split(text_of(path)) if each.strip()]
+    except ValueError:
+        return []
+
+
+def _failed(attempt: SourceAttempt, log: str) -> SourceAttempt:
+    end = RankEnd(rank=0, log_tail=log[-LOG_TAIL_BYTES_MAX:])
+    return replace(
+        attempt,
+        succeeded=None,
+        failed="error.txt has a failure",
+        evidence=replace(attempt.evidence, ranks=(end,)),
+    )

@@ -7,8 +7,8 @@ epochs; the best validation loss that was read by then counts, whatever trial it
 as in `tracks tune`; Optuna's loop is `optimize` with a report after each epoch.
 
 killed: every 20 epochs of device time what trains is killed. A trial of ours goes on from its last
-commit, and has lost up to an epoch, counted as a whole one. One of Optuna's has lost all its epochs,
-and is enqueued again, as its `RetryFailedTrialCallback` does. Needs the extra `tune`.
+commit, and has lost up to an epoch, counted as a whole one. One of Optuna's has failed, and the next
+one begins; what it had read counts. Needs the extra `tune`.
 """
 
 from __future__ import annotations
@@ -264,7 +264,6 @@ def search_optuna(name: str, world: World, seed: int, *, is_killed: bool) -> Met
         line, value = Line(json.dumps(config), seed), math.inf
         for epochs in range(1, WHOLE + 1):
             if meter.spend(1):
-                study.enqueue_trial(config)
                 raise RuntimeError("killed")
             value = world.value(line, epochs)
             meter.read(value)

@@ -30,6 +30,7 @@ from tracks_dagster.track.records import Kind, canonical_json, format_time, sha2
 from tracks_dagster.track.states.run_state import AttemptState
 
 STARTED, ENDED = format_time(BEGIN), format_time(BEGIN + timedelta(seconds=30))
+LOST = "RuntimeError: Connection closed by peer [10.0.0.2]:4021"
 DISRUPTED = Condition(
     type="DisruptionTarget",
     reason="PreemptionByScheduler",
@@ -126,6 +127,36 @@ def test_an_onset_is_told_of_numbers_only_and_a_node_where_a_rank_failed(
     assert attempt.ended.onset_step is None
     assert attempt.placed is not None
     assert attempt.ended.blamed_node == attempt.placed.ranks[1].node
+
+
+@pytest.mark.parametrize(
+    ("ends", "blamed"),
+    [
+        ([RankEnd(rank=0, exit_code=1, log_tail=LOST)], None),  # rank 1 went away with its node
+        ([RankEnd(rank=0, exit_code=1, log_tail=LOST), RankEnd(rank=1)], None),
+        ([RankEnd(rank=0, signal=9)], None),  # what was left of the gang was killed
+        ([RankEnd(rank=0, signal=15), RankEnd(rank=1, exit_code=1, log_tail=LOST)], None),
+        ([RankEnd(rank=0, signal=9), RankEnd(rank=1, exit_code=1, log_tail=LOST)], 0),
+        ([RankEnd(rank=0, signal=9, oom_killed=True)], 0),
+        ([RankEnd(rank=0, exit_code=1, log_tail="RuntimeError: mine")], 0),
+    ],
+    ids=["one survivor", "end not seen", "killed", "all followed", "first", "memory", "its own"],
+)
+def test_a_survivor_of_another_rank_gives_its_node_no_strike(
+    tracks: Tracks,
+    store: FakeObjectStore,
+    gangs: FakeGangs,
+    history: History,
+    ends: list[RankEnd],
+    blamed: int | None,
+) -> None:
+    history.supervise().place().write_to(store)
+    gone(gangs, *ends)
+    attempt = close(tracks, gangs)
+    assert attempt.ended is not None
+    assert attempt.placed is not None
+    node = None if blamed is None else attempt.placed.ranks[blamed].node
+    assert attempt.ended.blamed_node == node
 
 
 def test_what_the_machine_told_is_kept_cleaned_whatever_the_verdict(

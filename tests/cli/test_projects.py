@@ -90,6 +90,22 @@ def test_another_home_lists_submits_and_removes_what_is_in_the_store_alone(
     assert "Removed by" in shown
 
 
+def test_nothing_of_a_project_is_removed_while_the_store_is_away(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, away = tmp_path / "store", tmp_path / "unmounted"
+    monkeypatch.setenv("TRACKS_STORE", str(store))
+    call("projects", "add", str(made(tmp_path)), "--by", "ann")
+    store.rename(away)
+    refused = call("projects", "remove", "tiny")
+    assert refused.exit_code == 2
+    assert "Nothing was removed; try again once the store answers." in refused.stderr
+    away.rename(store)
+    assert str(tmp_path / "mine") in call("projects", "list").stdout
+    assert "its folder" in call("projects", "remove", "tiny").stdout
+    assert call("projects", "remove", "tiny").exit_code == 2
+
+
 def test_a_project_whose_track_cannot_be_read_hides_no_other(
     call: Call, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

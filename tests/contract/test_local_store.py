@@ -220,7 +220,14 @@ def test_a_read_only_folder_is_refused_with_its_path_and_what_to_do(read_only_fo
 
 
 @pytest.mark.parametrize(
-    ("number", "words"), [(errno.ENOSPC, "disk is full"), (errno.EROFS, "read-only"), (5, "I/O")]
+    ("number", "words"),
+    [
+        (errno.ENOSPC, "disk is full"),
+        (errno.EDQUOT, "disk quota is used up"),
+        (errno.EROFS, "read-only"),
+        (errno.ESTALE, "mount it again"),
+        (5, "I/O"),
+    ],
 )
 def test_a_disk_that_takes_no_more_is_a_store_unavailable_and_leaves_no_object(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, words: str

@@ -525,6 +525,25 @@ def test_a_reason_of_a_newer_version_breaks_no_rule(world: World) -> None:
     assert "names the reason 'bored'" in found[K.RECORD_NEWER].meaning
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "meaning"),
+    [
+        (b'"size_bytes":', b'"size":', "1 of what its list names is of a kind"),
+        (b'"kind":"', b'"kind":"x', "1 of what its list names is of a kind"),
+        (b'"items":[', b'"others":[', "1 of what its list names is of a kind"),
+        (b"{", b"", "the list of it is not JSON"),
+    ],
+)
+def test_what_a_list_of_logged_things_leaves_out_is_found(
+    world: World, old: bytes, new: bytes, meaning: str
+) -> None:
+    key = world.key("/media.json")
+    world.edit(key, old, new)
+    [found] = [f for f in world.findings() if f.kind is K.MEDIA_WRONG]
+    assert found.where == key
+    assert meaning in found.meaning
+
+
 def test_rows_that_a_newer_version_took_in_are_left_to_it(world: World) -> None:
     _append_newer(world)
     seq = len(world.story.history.records)

@@ -12,8 +12,10 @@ from tests.fakes import FakeObjectStore
 from tests.histories import History
 from tests.stories import RUN_ID, Story
 from tracks_dagster.ledger.effects.tracks import Tracks
+from tracks_dagster.reasons.evidence import Evidence, RankEnd
+from tracks_dagster.review.effects.explain.end import rank_ends
 from tracks_dagster.review.effects.explain.run import explain_attempt, explain_run
-from tracks_dagster.review.explain.explanation import AttemptExplanation
+from tracks_dagster.review.explain.explanation import FAILED_FIRST, AttemptExplanation
 from tracks_dagster.review.explain.summary import attempt_summary
 from tracks_dagster.review.explain.text import (
     LABEL_WIDTH,
@@ -26,6 +28,7 @@ from tracks_dagster.review.narrate import sentence
 from tracks_dagster.track.bodies import CheckpointDecision, ComputeRequest
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.errors import UnknownRun
+from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.records import Kind
 
 WHERE = (
@@ -305,3 +308,15 @@ def test_the_cap_of_a_run_is_part_of_what_it_cost(tracks: Tracks, store: FakeObj
     text = run_text(explain_run(tracks, "capped"))
     assert "at most 5.00 by its max cost" in text
     assert "at most" not in run_text(replace(explain_run(tracks, "capped"), cap=None))
+
+
+def test_a_rank_that_survived_another_one_is_not_shown_as_the_first_to_fail() -> None:
+    lost = "RuntimeError: Connection closed by peer [10.0.0.2]:4021"
+    survivor = RankEnd(rank=0, exit_code=1, log_tail=lost)
+    ends = (survivor, RankEnd(rank=1))
+    evidence = Evidence(run_id="r", attempt_id=1, launch_id=None, ranks=ends)
+    reason = TerminationReason.RANK_LOST_SECONDARY
+    assert not any(FAILED_FIRST in line for line in rank_ends(evidence, reason))
+    crashed = (survivor, RankEnd(rank=1, exit_code=1, log_tail="ValueError: mine"))
+    (first, _) = rank_ends(replace(evidence, ranks=crashed), TerminationReason.CODE_ERROR)
+    assert first.startswith(f"rank 1, {FAILED_FIRST},")

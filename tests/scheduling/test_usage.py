@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -114,6 +115,9 @@ def test_an_eval_spends_under_its_own_class(ledger: Ledger) -> None:
     assert found.money_by_team["vision"] == pytest.approx(
         0.5, abs=0.1
     )  # its training took a minute
+    here = replace(CPU, pools={"local/cpu": {"cpu": 2.0}, "kubernetes/cpu": {"cpu": 9.0}})
+    found = read_usage(ledger, CAPPED, now=NOON, prices=here)
+    assert found.money_by_class["eval"] == pytest.approx(2.0)
 
 
 def test_nothing_is_read_that_no_rule_asks_for(ledger: Ledger) -> None:

@@ -404,6 +404,13 @@ def test_trials_pass_the_gates_that_their_study_passed_and_what_it_draws_is_left
     )
     with pytest.raises(InvalidInput, match="smoke: none with this key"):
         declaring(other)
+    # Nor is the study refused what it goes on with, while a new one is, by the command that renews.
+    larger = asked(tmp_path, f"{TEXT}stage: full\nmax_device_hours: 9\n")
+    study = declare_study(door, larger, replace(code(), archive=b"edited since"), by="ann")
+    assert study.declared.max_device_hours == 9.0
+    other_study = asked(tmp_path, f"{TEXT}stage: full\n".replace("name: lr", "name: lr2"))
+    with pytest.raises(InvalidInput, match=r"smoke-1, is 30.0 d old, and 7 d count; `tracks smoke"):
+        declare_study(door, other_study, code(), by="ann")
 
 
 def test_repeats_need_a_seed_that_can_be_changed(world: World, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from functools import partial
 
 import pytest
@@ -41,6 +42,14 @@ HOST_OOM = "[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried
         (errors.CheckpointMismatch("shape"), R.CONFIG_ERROR),
         (errors.CheckpointWriteFailed("final"), R.CHECKPOINT_WRITE_FAILED),
         (errors.StoreUnavailable("down"), R.STORAGE_IO),
+        (errors.StoreUnavailable("Cannot put k: the disk quota is used up; free"), R.DISK_FULL),
+        (errors.CheckpointWriteFailed("[Errno 122] Disk quota exceeded: '/h'"), R.DISK_FULL),
+        (OSError(errno.EDQUOT, "Disk quota exceeded"), R.DISK_FULL),
+        (OSError(errno.ENOSPC, "No space left on device"), R.DISK_FULL),
+        (OSError(errno.EIO, "Input/output error"), R.STORAGE_IO),
+        (OSError(errno.EROFS, "Read-only file system"), R.STORAGE_IO),
+        (OSError(errno.ESTALE, "Stale file handle"), R.STORAGE_IO),
+        (OSError(errno.ENOENT, "No such file"), R.CODE_ERROR),
         (errors.InvalidInput("lr"), R.CONFIG_ERROR),
         (errors.DataRejected("rows"), R.BAD_INPUT_DATA),
         (errors.RankLost("rank 0"), R.RANK_LOST_SECONDARY),

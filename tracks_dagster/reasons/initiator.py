@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 
 from tracks_dagster.reasons.evidence import RankEnd
@@ -69,6 +69,22 @@ def initiator(ranks: Iterable[RankEnd]) -> RankEnd | None:
     if not any(rank.has_ended or rank.last_word for rank in kept):
         failed = [rank for rank in kept if rank.log_tail]  # nothing but words is known of any
     return min(failed, key=_followed, default=None)  # of equals the first
+
+
+def failed_first(ranks: Sequence[RankEnd], world_size: int) -> RankEnd | None:
+    """Return the rank that is known to have failed before the others; None where nobody can tell.
+
+    A survivor shows only that another rank went away; and one that was killed may be one, whoever ends
+    a gang kills what is left of it, as long as the end of another rank is not known.
+    """
+    first = initiator(ranks)
+    if first is None or world_size == 1:
+        return first
+    ended = sum(rank.has_ended or rank.last_word is not None for rank in ranks)
+    is_killed = first.last_word is None and signal_of(first) == signal.SIGKILL
+    if _followed(first) or (is_killed and not first.oom_killed and ended < world_size):
+        return None
+    return first
 
 
 def _followed(rank: RankEnd) -> int:

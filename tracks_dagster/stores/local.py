@@ -41,6 +41,7 @@ _WHAT_TO_DO = {
     errno.ENOSPC: "the disk is full; free some space and try again",
     errno.EDQUOT: "the disk quota is used up; free some space and try again",
     errno.EROFS: "the file system is read-only; mount it writable or name another folder",
+    errno.ESTALE: "the file server has another folder there now; mount it again",
     errno.EACCES: "this user may not do that; change its permissions or name another folder",
     errno.EPERM: "this user may not do that; change its permissions or name another folder",
     errno.ENOENT: "its folder is gone: it was moved, removed or unmounted",

@@ -83,6 +83,13 @@ def index_of(found: Json) -> tuple[tuple[Logged, ...], tuple[str, ...]]:
     return tuple(item for item in made if item is not None), tuple(texts)
 
 
+def left_out(found: Json) -> int:
+    """Return how many things of an index `index_of` leaves out; one where it is no index at all."""
+    if not isinstance(found, dict) or not isinstance(found.get("items"), list):
+        return 1
+    return sum(_item(each) is None for each in found["items"])
+
+
 def file_ending(media_type: str) -> str:
     """Return how the name of such a file ends: image/jpeg → jpg."""
     return _ENDINGS.get(media_type, media_type.partition("/")[2])

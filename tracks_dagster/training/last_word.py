@@ -52,7 +52,13 @@ _BY_TEXT: tuple[tuple[str, str], ...] = (
     ("Timed out waiting", _R.RANK_LOST_SECONDARY),
 )
 # The words of a store for a disk without space, and of the system without a store.
-_NO_SPACE = re.compile(r"the disk is full|the disk quota is used up|No space left on device")
+_NO_SPACE = re.compile(
+    r"the disk is full|the disk quota is used up|No space left on device|Disk quota exceeded"
+)
+_BY_ERRNO = {
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), _R.DISK_FULL),
+    **dict.fromkeys((errno.EIO, errno.EROFS, errno.ESTALE), _R.STORAGE_IO),
+}
 
 
 class Drained(SystemExit):
@@ -108,13 +114,13 @@ _BY_TYPE: tuple[tuple[type[BaseException], str], ...] = (
 
 def reason_of(error: BaseException) -> str:
     """Return the reason of an exception: a termination reason's value, or DRAINED."""
-    if isinstance(error, CheckpointWriteFailed) and _NO_SPACE.search(str(error)):
+    if isinstance(error, CheckpointWriteFailed | StoreError) and _NO_SPACE.search(str(error)):
         return str(_R.DISK_FULL)
     for kind, reason in _BY_TYPE:
         if isinstance(error, kind):
             return str(reason)
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return str(_R.DISK_FULL)
+    if isinstance(error, OSError) and error.errno in _BY_ERRNO:
+        return str(_BY_ERRNO[error.errno])
     if isinstance(error, RuntimeError):
         for text, reason in _BY_TEXT:
             if text in str(error):

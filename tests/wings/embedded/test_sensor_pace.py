@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from tests.fakes import FakeObjectStore
+from tests.histories import History
+from tracks_dagster.ledger.effects.database import open_ledger
+from tracks_dagster.ledger.effects.projector import Projector
+from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.track import names
+from tracks_dagster.track.errors import TracksError
 from tracks_dagster.training.journal import SHIP_EVERY_S
-from tracks_dagster.wings.embedded.edge.paced_sensors import POLL_S_MAX, ROUND_S
+from tracks_dagster.wings.embedded.edge.paced_sensors import (
+    POLL_S_MAX,
+    ROUND_S,
+    SETTLED_S,
+    UNCHANGED_S_MAX,
+    OpenWork,
+)
 from tracks_dagster.wings.embedded.sensor_pace import (
     HEALTH_S,
     IDLE_S,
@@ -172,3 +186,42 @@ def test_what_is_not_known_here_and_a_ledger_that_is_away_leave_the_definitions_
     pace = UNKNOWN.next([OPEN], 100.0)
     assert pace.is_due("a_stage_gate", ticked_s=0.0, now_s=1000.0) is None
     assert UNKNOWN.is_due(LAUNCH, ticked_s=0.0, now_s=1000.0) is None
+
+
+def test_the_ledger_is_read_again_only_once_its_file_has_changed(tmp_path: Path) -> None:
+    file, store, seconds = tmp_path / "ledger.db", FakeObjectStore(), [0.0]
+    ledger = open_ledger(f"sqlite:///{file}")
+
+    def settle(ago_s: float) -> None:
+        for path in tmp_path.iterdir():
+            written = path.stat().st_mtime - ago_s
+            os.utime(path, (written, written))
+
+    def declare(run_id: str) -> None:
+        History(run_id).declare().write_to(store)
+        Projector(store, ledger).scan()
+
+    asked = OpenWork(ledger, file, seconds=lambda: seconds[0])
+    assert asked.changed() == []
+    assert asked.changed() == []  # it was written a moment ago: what comes now may look the same
+    settle(2 * SETTLED_S)
+    assert asked.changed() == []
+    assert asked.changed() is None
+    declare("r-1")
+    assert asked.changed() == [Work(kind="run", name="r-1", number=0)]
+    settle(3 * SETTLED_S)
+    asked.changed()
+    assert asked.changed() is None
+    seconds[0] += UNCHANGED_S_MAX  # whatever a file system says of its times
+    assert asked.changed() == [Work(kind="run", name="r-1", number=0)]
+    assert asked.changed() is None
+    file.unlink()
+    with pytest.raises(TracksError):
+        asked.changed()
+    with pytest.raises(TracksError):
+        asked.changed()
+
+
+def test_a_ledger_that_is_no_file_is_read_each_time(ledger: Ledger) -> None:
+    asked = OpenWork(ledger, None)
+    assert asked.changed() == asked.changed() == []

@@ -13,6 +13,7 @@ import pytest
 from tests.wings.slurm.test_submission import SETTINGS, SPEC
 from tracks_dagster.track.bodies import ComputeRequest
 from tracks_dagster.track.errors import GangError, GangUnreachable
+from tracks_dagster.wings.slurm.edge.findings import read_facts
 from tracks_dagster.wings.slurm.effects.client import WORDS_MAX, SlurmClient, SubmitUnknown
 from tracks_dagster.wings.slurm.settings import SlurmSettings
 from tracks_dagster.wings.slurm.submission import submission
@@ -138,6 +139,23 @@ def test_one_that_never_answers_is_given_up(programs: Path) -> None:
         slow.submit(JOB)
     with pytest.raises(GangUnreachable, match="no answer within 30 s"):
         slow.queue()
+    with pytest.raises(GangUnreachable, match="Cannot run sinfo now: no answer within 10 s"):
+        slow.ask("sinfo", "-h")  # a person waits
+
+
+def test_a_checkup_asks_nobody_again_after_one_who_did_not_answer(tmp_path: Path) -> None:
+    asked = []
+
+    def run(argv: list[str], **how: Any) -> subprocess.CompletedProcess[str]:
+        asked.append(argv[0])
+        if argv[0] == "sinfo":
+            raise subprocess.TimeoutExpired(argv, how["timeout"])
+        return subprocess.CompletedProcess(argv, 0, "x\n", "")
+
+    facts = read_facts(SlurmClient(SETTINGS, clean=str, environment={}, run=run), tmp_path)
+    assert asked == ["scontrol", "stat", "id", "scontrol", "sinfo"]
+    assert (facts.logs_type, facts.nodes, facts.associations) == ("x", None, None)
+    assert facts.problem == "Cannot run sinfo now: no answer within 10 s."
 
 
 def test_by_ssh_the_words_arrive_as_they_are_and_no_question_is_answered(programs: Path) -> None:

@@ -11,6 +11,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -50,10 +51,11 @@ SCRIPT = (str(TRAINER), "--set", "global_batch=24", "--intent", "A run of the te
 PACE_S = 0.1  # of a step: a checkpoint in two seconds
 STEPS = 2000  # an attempt lasts longer than `tracks up` takes to come back
 KILLS = 10  # of `tracks up`
+AWAY_S = 120.0  # of a controller, while a gang trains
 NEVER = datetime.min.replace(tzinfo=UTC)
 # What sits in rank 1 until there is a file: then it takes more memory than its node was asked for.
 SWELLS = """\
-import os, signal, threading, time
+import ctypes, os, signal, threading, time
 
 def swell():
     signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # they are for others
@@ -62,8 +64,14 @@ def swell():
     full = b"x" * (5 << 29)
     time.sleep(600)
 
+def freeze():
+    while not os.path.exists({flag!r} + "-frozen"):
+        time.sleep(0.2)
+    ctypes.PyDLL(None).sleep(3600)  # nothing of Python runs meanwhile, no handler of a signal either
+
 if os.environ.get("RANK") == "1":
-    threading.Thread(target=swell, daemon=True).start()
+    for each in (swell, freeze):
+        threading.Thread(target=each, daemon=True).start()
 """
 
 
@@ -327,3 +335,70 @@ def test_a_time_limit_costs_no_step_and_no_debit(slurm: Rig, home: Home) -> None
         assert done.returncode == 0, done.stderr
         wait_for(lambda: reasons(home, "long")[-1] is not None)
     assert_nothing_is_doubled(slurm, home, "long")
+
+
+def test_a_gang_that_cannot_save_before_its_limit_is_ended_by_slurm_and_its_devices_are_counted(
+    slurm: Rig, home: Home, tmp_path: Path
+) -> None:
+    file = Path(home.variables["TRACKS_SLURM"])
+    classes = "device_classes: {pretended: {gres: gpu}}\n"
+    file.write_text(f"{file.read_text()}time_limit: 2min\n{classes}")
+    with served(home):
+        options = ("--device-class", "pretended", "--set", "hang_s=900")
+        submit(home, "long", *options, steps=100_000)
+        trains(home, "long", 1)
+        (tmp_path / "swell-frozen").touch()
+        wait_for(lambda: reasons(home, "long")[0] is not None)
+        (tmp_path / "swell-frozen").unlink()
+        trains(home, "long", 2)
+        done = home.call("stop", "long", "--why", "seen enough")
+        assert done.returncode == 0, done.stderr
+        wait_for(lambda: reasons(home, "long")[-1] is not None)
+    state = home.app.tracks.run("long")
+    first, second = state.attempts
+    assert first.reason == "walltime_timeout"
+    assert first.ended is not None
+    assert "Slurm state: TIMEOUT" in first.ended.lines
+    assert first.ended.blamed_node is None
+    newest = max(each.ref.step for each in state.checkpoints if each.ref.attempt_id == 1)
+    assert second.resumed_step == newest
+    for attempt in (first, second):
+        assert attempt.ended is not None
+        assert attempt.ended.devices == 2, attempt.ended  # AllocTRES: one of each node
+        assert attempt.ended.device_seconds > 0.0
+    assert_nothing_is_doubled(slurm, home, "long")
+
+
+def test_a_gang_trains_on_for_the_two_minutes_that_the_controller_is_away(
+    slurm: Rig, home: Home
+) -> None:
+    with served(home) as up:
+        submit(home, "calm", steps=100_000)
+        trains(home, "calm", 1)
+        slurm.stop("slurmctld")
+        away_until = time.monotonic() + AWAY_S
+        shown = home.call("pool")
+        assert shown.returncode == 1
+        assert "slurm: Cannot run sinfo now: " in shown.stderr
+        while time.monotonic() < away_until:
+            trains(home, "calm", 1)
+        assert home.call("status", "calm").returncode == 0
+        up.kill()
+        trains(home, "calm", 1)
+        slurm.start_controller()
+        wait_for(lambda: slurm.is_up("sinfo"))
+        trains(home, "calm", 1)
+        away = NODES[-1]
+        words = ("state=drain", "reason=a DIMM | is replaced")
+        slurm.call("scontrol", "update", f"nodename={away}", *words)
+        shown = home.call("pool", "--json")
+        slurm.call("scontrol", "update", f"nodename={away}", "state=resume")
+        assert shown.returncode == 0, shown.stderr
+        [pool] = [each for each in json.loads(shown.stdout) if each["pool"] == "slurm"]
+        note = f"slurm drained it, by {getpass.getuser()}: a DIMM | is replaced"
+        assert [(each["node"], each["note"]) for each in pool["nodes"]] == [(away, note)]
+        done = home.call("stop", "calm", "--why", "seen enough")
+        assert done.returncode == 0, done.stderr
+        wait_for(lambda: reasons(home, "calm")[-1] is not None)
+    assert len(attempts(home, "calm")) == 1
+    assert_nothing_is_doubled(slurm, home, "calm")

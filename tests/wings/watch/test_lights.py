@@ -13,7 +13,13 @@ from tests.wings.watch.health_cases import gangs, steps, tail, training, use
 from tracks_dagster.ledger.prices import Prices
 from tracks_dagster.review.lights import Colour, Finding, Lights
 from tracks_dagster.track import names
-from tracks_dagster.track.bodies import Alert, CheckpointCadence, HeldDevices, RetentionRule
+from tracks_dagster.track.bodies import (
+    MOVE,
+    Alert,
+    CheckpointCadence,
+    HeldDevices,
+    RetentionRule,
+)
 from tracks_dagster.track.records import Kind
 from tracks_dagster.wings.watch.health.finding import Bounds
 from tracks_dagster.wings.watch.health.rules import RULES, alert_of
@@ -114,6 +120,19 @@ def test_three_retries_within_an_hour_are_red() -> None:
     assert three.severity is RED
     assert three.sentence == ("3 retries within an hour: after preempted, preempted, preempted.")
     assert finding(lights_of(history, NO_TAIL, after_s=3600), "retries_in_an_hour") is None
+
+
+def test_a_gang_that_was_asked_to_leave_its_node_was_not_retried_for_a_failure() -> None:
+    history = training()
+    for _ in range(2):
+        history.end("preempted", last_step=3).open().place().restore()
+    for _ in range(3):
+        history.stop(MOVE).end("node_drained", last_step=3).open().place().restore()
+    assert finding(lights_of(history, NO_TAIL), "retries_in_an_hour") is None
+    history.end("preempted", last_step=3).open().place().restore()
+    found = finding(lights_of(history, NO_TAIL), "retries_in_an_hour")
+    assert found is not None
+    assert found.numbers == {"retries": 3}
 
 
 @pytest.mark.parametrize(

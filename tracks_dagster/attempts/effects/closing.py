@@ -33,7 +33,7 @@ from tracks_dagster.reasons.evidence import (
     Verdict,
 )
 from tracks_dagster.reasons.fingerprints import fingerprint
-from tracks_dagster.reasons.initiator import initiator
+from tracks_dagster.reasons.initiator import failed_first
 from tracks_dagster.reasons.rules.control import blamed_rank, named_device
 from tracks_dagster.reasons.slurm_rows import gpus_in
 from tracks_dagster.reasons.user_rules import UserRules
@@ -214,10 +214,10 @@ def _onset_step(verdict: Verdict, evidence: Evidence) -> int | None:
 
 def _blamed_node(verdict: Verdict, evidence: Evidence, attempt: AttemptState) -> str | None:
     """Return the node that was rebooted, or that of the rank that hung, that a control plane names,
-    or that failed first."""
+    or that failed first. None where only ranks that survived another one left an end."""
     if verdict.reason == TerminationReason.NODE_FAILURE and evidence.boot_ids:
         return min(evidence.boot_ids)
-    rank = _blamed_rank(verdict, evidence)
+    rank = _blamed_rank(verdict, evidence, attempt)
     if attempt.placed is None or rank is None:
         return None
     return node_of(attempt.placed, rank)
@@ -230,16 +230,18 @@ def _blamed_device(verdict: Verdict, evidence: Evidence, attempt: AttemptState) 
         return None
     named = named_device(evidence.kernel_lines)
     gone = next((c.rank for c in evidence.conditions if c.type == DEVICE_GONE), None)
-    rank = gone if gone is not None else _blamed_rank(verdict, evidence)
+    rank = gone if gone is not None else _blamed_rank(verdict, evidence, attempt)
     return named or (None if rank is None else device_of_rank(attempt, rank))
 
 
-def _blamed_rank(verdict: Verdict, evidence: Evidence) -> int | None:
+def _blamed_rank(verdict: Verdict, evidence: Evidence, attempt: AttemptState) -> int | None:
     """Return the rank that hung, that a control plane names, or that failed first."""
     hung = next((c.rank for c in evidence.conditions if c.type == hangs.CONDITION), None)
     rank = hung if hung is not None else blamed_rank(evidence, verdict.reason)
-    first = initiator(evidence.ranks)
-    return first.rank if rank is None and first is not None else rank
+    if rank is not None or attempt.placed is None:
+        return rank
+    first = failed_first(evidence.ranks, attempt.placed.world_size)
+    return None if first is None else first.rank
 
 
 def device_of_rank(attempt: AttemptState, rank: int) -> str | None:

@@ -97,6 +97,8 @@ def shown_ready(door: Door, declared: RunDeclared, prepared: Prepared) -> RunDec
     )
     gate_key = None if declared.drills else subject.key
     declared = replace(declared, gate_key=gate_key, skipped=skipped)
+    if prepared.passed_gates is not None:
+        return replace(declared, passed_gates=prepared.passed_gates)
     stages, wanted = door.policy.stages, subject
     if prepared.gates_of is not None:
         stages, wanted = _as_of_study(stages, subject, prepared.gates_of, door.tracks.now())

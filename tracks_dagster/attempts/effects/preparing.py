@@ -54,6 +54,7 @@ class Prepared:
     code_diff: what the checkout has beside its commit, cleaned; kept with the run.
     checkpoints_may_be_off: whether the policy allows neither steps nor seconds between checkpoints.
     gates_of: of a trial what its gates are asked for in place of its own config; else None.
+    passed_gates: those that were passed already, for all of it; None: they are to be asked.
     The others are rows of `track.declared_fields` that a body has in another form.
     """
 
@@ -70,6 +71,7 @@ class Prepared:
     skip_why: str | None
     drills: tuple[str, ...]
     gates_of: GatesOfStudy | None = None
+    passed_gates: Mapping[str, str] | None = None
 
     @property
     def run_id(self) -> str:

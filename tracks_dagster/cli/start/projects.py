@@ -42,7 +42,13 @@ from tracks_dagster.projects.effects.registered import (
 )
 from tracks_dagster.reading import open_tracks_to_read
 from tracks_dagster.settings import Settings
-from tracks_dagster.track.errors import NothingYet, TracksError, UnknownRun
+from tracks_dagster.track.errors import (
+    NothingYet,
+    StoreError,
+    StoreUnavailable,
+    TracksError,
+    UnknownRun,
+)
 from tracks_dagster.track.names import PROJECTS
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Json, format_time
@@ -179,23 +185,29 @@ def show_command(name: str, as_json: bool) -> None:
 def remove_command(name: str, by: str, why: str | None, as_json: bool) -> None:
     """Take NAME away from Dagster, for everybody who has the store.
 
-    Its schedule goes with it; its folder, its stored versions and its runs stay.
+    Its schedule goes with it; its folder, its stored versions and its runs stay. Nothing is removed
+    while the store does not answer.
     """
     given = Settings.from_environment()
     check_home(given.home)
     try:
         state = open_tracks_to_read(given).find_project(name)
+        is_stored = state is not None and state.newest is not None
+        if is_stored:  # before its folder: while it is stored, it would be here again
+            remove_stored(open_app().tracks, name, by=by, why=why or "")
     except NothingYet:
-        state = None
-    is_stored = state is not None and state.newest is not None
+        is_stored = False
+    except StoreError as error:
+        raise StoreUnavailable(
+            f"Cannot remove {name}, which is stored for everybody: {error} Nothing was removed; try "
+            "again once the store answers."
+        ) from error
     folder = None
     found = load_projects(given.home, given.examples)
     if not is_stored or name in {each.name for each in found if each.version is None}:
         folder = remove_project(given.home, name)
     if is_stored:
-        tracks = open_app().tracks
-        remove_stored(tracks, name, by=by, why=why or "")
-        sync_project(tracks, given.home, name)
+        sync_project(open_app().tracks, given.home, name)
     what = f"its folder {folder} stays as it is" if folder else "its stored versions stay"
     sentence = f"Removed {name}; {what}. {SEEN}."
     facts = {

@@ -238,10 +238,16 @@ def _media_problems(
     if data is None:
         return
     try:
-        items, _ = media.index_of(parse_json(data, bytes_max=MANIFEST_BYTES_MAX))
+        found = parse_json(data, bytes_max=MANIFEST_BYTES_MAX)
     except ValueError:
         yield key, "the list of it is not JSON"
         return
+    items, _ = media.index_of(found)
+    if (count := media.left_out(found)) > 0:
+        yield (
+            key,
+            f"{count} of what its list names is of a kind that is not known here, or damaged",
+        )
     for sha256, item in {item.sha256: item for item in items}.items():
         part = media.part_key(run_id, sha256)
         problem = None if is_absent(part) else damage_at(store, part, sha256)

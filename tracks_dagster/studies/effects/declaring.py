@@ -60,8 +60,10 @@ def declare_study(door: Door, asked: StudyFile, found: FoundCode, *, by: str) ->
     Raises InvalidInput with all that is wrong, also where another study has the name, or this one was
     declared otherwise; nothing is written then.
     """
-    declared = plan_study(door, asked, found, by=by)
     tracks, existing = door.tracks, door.tracks.find_study(asked.name)
+    # It trains what it was declared with: what counted for that then counts to its end.
+    passed = None if existing is None else existing.declared.run.passed_gates
+    declared = plan_study(door, asked, found, by=by, passed_gates=passed)
     if existing is None:
         write_addressed(tracks.store, declared.run.trainer, found.archive)
         draft = tracks.draft(Kind.STUDY_DECLARED, declared)
@@ -75,8 +77,18 @@ def declare_study(door: Door, asked: StudyFile, found: FoundCode, *, by: str) ->
     return tracks.study(asked.name)
 
 
-def plan_study(door: Door, asked: StudyFile, found: FoundCode, *, by: str) -> StudyDeclared:
-    """Return what would be declared; writes nothing. Raises InvalidInput with all that is wrong."""
+def plan_study(
+    door: Door,
+    asked: StudyFile,
+    found: FoundCode,
+    *,
+    by: str,
+    passed_gates: Mapping[str, str] | None = None,
+) -> StudyDeclared:
+    """Return what would be declared; writes nothing. Raises InvalidInput with all that is wrong.
+
+    passed_gates: of a study that exists; None for a new one, whose gates are asked.
+    """
     project = _of_trials(found.project, asked.metric)
     spaces: list[Space] = []
     check_all(
@@ -104,7 +116,7 @@ def plan_study(door: Door, asked: StudyFile, found: FoundCode, *, by: str) -> St
         policy=door.policy,
         otherwise={"owner": by},
     )
-    run = door.plan(prepared)
+    run = door.plan(replace(prepared, passed_gates=passed_gates))
     if (cut := run.config[_steps_key(project)]) != budgets[-1]:
         raise InvalidInput(
             f"A trial of {budgets[-1]} steps is more than the {cut} that the stage {run.stage} lets it "

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from tracks_dagster.holds.hold import CleanStart, HoldAct
 from tracks_dagster.reasons.classify import classify
 from tracks_dagster.reasons.evidence import Evidence, LastWord, RankEnd
-from tracks_dagster.reasons.initiator import initiator
+from tracks_dagster.reasons.initiator import failed_first
 from tracks_dagster.reasons.logs import newest_own_frame
 from tracks_dagster.reasons.user_rules import UserRules
 from tracks_dagster.review.effects.receipts import RunReceipts
@@ -121,7 +121,9 @@ def _traceback(evidence: Evidence | None, reason: str) -> tuple[str, ...]:
 def rank_ends(evidence: Evidence | None, reason: TerminationReason) -> Iterator[str]:
     """Yield a line for each of the ranks that ended first, before all the one that failed first."""
     ends = evidence.ranks if evidence is not None else ()
-    first = None if reason.family in FROM_OUTSIDE else _failed_by_itself(initiator(ends))
+    first = (
+        None if reason.family in FROM_OUTSIDE else _failed_by_itself(failed_first(ends, len(ends)))
+    )
     ordered = sorted(ends, key=lambda end: (end != first, end.ended_at or "~", end.rank))
     for end in ordered[:RANKS_MAX]:
         began = f", {FAILED_FIRST}," if end == first and len(ordered) > 1 else ""

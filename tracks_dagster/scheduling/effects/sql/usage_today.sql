@@ -12,7 +12,8 @@ where coalesce(a.queue_to_us, a.placed_us) is not null
 union all
 select
     t.team, t.owner, t.workload_class, 1 as is_eval,
-    1 as devices, t.device_class as accelerator, t.device_class, null as pool,
+    1 as devices, t.device_class as accelerator, t.device_class,
+    'local/' || t.device_class as pool, -- evals run on this machine: as that of an attempt here
     e.started_us as begin_us,
     e.ended_us as end_us
 from evals e

@@ -9,7 +9,7 @@ run is queued of Dagster's storage, before its whole round over all runs.
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ from dagster._utils.interrupts import capture_interrupts, setup_interrupt_handle
 
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.retry.effects.due import open_work
-from tracks_dagster.settings import Settings
+from tracks_dagster.settings import LEDGER_FILE, Settings
 from tracks_dagster.track.errors import TracksError
 from tracks_dagster.track.names import NO_PREFIX
 from tracks_dagster.wings.embedded.edge.run_monitoring import RunMonitoringDaemon
@@ -47,6 +47,9 @@ POLL_S_MAX = 2.0  # but it is asked as often as this
 ROUND_S = 5.0  # from one look at all sensors to the next, as Dagster's
 SOON_S = 1.0  # where a tick was still under way
 ANSWER_S_MAX = 5  # of a code server, to say which process it is
+# While its file is as it was at the last look, the ledger is not asked again; but in this time it is.
+UNCHANGED_S_MAX = 10.0
+SETTLED_S = 2.0  # after a write: within a file system's tick a second one may leave the same times
 QUEUE_ROUND_S = 1.0  # from one look at runs that had to wait to the next
 
 
@@ -110,7 +113,7 @@ class PacedSensorDaemon(SensorDaemon):
     def __init__(self, instance: DagsterInstance) -> None:
         super().__init__(settings=instance.get_sensor_settings())
         self._pace = UNKNOWN
-        self._ledger: Ledger | None = None
+        self._asked: OpenWork | None = None
         self._prefix = NO_PREFIX
         self._ask_at = 0.0
         self._own_interval = dagster_sensors.is_under_min_interval
@@ -161,11 +164,13 @@ class PacedSensorDaemon(SensorDaemon):
         if time.monotonic() < self._ask_at:
             return
         try:
-            if self._ledger is None:
+            if self._asked is None:
                 settings = Settings.from_environment()
-                self._ledger, self._prefix = home_ledger(settings), settings.prefix
+                file = None if settings.postgres_url else settings.home / LEDGER_FILE
+                self._asked, self._prefix = OpenWork(home_ledger(settings), file), settings.prefix
             began = time.monotonic()
-            self._pace = self._pace.next(_work(open_work(self._ledger)), time.time())
+            if (work := self._asked.changed()) is not None:
+                self._pace = self._pace.next(work, time.time())
             took_s = time.monotonic() - began
         except TracksError as error:
             if self._pace is not UNKNOWN:
@@ -220,5 +225,47 @@ class PromptQueueDaemon(QueuedRunCoordinatorDaemon):
             yield None
 
 
-def _work(rows: Sequence[Any]) -> list[Work]:
-    return [Work(**row) for row in rows]
+class OpenWork:
+    """The open work of a home, read again only where the ledger's file may have changed.
+
+    To open the ledger takes most of what such a look costs. file: its path; None for Postgres, which is
+    asked each time.
+    """
+
+    def __init__(
+        self, ledger: Ledger, file: Path | None, *, seconds: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._ledger, self._file, self._seconds = ledger, file, seconds
+        self._stamp: Stamp | None = None
+        self._ask_at = 0.0
+
+    def changed(self) -> list[Work] | None:
+        """Return the open work; None where it is what the last call returned. Raises LedgerError."""
+        stamp = None if self._file is None else stamp_of(self._file, time.time())
+        if stamp is not None and stamp == self._stamp and self._seconds() < self._ask_at:
+            return None
+        self._stamp = None
+        work = [Work(**row) for row in open_work(self._ledger)]
+        self._stamp, self._ask_at = stamp, self._seconds() + UNCHANGED_S_MAX
+        return work
+
+
+Stamp = tuple[tuple[int, int, int] | None, ...]
+
+
+def stamp_of(file: Path, now_s: float) -> Stamp | None:
+    """Return what changes whenever SQLite writes: of the file and its log inode, size and time.
+
+    None where that says nothing: there is no such file, or it was written a moment ago.
+    """
+    found: list[tuple[int, int, int] | None] = []
+    for path in (file, file.with_name(f"{file.name}-wal")):
+        try:
+            stat = path.stat()
+        except OSError:
+            found.append(None)
+        else:
+            if stat.st_mtime > now_s - SETTLED_S:
+                return None
+            found.append((stat.st_ino, stat.st_size, stat.st_mtime_ns))
+    return tuple(found) if found[0] is not None else None

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 from tracks_dagster.attempts.findings import Finding, Health
 from tracks_dagster.settings import Settings
-from tracks_dagster.track.errors import GangError
+from tracks_dagster.track.errors import GangError, GangUnreachable
 from tracks_dagster.track.ports import local_path
 from tracks_dagster.wings.slurm.checkup import (
     ASSOCIATION_FIELDS,
@@ -31,18 +30,22 @@ def slurm_findings(
 
 def read_facts(client: SlurmClient, logs: Path) -> Facts:
     """Ask Slurm's programs; who does not answer is not asked again."""
-    problem = ""
+    problem, is_away = "", False
 
-    def asked(*words: str) -> str | None:
-        nonlocal problem
+    def ask(*words: str) -> str | None:
+        nonlocal problem, is_away
+        if is_away:
+            return None
         try:
             return client.ask(*words)
         except GangError as error:
             problem = problem or str(error)
+            is_away = isinstance(error, GangUnreachable) or words[-1] == "config"
             return None
 
-    config = asked("scontrol", "show", "config")
-    ask: Callable[..., str | None] = asked if config is not None else (lambda *_: None)
+    config = ask("scontrol", "show", "config")
+    # What asks nobody comes before the database of accounting, which may be away alone.
+    logs_type = (ask("stat", "-f", "-c", "%T", "--", str(logs)) or "").strip() or None
     user = ask("id", "-un")
     associations = ("sacctmgr", "-n", "-P", "show", "assoc", f"user={(user or '').strip()}")
     return Facts(
@@ -52,7 +55,7 @@ def read_facts(client: SlurmClient, logs: Path) -> Facts:
         drained=ask("sinfo", "-h", "-R", "-o", DRAINED_FORMAT),
         associations=ask(*associations, f"format={ASSOCIATION_FIELDS}"),
         logs=str(logs),
-        logs_type=(ask("stat", "-f", "-c", "%T", "--", str(logs)) or "").strip() or None,
+        logs_type=logs_type,
         problem=problem,
     )
 

@@ -26,6 +26,7 @@ from tracks_dagster.wings.slurm.settings import SlurmSettings
 from tracks_dagster.wings.slurm.submission import Submission
 
 CALL_S_MAX = 30.0  # of a program that asks
+ASK_S_MAX = 10.0  # and where a person waits for a command's answer
 SUBMIT_S_MAX = 60.0  # of sbatch
 IDS_MAX = 1000  # of jobs in one question to accounting
 SSH_LOST = 255  # its exit code where it did not get through, or was cut off
@@ -126,8 +127,9 @@ class SlurmClient:
         self._end("end", id_)
 
     def ask(self, *words: str) -> str:
-        """Return what a program that only reads prints; raises as all."""
-        return self._answer(f"run {words[0]}", words)
+        """Return what a program that only reads prints, for a command; raises as all."""
+        doing = f"run {words[0]}"
+        return self._checked(doing, self._call(doing, words, limit_s=ASK_S_MAX))
 
     def user(self, uid: str) -> str:
         """Return the name of a user, or the number where it has none here."""

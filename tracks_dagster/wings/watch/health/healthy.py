@@ -89,12 +89,12 @@ def _gang(case: Case) -> Verdicts:
 def _retries(state: RunState, as_of: datetime) -> Verdicts:
     since = as_of - RETRIES_WITHIN
     retried = [a for a in state.attempts if a.opened.cause == AUTOMATIC and a.opened_at > since]
-    if len(retried) < RETRIES:
+    before = [b for a in retried if (b := state.attempt(a.attempt_id - 1)) is not None]
+    ended = [str(each.reason) for each in before if not state.is_moved(each)]  # that was asked for
+    if len(ended) < RETRIES:
         return {RETRIES_IN_AN_HOUR: None}
-    before = (state.attempt(a.attempt_id - 1) for a in retried)
-    reasons = [str(each.reason) for each in before if each is not None]
-    sentence = f"{len(retried)} retries within an hour: after {', '.join(reasons)}."
-    return _one(RETRIES_IN_AN_HOUR, Colour.RED, sentence, {"retries": len(retried)})
+    sentence = f"{len(ended)} retries within an hour: after {', '.join(ended)}."
+    return _one(RETRIES_IN_AN_HOUR, Colour.RED, sentence, {"retries": len(ended)})
 
 
 def _same_failure(state: RunState) -> Verdicts:

@@ -13,6 +13,8 @@ import pytest
 from tests.histories import History
 from tests.visitors import Visitor
 from tracks_dagster.curves.curve import TRAINING, Curves, Metric
+from tracks_dagster.curves.effects.buckets import Buckets
+from tracks_dagster.curves.effects.pixels import Pixels
 from tracks_dagster.settings import Settings
 from tracks_dagster.stores.journals import journal_prefix
 from tracks_dagster.track.journal_lines import METRICS_MAX, OWN, STEPS
@@ -21,6 +23,7 @@ from tracks_dagster.track.records import format_time
 from tracks_dagster.wings.watch.board.catalogue import GROUPS_MAX, PANELS_MAX, metric_page
 from tracks_dagster.wings.watch.board.effects import sources
 from tracks_dagster.wings.watch.board.effects.serving import guarded
+from tracks_dagster.wings.watch.board.effects.side_by_side import Lines
 from tracks_dagster.wings.watch.board.effects.sources import Sources
 from tracks_dagster.wiring import build
 
@@ -95,3 +98,18 @@ def test_of_ten_thousand_names_a_page_reads_what_it_draws(
     assert 'class="name">loss<' not in other
     assert "training loss" in other
     assert "at step 2" in other  # the tiles stay those of the run
+
+
+def test_a_metric_that_was_never_finite_lies_in_the_middle_of_its_buckets() -> None:
+    found = Buckets.empty(4)
+    found.odd[2] = True
+    of_none: dict[str, Any] = {"metrics": {}, "without": {}, "steps_per_x": {}, "is_over": True}
+    lines = Lines(
+        x_label="step",
+        within=(0.0, 4.0),
+        grid=Pixels(0.0, 4.0, 4),
+        found={"odd": {"a": found}},
+        **of_none,
+    )
+    used, x = lines.places("odd")
+    assert (used.tolist(), x.tolist()) == ([2], [2.5])

@@ -89,8 +89,9 @@ class Lines:
         grid = self.grid
         x0 = np.min([run.x0 for run in runs], axis=0)[used]
         x1 = np.max([run.x1 for run in runs], axis=0)[used]
-        middle = grid.x0 + (used + 0.5) * (grid.x1 - grid.x0) / grid.count
-        x = np.where(np.isfinite(x0), x0 / 2 + x1 / 2, middle)
+        x = grid.x0 + (used + 0.5) * (grid.x1 - grid.x0) / grid.count
+        has_place = np.isfinite(x0)  # none where all values are not finite
+        x[has_place] = x0[has_place] / 2 + x1[has_place] / 2
         return used, x
 
 

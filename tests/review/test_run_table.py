@@ -126,7 +126,11 @@ def test_without_a_choice_the_keys_that_differ_are_columns() -> None:
     assert columns[-3:] == ("last.loss", "eval.heldout.accuracy", "config.lr")
     assert "config.layers" not in columns
     assert "experiment" not in columns  # neither has one
-    assert [title(name) for name in columns[-3:]] == ["training loss", "heldout accuracy", "lr"]
+    assert [title(name) for name in columns[-3:]] == [
+        "loss at checkpoint",
+        "heldout accuracy",
+        "lr",
+    ]
 
 
 def test_a_group_has_mean_and_deviation_of_what_is_a_number() -> None:

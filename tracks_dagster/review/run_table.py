@@ -59,6 +59,10 @@ COLUMNS = ("run", "name", "state", "started", "hours", "step", "owner", "experim
 TEXTS = ("run", "name", "intent", "experiment")
 TAG, ARCHIVED = "tag", "archived"
 TIMES = ("started", "finished")
+TITLES = {
+    "hours": "duration",
+    "device_hours": "device time",
+}  # whose cells are in words: 40 s, 2.5 h
 WHOLE_MAX = 1e15  # a float below it that is a whole number is written as one
 
 _TOKEN = re.compile(r'\s*(?:([\w./@-]+)\s*(<=|>=|!=|==|=|<|>|~|:)\s*)?("[^"]*"|[^\s"]+)')
@@ -175,13 +179,25 @@ def names_of(text: str) -> tuple[str, ...]:
     return tuple(name for each in text.split(",") if (name := each.strip()))
 
 
+def check_order(keys: Sequence[str]) -> None:
+    """Raise InvalidInput for a key of an order that names nothing, such as "-"."""
+    for key in keys:
+        if not key.removeprefix("-").strip("- "):
+            raise InvalidInput(
+                f"An order by {key!r} has no name; write for example -loss: the largest first."
+            )
+
+
 def pick(runs: Iterable[Run], conditions: Sequence[Condition]) -> list[Run]:
     """Return the runs of which all conditions hold, in their order."""
     return [run for run in runs if all(each.holds(run) for each in conditions)]
 
 
 def refuse_unknown(name: str, runs: Sequence[Run]) -> NoReturn:
-    """Raise InvalidInput for a name that no run has, with the nearest that these have."""
+    """Raise InvalidInput for a name that no run has, with the nearest that these have, or the one whose
+    title it is."""
+    if (meant := next((key for key, words in TITLES.items() if words == name), None)) is not None:
+        raise InvalidInput(f"No run has a {name!r}; write {meant}, a number.")
     known = {*FIELDS, *(key for run in runs for key in run.values)}
     short = {
         key.rpartition(".")[2] if key.startswith(EVAL) else key.partition(".")[2] for key in known
@@ -219,12 +235,13 @@ def default_columns(runs: Sequence[Run]) -> tuple[str, ...]:
 
 
 def title(name: str) -> str:
-    """Return what is over a column: `lr` of a config, `training loss`, `SUITE METRIC` of an eval."""
+    """Return what is over a column: `lr` of a config, `loss at checkpoint` of the newest one,
+    `duration` of hours, `SUITE METRIC` of an eval."""
     if name.startswith(EVAL):
         return name.removeprefix(EVAL).replace(".", " ", 1)
     if name.startswith(LAST):
-        return f"training {name.removeprefix(LAST)}"
-    return name.removeprefix(CONFIG)
+        return f"{name.removeprefix(LAST)} at checkpoint"
+    return TITLES.get(name) or name.removeprefix(CONFIG)
 
 
 def differing(runs: Sequence[Run]) -> list[str]:
@@ -276,12 +293,16 @@ def _spread(runs: Sequence[Run], name: str) -> Spread | None:
     )
 
 
-def shown_spread(spread: Spread | None, count: int) -> str:
-    """Return "2.25 ± 0.35 (2 of 3)" of a group of so many runs; the last part where some lack it."""
+def shown_spread(name: str, spread: Spread | None, count: int) -> str:
+    """Return "2.25 ± 0.35 (2 of 3)" of a column, in a group of so many runs; the last part where some
+    lack it. Hours are in words, as in `shown_cell`."""
     if spread is None:
         return ""
-    deviation = f" ± {spread.deviation:.2g}" if spread.deviation else ""
     of = "" if spread.count == count else f" ({spread.count} of {count})"
+    if name in TITLES:
+        deviation = f" ± {about(3600 * spread.deviation)}" if spread.deviation else ""
+        return f"{about(3600 * spread.mean)}{deviation}{of}"
+    deviation = f" ± {spread.deviation:.2g}" if spread.deviation else ""
     return f"{spread.mean:.4g}{deviation}{of}"
 
 
@@ -298,7 +319,7 @@ def shown_cell(name: str, value: Json) -> str:
     """Return a value of a column as a table shows it: times by the minute, hours in words."""
     if name in TIMES and isinstance(value, str):
         return value[:16].replace("T", " ")
-    if name.endswith("hours") and isinstance(value, int | float):
+    if name in TITLES and isinstance(value, int | float):
         return about(3600 * value)
     return cell(value)
 

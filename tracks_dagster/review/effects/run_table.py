@@ -23,6 +23,7 @@ from tracks_dagster.review.run_table import (
     TIMES,
     Condition,
     Run,
+    check_order,
     parse,
     pick,
     refuse_unknown,
@@ -100,6 +101,7 @@ class Table:
 def read_table(ledger: Ledger, asked: Asked, *, now: datetime) -> Table:
     """Return the runs that are asked for; archived ones only where the filter names `archived`. Raises
     InvalidInput for a filter or a name that cannot be, LedgerError."""
+    check_order(asked.order)
     conditions = parse(asked.where)
     where, values, rest = _in_sql(conditions)
     keys = [each.removeprefix("-") for each in asked.order]

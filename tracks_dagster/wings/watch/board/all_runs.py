@@ -284,7 +284,7 @@ def _group(
         name=name or "–",
         address=_address(asked, where=where, group=""),
         count=len(members),
-        cells=tuple(shown_spread(spreads.get(each), len(members)) for each in columns),
+        cells=tuple(shown_spread(each, spreads.get(each), len(members)) for each in columns),
     )
 
 
@@ -315,7 +315,7 @@ def _order_words(asked: Asked) -> str:
     keys = _keys(asked)
     if not keys:
         return "the newest first"
+    ends = {True: "largest", False: "smallest"}
     return ", then ".join(
-        f"by {key.removeprefix('-')}, the {'largest' if key.startswith('-') else 'smallest'} first"
-        for key in keys
+        f"by {title(key.removeprefix('-'))}, the {ends[key.startswith('-')]} first" for key in keys
     )

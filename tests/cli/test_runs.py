@@ -63,6 +63,33 @@ def test_groups_are_of_all_runs_and_say_how_many_have_the_value(app: App, call: 
     assert "(2 of 3)" in call("runs", "--group", "wide", "--columns", "loss").stdout
 
 
+def test_a_run_has_the_state_that_status_shows(app: App, call: Call) -> None:
+    History("r-late").declare().open().write_to(app.store)  # no daemon starts it
+    app.projector.scan()
+    states = {
+        command: {line[key]: line["state"] for line in json.loads(call(command, "--json").stdout)}
+        for command, key in (("runs", "run"), ("status", "run_id"))
+    }
+    assert states["runs"] == states["status"]
+    assert (states["runs"]["r-late"], states["runs"]["r-1"]) == ("waiting", "running")
+
+
+def test_hours_have_a_head_that_fits_their_words(app: App, call: Call) -> None:
+    rows = call("runs", "--columns", "run,hours").stdout
+    assert rows.split()[:2] == ["run", "duration"]
+    groups = call("runs", "--group", "wide", "--columns", "hours").stdout
+    assert groups.split()[:3] == ["wide", "runs", "duration"]
+    refused = call("runs", "--sort", "duration")
+    assert (refused.exit_code, "write hours" in refused.stderr) == (2, True)
+
+
+@pytest.mark.parametrize("order", ["-", "--", "loss,-"])
+def test_an_order_without_a_name_is_wrong_use(order: str, app: App, call: Call) -> None:
+    refused = call("runs", f"--sort={order}")
+    assert refused.exit_code == 2
+    assert "has no name" in refused.stderr
+
+
 @pytest.mark.parametrize("command", ["runs", "status"])
 def test_a_filter_that_cannot_be_read_is_wrong_use(command: str, app: App, call: Call) -> None:
     for wrong in ("lr<", "nonsens=1"):

@@ -25,7 +25,6 @@ from tracks_dagster.track.text.nearest import instead
 from tracks_dagster.track.text.units import about, shown
 
 CONFIG, LAST, EVAL = "config.", "last.", "eval."
-TITLES = {"hours": "duration", "device_hours": "device time"}  # shown in words: 40 s, 3 h 5 min
 SHOWN_CONFIG_MAX = 4  # keys of the config that differ, without a choice of columns
 CONDITIONS_MAX = 32
 PLACE_MAX = 40  # signs of a filter that an error shows
@@ -33,8 +32,8 @@ FIELDS: Mapping[str, str] = {
     "run": "its id",
     "name": "what people call it",
     "tag": "one that it has",
-    "state": "running (between two attempts too: `why` says what is due), waiting, succeeded, refused, "
-    "cancelled or imported",
+    "state": "running, waiting, succeeded, refused, cancelled or imported: a filter takes the recorded "
+    "one, and what is late to start is shown as waiting",
     "project": "whose code it trains",
     "owner": "whose run it is",
     "team": "of the owner",
@@ -61,6 +60,8 @@ COLUMNS = ("run", "name", "state", "started", "hours", "step", "owner", "experim
 TEXTS = ("run", "name", "intent", "experiment")
 TAG, ARCHIVED = "tag", "archived"
 TIMES = ("started", "finished")
+# Of those whose cells are in words: 40 s, 2.5 h.
+TITLES = {"hours": "duration", "device_hours": "device time"}
 WHOLE_MAX = 1e15  # a float below it that is a whole number is written as one
 
 _TOKEN = re.compile(r'\s*(?:([\w./@-]+)\s*(<=|>=|!=|==|=|<|>|~|:)\s*)?("[^"]*"|[^\s"]+)')
@@ -177,13 +178,25 @@ def names_of(text: str) -> tuple[str, ...]:
     return tuple(name for each in text.split(",") if (name := each.strip()))
 
 
+def check_order(keys: Sequence[str]) -> None:
+    """Raise InvalidInput for a key of an order that names nothing, such as "-"."""
+    for key in keys:
+        if not key.removeprefix("-").strip("- "):
+            raise InvalidInput(
+                f"An order by {key!r} has no name; write for example -loss: the largest first."
+            )
+
+
 def pick(runs: Iterable[Run], conditions: Sequence[Condition]) -> list[Run]:
     """Return the runs of which all conditions hold, in their order."""
     return [run for run in runs if all(each.holds(run) for each in conditions)]
 
 
 def refuse_unknown(name: str, runs: Sequence[Run]) -> NoReturn:
-    """Raise InvalidInput for a name that no run has, with the nearest that these have."""
+    """Raise InvalidInput for a name that no run has, with the nearest that these have, or the one whose
+    title it is."""
+    if (meant := next((key for key, words in TITLES.items() if words == name), None)) is not None:
+        raise InvalidInput(f"No run has a {name!r}; write {meant}, a number.")
     known = {*FIELDS, *(key for run in runs for key in run.values)}
     short = {
         key.rpartition(".")[2] if key.startswith(EVAL) else key.partition(".")[2] for key in known
@@ -221,14 +234,13 @@ def default_columns(runs: Sequence[Run]) -> tuple[str, ...]:
 
 
 def title(name: str) -> str:
-    """Return what is over a column: `lr` of a config, `training loss`, `SUITE METRIC` of an eval."""
-    if name in TITLES:
-        return TITLES[name]
+    """Return what is over a column: `lr` of a config, `loss at checkpoint` of the newest one,
+    `duration` of hours, `SUITE METRIC` of an eval."""
     if name.startswith(EVAL):
         return name.removeprefix(EVAL).replace(".", " ", 1)
     if name.startswith(LAST):
-        return f"training {name.removeprefix(LAST)}"
-    return name.removeprefix(CONFIG)
+        return f"{name.removeprefix(LAST)} at checkpoint"
+    return TITLES.get(name) or name.removeprefix(CONFIG)
 
 
 def differing(runs: Sequence[Run]) -> list[str]:
@@ -281,16 +293,16 @@ def _spread(runs: Sequence[Run], name: str) -> Spread | None:
 
 
 def shown_spread(name: str, spread: Spread | None, count: int) -> str:
-    """Return "2.25 ± 0.35 (2 of 3)" of a column over a group of so many runs; the last part where some
-    lack it. Hours are in words."""
+    """Return "2.25 ± 0.35 (2 of 3)" of a column, in a group of so many runs; the last part where some
+    lack it. Hours are in words, as in `shown_cell`."""
     if spread is None:
         return ""
-    is_time = name in TITLES
-    middle = about(3600 * spread.mean) if is_time else f"{spread.mean:.4g}"
-    apart = spread.deviation or 0.0
-    deviation = f" ± {about(3600 * apart) if is_time else f'{apart:.2g}'}" if apart else ""
     of = "" if spread.count == count else f" ({spread.count} of {count})"
-    return f"{middle}{deviation}{of}"
+    if name in TITLES:
+        deviation = f" ± {about(3600 * spread.deviation)}" if spread.deviation else ""
+        return f"{about(3600 * spread.mean)}{deviation}{of}"
+    deviation = f" ± {spread.deviation:.2g}" if spread.deviation else ""
+    return f"{spread.mean:.4g}{deviation}{of}"
 
 
 def table_csv(rows: Sequence[Run], columns: Sequence[str]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import click
@@ -30,6 +31,7 @@ from tracks_dagster.review.effects.saved_views import (
     remove_view,
     save_view,
 )
+from tracks_dagster.review.effects.status import with_states
 from tracks_dagster.review.run_table import (
     Spread,
     group,
@@ -157,7 +159,13 @@ def _read(
     except NothingYet:
         return Table(rows=(), read=0, is_more=False), view.columns, ()
     asked = Asked(where=view.filter, order=view.order, limit=limit)
-    return read_shown(lambda part: read_table(ledger, part, now=now), asked, view, found)
+    table, columns, lacking = read_shown(
+        lambda part: read_table(ledger, part, now=now), asked, view, found
+    )
+    if not view.group:
+        tracks = open_tracks_to_read(Settings.from_environment())
+        table = replace(table, rows=with_states(tracks, ledger, table.rows))
+    return table, columns, lacking
 
 
 def _print_rows(table: Table, columns: Sequence[str], *, is_filtered: bool) -> None:

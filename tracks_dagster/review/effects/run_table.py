@@ -23,12 +23,12 @@ from tracks_dagster.review.run_table import (
     TIMES,
     Condition,
     Run,
+    check_order,
     parse,
     pick,
     refuse_unknown,
     sort,
 )
-from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.json_text import parse_json
 from tracks_dagster.track.records import Json, format_time
 
@@ -101,11 +101,10 @@ class Table:
 def read_table(ledger: Ledger, asked: Asked, *, now: datetime) -> Table:
     """Return the runs that are asked for; archived ones only where the filter names `archived`. Raises
     InvalidInput for a filter or a name that cannot be, LedgerError."""
+    check_order(asked.order)
     conditions = parse(asked.where)
     where, values, rest = _in_sql(conditions)
     keys = [each.removeprefix("-") for each in asked.order]
-    if "" in keys:
-        raise InvalidInput("After - in an order comes a name: -started has the newest first.")
     if ARCHIVED not in (*keys, *(each.name for each in conditions)):
         where = f"{where} and archived_at is null"
     end = asked.skip + asked.limit

@@ -6,7 +6,7 @@ Runs are found in the ledger; the status of each is read from its track, unless 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -26,6 +26,7 @@ from tracks_dagster.holds.effects.starts import describe_sources
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.review.effects.run_table import Asked, read_table
+from tracks_dagster.review.run_table import Run
 from tracks_dagster.stores.journals import JournalTail, read_tail
 from tracks_dagster.track.errors import StoreError, TrackBroken, UnknownRun
 from tracks_dagster.track.json_text import RECORD_BYTES_MAX
@@ -140,20 +141,41 @@ def read_status(
         if cursor is not None and state.head.seq < cursor.seq:
             line = replace(line, why=f"{_BROKEN} As far as it can be read: {line.why}")
         return [replace(line, quarantined=describe_sources(Holds(tracks), state))]
-    sql = Path(__file__).with_name("sql").joinpath("status_newest.sql").read_text(encoding="utf-8")
-    values: dict[str, Json] = {"runs_max": RUNS_MAX}
+    run_ids = None
     if where:
         asked = Asked(where=where, limit=RUNS_MAX, names=("run",))
-        found = {
-            f"r{n}": run.name
-            for n, run in enumerate(read_table(ledger, asked, now=tracks.now()).rows)
+        run_ids = [run.name for run in read_table(ledger, asked, now=tracks.now()).rows]
+    return [_any_line(tracks, row, heartbeat) for row in _newest(ledger, run_ids)]
+
+
+def with_states(tracks: Tracks, ledger: Ledger, runs: Sequence[Run]) -> tuple[Run, ...]:
+    """Return the runs of a table with the states that `read_status` has: one that runs by the ledger
+    may wait. Of the first RUNS_MAX of those; of none where the store is away."""
+    run_ids = [run.name for run in runs if run.values.get("state") == RunLifecycle.RUNNING]
+    waiting: set[str] = set()
+    with suppress(StoreError):
+        heartbeat = read_heartbeat(tracks.store)
+        waiting = {
+            row["run_id"]
+            for row in _newest(ledger, run_ids[:RUNS_MAX])
+            if not is_enough(tracks.store, row)
+            and _any_line(tracks, row, heartbeat).state == RunLifecycle.WAITING
         }
+    waits = {"state": RunLifecycle.WAITING.value}
+    return tuple(
+        Run(values={**run.values, **waits}) if run.name in waiting else run for run in runs
+    )
+
+
+def _newest(ledger: Ledger, run_ids: Sequence[str] | None) -> list[dict[str, Json]]:
+    """Return the rows of `status_newest.sql`: of these runs, at most RUNS_MAX; None: of the newest."""
+    sql = Path(__file__).with_name("sql").joinpath("status_newest.sql").read_text(encoding="utf-8")
+    found = {f"r{n}": run_id for n, run_id in enumerate(run_ids or ())}
+    if run_ids is not None:
         if not found:
             return []
         sql = sql.replace(_NOT_ARCHIVED, f"run_id in ({', '.join(f':{place}' for place in found)})")
-        values |= found
-    rows = ledger.query(sql, values)
-    return [_any_line(tracks, row, heartbeat) for row in rows]
+    return ledger.query(sql, {"runs_max": RUNS_MAX, **found})
 
 
 def _any_line(tracks: Tracks, row: Mapping[str, Json], heartbeat: Heartbeat | None) -> RunLine:

@@ -315,7 +315,7 @@ def _order_words(asked: Asked) -> str:
     keys = _keys(asked)
     if not keys:
         return "the newest first"
+    ends = {True: "largest", False: "smallest"}
     return ", then ".join(
-        f"by {key.removeprefix('-')}, the {'largest' if key.startswith('-') else 'smallest'} first"
-        for key in keys
+        f"by {title(key.removeprefix('-'))}, the {ends[key.startswith('-')]} first" for key in keys
     )

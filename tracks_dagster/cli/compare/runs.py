@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -44,7 +45,7 @@ from tracks_dagster.review.run_table import (
 from tracks_dagster.settings import Settings, person
 from tracks_dagster.track.bodies import ViewSaved
 from tracks_dagster.track.body_json import to_json
-from tracks_dagster.track.errors import InvalidInput, NothingYet
+from tracks_dagster.track.errors import InvalidInput, NothingYet, StoreError
 from tracks_dagster.track.records import format_time
 from tracks_dagster.track.states.view_state import SavedView
 from tracks_dagster.track.text.units import counted
@@ -162,9 +163,10 @@ def _read(
     table, columns, lacking = read_shown(
         lambda part: read_table(ledger, part, now=now), asked, view, found
     )
-    if not view.group:
-        tracks = open_tracks_to_read(Settings.from_environment())
-        table = replace(table, rows=with_states(tracks, ledger, table.rows))
+    with suppress(NothingYet, StoreError):  # the ledger alone has the rest
+        if not view.group:
+            tracks = open_tracks_to_read(Settings.from_environment())
+            table = replace(table, rows=with_states(tracks, ledger, table.rows))
     return table, columns, lacking
 
 

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from tests.histories import History
 from tracks_dagster.track.bodies import ConfigChange
+from tracks_dagster.track.media import Logged
 from tracks_dagster.track.records import Kind
 from tracks_dagster.wings.watch.exports import (
     NOTHING_SENT,
     ROLLBACKS_MAX,
+    Place,
     Sent,
     after_rollback,
     describe_run,
+    find_logged,
     find_rollback,
     without_last,
 )
@@ -71,10 +75,52 @@ def test_a_rollback_moves_the_cursor_and_is_listed_in_words_the_newest_last() ->
     assert after_rollback(sent, None) is sent
 
 
+def item(step: int) -> Logged:
+    return Logged(
+        step=step, name="x", kind="text", sha256="0" * 64, size_bytes=1, media_type="text/plain"
+    )
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "steps", "end"),
+    [
+        ((0, None, (0, 0)), (0, None), [], (0, 0)),  # nothing before the first row
+        ((0, None, (0, 0)), (10, 1), [0, 10], (2, 1)),
+        ((10, 1, (1, 1)), (20, 1), [10, 20], (2, 1)),  # that of step 10 was stored late
+        ((10, 1, (1, 2)), (20, 1), [20], (2, 1)),
+        ((20, 1, (1, 3)), (40, 2), [35], (2, 1)),
+        ((40, 2, (2, 0)), (40, 2), [35], (2, 1)),  # no row is new
+        ((40, 2, (2, 1)), (40, 2), [], (2, 1)),
+        # after a rollback to 10 what the run still rests on is there, what follows comes
+        ((10, 1, (2, 1)), (40, 2), [20, 35], (2, 1)),
+    ],
+)
+def test_what_was_logged_is_sent_once_however_late_it_is_stored(
+    before: tuple[int, int | None, Place],
+    now: tuple[int, int | None],
+    steps: list[int],
+    end: Place,
+) -> None:
+    """Attempt 1 logged at steps 0, 10 and 20, in this order, attempt 2 at step 35."""
+    logged = [((1, 0), item(0)), ((1, 1), item(10)), ((1, 2), item(20)), ((2, 0), item(35))]
+    was = Sent(step=before[0], attempt_id=before[1], logged=before[2])
+    due, done = find_logged(logged, was, replace(was, step=now[0], attempt_id=now[1]))
+    assert [each.step for each in due] == steps
+    assert done.logged == end
+
+
 def test_how_far_a_tracker_has_come_is_read_back_and_anything_else_is_refused() -> None:
-    sent = Sent(step=30, attempt_id=2, rollbacks=("one",))
+    sent = Sent(step=30, attempt_id=2, rollbacks=("one",), logged=(2, 5))
     assert Sent.from_json(json.loads(json.dumps(sent.to_json()))) == sent
-    for broken in ({}, {"step": "30"}, {"step": 3, "attempt_id": "1", "rollbacks": []}):
+    of_before = {"step": 30, "attempt_id": 2, "rollbacks": ["one"]}
+    assert Sent.from_json(of_before) == Sent(step=30, attempt_id=2, rollbacks=("one",))
+    for broken in (
+        {},
+        {"step": "30"},
+        {"step": 3, "attempt_id": "1", "rollbacks": []},
+        {**of_before, "logged": [1]},
+        {**of_before, "logged": [1, "2"]},
+    ):
         with pytest.raises(ValueError, match="it is not what an export leaves"):
             Sent.from_json(broken)
 

@@ -14,10 +14,12 @@ from tracks_dagster.track.states.run_state import RunState
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunLogged:
-    """items: by step, of each name and step the newest that was kept; lost_count: how many were not;
+    """items: by step, of each name and step the newest that was kept; places: of each the attempt and
+    its index in what that attempt stored, which only grows; lost_count: how many were not kept;
     words: why some were not stored."""
 
     items: tuple[Logged, ...]
+    places: tuple[tuple[int, int], ...] = ()
     lost_count: int = 0
     words: tuple[str, ...] = ()
 
@@ -29,7 +31,7 @@ class RunLogged:
 
 def read_logged(store: ObjectStore, state: RunState) -> RunLogged:
     """Return what the run logged; one request to the store for each launch. A damaged list is empty."""
-    kept: dict[tuple[str, int], Logged] = {}
+    kept: dict[tuple[str, int], tuple[Logged, tuple[int, int]]] = {}
     words: list[str] = []
     lost_count = 0
     for attempt, account in zip(state.attempts, kept_and_lost(state), strict=True):
@@ -44,13 +46,18 @@ def read_logged(store: ObjectStore, state: RunState) -> RunLogged:
             continue
         items, more = index_of(found)
         words += more
-        for item in items:
+        for index, item in enumerate(items):
             if attempt.ended is None or item.step <= account.end:
-                kept[item.name, item.step] = item
+                kept[item.name, item.step] = item, (attempt.attempt_id, index)
             else:
                 lost_count += 1
-    ordered = sorted(kept.values(), key=lambda item: (item.step, item.name))
-    return RunLogged(items=tuple(ordered), lost_count=lost_count, words=tuple(words))
+    ordered = sorted(kept.values(), key=lambda each: (each[0].step, each[0].name))
+    return RunLogged(
+        items=tuple(item for item, _ in ordered),
+        places=tuple(place for _, place in ordered),
+        lost_count=lost_count,
+        words=tuple(words),
+    )
 
 
 def read_bytes(store: ObjectStore, run_id: str, item: Logged) -> bytes:

@@ -7,9 +7,10 @@ lost were never sent, so two attempts never overlap (mlflow#10510, wandb#7951).
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
+from tracks_dagster.track.media import Logged
 from tracks_dagster.track.records import Json, format_time, sha256_hex
 from tracks_dagster.track.states.accounting import kept_and_lost
 from tracks_dagster.track.states.lifecycle import RunLifecycle, run_status
@@ -21,18 +22,23 @@ KEY_DIGITS = 8
 ROLLBACKS_MAX = 20  # that a tracker lists, the newest; the run's record has all
 
 T = TypeVar("T")
+Place = tuple[
+    int, int
+]  # of a thing that was logged: its attempt, and its index in what that stored
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sent:
     """How far a tracker has come in a run: the newest step that it has, and which attempt ran it.
 
-    rollbacks: what was taken back so far, in words, oldest first.
+    rollbacks: what was taken back so far, in words, oldest first. logged: the place after all that
+    was logged when it was last sent; what was stored later is at that place or after it.
     """
 
     step: int = 0
     attempt_id: int | None = None
     rollbacks: tuple[str, ...] = ()
+    logged: Place = (0, 0)
 
     def to_json(self) -> dict[str, Json]:
         """Return it as a tracker stores it."""
@@ -40,6 +46,7 @@ class Sent:
             "step": self.step,
             "attempt_id": self.attempt_id,
             "rollbacks": list(self.rollbacks),
+            "logged": list(self.logged),
         }
 
     @classmethod
@@ -47,13 +54,21 @@ class Sent:
         """Return what `to_json` made; raises ValueError for anything else."""
         step, attempt_id = stored.get("step"), stored.get("attempt_id")
         rollbacks = stored.get("rollbacks")
+        logged = stored.get("logged", [0, 0])  # an export of before sent nothing that was logged
         if (
             not isinstance(step, int)
             or not isinstance(attempt_id, int | None)
             or not isinstance(rollbacks, list)
+            or not isinstance(logged, list)
+            or [type(each) for each in logged] != [int, int]
         ):
             raise ValueError(f"it is not what an export leaves: {dict(stored)}")
-        return cls(step=step, attempt_id=attempt_id, rollbacks=tuple(map(str, rollbacks)))
+        return cls(
+            step=step,
+            attempt_id=attempt_id,
+            rollbacks=tuple(map(str, rollbacks)),
+            logged=(logged[0], logged[1]),
+        )
 
 
 NOTHING_SENT = Sent()
@@ -89,7 +104,25 @@ def after_rollback(sent: Sent, rollback: Rollback | None) -> Sent:
     if rollback is None:
         return sent
     rollbacks = (*sent.rollbacks, rollback.words)[-ROLLBACKS_MAX:]
-    return Sent(step=rollback.to_step, attempt_id=sent.attempt_id, rollbacks=rollbacks)
+    return replace(sent, step=rollback.to_step, rollbacks=rollbacks)
+
+
+def find_logged(
+    logged: Iterable[tuple[Place, Logged]], before: Sent, now: Sent
+) -> tuple[list[Logged], Sent]:
+    """Return what a tracker lacks of what was logged, and `now` once it has that.
+
+    Something may be stored some seconds after the numbers of its step were sent, so what is due is of
+    a step after `before.step`, or at a place that was not there yet. Nothing before the first row.
+    """
+    if now.attempt_id is None:
+        return [], now
+    due, end = list[Logged](), before.logged
+    for place, item in logged:
+        end = max(end, (place[0], place[1] + 1))
+        if item.step <= now.step and (item.step > before.step or place >= before.logged):
+            due.append(item)
+    return due, replace(now, logged=end)
 
 
 def without_last(rows: Iterable[T]) -> Iterator[T]:

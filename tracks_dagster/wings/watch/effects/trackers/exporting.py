@@ -7,9 +7,9 @@ whoever does it from whichever machine, and a tracker that was emptied is filled
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Protocol
@@ -23,10 +23,12 @@ from tracks_dagster.track.records import Json
 from tracks_dagster.track.states.run_state import RunState
 from tracks_dagster.wings.watch.exports import (
     ExportedRun,
+    Place,
     Rollback,
     Sent,
     after_rollback,
     describe_run,
+    find_logged,
     find_rollback,
     without_last,
 )
@@ -39,15 +41,16 @@ class News:
     """What an export brings. rows: the kept steps after `Sent.step`, in order.
 
     sent: how far the tracker had come, the rollback taken into account; rollback: tagged before the
-    rows are added. all_rows: every kept step again, for a tracker that is written again. logged: what
-    was logged beside numbers after a step, up to another, with its bytes.
+    rows are added. all_rows: every kept step again, for a tracker that is written again. logged: what a
+    tracker lacks of what was logged beside numbers, with its bytes, where it comes from one `Sent` to
+    another, and how far it has come with that; to be asked after the last row too.
     """
 
     run: ExportedRun
     sent: Sent
     rows: Iterator[Row]
     all_rows: Callable[[], Iterator[Row]]
-    logged: Callable[[int, int], Iterator[tuple[Logged, bytes]]]
+    logged: Callable[[Sent, Sent], tuple[Iterator[tuple[Logged, bytes]], Sent]]
     rollback: Rollback | None = None
 
 
@@ -114,14 +117,18 @@ def export_run(
         return without_last(rows) if state.open_attempt is not None else rows
 
     @lru_cache(maxsize=1)
-    def all_logged() -> tuple[Logged, ...]:
-        return read_logged(tracks.store, state).items
+    def all_logged() -> tuple[tuple[Place, Logged], ...]:
+        found = read_logged(tracks.store, state)
+        return tuple(zip(found.places, found.items, strict=True))
 
-    def logged(after: int, last: int) -> Iterator[tuple[Logged, bytes]]:
-        for item in all_logged():
-            if (after or -1) < item.step <= last:  # what is of step 0 comes with the first
-                with suppress(ObjectLost):
-                    yield item, read_bytes(tracks.store, state.run_id, item)
+    def logged(before: Sent, now: Sent) -> tuple[Iterator[tuple[Logged, bytes]], Sent]:
+        due, done = find_logged(all_logged(), before, now)
+        return with_bytes(due), done
+
+    def with_bytes(items: Iterable[Logged]) -> Iterator[tuple[Logged, bytes]]:
+        for item in items:
+            with suppress(ObjectLost):
+                yield item, read_bytes(tracks.store, state.run_id, item)
 
     with tracker.open(described) as target:
         rollback = find_rollback(state, target.sent)
@@ -181,4 +188,4 @@ def check_key(stored: Mapping[str, Json], run: ExportedRun, place: Path) -> None
 
 def progressed(sent: Sent, row: Row) -> Sent:
     """Return how far a tracker has come with this row."""
-    return Sent(step=row.step, attempt_id=row.attempt_id, rollbacks=sent.rollbacks)
+    return replace(sent, step=row.step, attempt_id=row.attempt_id)

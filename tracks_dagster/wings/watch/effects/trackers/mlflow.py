@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, TypeVar
 from tracks_dagster.curves.effects.rows import Row
 from tracks_dagster.track.errors import InvalidInput, TrackerError
 from tracks_dagster.track.json_text import parse_json
-from tracks_dagster.track.media import Logged, file_ending
+from tracks_dagster.track.media import file_ending
 from tracks_dagster.track.records import Json
 from tracks_dagster.track.states.lifecycle import RunLifecycle
 from tracks_dagster.track.text.redact import Redact, redact, secrets_of
@@ -107,15 +107,17 @@ class _MlflowTarget:
         self._add_params(found, news.run.config)
         if news.rollback is not None:
             self._tag(mlflow_id, _progress(news.sent))
-        is_sending, done = was_killed, news.sent.step
+        is_sending, sent = was_killed, news.sent
         for rows in _chunks(news.rows):
             if not is_sending:
                 self._tag(mlflow_id, {TAG_SENDING: "true"})
                 is_sending = True
             self._add(mlflow_id, [m for m in _metrics(rows) if (m.key, m.step) not in there])
-            self._add_logged(mlflow_id, news.logged(done, rows[-1].step))
-            done = rows[-1].step
-            self._tag(mlflow_id, _progress(progressed(news.sent, rows[-1])))
+            sent = self._add_logged(mlflow_id, news, sent, progressed(sent, rows[-1]))
+            self._tag(mlflow_id, _progress(sent))
+        done = self._add_logged(mlflow_id, news, sent, sent)
+        if done != sent:
+            self._tag(mlflow_id, _progress(done))
         self._describe(found, news.run)
         if is_sending:
             self._client.delete_tag(mlflow_id, TAG_SENDING)
@@ -181,13 +183,15 @@ class _MlflowTarget:
         for some in _some(metrics, METRICS_A_CALL):
             self._client.log_batch(mlflow_id, metrics=some)
 
-    def _add_logged(self, mlflow_id: str, logged: Iterable[tuple[Logged, bytes]]) -> None:
+    def _add_logged(self, mlflow_id: str, news: News, before: Sent, now: Sent) -> Sent:
         """Add things as files, `media/NAME/step-N`; one that is there is replaced by itself."""
+        logged, done = news.logged(before, now)
         for item, data in logged:
             with TemporaryDirectory() as folder:
                 path = Path(folder) / f"step-{item.step:09}.{file_ending(item.media_type)}"
                 path.write_bytes(data)
                 self._client.log_artifact(mlflow_id, str(path), f"media/{_key(item.name)}")
+        return done
 
     def _describe(self, found: MlflowRun, run: ExportedRun) -> None:
         """Bring its tags and its status up to date, where they differ."""

@@ -96,7 +96,7 @@ class _EventFile:
 
     def write(self, news: News) -> None:
         """Implements `Target`."""
-        sent, done = news.sent, news.sent.step
+        sent = before = news.sent
         self._path.touch()
         with self._path.open("r+b") as file:  # "wb" would take from a reader what counts
             file.truncate(self._bytes)
@@ -108,14 +108,16 @@ class _EventFile:
                 block += _record(_scalars(row))
                 sent = progressed(sent, row)
                 if len(block) >= BLOCK_BYTES:
-                    self._commit(file, block, self._logged(news, done, sent.step), sent)
-                    block, done = bytearray(), sent.step
-            if block:
-                self._commit(file, block, self._logged(news, done, sent.step), sent)
+                    logged, sent = news.logged(before, sent)
+                    self._commit(file, block, self._events(logged), sent)
+                    block, before = bytearray(), sent
+            logged, sent = news.logged(before, sent)
+            if block or sent != before:
+                self._commit(file, block, self._events(logged), sent)
 
-    def _logged(self, news: News, after: int, last: int) -> Iterator[bytes]:
+    def _events(self, logged: Iterable[tuple[Logged, bytes]]) -> Iterator[bytes]:
         """Yield an event for each thing that TensorBoard can show."""
-        for item, data in news.logged(after, last):
+        for item, data in logged:
             value = _shown(item, data) if len(data) <= LOGGED_BYTES_MAX else b""
             if value:
                 summary = _bytes(1, _bytes(1, item.name.encode()) + value)

@@ -30,7 +30,9 @@ def at(text: str) -> datetime:
         ("22:00-06:00 Europe/Paris", "2026-10-25 04:30", None),
         ("22:00-06:00 Europe/Paris", "2026-10-25 05:00", "2026-10-25 21:00"),
         ("02:30-06:00 Europe/Paris", "2026-10-24 23:00", "2026-10-25 00:30"),
-        ("02:30-06:00 Europe/Paris", "2027-03-28 00:00", "2027-03-28 01:30"),
+        ("02:30-06:00 Europe/Paris", "2027-03-28 00:00", "2027-03-28 01:00"),
+        ("02:10-02:50 Europe/Paris", "2027-03-28 00:00", "2027-03-29 00:10"),  # not on that day
+        ("02:30-04:00 Europe/Paris", "2026-10-25 01:00", "2026-10-25 01:30"),  # 02:30 again
     ],
 )
 def test_runs_start_in_the_hours_alone(hours: str, now: str, opens: str | None) -> None:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import UTC, datetime, time, timedelta
 from zoneinfo import ZoneInfo
 
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.text.units import shown
 
 SATURDAY = 5  # of date.weekday
+MINUTE = timedelta(minutes=1)
+AHEAD_MAX = 3 * 24 * 60  # minutes: where clocks are put forward, a day may lack the hours
 _TEXT = re.compile(r"(\d\d:\d\d)-(\d\d:\d\d)( and weekends)?(?: (\S+))?")
 
 
@@ -26,27 +28,20 @@ class OffPeak:
 
     def opens_at(self, now: datetime) -> datetime | None:
         """Return when runs may start, in UTC; None where they may now."""
-        local = now.astimezone(self.zone)
-        if self._is_open(local):
+        if self._is_open(now):
             return None
-        days = [local.date() + timedelta(days=count) for count in range(8)]
-        moments = [self._at(day, self.begin) for day in days]
-        if self.with_weekends:
-            moments += [self._at(day, time()) for day in days if day.weekday() == SATURDAY]
-        return min(each for each in moments if each > now)
+        minute = now.astimezone(UTC).replace(second=0, microsecond=0)
+        ahead = (minute + count * MINUTE for count in range(1, AHEAD_MAX))
+        return next(each for each in ahead if self._is_open(each))
 
-    def _is_open(self, local: datetime) -> bool:
+    def _is_open(self, at: datetime) -> bool:
+        local = at.astimezone(self.zone)
         if self.with_weekends and local.weekday() >= SATURDAY:
             return True
         clock = local.time()
         if self.begin < self.end:
             return self.begin <= clock < self.end
         return clock >= self.begin or clock < self.end
-
-    def _at(self, day: date, clock: time) -> datetime:
-        """Return that moment in UTC: of an hour that comes twice the first, of one that is left out as
-        long after it as the clock is put forward."""
-        return datetime.combine(day, clock, self.zone).astimezone(UTC)
 
 
 def off_peak(text: str) -> OffPeak:

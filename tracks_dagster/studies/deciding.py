@@ -10,7 +10,7 @@ import math
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from tracks_dagster.studies.schedulers import GoOn, move_of
+from tracks_dagster.studies.schedulers import GoOn, Stop, move_of
 from tracks_dagster.studies.search import Search, Waits, proposal
 from tracks_dagster.track import names
 from tracks_dagster.track.bodies import (
@@ -49,10 +49,13 @@ class Drain:
 Answer = TrialProposed | TrialStopped | StudyFinished | Drain | Waits | None
 
 
-def decide(study: StudyState, spent: Spent, search: Search) -> Answer:
+def decide(
+    study: StudyState, spent: Spent, search: Search, *, closed: Waits | None = None
+) -> Answer:
     """Return the next record of a study whose open runs are judged as far as they can be.
 
-    None: it is finished. Raises InvalidInput where the search can propose nothing.
+    closed: why no run may start now. None is returned where it is finished. Raises InvalidInput where
+    the search can propose nothing.
     """
     if study.finished is not None:
         return None
@@ -61,10 +64,12 @@ def decide(study: StudyState, spent: Spent, search: Search) -> Answer:
         cause, why = ends
         return Drain(why) if spent.running else _finished(study, cause, why)
     move = move_of(study)
+    if isinstance(move, Stop):
+        return TrialStopped(trial=move.trial, why=move.why, decided_by=BY)
+    if closed is not None and (move or len(study.trials) < study.declared.trials or _repeat(study)):
+        return closed  # before a proposal is computed, which takes long after many trials
     if isinstance(move, GoOn):
         return _next_rung(study, move) if _has_slot(study) else _waits(study)
-    if move is not None:
-        return TrialStopped(trial=move.trial, why=move.why, decided_by=BY)
     if not _has_slot(study):
         return _waits(study)
     config = proposal(search, study) if len(study.trials) < study.declared.trials else None

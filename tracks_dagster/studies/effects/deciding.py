@@ -62,19 +62,21 @@ class TuneStudies:
             if judged is not None:
                 return self._append(world, judged)
         there = [run for _, run in runs if run is not None]
-        answer = decide(state, _spent(state, there, world), search_of(state.declared))
+        opens_at = opens(state, now)
+        closed = None if opens_at is None else Waits(off_peak_words(state, now))
+        spent = _spent(state, there, world)
+        answer = decide(state, spent, search_of(state.declared), closed=closed)
         if isinstance(answer, Drain):
             return _drained(world, there, answer.why)
         if isinstance(answer, StudyFinished):
             return self._append(world, answer)
         if missing := [rung for rung, run in runs if run is None]:
             return First(do=partial(self._declare, world, state, missing))
-        if paused := [run.run_id for run in there if _was_drained_here(run)]:
+        paused = [run.run_id for run in there if _was_drained_here(run)]
+        if paused and closed is None:
             return First(do=partial(_resume, world, paused))
         if isinstance(answer, Waits):
-            return Wait(why=answer.why)
-        if isinstance(answer, TrialProposed) and (opens_at := opens(state, now)) is not None:
-            return Wait(why=off_peak_words(state, now), until=opens_at)
+            return Wait(why=answer.why, until=opens_at)
         return None if answer is None else self._append(world, answer)
 
     def _append(

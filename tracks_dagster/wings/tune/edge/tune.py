@@ -19,7 +19,7 @@ from tracks_dagster.home.home_folder import check_home
 from tracks_dagster.projects.effects.project_file import FILE
 from tracks_dagster.settings import Settings
 from tracks_dagster.studies.effects.study_file import read_study
-from tracks_dagster.studies.words import as_facts, best_words, sentence, summary
+from tracks_dagster.studies.words import as_facts, best_words, opens, sentence, summary
 from tracks_dagster.submitting import tune
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.names import run_track, study_track
@@ -112,7 +112,7 @@ def _followed(app: App, home: DagsterHome, name: str, *, wait_s: float) -> Study
                 len(app.tracks.records(run_track(rung.proposed.run_id)))
                 for rung in study.open_rungs
             )
-            if heads != before:
+            if heads != before or opens(study, utc_now()) is not None:  # it waits for its hours
                 before, changed_at = heads, time.monotonic()
             if study.finished is not None:
                 return study

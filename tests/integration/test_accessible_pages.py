@@ -18,6 +18,7 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 from tests.histories import History
 from tests.wings.watch.board.conftest import LIVE, OVER, REFUSED, SECOND, Home, make_home
 from tests.wings.watch.board.test_logged import write_logged
+from tests.wings.watch.board.test_study import played
 from tracks_dagster.wiring import build
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -48,6 +49,9 @@ PATHS = (
     "/experiments/gpt",
     "/media?run=one&run=two",
     "/find?run=-run",
+    "/studies",
+    "/studies/lr-depth",
+    "/studies/begun",
     "/runbooks/slow_rank",
     "/no-such-page",
 )
@@ -69,11 +73,26 @@ def write_whole(home: Home) -> None:
     write_logged(app)
 
 
+def write_studies(home: Home) -> None:
+    """Write a study that is complete, and one that has begun under a cap."""
+    app = build(home.settings)
+    whole, begun = played(), played(study="begun", slots=3, max_device_hours=2.0)
+    whole.play()
+    while begun.decide():
+        pass
+    for study in (whole, begun):
+        study.write_to(app.store)
+        name = study.state.declared.study
+        History(f"{name}-t000-r0").declare(experiment=name).write_to(app.store)
+    app.projector.scan()
+
+
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """`tracks board --write` over a home with runs of every kind."""
     home = make_home(tmp_path_factory.mktemp("axe") / "home")
     write_whole(home)
+    write_studies(home)
     server = subprocess.Popen(
         [sys.executable, "-m", "tracks_dagster", "board", "--port", "0", "--write"],
         env={**os.environ, **home.settings.environment},

@@ -285,7 +285,7 @@ def parallel(axes: Sequence[Axis], lines: Sequence[Line], *, name: str, width: i
     gap = (width - LEFT - RIGHT) / max(1, len(axes) - 1)
     places = [round(LEFT + gap * number) for number in range(len(axes))]
     parts = [
-        f'<svg class="parallel" viewBox="0 0 {width} {HEIGHT}" role="img" '
+        f'<svg class="parallel" viewBox="0 0 {width} {HEIGHT}" role="group" '
         f'aria-label="{escape(name)}">'
     ]
     parts += [_line(each, places) for each in lines]
@@ -298,8 +298,8 @@ def _line(line: Line, places: Sequence[int]) -> str:
     points = [f"{x} {_y(share)}" for x, share in zip(places, line.shares, strict=False)]
     path = f"M{'L'.join(points)}" if len(points) > 1 else f"M{points[0]}h8"
     return (
-        f'<a href="{escape(line.address)}" tabindex="-1"><path class="{line.css}" d="{path}">'
-        f"<title>{escape(line.title)}</title></path></a>"
+        f'<a href="{escape(line.address)}" tabindex="-1"><title>{escape(line.title)}</title>'
+        f'<path class="{line.css}" d="{path}"/></a>'
     )
 
 

@@ -6,6 +6,8 @@ import io
 import os
 import subprocess
 import tarfile
+from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -134,6 +136,22 @@ def test_a_script_alone_is_stored_alone(folder: Path) -> None:
         pack_script(folder / "absent.py")
 
 
+def test_a_folder_with_millions_of_files_is_not_read_to_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked = []
+
+    def names(folder: Path) -> Iterator[str]:
+        for number in count():
+            looked.append(number)
+            yield f"{number}.py"
+
+    monkeypatch.setattr(code_archive, "_walk", names)
+    with pytest.raises(InvalidInput, match="keep the project in a folder of its own"):
+        pack_folder(tmp_path)
+    assert len(looked) <= 2 * code_archive.FILES_MAX + 1
+
+
 def test_what_cannot_be_stored_is_named(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -145,7 +163,7 @@ def test_what_cannot_be_stored_is_named(
     ):
         pack_folder(folder)
     monkeypatch.setattr(code_archive, "FILES_MAX", 1)
-    with pytest.raises(InvalidInput, match="2 files to store; at most 1"):
+    with pytest.raises(InvalidInput, match="more than 1 files to store"):
         pack_folder(folder)
 
 

@@ -15,6 +15,7 @@ import tarfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from fnmatch import fnmatch
+from itertools import islice
 from pathlib import Path
 
 from tracks_dagster.attempts.effects.local.checkout import git, is_apart
@@ -86,10 +87,14 @@ def pack_folder(folder: Path, *, needed: Iterable[str] = ()) -> PackedCode:
     leads out of the folder, a file that cannot be read or holds a private key, a needed file that is
     left out.
     """
+    most = 2 * FILES_MAX  # each may come twice
     try:
-        called_so = {name: key_part(name) for name in sorted(set(_names(folder)))}
+        names = list(islice(_names(folder), most + 1))  # of a disk's root there are millions
     except OSError as error:  # a name that is too long
         raise _unread(Path(error.filename or folder), error) from error
+    if len(names) > most:
+        raise _too_many(folder)
+    called_so = {name: key_part(name) for name in sorted(set(names))}
     found = _pack(folder, [name for name, key in called_so.items() if key is None])
     for name in needed:
         if called_so.get(name) is not None:
@@ -115,10 +120,7 @@ def pack_script(script: Path, *others: str) -> PackedCode:
 
 def _pack(folder: Path, names: list[str]) -> PackedCode:
     if len(names) > FILES_MAX:
-        raise InvalidInput(
-            f"{folder} has {len(names)} files to store; at most {FILES_MAX} are stored with a run. "
-            "Let .gitignore leave out what is not code."
-        )
+        raise _too_many(folder)
     sizes = {name: _size(folder, name) for name in names}
     if (total := sum(sizes.values())) > CODE_BYTES_MAX:
         largest = sorted(sizes, key=lambda name: -sizes[name])[:LARGEST_NAMED]
@@ -185,6 +187,13 @@ def _inner_target(folder: Path, link: Path) -> str:
             "Put a copy in its place, or let git ignore it (data belongs into a snapshot)."
         )
     return os.path.relpath(target, link.parent.resolve())
+
+
+def _too_many(folder: Path) -> InvalidInput:
+    return InvalidInput(
+        f"{folder} has more than {FILES_MAX} files to store, the most that are stored with a run. Let "
+        ".gitignore leave out what is not code, or keep the project in a folder of its own."
+    )
 
 
 def _leads_to_itself(link: Path) -> bool:

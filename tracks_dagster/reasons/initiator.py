@@ -74,8 +74,8 @@ def initiator(ranks: Iterable[RankEnd]) -> RankEnd | None:
 def failed_first(ranks: Sequence[RankEnd], world_size: int) -> RankEnd | None:
     """Return the rank that is known to have failed before the others; None where nobody can tell.
 
-    A survivor shows only that another rank went away; and one that was killed may be one, whoever ends
-    a gang kills what is left of it, as long as the end of another rank is not known.
+    A survivor shows only that another rank went away. One that was killed may be a survivor too, since
+    what is left of a gang is killed at its end, as long as the end of another rank is not known.
     """
     first = initiator(ranks)
     if first is None or world_size == 1:

@@ -77,8 +77,8 @@ def test_importing_again_appends_nothing(world: ImportWorld, system: str) -> Non
 
 
 @pytest.mark.parametrize("system", ALL)
-def test_a_damaged_file_loses_no_other(tmp_path: Path, system: str) -> None:
-    """Every file is cut, and bytes of it are changed, at places that SEED draws."""
+def test_a_damaged_file_is_answered_in_words(tmp_path: Path, system: str) -> None:
+    """A file is cut, or bytes of it are changed, at places that SEED draws; what is raised fails it."""
     needs(system)
     drawn = random.Random(SEED)
     for number in range(12):

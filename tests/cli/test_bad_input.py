@@ -100,6 +100,7 @@ def test_more_ranks_than_this_machine_has_devices_leave_an_empty_home_untouched(
         ("sql", "select * from no_such_table"),
         ("run", "--intent", "Try it.", "--snapshot", "f" * 64),
         ("note", f"{RUN_ID}/a09", "hello"),
+        ("import", "jsonl", "runs.jsonl", "--timezone", "Europe"),
         ("no-such-command",),
     ],
     ids=" ".join,

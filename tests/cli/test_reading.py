@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from tests.cli.reading_commands import (
 )
 from tests.histories import History
 from tests.stories import RUN_ID, Story
+from tests.studies.played import Played, make_study
 from tracks_dagster.settings import Settings
 from tracks_dagster.wiring import build
 
@@ -189,3 +191,18 @@ def test_the_report_is_written_into_the_home(story: Story, call: Call, home: Pat
     path = Path(call("report", RUN_ID).stdout.strip())
     assert path == home / "reports" / f"{RUN_ID}.html"
     assert path.read_text().startswith("<!doctype html>")
+
+
+def test_a_study_outside_of_its_hours_says_until_when_it_waits(home: Path, call: Call) -> None:
+    now, hour = datetime.now(UTC), timedelta(hours=1)
+    hours = f"{now + 2 * hour:%H:%M}-{now + 3 * hour:%H:%M}"
+    app = build(Settings.from_environment())
+    for name, off_peak in (("night", hours), ("day", "")):
+        study = Played(make_study(study=name, off_peak=off_peak), lambda config, steps: 1.0)
+        study.write_to(app.store)
+    app.projector.scan()
+    words = f"No run starts before {now + 2 * hour:%Y-%m-%d %H:%M} UTC: off-peak is {hours}."
+    assert call("status").stdout == f"night: {words}\n"
+    assert call("studies").stdout.endswith(f"night: {words}\n")
+    assert words in call("studies", "night").stdout
+    assert json.loads(call("status", "--json").stdout) == []

@@ -101,6 +101,23 @@ def train(world: World, run_id: str, loss: float) -> None:
     world.tracks.project(history.name)
 
 
+def stopped_and_drained(world: World) -> list[str]:
+    """Stop the study, and let its open runs save; return their ids."""
+    tracks = world.tracks
+    open_ids = [rung.proposed.run_id for rung in tracks.study("lr").open_rungs]
+    body = StudyStopped(by="bob", why="the machine is needed")
+    tracks.decide_study("lr", lambda state: tracks.draft(Kind.STUDY_STOPPED, body))
+    decided(world)
+    for run_id in open_ids:
+        history = taken_up(tracks, run_id)
+        assert history.state.stops[-1].body.mode == "drain"
+        history.place().restore().commit(5).end("user_cancelled", last_step=5)
+        history.write_to(tracks.store)
+        tracks.project(history.name)
+    decided(world)
+    return open_ids
+
+
 def lr_of(world: World, run_id: str) -> float:
     return world.tracks.run(run_id).declared.config["lr"]
 
@@ -200,17 +217,7 @@ def test_a_stopped_study_drains_its_trials_and_goes_on_from_there_when_it_is_tun
 ) -> None:
     tracks = world.tracks
     decided(world)
-    open_ids = [rung.proposed.run_id for rung in tracks.study("lr").open_rungs]
-    body = StudyStopped(by="bob", why="the machine is needed")
-    tracks.decide_study("lr", lambda state: tracks.draft(Kind.STUDY_STOPPED, body))
-    decided(world)
-    for run_id in open_ids:
-        history = taken_up(tracks, run_id)
-        assert history.state.stops[-1].body.mode == "drain"
-        history.place().restore().commit(5).end("user_cancelled", last_step=5)
-        history.write_to(tracks.store)
-        tracks.project(history.name)
-    decided(world)
+    open_ids = stopped_and_drained(world)
     state = tracks.study("lr")
     assert state.finished.cause == "user"
     assert [t.status for t in state.trials] == [TrialStatus.OPEN] * 2
@@ -471,3 +478,35 @@ def test_runs_start_in_off_peak_hours_alone_which_may_be_changed(
     assert study.declared.off_peak == ""
     decided(world)
     assert len(world.tracks.study("lr").trials) == 3
+
+
+def test_outside_of_the_hours_no_run_is_declared_or_resumed(
+    world: World, clock: FakeClock, tmp_path: Path
+) -> None:
+    tracks, door, hour = world.tracks, door_of(world.tracks, world.ledger), timedelta(hours=1)
+    hours = f"{clock() - hour:%H:%M}-{clock() + hour:%H:%M}"
+    night = asked(tmp_path, f"{TEXT}off_peak: {hours}\n")
+    declare_study(door, night, code(), by="ann")
+    decided(world)
+    drained = stopped_and_drained(world)
+    clock.advance(2 * 3600)
+    declare_study(door, night, code(), by="ann")
+    proposed = TrialProposed(  # by a tick that died before it declared the run
+        trial=2,
+        rung=0,
+        run_id="lr-t002-r0",
+        config={"lr": 0.001},
+        steps=10,
+        why="the third",
+        decided_by="tests",
+    )
+    tracks.decide_study("lr", lambda state: tracks.draft(Kind.TRIAL_PROPOSED, proposed))
+    tick = decide_due(world, [TuneStudies()], kind=OF_STUDIES)
+    assert (tick.decided, tick.problems) == ((), ())
+    assert f"off-peak is {hours}." in tick.waiting[0]
+    assert tracks.find_run("lr-t002-r0") is None
+    assert {run_status(tracks.run(run_id)).state for run_id in drained} == {RunLifecycle.WAITING}
+    clock.advance(22 * 3600)
+    decided(world)
+    for run_id in (*drained, "lr-t002-r0"):
+        assert run_status(tracks.run(run_id)).state == RunLifecycle.RUNNING

@@ -1,13 +1,19 @@
-"""The hours in which a study may start trials."""
+"""The hours in which a study may start trials, and what goes on outside of them."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
-from tracks_dagster.studies.off_peak import off_peak
+from tests.studies.played import Played, make_study
+from tracks_dagster.studies.deciding import Answer, Drain, Spent, decide
+from tracks_dagster.studies.off_peak import off_peak, wait_words
+from tracks_dagster.studies.search import Waits
+from tracks_dagster.track.bodies import StudyFinished, StudyStopped, TrialStopped
 from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.track.records import Kind
 
 
 def at(text: str) -> datetime:
@@ -52,3 +58,63 @@ def test_runs_start_in_the_hours_alone(hours: str, now: str, opens: str | None) 
 def test_what_are_not_hours_is_refused(hours: str, why: str) -> None:
     with pytest.raises(InvalidInput, match=why):
         off_peak(hours)
+
+
+def test_hours_that_another_machine_could_read_are_a_sentence_and_no_error() -> None:
+    now = at("2026-11-26 12:00")
+    assert wait_words("22:00-06:00 Mars/Base", now).startswith("No run starts here: 'Mars/Base'")
+    assert wait_words("", now) == ""
+
+
+# --- outside of the hours -------------------------------------------------------------------------
+
+CLOSED = Waits("outside of the hours")
+HALVING = {"scheduler": {"kind": "halving", "eta": 3}, "budgets": (10, 30), "trials": 3}
+
+
+def begun(proposed: int, *, judged: int, **changes: Any) -> Played:
+    """Return a study that has proposed so many trials, of which the first so many are judged."""
+    study = Played(make_study(**changes), lambda config, steps: float(config["lr"]))
+    for _ in range(proposed):
+        assert study.decide()
+    for rung in study.state.open_rungs[:judged]:
+        study.judge(rung)
+    return study
+
+
+def closed(study: Played, *, device_s: float = 0.0) -> Answer:
+    """Return what follows outside of the hours, while the runs that are open train."""
+    running = [rung.proposed.run_id for rung in study.state.open_rungs]
+    spent = Spent(device_s=device_s, cost=0.0, running=running)
+    return decide(study.state, spent, study.search, closed=CLOSED)
+
+
+def test_outside_of_the_hours_no_trial_no_budget_and_no_repeat_is_begun() -> None:
+    assert closed(begun(0, judged=0)) == CLOSED
+    assert closed(begun(2, judged=0)) == CLOSED  # two slots are free
+    halved = begun(3, judged=3, **HALVING)
+    while isinstance(stop := closed(halved), TrialStopped):  # who goes on is decided at any hour
+        halved.add(Kind.TRIAL_STOPPED, stop)
+    assert [each.status for each in halved.state.trials].count("stopped") == 2
+    assert stop == CLOSED
+    repeated = begun(2, judged=2, trials=2, repeat={"best": 1, "seeds": 1})
+    assert closed(repeated) == CLOSED
+
+
+def test_outside_of_the_hours_what_trains_goes_on() -> None:
+    answer = closed(begun(2, judged=1, trials=2))
+    assert isinstance(answer, Waits)
+    assert "1 of 4 slots train" in answer.why
+
+
+def test_a_study_ends_at_any_hour() -> None:
+    complete = closed(begun(2, judged=2, trials=2))
+    assert isinstance(complete, StudyFinished)
+    assert complete.cause == "complete"
+    capped = begun(2, judged=0, max_device_hours=1.0)
+    assert isinstance(closed(capped, device_s=3600.0), Drain)
+    stopped = begun(2, judged=2)
+    stopped.add(Kind.STUDY_STOPPED, StudyStopped(by="ann", why="Enough."))
+    ended = closed(stopped)
+    assert isinstance(ended, StudyFinished)
+    assert ended.cause == "user"

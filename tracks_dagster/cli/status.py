@@ -7,7 +7,7 @@ import click
 from tracks_dagster.cli.common import as_json, print_json, print_table
 from tracks_dagster.cli.terminal import echo_state
 from tracks_dagster.reading import open_ledger_to_read, open_tracks_to_read
-from tracks_dagster.review.effects.status import RunLine, read_status
+from tracks_dagster.review.effects.status import RunLine, read_status, waiting_studies
 from tracks_dagster.settings import Settings, usable_policy
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.errors import InvalidInput, NothingYet
@@ -32,12 +32,12 @@ def status_command(run_id: str | None, where: str, as_json: bool) -> None:
     if run_id is not None and where:
         raise InvalidInput("--where picks among all runs; leave RUN or the filter out.")
     settings = Settings.from_environment()
-    lines = _read(settings, run_id, where)
+    lines, studies = _read(settings, run_id, where)
     if (problem := usable_policy(settings)[1]) is not None:
         click.echo(f"{problem}\n{_UNTIL_MENDED}", err=True)
     if as_json:
         print_json([to_json(line) for line in lines])
-    elif not lines:
+    elif not lines and not studies:
         none = "No training run yet; `tracks run` in a project's folder starts one."
         click.echo("No run is so." if where else none)
     elif run_id is not None:
@@ -45,18 +45,23 @@ def status_command(run_id: str | None, where: str, as_json: bool) -> None:
         echo_state(f"{line.run_id}: ", line.state, f". {_why(line)}")
         click.echo(_sentences(line))
     else:
-        titles = ("run", "state", "attempt", "step", "what now")
-        print_table(titles, map(_cells, lines))
+        if lines:
+            print_table(("run", "state", "attempt", "step", "what now"), map(_cells, lines))
+        for study in studies:
+            click.echo(study)
 
 
-def _read(settings: Settings, run_id: str | None, where: str) -> list[RunLine]:
+def _read(settings: Settings, run_id: str | None, where: str) -> tuple[list[RunLine], list[str]]:
+    """Return the runs; and of all of them the studies that wait, in words."""
     try:
         tracks = open_tracks_to_read(settings)
     except NothingYet:
         if run_id is None:
-            return []
+            return [], []
         raise
-    return read_status(tracks, open_ledger_to_read(settings), run_id=run_id, where=where)
+    ledger = open_ledger_to_read(settings)
+    lines = read_status(tracks, ledger, run_id=run_id, where=where)
+    return lines, [] if run_id or where else waiting_studies(ledger, tracks.now())
 
 
 def _sentences(line: RunLine) -> str:

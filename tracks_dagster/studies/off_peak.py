@@ -8,7 +8,7 @@ from datetime import UTC, datetime, time, timedelta
 from zoneinfo import ZoneInfo
 
 from tracks_dagster.track.errors import InvalidInput
-from tracks_dagster.track.text.units import shown
+from tracks_dagster.track.text.units import shown, time_zone
 
 SATURDAY = 5  # of date.weekday
 MINUTE = timedelta(minutes=1)
@@ -44,6 +44,20 @@ class OffPeak:
         return clock >= self.begin or clock < self.end
 
 
+def wait_words(hours: str, now: datetime) -> str:
+    """Say that no run of a study with these hours starts now, and from when on; empty where one may.
+
+    Where this machine cannot read the hours, say that: another one may have recorded them.
+    """
+    try:
+        at = off_peak(hours).opens_at(now) if hours else None
+    except InvalidInput as error:
+        return f"No run starts here: {error}"
+    if at is None:
+        return ""
+    return f"No run starts before {at:%Y-%m-%d %H:%M} UTC: off-peak is {hours}."
+
+
 def off_peak(text: str) -> OffPeak:
     """Return the hours of a text such as "22:00-06:00 and weekends Europe/Paris", by UTC where it names
     no zone; raises InvalidInput."""
@@ -60,7 +74,7 @@ def off_peak(text: str) -> OffPeak:
     if begin == end:
         raise InvalidInput(f"{shown(text)} begins when it ends; leave it out for the whole day.")
     try:
-        zone = ZoneInfo(found[4] or "UTC")
-    except (KeyError, ValueError, OSError):  # OSError: a folder of zones, such as Europe
-        raise InvalidInput(f"{shown(found[4])} is not a time zone; {valid}.") from None
+        zone = time_zone(found[4] or "UTC")
+    except ValueError as error:
+        raise InvalidInput(str(error)) from None
     return OffPeak(begin=begin, end=end, with_weekends=found[3] is not None, zone=zone)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import datetime
 
 from tracks_dagster.studies.deciding import value_words
-from tracks_dagster.studies.off_peak import off_peak
+from tracks_dagster.studies.off_peak import off_peak, wait_words
 from tracks_dagster.track.bodies import (
     StudyExtended,
     StudyFinished,
@@ -86,10 +86,7 @@ def opens(study: StudyState, now: datetime) -> datetime | None:
 
 def off_peak_words(study: StudyState, now: datetime) -> str:
     """Say that no run starts now, and from when on; empty where runs may."""
-    at = opens(study, now)
-    if at is None:
-        return ""
-    return f"No run starts before {at:%Y-%m-%d %H:%M} UTC: off-peak is {study.declared.off_peak}."
+    return "" if study.finished is not None else wait_words(study.declared.off_peak, now)
 
 
 def best_words(study: StudyState) -> str:
@@ -124,6 +121,7 @@ def as_facts(study: StudyState) -> dict[str, Json]:
         "search": dict(declared.search),
         "scheduler": dict(declared.scheduler),
         "budgets": list(declared.budgets),
+        "off_peak": declared.off_peak or None,
         "device_hours": study.device_s / HOUR_S,
         "best": None if best is None else best.number,
         "trials": [

@@ -34,6 +34,9 @@ NO_HOURS_CAP: Absence[StudyState] = Absence(
 NO_MONEY_CAP: Absence[StudyState] = Absence(
     "no_cap", "it has no cap in money", lambda s: s.declared.max_cost is None
 )
+ANY_HOUR: Absence[StudyState] = Absence(
+    "any_hour", "runs may start at any hour", lambda s: not s.declared.off_peak
+)
 STUDY_OPEN: Absence[StudyState] = Absence(
     "open", "the study is not finished", lambda s: s.finished is None
 )
@@ -119,6 +122,8 @@ STUDY: tuple[Fact[StudyState], ...] = (
          absent=(NO_HOURS_CAP,), since=10),
     Fact("max_cost", REAL, lambda s: s.declared.max_cost, "the cap in force, in the table's currency",
          absent=(NO_MONEY_CAP,), since=10),
+    Fact("off_peak", TEXT, lambda s: s.declared.off_peak or None,
+         "the hours in which runs may start", absent=(ANY_HOUR,), since=10),
     Fact("device_hours", REAL, lambda s: s.device_s / HOUR_S, "of the runs that are judged",
          since=10, ui="device_hours"),
     Fact("best_trial", INTEGER, lambda s: None if s.best is None else s.best.number,

@@ -30,7 +30,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
-from zoneinfo import ZoneInfo
 
 from pydantic import BeforeValidator, Field, PlainValidator, ValidationError, create_model
 
@@ -541,13 +540,7 @@ def _cron(value: object) -> str:
 
 
 def _timezone(value: object) -> str:
-    name = units.name(value)
-    try:
-        return ZoneInfo(name).key
-    except (KeyError, ValueError, OSError) as error:  # OSError: a folder of zones, such as Europe
-        raise ValueError(
-            f"{shown(value)} is not a time zone; write for example Europe/Berlin."
-        ) from error
+    return units.time_zone(value).key
 
 
 def _patterns(value: Any) -> tuple[str, ...]:

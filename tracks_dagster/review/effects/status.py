@@ -28,6 +28,7 @@ from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.review.effects.run_table import Asked, read_table
 from tracks_dagster.review.run_table import Run
 from tracks_dagster.stores.journals import JournalTail, read_tail
+from tracks_dagster.studies.off_peak import wait_words
 from tracks_dagster.track.errors import StoreError, TrackBroken, UnknownRun
 from tracks_dagster.track.json_text import RECORD_BYTES_MAX
 from tracks_dagster.track.names import (
@@ -146,6 +147,16 @@ def read_status(
         asked = Asked(where=where, limit=RUNS_MAX, names=("run",))
         run_ids = [run.name for run in read_table(ledger, asked, now=tracks.now()).rows]
     return [_any_line(tracks, row, heartbeat) for row in _newest(ledger, run_ids)]
+
+
+def waiting_studies(ledger: Ledger, now: datetime) -> list[str]:
+    """Say of each open study until when no run of it starts, where that is so; oldest first."""
+    rows = ledger.query(
+        "select study, off_peak from studies where state = 'open' and off_peak is not null "
+        "order by declared_at, study"
+    )
+    waits = ((row["study"], wait_words(row["off_peak"], now)) for row in rows)
+    return [f"{study}: {words}" for study, words in waits if words]
 
 
 def with_states(tracks: Tracks, ledger: Ledger, runs: Sequence[Run]) -> tuple[Run, ...]:

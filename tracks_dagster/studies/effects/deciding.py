@@ -70,13 +70,15 @@ class TuneStudies:
             return _drained(world, there, answer.why)
         if isinstance(answer, StudyFinished):
             return self._append(world, answer)
-        if missing := [rung for rung, run in runs if run is None]:
-            return First(do=partial(self._declare, world, state, missing))
+        missing = [rung for rung, run in runs if run is None]
         paused = [run.run_id for run in there if _was_drained_here(run)]
+        if missing and closed is None:
+            return First(do=partial(self._declare, world, state, missing))
         if paused and closed is None:
             return First(do=partial(_resume, world, paused))
         if isinstance(answer, Waits):
-            return Wait(why=answer.why, until=opens_at)
+            waits = closed if closed is not None and (missing or paused) else answer
+            return Wait(why=waits.why, until=opens_at)
         return None if answer is None else self._append(world, answer)
 
     def _append(

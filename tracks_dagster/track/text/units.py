@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
+from zoneinfo import ZoneInfo
 
 from tracks_dagster.track.text.nearest import unknown
 
@@ -109,6 +110,16 @@ def share(value: object) -> float:
     if found is None or not 0.0 <= found <= 1.0:  # type: ignore[operator]
         raise ValueError(f"{shown(value)} is not a share; write 0 to 1, or 0% to 100%.")
     return float(found)  # type: ignore[arg-type]
+
+
+def time_zone(value: object) -> ZoneInfo:
+    """Return a zone of the tz database: "Europe/Berlin"."""
+    try:
+        return ZoneInfo(name(value))
+    except (KeyError, ValueError, OSError):  # OSError: a folder of zones, such as Europe
+        raise ValueError(
+            f"{shown(value)} is not a time zone; write for example Europe/Berlin."
+        ) from None
 
 
 def flag(value: object) -> bool:

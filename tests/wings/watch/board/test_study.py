@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import re
+from datetime import UTC, datetime, timedelta
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -140,6 +141,17 @@ def test_an_open_study_shows_what_trains_what_it_may_use_and_how_to_stop_it(
     assert "It is shown once ten trials of one budget have a value." in shown
     assert shown.count(" open ") >= 3
     assert "data-live" in page
+
+
+def test_a_study_outside_of_its_hours_says_until_when_it_waits(tmp_path: Path) -> None:
+    now, hour = datetime.now(UTC), timedelta(hours=1)
+    hours = f"{now + 2 * hour:%H:%M}-{now + 3 * hour:%H:%M}"
+    visitor = visitor_of(tmp_path, played(study="night", off_peak=hours))
+    words = f"open No run starts before {now + 2 * hour:%Y-%m-%d %H:%M} UTC: off-peak is {hours}."
+    assert f"night {words}" in text_of(visitor.get("/studies").text)
+    assert words.removeprefix("open ") in text_of(visitor.get("/studies/night").text)
+    assert visitor.get("/studies.json").json()[0]["off_peak"] == hours
+    assert visitor.get("/studies/night.json").json()["off_peak"] == hours
 
 
 def test_trials_are_chosen_and_sorted_by_links(visitor: Visitor) -> None:

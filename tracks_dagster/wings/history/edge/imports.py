@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta, tzinfo
 from pathlib import Path
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import click
 
@@ -161,11 +160,9 @@ def _zone(name: str | None) -> tzinfo:
     if name is None:
         return UTC
     try:
-        return ZoneInfo(name)
-    except (ZoneInfoNotFoundError, ValueError) as error:
-        raise InvalidInput(
-            f"--timezone {name!r} is not known; write one as Europe/Paris or UTC."
-        ) from error
+        return units.time_zone(name)
+    except ValueError as error:
+        raise InvalidInput(f"--timezone: {error}") from error
 
 
 def _seconds(option: str, text: str) -> float:

@@ -8,6 +8,7 @@ import click
 
 from tracks_dagster.cli.common import as_json, print_json, print_table
 from tracks_dagster.reading import open_ledger_to_read, open_tracks_to_read
+from tracks_dagster.review.effects.status import waiting_studies
 from tracks_dagster.settings import Settings
 from tracks_dagster.studies.deciding import value_words
 from tracks_dagster.studies.results import in_order
@@ -17,7 +18,7 @@ from tracks_dagster.wiring import utc_now
 
 _ALL = (
     "select study, state, model_family, metric, best_value, best_run_id, trial_count, max_trials, "
-    "device_hours, cause from studies order by declared_at, study"
+    "device_hours, off_peak, cause from studies order by declared_at, study"
 )
 
 
@@ -28,7 +29,8 @@ def studies_command(name: str | None, as_json: bool) -> None:
     """List the studies, or the trials of STUDY: their configs, values, and why they were stopped."""
     given = Settings.from_environment()
     if name is None:
-        rows = open_ledger_to_read(given).query(_ALL)
+        ledger = open_ledger_to_read(given)
+        rows = ledger.query(_ALL)
         if as_json:
             print_json(rows)
             return
@@ -48,6 +50,8 @@ def studies_command(name: str | None, as_json: bool) -> None:
                 for row in rows
             ),
         )
+        for words in waiting_studies(ledger, utc_now()):
+            click.echo(words)
         return
     study = open_tracks_to_read(given).study(name)
     if as_json:

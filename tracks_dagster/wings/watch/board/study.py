@@ -10,9 +10,11 @@ import io
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from urllib.parse import quote, urlencode
 
 from tracks_dagster.studies.deciding import COMPLETE, value_words
+from tracks_dagster.studies.off_peak import wait_words
 from tracks_dagster.studies.results import (
     Importance,
     Importances,
@@ -131,9 +133,16 @@ class StudiesView:
 
 
 def study_view(
-    study: StudyState, asked: Asked, page: int, pictures: Pictures, *, currency: str = ""
+    study: StudyState,
+    asked: Asked,
+    page: int,
+    pictures: Pictures,
+    *,
+    currency: str = "",
+    waits: str = "",
 ) -> StudyView:
-    """Return the page. page: 0-based, of the table; currency: of the prices.
+    """Return the page. page: 0-based, of the table; currency: of the prices; waits: until when, in
+    words.
 
     Raises InvalidInput for an order, or a choice of trials, that there is not.
     """
@@ -147,7 +156,7 @@ def study_view(
         title=declared.study,
         state="open" if study.finished is None else study.finished.cause.replace("_", " "),
         best=best_words(study),
-        about=tuple(_about(study)),
+        about=tuple(filter(None, (*_about(study), waits))),
         links=tuple(_links(study, ordered)),
         command=_command(study),
         tiles=tuple(_tiles(study, currency)),
@@ -519,7 +528,7 @@ def _file_row(trial: Trial, rung: Rung) -> list[Json]:
     return [*found, judged.outcome, judged.value, judged.device_s, judged.cost, stopped]
 
 
-def studies_view(rows: Sequence[Mapping[str, Json]], *, most: int) -> StudiesView:
+def studies_view(rows: Sequence[Mapping[str, Json]], *, most: int, now: datetime) -> StudiesView:
     """Return the list of all studies, of which `most` were read."""
     heads = ("study", "state", "project", "best", "trials", "device-hours", "declared")
     cut = f" Only the newest {most} are shown." if len(rows) == most else ""
@@ -532,7 +541,7 @@ def studies_view(rows: Sequence[Mapping[str, Json]], *, most: int) -> StudiesVie
             key="all",
             title="All studies",
             heads=heads,
-            rows=tuple(map(_study_cells, rows)),
+            rows=tuple(_study_cells(row, now) for row in rows),
         ),
         links=tuple(
             Link(label=kind, address=f"{PAGE}.{kind.lower()}") for kind in ("CSV", "JSON") if rows
@@ -540,12 +549,13 @@ def studies_view(rows: Sequence[Mapping[str, Json]], *, most: int) -> StudiesVie
     )
 
 
-def _study_cells(row: Mapping[str, Json]) -> tuple[Cell, ...]:
-    state = row["cause"] or row["state"]
+def _study_cells(row: Mapping[str, Json], now: datetime) -> tuple[Cell, ...]:
+    state, hours = row["cause"] or row["state"], row["off_peak"]
+    waits = wait_words(hours, now) if hours and row["state"] == "open" else ""
     value = row["best_value"]
     return (
         Cell(text=row["study"], address=f"{PAGE}/{row['study']}"),
-        Cell(text=str(state).replace("_", " ")),
+        Cell(text=str(state).replace("_", " "), soft=waits),
         Cell(text=row["model_family"]),
         Cell(
             text="" if value is None else f"{row['metric']} {formats.number(value)}",

@@ -423,7 +423,7 @@ class Board:
 
     def studies(self, request: Request) -> Response:
         """`/studies`."""
-        view = studies_view(self._studies.all(), most=STUDIES_MAX)
+        view = studies_view(self._studies.all(), most=STUDIES_MAX, now=self._sources.now())
         return self._page(request, "studies.html", view, view.title)
 
     def studies_csv(self, request: Request) -> Response:

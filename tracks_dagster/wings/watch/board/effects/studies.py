@@ -5,6 +5,7 @@ from __future__ import annotations
 from starlette.requests import Request
 
 from tracks_dagster.settings import usable_prices
+from tracks_dagster.studies.words import off_peak_words
 from tracks_dagster.track.records import Json, format_time
 from tracks_dagster.track.states.study_state import StudyState
 from tracks_dagster.wings.watch.board.effects import queries
@@ -44,7 +45,9 @@ class StudyPages:
         pictures = self._pictures.get(place, lambda: pictures_of(study))
         prices = usable_prices(self._sources.settings)[0]
         currency = "" if prices is None else prices.currency
-        key = (*place, tuple(asked.items()), page, currency)
+        waits = off_peak_words(study, self._sources.now())
+        key = (*place, tuple(asked.items()), page, currency, waits)
         return self._views.get(
-            key, lambda: study_view(study, asked, page, pictures, currency=currency)
+            key,
+            lambda: study_view(study, asked, page, pictures, currency=currency, waits=waits),
         )

@@ -155,9 +155,9 @@ def new_server_home(folder: Path, postgres_server: PostgresServer, s3_endpoint: 
     return on_servers(folder, postgres_url=url, s3_endpoint=s3_endpoint)
 
 
-def wait_for(happened: Callable[[], bool]) -> None:
+def wait_for(happened: Callable[[], bool], at_most_s: float = COMMAND_S_MAX) -> None:
     """Return when it has happened; bounded."""
-    give_up_at = time.monotonic() + COMMAND_S_MAX
+    give_up_at = time.monotonic() + at_most_s
     while not happened():
         assert time.monotonic() < give_up_at, "it did not happen"
         time.sleep(POLL_S)

@@ -150,7 +150,7 @@ class Tuned:
         """Return once its trials have committed so many steps together; fails where it is over."""
         command = self._command
         assert command is not None
-        wait_for(lambda: self.steps() >= steps or command.poll() is not None)
+        wait_for(lambda: self.steps() >= steps or command.poll() is not None, STUDY_S_MAX)
         assert command.poll() is None, f"it ended {what}: {command.communicate()[1]}"
 
     @property

@@ -92,19 +92,18 @@ def closed(study: Played, *, device_s: float = 0.0) -> Answer:
 def test_outside_of_the_hours_no_trial_no_budget_and_no_repeat_is_begun() -> None:
     assert closed(begun(0, judged=0)) == CLOSED
     assert closed(begun(2, judged=0)) == CLOSED  # two slots are free
-    halved = begun(3, judged=3, **HALVING)
-    while isinstance(stop := closed(halved), TrialStopped):  # who goes on is decided at any hour
-        halved.add(Kind.TRIAL_STOPPED, stop)
-    assert [each.status for each in halved.state.trials].count("stopped") == 2
-    assert stop == CLOSED
+    assert closed(begun(3, judged=3, **HALVING)) == CLOSED
     repeated = begun(2, judged=2, trials=2, repeat={"best": 1, "seeds": 1})
     assert closed(repeated) == CLOSED
 
 
-def test_outside_of_the_hours_what_trains_goes_on() -> None:
+def test_outside_of_the_hours_what_trains_goes_on_and_trials_are_stopped() -> None:
     answer = closed(begun(2, judged=1, trials=2))
     assert isinstance(answer, Waits)
     assert "1 of 4 slots train" in answer.why
+    halved = begun(3, judged=3, **HALVING)
+    assert halved.decide()  # the best goes on, in the hours
+    assert isinstance(closed(halved), TrialStopped)
 
 
 def test_a_study_ends_at_any_hour() -> None:

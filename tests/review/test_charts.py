@@ -24,6 +24,7 @@ from tracks_dagster.curves.curve import (
 )
 from tracks_dagster.review.effects.pages.charts import (
     MARKS_MAX,
+    Band,
     Look,
     compare_panel,
     curve_panel,
@@ -310,6 +311,28 @@ def test_compared_runs_lie_over_each_other_without_what_they_lost() -> None:
     ]
     assert [line.findtext("title") for line in lines] == ["a <b>", "c"]
     assert compare_panel({"a": curve()}) == ""
+
+
+def test_a_band_is_its_mean_over_what_lies_between_its_edges() -> None:
+    band = Band(
+        name="loss",
+        css="r3 d1",
+        mean=series([3.0, 2.0]).points,
+        low=series([2.0, 1.0]).points,
+        high=series([4.0, 3.0]).points,
+        odd=(Point(2, 2.0, math.nan, 0.0),),
+    )
+    svg = compare_panel({"c": curve(series([2.5, 2.5]))}, bands={"mean of a <b>, d": band})
+    (area,) = elements(svg, "polygon")
+    assert (area.get("class"), len(places(area))) == ("spread r3 d1", 4)
+    assert [line.get("class") for line in elements(svg, "polyline")] == ["line a0", "line r3 d1"]
+    assert len(elements(svg, "path")) == 1  # a cross for what is not a finite number
+    root = ET.fromstring(svg)
+    assert root.get("aria-label") == "loss by step of c, mean of a <b>, d"
+    assert float(root.get("data-y0", "")) < 1.0
+    assert float(root.get("data-y1", "")) > 4.0
+    alone = compare_panel({}, bands={"mean of a, d": band})
+    assert ET.fromstring(alone).get("aria-label") == "loss by step of mean of a, d"
 
 
 def test_a_picture_needs_no_page_and_a_page_needs_no_styles_of_it() -> None:

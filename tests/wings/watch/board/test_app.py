@@ -258,6 +258,22 @@ def test_fifty_runs_are_compared_and_the_fifty_first_is_named(tmp_path: Path) ->
     assert len(set(re.findall(r'data-band="([0-9]+)"', page))) == 25
 
 
+def test_runs_that_differ_only_in_the_seed_are_one_band_without_a_script(visitor: Visitor) -> None:
+    """`LIVE` and `SECOND` have one config, `OVER` has another."""
+    address = f"/compare?run={LIVE}&run={SECOND}&run={OVER}"
+    apart = visitor.get(address).text
+    assert "<polygon" not in apart
+    assert re.search(r'<label><input name="bands"', apart)  # it needs no script
+    loss = visitor.get(f"{address}&bands=1").text.partition('data-metric="loss"')[2]
+    loss = loss.partition("</figure>")[0]
+    assert len(re.findall(r'<polygon class="spread r[0-9]+', loss)) == 1
+    assert f"mean of {LIVE}, {SECOND}" in loss
+    assert not re.search(r'class="line r[0-9]+[^"]* s[01]"', loss)  # nobody's own line
+    hidden = visitor.get(f"{address}&bands=1&off={SECOND}").text
+    assert "<polygon" not in hidden
+    assert "mean of" not in hidden
+
+
 @pytest.mark.parametrize(
     ("query", "words"),
     [

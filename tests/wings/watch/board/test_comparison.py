@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
+from tracks_dagster.curves.curve import STEPS, TRAINING, Metric
+from tracks_dagster.curves.effects.buckets import Buckets
+from tracks_dagster.curves.effects.pixels import Pixels
 from tracks_dagster.review.comparing import Score
 from tracks_dagster.review.experiments import ExperimentRun, MeasuredBy, baseline_of, differing
 from tracks_dagster.wings.watch.board.colours import COLOURS, colour_of, looks_of
@@ -16,6 +21,7 @@ from tracks_dagster.wings.watch.board.comparison import (
     experiment_view,
     seed_bands,
 )
+from tracks_dagster.wings.watch.board.effects.side_by_side import Lines, band_of
 
 LOSS = MeasuredBy(suite="quality", metric="loss", direction="min")
 
@@ -164,6 +170,43 @@ def test_runs_that_differ_only_in_the_seed_are_a_family() -> None:
     assert seed_bands(runs) == {"a1": 0, "a2": 0, "b1": 1, "b2": 1}
     other_code = replace(runs[0], run_id="a3", settings={**runs[0].settings, "code": {}})
     assert seed_bands([runs[0], other_code]) == {}
+
+
+def buckets(grid: Pixels, values: dict[float, float]) -> Buckets:
+    """Return one run's values, by their place."""
+    found = Buckets.empty(grid.count)
+    found.add(np.array([*values]), np.array([*values.values()]), grid)
+    return found
+
+
+def test_a_band_is_the_mean_and_deviation_of_runs_where_two_of_them_are() -> None:
+    grid = Pixels(0.0, 5.0, 5)
+    runs = {
+        "a": buckets(grid, {0.5: 1.0, 1.5: 2.0, 2.5: 3.0}),
+        "b": buckets(grid, {0.5: 3.0, 2.5: 7.0, 3.5: math.nan, 4.5: 9.0}),
+    }
+    metric = Metric(name="loss", group=TRAINING, kind=STEPS, column="loss")
+    lines = Lines(
+        x_label="step",
+        within=(0.0, 5.0),
+        grid=grid,
+        metrics={"loss": metric},
+        found={"loss": runs},
+        without={},
+        steps_per_x={"a": 1.0, "b": 1.0},
+        is_over=True,
+    )
+    band = band_of(lines, "loss", ["a", "b", "without the metric"], css="r1")
+    # at 1.5 b is between its neighbours, 5; beyond 2.5 there is b alone
+    assert [(point.x, point.value) for point in band.mean] == [(0.5, 2.0), (1.5, 3.5), (2.5, 5.0)]
+    off = [high.value - mean.value for high, mean in zip(band.high, band.mean, strict=True)]
+    assert off == pytest.approx([math.sqrt(2), math.sqrt(4.5), math.sqrt(8)])
+    assert [low.value for low in band.low] == pytest.approx(
+        [mean.value - each for mean, each in zip(band.mean, off, strict=True)]
+    )
+    assert [point.x for point in band.odd] == [3.5]
+    smooth = band_of(lines, "loss", ["a", "b"], css="r1", smooth=1000)
+    assert [point.value for point in smooth.mean] == pytest.approx([4.16, 4.16, 4.16], abs=0.02)
 
 
 def test_many_runs_are_rows_and_the_title_counts_them() -> None:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from html import escape
 from pathlib import Path
+from types import MappingProxyType
 
 from tracks_dagster.curves.curve import (
     COMMIT,
@@ -68,6 +69,21 @@ class Look:
 PLAIN = Look()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Band:
+    """The mean of several runs, and how far they lie apart. css: the class of its colour.
+
+    mean, low, high: at the same places, by x; odd: values that are not finite numbers.
+    """
+
+    name: str
+    css: str
+    mean: Sequence[Point]
+    low: Sequence[Point]
+    high: Sequence[Point]
+    odd: Sequence[Point] = ()
+
+
 def curve_panel(
     curve: Curve,
     marks: Sequence[Mark] = (),
@@ -108,17 +124,19 @@ def compare_panel(
     height: int = HEIGHT,
     look: Look = PLAIN,
     colours: Mapping[str, str] | None = None,
+    bands: Mapping[str, Band] = MappingProxyType({}),
 ) -> str:
     """Return several runs' curves over each other, by what they are called; each has a colour.
 
     Only what was kept. An empty text where nothing of them is finite. colours: the class of each; None:
-    by its place.
+    by its place. bands: of runs whose own curves are not drawn, by what they are called.
     """
     kept = [series for curve in curves.values() for series in curve.kept]
-    frame = _frame(kept, (), x_label, x_range, width, height, look)
+    drawn = [*kept, *(_series(p) for each in bands.values() for p in (each.low, each.high))]
+    frame = _frame(drawn, (), x_label, x_range, width, height, look)
     if frame is None:
         return ""
-    parts = [*_axes(frame, x_label)]
+    parts = [*_axes(frame, x_label), *_areas(frame, bands)]
     for number, (label, curve) in enumerate(curves.items(), 1):
         own = colour(number) if colours is None else colours[label]
         line = _Line(f"line {own}", label, points_of(curve.kept))
@@ -126,9 +144,11 @@ def compare_panel(
             parts += _lines(frame, [_raw(line)])
             line = replace(line, points=smoothed(line.points, look.smooth))
         parts += _lines(frame, [line])
-    parts += _gaps(frame, kept)
-    names = " and ".join(dict.fromkeys(curve.name for curve in curves.values()))
-    return _svg(frame, f"{names} by {x_label} of {', '.join(curves)}", parts)
+    for label, band in bands.items():
+        parts += _lines(frame, [_Line(f"line {band.css}", label, band.mean)])
+    parts += _gaps(frame, [*kept, *(_series(band.odd) for band in bands.values())])
+    names = " and ".join(dict.fromkeys(each.name for each in (*curves.values(), *bands.values())))
+    return _svg(frame, f"{names} by {x_label} of {', '.join([*curves, *bands])}", parts)
 
 
 def dots_panel(
@@ -145,11 +165,7 @@ def dots_panel(
     Points of a class are one path, so that thousands are small. An empty text without a finite one.
     """
     everything = [*dots.values(), *(points for _, points in lines.values())]
-    series = [
-        Series(attempt_id=1, rank=None, is_kept=True, points=tuple(each), count=len(each))
-        for each in everything
-    ]
-    frame = _frame(series, (), x_label, None, width, height, PLAIN)
+    frame = _frame(map(_series, everything), (), x_label, None, width, height, PLAIN)
     if frame is None:
         return ""
     parts = [*_axes(frame, x_label)]
@@ -470,6 +486,26 @@ def _unbroken(frame: _Frame, points: Sequence[Point]) -> Iterator[list[Point]]:
             some = []
     if some:
         yield some
+
+
+def _series(points: Sequence[Point]) -> Series:
+    return Series(attempt_id=1, rank=None, is_kept=True, points=tuple(points), count=len(points))
+
+
+def _areas(frame: _Frame, bands: Mapping[str, Band]) -> Iterator[str]:
+    """Yield what lies between the edges of each band, which has no edge of its own."""
+    for label, band in bands.items():
+        edges = [
+            (low, high)
+            for low, high in zip(band.low, band.high, strict=True)
+            if frame.has(low.x) and math.isfinite(low.value) and math.isfinite(high.value)
+        ]
+        around = [*(high for _, high in edges), *(low for low, _ in reversed(edges))]
+        places = " ".join(f"{frame.x(p.x):.1f},{frame.y(p.value):.1f}" for p in around)
+        yield (
+            f'<polygon class="spread {band.css}" points="{places}">'
+            f"<title>deviation from the {escape(label)}</title></polygon>"
+        )
 
 
 # --- marks ------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from starlette.requests import Request
 from tracks_dagster.curves.curve import AXES, Curve
 from tracks_dagster.review.comparing import Score
 from tracks_dagster.review.effects.experiments import read_scores
-from tracks_dagster.review.effects.pages.charts import Look, compare_panel
+from tracks_dagster.review.effects.pages.charts import Band, Look, compare_panel
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.journal_lines import LOSS
 from tracks_dagster.track.records import Json
@@ -41,6 +41,7 @@ from tracks_dagster.wings.watch.board.effects.side_by_side import (
     Lines,
     RunMetrics,
     SideBySide,
+    band_of,
     drawn_curve,
     lines_json,
 )
@@ -223,14 +224,44 @@ class Comparisons:
             buckets=min(most, max(least, PICTURES_BUCKETS // curves_count)),
         )
         is_shown = [run for run in shown if run.run_id not in lines.without]
-        svgs = {name: _picture(lines, name, is_shown, queries.look(request)) for name in names}
+        look = queries.look(request)
+        bands = _families(shown) if "bands" in request.query_params else ()
+        svgs = {name: _picture(lines, name, is_shown, bands, look) for name in names}
         return svgs, [f"Not drawn by {queries.axis(request)}: {e}" for e in lines.without.values()]
 
 
-def _picture(lines: Lines, name: str, shown: Iterable[ColouredRun], look: Look) -> str:
+def _families(shown: Sequence[ColouredRun]) -> list[list[ColouredRun]]:
+    """Return the runs of each band that are shown, in their order."""
+    found: dict[int, list[ColouredRun]] = {}
+    for run in shown:
+        if run.band is not None and run.is_shown:
+            found.setdefault(run.band, []).append(run)
+    return [*found.values()]
+
+
+def _picture(
+    lines: Lines,
+    name: str,
+    shown: Iterable[ColouredRun],
+    families: Iterable[Sequence[ColouredRun]],
+    look: Look,
+) -> str:
+    """Return the picture of a metric. families: runs that are one band where two of them have it."""
     if name not in lines.found:
         return ""
-    curves: dict[str, Curve] = {run.run_id: drawn_curve(lines, name, run.run_id) for run in shown}
+    bands: dict[str, Band] = {}
+    in_bands: set[str] = set()
+    for family in families:
+        having = [run for run in family if run.run_id in lines.found[name]]
+        if len(having) < 2:
+            continue
+        members = [run.run_id for run in having]
+        in_bands.update(members)
+        bands[f"mean of {', '.join(members)}"] = band_of(
+            lines, name, members, css=having[0].colour, smooth=look.smooth
+        )
+    alone = [run for run in shown if run.run_id not in in_bands]
+    curves: dict[str, Curve] = {run.run_id: drawn_curve(lines, name, run.run_id) for run in alone}
     width, height = pages.LARGE if name == LOSS else (pages.WIDTH, pages.HEIGHT)
     return compare_panel(
         curves,
@@ -239,7 +270,8 @@ def _picture(lines: Lines, name: str, shown: Iterable[ColouredRun], look: Look) 
         width=width,
         height=height,
         look=look,
-        colours={run.run_id: run.classes for run in shown},
+        colours={run.run_id: run.classes for run in alone},
+        bands=bands,
     )
 
 

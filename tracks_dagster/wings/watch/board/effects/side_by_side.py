@@ -23,6 +23,7 @@ from tracks_dagster.curves.curve import (
     Series,
     axis_range,
     number_json,
+    smoothed,
 )
 from tracks_dagster.curves.effects.buckets import (
     Buckets,
@@ -35,6 +36,7 @@ from tracks_dagster.curves.effects.journals import SETTLED_S, Journals
 from tracks_dagster.curves.effects.pixels import Pixels
 from tracks_dagster.curves.effects.reading import Axis, axis_of
 from tracks_dagster.ledger.effects.tracks import Tracks
+from tracks_dagster.review.effects.pages.charts import Band
 from tracks_dagster.stores.journal_tables import Array
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.journal_lines import EVALUATED, RANKS
@@ -357,3 +359,46 @@ def drawn_curve(lines: Lines, name: str, run_id: str) -> Curve:
     count = int(found.count.sum())
     series = Series(attempt_id=1, rank=None, is_kept=True, points=tuple(points), count=count)
     return Curve(metric=metric, series=(series,))
+
+
+def band_of(lines: Lines, name: str, run_ids: Sequence[str], *, css: str, smooth: int = 0) -> Band:
+    """Return mean ± deviation of some runs, at the places where at least two of them are: each is
+    everywhere from its first place to its last, on a straight line between two values. As `bandOf` of
+    compare.js. css: the class of its colour; smooth: over how many steps each run is averaged first."""
+    import numpy as np
+
+    used, x = lines.places(name)
+    position = np.zeros(lines.grid.count, np.int64)
+    position[used] = np.arange(len(used))
+    values = np.full((len(run_ids), len(used)), np.nan)
+    odd: list[Point] = []
+    for row, run_id in enumerate(run_ids):
+        found = lines.found[name].get(run_id)
+        if found is None:
+            continue
+        scale = lines.steps_per_x[run_id]
+        odd += _at(x[position[np.flatnonzero(found.odd)]], scale=scale)
+        at = position[found.used]
+        if not len(at):
+            continue
+        own = _at(x[at], found.means(), scale=scale)
+        own = smoothed(own, smooth) if smooth else own
+        along = slice(at[0], at[-1] + 1)
+        values[row, along] = np.interp(x[along], x[at], [point.value for point in own])
+    several = np.flatnonzero((~np.isnan(values)).sum(axis=0) > 1)
+    with np.errstate(
+        over="ignore", invalid="ignore"
+    ):  # of the largest floats: it is not drawn there
+        mean = np.nanmean(values[:, several], axis=0)
+        off = np.nanstd(values[:, several], axis=0, ddof=1)
+        edges = [_at(x[several], edge) for edge in (mean, mean - off, mean + off)]
+    return Band(name=name, css=css, mean=edges[0], low=edges[1], high=edges[2], odd=odd)
+
+
+def _at(x: Array, values: Array | None = None, *, scale: float = 1.0) -> list[Point]:
+    """Return points at these places; without values, such as are not finite numbers."""
+    found = [math.nan] * len(x) if values is None else values.tolist()
+    return [
+        Point(round(place * scale), place, value, math.nan)
+        for place, value in zip(x.tolist(), found, strict=True)
+    ]

@@ -292,6 +292,7 @@ NAMES = {
     *("baseline", "experiment", "required_artifacts", "required_signals"),
     *("code_key", "of", "added", "removed"),
     *("chunk_sha256", "first_run_id", "history", "last_run_id", "system", "uids_sha256"),
+    "nodes_sha256",
     # of a study: refused where a config holds a secret, as `config` is
     *("constraints", "outcome", "scheduler", "search", "space", "study"),
     "place",  # of a project: cleaned where it is read, since an address may have a password

@@ -111,6 +111,7 @@ TrackState = (
 _OWNERS = {
     CODES: "code_sha256",
     DATASETS: "dataset",
+    HISTORIES: "history",
     POOLS: "pool",
     PROJECTS: "project",
     RUNS: "run_id",

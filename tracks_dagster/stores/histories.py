@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import gzip
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from threading import Lock
 from typing import Protocol
 
@@ -17,13 +17,19 @@ from tracks_dagster.stores.journals import journal_prefix, segment_key
 from tracks_dagster.track import imported
 from tracks_dagster.track.addressed import read_addressed
 from tracks_dagster.track.errors import InvalidInput
-from tracks_dagster.track.imported import ImportedAttempt
+from tracks_dagster.track.imported import ImportedAttempt, ImportedNode
 from tracks_dagster.track.names import RUNS, AttemptRef, history_track, run_track
 from tracks_dagster.track.ports import LEFTOVER_AGE_S, Leftovers, ObjectStore
 from tracks_dagster.track.records import Record
 from tracks_dagster.track.states import history_state
 from tracks_dagster.track.states.history_state import HistoryState
-from tracks_dagster.track.track import history_chunk_key, history_curves_key, log_key, read_records
+from tracks_dagster.track.track import (
+    history_chunk_key,
+    history_curves_key,
+    history_nodes_key,
+    log_key,
+    read_records,
+)
 
 CHUNKS_CACHED_MAX = 2  # some ten MB each, unpacked
 RUNS_CACHED_MAX = 256
@@ -68,6 +74,22 @@ class Histories:
             while len(self._chunks) > CHUNKS_CACHED_MAX:
                 self._chunks.popitem(last=False)
         return found
+
+    def nodes(self, name: str, sha256s: Iterable[str] | None = None) -> list[ImportedNode]:
+        """Return what a history says of its nodes, in the order of its lists, or of those lists alone.
+
+        Raises ObjectLost and TrackBroken.
+        """
+        if sha256s is None:
+            state = self.state(name)
+            sha256s = () if state is None else (each.nodes_sha256 for each in state.nodes)
+        return [
+            node
+            for sha256 in sha256s
+            for node in imported.unpack_nodes(
+                read_addressed(self._store, history_nodes_key(name, sha256), sha256)
+            )
+        ]
 
     def run(self, run_id: str) -> list[ImportedAttempt]:
         """Return the attempts of an imported run, in order; none where it is no such run."""

@@ -1177,6 +1177,22 @@ class HistoryImported:
     by: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodesImported:
+    """`nodes_imported`: what another system says of its nodes (`track.imported.ImportedNode`).
+
+    nodes_sha256: of the stored rows (`history_nodes_key`); node_count: of the rows. Other fields: as
+    of `HistoryImported`.
+    """
+
+    history: str
+    system: str
+    origin: str
+    nodes_sha256: str
+    node_count: int
+    by: str
+
+
 # --- a study's track ------------------------------------------------------------------------------
 
 

@@ -1,7 +1,7 @@
 """Runs that another system ran: what a history says of them, and the track that this makes. Pure.
 
 A history is a track of its own, `histories/<name>`, whose records name chunks: objects with some
-thousand attempts each, as the other system told them. The track of an imported run is not stored. It
+thousand attempts each, or what it says of its nodes. The track of an imported run is not stored. It
 follows from all attempts of it that the history has, in the order of their starts, so that a history
 imported twice, in another order or in pieces gives the same runs. Nothing is ever appended to such a
 track (`stores.histories`), so nothing of ours can act on it.
@@ -13,7 +13,7 @@ import gzip
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from tracks_dagster.track.bodies import (
     AUTOMATIC,
@@ -44,6 +44,8 @@ from tracks_dagster.track.records import (
     sha256_hex,
 )
 from tracks_dagster.track.states.run_state import AttemptState, RunState
+
+T = TypeVar("T")
 
 CHUNK_ATTEMPTS_MAX = 4000
 CHUNK_BYTES_MAX = 256 * 1024 * 1024  # of one chunk, unpacked
@@ -108,7 +110,101 @@ class ImportedAttempt:
         return (self.started_at or self.submitted_at, self.uid)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImportedNode:
+    """A node as another system listed it at one time, where that differs from what it said before.
+
+    uid: the same for the same thing at every import. program: what printed it. state: as printed; out:
+    its words that keep jobs off, none where it takes some. reason, set_by: empty where none is given.
+    since_at: since when the reason holds; seen_at: when the list was printed; booted_at: the machine.
+    row: the line as it was read.
+    """
+
+    uid: str
+    pool: str
+    node: str
+    program: str
+    state: str
+    out: tuple[str, ...]
+    reason: str
+    set_by: str
+    since_at: str | None
+    seen_at: str
+    booted_at: str | None
+    gres: str
+    row: str
+
+    @property
+    def out_since(self) -> str:
+        """Since when it is known to take no job, where it takes none."""
+        return self.since_at or self.seen_at
+
+
+def changed_nodes(
+    known: Iterable[ImportedNode], listed: Iterable[ImportedNode]
+) -> list[ImportedNode]:
+    """Return those of a list whose state is not that which the same program printed before it.
+
+    So what is listed again adds nothing, and a node that was out between two times that it was not is
+    seen to be back.
+    """
+    states: dict[tuple[str, str], dict[str, object]] = {}
+    for each in known:
+        states.setdefault((each.program, each.node), {})[each.seen_at] = _state_of(each)
+    new: list[ImportedNode] = []
+    for each in listed:
+        seen = states.setdefault((each.program, each.node), {})
+        before = max((at for at in seen if at <= each.seen_at), default=None)
+        if before is None or seen[before] != _state_of(each):
+            new.append(each)
+            seen[each.seen_at] = _state_of(each)
+    return new
+
+
+def _state_of(node: ImportedNode) -> object:
+    """Return what of a node is no passing thing, as whether a job runs on it just now."""
+    return (node.out, node.reason, node.set_by, node.since_at, node.booted_at, node.gres)
+
+
+def newest_nodes(nodes: Iterable[ImportedNode]) -> dict[str, ImportedNode]:
+    """Return what is known last of each node, by its name.
+
+    Of two programs that printed the same state, the one that cut less of the reason counts.
+    """
+    newest: dict[str, ImportedNode] = {}
+    for each in sorted(nodes, key=lambda each: each.seen_at):
+        before = newest.get(each.node)
+        is_same = before is not None and before.out and each.since_at == before.since_at
+        if before is None or not is_same or len(each.reason) >= len(before.reason):
+            newest[each.node] = each
+    return newest
+
+
+def out_during(
+    nodes: Iterable[ImportedNode], names: Iterable[str], began_at: str, ended_at: str
+) -> list[ImportedNode]:
+    """Return what kept jobs off these nodes at some time from `began_at` to `ended_at`, in order."""
+    wanted, found = frozenset(names), dict[tuple[str, str], ImportedNode]()
+    for each in nodes:
+        is_then = each.out_since <= ended_at and began_at <= max(each.seen_at, each.out_since)
+        if each.node not in wanted or not each.out or not is_then:
+            continue
+        key = (each.out_since, each.node)
+        if key not in found or len(found[key].reason) < len(each.reason):
+            found[key] = each
+    return [found[key] for key in sorted(found)]
+
+
+def out_words(node: ImportedNode) -> str:
+    """Say why a node takes no job: "IDLE+DRAIN since …, by root: GPU 1 is gone (seen …)"."""
+    since = f" since {node.since_at[:19]}Z" if node.since_at else ""
+    by = f", by {node.set_by}" if node.set_by else ""
+    why = node.reason or "no reason is given"
+    return f"{node.state or 'drained or down'}{since}{by}: {why} (seen {node.seen_at[:19]}Z)"
+
+
 _FIELDS = tuple(each.name for each in fields(ImportedAttempt))
+_NODE_FIELDS = tuple(each.name for each in fields(ImportedNode))
 
 
 def history_of(run_id: str) -> str | None:
@@ -122,21 +218,34 @@ def history_of(run_id: str) -> str | None:
 
 def pack(attempts: Sequence[ImportedAttempt]) -> bytes:
     """Return the chunk that holds `attempts`: the same bytes for the same attempts."""
+    return _packed(attempts, _FIELDS)
+
+
+def pack_nodes(nodes: Sequence[ImportedNode]) -> bytes:
+    """Return the object that holds `nodes`: the same bytes for the same nodes."""
+    return _packed(nodes, _NODE_FIELDS)
+
+
+def _packed(rows: Sequence[ImportedAttempt | ImportedNode], names: Sequence[str]) -> bytes:
     # Not by `to_json`: all of it is JSON, and walking through raw rows took a quarter of the time.
-    lines = b"\n".join(
-        canonical_json({name: getattr(each, name) for name in _FIELDS}) for each in attempts
-    )
-    return gzip.compress(lines, compresslevel=3, mtime=0)
+    lines = (canonical_json({name: getattr(each, name) for name in names}) for each in rows)
+    return gzip.compress(b"\n".join(lines), compresslevel=3, mtime=0)
 
 
 def unpack(data: bytes) -> list[ImportedAttempt]:
     """Return the attempts of a chunk; raises TrackBroken for bytes that are none."""
+    return _unpacked(ImportedAttempt, data)
+
+
+def unpack_nodes(data: bytes) -> list[ImportedNode]:
+    """Return the nodes that `pack_nodes` packed; raises TrackBroken for bytes that are none."""
+    return _unpacked(ImportedNode, data)
+
+
+def _unpacked(kind: type[T], data: bytes) -> list[T]:
     try:
         lines = gzip.decompress(data).split(b"\n")
-        return [
-            from_json(ImportedAttempt, parse_json(line, bytes_max=CHUNK_BYTES_MAX))
-            for line in lines
-        ]
+        return [from_json(kind, parse_json(line, bytes_max=CHUNK_BYTES_MAX)) for line in lines]
     except (OSError, EOFError, ValueError) as error:
         raise TrackBroken(f"A chunk of a history cannot be read: {error}.") from error
 

@@ -83,6 +83,7 @@ class Kind(StrEnum):
     PROJECT_SCHEDULED = "project_scheduled"
 
     HISTORY_IMPORTED = "history_imported"
+    NODES_IMPORTED = "nodes_imported"
 
     STUDY_DECLARED = "study_declared"
     STUDY_EXTENDED = "study_extended"

@@ -129,6 +129,11 @@ def history_uids_key(name: str, sha256: str) -> str:
     return f"{HISTORIES}{name}/uids/{sha256}"
 
 
+def history_nodes_key(name: str, sha256: str) -> str:
+    """Return the key of what a record of the history says of nodes."""
+    return f"{HISTORIES}{name}/nodes/{sha256}.jsonl.gz"
+
+
 def study_code_key(name: str, sha256: str) -> str:
     """Return the key of the stored code that every trial of a study trains: a tar."""
     return f"{STUDIES}{name}/code/{sha256}.tar"

@@ -16,7 +16,7 @@ from tracks_dagster.reasons.user_rules import NO_RULES
 from tracks_dagster.stores.histories import HistoryStore
 from tracks_dagster.wings.history.effects.files import LinesOfFile, ReadLines
 from tracks_dagster.wings.history.effects.importing import Imported, import_history
-from tracks_dagster.wings.history.slurm import Sacct
+from tracks_dagster.wings.history.slurm_lines import SlurmLines
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 COLUMNS = (
@@ -44,7 +44,7 @@ COLUMNS = (
     ),
 )
 HEADER = "|".join(COLUMNS)
-READ_SACCT = Sacct(zone=UTC).read
+READ_SACCT = SlurmLines(zone=UTC, seen_at=BEGIN).read
 
 
 def row(job: int, *, hour: float = 0.0, hours: float = 1.0, **changes: str) -> str:

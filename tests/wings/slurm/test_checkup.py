@@ -114,5 +114,7 @@ def test_jobs_output_has_to_lie_where_nodes_see_it(
 
 
 def test_drained_nodes_are_listed_with_their_reasons() -> None:
-    drained = replace(FACTS, drained="n2|root|NHC: GPU 1 fell off the bus\n")
+    titles = "NODELIST|USER|TIMESTAMP|REASON"
+    row = "n2|root|2026-11-28T09:14:38|NHC: GPU 1 fell off the bus"
+    drained = replace(FACTS, drained=f"{titles}\n{row}\n")
     assert "n2 (root): NHC: GPU 1 fell off the bus" in found(SETTINGS, drained)["drained nodes"][1]

@@ -1,4 +1,4 @@
-"""The rows of imported runs: they follow from the chunks that a history's records name."""
+"""The rows of imported runs and nodes: they follow from the chunks that a history's records name."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tracks_dagster.ledger import track_states
+from tracks_dagster.ledger.facts.fact import row
+from tracks_dagster.ledger.facts.sources import IMPORTED_NODE, NodeSeen
 from tracks_dagster.ledger.ports import Row
 from tracks_dagster.stores.histories import Histories
 from tracks_dagster.track import imported
-from tracks_dagster.track.bodies import HistoryImported
+from tracks_dagster.track.bodies import HistoryImported, NodesImported
 from tracks_dagster.track.body_json import body_of
-from tracks_dagster.track.records import Record
+from tracks_dagster.track.records import Kind, Record
 from tracks_dagster.track.states.history_state import HistoryState
 
 
@@ -27,7 +29,7 @@ class ImportedRows:
 def imported_rows(
     histories: Histories, state: HistoryState, records: Sequence[Record]
 ) -> ImportedRows:
-    """Return the rows of every run of the chunks that `records` of the history name.
+    """Return the rows of every run, and node, of the chunks that `records` of the history name.
 
     state: after them. Raises ObjectLost and TrackBroken.
     """
@@ -35,6 +37,12 @@ def imported_rows(
     replaced: set[str] = set()
     done: set[str] = set()
     for record in records:
+        if record.kind is Kind.NODES_IMPORTED:
+            of_list = histories.nodes(state.name, [body_of(NodesImported, record).nodes_sha256])
+            rows.setdefault("imported_nodes", []).extend(
+                row(IMPORTED_NODE, NodeSeen(history=state.name, node=each)) for each in of_list
+            )
+            continue
         body = body_of(HistoryImported, record)
         of_chunk = histories.chunk(state.name, body.chunk_sha256)
         others = _others(state, body)

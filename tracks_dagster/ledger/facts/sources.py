@@ -8,7 +8,9 @@ from datetime import datetime
 from typing import Any
 
 from tracks_dagster.ledger.facts.fact import Absence, Fact, Type
+from tracks_dagster.track.imported import ImportedNode
 from tracks_dagster.track.placement import nodes_of
+from tracks_dagster.track.records import parse_time
 from tracks_dagster.track.states.checkpoints import CheckpointRef
 from tracks_dagster.track.states.code_state import Certificate
 from tracks_dagster.track.states.dataset_state import DatasetState, SnapshotState
@@ -28,6 +30,14 @@ class NodeView:
     attempt_id: int
     node: str
     placed_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeSeen:
+    """A node as a history has it. history: its name."""
+
+    history: str
+    node: ImportedNode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +103,10 @@ def resume_views(run_id: str, attempt: AttemptState) -> Iterator[ResumeView]:
         )
 
 
+def _at(text: str | None) -> datetime | None:
+    return None if text is None else parse_time(text)
+
+
 def _released(read: Callable[[Any], Any]) -> Callable[[Quarantine | SourceQuarantine], Any]:
     return lambda q: read(q.release) if q.release else None
 
@@ -127,6 +141,13 @@ NO_REPORT: Absence[Certificate] = Absence(
 )
 NOT_RELEASED: Absence[Quarantine | SourceQuarantine] = Absence(
     "not_released", "nobody has released it", lambda q: q.release is None
+)
+
+NO_REASON_TIME: Absence[NodeSeen] = Absence(
+    "no_reason_time", "it has no reason with a time", lambda s: s.node.since_at is None
+)
+NO_BOOT: Absence[NodeSeen] = Absence(
+    "no_boot", "the list does not say when it started", lambda s: s.node.booted_at is None
 )
 
 TEXT, INTEGER, REAL, TIME = Type.TEXT, Type.INTEGER, Type.REAL, Type.TIME
@@ -239,6 +260,28 @@ NODE_QUARANTINE: tuple[Fact[Quarantine], ...] = (
     Fact("released_at", TIME, _released(lambda r: r.at), "recorded", absent=(NOT_RELEASED,)),
     Fact("released_by", TEXT, _released(lambda r: r.body.by), "the person", absent=(NOT_RELEASED,)),
     Fact("released_why", TEXT, _released(lambda r: r.body.why), "in words", absent=(NOT_RELEASED,)),
+)
+
+# Of a node the row seen last counts.
+IMPORTED_NODE: tuple[Fact[NodeSeen], ...] = (
+    Fact("history", TEXT, lambda s: s.history, "as it was imported", is_key=True, since=10),
+    Fact("uid", TEXT, lambda s: s.node.uid, "of this state of the node", is_key=True, since=10),
+    Fact("pool", TEXT, lambda s: s.node.pool, "as of the attempts of that history", since=10),
+    Fact("node", TEXT, lambda s: s.node.node, "its name there", since=10),
+    Fact("program", TEXT, lambda s: s.node.program, "what printed it", since=10),
+    Fact("state", TEXT, lambda s: s.node.state, "as printed; empty where the list has none",
+         since=10),
+    Fact("is_out", Type.TRUTH, lambda s: bool(s.node.out), "it takes no job", since=10),
+    Fact("reason", TEXT, lambda s: s.node.reason, "in words; empty where none is given", since=10),
+    Fact("set_by", TEXT, lambda s: s.node.set_by, "who gave the reason; empty where that is not known",
+         since=10),
+    Fact("since_at", TIME, lambda s: _at(s.node.since_at), "the reason was given",
+         absent=(NO_REASON_TIME,), since=10),
+    Fact("seen_at", TIME, lambda s: _at(s.node.seen_at), "the list was printed", since=10),
+    Fact("booted_at", TIME, lambda s: _at(s.node.booted_at), "the machine started",
+         absent=(NO_BOOT,), since=10),
+    Fact("gres", TEXT, lambda s: s.node.gres, "its devices; empty where the list has none", since=10),
+    Fact("line", TEXT, lambda s: s.node.row, "the line that was read", since=10),
 )
 
 SOURCE_QUARANTINE: tuple[Fact[SourceQuarantine], ...] = (

@@ -11,6 +11,7 @@ from tracks_dagster.ledger.facts.fact import Fact
 from tracks_dagster.track.names import (
     CODES,
     DATASETS,
+    HISTORIES,
     MUTES_TRACK,
     POOLS,
     PROJECTS,
@@ -40,6 +41,7 @@ TABLES: Mapping[str, Tables] = {  # by the kind of track that a row is of
         "node_strikes": sources.NODE_STRIKE,
         "node_quarantines": sources.NODE_QUARANTINE,
     },
+    HISTORIES: {"imported_nodes": sources.IMPORTED_NODE},
     CODES: {"certificates": sources.CERTIFICATE},
     PROJECTS: {"project_versions": sources.PROJECT_VERSION},
     STUDIES: {"studies": study.STUDY, "trials": study.TRIAL},

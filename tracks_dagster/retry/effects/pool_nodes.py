@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.retry.effects.node_health import PoolWork, read_device_work, read_work
 from tracks_dagster.retry.node_health import DEVICES_ALLOWED_MIN, NodeRule, healths
+from tracks_dagster.stores.histories import Histories
 from tracks_dagster.track.bodies import NodeQuarantined, NodeReleased
 from tracks_dagster.track.errors import InvalidInput, LedgerError
-from tracks_dagster.track.names import LOCAL
+from tracks_dagster.track.imported import newest_nodes, out_words
+from tracks_dagster.track.names import IMPORTED, LOCAL
 from tracks_dagster.track.records import Draft, Kind, Record, format_time
 from tracks_dagster.track.states.pool_state import NodeState, PoolState, Quarantine
 from tracks_dagster.track.text.safe_text import check_words
@@ -56,7 +58,8 @@ def pool_names(ledger: Ledger) -> list[str]:
     """Return the pools that an attempt was opened into or a record names, sorted."""
     rows = ledger.query(
         "select pool from training_attempts where pool is not null "
-        "union select pool from node_strikes union select pool from node_quarantines order by pool"
+        "union select pool from node_strikes union select pool from node_quarantines "
+        "union select pool from imported_nodes order by pool"
     )
     return [row["pool"] for row in rows]
 
@@ -93,12 +96,28 @@ def view_pool(tracks: Tracks, ledger: Ledger, rule: NodeRule, pool: str) -> Pool
     lines = [*_lines(state, work, rule, now)] if state is not None else []
     named = {line.node for line in lines}
     lines += [unstruck(node, s) for node, s in work.seconds.items() if node not in named]
+    lines = [*_with_notes(lines, _imported_notes(tracks, pool))]
     if state is not None and state.devices:
         of_devices = read_device_work(ledger, _host(pool), now=now, window_s=rule.window_s)
         allowed_min = DEVICES_ALLOWED_MIN
         lines += _lines(state.by_device, of_devices, rule, now, allowed_min=allowed_min)
     ordered = sorted(lines, key=lambda n: (n.quarantined_until is None, -n.strikes, n.node))
     return PoolLine(pool=pool, nodes=tuple(ordered))
+
+
+def _imported_notes(tracks: Tracks, pool: str) -> dict[str, str]:
+    """Return what an imported list says last of each node of the pool; empty where it takes jobs."""
+    kind, _, history = pool.partition("/")
+    if kind != IMPORTED:
+        return {}
+    newest = newest_nodes(Histories(tracks.store).nodes(history))
+    return {name: out_words(node) if node.out else "" for name, node in newest.items()}
+
+
+def _with_notes(lines: Sequence[NodeLine], notes: Mapping[str, str]) -> Iterator[NodeLine]:
+    named = {line.node for line in lines}
+    for line in (*lines, *(unstruck(node) for node in notes if node not in named)):
+        yield replace(line, note=line.note or notes.get(line.node) or None)
 
 
 def _lines(

@@ -47,9 +47,15 @@ class DataSeen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Where:
-    """On which machines, beside its facts. ranks: also those that a record has no room for."""
+    """On which machines, beside its facts. ranks: also those that a record has no room for.
+
+    nodes: all of them, by name. out: a sentence for each that, by an imported list, took no job while
+    the attempt ran, or soon after.
+    """
 
     ranks: tuple[RankPlace, ...]
+    nodes: tuple[str, ...] = ()
+    out: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,6 +28,7 @@ from tracks_dagster.track.track import code_diff_key
 
 CHECKPOINTS_MAX = 12  # of one attempt, the newest; `tracks checkpoints list` has all
 RANKS_MAX = 16  # that are listed one by one
+NODES_MAX = 16  # likewise
 REMARKS_MAX = 20  # notes, stops and alerts of one attempt, the newest
 SECONDS_SHOWN_MIN = 0.05  # what is less is 0.0 in the text
 
@@ -224,8 +225,15 @@ def _code(attempt: AttemptExplanation) -> Iterator[str]:
 
 def _where(attempt: AttemptExplanation) -> Iterator[str]:
     ranks, placed = attempt.where.ranks, attempt.view.attempt.placed
-    if not ranks:
+    nodes, out = attempt.where.nodes, attempt.where.out
+    if not ranks and nodes:
+        more = f" and {len(nodes) - NODES_MAX} more" if len(nodes) > NODES_MAX else ""
+        yield f"on {', '.join(nodes[:NODES_MAX])}{more}"
+    elif not ranks:
         yield "on no machine that is known of"
+    yield from out[:NODES_MAX]
+    if len(out) > NODES_MAX:
+        yield f"and {len(out) - NODES_MAX} more nodes that took no job"
     for rank in ranks[:RANKS_MAX]:
         yield f"rank {rank.rank} on {rank.node}, {rank.device} ({rank.accelerator}), pid {rank.pid}"
     if len(ranks) > RANKS_MAX:

@@ -236,16 +236,18 @@ def _tried(attempt: AttemptExplanation) -> Iterator[str]:
 
 def _where(attempt: AttemptExplanation) -> Iterator[str]:
     ranks, record = attempt.where.ranks, attempt.view.attempt
-    nodes = sorted({rank.node for rank in ranks})
+    nodes = sorted({rank.node for rank in ranks}) or attempt.where.nodes
     more = f" and {len(nodes) - NODES_MAX} more" if len(nodes) > NODES_MAX else ""
     count = f"{len(ranks)} rank" + ("" if len(ranks) == 1 else "s")
-    place = f"{count} on {', '.join(nodes[:NODES_MAX])}{more}" if ranks else "machine unknown"
+    where = f"on {', '.join(nodes[:NODES_MAX])}{more}" if nodes else "machine unknown"
+    place = f"{count} {where}" if ranks else where
     source, snapshot = record.resumed_from, record.opened.snapshot
     begun = "began afresh"
     if source is not None:
         begun = f"from step {record.resumed_step} of {_source(attempt, source)}"
     read = "" if snapshot is None else f"; {snapshot.dataset}@{snapshot.snapshot_id[:12]}"
     yield f"{place}; {begun}{read}; {_code(attempt)}"
+    yield from map(_shortened, attempt.where.out[:NODES_MAX])
 
 
 def _source(attempt: AttemptExplanation, ref: CheckpointRef) -> str:

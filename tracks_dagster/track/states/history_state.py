@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from tracks_dagster.track.bodies import HistoryImported
+from tracks_dagster.track.bodies import HistoryImported, NodesImported
 from tracks_dagster.track.body_json import body_of
 from tracks_dagster.track.errors import TrackBroken
 from tracks_dagster.track.records import Kind, Record
@@ -13,11 +13,15 @@ from tracks_dagster.track.records import Kind, Record
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryState:
-    """Every chunk of one history, in the order of their import. `head` is the last record folded."""
+    """Every chunk of one history, and every list of nodes, in the order of their import.
+
+    `head` is the last record folded.
+    """
 
     head: Record
     name: str
-    chunks: tuple[HistoryImported, ...]
+    chunks: tuple[HistoryImported, ...] = ()
+    nodes: tuple[NodesImported, ...] = ()
 
     def with_runs(self, first: str, last: str) -> list[HistoryImported]:
         """Return the chunks that may hold runs from `first` to `last`."""
@@ -35,11 +39,19 @@ def fold(records: Iterable[Record], state: HistoryState | None = None) -> Histor
 
 def apply(state: HistoryState | None, record: Record) -> HistoryState:
     """Return the state after one more record; raises TrackBroken for one that cannot come next."""
-    if record.kind is not Kind.HISTORY_IMPORTED:
-        raise TrackBroken(f"Record {record.seq} ({record.kind}) does not belong in a history.")
-    body = body_of(HistoryImported, record)
-    if state is None:
-        return HistoryState(head=record, name=body.history, chunks=(body,))
-    if body.history != state.name:
+    if record.kind is Kind.HISTORY_IMPORTED:
+        body = body_of(HistoryImported, record)
+        before = _of(state, record, body.history)
+        return replace(before, head=record, chunks=(*before.chunks, body))
+    if record.kind is Kind.NODES_IMPORTED:
+        nodes = body_of(NodesImported, record)
+        before = _of(state, record, nodes.history)
+        return replace(before, head=record, nodes=(*before.nodes, nodes))
+    raise TrackBroken(f"Record {record.seq} ({record.kind}) does not belong in a history.")
+
+
+def _of(state: HistoryState | None, record: Record, history: str) -> HistoryState:
+    """Return the history that the record is of; raises TrackBroken where it is another one."""
+    if state is not None and state.name != history:
         raise TrackBroken(f"Record {record.seq} is of another history than those before it.")
-    return replace(state, head=record, chunks=(*state.chunks, body))
+    return state or HistoryState(head=record, name=history)

@@ -14,12 +14,12 @@ from tracks_dagster.reasons.fingerprints import fingerprint
 from tracks_dagster.reasons.rules.cause import LIKELY
 from tracks_dagster.reasons.user_rules import UserRules
 from tracks_dagster.track.body_json import to_json
-from tracks_dagster.track.imported import ImportedAttempt
+from tracks_dagster.track.imported import ImportedAttempt, ImportedNode
 from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.records import Json, canonical_json, format_time, sha256_hex
 from tracks_dagster.track.text.redact import Redact, redact_json
 from tracks_dagster.wings.history.curves import newest_values
-from tracks_dagster.wings.history.source import SourceAttempt, uid_of
+from tracks_dagster.wings.history.source import SourceAttempt, SourceNode, uid_of
 
 RUN_ID_CHARACTERS_MAX = 40
 TITLE_CHARACTERS_MAX = 100
@@ -29,6 +29,7 @@ SECRET_CHARACTERS_MIN = 25  # shorter texts of a row are states, times, counts a
 CONFIG_BYTES_MAX, METRICS_BYTES_MAX = 6 * 1024, 3 * 1024  # that a record has room for
 VALUE_CHARACTERS_MAX = 300  # of a text in a config
 NODES_MAX = 300  # that a record has room for; the raw row has them all
+ROW_CHARACTERS_MAX = 4000  # of a line about nodes, which is stored with each of them
 VERDICTS_MAX = 10_000  # kept: a month of a cluster has a few hundred kinds of ends
 LINES_MAX, LINE_CHARACTERS_MAX, ROOT_CHARACTERS_MAX = 12, 400, 1000
 _NOT_OF_AN_ID = re.compile(r"[^a-z0-9.-]+|\.(?![a-z0-9-])")
@@ -75,7 +76,7 @@ class Judge:
             title=self._clean(attempt.title)[:TITLE_CHARACTERS_MAX] or "unnamed",
             owner=attempt.owner or "unknown",
             team=attempt.team or "unknown",
-            pool=f"imported/{self._history}",
+            pool=pool_of(self._history),
             cause=attempt.cause,
             submitted_at=format_time(
                 min(attempt.submitted_at, attempt.started_at or attempt.ended_at)
@@ -108,6 +109,28 @@ class Judge:
             last_step=attempt.last_step,
             unknown=unknown,
             metrics=_fitting(metrics, METRICS_BYTES_MAX, "metrics", unknown),
+        )
+
+    def node(self, given: SourceNode) -> ImportedNode:
+        """Return what a source says of a node as it is stored."""
+        seen_at = format_time(given.seen_at)
+        times = (given.since_at, given.booted_at)
+        since_at, booted_at = (None if at is None else format_time(at) for at in times)
+        what = (given.program, given.node, seen_at, *given.out, given.reason, since_at, booted_at)
+        return ImportedNode(
+            uid=uid_of(self._history, "/".join(map(str, what))),
+            pool=pool_of(self._history),
+            node=given.node,
+            program=given.program,
+            state=given.state,
+            out=given.out,
+            reason=self._clean(given.reason)[:ROOT_CHARACTERS_MAX],
+            set_by=given.set_by,
+            since_at=since_at,
+            seen_at=seen_at,
+            booted_at=booted_at,
+            gres=given.gres,
+            row=self._clean(given.row)[:ROW_CHARACTERS_MAX],
         )
 
     def _config(self, given: Mapping[str, Json], unknown: dict[str, str]) -> dict[str, Json]:
@@ -195,6 +218,11 @@ def _succeeded(words: str) -> Verdict:
         lines=(words,),
         root_message="completed",
     )
+
+
+def pool_of(history: str) -> str:
+    """Return the pool of imported attempts and nodes."""
+    return f"imported/{history}"
 
 
 def run_id_of(history: str, run: str) -> str:

@@ -67,6 +67,24 @@ class SourceAttempt:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SourceNode:
+    """A node as its source lists it. seen_at: when the list was printed. Other fields: as of
+    `ImportedNode`."""
+
+    node: str
+    program: str
+    seen_at: datetime
+    row: str
+    state: str = ""
+    out: tuple[str, ...] = ()
+    reason: str = ""
+    set_by: str = ""
+    since_at: datetime | None = None
+    booted_at: datetime | None = None
+    gres: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BadRow:
     """A row that cannot be read; every other is.
 
@@ -91,7 +109,7 @@ class NotEnded:
     line: int = 0
 
 
-Read = SourceAttempt | BadRow | NotEnded
+Read = SourceAttempt | SourceNode | BadRow | NotEnded
 
 
 class History(Protocol):

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from tracks_dagster.attempts.findings import DrainedNode, Finding, Health
+from tracks_dagster.reasons.slurm_nodes import NodeRow, read_nodes
 from tracks_dagster.reasons.slurm_rows import hosts
 from tracks_dagster.track.text.nearest import unknown
 from tracks_dagster.track.text.units import counted, duration
@@ -45,7 +46,7 @@ class Facts:
 
 
 NODES_FORMAT = "%N|%R|%G|%f"
-DRAINED_FORMAT = "%N|%u|%E"
+DRAINED_FORMAT = "%N|%u|%H|%E"  # with its titles, by which it is read
 ASSOCIATION_FIELDS = "Account,Partition,QOS"
 
 
@@ -71,13 +72,14 @@ def check(facts: Facts, settings: SlurmSettings) -> list[Finding]:
 def read_drained(text: str) -> list[DrainedNode]:
     """Return the nodes of `sinfo -R`, as DRAINED_FORMAT asks for them, one each."""
     found = []
-    for line in text.splitlines():
-        names, by, why = (each.strip() for each in (*line.split("|", 2), "", "")[:3])
+    for row in read_nodes(text.splitlines()):
+        if not isinstance(row, NodeRow):
+            continue
         try:
-            each_of = hosts(names)
+            each_of = hosts(row.nodes)
         except ValueError:  # too many, or cut: as Slurm names them
-            each_of = (names,)
-        found += [DrainedNode(node=node, by=by, why=why) for node in each_of if node]
+            each_of = (row.nodes,)
+        found += [DrainedNode(node=node, by=row.by, why=row.reason) for node in each_of]
     return found
 
 

@@ -6,9 +6,9 @@ and no memory of any person. What the record does not hold is listed as missing,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from urllib.parse import quote
 
 from tracks_dagster.attempts.effects.evidence import read_evidence, read_journal_end, read_places
@@ -63,9 +63,11 @@ from tracks_dagster.review.explain.explanation import (
     Where,
 )
 from tracks_dagster.review.narrate import sentence
+from tracks_dagster.stores.histories import Histories
 from tracks_dagster.stores.journals import journal_prefix, read_tail
-from tracks_dagster.track.bodies import TimeSpent
+from tracks_dagster.track.bodies import RankPlace, TimeSpent
 from tracks_dagster.track.errors import TrackBroken, UnknownRun
+from tracks_dagster.track.imported import ImportedNode, history_of, out_during, out_words
 from tracks_dagster.track.names import (
     ALERT_SAVE_FAILED,
     ALONE,
@@ -82,6 +84,7 @@ from tracks_dagster.track.records import Json, Kind, format_time
 from tracks_dagster.track.states.run_state import AttemptState, RunState, code_of
 from tracks_dagster.track.track import code_diff_key
 
+OUT_AFTER = timedelta(hours=1)  # a check or a person drains a node some time after it failed a job
 ATTEMPTS_MAX = 12  # of a run, the newest, each in full; the history names all of them
 NODES_MAX = 4  # of a gang, that are looked up by name
 
@@ -118,7 +121,7 @@ class LoadedRun:
     """A run as read for an explanation: its track, receipts, short history and account of time.
 
     until: the end of that account: its finish, else now while an attempt is open, else its newest
-    record.
+    record. listed: what its history says of nodes, where it was imported.
     """
 
     read: RunRead
@@ -126,6 +129,7 @@ class LoadedRun:
     history: tuple[Stretch, ...]
     time: RunTime
     until: datetime
+    listed: Sequence[ImportedNode] = ()
 
 
 def load_run(tracks: Tracks, run_id: str, context: ExplainContext = NO_CONTEXT) -> LoadedRun:
@@ -134,6 +138,7 @@ def load_run(tracks: Tracks, run_id: str, context: ExplainContext = NO_CONTEXT) 
     state, run = read.state, receipts_of(tracks.store, read.state)
     newest = max(record.at for record in read.records)  # clocks of several machines wrote them
     until = newest if state.open_attempt is None else max(tracks.now(), newest)
+    history = history_of(run_id)
     if (finished_us := timeline(state).finished_us) is not None:
         until = time_at(finished_us)  # by a clock that was set back, it finished before it ended
     return LoadedRun(
@@ -142,7 +147,27 @@ def load_run(tracks: Tracks, run_id: str, context: ExplainContext = NO_CONTEXT) 
         history=stretches(run),
         time=run_buckets(state, as_of=until, spent=_spent(tracks.store, state)),
         until=until,
+        listed=Histories(tracks.store).nodes(history) if history is not None else (),
     )
+
+
+def _where(
+    attempt: AttemptState, places: Sequence[RankPlace], listed: Sequence[ImportedNode]
+) -> Where:
+    nodes = () if attempt.placed is None else nodes_of(attempt.placed)
+    if attempt.placed_at is None or attempt.ended_at is None:
+        return Where(ranks=tuple(places), nodes=nodes)
+    began_at, ended_at = format_time(attempt.placed_at), format_time(attempt.ended_at)
+    soon = format_time(attempt.ended_at + OUT_AFTER)
+    out = (
+        f"{each.node} took no job: {out_words(each)}{_later(each, ended_at)}"
+        for each in out_during(listed, nodes, began_at, soon)
+    )
+    return Where(ranks=tuple(places), nodes=nodes, out=tuple(out))
+
+
+def _later(node: ImportedNode, ended_at: str) -> str:
+    return ", after the attempt had ended" if node.out_since > ended_at else ""
 
 
 def _spent(store: ObjectStore, state: RunState) -> Mapping[int, tuple[int, TimeSpent]]:
@@ -266,7 +291,7 @@ def _explain(
         tried=explain_tried(state, attempt),
         data=explain_data(receipt.view),
         code=receipt.view.code,
-        where=Where(ranks=tuple(places)),
+        where=_where(attempt, places, loaded.listed),
         resumed=explain_start(attempt, records, receipt.continuity),
         checkpoints=explain_checkpoints(state, attempt),
         failed_saves=receipt.failed_saves,

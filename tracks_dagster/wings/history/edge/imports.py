@@ -20,7 +20,12 @@ from tracks_dagster.track.records import Json
 from tracks_dagster.track.text import units
 from tracks_dagster.track.text.units import counted
 from tracks_dagster.wings.history import jsonl
-from tracks_dagster.wings.history.effects.files import LinesOfFile, LinesOfSacct, OnBytes
+from tracks_dagster.wings.history.effects.files import (
+    LinesOfFile,
+    LinesOfSlurm,
+    OnBytes,
+    changed_at,
+)
 from tracks_dagster.wings.history.effects.importing import Imported, import_history
 from tracks_dagster.wings.history.effects.mlflow import MLflow
 from tracks_dagster.wings.history.effects.neptune import Neptune
@@ -30,7 +35,7 @@ from tracks_dagster.wings.history.effects.skypilot import SkyPilot
 from tracks_dagster.wings.history.effects.tensorboard import TensorBoard
 from tracks_dagster.wings.history.effects.wandb import Wandb
 from tracks_dagster.wings.history.logbook import Logbook
-from tracks_dagster.wings.history.slurm import Sacct
+from tracks_dagster.wings.history.slurm_lines import SlurmLines
 from tracks_dagster.wings.history.source import History
 from tracks_dagster.wiring import open_tracks
 
@@ -93,10 +98,11 @@ def import_command(
     by: str,
     as_json: bool,
 ) -> None:
-    """Import the runs that SYSTEM ran or recorded, from PATH, or from Slurm's own `sacct`.
+    """Import the runs that SYSTEM ran or recorded, from PATH, or from Slurm's own programs.
 
-    PATH is a file of lines (slurm, jsonl, logbook), a folder (mlflow, wandb, neptune, ray,
-    tensorboard) or a database (mlflow, skypilot, optuna). Metrics become curves.
+    PATH is a file of lines (slurm: of `sacct`, `scontrol show node` or `sinfo -R`; jsonl, logbook), a
+    folder (mlflow, wandb, neptune, ray, tensorboard) or a database (mlflow, skypilot, optuna). Metrics
+    become curves.
 
     Each ended attempt is judged by the same rules as one of ours, with the row that it was read from as
     evidence. Importing again adds what is new. Nothing of ours acts on an imported run.
@@ -142,17 +148,17 @@ def _source(
     on_bytes: OnBytes,
 ) -> History:
     """Return what is read; raises InvalidInput for a system that needs a path."""
-    if system == "slurm":
-        if path is None:
-            return LinesOfSacct(since=since, parse=Sacct(zone=UTC, by_name=by_name).read)
-        parse = Sacct(zone=zone, by_name=by_name).read
-        return LinesOfFile(system=system, path=path, parse=parse, on_bytes=on_bytes)
+    if system == "slurm" and path is None:
+        now = SlurmLines(zone=UTC, seen_at=datetime.now(UTC), by_name=by_name)
+        return LinesOfSlurm(since=since, parse=now.read)
     if path is None:
         what = "folder or database" if system in PLACES else "file"
         raise InvalidInput(f"Name the {what} to import: tracks import {system} PATH.")
     if system in PLACES:
         return PLACES[system](path, datetime.now(UTC), zone)
     parse = Logbook(zone=zone).read if system == "logbook" else jsonl.read
+    if system == "slurm":
+        parse = SlurmLines(zone=zone, seen_at=changed_at(path), by_name=by_name).read
     return LinesOfFile(system=system, path=path, parse=parse, on_bytes=on_bytes)
 
 
@@ -208,7 +214,10 @@ def _print(name: str, history: History, done: Imported, *, dry_run: bool) -> Non
         f"{counted(done.bad_count, 'line')} not read" if done.bad_count else "",
     ]
     rest = f" ({', '.join(filter(None, also))})" if any(also) else ""
-    click.echo(f"{verb} {what} from {history.origin}{rest}.")
+    if done.new or not done.nodes:
+        click.echo(f"{verb} {what} from {history.origin}{rest}.")
+    if done.nodes:
+        click.echo(f"{verb} {counted(done.nodes_new, 'new state')} of {_nodes(done)}.")
     if done.new:
         click.echo(f"From {str(done.first_at)[:16]}Z to {str(done.last_at)[:16]}Z:")
         rows = [
@@ -233,6 +242,14 @@ def _print(name: str, history: History, done: Imported, *, dry_run: bool) -> Non
             click.echo(f"  {command.format(name=name)}")
 
 
+def _nodes(done: Imported) -> str:
+    """Describe the nodes that were listed: "2 nodes, of which n2 takes no job"."""
+    out = [name for name, node in sorted(done.nodes.items()) if node.out]
+    more = f" and {len(out) - SHOWN_MAX} more" if len(out) > SHOWN_MAX else ""
+    which = f"{', '.join(out[:SHOWN_MAX])}{more}" if out else "none"
+    return f"{counted(len(done.nodes), 'node')}; drained, down or failing: {which}"
+
+
 def _json(name: str, done: Imported, *, dry_run: bool) -> Json:
     return {
         "history": name,
@@ -241,6 +258,8 @@ def _json(name: str, done: Imported, *, dry_run: bool) -> Json:
         "runs": len(done.runs),
         "known": done.known,
         "not_ended": done.not_ended,
+        "nodes": len(done.nodes),
+        "nodes_new": done.nodes_new,
         "reasons": dict(done.reasons),
         "device_seconds": dict(done.device_seconds),
         "first_at": done.first_at,

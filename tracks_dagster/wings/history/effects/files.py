@@ -5,15 +5,15 @@ from __future__ import annotations
 import gzip
 import os
 import subprocess
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import BinaryIO, cast
 
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.wings.history import slurm
-from tracks_dagster.wings.history.source import Read
+from tracks_dagster.wings.history.source import BadRow, Read
 
 LINE_CHARACTERS_MAX = 4 * 1024 * 1024
 PROGRESS_BYTES = 1024 * 1024  # between two words on how far the reading is
@@ -58,13 +58,21 @@ class LinesOfFile:
             self.on_bytes(raw.tell() - before)
 
 
+def changed_at(path: Path) -> datetime:
+    """Return when the file was written, so when its lines were printed; raises InvalidInput."""
+    try:
+        return datetime.fromtimestamp(path.stat().st_mtime, UTC)
+    except OSError as error:
+        raise InvalidInput(f"{path} cannot be read: {error.strerror or error}.") from error
+
+
 def _unpacked(raw: BinaryIO, path: Path) -> BinaryIO:
     return cast(BinaryIO, gzip.GzipFile(fileobj=raw)) if path.suffix == ".gz" else raw
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LinesOfSacct:
-    """What this machine's own `sacct` prints now. Implements `History`."""
+class LinesOfSlurm:
+    """What this machine's own `sacct`, and then `scontrol`, print now. Implements `History`."""
 
     since: datetime
     parse: ReadLines
@@ -77,21 +85,34 @@ class LinesOfSacct:
     def read(self) -> Iterator[Read]:
         command = ["sacct", "-D", "-P", "-a", "--delimiter=\x1f", f"--format={slurm.FIELDS}"]
         command += ["-S", f"{self.since:%Y-%m-%dT%H:%M:%S}"]
-        environment = {**os.environ, "TZ": "UTC", "SLURM_TIME_FORMAT": "standard"}
         try:
-            process = subprocess.Popen(
-                command,
-                env=environment,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                encoding="utf-8",
-                errors="replace",
-            )
-        except OSError as error:
+            yield from self._printed(command)
+        except FileNotFoundError as error:
             raise InvalidInput(
                 "There is no `sacct` on this machine. Run `tracks import` where Slurm's client is, or "
                 f"print a file there and name it: {slurm.COMMAND}"
             ) from error
+        except (OSError, ValueError) as error:
+            raise InvalidInput(
+                f"sacct failed: {error}. Where accounting is off, Slurm remembers ended jobs for some "
+                "minutes only: there is nothing to import."
+            ) from error
+        nodes = ["scontrol", "show", "node", "-o"]
+        try:
+            yield from self._printed(nodes)
+        except (OSError, ValueError) as error:  # the jobs are there without them
+            yield BadRow(line=0, why=str(error), file=" ".join(nodes))
+
+    def _printed(self, command: Sequence[str]) -> Iterator[Read]:
+        """Yield what a program prints; raises OSError where there is none, ValueError as it fails."""
+        process = subprocess.Popen(
+            command,
+            env={**os.environ, "TZ": "UTC", "SLURM_TIME_FORMAT": "standard"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            encoding="utf-8",
+            errors="replace",
+        )
         with process:
             assert process.stdout is not None, "it is a pipe"
             assert process.stderr is not None, "it is a pipe"
@@ -101,7 +122,4 @@ class LinesOfSacct:
                 process.kill()
                 problem = process.stderr.read().strip()
             if process.wait() not in (0, -9) or problem:
-                raise InvalidInput(
-                    f"sacct failed: {problem[:500] or process.returncode}. Where accounting is off, "
-                    "Slurm remembers ended jobs for some minutes only: there is nothing to import."
-                )
+                raise ValueError(problem[:500] or str(process.returncode))

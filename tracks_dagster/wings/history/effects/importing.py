@@ -16,12 +16,16 @@ from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.reasons.user_rules import UserRules
 from tracks_dagster.stores.histories import Histories
 from tracks_dagster.track.addressed import read_addressed, write_addressed
-from tracks_dagster.track.bodies import HistoryImported
+from tracks_dagster.track.bodies import HistoryImported, NodesImported
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.imported import (
     CHUNK_ATTEMPTS_MAX,
     ImportedAttempt,
+    ImportedNode,
+    changed_nodes,
+    newest_nodes,
     pack,
+    pack_nodes,
     pack_uids,
     unpack_uids,
 )
@@ -32,11 +36,12 @@ from tracks_dagster.track.states.history_state import HistoryState
 from tracks_dagster.track.track import (
     history_chunk_key,
     history_curves_key,
+    history_nodes_key,
     history_uids_key,
 )
 from tracks_dagster.wings.history.curves import segments
 from tracks_dagster.wings.history.judging import Judge
-from tracks_dagster.wings.history.source import BadRow, History, NotEnded, Point
+from tracks_dagster.wings.history.source import BadRow, History, NotEnded, Point, SourceNode
 
 BATCH_ATTEMPTS_MAX = 2 * CHUNK_ATTEMPTS_MAX  # in memory at once, sorted, then cut into chunks
 BAD_ROWS_KEPT_MAX = 1000
@@ -44,7 +49,10 @@ BAD_ROWS_KEPT_MAX = 1000
 
 @dataclass(slots=True, kw_only=True)
 class Imported:
-    """What came of an import. bad: the first BAD_ROWS_KEPT_MAX rows that could not be read."""
+    """What came of an import. bad: the first BAD_ROWS_KEPT_MAX rows that could not be read.
+
+    nodes: those that the source lists, by name; nodes_new: states of nodes that were not known.
+    """
 
     new: int = 0
     known: int = 0
@@ -57,6 +65,8 @@ class Imported:
     first_at: str | None = None
     last_at: str | None = None
     unknown: dict[str, str] = field(default_factory=dict)
+    nodes: dict[str, ImportedNode] = field(default_factory=dict)
+    nodes_new: int = 0
 
     def take(self, attempt: ImportedAttempt) -> None:
         """Count one that is new."""
@@ -90,6 +100,7 @@ def import_history(
     known = _known(tracks.store, state)
     judge, done = Judge(name, rules, tracks.clean), Imported()
     batch: list[ImportedAttempt] = []
+    listed: list[ImportedNode] = []
     for each in history.read():
         if isinstance(each, NotEnded):
             done.not_ended += 1
@@ -97,6 +108,8 @@ def import_history(
             done.bad_count += 1
             if len(done.bad) < BAD_ROWS_KEPT_MAX:
                 done.bad.append(each)
+        elif isinstance(each, SourceNode):
+            listed.append(judge.node(each))
         else:
             attempt = judge.imported(each)
             uid = bytes.fromhex(attempt.uid)
@@ -113,6 +126,7 @@ def import_history(
             batch = []
     if batch:
         _store(tracks, history, name, batch, by, on_stored)
+    _add_nodes(tracks, history, name, listed, done, by=by, dry_run=dry_run)
     return done
 
 
@@ -126,6 +140,45 @@ def _store_curves(store: ObjectStore, name: str, points: Sequence[Point]) -> dic
         stored[str(offset)] = sha256
         offset += len(segment)
     return stored
+
+
+def _add_nodes(
+    tracks: Tracks,
+    history: History,
+    name: str,
+    listed: Sequence[ImportedNode],
+    done: Imported,
+    *,
+    by: str,
+    dry_run: bool,
+) -> None:
+    """Store each node of a list whose state differs from the one before it."""
+    if not listed:
+        return
+    done.nodes = newest_nodes(listed)
+    new = changed_nodes(Histories(tracks.store).nodes(name), listed)
+    done.nodes_new = len(new)
+    for begin in range(0, 0 if dry_run else len(new), CHUNK_ATTEMPTS_MAX):
+        part = new[begin : begin + CHUNK_ATTEMPTS_MAX]
+        data = pack_nodes(part)
+        body = NodesImported(
+            history=name,
+            system=history.system,
+            origin=history.origin,
+            nodes_sha256=sha256_hex(data),
+            node_count=len(part),
+            by=by,
+        )
+        write_addressed(tracks.store, history_nodes_key(name, body.nodes_sha256), data)
+        tracks.decide_history(
+            name, partial(_unless_listed, tracks.draft(Kind.NODES_IMPORTED, body))
+        )
+        tracks.project(history_track(name))
+
+
+def _unless_listed(draft: Draft, state: HistoryState | None) -> Draft | None:
+    there = () if state is None else (each.nodes_sha256 for each in state.nodes)
+    return None if draft.body["nodes_sha256"] in there else draft
 
 
 def _check_name(store: ObjectStore, name: str) -> None:

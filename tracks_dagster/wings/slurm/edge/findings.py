@@ -52,7 +52,7 @@ def read_facts(client: SlurmClient, logs: Path) -> Facts:
         config=config,
         partitions=ask("scontrol", "show", "partition", "-o"),
         nodes=ask("sinfo", "-h", "-N", "-o", NODES_FORMAT),
-        drained=ask("sinfo", "-h", "-R", "-o", DRAINED_FORMAT),
+        drained=ask("sinfo", "-R", "-o", DRAINED_FORMAT),
         associations=ask(*associations, f"format={ASSOCIATION_FIELDS}"),
         logs=str(logs),
         logs_type=logs_type,

@@ -98,7 +98,7 @@ def drained_nodes(settings: Settings) -> Sequence[DrainedNode]:
     from tracks_dagster.wings.slurm.checkup import DRAINED_FORMAT, read_drained
 
     client = SlurmClient(load_slurm(settings), clean=partial(redact, secrets=settings.secrets))
-    return read_drained(client.ask("sinfo", "-h", "-R", "-o", DRAINED_FORMAT))
+    return read_drained(client.ask("sinfo", "-R", "-o", DRAINED_FORMAT))
 
 
 def upkeep(app: App) -> Tick[None]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
 import math
+import random
 from dataclasses import replace
-from datetime import datetime
+from datetime import date, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ import pytest
 from tests.wings.history.worlds import BEGIN, ImportWorld, import_world
 from tracks_dagster.curves.effects.reading import read_curves
 from tracks_dagster.curves.effects.rows import kept_rows
-from tracks_dagster.reasons.evidence import Evidence
+from tracks_dagster.reasons.evidence import Condition, Evidence, RankEnd
 from tracks_dagster.reasons.user_rules import NO_RULES
 from tracks_dagster.wings.history.curves import PIECES_MAX, parted, point, segments
 from tracks_dagster.wings.history.effects.importing import Imported, import_history
@@ -138,3 +140,104 @@ def test_a_config_of_any_size_is_imported_as_far_as_a_record_has_room(tmp_path: 
 def test_what_is_not_a_point_is_named(step: object, value: object, at: float) -> None:
     with pytest.raises(ValueError, match=r"^its (step|value|time) is"):
         point("loss", step, value, at)
+
+
+def test_points_before_the_start_of_a_run_are_of_its_first_attempt(tmp_path: Path) -> None:
+    world = import_world(tmp_path)
+    given = [
+        point("loss", step, 1.0, AT - 5000 + 10 * at) for at, step in enumerate((0, 1, 2, 1, 2))
+    ]
+    add(world, *parted(WHOLE, given))
+    assert world.runs() == {"own.one": ["unknown", "completed"]}
+    spent = world.ledger.query("select gpu_seconds as s from training_attempts order by attempt_id")
+    assert [each["s"] for each in spent] == [20.0, 5970.0]
+
+
+# --- what a source says can be anything -----------------------------------------------------------
+
+
+def test_secrets_in_what_ranks_and_places_said_are_not_stored(tmp_path: Path) -> None:
+    world = import_world(tmp_path)
+    words = "cannot connect to postgresql://admin:S3cretPassw0rd99@db/x?api_key=S3cretPassw0rd99"
+    evidence = replace(
+        WHOLE.evidence,
+        ranks=(
+            RankEnd(
+                rank=0, exit_code=1, log_tail=f"Traceback (most recent call last)\nOSError: {words}"
+            ),
+        ),
+        conditions=(Condition(type="Failed", reason="x", message=words, at=None, source="slurm"),),
+        stop={"by": "ana", "why": words, "mode": "kill"},
+        kernel_lines=(words,),
+    )
+    long = {"of": "x" * 290 + " " + words}  # the cut of a value falls into the secret
+    add(
+        world,
+        replace(WHOLE, evidence=evidence, failed=words, succeeded=None, config=long, row=[words]),
+    )
+    stored = [world.store.get(key) or b"" for key in world.store.list("")]
+    told = "".join(str(row) for row in world.ledger.dump().values())
+    assert "own.one" in told
+    for data in (*stored, *(gzip.decompress(each) for each in stored if each[:2] == b"\x1f\x8b")):
+        assert b"S3cret" not in data
+    assert "S3cret" not in told
+    for key in world.store.list("runs/own.one/"):
+        assert b"S3cret" not in (world.store.get(key) or b"")
+
+
+def test_an_attempt_that_ends_before_it_starts_is_named_and_stops_no_other(tmp_path: Path) -> None:
+    world = import_world(tmp_path)
+    early = replace(WHOLE, id="early", run="early", ended_at=BEGIN - timedelta(hours=1))
+    done = add(world, early, WHOLE)
+    assert (done.new, done.bad_count, done.bad[0].file) == (1, 1, "early")
+    assert "before it starts" in done.bad[0].why
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_whatever_a_source_says_the_run_can_be_read(tmp_path: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    world = import_world(tmp_path)
+
+    def text() -> str:
+        letters = rng.choice(["a", "名", "\x00", "\ud800", '\\"', "é ", "node"])
+        return letters * rng.choice([0, 1, 40, 500, 30_000])
+
+    def value(depth: int = 0) -> object:
+        odd = (
+            10**401,
+            -(2**64),
+            math.nan,
+            math.inf,
+            date(2026, 1, 1),
+            b"\x00\xff",
+            {1, 2},
+            None,
+            True,
+        )
+        if depth < 3 and rng.random() < 0.3:
+            return {text()[:50]: value(depth + 1) for _ in range(3)} or [value(depth + 1)]
+        return rng.choice([*odd, 0.5, 3, text()])
+
+    config = {f"{n}{text()[:20]}": value() for n in range(rng.choice([3, 200]))}
+    nodes = tuple(f"{n}{text()[:60]}" for n in range(rng.choice([0, 3, 2000])))
+    attempt = replace(
+        WHOLE,
+        title=text(),
+        owner=text(),
+        team=text(),
+        device_class=text(),
+        nodes=nodes,
+        excluded_nodes=nodes,
+        config=config,
+        metrics={f"{n}m": value() for n in range(rng.choice([3, 400]))},  # type: ignore[misc]
+        row=config,  # type: ignore[arg-type]
+        evidence=replace(WHOLE.evidence, ranks=(RankEnd(rank=0, exit_code=1, log_tail=text()),)),
+        failed=text(),
+        succeeded=None,
+    )
+    done = add(world, attempt, replace(attempt, id="two", failed=None, succeeded=text()))
+    assert (done.new, done.bad) == (2, [])
+    assert len(world.tracks.run("own.one").attempts) == 2
+    for key in world.store.list("runs/own.one/"):
+        assert world.store.get(key)
+    assert world.ledger.query("select count(*) as n from training_attempts") == [{"n": 2}]

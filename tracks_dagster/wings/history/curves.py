@@ -53,7 +53,13 @@ def parted(
     if len(pieces) > PIECES_MAX:
         unknown["attempts"] = "steps fall so often that several wrote at once: taken as one attempt"
         pieces = [[each for piece in pieces for each in piece]]
+    # Of a clock apart from the source's, or of points that a script gave times of its own.
+    earliest = min(
+        (datetime.fromtimestamp(each[0].at, UTC) for each in pieces if each), default=None
+    )
     begin = whole.started_at
+    if begin is not None and earliest is not None:
+        begin = min(begin, earliest)
     for number, piece in enumerate(pieces, 1):
         is_last = number == len(pieces)
         steps = [each.step for each in piece]

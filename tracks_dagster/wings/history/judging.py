@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
 
@@ -13,11 +14,12 @@ from tracks_dagster.reasons.evidence import Evidence, Verdict
 from tracks_dagster.reasons.fingerprints import fingerprint
 from tracks_dagster.reasons.rules.cause import LIKELY
 from tracks_dagster.reasons.user_rules import UserRules
-from tracks_dagster.track.body_json import to_json
+from tracks_dagster.track.body_json import from_json, to_json
 from tracks_dagster.track.imported import ImportedAttempt, ImportedNode
 from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.records import Json, canonical_json, format_time, sha256_hex
 from tracks_dagster.track.text.redact import Redact, redact_json
+from tracks_dagster.track.text.safe_text import valid_text
 from tracks_dagster.wings.history.curves import newest_values
 from tracks_dagster.wings.history.source import SourceAttempt, SourceNode, uid_of
 
@@ -28,10 +30,13 @@ NO_FAILURE = frozenset({"all_exited_0", "vanished", "nothing", "never_started"})
 SECRET_CHARACTERS_MIN = 25  # shorter texts of a row are states, times, counts and names
 CONFIG_BYTES_MAX, METRICS_BYTES_MAX = 6 * 1024, 3 * 1024  # that a record has room for
 VALUE_CHARACTERS_MAX = 300  # of a text in a config
-NODES_MAX = 300  # that a record has room for; the raw row has them all
+NODES_MAX = 300  # that a record names; the raw row has them all
+NODES_BYTES_MAX, EXCLUDED_BYTES_MAX = 8 * 1024, 4 * 1024
+NAME_BYTES_MAX = 200  # of an owner, a team, a kind of device
+INT_MAX = 2**63  # beyond it a number is stored as its digits
 ROW_CHARACTERS_MAX = 4000  # of a line about nodes, which is stored with each of them
 VERDICTS_MAX = 10_000  # kept: a month of a cluster has a few hundred kinds of ends
-LINES_MAX, LINE_CHARACTERS_MAX, ROOT_CHARACTERS_MAX = 12, 400, 1000
+LINES_MAX, LINE_BYTES_MAX, ROOT_BYTES_MAX = 12, 400, 1000
 _NOT_OF_AN_ID = re.compile(r"[^a-z0-9.-]+|\.(?![a-z0-9-])")
 
 
@@ -41,32 +46,38 @@ class Judge:
     def __init__(self, history: str, rules: UserRules, clean: Redact) -> None:
         self._history = history
         self._rules = rules
-        self._clean = lru_cache(VERDICTS_MAX)(clean)
+        self._clean = lru_cache(VERDICTS_MAX)(lambda text: clean(valid_text(text)))
         self._verdicts: dict[Json, Verdict] = {}
         self._fingerprints: dict[Json, str] = {}
         self._version = classifier_version(rules)
 
     def imported(self, attempt: SourceAttempt) -> ImportedAttempt:
-        """Return the attempt as it is stored."""
+        """Return the attempt as it is stored; ValueError, in words, for one that cannot have been."""
+        if attempt.started_at is not None and attempt.ended_at < attempt.started_at:
+            raise ValueError(
+                f"it ends at {attempt.ended_at}, before it starts at {attempt.started_at}"
+            )
         run_id = run_id_of(self._history, attempt.run)
         evidence = replace(
-            attempt.evidence,
+            self._without_secrets(attempt.evidence),
             started_at=None if attempt.started_at is None else format_time(attempt.started_at),
             finished_at=format_time(attempt.ended_at),
             last_step=attempt.last_step,
         )
         verdict = self._verdict(evidence)
         if attempt.succeeded is not None and verdict.rule in NO_FAILURE:
-            verdict = _succeeded(attempt.succeeded)
+            verdict = _succeeded(self._clean(attempt.succeeded))
         elif attempt.failed is not None and verdict.rule in NO_FAILURE:
             words = self._clean(attempt.failed)
             verdict = replace(verdict, lines=(words,), root_message=words)
-        nodes, unknown = attempt.nodes, dict(attempt.unknown)
-        if len(nodes) > NODES_MAX:
-            unknown["nodes"] = f"it had {len(nodes)} nodes: the first {NODES_MAX} are named here"
-            nodes = nodes[:NODES_MAX]
+        unknown = dict(attempt.unknown)
+        nodes = _named(attempt.nodes, NODES_BYTES_MAX)
+        if len(nodes) < len(attempt.nodes):
+            unknown["nodes"] = (
+                f"it had {len(attempt.nodes)} nodes: the first {len(nodes)} are named here"
+            )
         config = self._config(attempt.config, unknown)
-        metrics = attempt.metrics or newest_values(attempt.points)
+        metrics = _finite(attempt.metrics or newest_values(attempt.points), unknown)
         busy_s = 0.0
         if attempt.started_at is not None:
             busy_s = (attempt.ended_at - attempt.started_at).total_seconds()
@@ -74,8 +85,8 @@ class Judge:
             uid=uid_of(self._history, attempt.id),
             run_id=run_id,
             title=self._clean(attempt.title)[:TITLE_CHARACTERS_MAX] or "unnamed",
-            owner=attempt.owner or "unknown",
-            team=attempt.team or "unknown",
+            owner=_short(attempt.owner, NAME_BYTES_MAX) or "unknown",
+            team=_short(attempt.team, NAME_BYTES_MAX) or "unknown",
             pool=pool_of(self._history),
             cause=attempt.cause,
             submitted_at=format_time(
@@ -86,12 +97,12 @@ class Judge:
             reason=verdict.reason,
             confidence=verdict.confidence,
             rule=verdict.rule,
-            lines=tuple(line[:LINE_CHARACTERS_MAX] for line in verdict.lines[:LINES_MAX]),
-            root_message=verdict.root_message[:ROOT_CHARACTERS_MAX],
+            lines=tuple(_short(line, LINE_BYTES_MAX) for line in verdict.lines[:LINES_MAX]),
+            root_message=_short(verdict.root_message, ROOT_BYTES_MAX),
             classifier_version=self._version,
             fingerprint=self._fingerprint(verdict, config, nodes),
             devices=attempt.devices,
-            device_class=attempt.device_class,
+            device_class=_short(attempt.device_class, NAME_BYTES_MAX),
             device_seconds=round(busy_s * attempt.devices, 3),
             evidence={
                 **to_json(evidence),
@@ -103,7 +114,7 @@ class Judge:
                 "unknown": unknown,
             },
             nodes=nodes,
-            excluded_nodes=attempt.excluded_nodes[:NODES_MAX],
+            excluded_nodes=_named(attempt.excluded_nodes, EXCLUDED_BYTES_MAX),
             config=config,
             resumed_step=attempt.resumed_step,
             last_step=attempt.last_step,
@@ -136,20 +147,38 @@ class Judge:
     def _config(self, given: Mapping[str, Json], unknown: dict[str, str]) -> dict[str, Json]:
         """Return a config as a record has it: flat, short, without secrets."""
         cleaned = redact_json(dict(_flat(given)), self._clean)
-        return _fitting(cleaned, CONFIG_BYTES_MAX, "config", unknown)
+        short = {
+            key: value[:VALUE_CHARACTERS_MAX] if isinstance(value, str) else value
+            for key, value in cleaned.items()
+        }
+        return _fitting(short, CONFIG_BYTES_MAX, "config", unknown)
+
+    def _without_secrets(self, evidence: Evidence) -> Evidence:
+        """Return the evidence without what its logs and messages hold of secrets."""
+        of_ranks = any(end.log_tail or end.last_word for end in evidence.ranks)
+        of_place = evidence.conditions or evidence.stop or evidence.kernel_lines or evidence.dagster
+        if not of_ranks and not of_place:  # as most rows of Slurm, a million
+            return evidence
+        return from_json(Evidence, redact_json(to_json(evidence), self._clean))
 
     def _cleaned(self, value: Json) -> Json:
         """Return a raw row without the secrets that a command line or a log in it may hold."""
         match value:
             case str():
-                return self._clean(value) if len(value) >= SECRET_CHARACTERS_MIN else value
+                return (
+                    self._clean(value) if len(value) >= SECRET_CHARACTERS_MIN else valid_text(value)
+                )
             case list():
                 return [self._cleaned(each) for each in value]
             case Mapping():
-                return {str(key): self._cleaned(each) for key, each in value.items()}
-            case float() if not math.isfinite(value):
-                return str(value)  # JSON has no nan
-        return value
+                return {valid_text(str(key)): self._cleaned(each) for key, each in value.items()}
+            case bool() | None:
+                return value
+            case int() if abs(value) < INT_MAX:
+                return value
+            case float() if math.isfinite(value):
+                return value
+        return self._clean(str(value))  # JSON has no nan, no date and no bytes
 
     def _verdict(self, evidence: Evidence) -> Verdict:
         """Return the verdict; where neither order nor words matter, the one on the same end before."""
@@ -180,18 +209,49 @@ class Judge:
 def _flat(given: Mapping[str, Json], prefix: str = "") -> Iterator[tuple[str, Json]]:
     """Yield keys with plain values; what lies in an object by both names: "optimizer.lr"."""
     for key, value in given.items():
-        name = f"{prefix}{key}"[:VALUE_CHARACTERS_MAX]
+        name = valid_text(f"{prefix}{key}")[:VALUE_CHARACTERS_MAX]
         match value:
             case Mapping():
                 yield from _flat(value, f"{name}.")
-            case bool() | int() | None:
+            case bool() | None:
+                yield name, value
+            case int() if abs(value) < INT_MAX:
                 yield name, value
             case float() if math.isfinite(value):
                 yield name, value
-            case str():
-                yield name, value[:VALUE_CHARACTERS_MAX]
-            case _:
-                yield name, str(value)[:VALUE_CHARACTERS_MAX]
+            case _:  # cut for good only once it is without secrets
+                yield name, str(value)[: 10 * VALUE_CHARACTERS_MAX]
+
+
+def _finite(values: Mapping[str, Json], unknown: dict[str, str]) -> dict[str, Json]:
+    """Return the metrics that are finite numbers; says in `unknown` how many are not."""
+    found = dict[str, Json]()
+    for name, value in ((valid_text(name), value) for name, value in values.items()):
+        with suppress(TypeError, ValueError, OverflowError):
+            if math.isfinite(number := float(value)):  # type: ignore[arg-type]
+                found[name] = number
+    if len(found) < len(values):
+        unknown["metrics"] = f"{len(values) - len(found)} of {len(values)} are not finite numbers"
+    return found
+
+
+def _named(nodes: Sequence[str], bytes_max: int) -> tuple[str, ...]:
+    """Return as many of the nodes as a record has room for, the first ones."""
+    found, size = list[str](), 0
+    for node in map(valid_text, nodes[:NODES_MAX]):
+        size += len(canonical_json(node)) + 1
+        if size > bytes_max:
+            break
+        found.append(node)
+    return tuple(found)
+
+
+def _short(text: str, bytes_max: int) -> str:
+    """Return as much of the text as has so many bytes in a record, from its beginning."""
+    text = valid_text(text)
+    while (size := len(canonical_json(text)) - 2) > bytes_max:
+        text = text[: min(len(text) - 1, len(text) * bytes_max // size)]
+    return text
 
 
 def _fitting(

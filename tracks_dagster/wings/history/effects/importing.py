@@ -68,6 +68,12 @@ class Imported:
     nodes: dict[str, ImportedNode] = field(default_factory=dict)
     nodes_new: int = 0
 
+    def leave_out(self, row: BadRow) -> None:
+        """Count a row that cannot be imported."""
+        self.bad_count += 1
+        if len(self.bad) < BAD_ROWS_KEPT_MAX:
+            self.bad.append(row)
+
     def take(self, attempt: ImportedAttempt) -> None:
         """Count one that is new."""
         self.new += 1
@@ -105,13 +111,15 @@ def import_history(
         if isinstance(each, NotEnded):
             done.not_ended += 1
         elif isinstance(each, BadRow):
-            done.bad_count += 1
-            if len(done.bad) < BAD_ROWS_KEPT_MAX:
-                done.bad.append(each)
+            done.leave_out(each)
         elif isinstance(each, SourceNode):
             listed.append(judge.node(each))
         else:
-            attempt = judge.imported(each)
+            try:
+                attempt = judge.imported(each)
+            except ValueError as error:
+                done.leave_out(BadRow(line=0, file=each.id, why=str(error)))
+                continue
             uid = bytes.fromhex(attempt.uid)
             if uid in known:
                 done.known += 1

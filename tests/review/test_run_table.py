@@ -135,6 +135,13 @@ def test_without_a_choice_the_keys_that_differ_are_columns() -> None:
     ]
 
 
+def test_imported_runs_show_why_they_ended_and_what_was_validated() -> None:
+    values = {"run": "ml.1", "state": "imported", "reason": "completed", "last.loss": 1.0}
+    runs = [Run(values={**values, "last.tokens": 9.0, "last.validation_loss": 1.1})]
+    columns = default_columns(runs)
+    assert columns == ("run", "state", "reason", "last.loss", "last.validation_loss")
+
+
 def test_a_group_has_mean_and_deviation_of_what_is_a_number() -> None:
     groups = group(RUNS, "config.layers", ["last.loss", "owner"])
     assert list(groups) == ["2", ""]

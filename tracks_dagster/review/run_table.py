@@ -20,6 +20,7 @@ from statistics import mean, stdev
 from typing import NoReturn
 
 from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.track.names import IMPORTED
 from tracks_dagster.track.records import Json
 from tracks_dagster.track.text.nearest import instead
 from tracks_dagster.track.text.units import about, shown
@@ -222,15 +223,18 @@ def sort(runs: Sequence[Run], keys: Sequence[str]) -> list[Run]:
 
 
 def default_columns(runs: Sequence[Run]) -> tuple[str, ...]:
-    """Return the columns of a table for which nobody chose any: COLUMNS, metrics that runs have, and
-    the first keys of their configs that differ."""
+    """Return the columns of a table for which nobody chose any: COLUMNS, the loss and one that was
+    validated, evals, the first keys of their configs that differ; of imported runs why they ended."""
     metrics = dict.fromkeys(
         key for run in runs for key in run.values if key.startswith((LAST, EVAL))
     )
-    first = [key for key in metrics if key == f"{LAST}loss"][:1]
+    first = [key for key in metrics if key == f"{LAST}loss"]
+    validated = [key for key in metrics if key.startswith(LAST) and "val" in key.lower()][:1]
     evals = [key for key in metrics if key.startswith(EVAL)][:2]
     known = [n for n in COLUMNS if not runs or any(run.get(n) is not None for run in runs)]
-    return (*known, *first, *evals, *differing(runs)[:SHOWN_CONFIG_MAX])
+    if any(run.get("state") == IMPORTED for run in runs):
+        known.insert(known.index("state") + 1, "reason")
+    return (*known, *first, *validated, *evals, *differing(runs)[:SHOWN_CONFIG_MAX])
 
 
 def title(name: str) -> str:

@@ -97,6 +97,12 @@ def test_the_records_of_an_imported_run_say_what_its_rows_say(world: ImportWorld
     assert [parse(data, seq=seq) for seq, data in enumerate(stored)] == records
 
 
+def test_an_imported_run_has_the_name_that_it_had_there(world: ImportWorld) -> None:
+    world.add([HEADER, row(7, JobName="gpt-wide")])
+    called = world.ledger.query("select run_id, called from training_runs")
+    assert called == [{"run_id": "slurm.7", "called": "gpt-wide"}]
+
+
 def test_the_row_that_was_read_is_the_evidence(world: ImportWorld) -> None:
     world.add([HEADER, ROWS[0]])
     ended = world.tracks.run("slurm.7").attempts[0].ended

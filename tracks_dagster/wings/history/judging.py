@@ -135,7 +135,7 @@ class Judge:
             program=given.program,
             state=given.state,
             out=given.out,
-            reason=self._clean(given.reason)[:ROOT_CHARACTERS_MAX],
+            reason=_short(self._clean(given.reason), ROOT_BYTES_MAX),
             set_by=given.set_by,
             since_at=since_at,
             seen_at=seen_at,
@@ -228,7 +228,7 @@ def _finite(values: Mapping[str, Json], unknown: dict[str, str]) -> dict[str, Js
     found = dict[str, Json]()
     for name, value in ((valid_text(name), value) for name, value in values.items()):
         with suppress(TypeError, ValueError, OverflowError):
-            if math.isfinite(number := float(value)):  # type: ignore[arg-type]
+            if math.isfinite(number := float(value)):
                 found[name] = number
     if len(found) < len(values):
         unknown["metrics"] = f"{len(values) - len(found)} of {len(values)} are not finite numbers"

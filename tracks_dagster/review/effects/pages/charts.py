@@ -147,7 +147,8 @@ def compare_panel(
     for label, band in bands.items():
         parts += _lines(frame, [_Line(f"line {band.css}", label, band.mean)])
     parts += _gaps(frame, [*kept, *(_series(band.odd) for band in bands.values())])
-    names = " and ".join(dict.fromkeys(each.name for each in (*curves.values(), *bands.values())))
+    both = [*(each.name for each in curves.values()), *(each.name for each in bands.values())]
+    names = " and ".join(dict.fromkeys(both))
     return _svg(frame, f"{names} by {x_label} of {', '.join([*curves, *bands])}", parts)
 
 

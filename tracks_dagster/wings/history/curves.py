@@ -70,6 +70,7 @@ def parted(
             resumed_step=max(0, min(steps) - 1) if number > 1 else whole.resumed_step,
             last_step=max(steps, default=whole.last_step),
             points=piece,
+            values=sum(map(len, pieces)),
             unknown=unknown,
         )
         yield this if is_last else _broken_off(this)

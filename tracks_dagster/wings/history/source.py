@@ -37,8 +37,8 @@ class SourceAttempt:
     without run and attempt. row: as it was read, kept as it is. devices: accelerators, or nodes where
     it had none. succeeded, failed: the words by which the source says that it ended as meant, or not.
     unknown: what the source cannot say of it, each with why. points: its curves, in the order of their
-    times; metrics: the newest values, where these are not those of the points. Other fields: as of
-    `ImportedAttempt`.
+    times; values: how many its whole run has; metrics: the newest values, where these are not those of
+    the points. Other fields: as of `ImportedAttempt`.
     """
 
     id: str
@@ -62,6 +62,7 @@ class SourceAttempt:
     succeeded: str | None = None
     failed: str | None = None
     points: Sequence[Point] = ()
+    values: int = 0
     metrics: Mapping[str, float] = field(default_factory=dict)
     unknown: Mapping[str, str] = field(default_factory=dict)
 

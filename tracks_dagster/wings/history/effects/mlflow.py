@@ -172,11 +172,15 @@ class MLflow:
 def _add_line(run: _Run, name: str, line: str, number: int, file: str) -> None:
     """Take in "1700000000000 0.5 3": a time, a value and a step, which older ones do not have."""
     words = line.split()
+    if not line.endswith("\n"):  # 0.1 may be the beginning of 0.125
+        why = "its line has no end: it is cut, or still being written"
+        run.bad.append(BadRow(line=number, why=why, file=file))
+        return
     try:
         at_ms, value = int(words[0]), float(words[1])
         step = int(words[2]) if len(words) > 2 else 0
     except (ValueError, IndexError):
-        why = f"it is {line[:60]!r}, not a time, a value and a step"
+        why = f"it is {line.strip()[:60]!r}, not a time, a value and a step"
         run.bad.append(BadRow(line=number, why=why, file=file))
         return
     run.add(name, step, value, at_ms, file=file, line=number)

@@ -97,9 +97,10 @@ class Histories:
         state = None if name is None else self.state(name)
         if name is None or state is None:
             return []
-        named = {each.chunk_sha256 for each in state.with_runs(run_id, run_id)}
         return imported.in_order(
-            each for sha256 in sorted(named) for each in self.chunk(name, sha256).get(run_id, ())
+            each
+            for chunk in state.with_runs(run_id, run_id)
+            for each in self.chunk(name, chunk.chunk_sha256).get(run_id, ())
         )
 
 

@@ -67,6 +67,7 @@ class ImportedAttempt:
     unknown: the same. metrics: the newest value of each. curves: a journal as a launch of ours ships
     it, the byte at which each of its segments begins → the sha256 of its stored bytes
     (`history_curves_key`).
+    amount: how much the source had of its run: values of curves, and characters of rows and logs.
     """
 
     uid: str
@@ -98,11 +99,18 @@ class ImportedAttempt:
     unknown: Mapping[str, str] = field(default_factory=dict)
     metrics: Mapping[str, float] = field(default_factory=dict)
     curves: Mapping[str, str] = field(default_factory=dict)
+    amount: tuple[int, int] = (0, 0)
 
     @property
     def launch_id(self) -> str:
-        """The id of its only launch."""
-        return f"imported-{self.uid}"
+        """The id of its only launch: another one where its journal is longer, since caches know it."""
+        return f"imported-{self.uid}-{self.amount[0]}" if self.curves else f"imported-{self.uid}"
+
+    @property
+    def extent(self) -> tuple[int, str, int, int]:
+        """How much is known of it. Of two that are one attempt, the one with more counts."""
+        values, size = self.amount
+        return (values, self.ended_at, size, -1 if self.resumed_step is None else self.resumed_step)
 
     @property
     def order(self) -> tuple[str, str]:
@@ -250,8 +258,13 @@ def _unpacked(kind: type[T], data: bytes) -> list[T]:
         raise TrackBroken(f"A chunk of a history cannot be read: {error}.") from error
 
 
+def version_of(attempt: ImportedAttempt) -> str:
+    """Return what only an attempt of which so much is known has, in the form of a uid."""
+    return sha256_hex(f"{attempt.uid} {attempt.extent}".encode())[:UID_CHARACTERS]
+
+
 def pack_uids(uids: Iterable[str]) -> bytes:
-    """Return the identities of a chunk's attempts, 16 bytes each."""
+    """Return the identities of a chunk's attempts and of their versions, 16 bytes each."""
     return b"".join(bytes.fromhex(uid) for uid in uids)
 
 
@@ -274,10 +287,15 @@ class _Entry:
 
 
 def in_order(attempts: Iterable[ImportedAttempt]) -> list[ImportedAttempt]:
-    """Return the attempts of one run in their order, each once, whatever order they came in."""
-    return sorted({each.uid: each for each in attempts}.values(), key=lambda each: each.order)[
-        :ATTEMPTS_MAX
-    ]
+    """Return the attempts of one run in their order, each once, whatever order they came in.
+
+    One that was imported several times, as more of it was there, is as it was with the most.
+    """
+    most: dict[str, ImportedAttempt] = {}
+    for each in attempts:
+        if each.uid not in most or each.extent > most[each.uid].extent:
+            most[each.uid] = each
+    return sorted(most.values(), key=lambda each: each.order)[:ATTEMPTS_MAX]
 
 
 def state_of(attempts: Sequence[ImportedAttempt]) -> RunState:

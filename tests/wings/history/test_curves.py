@@ -135,7 +135,10 @@ def test_a_config_of_any_size_is_imported_as_far_as_a_record_has_room(tmp_path: 
 
 @pytest.mark.parametrize(
     ("step", "value", "at"),
-    [(-1, 1.0, AT), (1.5, 1.0, AT), ("1", 1.0, AT), (1, "x", AT), (1, 1.0, -5.0), (1, 1.0, 1e30)],
+    [
+        *((-1, 1.0, AT), (1.5, 1.0, AT), ("1", 1.0, AT), (1, "x", AT), (1, 10**400, AT)),
+        *((1, 1.0, -5.0), (1, 1.0, 1e30), (1, 1.0, math.nan), (1, 1.0, math.inf)),
+    ],
 )
 def test_what_is_not_a_point_is_named(step: object, value: object, at: float) -> None:
     with pytest.raises(ValueError, match=r"^its (step|value|time) is"):
@@ -191,6 +194,29 @@ def test_an_attempt_that_ends_before_it_starts_is_named_and_stops_no_other(tmp_p
     done = add(world, early, WHOLE)
     assert (done.new, done.bad_count, done.bad[0].file) == (1, 1, "early")
     assert "before it starts" in done.bad[0].why
+
+
+def test_another_run_of_the_same_name_is_not_taken_for_the_one_that_is_known(
+    tmp_path: Path,
+) -> None:
+    world = import_world(tmp_path)
+    add(world, *parted(WHOLE, points(0, 1, 2, 1, 2)))
+    later = replace(
+        WHOLE,
+        submitted_at=BEGIN + timedelta(hours=1),
+        started_at=BEGIN + timedelta(hours=1),
+        ended_at=BEGIN + timedelta(hours=2),
+    )
+    given = [each._replace(at=each.at + 3600) for each in points(*range(9), *range(5, 9), 7)]
+    done = add(world, *parted(later, given), replace(later, id="new", run="new"))
+    assert (done.new, done.grown, done.bad_count) == (1, 0, 1)
+    assert "import this with another --name" in done.bad[0].why
+    assert world.runs() == {"own.new": ["completed"], "own.one": ["unknown", "completed"]}
+
+
+def test_values_beyond_the_bound_are_counted_once() -> None:
+    (only,) = parted(WHOLE, points(0, 1), beyond=7)
+    assert only.unknown["values"].startswith("of its values 7 are left out")
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -19,6 +19,9 @@ from tracks_dagster.wings.history.effects.importing import Imported, import_hist
 
 GOLDEN = Path(__file__).parent / "golden"
 NOW = datetime(2027, 2, 1, tzinfo=UTC)
+AS_IT_RUNS = datetime(
+    2026, 1, 1, 4, tzinfo=UTC
+)  # within six hours of the newest thing in MLflow's run
 ALL = {
     "mlflow": "mlflow/mlruns",
     "mlflow-db": "mlflow/mlflow.db",
@@ -114,8 +117,10 @@ def test_a_place_without_anything_of_it_is_refused_in_words(tmp_path: Path, syst
 
 @pytest.mark.parametrize("system", ["mlflow", "mlflow-db"])
 def test_runs_of_mlflow(world: ImportWorld, system: str) -> None:
-    done = add(world, system, GOLDEN / ALL[system])
+    done = add(world, system, GOLDEN / ALL[system], now=AS_IT_RUNS)
     assert (done.new, len(done.runs), done.not_ended) == (4, 3, 1)
+    done = add(world, system, GOLDEN / ALL[system])  # a year later: its process was killed
+    assert (done.new, done.known, done.not_ended) == (1, 4, 0)
     sql = (
         "select r.model_family, r.owner, attempt_id, termination_reason, last_step "
         "from training_attempts a join training_runs r on r.run_id = a.run_id order by a.started_at"
@@ -125,6 +130,7 @@ def test_runs_of_mlflow(world: ImportWorld, system: str) -> None:
         ("gpt / finished", "alice", 2, "completed", 4),
         ("gpt / failed", "alice", 1, "unknown", 1),
         ("gpt / killed", "alice", 1, "user_cancelled", 1),
+        ("gpt / running", "alice", 1, "unknown", 1),
     ]
     (run_id,) = of(world, "select run_id from training_runs where model_family = 'gpt / finished'")[
         0
@@ -149,7 +155,7 @@ def test_a_line_of_mlflow_that_is_wrong_is_named_by_file_and_line(
     count = len(path.read_text().splitlines())
     assert [each.line for each in done.bad] == [count - 3, count - 2, count - 1, count]
     assert {each.file for each in done.bad} == {str(path.relative_to(copy))}
-    assert done.new == 4
+    assert done.new == 5
 
 
 def test_folders_of_event_files(world: ImportWorld) -> None:

@@ -13,6 +13,7 @@ from tracks_dagster.stores.histories import Histories
 from tracks_dagster.track import imported
 from tracks_dagster.track.bodies import HistoryImported, NodesImported
 from tracks_dagster.track.body_json import body_of
+from tracks_dagster.track.imported import ImportedAttempt
 from tracks_dagster.track.records import Kind, Record
 from tracks_dagster.track.states.history_state import HistoryState
 
@@ -44,29 +45,21 @@ def imported_rows(
             )
             continue
         body = body_of(HistoryImported, record)
-        of_chunk = histories.chunk(state.name, body.chunk_sha256)
-        others = _others(state, body)
-        for run_id, attempts in of_chunk.items():
+        near = state.with_runs(body.first_run_id, body.last_run_id)
+        own = histories.chunk(state.name, body.chunk_sha256)
+        for run_id in own:
             if run_id in done:
                 continue
             done.add(run_id)
-            elsewhere = [
-                each
-                for other in others
-                for each in histories.chunk(state.name, other.chunk_sha256).get(run_id, ())
-                if other.first_run_id <= run_id <= other.last_run_id
-            ]
-            if elsewhere:
+            attempts: list[ImportedAttempt] = []
+            for each in near:  # in the order of their import
+                if each.chunk_sha256 == body.chunk_sha256:
+                    attempts += own[run_id]
+                elif each.first_run_id <= run_id <= each.last_run_id:
+                    attempts += histories.chunk(state.name, each.chunk_sha256).get(run_id, ())
+            if len(attempts) > len(own[run_id]):
                 replaced.add(run_id)
-            run = imported.state_of(imported.in_order([*attempts, *elsewhere]))
+            run = imported.state_of(imported.in_order(attempts))
             for table, found in track_states.run_rows(run).items():
                 rows.setdefault(table, []).extend(found)
     return ImportedRows(rows={**rows}, replaced=frozenset(replaced))
-
-
-def _others(state: HistoryState, body: HistoryImported) -> list[HistoryImported]:
-    """Return the other chunks that may hold runs of this one, each once."""
-    near = state.with_runs(body.first_run_id, body.last_run_id)
-    by_sha256 = {each.chunk_sha256: each for each in near}
-    by_sha256.pop(body.chunk_sha256, None)
-    return list(by_sha256.values())

@@ -19,6 +19,7 @@ from tracks_dagster.track.bodies import RunDeclared
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.declared_fields import WORDS
 from tracks_dagster.track.errors import UnknownRun
+from tracks_dagster.track.json_text import RECORD_BYTES_MAX
 from tracks_dagster.track.names import (
     MUTES_TRACK,
     QUARANTINES_TRACK,
@@ -34,7 +35,7 @@ from tracks_dagster.track.names import (
     study_track,
 )
 from tracks_dagster.track.ports import Clock, NewUid, ObjectStore
-from tracks_dagster.track.records import Draft, Kind, Record
+from tracks_dagster.track.records import Draft, Kind, Record, sha256_hex
 from tracks_dagster.track.states import (
     code_state,
     dataset_state,
@@ -59,7 +60,7 @@ from tracks_dagster.track.states.study_state import StudyState
 from tracks_dagster.track.states.view_state import ViewState
 from tracks_dagster.track.text.nearest import instead, no_run
 from tracks_dagster.track.text.redact import Redact, redact, redact_words
-from tracks_dagster.track.track import Track
+from tracks_dagster.track.track import Track, log_key
 from tracks_dagster.track.unforeseen import as_broken, problem_of
 
 _log = logging.getLogger(__name__)
@@ -342,6 +343,9 @@ class Tracks:
     def _track(self, name: str, first: int = 0) -> Track:
         with self._lock:
             track = self._tracks.pop((name, first), None)
+            if track is not None and self._is_other(track):
+                track = None
+                self._run_states.pop(name, None)
             track = track or Track(self.store, name, now=self.now, first=first)
             self._tracks[name, first] = track
             if len(self._tracks) > TRACKS_CACHED_MAX:
@@ -351,6 +355,17 @@ class Tracks:
                 self._pool_states.pop(oldest, None)
                 self._study_states.pop(oldest[0], None)
             return track
+
+    def _is_other(self, track: Track) -> bool:
+        """Whether the track of an imported run has other records by now than those that were read.
+
+        It follows from all that its history says, so an import may change it, as nothing else does.
+        """
+        known = track.known
+        if not known or not track.name.startswith(RUNS) or "." not in track.name:
+            return False  # no run of a history, which all have a dot
+        data = self.store.get(log_key(track.name, known[-1].seq), RECORD_BYTES_MAX)
+        return data is not None and sha256_hex(data) != known[-1].sha256
 
     def _folded(self, name: str, records: list[Record]) -> RunState | None:
         """Return the state after exactly `records`, from what was folded before."""

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from tracks_dagster.track.journal_lines import LOSS, STEPS
 from tracks_dagster.track.records import Json, format_time
 from tracks_dagster.track.text.safe_text import valid_text
-from tracks_dagster.wings.history.source import Point, SourceAttempt, aware
+from tracks_dagster.wings.history.source import Point, SourceAttempt, time_of
 
 STEP_MAX = 2**53
 POINTS_MAX = 2_000_000  # of one run, in memory at once
@@ -34,22 +34,32 @@ def point(name: str, step: Json, value: Json, at: float) -> Point:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError(f"its value is {str(value)[:40]!r}, not a number")
     try:
-        seconds = aware(datetime.fromtimestamp(at, UTC)).timestamp()
-        return Point(valid_text(name)[:NAME_CHARACTERS_MAX], step, float(value), seconds)
-    except (ValueError, OverflowError, OSError):
-        raise ValueError(f"its time is {str(at)[:40]!r}, not one of a run") from None
+        number = float(value)
+    except OverflowError:
+        raise ValueError("its value is too large for a number with a point") from None
+    seconds = time_of(at).timestamp()
+    return Point(valid_text(name)[:NAME_CHARACTERS_MAX], step, number, seconds)
 
 
 def parted(
-    whole: SourceAttempt, points: Iterable[Point], restarts: Sequence[float] = ()
+    whole: SourceAttempt,
+    points: Iterable[Point],
+    restarts: Sequence[float] = (),
+    *,
+    beyond: int = 0,
 ) -> Iterator[SourceAttempt]:
     """Yield the attempts of a run that its source has as one: one more for each fall of a step.
 
     whole: the run, of which the last attempt has the end, and the first the start. restarts: seconds
-    since 1970 of the first points after a restart, in order, where the source says so itself.
+    since 1970 of the first points after a restart, in order, where the source says so itself. beyond:
+    how many values of it were left out, as there are more than POINTS_MAX.
     """
     pieces = _pieces(points, restarts)
     unknown = dict(whole.unknown)
+    if beyond:
+        unknown["values"] = (
+            f"of its values {beyond} are left out: {POINTS_MAX} of a run are imported"
+        )
     if len(pieces) > PIECES_MAX:
         unknown["attempts"] = "steps fall so often that several wrote at once: taken as one attempt"
         pieces = [[each for piece in pieces for each in piece]]
@@ -76,6 +86,7 @@ def parted(
             resumed_step=max(0, min(steps) - 1) if number > 1 else whole.resumed_step,
             last_step=max(steps, default=whole.last_step),
             points=piece,
+            values=sum(map(len, pieces)),
             unknown=unknown,
         )
         yield this if is_last else _broken_off(this)

@@ -74,10 +74,15 @@ class Judge:
         nodes = _named(attempt.nodes, NODES_BYTES_MAX)
         if len(nodes) < len(attempt.nodes):
             unknown["nodes"] = (
-                f"it had {len(attempt.nodes)} nodes: the first {len(nodes)} are named here"
+                f"of {len(attempt.nodes)} nodes the first {len(nodes)} are named here"
             )
         config = self._config(attempt.config, unknown)
         metrics = _finite(attempt.metrics or newest_values(attempt.points), unknown)
+        raw = self._cleaned(
+            redact_json(attempt.row, self._clean)
+            if isinstance(attempt.row, Mapping)
+            else attempt.row  # rows of Slurm, a million, have no names of secrets
+        )
         busy_s = 0.0
         if attempt.started_at is not None:
             busy_s = (attempt.ended_at - attempt.started_at).total_seconds()
@@ -106,11 +111,7 @@ class Judge:
             device_seconds=round(busy_s * attempt.devices, 3),
             evidence={
                 **to_json(evidence),
-                "source": self._cleaned(redact_json(attempt.row, self._clean))
-                if isinstance(
-                    attempt.row, Mapping
-                )  # rows of Slurm, a million, have no names of secrets
-                else self._cleaned(attempt.row),
+                "source": raw,
                 "unknown": unknown,
             },
             nodes=nodes,
@@ -119,6 +120,7 @@ class Judge:
             resumed_step=attempt.resumed_step,
             last_step=attempt.last_step,
             unknown=unknown,
+            amount=(attempt.values or len(attempt.points), _size(raw, evidence)),
             metrics=_fitting(metrics, METRICS_BYTES_MAX, "metrics", unknown),
         )
 
@@ -204,6 +206,12 @@ class Judge:
                 TerminationReason(verdict.reason), verdict.root_message, config, None, nodes
             )
         return self._fingerprints[key]
+
+
+def _size(raw: Json, evidence: Evidence) -> int:
+    """Return how many characters a source has of an attempt; a key without a value is none."""
+    logs = sum(len(end.log_tail or "") for end in evidence.ranks)
+    return logs + len(canonical_json(raw).replace(b"null", b""))
 
 
 def _flat(given: Mapping[str, Json], prefix: str = "") -> Iterator[tuple[str, Json]]:

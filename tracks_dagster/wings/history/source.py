@@ -37,8 +37,8 @@ class SourceAttempt:
     without run and attempt. row: as it was read, kept as it is. devices: accelerators, or nodes where
     it had none. succeeded, failed: the words by which the source says that it ended as meant, or not.
     unknown: what the source cannot say of it, each with why. points: its curves, in the order of their
-    times; metrics: the newest values, where these are not those of the points. Other fields: as of
-    `ImportedAttempt`.
+    times; values: how many its whole run has; metrics: the newest values, where these are not those of
+    the points. Other fields: as of `ImportedAttempt`.
     """
 
     id: str
@@ -62,6 +62,7 @@ class SourceAttempt:
     succeeded: str | None = None
     failed: str | None = None
     points: Sequence[Point] = ()
+    values: int = 0
     metrics: Mapping[str, float] = field(default_factory=dict)
     unknown: Mapping[str, str] = field(default_factory=dict)
 
@@ -136,6 +137,14 @@ class History(Protocol):
 def uid_of(history: str, source_id: str) -> str:
     """Return the identity of an attempt: the same at every import."""
     return sha256_hex(f"{history}\0{source_id}".encode())[:32]
+
+
+def time_of(seconds: float) -> datetime:
+    """Return the time of seconds since 1970 in UTC; ValueError for one that no run can have."""
+    try:
+        return aware(datetime.fromtimestamp(seconds, UTC))
+    except (ValueError, OverflowError, OSError):
+        raise ValueError(f"its time is {str(seconds)[:40]!r}, not one of a run") from None
 
 
 def aware(at: datetime) -> datetime:

@@ -49,6 +49,8 @@ def number_in(value: Field) -> float:
     """Return the float or double that a field holds."""
     if isinstance(value, int):
         raise ValueError("it is not a number with a point")
+    if len(value) not in (4, 8):
+        raise ValueError(f"it has {len(value)} bytes, not the 4 or 8 of a number with a point")
     found: float = struct.unpack("<f" if len(value) == 4 else "<d", value)[0]
     return found
 

@@ -41,7 +41,7 @@ from tracks_dagster.wiring import open_tracks
 
 # Those that are a folder or a database, whose format a module of their own reads.
 PLACES: Mapping[str, Callable[[Path, datetime, tzinfo], History]] = {
-    "mlflow": lambda path, now, zone: MLflow(path=path),
+    "mlflow": lambda path, now, zone: MLflow(path=path, now=now),
     "wandb": lambda path, now, zone: Wandb(path=path, now=now),
     "neptune": lambda path, now, zone: Neptune(path=path, now=now),
     "ray": lambda path, now, zone: Ray(path=path, now=now, zone=zone),
@@ -119,8 +119,8 @@ def import_command(
         click.echo(f"Judged without your own rules: {problem}", err=True)
     every_s = max(EVERY_S_MIN, _seconds("--every", every))
     since = datetime.now(UTC) - timedelta(seconds=_seconds("--last", last))
-    while True:
-        began = datetime.now(UTC)
+
+    def look(since: datetime) -> None:
         with _bar(path) as (on_bytes, on_stored):
             history = _source(
                 system, path, zone=_zone(zone), by_name=by_name, since=since, on_bytes=on_bytes
@@ -132,9 +132,17 @@ def import_command(
             print_json(_json(name, done, dry_run=dry_run))
         else:
             _print(name, history, done, dry_run=dry_run)
-        if not follow:
-            return
-        since = began - LOOK_BACK
+
+    if not follow:
+        look(since)
+        return
+    while True:
+        began = datetime.now(UTC)
+        try:
+            look(since)
+            since = began - LOOK_BACK
+        except (InvalidInput, OSError) as error:  # it may not be there yet, or be gone for a while
+            click.echo(f"Not read: {error} It is read again in {every_s:g} s.", err=True)
         time.sleep(every_s)
 
 
@@ -210,6 +218,7 @@ def _print(name: str, history: History, done: Imported, *, dry_run: bool) -> Non
     what = f"{counted(done.new, 'attempt')} of {counted(len(done.runs), 'run')}"
     also = [
         f"{done.known} known before" if done.known else "",
+        f"{done.grown} with more than before" if done.grown else "",
         f"{done.not_ended} not ended yet" if done.not_ended else "",
         f"{counted(done.bad_count, 'line')} not read" if done.bad_count else "",
     ]
@@ -257,6 +266,7 @@ def _json(name: str, done: Imported, *, dry_run: bool) -> Json:
         "new": done.new,
         "runs": len(done.runs),
         "known": done.known,
+        "grown": done.grown,
         "not_ended": done.not_ended,
         "nodes": len(done.nodes),
         "nodes_new": done.nodes_new,

@@ -59,14 +59,14 @@ def plain(text: Json) -> Json:
 
 
 def lines_of(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield the lines that are not empty, each with its number from 1."""
+    """Yield the lines that are not empty, each with its number from 1 and its end, if it has one."""
     try:
         with path.open("rb") as file:
             number = 0
             while line := file.readline(LINE_BYTES_MAX):
                 number += 1
                 if line.strip():
-                    yield number, line.decode("utf-8", "replace").rstrip("\r\n")
+                    yield number, line.decode("utf-8", "replace")
     except OSError as error:
         raise ValueError(f"it cannot be read: {error.strerror or error}") from error
 

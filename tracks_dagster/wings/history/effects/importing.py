@@ -1,7 +1,8 @@
 """Stores what a source says: chunks of attempts, and a record for each in the track of the history.
 
 May be killed anywhere and started again: a chunk counts once its record is there, and an attempt that
-is known is not taken again. Two at once are safe: an attempt that both take is one, by its uid.
+is known is taken again only where its source says more of it. Two at once are safe: an attempt that
+both take is one, by its uid.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from tracks_dagster.track.imported import (
     pack_nodes,
     pack_uids,
     unpack_uids,
+    version_of,
 )
 from tracks_dagster.track.names import RUNS, history_track
 from tracks_dagster.track.ports import ObjectStore
@@ -41,7 +43,14 @@ from tracks_dagster.track.track import (
 )
 from tracks_dagster.wings.history.curves import segments
 from tracks_dagster.wings.history.judging import Judge
-from tracks_dagster.wings.history.source import BadRow, History, NotEnded, Point, SourceNode
+from tracks_dagster.wings.history.source import (
+    BadRow,
+    History,
+    NotEnded,
+    Point,
+    SourceAttempt,
+    SourceNode,
+)
 
 BATCH_ATTEMPTS_MAX = 2 * CHUNK_ATTEMPTS_MAX  # in memory at once, sorted, then cut into chunks
 BAD_ROWS_KEPT_MAX = 1000
@@ -51,11 +60,13 @@ BAD_ROWS_KEPT_MAX = 1000
 class Imported:
     """What came of an import. bad: the first BAD_ROWS_KEPT_MAX rows that could not be read.
 
+    grown: attempts that were known, and of which the source says more by now.
     nodes: those that the source lists, by name; nodes_new: states of nodes that were not known.
     """
 
     new: int = 0
     known: int = 0
+    grown: int = 0
     not_ended: int = 0
     bad_count: int = 0
     bad: list[BadRow] = field(default_factory=list)
@@ -74,8 +85,11 @@ class Imported:
         if len(self.bad) < BAD_ROWS_KEPT_MAX:
             self.bad.append(row)
 
-    def take(self, attempt: ImportedAttempt) -> None:
-        """Count one that is new."""
+    def take(self, attempt: ImportedAttempt, *, is_known: bool) -> None:
+        """Count one that is new, or of which there is more than was known."""
+        if is_known:
+            self.grown += 1
+            return
         self.new += 1
         self.runs.add(hash(attempt.run_id))
         self.reasons[attempt.reason] += 1
@@ -101,11 +115,11 @@ def import_history(
     on_stored: called with how many more are stored. Raises InvalidInput where the source cannot be
     read, or a run of ours has a name that this history would give.
     """
-    state = Histories(tracks.store).state(name)
+    histories, taken, others = Histories(tracks.store), set[bytes](), set[str]()
     _check_name(tracks.store, name)
-    known = _known(tracks.store, state)
+    known = _known(tracks.store, histories.state(name))
     judge, done = Judge(name, rules, tracks.clean), Imported()
-    batch: list[ImportedAttempt] = []
+    batch: list[tuple[ImportedAttempt, str]] = []
     listed: list[ImportedNode] = []
     for each in history.read():
         if isinstance(each, NotEnded):
@@ -120,15 +134,24 @@ def import_history(
             except ValueError as error:
                 done.leave_out(BadRow(line=0, file=each.id, why=str(error)))
                 continue
-            uid = bytes.fromhex(attempt.uid)
-            if uid in known:
+            uid, version = bytes.fromhex(attempt.uid), version_of(attempt)
+            if bytes.fromhex(version) in known or uid in taken:
                 done.known += 1
                 continue
-            known.add(uid)
-            done.take(attempt)
+            before = _stored(histories, attempt) if uid in known else None
+            if before is not None and _is_another(attempt, before):
+                others.add(attempt.run_id)
+                done.leave_out(_of_another(each, before))
+            if attempt.run_id in others:
+                continue
+            if uid in known and (before is None or attempt.extent <= before.extent):
+                done.known += 1
+                continue
+            taken.add(uid)
+            done.take(attempt, is_known=uid in known)
             if not dry_run:
                 curves = _store_curves(tracks.store, name, each.points)
-                batch.append(replace(attempt, curves=curves))
+                batch.append((replace(attempt, curves=curves), version))
         if len(batch) == BATCH_ATTEMPTS_MAX:
             _store(tracks, history, name, batch, by, on_stored)
             batch = []
@@ -136,6 +159,32 @@ def import_history(
         _store(tracks, history, name, batch, by, on_stored)
     _add_nodes(tracks, history, name, listed, done, by=by, dry_run=dry_run)
     return done
+
+
+def _stored(histories: Histories, attempt: ImportedAttempt) -> ImportedAttempt | None:
+    """Return what is stored of an attempt; None of a run with more attempts than are shown."""
+    found = (each for each in histories.run(attempt.run_id) if each.uid == attempt.uid)
+    return next(found, None)
+
+
+def _is_another(attempt: ImportedAttempt, before: ImportedAttempt) -> bool:
+    """Whether two that a source calls the same are not: of one that grew, one time lies in the other.
+
+    Those that resumed are not compared: they are numbered again where more of their run is there.
+    """
+    if attempt.resumed_step is not None or before.resumed_step is not None:
+        return False
+    begins = attempt.order[0] <= before.order[0], attempt.order[0] >= before.order[0]
+    ends = attempt.ended_at >= before.ended_at, attempt.ended_at <= before.ended_at
+    return not any(begin and end for begin, end in zip(begins, ends, strict=True))
+
+
+def _of_another(attempt: SourceAttempt, before: ImportedAttempt) -> BadRow:
+    why = (
+        f"another run of this name, which began at {before.order[0]}, was imported before: import this "
+        "with another --name"
+    )
+    return BadRow(line=0, file=attempt.id, why=why)
 
 
 def _store_curves(store: ObjectStore, name: str, points: Sequence[Point]) -> dict[str, str]:
@@ -200,7 +249,7 @@ def _check_name(store: ObjectStore, name: str) -> None:
 
 
 def _known(store: ObjectStore, state: HistoryState | None) -> set[bytes]:
-    """Return the identities of all attempts that were imported, 16 bytes each."""
+    """Return the identities of all attempts that were imported, and of how much was known of each."""
     known: set[bytes] = set()
     for chunk in state.chunks if state is not None else ():
         key = history_uids_key(chunk.history, chunk.uids_sha256)
@@ -212,13 +261,15 @@ def _store(
     tracks: Tracks,
     history: History,
     name: str,
-    batch: list[ImportedAttempt],
+    batch: list[tuple[ImportedAttempt, str]],
     by: str,
     on_stored: Callable[[int], object],
 ) -> None:
-    batch.sort(key=lambda each: (each.run_id, each.order))
-    for chunk in _chunks(batch):
-        data, uids = pack(chunk), pack_uids(each.uid for each in chunk)
+    versions = {attempt.uid: version for attempt, version in batch}
+    attempts = sorted((attempt for attempt, _ in batch), key=lambda each: (each.run_id, each.order))
+    for chunk in _chunks(attempts):
+        data = pack(chunk)
+        uids = pack_uids(uid for each in chunk for uid in (each.uid, versions[each.uid]))
         body = HistoryImported(
             history=name,
             system=history.system,

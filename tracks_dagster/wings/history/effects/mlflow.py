@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 
 from tracks_dagster.reasons.evidence import Evidence
@@ -26,7 +26,15 @@ from tracks_dagster.wings.history.effects.foreign import (
     rows,
     text_of,
 )
-from tracks_dagster.wings.history.source import BadRow, NotEnded, Point, Read, SourceAttempt, aware
+from tracks_dagster.wings.history.source import (
+    SILENT_S,
+    BadRow,
+    NotEnded,
+    Point,
+    Read,
+    SourceAttempt,
+    time_of,
+)
 
 STATES = {1: "RUNNING", 2: "SCHEDULED", 3: "FINISHED", 4: "FAILED", 5: "KILLED"}
 NOT_ENDED = ("RUNNING", "SCHEDULED")
@@ -54,15 +62,17 @@ class _Run:
     tags: dict[str, Json] = field(default_factory=dict)
     points: list[Point] = field(default_factory=list)
     bad: list[BadRow] = field(default_factory=list)
+    beyond: int = 0  # values that are left out
 
     def add(self, name: str, step: Json, value: Json, at_ms: Json, *, file: str, line: int) -> None:
         """Take in a value; one that cannot be read is named."""
+        if len(self.points) >= POINTS_MAX:
+            self.beyond += 1
+            return
         try:
-            if len(self.points) >= POINTS_MAX:
-                raise ValueError(f"its run has more than {POINTS_MAX} values")
             at_s = float(at_ms) / 1000
             self.points.append(point(name, step, value, at_s))
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, OverflowError) as error:
             self.bad.append(BadRow(line=line, why=f"{name}: {error}", file=file))
 
 
@@ -71,6 +81,7 @@ class MLflow:
     """A folder `mlruns`, or a file `mlflow.db`. Implements `History`."""
 
     path: Path
+    now: datetime
     system: str = "mlflow"
 
     @property
@@ -86,7 +97,7 @@ class MLflow:
                 continue
             yield from run.bad
             try:
-                yield from _attempts(run)
+                yield from _attempts(run, self.now)
             except (ValueError, TypeError, KeyError) as error:
                 yield BadRow(line=0, why=str(error), file=run.place)
 
@@ -172,11 +183,15 @@ class MLflow:
 def _add_line(run: _Run, name: str, line: str, number: int, file: str) -> None:
     """Take in "1700000000000 0.5 3": a time, a value and a step, which older ones do not have."""
     words = line.split()
+    if not line.endswith("\n"):  # 0.1 may be the beginning of 0.125
+        why = "its line has no end: it is cut, or still being written"
+        run.bad.append(BadRow(line=number, why=why, file=file))
+        return
     try:
         at_ms, value = int(words[0]), float(words[1])
         step = int(words[2]) if len(words) > 2 else 0
     except (ValueError, IndexError):
-        why = f"it is {line[:60]!r}, not a time, a value and a step"
+        why = f"it is {line.strip()[:60]!r}, not a time, a value and a step"
         run.bad.append(BadRow(line=number, why=why, file=file))
         return
     run.add(name, step, value, at_ms, file=file, line=number)
@@ -188,21 +203,25 @@ def _files(folder: Path) -> Iterable[tuple[Path, str]]:
     return ((each, str(each.relative_to(folder))) for each in paths if each.is_file())
 
 
-def _attempts(run: _Run) -> Iterator[Read]:
+def _attempts(run: _Run, now: datetime) -> Iterator[Read]:
     meta = run.meta
     status = meta.get("status")
     state = STATES.get(status, str(status)) if isinstance(status, int) else str(status)
     started_at, ended_at = _time(meta, "start_time"), _time(meta, "end_time")
-    if state in NOT_ENDED or ended_at is None:
-        yield NotEnded()
-        return
+    words = f"MLflow status: {state}"
+    if state in NOT_ENDED or ended_at is None:  # as a process that was killed leaves it for ever
+        newest = max((time_of(each.at) for each in run.points), default=started_at)
+        if newest is None or (now - newest).total_seconds() < SILENT_S:
+            yield NotEnded()
+            return
+        ended_at = max(newest, started_at or newest)
+        words += f", and nothing happened in it after {ended_at:%Y-%m-%d %H:%M} UTC"
     run_id = str(meta.get("run_uuid") or meta.get("run_id") or "")
     if not run_id:
         raise ValueError("it has no run_id")
     if started_at is not None and ended_at < started_at:
         raise ValueError(f"it ends ({meta['end_time']}) before it starts ({meta['start_time']})")
     name = str(meta.get("name") or meta.get("run_name") or run.tags.get("mlflow.runName") or "")
-    words = f"MLflow status: {state}"
     by_person = {"mode": "stop", "by": "a person", "why": words} if state == "KILLED" else None
     whole = SourceAttempt(
         id=run_id,
@@ -219,7 +238,7 @@ def _attempts(run: _Run) -> Iterator[Read]:
         failed=words,
         unknown=UNKNOWN,
     )
-    yield from parted(whole, run.points)
+    yield from parted(whole, run.points, beyond=run.beyond)
 
 
 def _time(meta: Mapping[str, Json], key: str) -> datetime | None:
@@ -227,6 +246,6 @@ def _time(meta: Mapping[str, Json], key: str) -> datetime | None:
     if found is None or found == "":
         return None
     try:
-        return aware(datetime.fromtimestamp(int(found) / 1000, UTC))
-    except (ValueError, TypeError, OverflowError, OSError):
+        return time_of(int(found) / 1000)
+    except (ValueError, TypeError, OverflowError):
         raise ValueError(f"its {key} is {str(found)[:40]!r}, not milliseconds since 1970") from None

@@ -24,6 +24,7 @@ from tracks_dagster.wings.history.source import (
     Read,
     SourceAttempt,
     aware,
+    time_of,
 )
 
 SERIES = "float_series"
@@ -49,6 +50,7 @@ class _Run:
     plain: dict[str, Any] = field(default_factory=dict)
     points: list[Point] = field(default_factory=list)
     bad: list[BadRow] = field(default_factory=list)
+    beyond: int = 0  # values that are left out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,11 +113,10 @@ class Neptune:
         plain, times = run.plain, [each.at for each in run.points]
         started_at = _time(plain.get("sys/creation_time"))
         newest = _time(plain.get("sys/modification_time"))
-        ended_at = datetime.fromtimestamp(max(times), UTC) if times else newest
+        ended_at = time_of(max(times)) if times else newest
         if started_at is None or ended_at is None:
             raise ValueError("it does not say when it was created, or has no time of its end")
-        is_silent = (self.now - ended_at).total_seconds() >= SILENT_S
-        if plain.get("sys/state") in ("running", "Active") or not is_silent:
+        if (self.now - ended_at).total_seconds() < SILENT_S:
             yield NotEnded()
             return
         if ended_at < started_at:
@@ -141,7 +142,7 @@ class Neptune:
             failed=words,
             unknown=UNKNOWN,
         )
-        yield from parted(whole, run.points)
+        yield from parted(whole, run.points, beyond=run.beyond)
 
 
 def _take(run: _Run, row: Mapping[str, Any]) -> None:
@@ -153,15 +154,20 @@ def _take(run: _Run, row: Mapping[str, Any]) -> None:
         if row["timestamp"] is None:
             raise ValueError("it has no time")
         if len(run.points) >= POINTS_MAX:
-            raise ValueError(f"its run has more than {POINTS_MAX} values")
-        value, at = row.get("float_value"), row["timestamp"].timestamp()
+            run.beyond += 1
+            return
+        value, at = row.get("float_value"), _utc(row["timestamp"]).timestamp()
         run.points.append(point(path, float(row["step"]), value, at))
 
 
 def _time(found: Any) -> datetime | None:
     if not isinstance(found, datetime):
         return None
-    return aware(found if found.tzinfo is not None else found.replace(tzinfo=UTC))
+    return aware(_utc(found))
+
+
+def _utc(at: datetime) -> datetime:
+    return at if at.tzinfo is not None else at.replace(tzinfo=UTC)
 
 
 def _plain(value: Any) -> Json:

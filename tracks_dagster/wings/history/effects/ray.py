@@ -26,7 +26,7 @@ from tracks_dagster.wings.history.source import (
     Point,
     Read,
     SourceAttempt,
-    aware,
+    time_of,
 )
 
 SNAPSHOT = "checkpoint_manager_snapshot.json"
@@ -97,8 +97,8 @@ class Ray:
             try:
                 at = float(report["timestamp"])
                 points += _points(report, RAY_STEP, at)
-                aware(datetime.fromtimestamp(at, UTC))
-            except (ValueError, TypeError, KeyError, OverflowError, OSError) as error:
+                time_of(at)
+            except (ValueError, TypeError, KeyError, OverflowError) as error:
                 why = str(error) if not isinstance(error, KeyError) else f"it has no {error}"
                 on_bad(line, why)
                 continue
@@ -125,8 +125,8 @@ class Ray:
     ) -> Iterator[Read]:
         first, last = reports[0], reports[-1]
         took = first.get("time_this_iter_s") or 0.0
-        started_at = aware(datetime.fromtimestamp(float(first["timestamp"]) - float(took), UTC))
-        ended_at = aware(datetime.fromtimestamp(float(last["timestamp"]), UTC))
+        started_at = time_of(float(first["timestamp"]) - float(took))
+        ended_at = time_of(float(last["timestamp"]))
         is_done = last.get("done") is True
         is_silent = (self.now - ended_at).total_seconds() >= SILENT_S
         if not is_done and not failures and not is_silent:
@@ -175,7 +175,7 @@ class Ray:
                 yield BadRow(line=0, why=why, file=self._name(path))
         if not times:
             return
-        started_at, ended_at = (aware(datetime.fromtimestamp(f(times), UTC)) for f in (min, max))
+        started_at, ended_at = (time_of(f(times)) for f in (min, max))
         if (self.now - ended_at).total_seconds() < SILENT_S:
             yield NotEnded()
             return
@@ -229,7 +229,9 @@ def _failures(path: Path) -> list[str]:
 
 
 def _failed(attempt: SourceAttempt, log: str) -> SourceAttempt:
-    end = RankEnd(rank=0, log_tail=log[-LOG_TAIL_BYTES_MAX:])
+    if len(log) > LOG_TAIL_BYTES_MAX:  # whole lines: half a secret looks like none
+        log = log[-LOG_TAIL_BYTES_MAX:].partition("\n")[2]
+    end = RankEnd(rank=0, log_tail=log)
     return replace(
         attempt,
         succeeded=None,

@@ -16,7 +16,14 @@ from tracks_dagster.reasons.evidence import Condition, Evidence, RankEnd
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.records import Json
 from tracks_dagster.wings.history.effects.foreign import columns, database, rows
-from tracks_dagster.wings.history.source import BadRow, NotEnded, Read, SourceAttempt, aware
+from tracks_dagster.wings.history.source import (
+    BadRow,
+    NotEnded,
+    Read,
+    SourceAttempt,
+    aware,
+    time_of,
+)
 
 NEEDED = {"spot_job_id", "task_id", "submitted_at", "status", "start_at", "end_at"}
 NO_TABLE = "is not a database of SkyPilot's managed jobs: its table spot has no"
@@ -172,6 +179,6 @@ def _time(row: Mapping[str, Json], key: str) -> datetime | None:
     if found is None or found == -1:
         return None
     try:
-        return aware(datetime.fromtimestamp(float(found), UTC))
-    except (ValueError, TypeError, OverflowError, OSError):
+        return time_of(float(found))
+    except (ValueError, TypeError, OverflowError):
         raise ValueError(f"its {key} is {str(found)[:40]!r}, not seconds since 1970") from None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 
 from tracks_dagster.reasons.evidence import Evidence
@@ -25,7 +25,7 @@ from tracks_dagster.wings.history.source import (
     Point,
     Read,
     SourceAttempt,
-    aware,
+    time_of,
 )
 
 FILES = "*.tfevents.*"
@@ -49,6 +49,7 @@ class _Run:
     config: dict[str, Json] = field(default_factory=dict)
     times: list[float] = field(default_factory=list)  # the first and the last
     bad: list[BadRow] = field(default_factory=list)
+    beyond: int = 0  # values that are left out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,11 +80,11 @@ class TensorBoard:
                 continue
             name = str(folder.relative_to(self.path))
             begin_s, end_s = run.times
-            ended_at = aware(datetime.fromtimestamp(end_s, UTC))
+            ended_at = time_of(end_s)
             if (self.now - ended_at).total_seconds() < SILENT_S:
                 yield NotEnded()
                 continue
-            started_at = aware(datetime.fromtimestamp(begin_s, UTC))
+            started_at = time_of(begin_s)
             whole = SourceAttempt(
                 id=name,
                 run=self.path.resolve().name if name == "." else name,
@@ -97,7 +98,7 @@ class TensorBoard:
                 failed="event files do not say how it ended",
                 unknown=UNKNOWN,
             )
-            yield from parted(whole, run.points)
+            yield from parted(whole, run.points, beyond=run.beyond)
 
 
 def _read(path: Path, file: str, run: _Run) -> None:
@@ -119,13 +120,15 @@ def _take(event: bytes, run: _Run) -> None:
             step = value if value < 2**63 else value - 2**64
         elif number == 5 and isinstance(value, bytes):
             values += [v for n, v in wire.fields(value) if n == 1 and isinstance(v, bytes)]
-    at = aware(datetime.fromtimestamp(at, UTC)).timestamp()
+    at = time_of(at).timestamp()
     run.times = [min(at, *run.times[:1]) if run.times else at, max([at, *run.times[1:]])]
     for each in values:
         if HPARAMS in each[:4096]:
             run.config |= _hparams(each)
         found = _scalar(each)
-        if found is not None and len(run.points) < POINTS_MAX:
+        if found is not None and len(run.points) >= POINTS_MAX:
+            run.beyond += 1
+        elif found is not None:
             run.points.append(point(wire.text(each, 1), step, found, at))
 
 

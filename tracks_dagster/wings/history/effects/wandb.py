@@ -10,7 +10,7 @@ import struct
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ from tracks_dagster.wings.history.source import (
     Point,
     Read,
     SourceAttempt,
-    aware,
+    time_of,
 )
 
 MAGIC = b":W&B"
@@ -54,6 +54,7 @@ class _Log:
     exit_code: int | None = None
     newest_at: float | None = None
     bad: list[BadRow] = field(default_factory=list)
+    beyond: int = 0  # values that are left out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,9 +101,9 @@ class Wandb:
         started_s = _seconds(wire.first(log.run, 17))
         if not log.run or started_s is None:
             raise ValueError("its log does not say which run it is of, or when that began")
-        started_at = aware(datetime.fromtimestamp(started_s, UTC))
+        started_at = time_of(started_s)
         newest_s = max(started_s, log.newest_at or started_s)
-        ended_at = aware(datetime.fromtimestamp(newest_s, UTC))
+        ended_at = time_of(newest_s)
         if log.exit_code is None and (self.now - ended_at).total_seconds() < SILENT_S:
             yield NotEnded()
             return
@@ -110,7 +111,7 @@ class Wandb:
         if whole.run in before and log.points:
             whole = replace(whole, resumed_step=max(0, min(each.step for each in log.points) - 1))
         before.add(whole.run)
-        yield from parted(whole, log.points)
+        yield from parted(whole, log.points, beyond=log.beyond)
 
 
 def _attempt(
@@ -190,11 +191,13 @@ def _take_history(log: _Log, value: bytes) -> None:
         step = wire.integer(wire.first(value, 2), 1) or 0
     if not isinstance(at, int | float):
         raise ValueError("a row of its history has no time")
-    log.newest_at = max(float(at), log.newest_at or 0.0)
-    if len(log.points) + len(items) > POINTS_MAX:
-        raise ValueError(f"its run has more than {POINTS_MAX} values")
+    log.newest_at = max(time_of(at).timestamp(), log.newest_at or 0.0)
     for name, each in items.items():
-        if not name.startswith("_") and type(each) in (int, float):
+        if name.startswith("_") or type(each) not in (int, float):
+            continue
+        if len(log.points) >= POINTS_MAX:
+            log.beyond += 1
+        else:
             log.points.append(point(name, step, each, float(at)))
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from tracks_dagster.scheduling.model import NEVER, Demand, Device, Plan, Running
 from tracks_dagster.scheduling.order import NO_USAGE
 from tracks_dagster.scheduling.policy import SchedulingPolicy
-from tracks_dagster.scheduling.rules import PlanContext, plan
+from tracks_dagster.scheduling.rules import PlanContext, inventories, plan
 
 GIB = 2**30
 NOW_S = 1000.0
@@ -88,13 +88,14 @@ def play(
     asks_twice: bool = True,
 ) -> Played:
     """Play a queue to its end. longer: than its `work_s` each runs; 1: the estimates are true.
-    asks_twice: each plan without its words too, which starts and moves the same.
+    asks_twice: each plan without its words too, over devices that were prepared once for all of them:
+    it starts and moves the same.
 
     Nothing saves before it is asked; then it has in a second. Checks at each moment that nobody has
     half a gang, and no device has more than fits. Raises AssertionError where it comes to a stand
     before all have started that can.
     """
-    played, now_s = Played(), 0.0
+    played, now_s, known = Played(), 0.0, inventories(devices)
     coming = sorted(arrivals, key=lambda each: each.since_s)
     waiting: dict[str, Demand] = {}
     running: dict[str, Running] = {}  # left_s: of them, from their beginning on
@@ -119,7 +120,7 @@ def play(
         context = PlanContext(policy=policy, now_s=now_s)
         found = plan(*given, context)
         if asks_twice:
-            silent = plan(*given, context, explains=False)
+            silent = plan(*given[:2], known, context, explains=False)
             assert (silent.starts, silent.moves) == (found.starts, found.moves)
         for start in found.starts:
             demand = waiting.pop(start.key)

@@ -6,6 +6,7 @@ one bucket, so a choice looks at a few buckets and not at ten thousand devices.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
@@ -71,6 +72,36 @@ _spot = attrgetter("memory_bytes", "node")  # of a device: its Spot
 _BY_RANK = frozenset({Placement.SPREAD, Placement.BALANCED})  # a new choice for each rank
 
 
+class Inventory:
+    """The devices of one kind, whoever has them: made once for any number of plans, and never changed.
+
+    sizes: devices of each spot; free: their names but for those that are out, spots in the order of the
+    devices. spots: of each node; spot_of: each device. totals, out: devices, and those that are out,
+    by memory. large: what `FreeDevices.large_enough` has answered.
+    """
+
+    def __init__(self, devices: Iterable[Device]) -> None:
+        self.devices = {device.name: device for device in devices}
+        self.sizes: dict[Spot, int] = {}
+        self.free: dict[Spot, dict[str, None]] = {}
+        self.spots: dict[str, list[Spot]] = {}
+        self.totals: dict[int | None, int] = {}
+        self.out: dict[int | None, int] = {}
+        self.large: dict[tuple[int | None, bool], int] = {}
+        self.spot_of = {name: _spot(device) for name, device in self.devices.items()}
+        for name, device in self.devices.items():
+            memory, spot = device.memory_bytes, self.spot_of[name]
+            self.sizes[spot] = self.sizes.get(spot, 0) + 1
+            names = self.free.setdefault(spot, {})
+            if device.out is not None:
+                self.out[memory] = self.out.get(memory, 0) + 1
+            else:
+                names[name] = None
+        for spot, size in self.sizes.items():
+            self.spots.setdefault(spot[1], []).append(spot)
+            self.totals[spot[0]] = self.totals.get(spot[0], 0) + size
+
+
 class FreeDevices:
     """The devices of one kind, as they are taken and given back.
 
@@ -78,45 +109,31 @@ class FreeDevices:
     the rest of its memory, if `shares`, and the needs of all that hold it are known.
     """
 
-    def __init__(
-        self, devices: Iterable[Device], running: Iterable[Running] = (), *, shares: bool
-    ) -> None:
-        self.devices = {device.name: device for device in devices}
+    def __init__(self, known: Inventory, running: Iterable[Running] = (), *, shares: bool) -> None:
+        self.devices, self._sizes, self._spots = known.devices, known.sizes, known.spots
+        self._totals, self._out, self._large = known.totals, known.out, known.large
         runs = list(running)
-        self._holders: dict[str, int] = {}  # how many hold each device
-        for name in chain.from_iterable([each.devices for each in runs]):
-            if name in self.devices:  # else it is gone from its machine
-                self._holders[name] = self._holders.get(name, 0) + 1
+        names = list(chain.from_iterable([each.devices for each in runs]))
+        holders = dict.fromkeys(names, 1)  # the quick way, where nothing is shared and all is there
+        if len(holders) < len(names) or not holders.keys() <= self.devices.keys():
+            there = (name for name in names if name in self.devices)
+            holders = dict(Counter(there))
+        self._holders = holders  # how many hold each device
+        taken = set(map(known.spot_of.__getitem__, holders))
         self._shares = shares
         self._rooms = Rooms(self._left_of(runs) if shares else {})
-        self._sizes: dict[Spot, int] = {}
-        self._out: dict[int | None, int] = {}  # devices that are out, by memory
-        free: dict[Spot, dict[str, None]] = {}
-        for name, device in self.devices.items():
-            memory = device.memory_bytes
-            spot = memory, device.node
-            self._sizes[spot] = self._sizes.get(spot, 0) + 1
-            names = free.setdefault(spot, {})
-            if device.out is not None:
-                self._out[memory] = self._out.get(memory, 0) + 1
-            elif name not in self._holders:
-                names[name] = None
-        self._spots: dict[str, list[Spot]] = {}  # of each node
-        self._totals: dict[int | None, int] = {}  # devices by memory
-        for spot, size in self._sizes.items():
-            self._spots.setdefault(spot[1], []).append(spot)
-            self._totals[spot[0]] = self._totals.get(spot[0], 0) + size
-        self._large: dict[tuple[int | None, bool], int] = {}  # what `large_enough` has answered
-        # never changed but replaced: copies share them
-        self._free: dict[Spot, dict[str, None]] = {spot: {} for spot in free}
+        # never changed but replaced: copies share them, and so do plans
+        self._free: dict[Spot, dict[str, None]] = {spot: {} for spot in known.free}
         self._free_counts = dict.fromkeys(self._totals, 0)  # empty devices by memory, and in all
         self._free_count = 0
         self._buckets: dict[int | None, dict[Shape, dict[Spot, None]]] = {
             memory: {} for memory in self._totals
         }  # spots with something free
-        for spot, names in free.items():
-            if names:
-                self._set_free(spot, names)
+        for spot, free in known.free.items():
+            if spot in taken:
+                free = {name: None for name in free if name not in holders}
+            if free:
+                self._set_free(spot, free)
 
     def _left_of(self, running: Iterable[Running]) -> dict[str, int]:
         """Return the memory that is left of the devices of which all needs are known."""

@@ -40,7 +40,7 @@ from tracks_dagster.scheduling.model import (
 )
 from tracks_dagster.scheduling.moves import MOVE_S, SLACK_S, Movable, may_move
 from tracks_dagster.scheduling.order import NO_USAGE, is_overdue, order, waited_s
-from tracks_dagster.scheduling.placement import NOWHERE, FreeDevices, Near
+from tracks_dagster.scheduling.placement import NOWHERE, FreeDevices, Inventory, Near
 from tracks_dagster.scheduling.policy import Placement, SchedulingPolicy, Sharing
 
 FORESEEN_MAX = 64  # demands whose start one plan foresees, of each kind; the others have a place
@@ -100,13 +100,14 @@ class PlanContext:
 def plan(
     waiting: Iterable[Demand],
     running: Iterable[Running],
-    devices: Iterable[Device],
+    devices: Iterable[Device] | Mapping[str, Inventory],
     context: PlanContext,
     *,
     explains: bool = True,
 ) -> Plan:
     """Return what follows now: who starts on which devices, who makes room, and why others wait.
 
+    devices: as they are, or as `inventories` returns them, which a plan does not change.
     explains: whether it says of those that wait until when and for whom; without, the same starts and
     moves follow sooner. The same arguments give the same plan. How long that takes: docs/scheduling.md.
     """
@@ -148,13 +149,18 @@ class _Queue:
     cap_ends: dict[Key, list[tuple[int, float, str]]] | None = None
 
 
-def _queues(
-    devices: Iterable[Device], running: Sequence[Running], policy: SchedulingPolicy, now_s: float
-) -> dict[str, _Queue]:
+def inventories(devices: Iterable[Device]) -> dict[str, Inventory]:
+    """Return the devices by kind, as `plan` takes them: for many plans over the same ones."""
     by_kind: dict[str, list[Device]] = {}
     for kind, group in groupby(devices, key=attrgetter("kind")):
         by_kind.setdefault(kind, []).extend(group)
-    runs: dict[str, list[Running]] = {kind: [] for kind in by_kind}
+    return {kind: Inventory(known) for kind, known in by_kind.items()}
+
+
+def _queues(
+    devices: Mapping[str, Inventory], running: Sequence[Running], policy: SchedulingPolicy
+) -> dict[str, _Queue]:
+    runs: dict[str, list[Running]] = {kind: [] for kind in devices}
     for each in running:
         if each.demand.kind in runs:
             runs[each.demand.kind].append(each)
@@ -166,7 +172,7 @@ def _queues(
             there_count=len(runs[kind]),
             in_use=Counter(),
         )
-        for kind, known in by_kind.items()
+        for kind, known in devices.items()
     }
 
 
@@ -193,7 +199,7 @@ class _Planning:
     def __init__(
         self,
         running: Sequence[Running],
-        devices: Iterable[Device],
+        devices: Iterable[Device] | Mapping[str, Inventory],
         policy: SchedulingPolicy,
         now_s: float,
         usage: Usage,
@@ -201,7 +207,8 @@ class _Planning:
         self.starts: list[Start] = []
         self.moves: list[Move] = []
         self.waits: dict[str, Waits] = {}
-        self.queues = _queues(devices, running, policy, now_s)
+        known = devices if isinstance(devices, Mapping) else inventories(devices)
+        self.queues = _queues(known, running, policy)
         self._policy, self._now_s, self._running = policy, now_s, running
         self._caps = Caps(policy, running, usage)
         self._keep = [(name, each) for name, each in policy.classes.items() if each.reserved]

@@ -50,6 +50,7 @@ _WORKED, _SAVED, _FREED = "worked", "saved", "freed"
 
 def play_under(policy: SchedulingPolicy, workload: Workload, overheads: Overheads) -> Played:
     """Play the workload under a policy, by the rules of the live queue."""
+    known = rules.inventories(workload.devices)
 
     def live(
         waiting: Sequence[Demand],
@@ -59,7 +60,7 @@ def play_under(policy: SchedulingPolicy, workload: Workload, overheads: Overhead
         now_s: float,
     ) -> Plan:
         return rules.plan(
-            *(waiting, running, devices),
+            *(waiting, running, known),
             rules.PlanContext(policy=policy, now_s=now_s, usage=usage),
             explains=not running,  # its sentences are read only of what nothing can start
         )

@@ -83,9 +83,12 @@ def test_hours_have_a_head_that_fits_their_words(app: App, call: Call) -> None:
     assert (refused.exit_code, "write hours" in refused.stderr) == (2, True)
 
 
-@pytest.mark.parametrize("order", ["-", "--", "loss,-"])
-def test_an_order_without_a_name_is_wrong_use(order: str, app: App, call: Call) -> None:
-    refused = call("runs", f"--sort={order}")
+@pytest.mark.parametrize(
+    "option",
+    ["--sort=-", "--sort=--", "--sort=loss,-", "--sort=,", "--columns=,", "--columns= , "],
+)
+def test_names_without_a_name_are_wrong_use(option: str, app: App, call: Call) -> None:
+    refused = call("runs", option)
     assert refused.exit_code == 2
     assert "has no name" in refused.stderr
 

@@ -334,6 +334,39 @@ def test_a_launch_that_does_not_come_is_told_everywhere(
         assert ("waiting: " in told) is (words is not None)
 
 
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (
+            {"failed_count": 1, "why": MET},
+            f"waiting: eval heldout-loss@40: 1 launch failed: {MET};",
+        ),
+        (
+            {"waits": True, "why": "0 of 1 device free"},
+            "waiting: eval heldout-loss@40: 0 of 1 device",
+        ),
+    ],
+)
+def test_a_launch_that_is_awaited_is_of_a_named_eval(
+    changes: dict[str, Any],
+    words: str,
+    store: FakeObjectStore,
+    tracks: Tracks,
+    ledger: Ledger,
+    clock: FakeClock,
+) -> None:
+    history = History(RUN_ID).declare().open().supervise().place().restore().commit(40)
+    history.end("completed", last_step=40)
+    history.open_eval(history.state.checkpoints[-1].ref).write_to(store)
+    opened = history.state.evals[-1].opened
+    key = names.eval_attempt_key(RUN_ID, opened.eval_id, opened.number)
+    write_launches(
+        store, names.RUN_EVALS, [PendingLaunch(key=key, **{"failed_count": 0, **changes})]
+    )
+    beat(store, clock)
+    assert str(line(tracks, ledger).waiting_for).startswith(words)
+
+
 def test_what_the_daemon_left_is_not_said_of_a_run_that_trains(
     store: FakeObjectStore, tracks: Tracks, ledger: Ledger, clock: FakeClock
 ) -> None:

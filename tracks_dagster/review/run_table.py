@@ -175,8 +175,14 @@ def parse(text: str) -> tuple[Condition, ...]:
 
 
 def names_of(text: str) -> tuple[str, ...]:
-    """Return names that commas separate."""
-    return tuple(name for each in text.split(",") if (name := each.strip()))
+    """Return names that commas separate, none of an empty text; raises InvalidInput for a text without
+    a name in it, which was meant to have one."""
+    names = tuple(name for each in text.split(",") if (name := each.strip()))
+    if text and not names:
+        raise InvalidInput(
+            f"{text[:PLACE_MAX]!r} has no name in it; write names with commas, for example loss,hours."
+        )
+    return names
 
 
 def check_order(keys: Sequence[str]) -> None:

@@ -38,6 +38,7 @@ from tracks_dagster.track.names import (
     AttemptRef,
     attempt_key,
     eval_attempt_key,
+    parse_eval_attempt_key,
     run_track,
 )
 from tracks_dagster.track.ports import ObjectStore
@@ -293,12 +294,19 @@ def waiting_for(state: RunState, heartbeat: Heartbeat | None, now: datetime) -> 
         return None
     launches = heartbeat.launches if heartbeat is not None else ()
     own = [each for each in launches if each.key in _awaited(state)]
-    late = [*(describe_launch(each, now) for each in own), describe_age(heartbeat, now)]
+    late = [*(_of_eval(each.key, describe_launch(each, now)) for each in own)]
+    late.append(describe_age(heartbeat, now))
     if any(late):
         return f"waiting: {'; '.join(filter(None, late))}"
     if heartbeat is not None and heartbeat.sensors.get(sensor) is False:
         return f"waiting: sensor {sensor} is off"
     return _storm(state, now)
+
+
+def _of_eval(key: str, words: str | None) -> str | None:
+    """Return what is to say of a launch, with the eval that is to be launched before it."""
+    found = parse_eval_attempt_key(key)
+    return words if words is None or found is None else f"eval {found[1]}: {words}"
 
 
 def _sensor_of_stop(state: RunState) -> str | None:
@@ -313,7 +321,8 @@ def waits_for_devices(state: RunState, heartbeat: Heartbeat | None, now: datetim
     if heartbeat is None or not heartbeat.ticks(now):
         return None
     keys = _awaited(state)
-    return next((each.why for each in heartbeat.launches if each.waits and each.key in keys), None)
+    waits = (each for each in heartbeat.launches if each.waits and each.key in keys)
+    return next((_of_eval(each.key, each.why) for each in waits), None)
 
 
 def reads_what_waits(tracks: Tracks) -> Callable[[RunState], str | None]:

@@ -8,11 +8,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tracks_dagster.curves.curve import STEPS, TRAINING, Metric
+from tracks_dagster.curves.curve import TRAINING, Metric
 from tracks_dagster.curves.effects.buckets import Buckets
 from tracks_dagster.curves.effects.pixels import Pixels
 from tracks_dagster.review.comparing import Score
 from tracks_dagster.review.experiments import ExperimentRun, MeasuredBy, baseline_of, differing
+from tracks_dagster.track.journal_lines import STEPS
 from tracks_dagster.wings.watch.board.colours import COLOURS, colour_of, looks_of
 from tracks_dagster.wings.watch.board.comparison import (
     CHANGES_MAX,

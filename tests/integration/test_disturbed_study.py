@@ -148,9 +148,12 @@ class Tuned:
 
     def train_to(self, steps: int, what: str) -> None:
         """Return once its trials have committed so many steps together; fails where it is over."""
+        self._wait_for(lambda: self.steps() >= steps, what)
+
+    def _wait_for(self, happened: Callable[[], bool], what: str) -> None:
         command = self._command
         assert command is not None
-        wait_for(lambda: self.steps() >= steps or command.poll() is not None, STUDY_S_MAX)
+        wait_for(lambda: happened() or command.poll() is not None, STUDY_S_MAX)
         assert command.poll() is None, f"it ended {what}: {command.communicate()[1]}"
 
     @property
@@ -196,7 +199,10 @@ class Tuned:
     def preempt(self, rng: random.Random) -> str:
         """Let an urgent run take all devices."""
         before = self._moved()
-        for _ in range(TRIES_MAX):
+        for number in range(1, TRIES_MAX + 1):
+            self._wait_for(
+                lambda: any(map(is_begun, self.runs().values())), f"at urgent run {number}"
+            )
             run_id = f"urgent-{len(self.urgent)}"
             self.urgent.append(run_id)
             named = ("--run-id", run_id, "--intent", "Urgent.", "--class", "urgent", "--json")
@@ -241,6 +247,13 @@ def of_kind(track: Track, kind: str) -> Track:
 def newest_commit(track: Track) -> int:
     commits = of_kind(track, "checkpoint_committed")
     return max((record["body"]["ref"]["step"] for record in commits), default=0)
+
+
+def is_begun(track: Track) -> bool:
+    """Whether an attempt trains, and has not come to half of its run's steps."""
+    of_attempts = ("attempt_opened", "attempt_restored", "attempt_ended")
+    kinds = [record["kind"] for record in track if record["kind"] in of_attempts]
+    return kinds[-1:] == ["attempt_restored"] and newest_commit(track) < STEPS / 2
 
 
 def trained_again(track: Track) -> list[tuple[int, int]]:
@@ -303,12 +316,12 @@ class Idle:
         [pool] = tuned._tracks("pools/*").values()
         leases = of_kind(pool, "devices_leased")
         leased = {each["body"]["key"]: when(each) for each in leases}
-        waits = {key: Span(since, leased[key]) for key, since in opened.items()}
+        waits = {key: Span(since, leased.get(key, ALWAYS.end)) for key, since in opened.items()}
         devices = [
             Span(begin, end)
             for device in sorted({name for each in leases for name in each["body"]["devices"]})
             for begin, end in gaps(
-                (when(each), ended[each["body"]["key"]])
+                (when(each), ended.get(each["body"]["key"], ALWAYS.end))
                 for each in leases
                 if device in each["body"]["devices"]
             )

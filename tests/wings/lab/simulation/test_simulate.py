@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import random
+from collections.abc import Sequence
 from datetime import UTC, timedelta
 from pathlib import Path
 from typing import Any
@@ -18,7 +21,8 @@ from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.track.bodies import Debit
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.names import run_track
-from tracks_dagster.track.records import format_time
+from tracks_dagster.track.records import Json, format_time
+from tracks_dagster.wings.history import jsonl
 from tracks_dagster.wings.history.slurm import Sacct
 from tracks_dagster.wings.lab.simulation.compare import OURS
 from tracks_dagster.wings.lab.simulation.effects.own_queue import (
@@ -204,7 +208,7 @@ def test_of_a_month_of_slurm_what_completed_is_worth_its_time(tmp_path: Path) ->
     assert (was.kept_device_s, was.wasted["node_failure"]) == (3 * hour, hour)
     assert (again.kept_device_s, again.wasted_device_s) == pytest.approx((3 * hour, hour), rel=1e-3)
     assert saving.wasted_device_s <= 16 * 100.0
-    assert "imported attempts (4)" in found.assumptions[-1]
+    assert "What imported attempts saved is not known (4)" in found.assumptions[-1]
     queue = own_queue(world.ledger, since=since)
     hours = [(each.name, each.work_s / 3600.0) for each in queue]
     assert hours == [
@@ -212,3 +216,77 @@ def test_of_a_month_of_slurm_what_completed_is_worth_its_time(tmp_path: Path) ->
         ("slurm.train, part 2", 2.0),
         ("slurm.train, part 3", 1.0),
     ]
+
+
+Lines = list[dict[str, Json]]
+UNLIMITED = "unlimited retries"
+
+
+def lines(run: str, spans: Sequence[tuple[float, int | None, int | None, bool]]) -> Lines:
+    """Return attempts as lines to import; spans: seconds, first and last step, whether it completed."""
+    found: Lines = []
+    at = IMPORTED_AT
+    for seconds, resumed, last, is_done in spans:
+        line: dict[str, Json] = {"run": run, "started_at": format_time(at), "devices": 4}
+        at += timedelta(seconds=seconds)
+        line |= {"ended_at": format_time(at), "succeeded": is_done}
+        steps = {"resumed_step": resumed, "last_step": last}
+        found.append(line | {key: step for key, step in steps.items() if step is not None})
+        at += timedelta(seconds=60)
+    return found
+
+
+def replayed_lines(folder: Path, given: Lines) -> Replayed:
+    """Import the lines and replay them."""
+    world = import_world(folder)
+    world.add([json.dumps(each) for each in given], name="own", parse=jsonl.read)
+    since = IMPORTED_AT - timedelta(hours=1)
+    return replay(world.ledger, DEFAULT_POLICY, since=since, every_s=[100.0])
+
+
+def assert_its_own_is_as_it_was(found: Replayed) -> None:
+    """A second an attempt may be counted otherwise: they are played in steps of one."""
+    rows = {(row.policy, row.cadence): row.outcome for row in found.rows}
+    was, again = rows[AS_IT_WAS, ITS_OWN], rows[UNLIMITED, ITS_OWN]
+    assert (again.attempts, again.complete, again.ends) == (was.attempts, was.complete, was.ends)
+    near = pytest.approx(was.kept_device_s, abs=4.0 * was.attempts)
+    assert again.kept_device_s == near
+    assert again.wasted_device_s == pytest.approx(was.wasted_device_s, abs=4.0 * was.attempts)
+    closer = rows[OURS, "100 s"]
+    assert closer.kept_device_s >= rows[OURS, ITS_OWN].kept_device_s - 4.0 * closer.attempts
+
+
+def test_of_an_imported_run_with_steps_its_own_saves_make_what_was(tmp_path: Path) -> None:
+    # 1000 steps, of which the next attempt began with 800, and 1200 more, of 10 s each
+    spans = [(10_000.0, None, 1000, False), (12_000.0, 800, 2000, True)]
+    found = replayed_lines(tmp_path, lines("a", spans))
+    was = found.rows[0].outcome
+    assert (was.kept_s, was.lost_s, was.complete) == (20_000.0, 2000.0, 1)
+    assert_its_own_is_as_it_was(found)
+    assert "What imported attempts saved is not known (2)" in found.assumptions[-1]
+    by_cadence = {row.cadence: row.outcome for row in found.rows if row.policy == OURS}
+    assert by_cadence["100 s"].lost_s <= 100.0  # which would have saved until the first one's end
+
+
+def test_the_last_imported_attempt_keeps_what_the_ledger_says(tmp_path: Path) -> None:
+    spans = [(1000.0, None, 100, False), (500.0, 50, 90, False)]
+    found = replayed_lines(tmp_path, lines("a", spans))
+    assert found.rows[0].outcome.kept_s == 1000.0  # half of the first, and all of the last
+    assert_its_own_is_as_it_was(found)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_of_imported_runs_their_own_saves_make_what_was(tmp_path: Path, seed: int) -> None:
+    drawn = random.Random(seed)
+    given: Lines = []
+    for number in range(drawn.randint(1, 4)):
+        spans: list[tuple[float, int | None, int | None, bool]] = []
+        last = 0
+        for _ in range(drawn.randint(1, 6)):
+            resumed = drawn.choice([None, 0, last, drawn.randint(0, last)])
+            last = (resumed or 0) + drawn.choice([0, 1, drawn.randint(1, 10_000)])
+            seconds = drawn.choice([0.5, drawn.uniform(1, 50), drawn.uniform(1000, 90_000)])
+            known = None if drawn.random() < 0.2 else last
+            spans.append((seconds, resumed, known, drawn.random() < 0.3))
+        given += lines(f"r{number}", spans)
+    assert_its_own_is_as_it_was(replayed_lines(tmp_path, given))

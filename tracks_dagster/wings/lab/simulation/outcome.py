@@ -205,8 +205,10 @@ def play(
     notice_s = stop_s - timed.grace_s if timed is not None and is_noticed else math.inf
     fails_after = _FOREVER if stepped is None else _step_of(stepped) - 1
     all_steps = _FOREVER if steps is None else steps
+    known = resumed_step + (launch.saved_steps or 0)
     for _ in range(SAVES_MAX):
         due = next_save(attempt.step, cadence, costs)
+        due = min(due, known) if attempt.step < known else due
         attempt.walk(min(due, fails_after, all_steps), notice_s)
         has_notice = attempt.at_s >= notice_s
         if has_notice or attempt.step in (due, all_steps):

@@ -30,7 +30,7 @@ from tracks_dagster.wings.lab.simulation.world import (
     Start,
 )
 
-STEP_S_UNKNOWN = 1.0  # of a run that never finished a step
+STEP_S_UNKNOWN = 1.0  # of a run that never finished a step, or whose saves are not known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +39,7 @@ class PastAttempt:
 
     held_s: how long it held its devices; restart_s: of these until it had restored, None when it
     never had. steps, kept_steps: that it ran, and that its run still rests on. saved_at_end: whether
-    it saved on the notice of its end. is_seen: whether its steps are known.
+    it saved on the notice of its end. is_seen: whether its saves are known.
     """
 
     cause: str
@@ -58,16 +58,30 @@ class PastAttempt:
     is_seen: bool = True
 
     def unseen(self) -> PastAttempt:
-        """Return it as one whose time alone is known: all of it steps, kept where it completed."""
-        steps, is_done = round(self.held_s / STEP_S_UNKNOWN), self.reason in DONE
+        """Return it as one of whose saves only is known what its run still rests on.
+
+        Its time is counted as steps of STEP_S_UNKNOWN, of which that share is kept that was kept of the
+        steps that it ran: one save fits it, whatever time each of them took. One whose steps are not
+        known kept all where it completed, else nothing.
+        """
+        steps = int(self.held_s / STEP_S_UNKNOWN)
+        share = self.kept_steps / self.steps if self.steps else float(self.reason in DONE)
+        kept_steps = round(steps * share)
         return replace(
             self,
             restart_s=0.0,
             steps=steps,
-            kept_steps=steps if is_done else 0,
-            saved_at_end=is_done,
+            kept_steps=kept_steps,
+            saved_at_end=kept_steps == steps,
             is_seen=False,
         )
+
+    @property
+    def saved_steps(self) -> int | None:
+        """After how many steps of its own it must have saved; None where its saves are known, or that
+        was none, or at its end."""
+        is_between = not self.is_seen and 0 < self.kept_steps < self.steps
+        return self.kept_steps if is_between else None
 
     @property
     def queue_s(self) -> float:
@@ -111,6 +125,8 @@ class PastRun:
     @property
     def costs(self) -> Costs:
         """What a step of it took, on average over all that it ran, and a save."""
+        if not all(attempt.is_seen for attempt in self.attempts):
+            return Costs(step_s=STEP_S_UNKNOWN, blocking_s=0.0, restart_s=0.0)
         steps = sum(attempt.steps for attempt in self.attempts)
         stepping_s = sum(
             a.held_s - a.start_s - a.save_count * self.blocking_s for a in self.attempts if a.steps
@@ -178,7 +194,12 @@ class _Replay:
         past = self._run.attempts[self._next]
         self._next += 1
         restart_s = math.inf if past.restart_s is None else past.restart_s
-        return Launch(at_s=ready_at_s + past.queue_s, node=past.node, restart_s=restart_s)
+        return Launch(
+            at_s=ready_at_s + past.queue_s,
+            node=past.node,
+            restart_s=restart_s,
+            saved_steps=past.saved_steps,
+        )
 
     def ends(self, start: Start) -> Sequence[End]:
         """Return the end that the attempt had."""
@@ -238,7 +259,7 @@ def as_it_was(run: PastRun) -> Outcome:
         ends=ends,
         attempts=len(attempts),
         refused=(),
-        complete=int(attempts[-1].reason is TerminationReason.COMPLETED),
+        complete=int(attempts[-1].reason in DONE),
     )
 
 

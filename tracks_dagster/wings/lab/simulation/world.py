@@ -40,11 +40,15 @@ class Costs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """A gang that starts. at_s: when it has its devices; restart_s: until its first own step."""
+    """A gang that starts. at_s: when it has its devices; restart_s: until its first own step.
+
+    saved_steps: after how many steps of its own it saves, whatever its cadence; None: by that alone.
+    """
 
     at_s: float
     node: str
     restart_s: float
+    saved_steps: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

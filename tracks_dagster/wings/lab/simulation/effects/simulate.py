@@ -55,17 +55,18 @@ ASSUMPTIONS = (
     "A person takes a refused run up when one really did, and is not called earlier.",
     "Attempts that ended before the window are not counted against a budget.",
 )
-STEPS_UNKNOWN = (
-    "No step and no checkpoint is known of imported attempts ({count}): of one that completed all its "
-    "time counts as kept, of any other nothing, unless a row saves more often; what a save and a "
-    "restart took is not known either, and counts as nothing."
+SAVES_UNKNOWN = (
+    "What imported attempts saved is not known ({count}): as much counts as kept as the attempt after "
+    "it began with, and all steps of a run's last; without steps, all the time of one that completed "
+    "and nothing of another; more where a row saves more often. What a save and a restart took is not "
+    "known either, and counts as nothing."
 )
 
 _ATTEMPTS = """
 select a.run_id, a.attempt_id, a.cause, a.config_json, a.nodes_json, a.ranks, a.opened_at,
        a.started_at, a.restored_at, a.ended_at, a.termination_reason, a.root_message, a.fingerprint,
        a.gpu_seconds, a.resumed_from_step, a.last_step, a.kept_steps, r.estimated_device_s,
-       r.roles_json, r.state = 'imported' and a.last_step is null as is_unseen
+       r.roles_json, r.state = 'imported' as is_imported
 from training_attempts a join training_runs r on r.run_id = a.run_id
 where a.termination_reason is not null and a.ended_at >= :since
 order by a.ended_at desc, a.run_id, a.attempt_id desc
@@ -139,7 +140,7 @@ def replay(
 
 def _unseen(runs: Sequence[PastRun]) -> list[str]:
     count = sum(not attempt.is_seen for run in runs for attempt in run.attempts)
-    return [STEPS_UNKNOWN.format(count=count)] if count else []
+    return [SAVES_UNKNOWN.format(count=count)] if count else []
 
 
 def _finishing(runs: Sequence[PastRun], policy: RetryPolicy) -> list[FinishChance]:
@@ -281,4 +282,4 @@ def _past_attempt(row: dict[str, Json], since: datetime) -> PastAttempt:
         save_count=0,
         saved_at_end=False,
     )
-    return past.unseen() if row["is_unseen"] else past
+    return past.unseen() if row["is_imported"] else past

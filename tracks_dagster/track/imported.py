@@ -428,7 +428,7 @@ def _declared(first: ImportedAttempt) -> RunDeclared:
         owner=first.owner,
         team=first.team,
         stage="full",
-        intent=f"{first.title}, imported from {first.pool}",
+        intent=f"imported from {history_of(first.run_id)}",
         compute=_compute(first),
         cadence=CheckpointCadence(),
         estimated_device_s=None,

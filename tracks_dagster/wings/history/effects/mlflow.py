@@ -107,9 +107,9 @@ class MLflow:
             if not (experiment / "meta.yaml").is_file():
                 continue
             is_any = True
-            name = experiment.name
+            name = ""
             try:
-                name = str(object_of(experiment / "meta.yaml").get("name") or name)
+                name = str(_meta(experiment / "meta.yaml").get("name") or experiment.name)
             except ValueError as error:
                 yield BadRow(line=0, why=str(error), file=self._name(experiment / "meta.yaml"))
             for folder in folders_in(experiment):
@@ -124,7 +124,7 @@ class MLflow:
     def _of_run(self, folder: Path, experiment: str) -> _Run | BadRow:
         file = self._name(folder / "meta.yaml")
         try:
-            run = _Run(meta=object_of(folder / "meta.yaml"), experiment=experiment, place=file)
+            run = _Run(meta=_meta(folder / "meta.yaml"), experiment=experiment, place=file)
         except ValueError as error:
             return BadRow(line=0, why=str(error), file=file)
         for kind, into in (("params", run.params), ("tags", run.tags)):
@@ -180,6 +180,13 @@ class MLflow:
                 yield run
 
 
+def _meta(path: Path) -> Mapping[str, Json]:
+    """Return a meta.yaml; ValueError for one that is cut, also in the middle of an id or a time."""
+    if not text_of(path).endswith("\n"):
+        raise ValueError("it has no end: it is cut, or still being written")
+    return object_of(path)
+
+
 def _add_line(run: _Run, name: str, line: str, number: int, file: str) -> None:
     """Take in "1700000000000 0.5 3": a time, a value and a step, which older ones do not have."""
     words = line.split()
@@ -232,7 +239,12 @@ def _attempts(run: _Run, now: datetime) -> Iterator[Read]:
         started_at=started_at,
         ended_at=ended_at,
         evidence=Evidence(run_id="", attempt_id=0, launch_id=None, ranks=(), stop=by_person),
-        row={"run": dict(meta), "params": run.params, "tags": run.tags},
+        row={
+            "experiment": run.experiment,
+            "run": dict(meta),
+            "params": run.params,
+            "tags": run.tags,
+        },
         config={name: plain(value) for name, value in run.params.items()},
         succeeded=words if state == "FINISHED" else None,
         failed=words,

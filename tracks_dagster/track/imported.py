@@ -28,6 +28,7 @@ from tracks_dagster.track.bodies import (
     Debit,
     RunDeclared,
     RunFinished,
+    RunLabelled,
 )
 from tracks_dagster.track.body_json import from_json, to_json
 from tracks_dagster.track.errors import TrackBroken
@@ -43,7 +44,7 @@ from tracks_dagster.track.records import (
     seal,
     sha256_hex,
 )
-from tracks_dagster.track.states.run_state import AttemptState, RunState
+from tracks_dagster.track.states.run_state import AttemptState, Labels, RunState
 
 T = TypeVar("T")
 
@@ -311,6 +312,8 @@ def state_of(attempts: Sequence[ImportedAttempt]) -> RunState:
         match entry.body:
             case RunDeclared() as declared:
                 declared_at = at
+            case RunLabelled() as labelled:
+                labels = Labels(name=labelled.called or "")
             case AttemptOpened() as body:
                 given = {"opened": body, "opened_seq": seq, "opened_at": at}
             case AttemptPlaced() as body:
@@ -326,6 +329,7 @@ def state_of(attempts: Sequence[ImportedAttempt]) -> RunState:
         head=_head(attempts, len(entries) - 1, finished_at),
         declared=declared,
         declared_at=declared_at,
+        labels=labels,
         attempts=tuple(seen.values()),
         finished=finished,
         finished_at=finished_at,
@@ -382,6 +386,7 @@ def _entries(attempts: Sequence[ImportedAttempt]) -> Iterator[_Entry]:
     first, last = attempts[0], attempts[-1]
     at = first.submitted_at
     yield _Entry(kind=Kind.RUN_DECLARED, at=at, body=_declared(first))
+    yield _Entry(kind=Kind.RUN_LABELLED, at=at, body=RunLabelled(by=first.pool, called=first.title))
     for number, each in enumerate(attempts, 1):
         at = max(at, each.submitted_at)
         yield _Entry(

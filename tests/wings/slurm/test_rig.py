@@ -303,7 +303,7 @@ def test_the_page_leads_from_a_login_node_to_an_exact_resume(slurm: Rig, tmp_pat
     slurm.call("scontrol", "update", f"nodename={away}", "state=drain", "reason=a DIMM is replaced")
     printed = terminal_of(Home({**nobody, **slurm.environment}), tmp_path).paste("\n".join(pasted))
     slurm.call("scontrol", "update", f"nodename={away}", "state=resume")
-    assert f"{away}: a DIMM is replaced" in printed, printed
+    assert f"{away} (root): a DIMM is replaced" in printed, printed
 
     found = embedded(tmp_path).variables
     places = {"TRACKS_HOME": str(tmp_path / ".tracks"), "TRACKS_STORE": str(tmp_path / "store")}

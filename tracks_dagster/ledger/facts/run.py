@@ -12,7 +12,6 @@ from tracks_dagster.ledger.facts.fact import Absence, Fact, Type
 from tracks_dagster.track.bodies import Note, Program, PromotionDecided, SkippedGates, SnapshotRef
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.declared_fields import FIELDS, ROWS, Column, Field, Kind
-from tracks_dagster.track.names import IMPORTED
 from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.states.accounting import newest_step
 from tracks_dagster.track.states.alerts import AlertState
@@ -86,7 +85,7 @@ NOT_ENDED: Absence[RunView] = Absence(
     "not_ended", "its newest attempt is open", lambda v: v.state.open_attempt is not None
 )
 NOT_CALLED: Absence[RunView] = Absence(
-    "not_called", "nobody gave it a name", lambda v: not _called(v)
+    "not_called", "nobody gave it a name", lambda v: not v.state.labels.name
 )
 NOT_ARCHIVED: Absence[RunView] = Absence(
     "not_archived",
@@ -287,12 +286,6 @@ def _newest_config(view: RunView) -> Mapping[str, Any]:
     return view.state.declared.config if attempt is None else attempt.opened.config
 
 
-def _called(view: RunView) -> str:
-    declared = view.state.declared
-    there = declared.model_family if declared.compute.launcher == IMPORTED else ""
-    return view.state.labels.name or there
-
-
 def _measured(view: RunView) -> Mapping[str, Mapping[str, float]]:
     """Return the metrics by suite: of its newest checkpoint that the suite has measured and that is not
     in quarantine, of two such evals the later one."""
@@ -446,7 +439,7 @@ RUN: tuple[Fact[RunView], ...] = (
          since=10),
     Fact("alias", TEXT, _alias, "what one of its checkpoints was promoted to last",
          absent=(NOT_PROMOTED,), since=10),
-    Fact("called", TEXT, lambda v: _called(v) or None,
+    Fact("called", TEXT, lambda v: v.state.labels.name or None,
          "its name for people; imported: what it was called there", absent=(NOT_CALLED,), since=10),
     Fact("tags", Type.NAMES, lambda v: v.state.labels.tags, "in the order of the alphabet",
          since=10),

@@ -40,8 +40,8 @@ def test_a_head_sorts_by_its_column_alone_and_with_shift_after_the_others() -> N
     assert (lr.mark, seed.mark, loss.mark) == ("▼1", "▲2", "")
     assert asks(lr.address) == {"where": "lr<1", "sort": "config.lr"}
     assert asks(lr.then)["sort"] == "config.lr,config.seed"
-    assert asks(loss.address)["sort"] == "-last.loss"
-    assert asks(loss.then)["sort"] == "-config.lr,config.seed,-last.loss"
+    assert asks(loss.address)["sort"] == "last.loss"  # the best at the top
+    assert asks(loss.then)["sort"] == "-config.lr,config.seed,last.loss"
     assert "by lr, the largest first, then by seed" in view(asked).summary
 
 

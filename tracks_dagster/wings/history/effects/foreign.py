@@ -84,6 +84,7 @@ def database(path: Path) -> Iterator[sqlite3.Connection]:
     """Open a file of SQLite to read it only; raises InvalidInput where it is not one, or is damaged."""
     if not path.is_file():
         raise InvalidInput(f"There is no file {path}.")
+    _check_whole(path)
     try:
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as opened:
             opened.row_factory = sqlite3.Row
@@ -95,6 +96,19 @@ def database(path: Path) -> Iterator[sqlite3.Connection]:
             f"{path} cannot be read as a database of SQLite: {error}. It is opened to read only; copy "
             "it with its -wal and -shm files where its folder cannot be written."
         ) from error
+
+
+def _check_whole(path: Path) -> None:
+    """Raise InvalidInput where a file of SQLite is shorter than its head says (sqlite.org/fileformat2):
+    one that is half copied may well be read, without its newest rows."""
+    with path.open("rb") as file:
+        head = file.read(100)
+    if len(head) < 100 or head[24:28] != head[92:96]:  # then its count of pages is not in use
+        return
+    page_bytes, pages = int.from_bytes(head[16:18], "big"), int.from_bytes(head[28:32], "big")
+    whole = pages * (65536 if page_bytes == 1 else page_bytes)
+    if (size := path.stat().st_size) < whole:
+        raise InvalidInput(f"{path} is cut: it has {size} of {whole} bytes; copy all of it.")
 
 
 def columns(opened: sqlite3.Connection, table: str) -> set[str]:

@@ -138,8 +138,9 @@ def import_history(
             if bytes.fromhex(version) in known or uid in taken:
                 done.known += 1
                 continue
-            before = _stored(histories, attempt) if uid in known else None
-            if before is not None and _is_another(attempt, before):
+            stored = histories.run(attempt.run_id) if uid in known else ()
+            before = next((one for one in stored if one.uid == attempt.uid), None)
+            if before is not None and before is stored[0] and _is_another(attempt, before):
                 others.add(attempt.run_id)
                 done.leave_out(_of_another(each, before))
             if attempt.run_id in others:
@@ -161,19 +162,9 @@ def import_history(
     return done
 
 
-def _stored(histories: Histories, attempt: ImportedAttempt) -> ImportedAttempt | None:
-    """Return what is stored of an attempt; None of a run with more attempts than are shown."""
-    found = (each for each in histories.run(attempt.run_id) if each.uid == attempt.uid)
-    return next(found, None)
-
-
 def _is_another(attempt: ImportedAttempt, before: ImportedAttempt) -> bool:
-    """Whether two that a source calls the same are not: of one that grew, one time lies in the other.
-
-    Those that resumed are not compared: they are numbered again where more of their run is there.
-    """
-    if attempt.resumed_step is not None or before.resumed_step is not None:
-        return False
+    """Whether two that a source calls the first of a run are not the same: of one that grew, one time
+    lies in the other. Later ones are numbered again where more of their run is there."""
     begins = attempt.order[0] <= before.order[0], attempt.order[0] >= before.order[0]
     ends = attempt.ended_at >= before.ended_at, attempt.ended_at <= before.ended_at
     return not any(begin and end for begin, end in zip(begins, ends, strict=True))

@@ -29,6 +29,11 @@ from tracks_dagster.wings.watch.board.run_page import Link
 
 PAGE = "/runs"
 MARKS = {True: "▼", False: "▲"}  # sorted by this column, the largest or the smallest first
+LEAST_IS_BEST = (
+    "loss",
+    "error",
+    "perplexity",
+)  # in a name: the first click sorts the best to the top
 HEAD = ("run", "name", "state")  # in the first two columns
 OFFERED_MAX = 60  # columns that may be added, as links
 
@@ -213,7 +218,8 @@ def _title(name: str, columns: Sequence[str], asked: Asked, is_number: bool) -> 
     keys = _keys(asked)
     at = next((at for at, key in enumerate(keys) if key.removeprefix("-") == name), None)
     is_down = at is not None and keys[at].startswith("-")
-    turned = name if is_down else f"-{name}"
+    is_best_least = at is None and any(word in name for word in LEAST_IS_BEST)
+    turned = name if is_down or is_best_least else f"-{name}"
     several = [*keys, turned] if at is None else [*keys[:at], turned, *keys[at + 1 :]]
     mark = "" if at is None else MARKS[is_down] + (str(at + 1) if len(keys) > 1 else "")
     return Title(

@@ -44,12 +44,14 @@ VALUE_CHARACTERS_MAX = 80
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparedRun:
     """One run. settings: by group ("config", "code" …), flat; outcome: facts of it, in words; seed_key:
-    what of its config is the seed, None where nothing is."""
+    what of its config is the seed, None where nothing is; called: its name for people, "" for none."""
 
     run_id: str
     settings: Mapping[str, Settings]
     outcome: Settings
     seed_key: str | None = None
+    called: str = ""
+    has_code: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +73,8 @@ class ComparedGroup:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColouredRun:
     """A run and the classes of its line. seat: its number on the page; without: this page without it,
-    "" where that is none; band: the number of the runs that differ from it only in the seed."""
+    "" where that is none; band: the number of the runs that differ from it only in the seed; called:
+    its name for people, else its id; has_code: whether its code is stored."""
 
     run_id: str
     colour: str
@@ -79,6 +82,8 @@ class ColouredRun:
     without: str = ""
     band: int | None = None
     is_shown: bool = True
+    called: str = ""
+    has_code: bool = True
 
     @property
     def classes(self) -> str:
@@ -177,6 +182,8 @@ def coloured(
             without=without.get(run.run_id, "") if len(runs) > 2 else "",
             band=bands.get(run.run_id),
             is_shown=run.run_id not in off,
+            called=run.called or run.run_id,
+            has_code=run.has_code,
         )
         for seat, run in enumerate(runs)
     )
@@ -199,7 +206,7 @@ def comparison_view(
     differences = {name: _differences(name, runs) for name in groups}
     same = [name for name, group in differences.items() if not group.rows]
     return ComparisonView(
-        title=_title([run.run_id for run in runs]),
+        title=_title([run.called or run.run_id for run in runs]),
         summary=_summary(runs),
         same=f"The same in all of them: {', '.join(same)}." if same and len(runs) > 1 else "",
         runs=tuple(shown),
@@ -213,10 +220,10 @@ def comparison_view(
     )
 
 
-def _title(run_ids: Sequence[str]) -> str:
-    if len(run_ids) > TITLE_RUNS_MAX:
-        return f"{len(run_ids)} runs compared"
-    return " against ".join(run_ids) or "Compare runs"
+def _title(names: Sequence[str]) -> str:
+    if len(names) > TITLE_RUNS_MAX:
+        return f"{len(names)} runs compared"
+    return " against ".join(names) or "Compare runs"
 
 
 def outcome_of(

@@ -137,6 +137,7 @@ class RunPage:
     run_id: str
     state: str
     why: str
+    called: str  # its name for people, "" for none
     intent: str
     about: str
     steps: str
@@ -177,6 +178,7 @@ def run_page(reading: RunReading, beside: Beside) -> RunPage:
         run_id=state.run_id,
         state=reading.pill,
         why=" ".join(filter(None, (reading.status.why, waits))),
+        called=state.labels.name,
         intent=state.declared.intent,
         about=_about(state),
         steps=formats.of_steps(reading.step, reading.steps),

@@ -18,6 +18,7 @@ from tracks_dagster.review.effects.experiments import read_scores
 from tracks_dagster.review.effects.pages.charts import Band, Look, compare_panel
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.journal_lines import LOSS
+from tracks_dagster.track.names import IMPORTED
 from tracks_dagster.track.records import Json
 from tracks_dagster.track.roles import SEED, key_of
 from tracks_dagster.track.states.run_state import RunState
@@ -117,6 +118,7 @@ class Comparisons:
                 settings=self._sources.settings_of(state),
                 outcome={},
                 seed_key=_seed_key(state),
+                called=state.labels.name,
             )
             for state in found.states
         ]
@@ -156,6 +158,8 @@ class Comparisons:
             settings={**settings, "evals": measured_of(scores)},
             outcome=outcome_of(reading, metrics.newest, scores),
             seed_key=_seed_key(reading.state),
+            called=reading.state.labels.name,
+            has_code=reading.state.declared.compute.launcher != IMPORTED,
         )
 
     def _shown(self, request: Request, runs: Sequence[ComparedRun]) -> tuple[ColouredRun, ...]:

@@ -266,6 +266,11 @@ def refusal(world: World, tmp_path: Path, text: str, **changes: Any) -> str:
         ),
         ("search: grid", "search: annealing", "'annealing' is not a search; there are: grid"),
         ("search: grid", "search: random", "trials is missing"),
+        (
+            "search: grid\nscheduler: {kind: halving",
+            "search: evolution\ntrials: 30\nscheduler: {kind: pbt",
+            "pbt changes the configs of its trials on the way, so evolution has no parents",
+        ),
         ("kind: halving", "kind: hyperband", "'hyperband' is not a scheduler"),
         ("[10, 30]", "[30, 10]", "do not grow"),
         ("name: lr", "name: LR!", "'LR!' cannot name a study"),

@@ -28,7 +28,8 @@ GENERATION = 3 * PARENTS
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """Nothing can be proposed before something else is known."""
+    """Nothing can be proposed before something else is known. Where no trial trains, the scheduler
+    decides on those that are paused as if all were proposed."""
 
     why: str
 
@@ -113,6 +114,11 @@ def own_search(declared: StudyDeclared) -> Search:
         EVOLUTION: Evolution,
     }
     return makers[declared.search["kind"]](space_of(declared))
+
+
+def generation_of(declared: StudyDeclared, number: int) -> int:
+    """Return the generation of a trial, 0-based: its search waits for the end of the one before."""
+    return number // GENERATION if declared.search["kind"] == EVOLUTION else 0
 
 
 def proposal(search: Search, study: StudyState) -> Config | Waits | None:

@@ -19,7 +19,7 @@ from tracks_dagster.studies.deciding import run_id_of
 from tracks_dagster.studies.effects.priors import read_priors
 from tracks_dagster.studies.effects.searching import search_of
 from tracks_dagster.studies.effects.study_file import TRIALS_MAX, SchedulerFile, StudyFile
-from tracks_dagster.studies.search import GRID, PRIORS, PRIORS_OF
+from tracks_dagster.studies.search import EVOLUTION, GRID, PRIORS, PRIORS_OF
 from tracks_dagster.studies.space import CHOICE, Param, Space, make_space
 from tracks_dagster.track.addressed import write_addressed
 from tracks_dagster.track.bodies import RunDeclared, StudyDeclared, StudyExtended
@@ -96,6 +96,7 @@ def plan_study(
         lambda: _check_metric(asked.metric, found.project),
         lambda: spaces.append(_space(asked, project)),
         lambda: _check_repeat(asked, project),
+        lambda: _check_pair(asked),
     )
     (space,) = spaces
     budgets = _budgets(asked, project)
@@ -238,6 +239,14 @@ def _check_repeat(asked: StudyFile, project: Project) -> None:
     if asked.scheduler.kind == "pbt":
         raise InvalidInput(
             "repeat: a trial of pbt changes its config on the way and has none to repeat; leave it out."
+        )
+
+
+def _check_pair(asked: StudyFile) -> None:
+    if (asked.search.kind, asked.scheduler.kind) == (EVOLUTION, "pbt"):
+        raise InvalidInput(
+            "pbt changes the configs of its trials on the way, so evolution has no parents whose value "
+            "is that of their config; write search: random, or another scheduler."
         )
 
 

@@ -6,7 +6,7 @@ The plug-in point is one method, `Search.propose`. A sampler of a library is one
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -55,15 +55,20 @@ def generator(study: StudyDeclared, *place: object) -> random.Random:
     return random.Random("/".join(map(str, (study.seed, study.study, *place))))
 
 
+def grid_of(space: Space, start: Sequence[Config]) -> Sequence[Config]:
+    """Return the configs to start with, then the others of the grid."""
+    return [*start, *(each for each in space.grid() if each not in start)]
+
+
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """Every config of the grid, once."""
+    """Every config of the grid, once; those to start with come first."""
 
     space: Space
 
     def propose(self, study: StudyState, number: int) -> Config | Waits | None:
         """Return the config of that number."""
-        found = self.space.grid()
+        found = grid_of(self.space, study.declared.search.get(START, ()))
         return found[number] if number < len(found) else None
 
 

@@ -19,7 +19,7 @@ from tracks_dagster.studies.deciding import run_id_of
 from tracks_dagster.studies.effects.priors import read_priors
 from tracks_dagster.studies.effects.searching import search_of
 from tracks_dagster.studies.effects.study_file import TRIALS_MAX, SchedulerFile, StudyFile
-from tracks_dagster.studies.search import EVOLUTION, GRID, PRIORS, PRIORS_OF
+from tracks_dagster.studies.search import EVOLUTION, GRID, PRIORS, PRIORS_OF, grid_of
 from tracks_dagster.studies.space import CHOICE, Param, Space, make_space
 from tracks_dagster.track.addressed import write_addressed
 from tracks_dagster.track.bodies import RunDeclared, StudyDeclared, StudyExtended
@@ -344,7 +344,7 @@ def _shares(scheduler: SchedulerFile, whole: int) -> tuple[int, ...]:
 
 def _trials(asked: StudyFile, space: Space) -> int:
     if asked.search.kind == GRID:
-        size = len(space.grid())
+        size = len(grid_of(space, asked.search.start or ()))
         if size > TRIALS_MAX:
             raise InvalidInput(f"The grid has {size} configs; a study has at most {TRIALS_MAX}.")
         return size if asked.trials is None else min(size, asked.trials)

@@ -197,6 +197,12 @@ def test_a_trial_that_is_refused_counts_as_failed_with_the_words(
     assert "refused: The team has no device." in state.trials[0].last.judged.why
 
 
+def test_what_a_grid_starts_with_comes_on_top_of_its_configs(world: World, tmp_path: Path) -> None:
+    start = TEXT.replace("search: grid", "search: {kind: grid, start: [{lr: 0.01}, {lr: 0.02}]}")
+    door = door_of(world.tracks, world.ledger)
+    assert declare_study(door, asked(tmp_path, start), code(), by="ann").declared.trials == 4
+
+
 def test_a_metric_that_no_trial_reports_ends_the_study_and_names_those_that_are(
     world: World, tmp_path: Path
 ) -> None:
@@ -266,6 +272,11 @@ def refusal(world: World, tmp_path: Path, text: str, **changes: Any) -> str:
         ),
         ("search: grid", "search: annealing", "'annealing' is not a search; there are: grid"),
         ("search: grid", "search: random", "trials is missing"),
+        (
+            "search: grid\nscheduler: {kind: halving",
+            "search: evolution\ntrials: 30\nscheduler: {kind: pbt",
+            "pbt changes the configs of its trials on the way, so evolution has no parents",
+        ),
         ("kind: halving", "kind: hyperband", "'hyperband' is not a scheduler"),
         ("[10, 30]", "[30, 10]", "do not grow"),
         ("name: lr", "name: LR!", "'LR!' cannot name a study"),

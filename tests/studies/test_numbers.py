@@ -35,6 +35,14 @@ def test_a_grid_of_3_by_3_is_nine_runs() -> None:
     assert (state.finished.cause, state.finished.best) == ("complete", 6)
 
 
+def test_a_grid_that_starts_elsewhere_still_tries_every_config_once() -> None:
+    params = {"lr": Param(kind="choice", values=(1e-4, 1e-3, 1e-2))}
+    start = [{"lr": 1e-2}, {"lr": 0.05}]
+    study = make_study(params=params, search={"kind": "grid", "start": start}, trials=4)
+    state = play(study, far_from).state
+    assert [t.config["lr"] for t in state.trials] == [1e-2, 0.05, 1e-4, 1e-3]
+
+
 def test_60_random_trials_are_60_configs_spread_over_the_powers_of_ten() -> None:
     state = play(make_study(trials=60), far_from).state
     rates = [t.config["lr"] for t in state.trials]

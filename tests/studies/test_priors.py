@@ -13,6 +13,7 @@ from tests.fakes import FakeObjectStore
 from tests.studies.played import Played, make_study, play
 from tests.studies.test_samplers import PARAMS, bowl, of
 from tracks_dagster.ledger.effects.tracks import Tracks
+from tracks_dagster.studies.effects.foreign_trials import optuna_studies
 from tracks_dagster.studies.effects.priors import PRIORS_MAX, read_priors
 from tracks_dagster.studies.effects.searching import search_of
 from tracks_dagster.studies.space import Param, make_space
@@ -112,6 +113,10 @@ def test_a_study_of_optuna_is_read_and_never_written(tracks: Tracks, tmp_path: P
     with pytest.raises(InvalidInput, match=r"is to be min, and this study max"):
         read(tracks, f"{path}#a", space=space, direction="max")
     assert path.read_bytes() == before
+    odd = tmp_path / "50%25 of {a}?"
+    odd.mkdir()
+    path.rename(odd / "old.db")
+    assert optuna_studies(odd / "old.db")[0] == ["a", "b"]
     (tmp_path / "empty.db").write_bytes(b"")
     with pytest.raises(InvalidInput, match=r"empty\.db cannot be read by Optuna"):
         read(tracks, str(tmp_path / "empty.db"), space=space)
@@ -161,6 +166,20 @@ def test_the_trials_of_ray_tune_that_came_furthest_are_taken_with_the_keys_of_th
     (tmp_path / "grid" / "train_a" / "params.json").write_text("{")
     with pytest.raises(InvalidInput, match=r"params\.json cannot be read"):
         read(tracks, folder)
+
+
+def test_a_trial_of_ray_tune_with_long_reports_is_read_to_its_end(
+    tracks: Tracks, tmp_path: Path
+) -> None:
+    trial = tmp_path / "rllib" / "train_a"
+    trial.mkdir(parents=True)
+    config = {"lr": 0.01, "layers": 3, "optimizer": "adam"}
+    (trial / "params.json").write_text(json.dumps(config))
+    with (trial / "result.json").open("w") as file:
+        for n in range(1, 13):  # a report of RLlib has its config and timers, 20 kB; 12 MiB in all
+            report = {"loss": 1 / n, "training_iteration": n, "config": "x" * (2**20 - 100)}
+            file.write(f"{json.dumps(report)}\n")
+    assert read(tracks, f"{tmp_path / 'rllib'}/") == [{"config": config, "value": 1 / 12}]
 
 
 def test_what_cannot_be_a_prior_is_refused(tracks: Tracks, earlier: Played, tmp_path: Path) -> None:

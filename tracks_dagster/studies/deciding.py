@@ -10,7 +10,7 @@ import math
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from tracks_dagster.studies.schedulers import GoOn, Stop, move_of
+from tracks_dagster.studies.schedulers import GoOn, Move, Stop, move_of
 from tracks_dagster.studies.search import Search, Waits, proposal
 from tracks_dagster.track import names
 from tracks_dagster.track.bodies import (
@@ -63,18 +63,17 @@ def decide(
     if ends is not None:
         cause, why = ends
         return Drain(why) if spent.running else _finished(study, cause, why)
-    move = move_of(study)
+    is_whole = len(study.trials) >= study.declared.trials
+    move = move_of(study, is_whole=is_whole)
     if isinstance(move, Stop):
-        return TrialStopped(trial=move.trial, why=move.why, decided_by=BY)
-    if closed is not None and (move or len(study.trials) < study.declared.trials or _repeat(study)):
+        return _moved(study, move)
+    if closed is not None and (move or not is_whole or _repeat(study)):
         return closed  # before a proposal is computed, which takes long after many trials
-    if isinstance(move, GoOn):
-        return _next_rung(study, move) if _has_slot(study) else _waits(study)
+    if move is not None:
+        return _moved(study, move)
     if not _has_slot(study):
         return _waits(study)
-    config = proposal(search, study) if len(study.trials) < study.declared.trials else None
-    if isinstance(config, Waits) and study.open_rungs:
-        return config
+    config = None if is_whole else proposal(search, study)
     if config is not None and not isinstance(config, Waits):
         number = len(study.trials)
         return TrialProposed(
@@ -86,17 +85,31 @@ def decide(
             why=f"Trial {number} of {study.declared.trials}, by {study.declared.search['kind']}.",
             decided_by=BY,
         )
-    again = _repeat(study)
-    if again is not None:
-        return again
+    if not is_whole and (move := move_of(study, is_whole=True)) is not None:
+        return _moved(study, move)  # what is paused goes on or ends, and the search may go on then
     if study.open_rungs:
-        return _waits(study)
-    return _finished(study, COMPLETE, f"All {len(study.trials)} trials are over.")
+        return config or _repeat(study) or _waits(study)
+    return _repeat(study) or _finished(study, COMPLETE, _all_over(study, config))
 
 
 def run_id_of(study: str, trial: int, rung: int) -> str:
     """Return the id of the run of a rung: `lr-depth-t007-r1`."""
     return f"{study}-t{trial:03d}-r{rung}"
+
+
+def _all_over(study: StudyState, waits: Waits | None) -> str:
+    count, most = len(study.trials), study.declared.trials
+    if count >= most:
+        return f"All {count} trials are over."
+    why = "it has no further config" if waits is None else waits.why
+    none = f"the search proposes none of the other {most - count}"
+    return f"All {count} trials are over, and {none}: {why}."
+
+
+def _moved(study: StudyState, move: Move) -> Answer:
+    if isinstance(move, Stop):
+        return TrialStopped(trial=move.trial, why=move.why, decided_by=BY)
+    return _next_rung(study, move) if _has_slot(study) else _waits(study)
 
 
 def _next_rung(study: StudyState, move: GoOn) -> TrialProposed:

@@ -2,7 +2,8 @@
 
 A trial is judged at the study's budgets and paused there. A scheduler says of one paused trial that it
 goes on, from whose checkpoint and with which config, or that it is stopped; None: it has no move now,
-and a new trial may begin.
+and a new trial may begin. `is_whole`: no trial is proposed before it moves, for all are, or the search
+waits. It then moves each that is paused once no run is open, so that every trial comes to an end.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median as median_of
 
-from tracks_dagster.studies.search import generator, space_of
+from tracks_dagster.studies.search import generation_of, generator, space_of
 from tracks_dagster.studies.space import Config
 from tracks_dagster.track.states.study_state import StudyState, Trial, TrialStatus
 
@@ -41,15 +42,15 @@ class Stop:
 
 
 Move = GoOn | Stop
-Scheduler = Callable[[StudyState], Move | None]
+Scheduler = Callable[[StudyState, bool], Move | None]
 
 
-def fifo(study: StudyState) -> Move | None:
+def fifo(study: StudyState, is_whole: bool) -> Move | None:
     """Every trial trains to its end, in the order of their numbers."""
     return next((_go_on(each, "the next budget") for each in _paused(study)), None)
 
 
-def median(study: StudyState) -> Move | None:
+def median(study: StudyState, is_whole: bool) -> Move | None:
     """Stop a trial that is worse than the median of the others at the same step."""
     for trial in _paused(study):
         rung = len(trial.rungs) - 1
@@ -65,44 +66,48 @@ def median(study: StudyState) -> Move | None:
     return None
 
 
-def halving(study: StudyState) -> Move | None:
+def halving(study: StudyState, is_whole: bool) -> Move | None:
     """Of each rung, once all of it is judged, the best 1/eta go on and the rest is stopped."""
-    rung = _whole_rung(study)
-    if rung is None:
+    found = _whole_rung(study) if is_whole else None
+    if found is None:
         return None
-    ranked = _ranked(study, rung)
+    rung, ranked = found
     keep = max(1, len(ranked) // _eta(study))
     for place, trial in enumerate(ranked):
-        if trial.status is TrialStatus.PAUSED and len(trial.rungs) == rung + 1:
+        if _is_paused_at(trial, rung):
             at = trial.last.proposed.steps
             why = f"place {place + 1} of {len(ranked)} at step {at}; {keep} go on"
             return _go_on(trial, why) if place < keep else Stop(trial=trial.number, why=why)
     return None
 
 
-def asha(study: StudyState) -> Move | None:
+def asha(study: StudyState, is_whole: bool) -> Move | None:
     """A trial goes on as soon as it is among the best 1/eta of those judged at its step so far.
 
     The asynchronous halving of Li et al. 2020: nobody waits for a rung, and some go on that a whole
-    rung would have stopped.
+    rung would have stopped. Once no further trial will be judged at a rung, the rest of it is stopped;
+    of one with fewer than eta, the best goes on.
     """
-    for rung in range(len(study.declared.budgets) - 2, -1, -1):
-        ranked = _ranked(study, rung)
-        for place, trial in enumerate(ranked[: len(ranked) // _eta(study)]):
-            if trial.status is TrialStatus.PAUSED and len(trial.rungs) == rung + 1:
-                return _go_on(trial, f"place {place + 1} of {len(ranked)} judged so far")
-    return None
+    is_last = is_whole and not study.open_rungs
+    for least in (0, 1) if is_last else (0,):
+        for rung in range(len(study.declared.budgets) - 2, -1, -1):
+            ranked = _ranked(study, rung)
+            keep = max(least, len(ranked) // _eta(study))
+            for place, trial in enumerate(ranked[:keep]):
+                if _is_paused_at(trial, rung):
+                    return _go_on(trial, f"place {place + 1} of {len(ranked)} judged so far")
+    return next((_left(study, each) for each in _paused(study)), None) if is_last else None
 
 
-def pbt(study: StudyState) -> Move | None:
+def pbt(study: StudyState, is_whole: bool) -> Move | None:
     """At each budget the worst quarter continues from the best's weights, with a changed config."""
-    rung = _whole_rung(study)
-    if rung is None:
+    found = _whole_rung(study) if is_whole else None
+    if found is None:
         return None
-    ranked = _ranked(study, rung)
+    rung, ranked = found
     count = min(max(1, len(ranked) // COPIED_SHARE), len(ranked) // 2)
     for place, trial in enumerate(ranked):
-        if trial.status is not TrialStatus.PAUSED or len(trial.rungs) != rung + 1:
+        if not _is_paused_at(trial, rung):
             continue
         if place < len(ranked) - count:
             return _go_on(trial, f"place {place + 1} of {len(ranked)}")
@@ -119,9 +124,9 @@ SCHEDULERS: Mapping[str, Scheduler] = {
 }
 
 
-def move_of(study: StudyState) -> Move | None:
+def move_of(study: StudyState, *, is_whole: bool) -> Move | None:
     """Return the next move of the study's scheduler; None where it has none."""
-    return SCHEDULERS[study.declared.scheduler["kind"]](study)
+    return SCHEDULERS[study.declared.scheduler["kind"]](study, is_whole)
 
 
 def _copied(study: StudyState, trial: Trial, better: Trial, rung: int) -> Move:
@@ -139,6 +144,18 @@ def _go_on(trial: Trial, why: str) -> Move:
     return GoOn(trial=trial.number, source=trial.number, config=trial.config, why=why)
 
 
+def _left(study: StudyState, trial: Trial) -> Move:
+    ranked = _ranked(study, len(trial.rungs) - 1)
+    place, at = ranked.index(trial) + 1, trial.last.proposed.steps
+    keep = max(1, len(ranked) // _eta(study))
+    why = f"place {place} of {len(ranked)} at step {at}; the best {keep} go on"
+    return Stop(trial=trial.number, why=why)
+
+
+def _is_paused_at(trial: Trial, rung: int) -> bool:
+    return trial.status is TrialStatus.PAUSED and len(trial.rungs) == rung + 1
+
+
 def _paused(study: StudyState) -> list[Trial]:
     return [each for each in study.trials if each.status is TrialStatus.PAUSED]
 
@@ -147,14 +164,19 @@ def _judged(study: StudyState, rung: int) -> list[Trial]:
     return [each for each in study.trials if each.judged_at(rung) is not None]
 
 
-def _whole_rung(study: StudyState) -> int | None:
-    """Return the lowest rung with a paused trial, once every trial is proposed and none is below."""
-    rungs = [len(each.rungs) - 1 for each in _paused(study)]
-    if not rungs or len(study.trials) < study.declared.trials:
+def _whole_rung(study: StudyState) -> tuple[int, Sequence[Trial]] | None:
+    """Return the lowest rung with a paused trial, and the trials of its generation that were judged
+    there, the best first; None while a run is open there or below."""
+    paused = _paused(study)
+    if not paused:
         return None
-    rung = min(rungs)
-    is_open = any(each.proposed.rung <= rung for each in study.open_rungs)
-    return None if is_open else rung
+    first = min(paused, key=lambda each: len(each.rungs))
+    rung, declared = len(first.rungs) - 1, study.declared
+    if any(each.proposed.rung <= rung for each in study.open_rungs):
+        return None
+    generation = generation_of(declared, first.number)
+    ranked = _ranked(study, rung)
+    return rung, [t for t in ranked if generation_of(declared, t.number) == generation]
 
 
 def _ranked(study: StudyState, rung: int) -> Sequence[Trial]:

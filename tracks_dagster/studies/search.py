@@ -6,7 +6,7 @@ The plug-in point is one method, `Search.propose`. A sampler of a library is one
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -28,7 +28,8 @@ GENERATION = 3 * PARENTS
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """Nothing can be proposed before something else is known."""
+    """Nothing can be proposed before something else is known. Where no trial trains, the scheduler
+    decides on those that are paused as if all were proposed."""
 
     why: str
 
@@ -54,15 +55,20 @@ def generator(study: StudyDeclared, *place: object) -> random.Random:
     return random.Random("/".join(map(str, (study.seed, study.study, *place))))
 
 
+def grid_of(space: Space, start: Sequence[Config]) -> Sequence[Config]:
+    """Return the configs to start with, then the others of the grid."""
+    return [*start, *(each for each in space.grid() if each not in start)]
+
+
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """Every config of the grid, once."""
+    """Every config of the grid, once; those to start with come first."""
 
     space: Space
 
     def propose(self, study: StudyState, number: int) -> Config | Waits | None:
         """Return the config of that number."""
-        found = self.space.grid()
+        found = grid_of(self.space, study.declared.search.get(START, ()))
         return found[number] if number < len(found) else None
 
 
@@ -113,6 +119,11 @@ def own_search(declared: StudyDeclared) -> Search:
         EVOLUTION: Evolution,
     }
     return makers[declared.search["kind"]](space_of(declared))
+
+
+def generation_of(declared: StudyDeclared, number: int) -> int:
+    """Return the generation of a trial, 0-based: its search waits for the end of the one before."""
+    return number // GENERATION if declared.search["kind"] == EVOLUTION else 0
 
 
 def proposal(search: Search, study: StudyState) -> Config | Waits | None:

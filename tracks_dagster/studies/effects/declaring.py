@@ -19,7 +19,7 @@ from tracks_dagster.studies.deciding import run_id_of
 from tracks_dagster.studies.effects.priors import read_priors
 from tracks_dagster.studies.effects.searching import search_of
 from tracks_dagster.studies.effects.study_file import TRIALS_MAX, SchedulerFile, StudyFile
-from tracks_dagster.studies.search import GRID, PRIORS, PRIORS_OF
+from tracks_dagster.studies.search import EVOLUTION, GRID, PRIORS, PRIORS_OF, grid_of
 from tracks_dagster.studies.space import CHOICE, Param, Space, make_space
 from tracks_dagster.track.addressed import write_addressed
 from tracks_dagster.track.bodies import RunDeclared, StudyDeclared, StudyExtended
@@ -96,6 +96,7 @@ def plan_study(
         lambda: _check_metric(asked.metric, found.project),
         lambda: spaces.append(_space(asked, project)),
         lambda: _check_repeat(asked, project),
+        lambda: _check_pair(asked),
     )
     (space,) = spaces
     budgets = _budgets(asked, project)
@@ -241,6 +242,14 @@ def _check_repeat(asked: StudyFile, project: Project) -> None:
         )
 
 
+def _check_pair(asked: StudyFile) -> None:
+    if (asked.search.kind, asked.scheduler.kind) == (EVOLUTION, "pbt"):
+        raise InvalidInput(
+            "pbt changes the configs of its trials on the way, so evolution has no parents whose value "
+            "is that of their config; write search: random, or another scheduler."
+        )
+
+
 def _of_trials(project: Project, metric: str) -> Project:
     """Return what a trial is of the project: nothing is promoted, and only the metric's eval runs."""
     wanted = {metric.partition("/")[0]}
@@ -335,7 +344,7 @@ def _shares(scheduler: SchedulerFile, whole: int) -> tuple[int, ...]:
 
 def _trials(asked: StudyFile, space: Space) -> int:
     if asked.search.kind == GRID:
-        size = len(space.grid())
+        size = len(grid_of(space, asked.search.start or ()))
         if size > TRIALS_MAX:
             raise InvalidInput(f"The grid has {size} configs; a study has at most {TRIALS_MAX}.")
         return size if asked.trials is None else min(size, asked.trials)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,8 @@ from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.json_text import parse_json
 from tracks_dagster.track.records import Json
 
-FILE_BYTES_MAX = 10 * 2**20
+FILE_BYTES_MAX = 10 * 2**20  # of a file that is read whole
+LINE_BYTES_MAX, LINES_MAX = 4 * 2**20, 1_000_000
 RAY_STEP, RAY_LOOP = "training_iteration", "train_loop_config"  # Ray's own names
 
 
@@ -28,7 +29,7 @@ def optuna_studies(path: Path) -> tuple[list[str], Callable[[str], Any]]:
         raise InvalidInput(f"there is no file {path}.")
     try:
         # Read-only: Optuna would make tables where there are none.
-        url = f"sqlite:///file:{path.absolute()}?mode=ro&uri=true"
+        url = f"sqlite:///{path.absolute().as_uri()}?mode=ro&uri=true"
         storage = optuna.storages.RDBStorage(url, skip_table_creation=True)
         names = [each.study_name for each in optuna.get_all_study_summaries(storage)]
     except Exception as error:  # of three libraries: whatever they say of a damaged file
@@ -51,24 +52,39 @@ def ray_config(folder: Path) -> Mapping[str, Json]:
 
 def ray_reports(
     path: Path, on_bad: Callable[[int, str], object] = lambda line, why: None
-) -> list[tuple[int, Mapping[str, Json]]]:
-    """Return what a trial reported in its result.json, with the numbers of the lines.
+) -> Iterator[tuple[int, Mapping[str, Json]]]:
+    """Yield what a trial reported in its result.json, with the numbers of the lines.
 
     on_bad: called with a line that cannot be read, as one that a killed writer left unfinished. Raises
     ValueError where the file cannot be read.
     """
-    found = []
-    for number, line in enumerate(text_of(path).splitlines(), 1):
+    for number, line in lines_of(path):
         try:
-            report = parse_json(line, foreign=True) if line.strip() else None
+            report = parse_json(line, foreign=True)
         except ValueError as error:
             on_bad(number, str(error))
             continue
         if isinstance(report, Mapping):
-            found.append((number, report))
-        elif report is not None:
+            yield number, report
+        else:
             on_bad(number, "it is not an object")
-    return found
+
+
+def lines_of(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield the lines that are not empty, each with its number from 1 and its end, if it has one;
+    ValueError where the file cannot be read, or has more than LINES_MAX lines. One of more than
+    LINE_BYTES_MAX comes in parts."""
+    try:
+        with path.open("rb") as file:
+            number = 0
+            while line := file.readline(LINE_BYTES_MAX):
+                number += 1
+                if number > LINES_MAX:
+                    raise ValueError(f"has more than {LINES_MAX} lines")
+                if line.strip():
+                    yield number, line.decode("utf-8", "replace")
+    except OSError as error:
+        raise ValueError(f"cannot be read: {error.strerror or error}") from error
 
 
 def text_of(path: Path) -> str:

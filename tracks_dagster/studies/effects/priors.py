@@ -159,13 +159,15 @@ def _of_raytune(folder: Path, metric: str, space: Space) -> Iterator[Prior]:
     results = sorted(folder.glob("*/result.json"))
     for path in results[:RAY_TRIALS_MAX]:
         try:
-            config, reports = ray_config(path.parent), [each for _, each in ray_reports(path)]
+            config = ray_config(path.parent)
+            newest: Mapping[str, Json] = {}
+            last: Mapping[str, Json] | None = None
+            for _, newest in ray_reports(path):
+                last = newest if _is_finite(newest.get(metric)) else last
         except ValueError as error:
             raise InvalidInput(f"search: priors: {path.parent} cannot be read: {error}.") from error
-        names |= {name for each in reports[-1:] for name in each}
-        values = [each for each in reports if _is_finite(each.get(metric))]
-        if values:
-            last = values[-1]
+        names |= newest.keys()
+        if last is not None:
             ours = {name: config[name] for name in space.params if name in config}
             drawn = {
                 k: v for k, v in ours.items() if space.params[k].is_drawn({**space.fixed, **ours})

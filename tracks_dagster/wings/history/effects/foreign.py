@@ -16,7 +16,6 @@ from tracks_dagster.track.json_text import parse_json
 from tracks_dagster.track.records import Json
 
 FILE_BYTES_MAX = 16 * 1024 * 1024  # of a file that is read whole
-LINE_BYTES_MAX = 4 * 1024 * 1024
 ENTRIES_MAX = 1_000_000  # of a folder
 
 
@@ -56,19 +55,6 @@ def plain(text: Json) -> Json:
     except ValueError:
         return text
     return found if isinstance(found, bool | int | float) else text
-
-
-def lines_of(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield the lines that are not empty, each with its number from 1 and its end, if it has one."""
-    try:
-        with path.open("rb") as file:
-            number = 0
-            while line := file.readline(LINE_BYTES_MAX):
-                number += 1
-                if line.strip():
-                    yield number, line.decode("utf-8", "replace")
-    except OSError as error:
-        raise ValueError(f"it cannot be read: {error.strerror or error}") from error
 
 
 def folders_in(path: Path) -> list[Path]:

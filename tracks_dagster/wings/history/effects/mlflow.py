@@ -13,6 +13,7 @@ from datetime import datetime
 from pathlib import Path
 
 from tracks_dagster.reasons.evidence import Evidence
+from tracks_dagster.studies.effects.foreign_trials import lines_of
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.records import Json
 from tracks_dagster.wings.history.curves import POINTS_MAX, parted, point
@@ -20,7 +21,6 @@ from tracks_dagster.wings.history.effects.foreign import (
     columns,
     database,
     folders_in,
-    lines_of,
     object_of,
     plain,
     rows,

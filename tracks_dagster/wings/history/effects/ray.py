@@ -91,7 +91,7 @@ class Ray:
             config = dict(ray_config(path.parent))
         except ValueError as error:
             bad.append(BadRow(line=0, why=str(error), file=self._name(path.parent)))
-        points, whole_reports = list[Point](), list[Mapping[str, Json]]()
+        points, first, last = list[Point](), dict[str, Json](), dict[str, Json]()
         restarts, newest = list[float](), 0
         for line, report in reports:
             try:
@@ -102,7 +102,7 @@ class Ray:
                 why = str(error) if not isinstance(error, KeyError) else f"it has no {error}"
                 on_bad(line, why)
                 continue
-            whole_reports.append(report)
+            first, last = first or dict(report), dict(report)
             since = report.get(RESTORED)
             if type(since) is int:
                 if since < newest:
@@ -110,20 +110,20 @@ class Ray:
                 newest = since
         yield from bad
         failures = _failures(path.with_name("error.txt"))
-        if not whole_reports:
+        if not first:
             raise ValueError("it has no report with a time")
-        yield from self._attempts(path, config, whole_reports, points, restarts, failures)
+        yield from self._attempts(path, config, (first, last), points, restarts, failures)
 
     def _attempts(
         self,
         path: Path,
         config: Mapping[str, Json],
-        reports: Sequence[Mapping[str, Json]],
+        reports: tuple[Mapping[str, Json], Mapping[str, Json]],
         points: Sequence[Point],
         restarts: Sequence[float],
         failures: Sequence[str],
     ) -> Iterator[Read]:
-        first, last = reports[0], reports[-1]
+        first, last = reports
         took = first.get("time_this_iter_s") or 0.0
         started_at = time_of(float(first["timestamp"]) - float(took))
         ended_at = time_of(float(last["timestamp"]))

@@ -389,8 +389,8 @@ def check_history(store: ObjectStore, state: HistoryState) -> Iterator[Finding]:
             yield _history_wrong(
                 state.name,
                 key,
-                f"A chunk of {state.name} {problem}. What it has of {runs}, is not known: these have no "
-                "page and no explanation, and a reindex would lose their rows.",
+                f"A chunk of {state.name} {problem}. What it has of {runs}, is not known: these "
+                "have no page and no explanation, and a reindex would lose their rows.",
             )
         for attempt in attempts:
             yield from _lost_curves(store, state.name, attempt)

@@ -7,8 +7,8 @@ import os
 import subprocess
 import tarfile
 from collections.abc import Iterator
-from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -136,20 +136,51 @@ def test_a_script_alone_is_stored_alone(folder: Path) -> None:
         pack_script(folder / "absent.py")
 
 
-def test_a_folder_with_millions_of_files_is_not_read_to_its_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("name", ["{}.py", "{}.pyc", "{}/"])
+def test_a_folder_with_millions_of_names_is_not_read_to_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    looked = []
+    monkeypatch.setattr(code_archive, "FILES_MAX", 5)
+    monkeypatch.setattr(code_archive, "LOOKED_MAX", 50)
+    for number in range(100):
+        path = tmp_path / name.format(number)
+        path.mkdir() if name.endswith("/") else path.touch()
+    looked: list[str] = []
 
-    def names(folder: Path) -> Iterator[str]:
-        for number in count():
-            looked.append(number)
-            yield f"{number}.py"
+    class Counted:
+        def __init__(self, folder: Path) -> None:
+            self._entries = os.scandir(folder)
 
-    monkeypatch.setattr(code_archive, "_walk", names)
+        def __enter__(self) -> Counted:
+            return self
+
+        def __exit__(self, *error: object) -> None:
+            self._entries.close()
+
+        def __iter__(self) -> Iterator[os.DirEntry[str]]:
+            for entry in self._entries:
+                looked.append(entry.name)
+                yield entry
+
+    monkeypatch.setattr(code_archive, "scandir", Counted)
     with pytest.raises(InvalidInput, match="keep the project in a folder of its own"):
         pack_folder(tmp_path)
-    assert len(looked) <= 2 * code_archive.FILES_MAX + 1
+    assert len(looked) <= (2 * 5 + 1 if name == "{}.py" else 50 + 1)
+
+
+def test_what_git_does_not_list_in_time_is_not_left_out_silently(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    git(folder, "init", "-q")
+    git(folder, "add", "train.py")
+    ask = code_archive.git
+
+    def late(*given: Any) -> bytes | None:
+        return None if "--others" in given else ask(*given)
+
+    monkeypatch.setattr(code_archive, "git", late)
+    with pytest.raises(InvalidInput, match=r"did not list .* has 10 s for that"):
+        pack_folder(folder)
 
 
 def test_what_cannot_be_stored_is_named(

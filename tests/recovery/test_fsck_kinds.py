@@ -13,13 +13,16 @@ from pathlib import Path
 import pytest
 
 from tests.bodies import BEGIN
-from tests.fakes import FakeObjectStore
+from tests.fakes import FakeClock, FakeObjectStore, SequentialUids
 from tests.fsck_worlds import CODE, World, make_world
 from tests.histories import History
 from tests.stories import RUN_ID, Story, step_line
+from tests.wings.history.worlds import HEADER, READ_SACCT, row
 from tracks_dagster.ledger import track_states
 from tracks_dagster.ledger.effects.database.tables import metadata
 from tracks_dagster.ledger.effects.projector import Projector
+from tracks_dagster.ledger.effects.tracks import Tracks
+from tracks_dagster.reasons.user_rules import NO_RULES
 from tracks_dagster.recovery.effects.fsck_tracks import FindingKind
 from tracks_dagster.stores.journals import journal_prefix
 from tracks_dagster.track.names import (
@@ -35,6 +38,8 @@ from tracks_dagster.track.names import (
 from tracks_dagster.track.records import Draft, Kind, canonical_json, format_time, seal, sha256_hex
 from tracks_dagster.track.states.checkpoints import CheckpointRef
 from tracks_dagster.track.track import log_key, study_code_key
+from tracks_dagster.wings.history.effects.files import LinesOfFile
+from tracks_dagster.wings.history.effects.importing import import_history
 
 JOURNAL = journal_prefix(AttemptRef(RUN_ID, 2), "launch-2", 0)
 
@@ -90,6 +95,17 @@ def _drop_the_branch_point(world: World) -> None:
     source = world.story.history.name
     for key in [key for key in world.store.objects if key.startswith(f"{source}/log/")]:
         world.store.delete(key)
+
+
+def _lose_a_chunk(world: World) -> None:
+    """Import a job of Slurm, and lose what it was."""
+    project = Projector(world.store, world.ledger).project
+    tracks = Tracks(world.store, now=FakeClock(BEGIN), new_uid=SequentialUids(), project=project)
+    jobs = world.ledger_file.parent / "jobs"
+    jobs.write_text(f"{HEADER}\n{row(7)}\n")
+    given = LinesOfFile(system="slurm", path=jobs, parse=READ_SACCT)
+    import_history(tracks, given, "slurm", rules=NO_RULES, by="tests")
+    world.store.delete(world.key("histories/slurm/chunks/"))
 
 
 def _drop_a_snapshot(world: World) -> None:
@@ -177,6 +193,11 @@ TAMPERED: dict[FindingKind, tuple[Tamper, str, str]] = {
         lambda w: w.store.put(w.key("/media/parts/"), b"other"),
         "What attempt 1 of run gpt-story logged cannot be shown: sample of step 40 has sha256",
         "nothing is decided by it",
+    ),
+    K.HISTORY_WRONG: (
+        _lose_a_chunk,
+        "A chunk of slurm is missing. What it has of runs slurm.7 to slurm.7, attempts: 1, is not",
+        "import the same source again with another --name",
     ),
     K.ARTIFACT_WRONG: (
         lambda w: w.store.put(w.key("/artifacts/parts/"), b"other"),

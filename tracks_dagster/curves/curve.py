@@ -175,7 +175,8 @@ class Curves:
     """A run's curves. head_seq: of the newest record that kept and lost rest on.
 
     x_label: what the axis counts; `by` tokens are samples where the script reports no tokens.
-    names_left_out: metrics beyond METRICS_MAX, at least so many.
+    names_left_out: metrics beyond METRICS_MAX, at least so many. lost: what cannot be read of an
+    imported run, a sentence each.
     """
 
     run_id: str
@@ -185,6 +186,7 @@ class Curves:
     curves: tuple[Curve, ...]
     marks: tuple[Mark, ...]
     names_left_out: int = 0
+    lost: tuple[str, ...] = ()
 
     @property
     def x_range(self) -> tuple[float, float] | None:
@@ -396,6 +398,7 @@ def curves_json(curves: Curves) -> dict[str, Json]:
             for mark in curves.marks
         ],
         "names_left_out": curves.names_left_out,
+        "lost": list(curves.lost),
     }
 
 

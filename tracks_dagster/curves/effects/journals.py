@@ -11,7 +11,7 @@ from tracks_dagster.curves.effects.blocks import Block, CacheLost, read_blocks
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.stores.journal_tables import SAMPLES, Column, Table
 from tracks_dagster.stores.journals import journal_prefix
-from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.track.errors import InvalidInput, ObjectLost
 from tracks_dagster.track.journal_lines import DEVICE, EVALUATED, OWN, RANKS, STEPS
 from tracks_dagster.track.roles import GLOBAL_BATCH, value_of
 from tracks_dagster.track.states.accounting import kept_and_lost
@@ -46,7 +46,7 @@ class Journals:
 
     blocks: of rank 0, by attempt; batches: the samples of a step by the config, None where it does not
     say. left_out: how many names of the script are not metrics here, at least. ranks: others, whose
-    journals are read for their devices.
+    journals are read for their devices. lost: what cannot be read of an imported run, a sentence each.
     """
 
     def __init__(
@@ -56,6 +56,7 @@ class Journals:
         self._cache = cache
         self.state = state
         self._read: dict[tuple[int, int], list[Block]] = {}  # by attempt and rank
+        self.lost: list[str] = []
         self.blocks = {a.attempt_id: self.of_rank(a, 0) for a in state.attempts}
         last = {
             attempt_id: max(b.index[STEPS].last for b in blocks if STEPS in b.index)
@@ -77,7 +78,14 @@ class Journals:
             launch_id = attempt.placed.launch_id
             prefix = journal_prefix(self.state.ref(attempt), launch_id, rank)
             store, is_over = self._tracks.store, self._is_over(attempt)
-            self._read[key] = read_blocks(store, prefix, self._cache, is_over=is_over)
+            try:
+                self._read[key] = read_blocks(store, prefix, self._cache, is_over=is_over)
+            except ObjectLost as error:
+                self._read[key] = []
+                self.lost.append(
+                    f"The curves of attempt {attempt.attempt_id} of {self.state.run_id} cannot be "
+                    f"shown: {error}. `tracks fsck` names what to do."
+                )
         return self._read[key]
 
     def choose(self, names: Collection[str] | None) -> tuple[Metric, ...]:

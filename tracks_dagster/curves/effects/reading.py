@@ -130,6 +130,7 @@ def _curves(
         curves=tuple(Curve(metric=metric, series=tuple(series[metric.name])) for metric in metrics),
         marks=_marks(journals, axis),
         names_left_out=journals.left_out,
+        lost=tuple(journals.lost),
     )
 
 

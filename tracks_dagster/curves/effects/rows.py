@@ -19,7 +19,7 @@ from tracks_dagster.curves.effects.journals import (
 from tracks_dagster.curves.effects.pixels import in_order
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.stores.journal_tables import STEP_MAX, Column
-from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.track.errors import InvalidInput, ObjectLost
 from tracks_dagster.track.journal_lines import EVALUATED, STEPS
 from tracks_dagster.track.states.accounting import StepAccount
 from tracks_dagster.track.states.run_state import RunState
@@ -59,13 +59,16 @@ def kept_rows(
     """Return each kept step past `after` once, in order, with what was evaluated of it.
 
     committed_only: up to the newest checkpoint that the run would resume from, so that nothing is
-    taken back but by a rollback. Raises as `read_curves`, and InvalidInput for a metric by rank.
+    taken back but by a rollback. Raises as `read_curves`, InvalidInput for a metric by rank, and
+    ObjectLost where rows cannot be read.
     """
     state = tracks.run(run) if isinstance(run, str) else run
     until = committed_step(state) if committed_only else STEP_MAX
 
     def read(cache: Path | None) -> Rows:
         journals = Journals(tracks, state, cache)
+        if journals.lost:
+            raise ObjectLost(journals.lost[0])
         chosen = journals.choose(metrics)
         by_rank = [metric.name for metric in chosen if metric.is_by_rank]
         if by_rank:

@@ -22,6 +22,7 @@ from tracks_dagster.recovery.effects.fsck_objects import (
     check_eval_files,
     check_eval_results,
     check_evidence,
+    check_history,
     check_journals,
     check_media,
     check_packages,
@@ -47,6 +48,7 @@ from tracks_dagster.track.errors import ArchiveNewer, LedgerError, StoreError, S
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Record, sha256_hex
 from tracks_dagster.track.states.dataset_state import DatasetState
+from tracks_dagster.track.states.history_state import HistoryState
 from tracks_dagster.track.states.project_state import ProjectState
 from tracks_dagster.track.states.run_state import RunState
 from tracks_dagster.track.states.study_state import StudyState
@@ -101,6 +103,8 @@ def fsck(
                 findings += check_project(store, track.state)
             elif isinstance(track.state, StudyState):
                 findings += check_study_code(store, track.state)
+            elif isinstance(track.state, HistoryState):
+                findings += check_history(store, track.state)
             findings += track.wrong_rows
         except StoreError:
             raise

@@ -13,11 +13,11 @@ from tracks_dagster.stores.journals import (
     segment_key,
     segment_offsets,
 )
-from tracks_dagster.track import media
+from tracks_dagster.track import imported, media
 from tracks_dagster.track.addressed import damage_at, damage_of
 from tracks_dagster.track.artifacts import artifacts_of, files_of, list_key, part_key
 from tracks_dagster.track.bodies import SnapshotCommitted
-from tracks_dagster.track.errors import CheckpointError, DataRejected
+from tracks_dagster.track.errors import CheckpointError, DataRejected, TrackBroken
 from tracks_dagster.track.json_text import (
     MANIFEST_BYTES_MAX,
     SMALL_BYTES_MAX,
@@ -38,11 +38,15 @@ from tracks_dagster.track.states.files_manifest import (
     is_files_manifest,
     parse_files_manifest,
 )
+from tracks_dagster.track.states.history_state import HistoryState
 from tracks_dagster.track.states.project_state import ProjectState
 from tracks_dagster.track.states.run_state import AttemptState, RunState, code_of, trainer_of
 from tracks_dagster.track.states.study_state import StudyState
 from tracks_dagster.track.track import (
     code_diff_key,
+    history_chunk_key,
+    history_curves_key,
+    history_uids_key,
     packages_key,
     project_code_key,
     project_diff_key,
@@ -354,6 +358,67 @@ def check_study_code(store: ObjectStore, state: StudyState) -> Iterator[Finding]
             to_do="Restore the object from a backup or the bucket's versions; every run of its trials "
             "has a copy in its own folder.",
         )
+
+
+def check_history(store: ObjectStore, state: HistoryState) -> Iterator[Finding]:
+    """Check what was imported: attempts, the list of which are known, and their curves.
+
+    Holds one chunk at a time. Curves that only a lost chunk names are not known of.
+    """
+    for chunk in {each.chunk_sha256: each for each in state.chunks}.values():
+        runs = f"runs {chunk.first_run_id} to {chunk.last_run_id}, attempts: {chunk.attempt_count}"
+        key = history_uids_key(state.name, chunk.uids_sha256)
+        problem = damage_at(store, key, chunk.uids_sha256)
+        if problem is not None:
+            yield _history_wrong(
+                state.name,
+                key,
+                f"The list of which attempts of {state.name} were imported {problem}, for {runs}. They "
+                "are shown; nothing more of this history can be imported, as nobody knows what is new.",
+            )
+        key = history_chunk_key(state.name, chunk.chunk_sha256)
+        data = store.get(key, SNAPSHOT_BYTES_MAX)
+        problem = damage_of(data, chunk.chunk_sha256)
+        attempts: Sequence[imported.ImportedAttempt] = ()
+        if problem is None:
+            try:
+                attempts = imported.unpack(data or b"")
+            except TrackBroken as error:
+                problem = f"is not one: {error}"
+        if problem is not None:
+            yield _history_wrong(
+                state.name,
+                key,
+                f"A chunk of {state.name} {problem}. What it has of {runs}, is not known: these "
+                "have no page and no explanation, and a reindex would lose their rows.",
+            )
+        for attempt in attempts:
+            yield from _lost_curves(store, state.name, attempt)
+
+
+def _lost_curves(
+    store: ObjectStore, name: str, attempt: imported.ImportedAttempt
+) -> Iterator[Finding]:
+    for sha256 in attempt.curves.values():
+        key = history_curves_key(name, sha256)
+        problem = damage_at(store, key, sha256)
+        if problem is not None:
+            yield _history_wrong(
+                name,
+                key,
+                f"Curves of the attempt of {attempt.run_id} that ended at {attempt.ended_at} cannot be "
+                f"shown: their object {problem}. Its verdict and newest values are known.",
+            )
+
+
+def _history_wrong(name: str, where: str, meaning: str) -> Finding:
+    return Finding(
+        kind=FindingKind.HISTORY_WRONG,
+        where=where,
+        meaning=meaning,
+        to_do="Restore the object from a backup or the bucket's versions, or import the same source "
+        f"again with another --name: as {name} its attempts count as known.",
+    )
 
 
 def check_journals(store: ObjectStore, state: RunState) -> Iterator[Finding]:

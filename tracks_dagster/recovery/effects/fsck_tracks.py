@@ -58,6 +58,7 @@ class FindingKind(StrEnum):
     EVAL_FILE_WRONG = "eval_file_wrong"
     ARTIFACT_WRONG = "artifact_wrong"
     MEDIA_WRONG = "media_wrong"
+    HISTORY_WRONG = "history_wrong"
     JOURNAL_GAP = "journal_gap"
     JOURNAL_EDITED = "journal_edited"
     JOURNAL_SHORT = "journal_short"

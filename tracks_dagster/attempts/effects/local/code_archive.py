@@ -10,15 +10,17 @@ from __future__ import annotations
 import errno
 import io
 import os
+import re
 import stat
 import tarfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from itertools import islice
+from os import DirEntry, scandir
 from pathlib import Path
 
-from tracks_dagster.attempts.effects.local.checkout import git, is_apart
+from tracks_dagster.attempts.effects.local.checkout import GIT_S_MAX, git, is_apart
 from tracks_dagster.attempts.effects.local.key_files import key_part, may_hold_secret
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.records import sha256_hex
@@ -27,6 +29,7 @@ from tracks_dagster.track.text.safe_text import one_line
 
 CODE_BYTES_MAX = 64 * 1024 * 1024  # of all files together; every attempt unpacks them
 FILES_MAX = 20_000
+LOOKED_MAX = 10 * FILES_MAX  # names in a folder without git, with those that are left out
 LARGEST_NAMED = 3
 SUBMODULES_DEPTH_MAX = 8
 
@@ -210,14 +213,21 @@ def _names(folder: Path, depth: int = 0) -> Iterator[str]:
     if tracked is None or (not tracked and is_apart(folder)):
         yield from (name for name in _walk(folder) if not _is_left_out(name))
         return
-    others = git(folder, None, "ls-files", "-z", "--others", "--exclude-standard", "--", ".") or b""
+    others = git(folder, None, "ls-files", "-z", "--others", "--exclude-standard", "--", ".")
+    if others is None:
+        raise InvalidInput(
+            f"git did not list the files of {folder} that it does not track; it has {GIT_S_MAX:g} s "
+            "for that. Let .gitignore leave out what is not code, or keep the project in a folder of "
+            "its own."
+        )
     yield from _there(folder, tracked, depth)
     yield from (name for name in _there(folder, others, depth) if not _is_left_out(name))
 
 
 def _there(folder: Path, listed: bytes, depth: int) -> Iterator[str]:
     """Yield those of git's list that are on the disk; of a submodule, its files."""
-    for name in map(os.fsdecode, filter(None, listed.split(b"\0"))):
+    for found in re.finditer(rb"[^\0]+", listed):  # one at a time: there may be millions
+        name = os.fsdecode(found[0])
         path = folder / name.rstrip("/")
         if path.is_dir() and not path.is_symlink():
             if depth < SUBMODULES_DEPTH_MAX:
@@ -227,11 +237,25 @@ def _there(folder: Path, listed: bytes, depth: int) -> Iterator[str]:
 
 
 def _walk(folder: Path) -> Iterator[str]:
-    for base, folders, files in os.walk(folder):
-        inner = Path(base).relative_to(folder)
-        links = [each for each in folders if (Path(base) / each).is_symlink()]
-        folders[:] = [each for each in folders if each not in links and not _is_left_out(each)]
-        yield from ((inner / name).as_posix() for name in (*links, *files))
+    """Yield files and links, each folder's as they are read: one may have millions."""
+    for looked, (inner, entry) in enumerate(_entries(folder)):
+        if looked == LOOKED_MAX:
+            raise _too_many(folder)
+        if not entry.is_dir(follow_symlinks=False):
+            yield inner + entry.name
+
+
+def _entries(folder: Path, inner: str = "") -> Iterator[tuple[str, DirEntry[str]]]:
+    """Yield what lies in `folder` and below, with the path of its folder: "" or "pkg/"."""
+    try:
+        entries = scandir(folder / inner)
+    except (PermissionError, FileNotFoundError):  # another's, as lost+found, or gone meanwhile
+        return
+    with entries:
+        for entry in entries:
+            yield inner, entry
+            if entry.is_dir(follow_symlinks=False) and not _is_left_out(entry.name):
+                yield from _entries(folder, f"{inner}{entry.name}/")
 
 
 def _is_left_out(name: str) -> bool:

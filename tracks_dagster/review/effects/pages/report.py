@@ -164,6 +164,7 @@ def render_loaded(
         until=loaded.until,
         panels=list(_panels(curves)),
         progress=list(_progress(state, loaded.until)),
+        lost=curves.lost,
         panels_left_out=max(0, len(curves.curves) - PANELS_MAX) + curves.names_left_out,
         time=loaded.time,
         buckets=list(_buckets(loaded.time)),

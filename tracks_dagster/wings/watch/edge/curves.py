@@ -164,6 +164,8 @@ def _print_table(curves: Curves) -> None:
     rows = [_table_row(curve, bars) for curve in curves.curves]
     if rows:
         print_table(titles, rows, right=titles[1:6])
+    for words in curves.lost:
+        click.echo(words, err=True)
     if curves.names_left_out:
         click.echo(
             f"The script reports more names than are read: at least {curves.names_left_out} are "

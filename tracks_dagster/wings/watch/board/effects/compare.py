@@ -180,6 +180,7 @@ class Comparisons:
         every = dict.fromkeys(each.name for of_run in names.values() for each in of_run)
         found = catalogue(names, queries.wanted(request), matching(list(every), text))
         svgs, words = self._pictures(request, states, shown, found) if draws else ({}, [])
+        words += [each for of_run in metrics.values() for each in of_run.lost]
         left_out = max((of_run.left_out for of_run in metrics.values()), default=0)
         if left_out:
             words.append(f"A script reports more names than are read: {left_out} are left out.")

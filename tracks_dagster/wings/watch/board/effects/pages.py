@@ -142,7 +142,7 @@ def panels_of(
     """
     found = (*curves.curves[:PANELS_MAX], *devices.curves)
     drawn = [_panel(each, newest.get(each.name), curves, look) for each in found]
-    words = []
+    words = list(curves.lost)
     if curves.names_left_out:
         words.append(
             f"The script reports more names than are read: at least {curves.names_left_out} are left "

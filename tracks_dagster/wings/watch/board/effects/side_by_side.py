@@ -57,11 +57,12 @@ Range = tuple[float, float]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunMetrics:
     """What metrics a run has. newest: of the training and its evaluations, by name; left_out: names
-    of its script that are not read, at least."""
+    of its script that are not read, at least; lost: what cannot be read, a sentence each."""
 
     metrics: tuple[Metric, ...]
     newest: Mapping[str, Point]
     left_out: int
+    lost: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,6 +206,7 @@ class _Reading:
             metrics=journals.metrics,
             newest=newest_values(journals, trained),
             left_out=journals.left_out,
+            lost=tuple(journals.lost),
         )
 
     def _read_ends(self, by: str) -> tuple[Range, str, float] | None:

@@ -138,7 +138,9 @@ def import_history(
             if bytes.fromhex(version) in known or uid in taken:
                 done.known += 1
                 continue
-            stored = histories.run(attempt.run_id) if uid in known else ()
+            stored: Sequence[ImportedAttempt] = (
+                histories.run(attempt.run_id) if uid in known else ()
+            )
             before = next((one for one in stored if one.uid == attempt.uid), None)
             if before is not None and before is stored[0] and _is_another(attempt, before):
                 others.add(attempt.run_id)

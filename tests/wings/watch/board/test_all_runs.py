@@ -34,6 +34,15 @@ def asks(address: str) -> dict[str, str]:
     return dict(parse_qsl(urlsplit(address).query))
 
 
+def test_one_link_compares_what_is_listed() -> None:
+    runs = [Run(values={"run": f"r{n}", "state": "succeeded"}) for n in range(60)]
+    for listed, label in ((runs[:20], "compare these 20"), (runs, "compare the first 50")):
+        link = view(runs=listed).choices[-1]
+        assert link.label == label
+        assert len(parse_qsl(urlsplit(link.address).query)) == min(50, len(listed))
+    assert [each.label for each in view(runs=runs[:1]).choices] == ["only what differs"]
+
+
 def test_a_head_sorts_by_its_column_alone_and_with_shift_after_the_others() -> None:
     asked = {"where": "lr<1", "sort": "-lr,seed"}
     lr, seed, loss = view({"where": "lr<1", "sort": "-config.lr,config.seed"}).titles

@@ -24,6 +24,7 @@ from tracks_dagster.track.bodies import ViewSaved
 from tracks_dagster.track.records import Json
 from tracks_dagster.track.states.view_state import SavedView
 from tracks_dagster.track.text.units import counted
+from tracks_dagster.wings.watch.board.comparison import RUNS_MAX
 from tracks_dagster.wings.watch.board.formats import grouped
 from tracks_dagster.wings.watch.board.run_page import Link
 
@@ -130,7 +131,7 @@ def all_runs_view(rows: Sequence[Run], columns: Sequence[str], asked: Asked, par
         rows=tuple(_row(run, shown) for run in rows),
         same=tuple(f"{title(name)} {value}" for name, value in same.items()),
         offered=tuple(_offered(rows, shown, asked)),
-        choices=_choices(asked),
+        choices=(*_choices(asked), *_compared(rows)),
         ways=tuple(_ways(asked, page=part.page, is_more=part.is_more)),
     )
 
@@ -260,6 +261,14 @@ def _choices(asked: Asked) -> tuple[Link, ...]:
             label="only what differs", address=_address(asked, differ=differ), is_chosen=not differ
         ),
     )
+
+
+def _compared(rows: Sequence[Run]) -> Iterable[Link]:
+    """Yield a link that compares these runs, the first RUNS_MAX of them."""
+    first = [("run", run.name) for run in rows[:RUNS_MAX]]
+    if len(first) > 1:
+        words = "these" if len(first) == len(rows) else "the first"
+        yield Link(label=f"compare {words} {len(first)}", address=f"/compare?{urlencode(first)}")
 
 
 def _row(run: Run, columns: Sequence[str]) -> Row:

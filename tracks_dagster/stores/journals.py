@@ -17,7 +17,7 @@ from typing import Any
 from tracks_dagster.stores.bounded import read_bounded
 from tracks_dagster.track.bodies import MemoryPeak, TimeSpent
 from tracks_dagster.track.body_json import from_json
-from tracks_dagster.track.errors import TrackBroken
+from tracks_dagster.track.errors import ObjectLost, TrackBroken
 from tracks_dagster.track.json_text import parse_json
 from tracks_dagster.track.names import AttemptRef
 from tracks_dagster.track.ports import ObjectStore
@@ -138,7 +138,16 @@ def segment_offsets(store: ObjectStore, prefix: str) -> list[int]:
 
 
 def read_segment(store: ObjectStore, prefix: str, offset: int) -> bytes | None:
-    """Return a segment; None where there is none, or one that is too large (`stores.bounded`)."""
+    """Return a segment; None where there is none, one that is too large (`stores.bounded`), or one of
+    an imported run that was lost."""
+    try:
+        return read_known_segment(store, prefix, offset)
+    except ObjectLost:
+        return None
+
+
+def read_known_segment(store: ObjectStore, prefix: str, offset: int) -> bytes | None:
+    """Return a segment, as `read_segment`; raises ObjectLost for what a history names and has not."""
     return read_bounded(store, segment_key(prefix, offset), SEGMENT_BYTES_MAX)
 
 

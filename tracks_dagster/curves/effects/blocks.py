@@ -43,7 +43,7 @@ from tracks_dagster.stores.journal_columns import (
     tables_of,
 )
 from tracks_dagster.stores.journal_tables import Gathered, Table, parse
-from tracks_dagster.stores.journals import read_segment, segment_offsets
+from tracks_dagster.stores.journals import read_known_segment, segment_offsets
 from tracks_dagster.track.ports import ObjectStore
 
 SLICE_BYTES = 1024**2  # parsed at once: a name of its own in each line then takes 50 MB, not more
@@ -147,7 +147,7 @@ def _new_lines(
 ) -> Iterator[_Lines]:
     """Yield the whole lines from byte `begin` on, a segment's at a time."""
     offsets = offsets[max(0, bisect_right(offsets, begin) - 1) :]
-    read = partial(read_segment, store, prefix)
+    read = partial(read_known_segment, store, prefix)
     torn, end = b"", begin  # torn: a line that the next segment continues
     for number, (offset, found) in enumerate(zip(offsets, _each(read, offsets), strict=True), 1):
         data = found or b""  # one that is gone

@@ -95,8 +95,9 @@ def test_a_project_added_on_one_machine_is_scheduled_on_another_and_trains_in_it
     tracks = other.app.tracks
 
     def succeeded() -> list[str]:
-        found = (tracks.run(run_id) for run_id in other.app.store.folders(RUNS))
-        return [each.run_id for each in found if each.finished is not None]
+        # A folder is there before the run is declared.
+        found = (tracks.find_run(run_id) for run_id in other.app.store.folders(RUNS))
+        return [each.run_id for each in found if each is not None and each.finished is not None]
 
     with other.daemon():
         wait_for(lambda: bool(succeeded()))

@@ -167,13 +167,20 @@ class Judge:
         """Return a raw row without the secrets that a command line or a log in it may hold."""
         match value:
             case str():
-                return (
-                    self._clean(value) if len(value) >= SECRET_CHARACTERS_MIN else valid_text(value)
-                )
+                if (
+                    len(value) < SECRET_CHARACTERS_MIN and value.isprintable()
+                ):  # nearly all of a row
+                    return value
+                return self._clean(value)
             case list():
                 return [self._cleaned(each) for each in value]
             case Mapping():
-                return {valid_text(str(key)): self._cleaned(each) for key, each in value.items()}
+                return {
+                    key if isinstance(key, str) and key.isprintable() else valid_text(str(key)): (
+                        self._cleaned(each)
+                    )
+                    for key, each in value.items()
+                }
             case bool() | None:
                 return value
             case int() if abs(value) < INT_MAX:
@@ -256,6 +263,8 @@ def _named(nodes: Sequence[str], bytes_max: int) -> tuple[str, ...]:
 
 def _short(text: str, bytes_max: int) -> str:
     """Return as much of the text as has so many bytes in a record, from its beginning."""
+    if text.isascii() and text.isprintable() and 2 * len(text) <= bytes_max:  # quotes have two
+        return text
     text = valid_text(text)
     while (size := len(canonical_json(text)) - 2) > bytes_max:
         text = text[: min(len(text) - 1, len(text) * bytes_max // size)]

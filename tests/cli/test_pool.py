@@ -75,7 +75,12 @@ def sinfo(monkeypatch: pytest.MonkeyPatch, home: Path, script: str) -> None:
 def test_nodes_that_slurm_drained_are_shown_with_its_reason_and_by_whom(
     app: App, call: Call, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sinfo(monkeypatch, home, r"printf 'n-[7-8]|root|NHC: GPU 1 | fell off\nn-9|ann|a new fan\n'")
+    listed = (
+        "NODELIST|USER|TIMESTAMP|REASON",
+        "n-[7-8]|root|2026-11-28T09:14:38|NHC: GPU 1 | fell off",
+        "n-9|ann|2026-11-28T09:14:38|a new fan",
+    )
+    sinfo(monkeypatch, home, r"printf '%s\n' " + " ".join(f"'{line}'" for line in listed))
     shown = call("pool", "--json")
     assert shown.exit_code == 0, shown.output
     ours, theirs = json.loads(shown.stdout)

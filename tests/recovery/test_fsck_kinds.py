@@ -381,6 +381,7 @@ def test_every_table_of_the_ledger_is_compared_with_the_tracks() -> None:
         for table in metadata.tables.values()
     }
     del keys["track_cursors"]  # compared with the records themselves
+    del keys["imported_nodes"]  # made of what a history's records name: `check_histories`
     assert tables == keys
 
 

@@ -48,7 +48,7 @@ def finished(history: History) -> History:
 
 OTHERS = (
     *("dataset_", "snapshot_", "node_", "source_", "devices_", "lease_", "alerts_", "code_"),
-    *("history_", "project_", "study_", "trial_", "view_"),
+    *("history_", "nodes_", "project_", "study_", "trial_", "view_"),
 )
 OF_OTHER_TRACKS = [k for k in Kind if k.value.startswith(OTHERS)]
 LATE = sorted(set(Kind) - AFTER_FINISH - set(OF_OTHER_TRACKS) - {Kind.RUN_DECLARED})

@@ -21,7 +21,9 @@ _SIGNS = "\\|`*_[]~"  # what markdown would take for something else, the backsla
 
 def valid_text(text: str) -> str:
     """Return `text` with every lone surrogate and NUL replaced."""
-    return _INVALID.sub(REPLACEMENT, text)
+    return (
+        text if text.isprintable() else _INVALID.sub(REPLACEMENT, text)
+    )  # most texts, in half the time
 
 
 def valid_json(value: Any) -> Any:

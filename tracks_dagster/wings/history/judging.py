@@ -167,20 +167,12 @@ class Judge:
         """Return a raw row without the secrets that a command line or a log in it may hold."""
         match value:
             case str():
-                if (
-                    len(value) < SECRET_CHARACTERS_MIN and value.isprintable()
-                ):  # nearly all of a row
-                    return value
-                return self._clean(value)
+                is_short = len(value) < SECRET_CHARACTERS_MIN  # nearly all of a row
+                return valid_text(value) if is_short else self._clean(value)
             case list():
                 return [self._cleaned(each) for each in value]
             case Mapping():
-                return {
-                    key if isinstance(key, str) and key.isprintable() else valid_text(str(key)): (
-                        self._cleaned(each)
-                    )
-                    for key, each in value.items()
-                }
+                return {valid_text(str(key)): self._cleaned(each) for key, each in value.items()}
             case bool() | None:
                 return value
             case int() if abs(value) < INT_MAX:

@@ -73,7 +73,7 @@ _BY_RANK = frozenset({Placement.SPREAD, Placement.BALANCED})  # a new choice for
 
 
 class Inventory:
-    """The devices of one kind, whoever has them: made once for any number of plans, and never changed.
+    """All devices of one kind, free or not: made once for any number of plans, and never changed.
 
     sizes: devices of each spot; free: their names but for those that are out, spots in the order of the
     devices. spots: of each node; spot_of: each device. totals, out: devices, and those that are out,

@@ -36,9 +36,9 @@ TRIALS = int(os.environ.get("TRACKS_STUDY_TRIALS") or 60)
 # For each trial; sixty have ten kills of the daemon, five of a supervisor, and ten urgent runs.
 DAEMON_KILLS, SUPERVISOR_KILLS = max(1, TRIALS // 6), max(1, TRIALS // 12)
 PREEMPTIONS = max(1, TRIALS // 6)
-STUDY_S_MAX = 2400.0  # of one study; of eight trials on a machine that is ten times slower
-DEVICES, STEPS, EVERY = 4, 30, 5
-PACE_S = 1.0  # of a step: so that an urgent run comes while others train
+STUDY_S_MAX = 3600.0  # of one study: more than twice of what sixty trials take on an idle machine
+DEVICES, STEPS, EVERY = 4, 80, 10
+PACE_S = 1.0  # of a step: who would end within the time that a move takes (MOVE_S) is not moved
 TRIES_MAX = 10  # of a preemption: the urgent run may find devices that are free
 # The daemon looks every OPEN_S at what is open, and at once at what is new. So many looks are 15 s.
 IDLE_LOOKS_MAX = 15.0 / OPEN_S
@@ -250,10 +250,10 @@ def newest_commit(track: Track) -> int:
 
 
 def is_begun(track: Track) -> bool:
-    """Whether an attempt trains, and has not come to half of its run's steps."""
+    """Whether an attempt trains, and has not come to a quarter of its run's steps."""
     of_attempts = ("attempt_opened", "attempt_restored", "attempt_ended")
     kinds = [record["kind"] for record in track if record["kind"] in of_attempts]
-    return kinds[-1:] == ["attempt_restored"] and newest_commit(track) < STEPS / 2
+    return kinds[-1:] == ["attempt_restored"] and newest_commit(track) < STEPS / 4
 
 
 def trained_again(track: Track) -> list[tuple[int, int]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import math
 import random
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import date, datetime, timedelta
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from tracks_dagster.reasons.evidence import Condition, Evidence, RankEnd
 from tracks_dagster.reasons.user_rules import NO_RULES
 from tracks_dagster.wings.history.curves import PIECES_MAX, parted, point, segments
 from tracks_dagster.wings.history.effects.importing import Imported, import_history
-from tracks_dagster.wings.history.source import Point, Read, SourceAttempt
+from tracks_dagster.wings.history.source import Point, Read, SourceAttempt, SourceNode
 
 AT = BEGIN.timestamp()
 WHOLE = SourceAttempt(
@@ -186,6 +186,37 @@ def test_secrets_in_what_ranks_and_places_said_are_not_stored(tmp_path: Path) ->
         assert b"S3cret" not in data
     for key in world.store.list("runs/own.one/"):
         assert b"S3cret" not in (world.store.get(key) or b"")
+
+
+def test_no_text_of_a_source_brings_a_secret_into_what_is_stored(tmp_path: Path) -> None:
+    """By kind of field, so that one which comes later is in it."""
+    secret = "sk-abcdefghijklmnopqrstuvwxyz0123456789ABCDEFGH"
+    by_type: dict[object, object] = {
+        "str": f"by {secret}",
+        "str | None": f"by {secret}",
+        "tuple[str, ...]": (f"node-{secret}", "n1"),
+        "Mapping[str, Json]": {f"of {secret}": f"is {secret}"},
+        "Mapping[str, float]": {f"loss of {secret}": 1.0},
+        "Sequence[Point]": points(0, 1, name=f"loss of {secret}"),
+        "Json": {f"of {secret}": [f"is {secret}"]},
+    }
+    ours = {"cause", "unknown", "program"}  # words of the source's module
+    world = import_world(tmp_path)
+    for whole in (WHOLE, SourceNode(node="", program="scontrol", row="", seen_at=BEGIN)):
+        given = {
+            each.name: by_type[each.type]
+            for each in fields(whole)
+            if each.type in by_type and each.name not in ours
+        }
+        assert len(given) >= 6
+        assert add(world, replace(whole, **given)).bad == []  # type: ignore[arg-type]
+    stored = [world.store.get(key) or b"" for key in world.store.list("")]
+    rows = str(world.ledger.dump())
+    assert "n1" in rows
+    assert secret[:20] not in rows
+    assert secret[:20].lower() not in rows
+    for data in (*stored, *(gzip.decompress(each) for each in stored if each[:2] == b"\x1f\x8b")):
+        assert secret[:20].encode() not in data
 
 
 def test_an_attempt_that_ends_before_it_starts_is_named_and_stops_no_other(tmp_path: Path) -> None:

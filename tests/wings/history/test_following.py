@@ -21,6 +21,9 @@ from tracks_dagster.wings.history.edge import imports
 
 # `--full` draws other cuts each time.
 SEED = int(os.environ.get("FOLLOW_SEED") or os.environ.get("TRACKS_DRAW_SEED") or 1)
+# Orders in which a cut file had more characters than the whole one: half a heading of Ray's error.txt,
+# and a meta.yaml of an experiment of MLflow that ends before its name.
+FOUND = [("ray", 36), ("ray", 43), ("mlflow", 47), ("mlflow", 49)]
 LOOKS = 6
 WRITER = """
 import sqlite3, sys
@@ -56,11 +59,13 @@ def looks(source: Path, copy: Path, drawn: random.Random) -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize("system", ALL)
-def test_a_source_that_grows_ends_as_one_that_was_whole(tmp_path: Path, system: str) -> None:
+@pytest.mark.parametrize(("system", "seed"), [*((each, SEED) for each in ALL), *FOUND])
+def test_a_source_that_grows_ends_as_one_that_was_whole(
+    tmp_path: Path, system: str, seed: int
+) -> None:
     """Each look finds files cut anywhere, or not there yet. SEED is FOLLOW_SEED."""
     needs(system)
-    drawn = random.Random(f"{SEED} {system}")
+    drawn = random.Random(f"{seed} {system}")
     whole, grown = import_world(tmp_path, "whole"), import_world(tmp_path, "grown")
     source, copy = GOLDEN / ALL[system], tmp_path / "growing" / Path(ALL[system]).name
     for _ in looks(source, copy, drawn):
@@ -69,9 +74,9 @@ def test_a_source_that_grows_ends_as_one_that_was_whole(tmp_path: Path, system: 
         except InvalidInput:
             continue  # as a database that is not whole; `--follow` looks again
     done = add(grown, system, copy)
-    assert (done.new, done.grown, done.bad) == (0, 0, []), f"FOLLOW_SEED={SEED}"
+    assert (done.new, done.grown, done.bad) == (0, 0, []), f"FOLLOW_SEED={seed}"
     add(whole, system, copy)
-    assert of_runs(grown) == of_runs(whole), f"FOLLOW_SEED={SEED}"
+    assert of_runs(grown) == of_runs(whole), f"FOLLOW_SEED={seed}"
 
 
 def test_a_run_that_goes_on_shows_its_new_points(tmp_path: Path) -> None:

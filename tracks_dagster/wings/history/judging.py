@@ -21,7 +21,7 @@ from tracks_dagster.track.records import Json, canonical_json, format_time, sha2
 from tracks_dagster.track.text.redact import Redact, redact_json
 from tracks_dagster.track.text.safe_text import valid_text
 from tracks_dagster.wings.history.curves import newest_values
-from tracks_dagster.wings.history.source import SourceAttempt, SourceNode, uid_of
+from tracks_dagster.wings.history.source import Point, SourceAttempt, SourceNode, uid_of
 
 RUN_ID_CHARACTERS_MAX = 40
 TITLE_CHARACTERS_MAX = 100
@@ -36,6 +36,7 @@ NAME_BYTES_MAX = 200  # of an owner, a team, a kind of device
 INT_MAX = 2**63  # beyond it a number is stored as its digits
 ROW_CHARACTERS_MAX = 4000  # of a line about nodes, which is stored with each of them
 VERDICTS_MAX = 10_000  # kept: a month of a cluster has a few hundred kinds of ends
+TEXTS_MAX, TEXT_CHARACTERS_MAX = 50_000, 200  # kept: names of nodes, runs and people come again
 LINES_MAX, LINE_BYTES_MAX, ROOT_BYTES_MAX = 12, 400, 1000
 _NOT_OF_AN_ID = re.compile(r"[^a-z0-9.-]+|\.(?![a-z0-9-])")
 
@@ -46,7 +47,8 @@ class Judge:
     def __init__(self, history: str, rules: UserRules, clean: Redact) -> None:
         self._history = history
         self._rules = rules
-        self._clean = lru_cache(VERDICTS_MAX)(lambda text: clean(valid_text(text)))
+        self._redact = clean
+        self._short_cleaned = lru_cache(TEXTS_MAX)(lambda text: clean(valid_text(text)))
         self._verdicts: dict[Json, Verdict] = {}
         self._fingerprints: dict[Json, str] = {}
         self._version = classifier_version(rules)
@@ -57,7 +59,7 @@ class Judge:
             raise ValueError(
                 f"it ends at {attempt.ended_at}, before it starts at {attempt.started_at}"
             )
-        run_id = run_id_of(self._history, attempt.run)
+        run_id = run_id_of(self._history, attempt.run, self._clean)
         evidence = replace(
             self._without_secrets(attempt.evidence),
             started_at=None if attempt.started_at is None else format_time(attempt.started_at),
@@ -71,13 +73,13 @@ class Judge:
             words = self._clean(attempt.failed)
             verdict = replace(verdict, lines=(words,), root_message=words)
         unknown = dict(attempt.unknown)
-        nodes = _named(attempt.nodes, NODES_BYTES_MAX)
+        nodes = self._named(attempt.nodes, NODES_BYTES_MAX)
         if len(nodes) < len(attempt.nodes):
             unknown["nodes"] = (
                 f"of {len(attempt.nodes)} nodes the first {len(nodes)} are named here"
             )
         config = self._config(attempt.config, unknown)
-        metrics = _finite(attempt.metrics or newest_values(attempt.points), unknown)
+        metrics = self._finite(attempt.metrics or newest_values(attempt.points), unknown)
         raw = self._cleaned(
             redact_json(attempt.row, self._clean)
             if isinstance(attempt.row, Mapping)
@@ -90,8 +92,8 @@ class Judge:
             uid=uid_of(self._history, attempt.id),
             run_id=run_id,
             title=self._clean(attempt.title)[:TITLE_CHARACTERS_MAX] or "unnamed",
-            owner=_short(attempt.owner, NAME_BYTES_MAX) or "unknown",
-            team=_short(attempt.team, NAME_BYTES_MAX) or "unknown",
+            owner=self._name(attempt.owner) or "unknown",
+            team=self._name(attempt.team) or "unknown",
             pool=pool_of(self._history),
             cause=attempt.cause,
             submitted_at=format_time(
@@ -107,7 +109,7 @@ class Judge:
             classifier_version=self._version,
             fingerprint=self._fingerprint(verdict, config, nodes),
             devices=attempt.devices,
-            device_class=_short(attempt.device_class, NAME_BYTES_MAX),
+            device_class=self._name(attempt.device_class),
             device_seconds=round(busy_s * attempt.devices, 3),
             evidence={
                 **to_json(evidence),
@@ -115,7 +117,7 @@ class Judge:
                 "unknown": unknown,
             },
             nodes=nodes,
-            excluded_nodes=_named(attempt.excluded_nodes, EXCLUDED_BYTES_MAX),
+            excluded_nodes=self._named(attempt.excluded_nodes, EXCLUDED_BYTES_MAX),
             config=config,
             resumed_step=attempt.resumed_step,
             last_step=attempt.last_step,
@@ -133,24 +135,64 @@ class Judge:
         return ImportedNode(
             uid=uid_of(self._history, "/".join(map(str, what))),
             pool=pool_of(self._history),
-            node=given.node,
+            node=self._clean(given.node),
             program=given.program,
-            state=given.state,
-            out=given.out,
+            state=self._clean(given.state),
+            out=tuple(map(self._clean, given.out)),
             reason=_short(self._clean(given.reason), ROOT_BYTES_MAX),
-            set_by=given.set_by,
+            set_by=self._clean(given.set_by),
             since_at=since_at,
             seen_at=seen_at,
             booted_at=booted_at,
-            gres=given.gres,
+            gres=self._clean(given.gres),
             row=self._clean(given.row)[:ROW_CHARACTERS_MAX],
         )
+
+    def points(self, given: Sequence[Point]) -> Sequence[Point]:
+        """Return the points as they are stored: without secrets in their names."""
+        names = {name: self._clean(name) for name in {each.name for each in given}}
+        if all(name == cleaned for name, cleaned in names.items()):
+            return given
+        return [each._replace(name=names[each.name]) for each in given]
+
+    def _clean(self, text: str) -> str:
+        """Return a text made valid, without secrets."""
+        if len(text) <= TEXT_CHARACTERS_MAX:
+            return self._short_cleaned(text)
+        return self._redact(valid_text(text))
+
+    def _name(self, text: str) -> str:
+        """Return the name of an owner, a team or a kind of device."""
+        return _short(self._clean(text), NAME_BYTES_MAX)
+
+    def _finite(self, values: Mapping[str, Json], unknown: dict[str, str]) -> dict[str, Json]:
+        """Return the metrics that are finite numbers; says in `unknown` how many are not."""
+        found = dict[str, Json]()
+        for name, value in values.items():
+            with suppress(TypeError, ValueError, OverflowError):
+                if math.isfinite(number := float(value)):
+                    found[self._clean(name)] = number
+        if len(found) < len(values):
+            unknown["metrics"] = (
+                f"{len(values) - len(found)} of {len(values)} are not finite numbers"
+            )
+        return found
+
+    def _named(self, nodes: Sequence[str], bytes_max: int) -> tuple[str, ...]:
+        """Return as many of the nodes as a record has room for, the first ones."""
+        found, size = list[str](), 0
+        for node in map(self._clean, nodes[:NODES_MAX]):
+            size += len(canonical_json(node)) + 1
+            if size > bytes_max:
+                break
+            found.append(node)
+        return tuple(found)
 
     def _config(self, given: Mapping[str, Json], unknown: dict[str, str]) -> dict[str, Json]:
         """Return a config as a record has it: flat, short, without secrets."""
         cleaned = redact_json(dict(_flat(given)), self._clean)
         short = {
-            key: value[:VALUE_CHARACTERS_MAX] if isinstance(value, str) else value
+            self._clean(key): value[:VALUE_CHARACTERS_MAX] if isinstance(value, str) else value
             for key, value in cleaned.items()
         }
         return _fitting(short, CONFIG_BYTES_MAX, "config", unknown)
@@ -172,7 +214,7 @@ class Judge:
             case list():
                 return [self._cleaned(each) for each in value]
             case Mapping():
-                return {valid_text(str(key)): self._cleaned(each) for key, each in value.items()}
+                return {self._cleaned(str(key)): self._cleaned(each) for key, each in value.items()}
             case bool() | None:
                 return value
             case int() if abs(value) < INT_MAX:
@@ -230,29 +272,6 @@ def _flat(given: Mapping[str, Json], prefix: str = "") -> Iterator[tuple[str, Js
                 yield name, str(value)[: 10 * VALUE_CHARACTERS_MAX]
 
 
-def _finite(values: Mapping[str, Json], unknown: dict[str, str]) -> dict[str, Json]:
-    """Return the metrics that are finite numbers; says in `unknown` how many are not."""
-    found = dict[str, Json]()
-    for name, value in ((valid_text(name), value) for name, value in values.items()):
-        with suppress(TypeError, ValueError, OverflowError):
-            if math.isfinite(number := float(value)):
-                found[name] = number
-    if len(found) < len(values):
-        unknown["metrics"] = f"{len(values) - len(found)} of {len(values)} are not finite numbers"
-    return found
-
-
-def _named(nodes: Sequence[str], bytes_max: int) -> tuple[str, ...]:
-    """Return as many of the nodes as a record has room for, the first ones."""
-    found, size = list[str](), 0
-    for node in map(valid_text, nodes[:NODES_MAX]):
-        size += len(canonical_json(node)) + 1
-        if size > bytes_max:
-            break
-        found.append(node)
-    return tuple(found)
-
-
 def _short(text: str, bytes_max: int) -> str:
     """Return as much of the text as has so many bytes in a record, from its beginning."""
     if text.isascii() and text.isprintable() and 2 * len(text) <= bytes_max:  # quotes have two
@@ -294,13 +313,13 @@ def pool_of(history: str) -> str:
     return f"imported/{history}"
 
 
-def run_id_of(history: str, run: str) -> str:
+def run_id_of(history: str, run: str, clean: Redact) -> str:
     """Return the id of an imported run, which shows the other system's where that can be an id.
 
     "slurm", "12.52a" → "slurm.12.52a"; what had to be changed ends in some digits of its sha256, so
     that no two become one.
     """
-    plain = _NOT_OF_AN_ID.sub("-", run.lower()).strip("-.") or "run"
+    plain = _NOT_OF_AN_ID.sub("-", clean(run).lower()).strip("-.") or "run"
     found = f"{history}.{plain}"
     if plain == run and len(found) <= RUN_ID_CHARACTERS_MAX:
         return found

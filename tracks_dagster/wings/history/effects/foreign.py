@@ -17,6 +17,7 @@ from tracks_dagster.track.records import Json
 
 FILE_BYTES_MAX = 16 * 1024 * 1024  # of a file that is read whole
 ENTRIES_MAX = 1_000_000  # of a folder
+LINE_CUT = "its line has no end: it is cut, or still being written"
 
 
 def text_of(path: Path) -> str:

@@ -153,7 +153,7 @@ def import_history(
             taken.add(uid)
             done.take(attempt, is_known=uid in known)
             if not dry_run:
-                curves = _store_curves(tracks.store, name, each.points)
+                curves = _store_curves(tracks.store, name, judge.points(each.points))
                 batch.append((replace(attempt, curves=curves), version))
         if len(batch) == BATCH_ATTEMPTS_MAX:
             _store(tracks, history, name, batch, by, on_stored)

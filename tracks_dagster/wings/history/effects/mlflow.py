@@ -18,6 +18,7 @@ from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.records import Json
 from tracks_dagster.wings.history.curves import POINTS_MAX, parted, point
 from tracks_dagster.wings.history.effects.foreign import (
+    LINE_CUT,
     columns,
     database,
     folders_in,
@@ -109,7 +110,9 @@ class MLflow:
             is_any = True
             name = ""
             try:
-                name = str(_meta(experiment / "meta.yaml").get("name") or experiment.name)
+                name = str(_meta(experiment / "meta.yaml").get("name") or "")
+                if not name:  # its folder's name has often more characters, and would stay
+                    raise ValueError("it has no name: it is cut, or still being written")
             except ValueError as error:
                 yield BadRow(line=0, why=str(error), file=self._name(experiment / "meta.yaml"))
             for folder in folders_in(experiment):
@@ -191,8 +194,7 @@ def _add_line(run: _Run, name: str, line: str, number: int, file: str) -> None:
     """Take in "1700000000000 0.5 3": a time, a value and a step, which older ones do not have."""
     words = line.split()
     if not line.endswith("\n"):  # 0.1 may be the beginning of 0.125
-        why = "its line has no end: it is cut, or still being written"
-        run.bad.append(BadRow(line=number, why=why, file=file))
+        run.bad.append(BadRow(line=number, why=LINE_CUT, file=file))
         return
     try:
         at_ms, value = int(words[0]), float(words[1])

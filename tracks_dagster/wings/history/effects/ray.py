@@ -18,7 +18,7 @@ from tracks_dagster.studies.effects.foreign_trials import RAY_STEP, ray_config, 
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.records import Json
 from tracks_dagster.wings.history.curves import parted, point
-from tracks_dagster.wings.history.effects.foreign import object_of, text_of
+from tracks_dagster.wings.history.effects.foreign import LINE_CUT, object_of, text_of
 from tracks_dagster.wings.history.source import (
     SILENT_S,
     BadRow,
@@ -108,11 +108,28 @@ class Ray:
                 if since < newest:
                     restarts.append(at)
                 newest = since
+        failures = self._failures(path.with_name("error.txt"), bad)
         yield from bad
-        failures = _failures(path.with_name("error.txt"))
         if not first:
             raise ValueError("it has no report with a time")
         yield from self._attempts(path, config, (first, last), points, restarts, failures)
+
+    def _failures(self, path: Path, bad: list[BadRow]) -> list[str]:
+        """Return what each failure of a trial left in its error.txt, the earliest first.
+
+        A line without its end is left out: half a heading would be taken for words of a failure.
+        """
+        if not path.is_file():
+            return []
+        file = self._name(path)
+        try:
+            whole, end, cut = text_of(path).rpartition("\n")
+        except ValueError as error:
+            bad.append(BadRow(line=0, why=str(error), file=file))
+            return []
+        if cut.strip():
+            bad.append(BadRow(line=whole.count("\n") + len(end) + 1, why=LINE_CUT, file=file))
+        return [each for each in _FAILURE.split(whole + end) if each.strip()]
 
     def _attempts(
         self,
@@ -216,16 +233,6 @@ def _points(report: Mapping[str, Json], step: str, at: float) -> Iterator[Point]
             yield from _points({**inner, step: report[step]}, step, at)
         elif name not in ITS_OWN and name != step and type(value) in (int, float):
             yield point(name, report[step], value, at)
-
-
-def _failures(path: Path) -> list[str]:
-    """Return what each failure of a trial left in its error.txt, the earliest first."""
-    if not path.is_file():
-        return []
-    try:
-        return [each for each in _FAILURE.split(text_of(path)) if each.strip()]
-    except ValueError:
-        return []
 
 
 def _failed(attempt: SourceAttempt, log: str) -> SourceAttempt:

@@ -78,9 +78,9 @@ def _shipped() -> dict[str, re.Pattern[str]]:
                 found[f"{module.__name__.rpartition('.')[2]}.{name}[{number}]"] = pattern
     for row in CAUSES:
         for part in ("words", "unless", "beside"):
-            pattern = getattr(row, part)
-            if pattern is not None:
-                found[f"{row.name}.{part}"] = pattern
+            words = getattr(row, part)
+            if words is not None:
+                found[f"{row.name}.{part}"] = re.compile(words.pattern, re.IGNORECASE)
     return found
 
 
@@ -171,8 +171,8 @@ def test_rows_have_names_of_their_own_and_confidences_of_the_scale() -> None:
 def test_the_quick_look_for_words_misses_nothing(failure: Failure) -> None:
     for line in failure.log.splitlines():
         for cause in CAUSES:
-            if cause.words.search(line) and cause.required is not None:
-                assert any(word in line.lower() for word in cause.required), (cause.name, line)
+            if cause.words.search(line) and (required := cause.words.required) is not None:
+                assert any(word in line.lower() for word in required), (cause.name, line)
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from typing import Any
 
 from tracks_dagster.reasons.evidence import Evidence, RankEnd
 from tracks_dagster.reasons.logs import LINE_CHARACTERS
-from tracks_dagster.reasons.rules.cause import Cause, Tier, required_words
+from tracks_dagster.reasons.rules.cause import Cause, Tier, Words
 from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.records import Json, canonical_json, sha256_hex
 
@@ -55,7 +55,7 @@ class Veto:
     """One row that takes lines away, checked."""
 
     name: str
-    words: re.Pattern[str]
+    words: Words
     where: Where
 
     def strikes(self, line: str, where: Where) -> bool:
@@ -98,14 +98,13 @@ def make_rule(
 ) -> UserRule | Veto:
     """Return one row of values that were checked. reason: None for a veto."""
     if reason is None:
-        return Veto(name=name, words=re.compile(pattern, re.IGNORECASE), where=where)
+        return Veto(name=name, words=Words(pattern), where=where)
     cause = Cause(
         name=name,
         reason=reason,
-        words=re.compile(pattern, re.IGNORECASE),
+        words=Words(pattern),
         tier=Tier.ROOT,
         confidence=confidence,
-        required=required_words(pattern),
     )
     return UserRule(cause=cause, where=where)
 

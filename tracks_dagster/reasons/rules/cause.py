@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import cached_property
 from re import _parser  # type: ignore[attr-defined]  # the only parser of Python's own patterns
 from typing import Any
 
@@ -55,29 +57,49 @@ class Tier(IntEnum):
     SYMPTOM = 2
 
 
+class Words:
+    """A regular expression without regard to case, compiled for the first line that is looked at.
+
+    Every process of a run has the tables, and few of them look at a line. An error in `pattern` is a
+    re.error of the first look. required: words of which every line that matches has one, to look for
+    first; None where there are none.
+    """
+
+    def __init__(self, pattern: str) -> None:
+        self.pattern = pattern
+
+    @cached_property
+    def search(self) -> Callable[[str], re.Match[str] | None]:
+        return re.compile(self.pattern, re.IGNORECASE).search
+
+    @cached_property
+    def required(self) -> frozenset[str] | None:
+        return required_words(self.pattern)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)  # hashed with every line, by identity
 class Cause:
     """Words that name `reason`.
 
     name: for the verdict; words: looked for in every line; unless: a line that has it as well means
-    something else; beside: has to be somewhere in the same text. required: words of which every line
-    that matches has one, to look for first.
+    something else; beside: has to be somewhere in the same text.
     """
 
     name: str
     reason: TerminationReason
-    words: re.Pattern[str]
+    words: Words
     tier: Tier
     confidence: float
-    unless: re.Pattern[str] | None = None
-    beside: re.Pattern[str] | None = None
-    required: frozenset[str] | None = None
+    unless: Words | None = None
+    beside: Words | None = None
 
     def matches(self, line: str) -> bool:
         """Whether a line has the words and nothing against them."""
-        lowered = line.lower()
-        if self.required is not None and not any(word in lowered for word in self.required):
-            return False
+        required = self.words.required
+        if required is not None:
+            lowered = line.lower()
+            if not any(word in lowered for word in required):
+                return False
         if self.words.search(line) is None:
             return False
         return self.unless is None or self.unless.search(line) is None
@@ -99,17 +121,12 @@ def cause(
     return Cause(
         name=name,
         reason=reason,
-        words=_pattern("|".join(words)),
+        words=Words("|".join(words)),
         tier=tier,
         confidence=_CONFIDENCES[tier] if confidence is None else confidence,
-        unless=None if unless is None else _pattern(unless),
-        beside=None if beside is None else _pattern(beside),
-        required=required_words("|".join(words)),
+        unless=None if unless is None else Words(unless),
+        beside=None if beside is None else Words(beside),
     )
-
-
-def _pattern(words: str) -> re.Pattern[str]:
-    return re.compile(words, re.IGNORECASE)
 
 
 def required_words(pattern: str) -> frozenset[str] | None:

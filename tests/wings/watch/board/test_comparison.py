@@ -13,15 +13,20 @@ from tracks_dagster.curves.effects.buckets import Buckets
 from tracks_dagster.curves.effects.pixels import Pixels
 from tracks_dagster.review.comparing import Score
 from tracks_dagster.review.experiments import ExperimentRun, MeasuredBy, baseline_of, differing
+from tracks_dagster.studies.space import CHOICE, INT, LOGUNIFORM, UNIFORM
 from tracks_dagster.track.journal_lines import STEPS
+from tracks_dagster.track.records import Json
 from tracks_dagster.wings.watch.board.colours import COLOURS, colour_of, looks_of
 from tracks_dagster.wings.watch.board.comparison import (
     CHANGES_MAX,
     ComparedRun,
+    coloured,
     comparison_view,
     experiment_view,
     seed_bands,
 )
+from tracks_dagster.wings.watch.board.effects.configs import config_picture
+from tracks_dagster.wings.watch.board.effects.parallel import seen_as, share_of
 from tracks_dagster.wings.watch.board.effects.side_by_side import Lines, band_of
 
 LOSS = MeasuredBy(suite="quality", metric="loss", direction="min")
@@ -217,3 +222,82 @@ def test_many_runs_are_rows_and_the_title_counts_them() -> None:
     assert (many.title, many.is_long) == ("50 runs compared", True)
     (lr,) = (row for group in many.groups for row in group.rows)
     assert (lr.name, len(lr.values)) == ("lr", 50)
+
+
+def pictured(*runs: ComparedRun, asked: str = "") -> tuple[str, str, list[str]]:
+    """Return the picture, what the last axis is, and what is left to words."""
+    found = config_picture(runs, coloured(runs, {}, ()), asked, "?against={}".format)
+    assert found is not None
+    [chosen] = [link.label for link in found.against if link.is_chosen]
+    return found.svg, chosen, list(found.words)
+
+
+def of_config(run_id: str, numbers: dict[str, float], **config: Json) -> ComparedRun:
+    settings = {"config": config}
+    return ComparedRun(
+        run_id=run_id, settings=settings, outcome={}, numbers=numbers, seed_key="seed"
+    )
+
+
+def test_runs_are_lines_over_what_differs_in_their_configs_and_what_was_measured() -> None:
+    losses = [{"training loss": 2.0 + n, "training val/loss": 3.0 + n} for n in range(3)]
+    runs = [
+        of_config("a", losses[0], lr=0.1, seed=1, width=64),
+        of_config("b", losses[1], lr=0.001, seed=2, width=64, act="gelu"),
+        of_config("c", losses[2], lr=0.01, seed=3, width=64),
+    ]
+    svg, against, words = pictured(*runs)
+    assert (against, words) == ("training val/loss", [])
+    assert svg.count("<a ") == 3
+    assert 'aria-label="3 runs over lr, act and training val/loss"' in svg
+    assert ">none</text>" in svg  # a and c have no act
+    evaluated = [replace(run, numbers={"quality loss": 1.0, **run.numbers}) for run in runs]
+    assert pictured(*evaluated)[1] == "quality loss"
+    assert pictured(*evaluated, asked="training loss")[1] == "training loss"
+
+
+def test_what_cannot_be_drawn_over_the_configs_is_in_words() -> None:
+    values = [1.0, 1.1, 1.2, 1.3, 50.0, math.nan]
+    runs = [of_config(f"r{n}", {"training loss": v}, lr=n + 1) for n, v in enumerate(values)]
+    svg, _, words = pictured(*runs, of_config("unmeasured", {}, lr=9))
+    assert svg.count("<a ") == 5
+    assert words == [
+        "1 run without training loss.",
+        "1 run whose training loss is not a finite number.",
+        "1 run beyond the scale, at its end.",
+    ]
+
+
+@pytest.mark.parametrize(
+    "runs",
+    [
+        [
+            of_config("a", {"training loss": 1.0}, lr=1),
+            of_config("b", {"training loss": 2.0}, lr=2),
+        ],
+        [of_config(name, {"training loss": 1.0}, lr=1, seed=n) for n, name in enumerate("abc")],
+        [of_config(name, {}, lr=n) for n, name in enumerate("abc")],
+    ],
+    ids=["two runs", "seeds alone", "nothing measured"],
+)
+def test_configs_are_not_drawn_where_a_picture_would_say_nothing(runs: list[ComparedRun]) -> None:
+    assert config_picture(runs, coloured(runs, {}, ()), "", str) is None
+
+
+@pytest.mark.parametrize(
+    ("values", "kind"),
+    [
+        ((0.1, 0.001), LOGUNIFORM),
+        ((0.1, 0.2), UNIFORM),
+        ((-1, 4), INT),
+        ((True, False), CHOICE),
+        ((1, "auto"), CHOICE),
+        (([1, 2], None), CHOICE),
+    ],
+)
+def test_an_axis_is_laid_out_by_the_values_that_are_known(
+    values: tuple[Json, ...], kind: str
+) -> None:
+    param = seen_as(values)
+    assert param.kind == kind
+    assert len({share_of(param, value) for value in values}) == 2

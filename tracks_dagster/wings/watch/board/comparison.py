@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from urllib.parse import urlencode
 
 from tracks_dagster.curves.curve import Point
@@ -32,6 +32,7 @@ RUNS_MAX = 50  # side by side
 COLUMNS_MAX = 6  # runs that are columns of the table; more are its rows
 TITLE_RUNS_MAX = 3  # by name
 TRAINED_MAX = 12  # metrics of the training in the table; their curves have all
+TRAINING = "training "  # before the name of one
 ALIKE = (
     "config",
     "data",
@@ -43,12 +44,14 @@ VALUE_CHARACTERS_MAX = 80
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparedRun:
-    """One run. settings: by group ("config", "code" …), flat; outcome: facts of it, in words; seed_key:
-    what of its config is the seed, None where nothing is; called: its name for people, "" for none."""
+    """One run. settings: by group ("config", "code" …), flat; outcome: facts of it, in words; numbers:
+    those of them that were measured; seed_key: what of its config is the seed, None where nothing is;
+    called: its name for people, "" for none."""
 
     run_id: str
     settings: Mapping[str, Settings]
     outcome: Settings
+    numbers: Mapping[str, float] = field(default_factory=dict)
     seed_key: str | None = None
     called: str = ""
     has_code: bool = True
@@ -143,6 +146,16 @@ class CurvesView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigPicture:
+    """Runs as lines over what differs in their configs. against: links to what the last axis may be;
+    words: what is not drawn."""
+
+    svg: str
+    against: tuple[Link, ...]
+    words: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ComparisonView:
     """The page /compare. same: a sentence on what does not differ, "" for nothing; is_long: whether the
     runs are the table's rows."""
@@ -153,6 +166,7 @@ class ComparisonView:
     runs: tuple[ColouredRun, ...]
     groups: tuple[ComparedGroup, ...]
     is_long: bool
+    picture: ConfigPicture | None = None
     curves: CurvesView | None = None
     banners: tuple[str, ...] = ()
 
@@ -193,6 +207,7 @@ def comparison_view(
     runs: Sequence[ComparedRun],
     *,
     shown: Sequence[ColouredRun],
+    picture: ConfigPicture | None = None,
     curves: CurvesView | None = None,
     banners: Sequence[str] = (),
 ) -> ComparisonView:
@@ -215,6 +230,7 @@ def comparison_view(
             *differences.values(),
         ),
         is_long=len(runs) > COLUMNS_MAX,
+        picture=picture,
         curves=curves,
         banners=tuple(banners),
     )
@@ -224,6 +240,13 @@ def _title(names: Sequence[str]) -> str:
     if len(names) > TITLE_RUNS_MAX:
         return f"{len(names)} runs compared"
     return " against ".join(names) or "Compare runs"
+
+
+def numbers_of(trained: Mapping[str, Point], scores: Sequence[Score]) -> dict[str, float]:
+    """Return what was measured of a run, named as in its outcome."""
+    evals = {eval_title(*name): value for name, (value, _) in own_values(scores).items()}
+    newest = list(trained.items())[:TRAINED_MAX]
+    return {**evals, **{f"{TRAINING}{name}": point.value for name, point in newest}}
 
 
 def outcome_of(
@@ -241,7 +264,7 @@ def outcome_of(
             for name, (value, step) in own_values(scores).items()
         },
         **{
-            f"training {name}": formats.at_step(formats.number(point.value), point.step)
+            f"{TRAINING}{name}": formats.at_step(formats.number(point.value), point.step)
             for name, point in list(trained.items())[:TRAINED_MAX]
         },
         "pace": formats.pace(None if reading.pace is None else reading.pace.step_s),

@@ -34,9 +34,11 @@ from tracks_dagster.wings.watch.board.comparison import (
     coloured,
     comparison_view,
     measured_of,
+    numbers_of,
     outcome_of,
 )
 from tracks_dagster.wings.watch.board.effects import pages, queries
+from tracks_dagster.wings.watch.board.effects.configs import config_picture
 from tracks_dagster.wings.watch.board.effects.side_by_side import (
     BUCKETS_MAX,
     Lines,
@@ -106,6 +108,12 @@ class Comparisons:
         return comparison_view(
             runs,
             shown=shown,
+            picture=config_picture(
+                runs,
+                shown,
+                request.query_params.get("against", ""),
+                lambda name: f"{queries.address(request, against=name)}#configs",
+            ),
             curves=self._curves_of(request, found.states, shown, metrics) if runs else None,
             banners=banners,
         )
@@ -157,6 +165,7 @@ class Comparisons:
             run_id=reading.state.run_id,
             settings={**settings, "evals": measured_of(scores)},
             outcome=outcome_of(reading, metrics.newest, scores),
+            numbers=numbers_of(metrics.newest, scores),
             seed_key=_seed_key(reading.state),
             called=reading.state.labels.name,
             has_code=reading.state.declared.compute.launcher != IMPORTED,

@@ -69,7 +69,8 @@ def _run_rules() -> Iterator[str]:
     for number in range(COLOURS):
         yield f".r{number} {{ stroke: currentColor; color: var(--r{number}); }}"
     for seat in range(RUNS_MAX):
-        yield f"main:has(#show-s{seat}:not(:checked)) .panels .s{seat} {{ display: none; }}"
+        lines = f":is(.panels, .parallel) .s{seat}"
+        yield f"main:has(#show-s{seat}:not(:checked)) {lines} {{ display: none; }}"
 
 
 @cache

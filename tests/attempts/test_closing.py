@@ -26,7 +26,7 @@ from tracks_dagster.track.errors import UnknownRun
 from tracks_dagster.track.names import AttemptRef
 from tracks_dagster.track.placement import compacted, places_key
 from tracks_dagster.track.reasons import TerminationReason
-from tracks_dagster.track.records import Kind, canonical_json, format_time, sha256_hex
+from tracks_dagster.track.records import Json, Kind, canonical_json, format_time, sha256_hex
 from tracks_dagster.track.states.run_state import AttemptState
 
 STARTED, ENDED = format_time(BEGIN), format_time(BEGIN + timedelta(seconds=30))
@@ -59,6 +59,44 @@ def test_the_record_names_the_evidence_that_is_stored(
     evidence = from_json(Evidence, json.loads(data))
     assert evidence.conditions == (DISRUPTED,)
     assert [rank.signal for rank in evidence.ranks] == [9, 9]
+
+
+def test_the_record_has_the_newest_value_of_every_metric_with_its_step(
+    tracks: Tracks, store: FakeObjectStore, gangs: FakeGangs, history: History
+) -> None:
+    """A script reports some of them at few steps only; what is no number was none."""
+    history.supervise().place().write_to(store)
+    step = {"kind": "step", "t": ENDED, "step_s": 0.5, "data_s": 0.1}
+    lines: list[dict[str, Json]] = [
+        {**step, "step": 10, "loss": 2.0, "metrics": {"acc": 0.5, "lr": 0.1}},
+        {"kind": "evaluated", "t": ENDED, "step": 10, "metrics": {"val_loss": 2.5, "loss": 2.4}},
+        {**step, "step": 11, "loss": 1.5, "metrics": {"lr": 0.2, "x" * 65: 1.0}},
+        {**step, "step": 12, "loss": "nan", "metrics": {}},
+    ]
+    key = f"runs/r-1/attempts/1/{history.launch_id}/journal/rank-0/{0:012d}.jsonl"
+    store.put(key, b"".join(canonical_json(line) + b"\n" for line in lines))
+    gone(gangs, end(0, exit_code=1), end(1, exit_code=1))
+    ended = close(tracks, gangs).ended
+    assert ended is not None
+    values = {"acc": 0.5, "evaluated/loss": 2.4, "loss": 1.5, "lr": 0.2, "val_loss": 2.5}
+    steps = {"acc": 10, "evaluated/loss": 10, "loss": 11, "lr": 11, "val_loss": 10}
+    assert (ended.metrics, ended.metric_steps) == (values, steps)
+
+
+def test_names_of_metrics_never_make_the_record_too_large(
+    tracks: Tracks, store: FakeObjectStore, gangs: FakeGangs, history: History
+) -> None:
+    history.supervise().place().write_to(store)
+    metrics = {f"{n:02d}" + "é" * 60: 1.0 for n in range(20)}
+    line = {"kind": "step", "t": ENDED, "step": 1, "loss": 2.0, "metrics": metrics}
+    key = f"runs/r-1/attempts/1/{history.launch_id}/journal/rank-0/{0:012d}.jsonl"
+    store.put(key, canonical_json(line) + b"\n")
+    gone(gangs, end(0, exit_code=1))
+    ended = close(tracks, gangs).ended
+    assert ended is not None
+    assert ended.metrics is not None
+    assert "loss" in ended.metrics
+    assert len(ended.metrics) < 8  # 768 bytes of names with 124 or more
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,10 @@ from tests.cli.conftest import Call
 from tests.histories import History
 from tracks_dagster.review.effects.saved_views import save_view
 from tracks_dagster.settings import Settings
+from tracks_dagster.stores.journals import journal_prefix
 from tracks_dagster.track.bodies import ViewSaved
+from tracks_dagster.track.names import AttemptRef
+from tracks_dagster.track.records import canonical_json
 from tracks_dagster.wiring import App, build
 
 
@@ -72,6 +75,28 @@ def test_a_run_has_the_state_that_status_shows(app: App, call: Call) -> None:
     }
     assert states["runs"] == states["status"]
     assert (states["runs"]["r-late"], states["runs"]["r-1"]) == ("waiting", "running")
+
+
+def test_a_run_that_trains_has_what_it_reported_last_with_its_step(app: App, call: Call) -> None:
+    """Its record has its newest checkpoint, of step 40 and without a validation, or none yet."""
+    step = {"kind": "step", "t": "2026-01-31T02:00:00.000000Z", "step_s": 0.5, "data_s": 0.1}
+    lines = [
+        {"kind": "evaluated", "t": step["t"], "step": 42, "metrics": {"val_loss": 0.5}},
+        {**step, "step": 45, "loss": 0.25, "metrics": {}},
+    ]
+    launch_id = History("r-5").declare().open().launch_id
+    for run_id in ("r-0", "r-4", "r-5"):  # r-0 has ended
+        prefix = journal_prefix(AttemptRef(run_id, 1), launch_id, 0)
+        app.store.put(f"{prefix}{0:012d}.jsonl", b"".join(canonical_json(x) + b"\n" for x in lines))
+    columns = "run,step,loss,at.loss,best.loss,val_loss,at.val_loss"
+    shown = call("runs", "--where", "lr!=0.01", "--columns", columns, "--sort", "lr", "--csv")
+    assert shown.stdout.splitlines()[1:] == [
+        "r-0,40,0.0,40,0.0,,",
+        "r-2,40,2.0,40,2.0,,",
+        "r-3,40,3.0,40,3.0,,",
+        "r-4,45,0.25,45,4.0,0.5,42",
+        "r-5,45,0.25,45,,0.5,42",
+    ]
 
 
 def test_hours_have_a_head_that_fits_their_words(app: App, call: Call) -> None:

@@ -129,7 +129,7 @@ def test_without_a_choice_the_keys_that_differ_are_columns() -> None:
     assert "config.layers" not in columns
     assert "experiment" not in columns  # neither has one
     assert [title(name) for name in columns[-3:]] == [
-        "loss at checkpoint",
+        "last loss",
         "heldout accuracy",
         "lr",
     ]
@@ -185,6 +185,7 @@ def test_csv_has_every_value_whole() -> None:
 
 
 NOW = BEGIN + timedelta(hours=3)
+OF_METRICS = ("last", "at", "best", "best_at")
 
 
 @pytest.fixture
@@ -257,3 +258,39 @@ def test_a_run_is_read_as_what_was_used_and_what_may_be_used(
     assert run.get("micro_batch") == 1
     assert run.get("last.loss") == 2.0
     assert run.get("accuracy") == 0.8
+
+
+def test_a_metric_has_its_newest_and_its_best_value_each_with_its_step(
+    store: FakeObjectStore, ledger: Ledger
+) -> None:
+    """The newest of what was reported, by no checkpoint too; the best of a checkpoint."""
+    history = History("r").declare().open().place().restore()
+    history.commit(10, metrics={"loss": 2.0, "acc": 0.9}).commit(
+        20, metrics={"loss": 2.5, "acc": 0.8}
+    )
+    metrics = {"loss": 3.0, "val_loss": 2.7}
+    history.end(
+        "code_error", last_step=25, metrics=metrics, metric_steps={"loss": 25, "val_loss": 15}
+    )
+    history.refuse().write_to(store)
+    Projector(store, ledger).project(run_track("r"))
+    (run,) = read_table(ledger, Asked(where="run=r"), now=NOW).rows
+    found = {key: each for key, each in run.values.items() if key.partition(".")[0] in OF_METRICS}
+    assert found == {
+        "last.loss": 3.0,
+        "at.loss": 25,
+        "best.loss": 2.0,
+        "best_at.loss": 10,
+        "last.acc": 0.8,
+        "at.acc": 20,
+        "best.acc": 0.9,
+        "best_at.acc": 10,
+        "last.val_loss": 2.7,
+        "at.val_loss": 15,
+    }
+    assert "last.val_loss" in default_columns([run])
+    titles = ["last loss", "last loss at step", "best loss", "best loss at step"]
+    assert [title(f"{each}.loss") for each in OF_METRICS] == titles
+    asked = Asked(where="best.loss<2.1 at.loss=25", names=("best_at.loss",))
+    (short,) = read_table(ledger, asked, now=NOW).rows
+    assert short.get("best_at.loss") == 10

@@ -21,7 +21,7 @@ from tracks_dagster.stores.journals import (
     parse_line,
 )
 from tracks_dagster.track.records import Kind
-from tracks_dagster.training.saves.committing import COMMIT_METRICS_MAX, few_metrics
+from tracks_dagster.track.states.metric_values import RECORDED_METRICS_MAX, few_metrics
 
 STEPS = 12
 
@@ -98,7 +98,7 @@ def test_a_commit_has_what_the_policy_asks_for_before_other_metrics() -> None:
     many = {f"a{number:02d}": 1.0 for number in range(20)}
     metrics = {**many, "val": 2.0, "loss": 3.0, "zeta": 4.0}
     kept = few_metrics(metrics, first=("val", "loss", "zeta", "unreported"))
-    assert list(kept) == ["val", "loss", "zeta", *list(many)[: COMMIT_METRICS_MAX - 3]]
+    assert list(kept) == ["val", "loss", "zeta", *list(many)[: RECORDED_METRICS_MAX - 3]]
 
 
 def test_every_five_steps_the_ranks_are_written_side_by_side(

@@ -19,10 +19,9 @@ from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.journal_lines import LOSS
 from tracks_dagster.track.records import format_time
 from tracks_dagster.track.states.checkpoints import CheckpointRef
+from tracks_dagster.track.states.metric_values import METRIC_NAME_CHARS_MAX
 from tracks_dagster.track.states.protection import against_deleting, against_superseding, newest
 from tracks_dagster.track.states.run_state import CheckpointState, RunState
-
-METRIC_NAME_CHARS_MAX = 64  # a commit record is small and holds no metric of a longer name
 
 ChunkSizes = Mapping[str, int]  # key of a stored chunk → its size in bytes
 

@@ -26,6 +26,7 @@ from tracks_dagster.track.text.nearest import instead
 from tracks_dagster.track.text.units import about, shown
 
 CONFIG, LAST, EVAL = "config.", "last.", "eval."
+AT, BEST, BEST_AT = "at.", "best.", "best_at."  # of a metric, beside its last value
 SHOWN_CONFIG_MAX = 4  # keys of the config that differ, without a choice of columns
 CONDITIONS_MAX = 32
 PLACE_MAX = 40  # signs of a filter that an error shows
@@ -45,7 +46,7 @@ FIELDS: Mapping[str, str] = {
     "started": "when it was declared, as 2026-01-31 or longer",
     "finished": "when it was over",
     "hours": "from its declaration to its end, or until now",
-    "step": "the newest on record: one that trains is further, by the steps since its last checkpoint",
+    "step": "the newest: a filter takes the one on record, and what trains is shown with that of now",
     "steps": "how many it is to have",
     "attempts": "how many were opened",
     "ranks": "processes of its gang",
@@ -63,6 +64,12 @@ TAG, ARCHIVED = "tag", "archived"
 TIMES = ("started", "finished")
 # Of those whose cells are in words: 40 s, 2.5 h.
 TITLES = {"hours": "duration", "device_hours": "device time"}
+_OF_METRIC = {
+    LAST: "last {}",
+    AT: "last {} at step",
+    BEST: "best {}",
+    BEST_AT: "best {} at step",
+}
 WHOLE_MAX = 1e15  # a float below it that is a whole number is written as one
 
 _TOKEN = re.compile(r'\s*(?:([\w./@-]+)\s*(<=|>=|!=|==|=|<|>|~|:)\s*)?("[^"]*"|[^\s"]+)')
@@ -81,8 +88,9 @@ VALID = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """One run. values: by the names of FIELDS, and config.KEY, last.METRIC of its newest checkpoint,
-    eval.SUITE.METRIC of the newest checkpoint that the suite measured; neither of one in quarantine."""
+    """One run. values: by the names of FIELDS, and config.KEY; of a metric last.METRIC with its step
+    at.METRIC, best.METRIC of a checkpoint with best_at.METRIC; eval.SUITE.METRIC of the newest
+    checkpoint that the suite measured; of nothing in quarantine."""
 
     values: Mapping[str, Json] = field(default_factory=dict)
 
@@ -230,26 +238,30 @@ def sort(runs: Sequence[Run], keys: Sequence[str]) -> list[Run]:
 
 def default_columns(runs: Sequence[Run]) -> tuple[str, ...]:
     """Return the columns of a table for which nobody chose any: COLUMNS, the loss and one that was
-    validated, evals, the first keys of their configs that differ; of imported runs why they ended."""
+    validated, the best of the latter, else of the loss, evals, the first keys of their configs that
+    differ; of imported runs why they ended."""
     metrics = dict.fromkeys(
         key for run in runs for key in run.values if key.startswith((LAST, EVAL))
     )
     first = [key for key in metrics if key == f"{LAST}loss"]
     validated = [key for key in metrics if key.startswith(LAST) and "val" in key.lower()][:1]
+    best = [f"{BEST}{key.removeprefix(LAST)}" for key in (validated or first)]
+    best = [key for key in best if any(key in run.values for run in runs)]
     evals = [key for key in metrics if key.startswith(EVAL)][:2]
     known = [n for n in COLUMNS if not runs or any(run.get(n) is not None for run in runs)]
     if any(run.get("state") == IMPORTED for run in runs):
         known.insert(known.index("state") + 1, "reason")
-    return (*known, *first, *validated, *evals, *differing(runs)[:SHOWN_CONFIG_MAX])
+    return (*known, *first, *validated, *best, *evals, *differing(runs)[:SHOWN_CONFIG_MAX])
 
 
 def title(name: str) -> str:
-    """Return what is over a column: `lr` of a config, `loss at checkpoint` of the newest one,
-    `duration` of hours, `SUITE METRIC` of an eval."""
+    """Return what is over a column: `lr` of a config, `last loss`, `best loss at step`, `duration` of
+    hours, `SUITE METRIC` of an eval."""
     if name.startswith(EVAL):
         return name.removeprefix(EVAL).replace(".", " ", 1)
-    if name.startswith(LAST):
-        return f"{name.removeprefix(LAST)} at checkpoint"
+    for prefix, words in _OF_METRIC.items():
+        if name.startswith(prefix):
+            return words.format(name.removeprefix(prefix))
     return TITLES.get(name) or name.removeprefix(CONFIG)
 
 

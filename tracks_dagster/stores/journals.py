@@ -18,6 +18,7 @@ from tracks_dagster.stores.bounded import read_bounded
 from tracks_dagster.track.bodies import MemoryPeak, TimeSpent
 from tracks_dagster.track.body_json import from_json
 from tracks_dagster.track.errors import ObjectLost, TrackBroken
+from tracks_dagster.track.journal_lines import EVALUATED, LOSS
 from tracks_dagster.track.json_text import parse_json
 from tracks_dagster.track.names import AttemptRef
 from tracks_dagster.track.ports import ObjectStore
@@ -222,6 +223,36 @@ def read_tail(
             if len(steps) >= steps_max:
                 return _tail(steps, others, last_line_at)
     return _tail(steps, others, last_line_at)
+
+
+def newest_values(
+    store: ObjectStore, ref: AttemptRef, launch_id: str, *, lines_max: int
+) -> dict[str, tuple[float, int]]:
+    """Return the newest value of each metric of a launch, with its step: of its last `lines_max` lines.
+
+    Of at most `SEGMENTS_READ_MAX` segments. An evaluation's `loss` is `evaluated/loss`, as in curves.
+    """
+    found: dict[str, tuple[float, int]] = {}
+    prefix = journal_prefix(ref, launch_id, 0)
+    for offset in segment_offsets(store, prefix)[: -SEGMENTS_READ_MAX - 1 : -1]:
+        for line in lines_backwards(read_segment(store, prefix, offset) or b""):
+            lines_max -= 1
+            match parse_line(line):
+                case StepLine() as step:
+                    values = {**step.metrics, LOSS: step.loss}
+                case EvaluatedLine() as evaluated:
+                    values = {
+                        f"{EVALUATED}/{LOSS}" if name == LOSS else name: value
+                        for name, value in evaluated.metrics.items()
+                    }
+                case _:
+                    values = {}
+            for name, value in values.items():
+                if name not in found and math.isfinite(value):
+                    found[name] = (value, line["step"])
+            if lines_max <= 0:
+                return found
+    return found
 
 
 def _tail(

@@ -520,8 +520,8 @@ class AttemptEnded:
     lines of the journals. differs_from_step: the first step that it ran again, after its resume, with
     another loss than an attempt before it; None where none differed, or none could be compared.
     logs: rank → sha256 of its stored log (`track.log_object`), of a large gang the first ranks; None of
-    older versions. metrics: the newest values, where it was imported; None of ours, whose commits have
-    them.
+    older versions. metrics: the newest values that it reported; metric_steps: the step of each, None
+    where it was imported. Both None of older versions, whose commits have some.
     """
 
     reason: str
@@ -552,6 +552,7 @@ class AttemptEnded:
     logs: Mapping[str, str] | None = None
     devices: int | None = None
     metrics: Mapping[str, float] | None = None
+    metric_steps: Mapping[str, int] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

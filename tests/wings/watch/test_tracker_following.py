@@ -16,9 +16,15 @@ from tracks_dagster.ledger.effects.ticks import Tick
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.track.errors import TrackerError
+from tracks_dagster.track.media import AS_TEXT, TEXT, Logged, index_bytes, index_key, part_key
+from tracks_dagster.track.records import sha256_hex
 from tracks_dagster.wings.watch.effects.trackers import following
 from tracks_dagster.wings.watch.effects.trackers.exporting import Exported, News, progressed
-from tracks_dagster.wings.watch.effects.trackers.following import LOOK_BACK, send_what_is_due
+from tracks_dagster.wings.watch.effects.trackers.following import (
+    LATE_MAX,
+    LOOK_BACK,
+    send_what_is_due,
+)
 from tracks_dagster.wings.watch.effects.trackers.tracker_file import NamedTracker
 from tracks_dagster.wings.watch.exports import NOTHING_SENT, ExportedRun, Sent
 
@@ -29,6 +35,7 @@ class FakeTracker:
 
     name: str = "a tracker"
     steps: dict[str, list[int]] = field(default_factory=dict)
+    logged: list[str] = field(default_factory=list)
     has: dict[str, Sent] = field(default_factory=dict)
     opened: list[str] = field(default_factory=list)
     is_away: bool = False
@@ -51,10 +58,12 @@ class FakeRun:
         return self.tracker.has.get(self.run_id, NOTHING_SENT)
 
     def write(self, news: News) -> None:
-        self.tracker.has[self.run_id] = news.sent
+        sent = news.sent
         for row in news.rows:
             self.tracker.steps.setdefault(self.run_id, []).append(row.step)
-            self.tracker.has[self.run_id] = progressed(news.sent, row)
+            sent = progressed(sent, row)
+        logged, self.tracker.has[self.run_id] = news.logged(news.sent, sent)
+        self.tracker.logged += [f"{item.name} {item.step}" for item, _ in logged]
 
 
 @pytest.fixture
@@ -99,6 +108,66 @@ def test_each_run_is_sent_and_one_without_news_is_not_even_opened(
     write(tracks, first)
     assert [each.steps for each in tick(tracks, ledger, tracker).done] == [20]
     assert tracker.steps["r-1"] == list(range(1, 41))
+
+
+def log(store: FakeObjectStore, story: Story, *steps: int) -> None:
+    """Store that the newest attempt logged a text at each of these steps."""
+    data, state = b"hello", story.history.state
+    attempt = state.attempts[-1]
+    assert attempt.placed is not None
+    store.put(part_key(state.run_id, sha256_hex(data)), data)
+    items = [
+        Logged(
+            step=step,
+            name="sample",
+            kind=TEXT,
+            sha256=sha256_hex(data),
+            size_bytes=len(data),
+            media_type=AS_TEXT,
+        )
+        for step in steps
+    ]
+    store.put(index_key(state.ref(attempt), attempt.placed.launch_id), index_bytes(items, ()))
+
+
+def test_what_comes_after_a_runs_newest_record_is_sent_too(
+    tracks: Tracks,
+    ledger: Ledger,
+    store: FakeObjectStore,
+    tracker: FakeTracker,
+    clock: FakeClock,
+) -> None:
+    """What is logged is stored seconds after the numbers of its step, and journals come in parts."""
+    story = Story(store, "r-1")
+    story.begin()
+    story.ship(range(1, 16))
+    story.commit(20)
+    clock.at = write(tracks, story).history.at
+    tick(tracks, ledger, tracker)
+    assert tracker.steps["r-1"] == list(range(1, 15))  # an evaluation of the last may still come
+    story.ship(range(1, 24))
+    log(store, story, 12, 22)
+    [found] = tick(tracks, ledger, tracker).done
+    assert (found.steps, found.logged) == (5, 1)
+    assert tracker.logged == ["sample 12"]
+    log(store, story, 12, 22, 19, 23)
+    [found] = tick(tracks, ledger, tracker).done
+    assert (found.steps, found.logged) == (0, 1)
+    count = len(tracker.opened)
+    log(store, story, 12, 22, 19, 23, 24)  # beyond the newest commit
+    assert tick(tracks, ledger, tracker).done == ()
+    assert len(tracker.opened) == count
+    story.end("preempted", last_step=23)
+    write(tracks, story)
+    tick(tracks, ledger, tracker)
+    log(store, story, 12, 22, 19, 23, 24, 20)
+    clock.at = story.history.at + LATE_MAX - timedelta(seconds=30)
+    assert [each.logged for each in tick(tracks, ledger, tracker).done] == [1]
+    clock.at = story.history.at + LATE_MAX + timedelta(seconds=30)
+    count = len(tracker.opened)
+    log(store, story, 12, 22, 19, 23, 24, 20, 1)
+    assert tick(tracks, ledger, tracker).done == ()
+    assert len(tracker.opened) == count
 
 
 def test_a_tracker_that_is_away_is_a_problem_gets_it_later_and_keeps_no_other_waiting(

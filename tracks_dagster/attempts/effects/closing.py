@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
+from itertools import accumulate
 from typing import Protocol
 
 from tracks_dagster.attempts.effects.evidence import (
@@ -39,13 +40,16 @@ from tracks_dagster.reasons.slurm_rows import gpus_in
 from tracks_dagster.reasons.user_rules import UserRules
 from tracks_dagster.scheduling.effects.leases import DevicePool
 from tracks_dagster.scheduling.model import CPU
+from tracks_dagster.stores.journals import newest_values
 from tracks_dagster.track.bodies import AttemptEnded
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.errors import GangError
+from tracks_dagster.track.journal_lines import LOSS
 from tracks_dagster.track.names import AttemptRef
 from tracks_dagster.track.placement import node_of, nodes_of
 from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.records import Draft, Kind, canonical_json, parse_time, sha256_hex
+from tracks_dagster.track.states.metric_values import few_metrics
 from tracks_dagster.track.states.run_state import AttemptState, RunState, known_attempt
 
 OTHER_RANKS_S_MAX = 60.0  # after the first rank's end: how long the ends of the others are awaited
@@ -57,8 +61,10 @@ GATHERINGS_MAX = 5  # a launch may be placed while evidence is gathered; then it
 
 # `attempt_ended` is one record of at most 16 KiB; the evidence holds whole texts.
 LINES_MAX = 12
+LINES_READ_MAX = 10_000  # of a journal, for the newest value of each metric
 LINE_CHARACTERS_MAX = 400
 ROOT_MESSAGE_CHARACTERS_MAX = 1000
+NAMES_BYTES_MAX = 768  # of metrics
 
 
 def is_over(report: GangReport, now: datetime) -> bool:
@@ -170,6 +176,7 @@ def _ended(
     key, sha256 = _store_evidence(tracks, evidence)
     started_at, finished_at = _span(attempt, evidence)
     devices = gpus_in(evidence.allocated or "")[0] or None
+    reported = _reported_last(tracks, state, attempt)
     return AttemptEnded(
         reason=verdict.reason,
         confidence=verdict.confidence,
@@ -197,11 +204,30 @@ def _ended(
         last_stepped_at=gathered.journal.last_stepped_at,
         memory=gathered.journal.memory,
         differs_from_step=first_difference(tracks.store, state, attempt),
+        metrics={name: value for name, (value, _) in reported.items()},
+        metric_steps={name: step for name, (_, step) in reported.items()},
         logs={
             str(rank): sha256
             for rank, sha256 in stored_logs(tracks.store, state.ref(attempt)).items()
         },
     )
+
+
+def _reported_last(
+    tracks: Tracks, state: RunState, attempt: AttemptState
+) -> dict[str, tuple[float, int]]:
+    """Return the newest value of each metric that the attempt reported, with its step."""
+    if attempt.placed is None:
+        return {}
+    found = newest_values(
+        tracks.store, state.ref(attempt), attempt.placed.launch_id, lines_max=LINES_READ_MAX
+    )
+    first = (state.declared.retention.metric, LOSS, *state.declared.required_signals)
+    few = few_metrics(found, first=first)
+    sizes = accumulate(len(canonical_json(name)) for name in few)
+    return {
+        name: few[name] for name, size in zip(few, sizes, strict=True) if size <= NAMES_BYTES_MAX
+    }
 
 
 def _onset_step(verdict: Verdict, evidence: Evidence) -> int | None:

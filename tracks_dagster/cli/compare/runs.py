@@ -32,7 +32,7 @@ from tracks_dagster.review.effects.saved_views import (
     remove_view,
     save_view,
 )
-from tracks_dagster.review.effects.status import with_states
+from tracks_dagster.review.effects.status import as_they_are_now
 from tracks_dagster.review.run_table import (
     Spread,
     group,
@@ -102,8 +102,9 @@ def runs_command(
 
     Names: run, name, tag, state, project, owner, team, class, experiment, stage, intent, started,
     finished, hours, step, steps, attempts, ranks, reason, why, device_hours, dataset, commit, alias,
-    archived; a key of the config; a metric of the newest checkpoint (loss, or last.loss), or of an
-    eval (eval.SUITE.METRIC).
+    archived; a key of the config; a metric's newest value (loss, or last.loss) with its step (at.loss),
+    its best at a checkpoint (best.loss, best_at.loss), or one of an eval (eval.SUITE.METRIC). Filters
+    and orders take what is on record; what trains is shown with what it reported since.
     """
     if ctx.invoked_subcommand is not None:
         return
@@ -166,7 +167,7 @@ def _read(
     with suppress(NothingYet, StoreError):  # the ledger alone has the rest
         if not view.group:
             tracks = open_tracks_to_read(Settings.from_environment())
-            table = replace(table, rows=with_states(tracks, ledger, table.rows))
+            table = replace(table, rows=as_they_are_now(tracks, ledger, table.rows))
     return table, columns, lacking
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from tracks_dagster.track.addressed import read_addressed
 from tracks_dagster.track.json_text import MANIFEST_BYTES_MAX, parse_json
 from tracks_dagster.track.media import ITEM_BYTES_MAX, Logged, index_key, index_of, part_key
+from tracks_dagster.track.names import AttemptRef
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.states.accounting import kept_and_lost
 from tracks_dagster.track.states.run_state import RunState
@@ -37,14 +38,7 @@ def read_logged(store: ObjectStore, state: RunState) -> RunLogged:
     for attempt, account in zip(state.attempts, kept_and_lost(state), strict=True):
         if attempt.placed is None:
             continue
-        data = store.get(
-            index_key(state.ref(attempt), attempt.placed.launch_id), MANIFEST_BYTES_MAX
-        )
-        try:
-            found = parse_json(data or b"null", bytes_max=MANIFEST_BYTES_MAX)
-        except ValueError:
-            continue
-        items, more = index_of(found)
+        items, more = read_launch_logged(store, state.ref(attempt), attempt.placed.launch_id)
         words += more
         for index, item in enumerate(items):
             if attempt.ended is None or item.step <= account.end:
@@ -58,6 +52,17 @@ def read_logged(store: ObjectStore, state: RunState) -> RunLogged:
         lost_count=lost_count,
         words=tuple(words),
     )
+
+
+def read_launch_logged(
+    store: ObjectStore, ref: AttemptRef, launch_id: str
+) -> tuple[tuple[Logged, ...], tuple[str, ...]]:
+    """Return what a launch logged, as stored, and why some was not; of a damaged list nothing."""
+    data = store.get(index_key(ref, launch_id), MANIFEST_BYTES_MAX)
+    try:
+        return index_of(parse_json(data or b"null", bytes_max=MANIFEST_BYTES_MAX))
+    except ValueError:
+        return (), ()
 
 
 def read_bytes(store: ObjectStore, run_id: str, item: Logged) -> bytes:

@@ -18,6 +18,7 @@ from tracks_dagster.track.states.alerts import AlertState
 from tracks_dagster.track.states.checkpoints import CheckpointRef
 from tracks_dagster.track.states.evals import evaluates_commits
 from tracks_dagster.track.states.lifecycle import RunStatus, run_status
+from tracks_dagster.track.states.metric_values import MetricValues, metric_values
 from tracks_dagster.track.states.mute_state import Mute, Unmute
 from tracks_dagster.track.states.run_state import Dated, RunState, steps_of
 from tracks_dagster.track.states.validity import why_invalid
@@ -29,11 +30,12 @@ class RunView:
 
     state: RunState
     status: RunStatus
+    metrics: MetricValues
 
 
 def run_view(state: RunState) -> RunView:
     """Return the view of a run."""
-    return RunView(state=state, status=run_status(state))
+    return RunView(state=state, status=run_status(state), metrics=metric_values(state))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -272,15 +274,6 @@ def _newest_reason(view: RunView) -> Any:
     return attempt.reason.value if attempt and attempt.reason else None
 
 
-def _newest_metrics(view: RunView) -> Mapping[str, float]:
-    kept = [each for each in view.state.checkpoints if not each.quarantined]
-    newest = max(kept, key=lambda each: (each.ref.attempt_id, each.ref.step), default=None)
-    if newest is not None:
-        return newest.body.metrics
-    last = view.state.last_attempt
-    return (last.ended.metrics if last is not None and last.ended is not None else None) or {}
-
-
 def _newest_config(view: RunView) -> Mapping[str, Any]:
     attempt = view.state.last_attempt
     return view.state.declared.config if attempt is None else attempt.opened.config
@@ -432,8 +425,15 @@ RUN: tuple[Fact[RunView], ...] = (
     Fact("newest_reason", TEXT, _newest_reason, "why its newest attempt ended",
          absent=(NO_ATTEMPT, NOT_ENDED), since=10),
     Fact("newest_config", Type.MAPPING, _newest_config, "as its newest attempt has it", since=10),
-    Fact("newest_metrics", Type.MAPPING, _newest_metrics,
-         "of its newest checkpoint that is not in quarantine; imported: its newest values", since=10),
+    Fact("newest_metrics", Type.MAPPING, lambda v: v.metrics.newest,
+         "the newest value on record of each: of its checkpoints, of the ends of its attempts; of what "
+         "it rests on, none in quarantine", since=10),
+    Fact("newest_metric_steps", Type.MAPPING, lambda v: v.metrics.steps,
+         "the step of each of these; without those of an imported run", since=10),
+    Fact("best_metrics", Type.MAPPING, lambda v: v.metrics.best,
+         "the best value of each at a checkpoint that is not in quarantine", since=10),
+    Fact("best_metric_steps", Type.MAPPING, lambda v: v.metrics.best_steps,
+         "the step of each of these", since=10),
     Fact("measured", Type.MAPPING, _measured,
          "suite → metrics, of the newest checkpoint that it has measured and that is not in quarantine",
          since=10),

@@ -15,6 +15,9 @@ from datetime import datetime
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.review.run_table import (
     ARCHIVED,
+    AT,
+    BEST,
+    BEST_AT,
     CONFIG,
     EVAL,
     FIELDS,
@@ -64,6 +67,11 @@ _HOURS = "hours"  # made of both
 # Columns of JSON, with what is before the names of their values.
 _KEYED = {"newest_config_json": CONFIG, "newest_metrics_json": LAST}
 _MEASURED = {"measured_json": EVAL}  # whose keys are suites
+_BESIDE = {  # the same, of which a name says the whole
+    "newest_metric_steps_json": AT,
+    "best_metrics_json": BEST,
+    "best_metric_steps_json": BEST_AT,
+}
 _EMPTY = "{}"
 _BEGINS_NUMBER = frozenset("-0123456789")
 # That `json_at` takes, and whose name is no longer than that of a column may be.
@@ -268,13 +276,14 @@ def _select(names: Iterable[str] | None) -> _Selection:
     """Return what has to be read for the values of these names; None: all values."""
     fields = dict.fromkeys(("run", "started", *(FIELDS if names is None else ())))
     keys: dict[str, tuple[str, str]] = {}  # column and key of a value, by its whole name
-    columns = {**_KEYED, **_MEASURED} if names is None else {}
+    columns = {**_KEYED, **_MEASURED, **_BESIDE} if names is None else {}
     for name in names or ():
         if name in FIELDS:
             fields[name] = None
             continue
         columns |= _MEASURED
-        for column, prefix in _KEYED.items():
+        beside = {column: each for column, each in _BESIDE.items() if name.startswith(each)}
+        for column, prefix in {**_KEYED, **beside}.items():
             asked = {name, name.removeprefix(prefix)}
             if all(map(_PLAIN_KEY.fullmatch, asked)):
                 keys |= {f"{prefix}{key}": (column, key) for key in sorted(asked)}

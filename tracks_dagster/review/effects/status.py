@@ -6,7 +6,7 @@ Runs are found in the ledger; the status of each is read from its track, unless 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -26,8 +26,8 @@ from tracks_dagster.holds.effects.starts import describe_sources
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.review.effects.run_table import Asked, read_table
-from tracks_dagster.review.run_table import Run
-from tracks_dagster.stores.journals import JournalTail, read_tail
+from tracks_dagster.review.run_table import AT, LAST, Run
+from tracks_dagster.stores.journals import JournalTail, newest_values, read_tail
 from tracks_dagster.studies.off_peak import wait_words
 from tracks_dagster.track.errors import StoreError, TrackBroken, UnknownRun
 from tracks_dagster.track.json_text import RECORD_BYTES_MAX
@@ -92,6 +92,7 @@ def _is_at_the_end(store: ObjectStore, row: Mapping[str, Json]) -> bool:
 
 
 RUNS_MAX = 200
+LINES_MAX = 100  # of a journal, for what a run that trains reported last
 _NOT_ARCHIVED = "archived_at is null"  # in status_newest.sql: which runs are meant without a filter
 
 _BROKEN = "Its track is broken: `tracks fsck` says what is wrong and what to do."
@@ -160,23 +161,39 @@ def waiting_studies(ledger: Ledger, now: datetime) -> list[str]:
     return [f"{study}: {words}" for study, words in waits if words]
 
 
-def with_states(tracks: Tracks, ledger: Ledger, runs: Sequence[Run]) -> tuple[Run, ...]:
-    """Return the runs of a table with the states that `read_status` has: one that runs by the ledger
-    may wait. Of the first RUNS_MAX of those; of none where the store is away."""
-    run_ids = [run.name for run in runs if run.values.get("state") == RunLifecycle.RUNNING]
-    waiting: set[str] = set()
+def as_they_are_now(tracks: Tracks, ledger: Ledger, runs: Sequence[Run]) -> tuple[Run, ...]:
+    """Return the runs of a table as they are now: one that runs by the ledger may wait, and one that
+    trains is further than its record. Of the first RUNS_MAX of those; of none where the store is away.
+    """
+    found = {run.name: run for run in runs if run.values.get("state") == RunLifecycle.RUNNING}
     with suppress(StoreError):
         heartbeat = read_heartbeat(tracks.store)
-        waiting = {
-            row["run_id"]
-            for row in _newest(ledger, run_ids[:RUNS_MAX])
-            if not is_enough(tracks.store, row)
-            and _any_line(tracks, row, heartbeat).state == RunLifecycle.WAITING
-        }
-    waits = {"state": RunLifecycle.WAITING.value}
-    return tuple(
-        Run(values={**run.values, **waits}) if run.name in waiting else run for run in runs
-    )
+        for row in _newest(ledger, list(found)[:RUNS_MAX]):
+            values = dict(_reported(tracks.store, row, found[row["run_id"]].values))
+            if (
+                not is_enough(tracks.store, row)
+                and _any_line(tracks, row, heartbeat).state == RunLifecycle.WAITING
+            ):
+                values["state"] = RunLifecycle.WAITING.value
+            found[row["run_id"]] = Run(values={**found[row["run_id"]].values, **values})
+    return tuple(found.get(run.name, run) for run in runs)
+
+
+def _reported(
+    store: ObjectStore, row: Mapping[str, Json], recorded: Mapping[str, Json]
+) -> Iterator[tuple[str, Json]]:
+    """Yield what an open attempt has reported since its record, as a table has it: the newest value of
+    each metric with its step, and the newest step."""
+    if row["launch_id"] is None or row["termination_reason"] is not None:
+        return
+    ref = AttemptRef(row["run_id"], row["attempt_count"])
+    found = newest_values(store, ref, row["launch_id"], lines_max=LINES_MAX)
+    for name, (value, step) in found.items():
+        if step >= (recorded.get(f"{AT}{name}") or 0):
+            yield from ((f"{LAST}{name}", value), (f"{AT}{name}", step))
+    if found:
+        newest = max(step for _, step in found.values())
+        yield "step", max(newest, recorded.get("step") or 0)
 
 
 def _newest(ledger: Ledger, run_ids: Sequence[str] | None) -> list[dict[str, Json]]:

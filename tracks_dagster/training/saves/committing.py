@@ -14,7 +14,6 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Protocol
 
-from tracks_dagster.checkpoints.retention import METRIC_NAME_CHARS_MAX
 from tracks_dagster.track.bodies import Alert, CheckpointCommitted, TimeSpent
 from tracks_dagster.track.errors import (
     CheckpointWriteFailed,
@@ -27,6 +26,7 @@ from tracks_dagster.track.errors import (
 )
 from tracks_dagster.track.names import ALERT_SAVE_FAILED
 from tracks_dagster.track.records import Draft, Json, Kind
+from tracks_dagster.track.states.metric_values import few_metrics
 from tracks_dagster.training.feeding import describe_state
 from tracks_dagster.training.journal import complain
 from tracks_dagster.training.last_word import is_of_lost_rank
@@ -35,7 +35,6 @@ from tracks_dagster.training.saves.chunk_writer import KnownChunks
 from tracks_dagster.training.saves.manifest import Chunk
 from tracks_dagster.training.saves.storage_writer import Moment, WrittenCheckpoint
 
-COMMIT_METRICS_MAX = 16  # a commit record is small; the manifest holds all of them
 PART_S_MAX = 120.0  # how long rank 0 waits for the others' chunks after its own; `slowest_s` more
 OUTCOME_S_MAX = 300.0  # how long the others wait for the outcome; `slowest_s` more
 SLOWEST_BYTES_PER_S = 16 * 1024 * 1024  # of a store for all ranks; a slower one counts as down
@@ -330,13 +329,3 @@ def _data_state(moment: Moment) -> str | None:
         return None
     own = moment.own.get(name)
     return describe_state(moment.values[name] if own is None else own[0]) or None
-
-
-def few_metrics(metrics: Mapping[str, Json], *, first: Sequence[str]) -> dict[str, Json]:
-    """Return what a commit tells of the metrics: those of `first` in their order, others by name."""
-    names = [
-        name
-        for name in dict.fromkeys((*first, *sorted(metrics)))
-        if name in metrics and len(name) <= METRIC_NAME_CHARS_MAX
-    ]
-    return {name: metrics[name] for name in names[:COMMIT_METRICS_MAX]}

@@ -65,7 +65,7 @@ def test_columns_are_moved_taken_away_and_added_by_links() -> None:
 
 def test_what_is_the_same_in_all_rows_is_left_out_where_that_is_asked_for() -> None:
     shown = view({"differ": "1"}, RUNS[:2])
-    assert [each.name for each in shown.titles] == ["seed", "loss at checkpoint"]
+    assert [each.name for each in shown.titles] == ["seed", "last loss"]
     assert shown.same == ("lr 0.1",)
     assert shown.choices[0].is_chosen
     assert "differ" not in asks(shown.choices[0].address)

@@ -22,7 +22,7 @@ from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.facts.attempt import ATTEMPT
 from tracks_dagster.ledger.facts.checkpoint import CHECKPOINT, EVAL, eval_view
 from tracks_dagster.ledger.facts.fact import nested
-from tracks_dagster.ledger.facts.run import RUN, RunView
+from tracks_dagster.ledger.facts.run import RUN, run_view
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.ledger.prices import Prices
 from tracks_dagster.ledger.time_buckets import RunTime, run_buckets
@@ -209,7 +209,7 @@ def explain_loaded(
     chosen = [r for i, r in enumerate(receipts) if i >= newest or r.attempt.attempt_id == also]
     return RunExplanation(
         run_id=loaded.run.state.run_id,
-        facts=nested(RUN, RunView(state=loaded.run.state, status=loaded.run.status)),
+        facts=nested(RUN, run_view(loaded.run.state)),
         state=loaded.run.status.state,
         why=loaded.run.status.why,
         attempts=tuple(

@@ -22,6 +22,7 @@ from tracks_dagster.review.run_table import (
 )
 from tracks_dagster.track.bodies import ViewSaved
 from tracks_dagster.track.records import Json
+from tracks_dagster.track.states.metric_values import LEAST_IS_BEST
 from tracks_dagster.track.states.view_state import SavedView
 from tracks_dagster.track.text.units import counted
 from tracks_dagster.wings.watch.board.comparison import RUNS_MAX
@@ -30,11 +31,6 @@ from tracks_dagster.wings.watch.board.run_page import Link
 
 PAGE = "/runs"
 MARKS = {True: "▼", False: "▲"}  # sorted by this column, the largest or the smallest first
-LEAST_IS_BEST = (
-    "loss",
-    "error",
-    "perplexity",
-)  # in a name: the first click sorts the best to the top
 HEAD = ("run", "name", "state")  # in the first two columns
 OFFERED_MAX = 60  # columns that may be added, as links
 

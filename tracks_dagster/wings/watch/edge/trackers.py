@@ -15,7 +15,6 @@ from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.errors import InvalidInput, StoreUnavailable, TrackerError
 from tracks_dagster.track.states.lifecycle import RunLifecycle, run_status
-from tracks_dagster.track.text.units import counted
 from tracks_dagster.wings.watch.effects.trackers.exporting import Exported, Tracker, export_run
 
 POLL_S = 5.0
@@ -86,7 +85,7 @@ def send(
         is_over = run_status(state).state not in (RunLifecycle.RUNNING, RunLifecycle.WAITING)
         try:
             for done in _export(tracks, run_id, trackers, cache):
-                if not follow or done.steps or done.rolled_back is not None:
+                if not follow or done.is_news:
                     _print(done, as_json=as_json)
             answered_at = time.monotonic()
         except (StoreUnavailable, TrackerError):
@@ -117,5 +116,6 @@ def _print(done: Exported, *, as_json: bool) -> None:
         return
     if done.rolled_back is not None:
         click.echo(f"{done.run_id}: {done.rolled_back}")
-    steps = counted(done.steps, "step") if done.steps else "nothing new"
-    click.echo(f"{done.run_id}: {steps} to {done.tracker}, which has it up to step {done.to_step}")
+    click.echo(
+        f"{done.run_id}: {done.words} to {done.tracker}, which has it up to step {done.to_step}"
+    )

@@ -38,7 +38,7 @@ from tracks_dagster.review.effects.experiments import read_experiment
 from tracks_dagster.review.effects.explain.run import ExplainContext
 from tracks_dagster.review.effects.run_table import Asked, Table, read_table
 from tracks_dagster.review.effects.search import find_runs
-from tracks_dagster.review.effects.status import waiting_for, waits_for_devices, with_states
+from tracks_dagster.review.effects.status import as_they_are_now, waiting_for, waits_for_devices
 from tracks_dagster.review.experiments import ExperimentRun
 from tracks_dagster.review.run_table import Run
 from tracks_dagster.scheduling.policy import SchedulingPolicy
@@ -474,7 +474,7 @@ class Sources:
         table = read_table(self.ledger, asked, now=self.now())
         if asked.names or self.settings.is_archive:
             return table
-        return replace(table, rows=with_states(self.tracks, self.ledger, table.rows))
+        return replace(table, rows=as_they_are_now(self.tracks, self.ledger, table.rows))
 
     def views(self) -> tuple[SavedView, ...]:
         """Return the saved views of that table that are offered; none where the store is away."""

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import count
 from pathlib import Path
 from typing import Protocol
 
@@ -21,6 +22,7 @@ from tracks_dagster.track.errors import ObjectLost, TrackerError
 from tracks_dagster.track.media import Logged
 from tracks_dagster.track.records import Json
 from tracks_dagster.track.states.run_state import RunState
+from tracks_dagster.track.text.units import counted
 from tracks_dagster.wings.watch.exports import (
     ExportedRun,
     Place,
@@ -84,7 +86,8 @@ class Tracker(Protocol):
 class Exported:
     """What an export did. steps: rows that were sent; to_step: how far the tracker has come.
 
-    is_whole: False where its time was over before everything was sent.
+    logged: how many things were sent that were logged beside numbers. is_whole: False where its time
+    was over before everything was sent.
     """
 
     run_id: str
@@ -93,6 +96,19 @@ class Exported:
     to_step: int
     rolled_back: str | None = None
     is_whole: bool = True
+    logged: int = 0
+
+    @property
+    def is_news(self) -> bool:
+        """Whether the tracker has something that it had not."""
+        return bool(self.steps or self.logged or self.rolled_back)
+
+    @property
+    def words(self) -> str:
+        """What was sent: "20 steps and 1 thing logged"."""
+        steps = [counted(self.steps, "step")] if self.steps else []
+        logged = [f"{counted(self.logged, 'thing')} logged"] if self.logged else []
+        return " and ".join([*steps, *logged]) or "nothing new"
 
 
 def export_run(
@@ -125,10 +141,14 @@ def export_run(
         due, done = find_logged(all_logged(), before, now)
         return with_bytes(due), done
 
+    given = count()
+
     def with_bytes(items: Iterable[Logged]) -> Iterator[tuple[Logged, bytes]]:
         for item in items:
             with suppress(ObjectLost):
-                yield item, read_bytes(tracks.store, state.run_id, item)
+                data = read_bytes(tracks.store, state.run_id, item)
+                next(given)
+                yield item, data
 
     with tracker.open(described) as target:
         rollback = find_rollback(state, target.sent)
@@ -150,6 +170,7 @@ def export_run(
         to_step=sent.step if counted.last is None else counted.last,
         rolled_back=rollback.words if rollback is not None else None,
         is_whole=not counted.is_cut,
+        logged=next(given),
     )
 
 

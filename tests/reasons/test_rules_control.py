@@ -5,7 +5,14 @@ from __future__ import annotations
 import pytest
 
 from tracks_dagster.reasons.classify import classify
-from tracks_dagster.reasons.evidence import CANNOT_START, START_FAILED, Condition, Evidence, RankEnd
+from tracks_dagster.reasons.evidence import (
+    CANNOT_START,
+    START_FAILED,
+    UNREACHABLE,
+    Condition,
+    Evidence,
+    RankEnd,
+)
 from tracks_dagster.reasons.rules.control import blamed_rank
 
 
@@ -47,6 +54,21 @@ def test_a_gang_that_the_api_server_refused_says_why(message: str, reason: str) 
 def test_a_gang_that_slurm_refused_says_why(message: str, reason: str) -> None:
     words = f"Cannot submit tracks-r: sbatch: error: Batch job submission failed: {message}"
     assert verdict(START_FAILED, "", words) == reason
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "sbatch: error: Batch job submission failed: Unable to contact slurm controller",
+        "sbatch: error: Batch job submission failed: MaxJobCount limit reached",
+        "ann@login: Permission denied (publickey,password).",
+        "the API server at https://k8s cannot be reached",
+    ],
+)
+def test_a_place_that_is_away_for_as_long_as_it_is_asked_is_asked_again_later(words: str) -> None:
+    assert verdict(START_FAILED, UNREACHABLE, f"Cannot submit r now: {words}") == (
+        "scheduling_timeout"
+    )
 
 
 def test_a_gang_of_which_one_pod_ran_and_one_found_no_node_was_not_scheduled() -> None:

@@ -16,6 +16,7 @@ from tracks_dagster.track.records import Json
 CANNOT_START = "GangCannotStart"
 # The type of the condition by which a cluster refused to take a gang at all.
 START_FAILED = "StartFailed"
+UNREACHABLE = "Unreachable"  # its reason, where the same may be taken later
 
 # The type of the condition by which a device that a rank had is not on its machine any more.
 DEVICE_GONE = "DeviceGone"

@@ -76,6 +76,22 @@ def test_tables_are_asked_for_in_utc(programs: Path) -> None:
     [
         ("Batch job submission failed: Socket timed out on send/recv operation", SubmitUnknown),
         ("Unable to contact slurm controller (connect failure)", SubmitUnknown),
+        # It was sent, and may have arrived.
+        ("Batch job submission failed: Message receive failure", SubmitUnknown),
+        ("Batch job submission failed: Unexpected message received", SubmitUnknown),
+        ("Batch job submission failed: Communication shutdown failure", SubmitUnknown),
+        ("fatal: Could not establish a configuration source", SubmitUnknown),
+        # Slurm took none, and will later.
+        ("Batch job submission failed: Rate limit exceeded, please retry later", GangUnreachable),
+        ("Batch job submission failed: MaxJobCount limit reached", GangUnreachable),
+        (
+            "Batch job submission failed: I/O error writing script/environment to file",
+            GangUnreachable,
+        ),
+        (
+            "Batch job submission failed: Required partition not available (inactive or drain)",
+            GangUnreachable,
+        ),
         ("Batch job submission failed: Job violates accounting/QOS policy", GangUnreachable),
         ("Batch job submission failed: Requested node configuration is not available", GangError),
         (
@@ -102,6 +118,22 @@ def test_a_secret_in_long_words_is_hidden_before_they_are_cut(programs: Path) ->
     with pytest.raises(GangError) as error:
         cleaning.submit(JOB)
     assert "battery" not in str(error.value)
+
+
+def test_a_program_that_was_killed_may_have_done_its_work(programs: Path) -> None:
+    for name in ("sbatch", "squeue"):
+        (programs / name).write_text("#!/bin/sh\nkill -9 $$\n")
+    with pytest.raises(SubmitUnknown, match="exit code -9"):
+        client(programs).submit(JOB)
+    with pytest.raises(GangUnreachable):
+        client(programs).queue()
+
+
+def test_a_controller_that_limits_how_often_it_is_asked_is_asked_later(programs: Path) -> None:
+    words = "slurm_load_jobs error: Rate limit exceeded, please retry momentarily"
+    answer(programs, "squeue", err=words, code=1)
+    with pytest.raises(GangUnreachable, match="Rate limit"):
+        client(programs).queue()
 
 
 def test_a_submit_that_names_no_job_may_have_led_to_one(programs: Path) -> None:
@@ -171,6 +203,11 @@ def test_by_ssh_the_words_arrive_as_they_are_and_no_question_is_answered(program
     client(programs, far).queue()
     assert "TZ=UTC" in (programs / "squeue.env").read_text()
     assert "BatchMode=yes" in (programs / "ssh.words").read_text()
+
+
+def test_programs_find_the_ticket_of_who_runs_this_one(programs: Path) -> None:
+    client(programs, KRB5CCNAME="FILE:/tmp/krb5cc_1_x").queue()  # for ssh, or for sbatch to pass on
+    assert "KRB5CCNAME=FILE:/tmp/krb5cc_1_x" in (programs / "squeue.env").read_text()
 
 
 def test_ssh_that_wants_a_password_is_unreachable_in_its_own_words(programs: Path) -> None:

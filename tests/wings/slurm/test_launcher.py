@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -11,9 +12,19 @@ import pytest
 from tests.fakes import FakeClock, FakeObjectStore, Fault, SequentialUids
 from tests.wings.slurm.double import FakeJob, FakeSlurm
 from tests.wings.slurm.test_submission import SPEC
-from tracks_dagster.attempts.pod_files import PodEnd, encode_end, end_key
+from tracks_dagster.attempts.effects.gang_files import SILENT_S_MAX
+from tracks_dagster.attempts.effects.supervise import START_AGAIN_S, START_S_MAX
+from tracks_dagster.attempts.pod_files import (
+    PodBeat,
+    PodEnd,
+    beat_key,
+    encode_beat,
+    encode_end,
+    end_key,
+)
 from tracks_dagster.attempts.ports import GangPhase, GangReport
 from tracks_dagster.reasons.evidence import CANNOT_START, RankEnd
+from tracks_dagster.reasons.hangs import Beat, Phase
 from tracks_dagster.track.bodies import ComputeRequest
 from tracks_dagster.track.errors import GangError, GangUnreachable
 from tracks_dagster.wings.slurm.effects.board import POLL_S
@@ -278,6 +289,79 @@ def test_a_limit_of_the_account_is_waited_for(world: World) -> None:
         launcher.start(GANG)
     world.slurm.refusal = ""
     assert launcher.start(GANG)  # at once: Slurm took none before
+
+
+def test_a_limit_is_waited_for_as_long_as_a_supervisor_asks(world: World) -> None:
+    world.slurm.refusal = "Job violates accounting/QOS policy (job submit limit, user's size)"
+    launcher = world.launcher()
+    for _ in range(int(START_S_MAX / START_AGAIN_S)):
+        with pytest.raises(GangUnreachable, match="QOS policy"):
+            launcher.start(GANG)
+        world.clock.advance(START_AGAIN_S)
+    world.slurm.refusal = ""
+    assert launcher.start(GANG)
+
+
+def test_a_start_costs_no_more_requests_the_more_submits_were_refused(world: World) -> None:
+    world.slurm.refusal = "Job violates accounting/QOS policy (job submit limit, user's size)"
+    launcher = world.launcher()
+    counts = []
+    for _ in range(40):
+        before = len(world.store.calls)
+        with pytest.raises(GangUnreachable):
+            launcher.start(GANG)
+        counts.append(len(world.store.calls) - before)
+    assert counts[-1] <= counts[1], counts
+
+
+def test_a_folder_for_logs_that_cannot_be_made_refuses_the_gang_in_words(world: World) -> None:
+    (world.folder / "file").touch()
+    settings = replace(SETTINGS, logs=str(world.folder / "file" / "logs"))
+    with pytest.raises(GangError, match=r"file/logs.*Not a directory"):
+        world.launcher(settings=settings).start(GANG)
+    assert not world.slurm.jobs
+
+
+def test_a_home_that_is_full_blinds_nobody(world: World) -> None:
+    launcher = world.launcher()
+    launcher.start(GANG)
+    world.slurm.start(world.slurm.job())
+    (world.folder / f".queue.txt.{os.getpid()}").mkdir()  # as little can be written there
+    world.later(60)
+    assert launcher.observe(REF).phase is GangPhase.ALIVE
+    world.slurm.end(world.slurm.job(), "PREEMPTED")
+    world.later()
+    assert launcher.observe(REF).slurm_state == "PREEMPTED"
+
+
+@pytest.mark.parametrize("state", ["RESV_DEL_HOLD", "REQUEUE_FED", "OF_A_LATER_VERSION"])
+def test_a_job_in_a_state_that_is_not_an_end_is_not_over(world: World, state: str) -> None:
+    launcher = world.launcher()
+    launcher.start(GANG)
+    world.slurm.job().state = state
+    world.later(60)
+    assert launcher.observe(REF).phase is GangPhase.ALIVE
+    launcher.kill(REF)
+    assert world.slurm.job().state == "CANCELLED by 1000"
+
+
+@pytest.mark.parametrize("state", ["SUSPENDED", "STOPPED"])
+def test_a_job_that_slurm_suspends_does_not_hang(world: World, state: str) -> None:
+    launcher = world.launcher()
+    launcher.start(GANG)
+    world.slurm.start(world.slurm.job())
+    for index in range(2):
+        ranks = (Beat(rank=index, phase=Phase.COMPUTING, step=7),)
+        beat = PodBeat(
+            pod=f"1-{index}", node=f"n{index}", boot_id="b", index=index, at="t", ranks=ranks
+        )
+        world.store.put(beat_key(REF, f"slurm-1-{index}"), encode_beat(beat))
+    world.later(60)
+    assert len(launcher.observe(REF).beats) == 2
+    world.slurm.job().state = state
+    world.later(SILENT_S_MAX + 60)
+    report = launcher.observe(REF)
+    assert (report.phase, report.beats) == (GangPhase.ALIVE, ())
 
 
 def test_a_controller_that_is_away_ends_nothing_and_is_named(world: World) -> None:

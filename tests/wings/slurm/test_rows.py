@@ -85,6 +85,11 @@ def test_a_line_that_is_no_job_hides_no_other(line: str) -> None:
     assert [(row.id, row.reason, row.nodes) for row in rows] == [("8", "Priority", "")]
 
 
+def test_what_a_login_shell_prints_before_a_table_hides_no_row() -> None:
+    table = "Welcome to login1 | quota: 87 %\n\nJobIDRaw|JobName|State\n7|a|RUNNING\n"
+    assert [row.id for row in read_accounts(table)] == ["7"]
+
+
 def test_columns_of_another_version_are_found_by_their_names() -> None:
     table = "State|JobName|JobIDRaw|Restarts|NewColumn\nNODE_FAIL|a|7|2|x\n"
     (row,) = read_accounts(table)

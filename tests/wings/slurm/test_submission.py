@@ -106,7 +106,7 @@ def test_a_site_s_template_has_our_lines_in_their_place() -> None:
     site = "#!/bin/bash\n#SBATCH --mail-type=FAIL\nsource /etc/site\n  {tracks}\necho bye\n"
     script = job(settings=replace(FULL, template=site)).script
     assert script.startswith("#!/bin/bash\n#SBATCH --mail-type=FAIL\nsource /etc/site\n# tracks:")
-    assert script.endswith("exit $code\necho bye\n")
+    assert script.endswith("\necho bye\nexit $tracks_code\n")
 
 
 @pytest.mark.parametrize(
@@ -140,25 +140,42 @@ def test_a_request_that_slurm_cannot_meet_is_refused_with_all_that_is_wrong() ->
     assert "time_limit is 2 min and notice 3 min" in str(error.value)
 
 
-@pytest.mark.parametrize("restarts", ["", "0", "1"])
-def test_the_script_starts_nothing_where_slurm_started_it_again(
-    tmp_path: Path, restarts: str
-) -> None:
+def run_script(
+    folder: Path, settings: SlurmSettings = SETTINGS, **more: str
+) -> subprocess.CompletedProcess[str]:
+    """Run a job's script with programs that write down what they are called for; ranks end with 75."""
     programs = {
-        "srun": 'echo srun >>"$LOG"; exit 75',
-        "scontrol": "echo n1; echo n2",
+        "srun": 'echo "srun $*" >>"$LOG"; case "$*" in *" rm -rf "*) exit 1;; esac; exit 75',
+        "scontrol": "seq -f n%05.0f 20000",
         "getent": "exit 0",
         "module": "exit 0",
     }
     for name, text in programs.items():
-        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
-        (tmp_path / name).chmod(0o755)
-    given = {"PATH": f"{tmp_path}:/usr/bin:/bin", "LOG": str(tmp_path / "log")}
-    given |= {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-2]"}
-    given |= {"SLURM_RESTART_COUNT": restarts} if restarts else {}
-    script = job().script.replace("#!/bin/bash -l", "#!/bin/bash").replace("ulimit -n 65536\n", "")
-    done = subprocess.run(
+        (folder / name).write_text(f"#!/bin/sh\n{text}\n")
+        (folder / name).chmod(0o755)
+    given = {"PATH": f"{folder}:/usr/bin:/bin", "LOG": str(folder / "log")}
+    given |= {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[00001-20000]", **more}
+    plain = replace(SPEC, compute=ComputeRequest(launcher="slurm"))
+    script = job(plain, settings).script.replace("#!/bin/bash -l", "#!/bin/bash")
+    return subprocess.run(
         ["/bin/bash", "-c", script], env=given, check=False, capture_output=True, text=True
     )
+
+
+@pytest.mark.parametrize("restarts", ["", "0", "1"])
+def test_the_script_starts_nothing_where_slurm_started_it_again(
+    tmp_path: Path, restarts: str
+) -> None:
+    done = run_script(tmp_path, **({"SLURM_RESTART_COUNT": restarts} if restarts else {}))
     has_run = (tmp_path / "log").exists()
     assert (done.returncode, has_run) == ((EXIT_FENCED, False) if restarts == "1" else (75, True))
+
+
+@pytest.mark.parametrize("strict", ["", "set -euo pipefail\n"])
+def test_a_site_s_own_lines_run_before_and_after_and_the_ranks_code_is_the_job_s(
+    tmp_path: Path, strict: str
+) -> None:
+    site = f'#!/bin/bash\n{strict}echo before\n{{tracks}}\necho "after $TRACKS_MASTER_ADDR"\n'
+    done = run_script(tmp_path, replace(SETTINGS, template=site))
+    assert (done.stdout, done.returncode) == ("before\nafter n00001\n", 75), done.stderr
+    assert "rm -rf /tmp/tracks-7" in (tmp_path / "log").read_text()

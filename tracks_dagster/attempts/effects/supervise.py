@@ -38,7 +38,7 @@ from tracks_dagster.attempts.ports import (
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.projects.effects.config_file import render_config
 from tracks_dagster.projects.project import fill_entry
-from tracks_dagster.reasons.evidence import START_FAILED, Condition
+from tracks_dagster.reasons.evidence import START_FAILED, UNREACHABLE, Condition
 from tracks_dagster.reasons.user_rules import NO_RULES, UserRules
 from tracks_dagster.retry.policy import RetryPolicy
 from tracks_dagster.retry.remediation import allocator_environment
@@ -242,7 +242,7 @@ class Supervisor:
             return ()
         refused = Condition(
             type=START_FAILED,
-            reason="",
+            reason=UNREACHABLE if isinstance(error, GangUnreachable) else "",
             message=str(error),
             at=format_time(self.tracks.now()),
             source=launcher,

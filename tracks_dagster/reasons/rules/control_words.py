@@ -48,6 +48,8 @@ CONDITIONS = _words(
     # A job that Slurm started again, or asked to end before its limit.
     (r"^JobRequeued/", _R.NODE_DRAINED),
     (r"^TimeLimit/", _R.WALLTIME_TIMEOUT),
+    # A place that was away, or took no gang, for as long as it was asked.
+    (r"^StartFailed/Unreachable:", _R.SCHEDULING_TIMEOUT),
     # A gang that Slurm refused: a limit of today, an account, what no node has.
     (r"^StartFailed/.*(accounting/QOS policy|submit limit)", _R.SCHEDULING_TIMEOUT),
     (r"^StartFailed/.*(not permitted to use|Access/permission denied|Invalid account"

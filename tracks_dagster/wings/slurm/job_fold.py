@@ -22,6 +22,7 @@ TIME_LIMIT = "TimeLimit"  # and of one that was asked to end before its limit
 LOST = "JobLost"  # and of one that Slurm knows no more
 UNWATCHED = "Unwatched"
 SIGNAL_EARLY_S = 60.0  # Slurm may send --signal so much earlier than asked for
+WAITS = ("PENDING", "RESV_DEL_HOLD")  # states of a job that has not begun
 # Reasons by which a job that waits can never begin as it is, by Slurm's own names.
 NEVER = ("BadConstraints", "DependencyNeverSatisfied", "InvalidAccount", "InvalidQOS")
 # What a person can do about a reason, by how Slurm's names for it begin.
@@ -133,7 +134,7 @@ def before_the_limit(seen: JobSeen, ranks: Sequence[RankEnd], asked: Asked) -> J
 
 
 def _live(row: JobRow, now: datetime, asked: Asked) -> JobSeen:
-    if row.word != "PENDING":
+    if row.word not in WAITS:
         return JobSeen(
             phase=GangPhase.ALIVE, started_at=row.started_at, limit_s=row.limit_s, row=row
         )

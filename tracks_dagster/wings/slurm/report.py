@@ -18,6 +18,7 @@ from tracks_dagster.wings.slurm.job_fold import Asked, JobSeen, before_the_limit
 
 KERNEL_LINES_MAX = 200  # of all nodes together
 OUTPUT_LINES_MAX = 50  # of what Slurm wrote into the job's output
+STOPPED = ("SUSPENDED", "STOPPED")  # states in which no process of a job runs: it does not hang
 _OF_SLURM = re.compile(r"^(slurm(step)?d\S*|srun|sbatch|tracks): ")
 
 
@@ -46,6 +47,7 @@ def report(
     starts = [rank.started_at for rank in ranks if rank.started_at is not None]
     stops = [rank.ended_at for rank in ranks if rank.ended_at is not None]
     is_gone = seen.phase is GangPhase.GONE
+    is_stopped = seen.row is not None and seen.row.word in STOPPED
     return GangReport(
         phase=seen.phase,
         ranks=ranks,
@@ -55,7 +57,7 @@ def report(
         where=where,
         sees_all_nodes=True,
         boot_ids=boots_in([*beats.values(), *ends.values()]),
-        beats=_beats(beats, silent, nodes, ranks_per_node),
+        beats=() if is_stopped else _beats(beats, silent, nodes, ranks_per_node),
         cgroup=cgroups_in(by_index),
         kernel_lines=tuple(line for end in by_index for line in end.kernel_lines)[
             :KERNEL_LINES_MAX

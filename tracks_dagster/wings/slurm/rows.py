@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from tracks_dagster.reasons.slurm_rows import NO_TIMES, UNTIL_THE_END, time_in
+from tracks_dagster.reasons.slurm_rows import NO_TIMES, time_in
 
 # Of squeue --Format, each with its width: what is longer is cut. Names of ours have at most 70.
 QUEUE_FIELDS = {
@@ -32,6 +32,11 @@ ACCOUNT_FIELDS = (
     "JobIDRaw,JobName,State,ExitCode,Submit,Start,End,Timelimit,NodeList,AllocTRES,Reason"
 )
 NO_NODES = ("(null)", "None assigned")
+# States of jobs that are over, also as they are cut; in one that we do not know a job may still run.
+ENDS = frozenset(
+    {"BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY"}
+    | {"OUT_OF_ME", "PREEMPTED", "REQUEUED", "REVOKED", "TIMEOUT"}
+)
 _LIMIT = re.compile(r"(?:(\d+)-)?(\d+):(\d+)(?::(\d+))?")
 
 
@@ -69,7 +74,7 @@ class JobRow:
     @property
     def is_live(self) -> bool:
         """Whether the job waits, runs, or is still ending."""
-        return self.word in UNTIL_THE_END
+        return self.word not in ENDS
 
 
 def read_queue(text: str) -> list[JobRow]:
@@ -91,8 +96,8 @@ def read_accounts(text: str) -> list[JobRow]:
     names: Sequence[str] = ()
     for line in text.splitlines():
         values = line.split("|")
-        if not names:
-            names = values
+        if not names:  # a login shell may print its own words before
+            names = values if "JobIDRaw" in values else ()
             continue
         fields = dict(zip(names, (value.strip() for value in values), strict=False))
         id_, dot, _ = fields.get("JobIDRaw", "").partition(".")

@@ -201,15 +201,16 @@ def _problems(
 
 
 def _script(spec: GangSpec, settings: SlurmSettings, asked: _Asked, nodes: int, token: str) -> str:
+    """Return the whole script. A site's lines after ours run too, and change no exit code.
+
+    A site may have set `-e`, `-u` and `pipefail` before: no line of ours fails where it need not.
+    """
     own = "\n".join(_lines(spec, settings, asked, nodes, token))
-    if settings.template is None:
-        return f"#!/bin/bash -l\n{own}\n"
-    return (
-        "\n".join(
-            own if line.strip() == TRACKS else line for line in settings.template.splitlines()
-        ).rstrip("\n")
-        + "\n"
+    site = (
+        ["#!/bin/bash -l", TRACKS] if settings.template is None else settings.template.splitlines()
     )
+    lines = "\n".join(own if line.strip() == TRACKS else line for line in site).rstrip("\n")
+    return f"{lines}\nexit $tracks_code\n"
 
 
 def _lines(
@@ -225,7 +226,7 @@ def _lines(
     for name, value in _environment(spec, settings, asked, nodes).items():
         yield f"export {name}={shlex.quote(value)}"
     yield f"export {names.ENV_MASTER_PORT}=$(({FIRST_PORT} + SLURM_JOB_ID % {PORTS}))"
-    yield 'first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)'
+    yield 'first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | sed -n 1p)'
     # A node's name in Slurm need not be one that others find; this script runs on the first node.
     yield 'getent hosts "$first" >/dev/null || first=$(hostname)'
     yield f"export {names.ENV_MASTER_ADDR}=$first"
@@ -238,11 +239,11 @@ def _lines(
     yield "trap : TERM  # the ranks get it too, and save: their end is waited for"
     each = _each(nodes)
     cpus = "" if asked.cpus is None else f" --cpus-per-task={asked.cpus}"
+    yield "tracks_code=0"
     yield f"{each}{cpus} --cpu-bind=none --kill-on-bad-exit=0 --wait=0 --mpi=none --export=ALL \\"
-    yield f"  {_contained(settings)}sh -c {shlex.quote(_task(settings))}"
-    yield "code=$?"
-    yield f'timeout 20 {each} --overlap --immediate=5 rm -rf "$TRACKS_JOB_WORK" >/dev/null 2>&1'
-    yield "exit $code"
+    yield f"  {_contained(settings)}sh -c {shlex.quote(_task(settings))} || tracks_code=$?"
+    clear = f'{each} --overlap --immediate=5 rm -rf "$TRACKS_JOB_WORK"'
+    yield f"timeout 20 {clear} >/dev/null 2>&1 || :"
 
 
 def _each(nodes: int) -> str:

@@ -46,7 +46,7 @@ export TRACKS_TERMINATION_GRACE_S=180
 export TRACKS_ASKED='{"class": "urgent", "partition": "high", "qos": "urgent", "account": "team-a", "reservation": "maintenance", "time limit": "86401 s"}'
 export TRACKS_CODE_KEY=codes/abc
 export TRACKS_MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))
-first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | sed -n 1p)
 getent hosts "$first" >/dev/null || first=$(hostname)
 export TRACKS_MASTER_ADDR=$first
 if [ "${SLURM_TOPOLOGY_ADDR_PATTERN:-node}" != node ]; then
@@ -55,12 +55,12 @@ if [ "${SLURM_TOPOLOGY_ADDR_PATTERN:-node}" != node ]; then
 fi
 export TRACKS_JOB_WORK=/tmp/tracks-$SLURM_JOB_ID
 trap : TERM  # the ranks get it too, and save: their end is waited for
+tracks_code=0
 srun --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpus-per-task=8 --cpu-bind=none --kill-on-bad-exit=0 --wait=0 --mpi=none --export=ALL \
   sh -c 'export JOB_COMPLETION_INDEX=$SLURM_PROCID TRACKS_NODE=${SLURMD_NODENAME:-$(hostname)}
 export TRACKS_POD=$SLURM_JOB_ID-$SLURM_PROCID TRACKS_POD_UID=slurm-$SLURM_JOB_ID-$SLURM_PROCID
 export TRACKS_WORK=$TRACKS_JOB_WORK/$SLURM_PROCID
 mkdir -p "$TRACKS_WORK" || exit 1
-exec /venv/bin/python -m tracks_dagster.training.pod'
-code=$?
-timeout 20 srun --nodes=2 --ntasks=2 --ntasks-per-node=1 --overlap --immediate=5 rm -rf "$TRACKS_JOB_WORK" >/dev/null 2>&1
-exit $code
+exec /venv/bin/python -m tracks_dagster.training.pod' || tracks_code=$?
+timeout 20 srun --nodes=2 --ntasks=2 --ntasks-per-node=1 --overlap --immediate=5 rm -rf "$TRACKS_JOB_WORK" >/dev/null 2>&1 || :
+exit $tracks_code

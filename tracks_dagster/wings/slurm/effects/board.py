@@ -13,6 +13,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
@@ -112,8 +113,9 @@ class Board:
             at = self._now()
             text = self._client.queue()
             scratch = self._path.with_name(f".{self._path.name}.{os.getpid()}")
-            scratch.write_text(f"{format_time(at)}\n{text}", encoding="utf-8")
-            scratch.replace(self._path)
+            with suppress(OSError):  # a full disk: other processes ask for themselves
+                scratch.write_text(f"{format_time(at)}\n{text}", encoding="utf-8")
+                scratch.replace(self._path)
             return at, text
 
     def _read(self) -> tuple[datetime, str] | None:

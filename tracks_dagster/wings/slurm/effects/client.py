@@ -31,22 +31,31 @@ SUBMIT_S_MAX = 60.0  # of sbatch
 IDS_MAX = 1000  # of jobs in one question to accounting
 SSH_LOST = 255  # its exit code where it did not get through, or was cut off
 WORDS_MAX = 500  # of what a program said, in a message
-KEPT = ("HOME", "USER", "LOGNAME", "SHELL", "PATH", "LANG", "LC_ALL", "SLURM_CONF", "SSH_AUTH_SOCK")
+KEPT = (
+    *("HOME", "USER", "LOGNAME", "SHELL", "PATH", "LANG", "LC_ALL"),
+    *("SLURM_CONF", "SSH_AUTH_SOCK", "KRB5CCNAME"),
+)
 UTC_TIMES = {"TZ": "UTC", "SLURM_TIME_FORMAT": "standard"}
 # No question of ssh is ever answered, and one connection serves all calls for ten minutes.
 _SSH = (
     *("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-o", "ControlMaster=auto"),
     *("-o", "ControlPath=~/.ssh/tracks-%C", "-o", "ControlPersist=600", "--"),
 )
-# What passes by itself: the controller or its database is away, overloaded, or restarts.
+# What passes by itself: the controller or its database is away, overloaded, or restarts. What it was
+# sent may have arrived. Most are of Slurm's own table of errors (`slurm_errno.c`).
 _PASSES = re.compile(
     r"contact slurm controller|timed? ?out|refused|Zero Bytes|Transport endpoint|Socket|"
-    r"temporarily|Connection|connect|Munge|Protocol authentication|SlurmDBD|"
-    r"Unable to (register|establish)|in standby|Resource busy|Broken pipe",
+    r"temporarily|connect|Munge|Protocol authentication|SlurmDBD|"
+    r"Unable to (register|establish)|in standby|Resource busy|Broken pipe|"
+    r"Message (send|receive) failure|shutdown failure|Unexpected message|Insane message length|"
+    r"longer than data received|establish a configuration source|try again",
     re.IGNORECASE,
 )
-_LIMITS = re.compile(
-    r"accounting/QOS policy|job submit limit|Max\w*Submit|Reached max|maximum number of jobs",
+# What passes as well, but no job was made: a limit of now, a full disk, a partition that is closed.
+_NOT_NOW = re.compile(
+    r"accounting/QOS policy|job submit limit|Max\w*Submit|Reached max|maximum number of jobs|"
+    r"MaxJobCount|Rate limit exceeded|I/O error writing script|partition not available \(|"
+    r"submissions disabled",
     re.IGNORECASE,
 )
 _NO_ACCOUNTING = re.compile(
@@ -84,8 +93,8 @@ class SlurmClient:
     def submit(self, job: Submission) -> str:
         """Return the id of the new job.
 
-        Raises SubmitUnknown where the reply was lost, GangUnreachable where a limit holds it back for
-        now, GangError where Slurm refuses it for good.
+        Raises SubmitUnknown where the reply was lost, GangUnreachable where Slurm takes none now,
+        GangError where it refuses this one for good.
         """
         doing = f"submit {job.name}"
         done = self._call(doing, ("sbatch", *job.options), given=job.script, limit_s=SUBMIT_S_MAX)
@@ -94,7 +103,7 @@ class SlurmClient:
         if done.returncode == 0 and number.isdecimal():
             return number
         words = self._words(done)
-        if _LIMITS.search(words):
+        if _NOT_NOW.search(words):
             raise GangUnreachable(f"Cannot {doing} now: {words}")
         if done.returncode == 0 or self._passes(done):
             raise SubmitUnknown(f"Cannot {doing} now: {words or 'sbatch named no job'}")
@@ -197,9 +206,13 @@ class SlurmClient:
             raise GangError(f"Cannot {doing}: {argv[0]}: {error.strerror}; {hint}.") from error
 
     def _passes(self, done: subprocess.CompletedProcess[str]) -> bool:
-        """Whether the same call may succeed later; ssh says by its exit code that it met nobody."""
+        """Whether the same call may succeed later; ssh says by its exit code that it met nobody.
+
+        A program that was killed, by a login node's limits for example, may have done its work.
+        """
         is_lost = self._settings.host is not None and done.returncode == SSH_LOST
-        return is_lost or _PASSES.search(self._words(done)) is not None
+        words = self._words(done)
+        return done.returncode < 0 or is_lost or any(p.search(words) for p in (_PASSES, _NOT_NOW))
 
     def _words(self, done: subprocess.CompletedProcess[str]) -> str:
         text = " ".join((done.stderr or done.stdout or "").split())

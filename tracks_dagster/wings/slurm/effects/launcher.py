@@ -134,7 +134,7 @@ class SlurmLauncher:
             except InvalidInput as error:
                 raise GangError(str(error)) from error
             if self._settings.host is None:
-                self._logs.mkdir(parents=True, exist_ok=True)
+                self._make_logs(spec.ref)
             return self._submit(gang, job, token)
 
     def glance(self, ref: AttemptRef) -> GangReport:
@@ -294,6 +294,15 @@ class SlurmLauncher:
         return GangReport(
             phase=GangPhase.NEVER_STARTED, where=self._client.where, sees_all_nodes=True
         )
+
+    def _make_logs(self, ref: AttemptRef) -> None:
+        try:
+            self._logs.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise GangError(
+                f"Cannot start {ref.key}: the folder {self._logs} for its job's output cannot be made: "
+                f"{error.strerror}. `logs` in slurm.yaml names another one."
+            ) from error
 
     def _submit(self, gang: _Gang, job: Submission, token: str) -> bool:
         """Claim the submit and make it; True where the job is this one's."""

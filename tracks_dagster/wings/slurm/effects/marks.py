@@ -21,7 +21,7 @@ from tracks_dagster.track.names import AttemptRef
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import canonical_json
 
-SUBMITS_MAX = 50  # of one attempt
+SUBMITS_MAX = 1000  # of one attempt; a supervisor makes up to 90 of them
 
 T = TypeVar("T")
 
@@ -59,6 +59,7 @@ class Marks:
 
     def __init__(self, store: ObjectStore, ref: AttemptRef) -> None:
         self._store, self._prefix = store, gang_prefix(ref)
+        self._known = 0  # submits that were seen; a mark is never deleted
 
     def job(self) -> Job | None:
         """Return the gang's job, None where nobody has noted one."""
@@ -95,10 +96,9 @@ class Marks:
         return self._has("cancelled")
 
     def _submits(self) -> int:
-        number = 0
-        while number < SUBMITS_MAX and self._has(f"submit-{number + 1}"):
-            number += 1
-        return number
+        while self._known < SUBMITS_MAX and self._has(f"submit-{self._known + 1}"):
+            self._known += 1
+        return self._known
 
     def _has(self, name: str) -> bool:
         return self._store.get(self._key(name), SMALL_BYTES_MAX) is not None

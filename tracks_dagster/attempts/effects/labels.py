@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.track.bodies import RunLabelled
@@ -64,6 +64,15 @@ def label(
         return tracks.draft(Kind.RUN_LABELLED, body) if is_change else None
 
     return tracks.decide_run(run_id, choose)
+
+
+def given_and_taken(tags: Iterable[str]) -> tuple[list[str], list[str]]:
+    """Return the tags to give, and of `-TAG` the ones to take away."""
+    given: list[str] = []
+    taken: list[str] = []
+    for tag in tags:
+        (taken if tag.startswith("-") else given).append(tag.removeprefix("-"))
+    return given, taken
 
 
 def _check_tag(tag: str) -> str:

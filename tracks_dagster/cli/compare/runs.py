@@ -242,8 +242,9 @@ def _facts(spread: Spread) -> dict[str, float | None]:
 @as_json
 def tag_command(run_id: str, tags: tuple[str, ...], by: str, as_json: bool) -> None:
     """Give RUN tags; -TAG takes one away."""
-    removed = [tag.removeprefix("-") for tag in tags if tag.startswith("-")]
-    added = [tag for tag in tags if not tag.startswith("-")]
+    from tracks_dagster.attempts.effects.labels import given_and_taken
+
+    added, removed = given_and_taken(tags)
     _label(run_id, as_json=as_json, by=by, added=added, removed=removed)
 
 

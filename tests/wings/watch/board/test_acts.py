@@ -77,8 +77,9 @@ def names(state: RunState) -> list[str]:
 
 
 def test_only_what_the_state_allows_is_offered(home: Home) -> None:
-    assert names(home.run(OPEN)) == ["drain", "stop", "note", "mute", "promote", "quarantine"]
-    assert names(home.run(WAITS)) == ["retry", "stop", "note", "mute", "promote", "quarantine"]
+    labels, rest = ["note", "tag", "rename"], ["mute", "promote", "quarantine"]
+    assert names(home.run(OPEN)) == ["drain", "stop", *labels, *rest]
+    assert names(home.run(WAITS)) == ["retry", "stop", *labels, "archive", *rest]
     over = History("over").declare().open().supervise().place().restore().commit(40)
     over.end("completed", last_step=40).finish()
     assert {"retry", "drain", "stop"}.isdisjoint(names(over.state))
@@ -106,6 +107,33 @@ def test_a_form_is_beside_the_equal_command_and_records_the_owner(home: Home) ->
     assert "the gang saves and ends" in answer
     (stop,) = home.run(OPEN).stops
     assert (stop.body.mode, stop.body.why, stop.body.by) == ("drain", WHY, person())
+
+
+def test_a_run_gets_tags_a_name_and_a_place_in_the_archive_from_its_page(home: Home) -> None:
+    visitor = home.visitor(WRITES)
+    for act, given, answer in (
+        ("tag", {"tags": "paper draft"}, "Its tags: draft, paper"),
+        ("tag", {"tags": "-draft  best"}, "Its tags: best, paper"),
+        ("rename", {"name": "the good one"}, "Called the good one"),
+        ("archive", {"why": WHY}, "left out of tables"),
+    ):
+        reply = send(visitor, WAITS, act, **given)
+        assert (reply.status_code, answer in visitor.get(reply.headers["Location"]).text) == (
+            303,
+            True,
+        )
+    labels = home.run(WAITS).labels
+    assert (labels.tags, labels.name, labels.archived_at is None) == (
+        ("best", "paper"),
+        "the good one",
+        False,
+    )
+    assert "archive" not in names(home.run(WAITS))
+    assert send(visitor, WAITS, "unarchive", why=WHY).status_code == 303
+    assert home.run(WAITS).labels.archived_at is None
+    assert send(visitor, WAITS, "tag", tags="a b/c").status_code == 400
+    assert send(visitor, OPEN, "archive", why=WHY).status_code == 400
+    assert home.run(WAITS).labels.tags == ("best", "paper")
 
 
 def test_the_record_names_whom_the_proxy_named(home: Home) -> None:

@@ -77,6 +77,7 @@ def _acts(state: RunState) -> Iterator[Act]:
             command=f'tracks stop {run_id} --why "…"',
         )
     yield _note(state)
+    yield from _labels(state)
     yield _mute(state)
     if state.resumable:
         yield _promote(state)
@@ -95,6 +96,36 @@ def _note(state: RunState) -> Act:
         ),
         command=f'tracks note {state.run_id} "…"',
     )
+
+
+def _labels(state: RunState) -> Iterator[Act]:
+    run_id = state.run_id
+    yield Act(
+        name="tag",
+        what="Give the run tags (spaces between them), which tables find; -TAG takes one away.",
+        fields=(Field(name="tags", label="tags"),),
+        command=f"tracks runs tag {run_id} TAG",
+    )
+    yield Act(
+        name="rename",
+        what="Give the run a name for people; its id stays.",
+        fields=(Field(name="name", label="name", value=state.labels.name),),
+        command=f'tracks runs rename {run_id} "…"',
+    )
+    if state.archived_at is not None:
+        yield Act(
+            name="unarchive",
+            what="Show the run in tables again.",
+            fields=(Field(name=WHY, label="why"),),
+            command=f'tracks runs archive {run_id} --back --why "…"',
+        )
+    elif state.open_attempt is None:
+        yield Act(
+            name="archive",
+            what="Leave the run out of tables that do not ask for `archived=yes`; nothing is lost.",
+            fields=(Field(name=WHY, label="why"),),
+            command=f'tracks runs archive {run_id} --why "…"',
+        )
 
 
 def _mute(state: RunState) -> Act:

@@ -49,7 +49,7 @@ from tracks_dagster.track.text.units import counted
     "--write",
     "may_write",
     is_flag=True,
-    help="Retry, drain, stop, note, mute, promote and quarantine by forms on a run's page.",
+    help="Retry, stop, note, tag, promote, quarantine … by forms on a run's page.",
 )
 @click.option(
     "--prefix",

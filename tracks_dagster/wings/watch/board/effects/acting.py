@@ -15,6 +15,7 @@ from urllib.parse import parse_qsl
 
 from starlette.requests import Request
 
+from tracks_dagster.attempts.effects.labels import given_and_taken, label
 from tracks_dagster.attempts.effects.manual_retry import ManualRetry, retry_by_person
 from tracks_dagster.attempts.effects.notes import note
 from tracks_dagster.evals.effects.promoting import promote
@@ -57,6 +58,10 @@ class Acting:
             "drain": partial(self._stop, "drain"),
             "stop": partial(self._stop, "stop"),
             "note": self._note,
+            "tag": self._tag,
+            "rename": self._rename,
+            "archive": partial(self._archive, True),
+            "unarchive": partial(self._archive, False),
             "mute": self._mute,
             "promote": self._promote,
             "quarantine": self._quarantine,
@@ -119,6 +124,24 @@ class Acting:
         attempt_id = None if of == WHOLE_RUN else parse_attempt_key(f"{run_id}/{of}")[1]
         record = note(self._app.tracks, run_id, attempt_id=attempt_id, by=by, text=text)
         return f"Noted as record {record.seq}."
+
+    def _tag(self, run_id: str, given: Given, by: str) -> str:
+        added, removed = given_and_taken(_words(given, "tags").split())
+        record = label(self._app.tracks, run_id, by=by, added=added, removed=removed)
+        tags = self._app.tracks.run(run_id).labels.tags
+        return f"Its tags: {', '.join(tags) or 'none'} ({_recorded(record)})."
+
+    def _rename(self, run_id: str, given: Given, by: str) -> str:
+        called = _words(given, "name")
+        return (
+            f"Called {called} ({_recorded(label(self._app.tracks, run_id, by=by, called=called))})."
+        )
+
+    def _archive(self, is_archived: bool, run_id: str, given: Given, by: str) -> str:
+        why, tracks = _words(given, WHY), self._app.tracks
+        record = label(tracks, run_id, by=by, why=why, is_archived=is_archived)
+        where = "left out of tables" if is_archived else "in tables again"
+        return f"It is {where} ({_recorded(record)})."
 
     def _mute(self, run_id: str, given: Given, by: str) -> str:
         why, rule = _words(given, WHY), given.get("rule", "")

@@ -16,6 +16,7 @@ from tracks_dagster.stores.journals import (
     StepLine,
     journal_prefix,
     last_step,
+    newest_values,
     parse_line,
     read_steps,
     read_tail,
@@ -57,6 +58,16 @@ def ship(store: FakeObjectStore, offset: int, data: bytes) -> int:
 
 def steps(store: FakeObjectStore) -> list[int]:
     return [s.step for s in read_steps(store, AttemptRef("r-1", 1), "l1")]
+
+
+def test_the_newest_value_of_a_metric_is_a_number_that_can_be_kept(store: FakeObjectStore) -> None:
+    damaged = line(8).replace(b"0.1", b"1" + b"0" * 400, 1)  # of its metric lr
+    offset = ship(store, 0, line(6) + line(7) + HEARTBEAT)
+    ship(store, offset, damaged + b'{"kind":"step","t')
+    ref = AttemptRef("r-1", 1)
+    found = newest_values(store, ref, "l1", lines_max=10)
+    assert found == {"loss": (1.0, 8), "lr": (0.1, 7)}
+    assert newest_values(store, ref, "l1", lines_max=1) == {"loss": (1.0, 8)}
 
 
 def test_segments_are_read_in_the_order_of_their_offsets(store: FakeObjectStore) -> None:

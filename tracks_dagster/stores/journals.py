@@ -248,8 +248,8 @@ def newest_values(
                 case _:
                     values = {}
             for name, value in values.items():
-                if name not in found and math.isfinite(value):
-                    found[name] = (value, line["step"])
+                if name not in found and (number := _number(value)) is not None:
+                    found[name] = (number, line["step"])
             if lines_max <= 0:
                 return found
     return found

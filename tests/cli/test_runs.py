@@ -66,6 +66,20 @@ def test_groups_are_of_all_runs_and_say_how_many_have_the_value(app: App, call: 
     assert "(2 of 3)" in call("runs", "--group", "wide", "--columns", "loss").stdout
 
 
+def test_a_group_has_neither_its_own_key_nor_a_seed_among_its_columns(app: App, call: Call) -> None:
+    for number in range(2):
+        history = History(f"s-{number}").declare(config={"lr": 0.1, "data_seed": number})
+        history.open().place().restore().commit(40).write_to(app.store)
+    app.projector.scan()
+    shown = call("runs", "--group", "lr", "--where", "s-", "--json")
+    (found,) = json.loads(shown.stdout)
+    assert "last.loss" in found["columns"]
+    assert {"config.lr", "config.data_seed"}.isdisjoint(found["columns"])
+    asked = call("runs", "--group", "lr", "--columns", "data_seed", "--where", "s-", "--json")
+    (found,) = json.loads(asked.stdout)
+    assert found["columns"]["data_seed"]["mean"] == 0.5  # somebody chose it
+
+
 def test_a_run_has_the_state_that_status_shows(app: App, call: Call) -> None:
     History("r-late").declare().open().write_to(app.store)  # no daemon starts it
     app.projector.scan()

@@ -22,6 +22,7 @@ from typing import NoReturn
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.names import IMPORTED
 from tracks_dagster.track.records import Json
+from tracks_dagster.track.roles import SEED
 from tracks_dagster.track.text.nearest import instead
 from tracks_dagster.track.text.units import about, shown
 
@@ -254,6 +255,12 @@ def default_columns(runs: Sequence[Run]) -> tuple[str, ...]:
     return (*known, *first, *validated, *best, *evals, *differing(runs)[:SHOWN_CONFIG_MAX])
 
 
+def is_seed(name: str) -> bool:
+    """Whether a column is a seed by its name: a group is over seeds, and their mean says nothing."""
+    key = name.removeprefix(CONFIG).rpartition(".")[2].lower()
+    return key == SEED or key.endswith(f"_{SEED}")
+
+
 def title(name: str) -> str:
     """Return what is over a column: `lr` of a config, `last loss`, `best loss at step`, `duration` of
     hours, `SUITE METRIC` of an eval."""
@@ -287,12 +294,14 @@ def group(
     runs: Sequence[Run], by: str, columns: Sequence[str]
 ) -> dict[str, tuple[list[Run], dict[str, Spread]]]:
     """Return the runs by their value of `by`, in the order of the runs, with the spread of each column
-    of numbers."""
+    of numbers but `by` itself."""
     members: dict[str, list[Run]] = {}
     for run in runs:
         members.setdefault(_whole_cell(run.get(by)), []).append(run)
+    own = {by, f"{CONFIG}{by}", by.removeprefix(CONFIG)}
+    others = [key for key in columns if key not in own]
     return {
-        name: (found, {key: spread for key in columns if (spread := _spread(found, key))})
+        name: (found, {key: spread for key in others if (spread := _spread(found, key))})
         for name, found in members.items()
     }
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.review.effects.run_table import READ_MAX, Asked, Table
-from tracks_dagster.review.run_table import FIELDS, default_columns, parse
+from tracks_dagster.review.run_table import FIELDS, check_order, default_columns, is_seed, parse
 from tracks_dagster.track.bodies import ViewRemoved, ViewSaved
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.records import Draft, Kind, Record, format_time
@@ -34,6 +34,7 @@ def save_view(tracks: Tracks, view: ViewSaved) -> Record | None:
             "'.', the first one a letter or a digit."
         )
     parse(view.filter)
+    check_order(view.order)
     if len(",".join((view.filter, *view.order, *view.columns, view.group))) > WORDS_MAX:
         raise InvalidInput(f"A view has at most {WORDS_MAX} characters.")
 
@@ -102,7 +103,8 @@ def read_shown(
 ) -> tuple[Table, tuple[str, ...], tuple[str, ...]]:
     """Return the runs, the columns to show, and in words what `saved` asks for and no run has any more.
 
-    shown: whose columns and group are shown; of groups all runs are read, with these columns alone.
+    shown: whose columns and group are shown; of groups all runs are read, with these columns alone, and
+    no seed that nobody chose.
     saved: the view that this began with. Raises LedgerError; InvalidInput for what is asked beside it.
     """
     is_own = saved is None or (asked.where, asked.order) != (saved.body.filter, saved.body.order)
@@ -110,7 +112,9 @@ def read_shown(
     lacking: tuple[str, ...] = ()
     if not by or not columns:
         table, lacking = _read(None if is_own else saved, read, asked)
-        columns = columns or default_columns(table.rows)
+        columns = columns or tuple(
+            name for name in default_columns(table.rows) if not (by and is_seed(name))
+        )
     if by:
         whole = replace(asked, limit=READ_MAX, skip=0, names=(by, *columns))
         table, lacking = _read(None if is_own else saved, read, whole)

@@ -74,10 +74,13 @@ def test_what_is_the_same_in_all_rows_is_left_out_where_that_is_asked_for() -> N
 def test_groups_have_means_with_spread_and_lead_to_their_runs() -> None:
     found = groups_view(RUNS, ("config.lr", "last.loss"), {"group": "lr", "where": "r-"})
     first, second = found.groups
-    assert (first.name, first.count, first.cells) == ("0.1", 2, ("0.1", "2.5 ± 0.71"))
+    assert (first.name, first.count, first.cells) == ("0.1", 2, ("2.5 ± 0.71",))
     assert asks(first.address) == {"where": 'r- lr="0.1"'}
-    assert second.cells == ("0.2", "")
+    assert second.cells == ("",)
     assert "0.1" in render_part("runs.html", found)
+    for by in ("lr", "config.lr"):  # its own key is no column of a group
+        shown = groups_view(RUNS, COLUMNS, {"group": by}).titles
+        assert [each.name for each in shown] == ["seed", "last loss"]
 
 
 def test_a_hostile_name_is_text_and_says_which_run_it_is_of() -> None:

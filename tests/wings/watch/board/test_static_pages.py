@@ -47,6 +47,19 @@ def test_every_link_of_a_page_is_a_file_beside_it(home: Home, tmp_path: Path) ->
         assert {each for each in others if not (folder / each).exists()} <= forms
 
 
+def test_the_first_page_of_one_run_is_its_own(home: Home, tmp_path: Path) -> None:
+    folder = tmp_path / "pages"
+    written = write_pages(Sources(home.settings), [LIVE], folder)
+    names = {each.name for each in folder.iterdir()}
+    assert written.file_count == len(names)
+    assert {"index.html", f"report-{LIVE}.html", f"media-{LIVE}.html"} <= names
+    assert f"run-{LIVE}.html" not in names
+    page = (folder / "index.html").read_text()
+    assert "One run only" not in page
+    assert f"report-{LIVE}.html" in links(folder / "index.html")
+    assert "index.html" in links(folder / f"media-{LIVE}.html")
+
+
 def test_the_comparison_has_its_numbers_in_it(home: Home, tmp_path: Path) -> None:
     write_pages(Sources(home.settings), [LIVE, SECOND], tmp_path / "pages")
     page = (tmp_path / "pages" / "index.html").read_text()
@@ -67,6 +80,7 @@ def test_what_a_run_logged_lies_beside_its_page(
     settings = Settings.from_environment({"TRACKS_HOME": str(tmp_path / "home")})
     app = build(settings)
     run = LiveRun(app.store, "one", now=datetime.now(UTC), metrics={"</script><b>": 1.0}).write()
+    LiveRun(app.store, "two", now=datetime.now(UTC), ranks=1).write()
     item = Logged(
         step=1,
         name="picture",
@@ -80,7 +94,7 @@ def test_what_a_run_logged_lies_beside_its_page(
     app.store.put(index_key(ref, run.history.launch_id), index_bytes([item], []))
     app.projector.scan()
     folder = tmp_path / "pages"
-    written = write_pages(Sources(settings), ["one"], folder)
+    written = write_pages(Sources(settings), ["one", "two"], folder)
     assert written.left_out == (bound is not None)
     if bound is not None:
         assert not (folder / f"{item.sha256}.png").exists()

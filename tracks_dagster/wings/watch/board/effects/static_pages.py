@@ -1,7 +1,8 @@
 """Pages of chosen runs as files that open without a server: `tracks board --export FOLDER`.
 
 They are the board's own pages, with links among them; a link to anything else is a plain word. The
-comparison has its numbers in it, so that its script works from a folder.
+first one compares the runs, with its numbers in it, so that its script works from a folder; of one run
+it is that run's page.
 """
 
 from __future__ import annotations
@@ -86,9 +87,13 @@ class _Writer:
         self._run_ids = run_ids
         self.left_out = 0
         self._logged = dict(self._find_logged())
-        self._names = {"/": INDEX, "/compare": INDEX, **{f"/{name}": name for name in pages.FILES}}
+        self._names = {"/": INDEX, **{f"/{name}": name for name in pages.FILES}}
+        self._is_compared = len(run_ids) > 1
+        if self._is_compared:
+            self._names["/compare"] = INDEX
         for run_id in run_ids:
-            self._names[f"/runs/{run_id}"] = f"run-{run_id}.html"
+            own = f"run-{run_id}.html" if self._is_compared else INDEX
+            self._names[f"/runs/{run_id}"] = own
             self._names[f"/runs/{run_id}/report"] = f"report-{run_id}.html"
             self._names[f"/media?run={run_id}"] = f"media-{run_id}.html"
         self._names |= {
@@ -99,10 +104,12 @@ class _Writer:
         """Yield every file with its name."""
         for name in pages.FILES:
             yield name, pages.file(name)[0].encode()
-        yield INDEX, self._comparison()
+        if self._is_compared:
+            yield INDEX, self._comparison()
         for run_id in self._run_ids:
-            request = _request(f"/runs/{run_id}", run_id=run_id)
-            yield f"run-{run_id}.html", self._page(self._board.run(request).body)
+            address = f"/runs/{run_id}"
+            request = _request(address, run_id=run_id)
+            yield self._names[address], self._page(self._board.run(request).body)
             report = self._board.report(_request(f"/runs/{run_id}/report", run_id=run_id))
             yield f"report-{run_id}.html", bytes(report.body)
             query = urlencode({"run": run_id})

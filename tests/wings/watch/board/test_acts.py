@@ -16,6 +16,7 @@ from tracks_dagster.home.admission import Visitors, check_writing
 from tracks_dagster.settings import Settings, person
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.states.run_state import RunState
+from tracks_dagster.track.states.view_state import SavedView
 from tracks_dagster.wings.watch.board.acts import acts_of
 from tracks_dagster.wings.watch.board.effects.serving import Access, guarded
 from tracks_dagster.wings.watch.board.effects.sources import Sources
@@ -42,6 +43,11 @@ class Home:
     def run(self, run_id: str) -> RunState:
         """Return a run as it is recorded now."""
         return build(self.settings).tracks.run(run_id)
+
+    def views(self) -> tuple[SavedView, ...]:
+        """Return the saved views as they are recorded now."""
+        state = build(self.settings).tracks.find_views()
+        return () if state is None else state.offered
 
 
 @pytest.fixture
@@ -200,7 +206,8 @@ def test_what_came_of_an_act_is_said_of_its_run_alone(home: Home) -> None:
     visitor = home.visitor(WRITES)
     place = send(visitor, OPEN, "note", text="seen", attempt="a01").headers["Location"]
     assert "Noted as record" in visitor.get(place).text
-    for other in (place.replace(OPEN, "another"), f"/runs/{OPEN}/did/0123456789abcdef"):
+    unknown = "did/0123456789abcdef"
+    for other in (place.replace(OPEN, "another"), f"/runs/{OPEN}/{unknown}", f"/views/{unknown}"):
         assert "is not known here" in visitor.get(other).text
 
 
@@ -244,6 +251,85 @@ def test_a_password_in_a_note_is_hidden_as_on_the_command_line(home: Home) -> No
     send(home.visitor(WRITES), OPEN, "note", text="password=hunter2hunter2")
     (note,) = home.run(OPEN).notes
     assert "hunter2" not in note.body.text
+
+
+SAVED = {"view": "paper", "where": "state=running", "sort": "-step", "columns": "run,lr"}
+
+
+def of_views(visitor: Visitor, act: str, **given: str) -> httpx.Response:
+    """Send a form of the table of all runs."""
+    own = {"Content-Type": FORM, "Origin": HERE, "Sec-Fetch-Site": "same-origin"}
+    return visitor.ask("POST", f"/views/acts/{act}", own, urlencode(given))
+
+
+def test_a_view_is_saved_and_removed_from_the_table_that_it_shows(home: Home) -> None:
+    visitor = home.visitor(WRITES)
+    page = visitor.get("/runs?where=state%3Drunning&sort=-step&columns=run,lr").text
+    assert 'action="/views/acts/save"' in page
+    assert '<input type="hidden" name="where" value="state=running">' in page
+    assert "tracks runs --where state=running --sort -step --columns run,lr --save-view" in page
+    assert 'action="/views/acts/remove"' not in page
+    reply = of_views(visitor, "save", seq="0", **SAVED)
+    assert reply.status_code == 303
+    answer = visitor.get(reply.headers["Location"]).text
+    assert "paper" in answer
+    assert 'href="/runs"' in answer
+    (view,) = home.views()
+    assert (view.body.name, view.body.by, view.body.filter) == ("paper", person(), "state=running")
+    assert (view.body.order, view.body.columns) == (("-step",), ("run", "lr"))
+    page = visitor.get("/runs?view=paper").text
+    assert 'action="/views/acts/save"' not in page  # it is so already
+    assert "tracks runs remove-view paper --why" in page
+    assert of_views(visitor, "remove", seq="1", view="paper").status_code == 400  # without a why
+    removed = of_views(visitor, "remove", seq="1", view="paper", why=WHY)
+    assert removed.status_code == 303
+    assert home.views() == ()
+    again = of_views(visitor, "save", seq="2", **SAVED)  # the same form, of a newer page
+    assert again.status_code == 303
+    assert [each.body.name for each in home.views()] == ["paper"]
+
+
+def test_a_view_is_saved_again_with_what_is_asked_beside_it(home: Home) -> None:
+    visitor = home.visitor(WRITES)
+    of_views(visitor, "save", seq="0", **SAVED)
+    page = visitor.get("/runs?view=paper&sort=step").text
+    assert 'name="view" id="save-view" value="paper"' in page
+    assert '<input type="hidden" name="sort" value="step">' in page
+
+
+def test_without_write_the_table_has_the_commands_alone(home: Home) -> None:
+    of_views(home.visitor(WRITES), "save", seq="0", **SAVED)
+    visitor = home.visitor(Access())
+    for address in ("/runs?where=state%3Drunning", "/runs?view=paper"):
+        assert 'method="post"' not in visitor.get(address).text
+    assert of_views(visitor, "remove", view="paper", why=WHY).status_code == 405
+    assert [each.body.name for each in home.views()] == ["paper"]
+
+
+@pytest.mark.parametrize(
+    ("act", "given", "words"),
+    [
+        ("save", {**SAVED, "view": ""}, "is not a name of a view"),
+        ("save", {**SAVED, "view": "a b"}, "is not a name of a view"),
+        ("save", {**SAVED, "where": "lr<"}, "cannot be read"),
+        ("save", {**SAVED, "sort": "-"}, "has no name"),
+        ("save", {"view": "all"}, "asks for nothing"),
+        ("remove", {"view": "gone", "why": WHY}, "There is no view"),
+        ("stop", {"why": WHY}, "is nothing to do"),
+    ],
+)
+def test_what_is_no_view_is_explained_and_not_saved(
+    act: str, given: dict[str, str], words: str, home: Home
+) -> None:
+    reply = of_views(home.visitor(WRITES), act, **given)
+    assert reply.status_code == 400
+    assert words in reply.text.replace("&#39;", "'")
+    assert home.views() == ()
+
+
+def test_an_act_of_views_is_not_one_of_a_run(home: Home) -> None:
+    assert send(home.visitor(WRITES), OPEN, "save", **SAVED).status_code == 400
+    assert home.views() == ()
 
 
 def test_others_may_write_only_where_a_proxy_names_them() -> None:

@@ -1,4 +1,4 @@
-"""What a person may do to a run from its page: a form each, and the equal command. Pure.
+"""What a person may do from a page, to a run or a saved view: a form each, and the equal command. Pure.
 
 Only what the run's state allows is offered. `effects/acting.py` does it, by what the commands call.
 """
@@ -16,16 +16,17 @@ from tracks_dagster.track.states.run_state import RunState
 from tracks_dagster.wings.watch.health.rules import RULES
 
 CHOICES_MAX = 20  # checkpoints, attempts: the newest
-WHY, FOR = "why", "for"
+WHY, FOR, VIEW = "why", "for", "view"
 WHOLE_RUN = "the whole run"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Field:
-    """What a form asks for. choices: of which one is chosen, () for text; value: what is in it."""
+    """What a form asks for. choices: of which one is chosen, () for text; value: what is in it; without
+    a label it is not asked for, and sent as it is."""
 
     name: str
-    label: str
+    label: str = ""
     value: str = ""
     choices: tuple[str, ...] = ()
 

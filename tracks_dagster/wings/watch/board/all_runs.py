@@ -16,15 +16,18 @@ from tracks_dagster.review.run_table import (
     cell,
     differing,
     group,
+    names_of,
     shown_cell,
     shown_spread,
     title,
 )
 from tracks_dagster.track.bodies import ViewSaved
+from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.records import Json
 from tracks_dagster.track.states.metric_values import LEAST_IS_BEST
 from tracks_dagster.track.states.view_state import SavedView
 from tracks_dagster.track.text.units import counted
+from tracks_dagster.wings.watch.board.acts import VIEW, WHY, Act, Field
 from tracks_dagster.wings.watch.board.comparison import RUNS_MAX
 from tracks_dagster.wings.watch.board.formats import grouped
 from tracks_dagster.wings.watch.board.run_page import Link
@@ -32,6 +35,7 @@ from tracks_dagster.wings.watch.board.run_page import Link
 PAGE = "/runs"
 MARKS = {True: "▼", False: "▲"}  # sorted by this column, the largest or the smallest first
 HEAD = ("run", "name", "state")  # in the first two columns
+VIEW_KEYS = ("where", "sort", "columns", "group")  # of the address: what a view keeps
 OFFERED_MAX = 60  # columns that may be added, as links
 
 Asked = Mapping[
@@ -79,8 +83,9 @@ class GroupRow:
 class AllRuns:
     """The page. asked: as its form has it; same: columns that are the same in all rows, left out with
     their value; offered: columns that may be added; choices: ways to show the same otherwise; ways:
-    to other pages of it, and to files. views: saved ones; command: that saves this one; notes: what a
-    saved one asks for and no run has."""
+    to other pages of it, and to files. views: saved ones; acts: that save or remove one, seq: of the
+    newest record of views, may_act: whether by a form; notes: what a saved one asks for and no run has.
+    """
 
     title: str
     summary: str
@@ -93,7 +98,9 @@ class AllRuns:
     choices: tuple[Link, ...] = ()
     ways: tuple[Link, ...] = ()
     views: tuple[Link, ...] = ()
-    command: str = ""
+    acts: tuple[Act, ...] = ()
+    seq: int = 0
+    may_act: bool = False
     notes: tuple[str, ...] = ()
 
 
@@ -158,6 +165,20 @@ def groups_view(
     )
 
 
+def view_of(given: Mapping[str, str], by: str) -> ViewSaved:
+    """Return the view that a form of this page saves; raises InvalidInput for one of nothing."""
+    if not any(given.get(key) for key in VIEW_KEYS):
+        raise InvalidInput("This view asks for nothing: give it a filter, an order or columns.")
+    return ViewSaved(
+        name=given.get(VIEW, ""),
+        by=by,
+        filter=given.get("where", ""),
+        order=names_of(given.get("sort", "")),
+        columns=names_of(given.get("columns", "")),
+        group=given.get("group", ""),
+    )
+
+
 def asked_of(view: ViewSaved) -> dict[str, str]:
     """Return what the address of this page asks for where it is that view."""
     asked = {
@@ -178,14 +199,36 @@ def view_links(views: Iterable[SavedView], chosen: str) -> tuple[Link, ...]:
     )
 
 
-def save_command(asked: Asked) -> str:
-    """Return the command that saves this page as a view; "" where it asks for nothing."""
-    options = [
-        f"--{key} {shlex.quote(asked[key])}"
-        for key in ("where", "sort", "columns", "group")
-        if key in asked
-    ]
-    return f"tracks runs {' '.join(options)} --save-view NAME" if options else ""
+def view_acts(asked: Asked, view: ViewSaved | None) -> tuple[Act, ...]:
+    """Return what may be done to this page as a view; view: the saved one that it began with."""
+    return (*_save(asked, view), *([] if view is None else [_remove(view)]))
+
+
+def _save(asked: Asked, view: ViewSaved | None) -> Iterable[Act]:
+    """Yield the way to save the page, unless it asks for nothing, or is a view just as it was saved."""
+    kept = {key: asked[key] for key in VIEW_KEYS if key in asked}
+    if not kept or (view is not None and kept == asked_of(view)):
+        return
+    options = " ".join(f"--{key} {shlex.quote(text)}" for key, text in kept.items())
+    name = "" if view is None else view.name
+    yield Act(
+        name="save",
+        what="Keep this table under a name, for everybody on this store.",
+        fields=(
+            Field(name=VIEW, label="name", value=name),
+            *(Field(name=key, value=text) for key, text in kept.items()),
+        ),
+        command=f"tracks runs {options} --save-view {name or 'NAME'}",
+    )
+
+
+def _remove(view: ViewSaved) -> Act:
+    return Act(
+        name="remove",
+        what="Offer this view to nobody any more; its records stay.",
+        fields=(Field(name=VIEW, value=view.name), Field(name=WHY, label="why")),
+        command=f'tracks runs remove-view {view.name} --why "…"',
+    )
 
 
 def _cut(cut_at: int) -> str:

@@ -1,4 +1,4 @@
-"""Does what a form of a run's page asks for, by the functions that the commands call.
+"""Does what a form of a page asks for, by the functions that the commands call.
 
 One act at a time. The same form sent twice, by a double click or a reload, is done once: its key is
 made of all that it says, and of the newest record that its page showed.
@@ -22,6 +22,7 @@ from tracks_dagster.evals.effects.promoting import promote
 from tracks_dagster.holds.effects.quarantines import quarantine_source
 from tracks_dagster.holds.effects.stops import Mode, request_stop
 from tracks_dagster.holds.effects.things import find_thing
+from tracks_dagster.review.effects.saved_views import remove_view, save_view
 from tracks_dagster.settings import Settings, person
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.names import parse_attempt_key
@@ -30,7 +31,8 @@ from tracks_dagster.track.states.run_state import find_at
 from tracks_dagster.track.text import units
 from tracks_dagster.track.text.redact import redact
 from tracks_dagster.track.text.safe_text import check_words, one_line, valid_text
-from tracks_dagster.wings.watch.board.acts import FOR, WHOLE_RUN, WHY, sources_of
+from tracks_dagster.wings.watch.board.acts import FOR, VIEW, WHOLE_RUN, WHY, sources_of
+from tracks_dagster.wings.watch.board.all_runs import view_of
 from tracks_dagster.wings.watch.health.effects.muting import mute
 from tracks_dagster.wiring import App, build, gang_check
 
@@ -44,6 +46,7 @@ STEP_DIGITS_MAX = 18
 FIELDS_MAX = 20
 
 Given = Mapping[str, str]
+Does = Callable[[str, Given, str], str]  # of a run, with what is given, by whom: what came of it
 
 
 class Acting:
@@ -53,7 +56,7 @@ class Acting:
         self._settings = settings
         self._lock = threading.Lock()
         self._done: OrderedDict[str, tuple[str, str]] = OrderedDict()  # key → run, words
-        self._acts: dict[str, Callable[[str, Given, str], str]] = {
+        self._acts: dict[str, Does] = {
             "retry": self._retry,
             "drain": partial(self._stop, "drain"),
             "stop": partial(self._stop, "stop"),
@@ -66,6 +69,10 @@ class Acting:
             "promote": self._promote,
             "quarantine": self._quarantine,
         }
+        self._acts_of_views: dict[str, Does] = {
+            "save": self._save_view,
+            "remove": self._remove_view,
+        }
 
     @cached_property
     def _app(self) -> App:
@@ -74,12 +81,13 @@ class Acting:
     def act(self, name: str, run_id: str, given: Given, by: str) -> str:
         """Do it, and return the key under which `answer` has what came of it for that run.
 
-        by: whose name is recorded; "" for the owner of this process. Raises InvalidInput and whatever
-        the command of that name raises, with nothing written.
+        run_id: "" for what is done to saved views. by: whose name is recorded; "" for the owner of this
+        process. Raises InvalidInput and whatever the command of that name raises, with nothing written.
         """
-        chosen = self._acts.get(name)
+        offered = self._acts if run_id else self._acts_of_views
+        chosen = offered.get(name)
         if chosen is None:
-            raise InvalidInput(f"{name!r} is nothing to do; a page has {', '.join(self._acts)}.")
+            raise InvalidInput(f"{name!r} is nothing to do; a page has {', '.join(offered)}.")
         by = one_line(by)[:NAME_CHARACTERS_MAX] or person()
         facts = {"name": name, "run_id": run_id, "by": by, "given": dict(given)}
         key = sha256_hex(canonical_json(facts))[:KEY_DIGITS]
@@ -93,10 +101,8 @@ class Acting:
 
     def answer(self, key: str, run_id: str) -> str:
         """Return what came of an act on that run, in words."""
-        of, words = self._done.get(key, ("", ""))
-        return (
-            words if of == run_id else "What came of it is not known here: the record below has it."
-        )
+        of, words = self._done.get(key, (None, ""))
+        return words if of == run_id else "What came of it is not known here: the record has it."
 
     def _clean(self, text: str) -> str:
         """Return a text as the command line takes it: valid, and without a password."""
@@ -170,6 +176,16 @@ class Acting:
             f"{decided.source.called} is in quarantine ({_recorded(decided.record)}); `tracks release "
             f'{decided.source.called} --why "…"` ends it.'
         )
+
+    def _save_view(self, _: str, given: Given, by: str) -> str:
+        view = view_of(given, by)
+        record = save_view(self._app.tracks, view)
+        return f"The view {view.name} is saved ({_recorded(record)}), for everybody on this store."
+
+    def _remove_view(self, _: str, given: Given, by: str) -> str:
+        why, name = _words(given, WHY), given.get(VIEW, "")
+        record = remove_view(self._app.tracks, name, by=by, why=why)
+        return f"The view {name} is offered no more ({_recorded(record)}); its records stay."
 
 
 async def read_form(request: Request) -> dict[str, str]:

@@ -14,6 +14,7 @@ It writes only where it is given what acts (`acting`), and then by POST alone.
 | `/runs/RUN/code.diff` | what the commit of its code lacks |
 | `/runs/RUN/evals/EVAL/TRY/FILE`, `/runs/RUN/artifacts/NAME/FILE` | files that it left |
 | `/runs/RUN/acts/ACT` | POST: retry, drain, stop, note, mute, promote, quarantine |
+| `/views/acts/ACT` | POST: save, remove |
 | `/lineage?thing=KIND:NAME` | what it rests on, what came of it |
 | `/compare?run=A&run=B` | runs side by side; `by=…`, `x=100..200`, `find=REGEX`, `star=NAME` |
 | `/compare.json?run=A&run=B&metric=NAME` | their curves on one axis, for the page's script |
@@ -82,7 +83,7 @@ from tracks_dagster.wings.watch.board.all_runs import (
     all_runs_view,
     asked_of,
     groups_view,
-    save_command,
+    view_acts,
     view_links,
 )
 from tracks_dagster.wings.watch.board.catalogue import metric_page
@@ -173,6 +174,7 @@ class Board:
             "/runs/{run_id}/artifacts/{name}": self.artifact,
             "/runs/{run_id}/artifacts/{name}/{path:path}": self.artifact_file,
             "/runs/{run_id}/did/{key}": self.did,
+            "/views/did/{key}": self.did,
             "/lineage": self.lineage,
             "/compare": self.compare,
             "/compare/curves": self.compared_curves,
@@ -198,7 +200,8 @@ class Board:
         found = [Route(path, self._answered(answer)) for path, answer in routes.items()]
         found += [Route(f"/{name}", _file) for name in pages.FILES]
         if self._acting is not None:
-            found.append(Route("/runs/{run_id}/acts/{name}", self.act, methods=["GET", "POST"]))
+            for path in ("/runs/{run_id}/acts/{name}", "/views/acts/{name}"):
+                found.append(Route(path, self.act, methods=["GET", "POST"]))
         return Below(Starlette(routes=found, exception_handlers={404: self._no_page}), self._prefix)
 
     def _answered(self, answer: Endpoint) -> Endpoint:
@@ -477,10 +480,13 @@ class Board:
         else:
             part = Part(page=page, size=TABLE_ROWS, is_more=table.is_more, cut_at=cut_at)
             shown = all_runs_view(table.rows, columns, asked, part)
+        saved, view = self._sources.views(), None if found is None else found.body
         shown = replace(
             shown,
-            views=view_links(self._sources.views(), "" if found is None else found.body.name),
-            command="" if found is not None else save_command(asked),
+            views=view_links(saved.offered if saved else (), view.name if view else ""),
+            acts=view_acts(asked, view),
+            seq=saved.head.seq if saved else 0,
+            may_act=self._acting is not None,
             notes=notes,
         )
         return self._page(request, "runs.html", shown, shown.title, is_live=False)
@@ -629,10 +635,10 @@ class Board:
     # --- what is done ---
 
     async def act(self, request: Request) -> Response:
-        """`/runs/RUN/acts/ACT`: does it once, and leads to what came of it."""
+        """`/runs/RUN/acts/ACT`, `/views/acts/ACT`: does it once, and leads to what came of it."""
         if request.method != "POST":
             words = Words(
-                title="Nothing is done by a link", lines=["The forms are on the run's page."]
+                title="Nothing is done by a link", lines=["The forms are on the pages themselves."]
             )
             return self._page(request, "words.html", words, words.title, status=405, is_live=False)
         try:
@@ -644,19 +650,21 @@ class Board:
     def _act(self, given: Mapping[str, str], request: Request) -> Response:
         assert self._acting is not None, "the route is there with it alone"
         asked = request.path_params
-        run_id = asked["run_id"]
+        run_id = asked.get("run_id", "")
         key = self._acting.act(asked["name"], run_id, given, self._user(request))
-        return self._redirect(f"/runs/{quote(run_id)}/did/{key}")
+        return self._redirect(f"/runs/{quote(run_id)}/did/{key}" if run_id else f"/views/did/{key}")
 
     def did(self, request: Request) -> Response:
-        """`/runs/RUN/did/KEY`: what came of an act, so that a reload does nothing again."""
-        run_id = request.path_params["run_id"]
+        """`/runs/RUN/did/KEY`, `/views/did/KEY`: what came of an act, so that a reload does nothing
+        again."""
+        run_id = request.path_params.get("run_id", "")
         key = request.path_params["key"]
         answer = "" if self._acting is None else self._acting.answer(key, run_id)
+        address = f"/runs/{quote(run_id)}" if run_id else "/runs"
         words = Words(
-            title=run_id,
+            title=run_id or "Saved views",
             lines=[self._sources.clean(answer)],
-            links=[Link(label=f"back to {run_id}", address=f"/runs/{quote(run_id)}")],
+            links=[Link(label=f"back to {run_id or 'all runs'}", address=address)],
         )
         return self._page(request, "words.html", words, words.title, is_live=False)
 

@@ -54,7 +54,7 @@ from tracks_dagster.track.names import attempt_key
 from tracks_dagster.track.records import Json, format_time
 from tracks_dagster.track.states.lifecycle import RunLifecycle
 from tracks_dagster.track.states.run_state import AttemptState, RunState
-from tracks_dagster.track.states.view_state import SavedView
+from tracks_dagster.track.states.view_state import ViewState
 from tracks_dagster.track.text.redact import redact
 from tracks_dagster.track.unforeseen import problem_of
 from tracks_dagster.wings.watch.board.effects.rank_logs import RankLogs
@@ -476,12 +476,11 @@ class Sources:
             return table
         return replace(table, rows=as_they_are_now(self.tracks, self.ledger, table.rows))
 
-    def views(self) -> tuple[SavedView, ...]:
-        """Return the saved views of that table that are offered; none where the store is away."""
+    def views(self) -> ViewState | None:
+        """Return the saved views of that table; None where there was none, or the store is away."""
         with suppress(StoreError):
-            state = self.tracks.find_views()
-            return () if state is None else state.offered
-        return ()
+            return self.tracks.find_views()
+        return None
 
     def find(self, text: str) -> Sequence[Row]:
         """Return runs whose id, name, tags or declaration holds the text."""

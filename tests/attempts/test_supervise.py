@@ -22,7 +22,7 @@ from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.scheduling.effects.leases import DevicePool
 from tracks_dagster.scheduling.leases import Found, Here
 from tracks_dagster.scheduling.model import Demand, Plan, Start
-from tracks_dagster.track.bodies import BUDGET, HeldDevices, StopRequested
+from tracks_dagster.track.bodies import BUDGET, ComputeRequest, HeldDevices, StopRequested
 from tracks_dagster.track.errors import InvalidInput, LedgerError, NoDevices
 from tracks_dagster.track.names import AttemptRef
 from tracks_dagster.track.reasons import TerminationReason
@@ -312,6 +312,18 @@ def test_a_start_that_is_never_answered_ends_the_attempt_in_bounded_time(
     assert attempt.ended is not None
     assert "cannot be reached" in attempt.ended.root_message
     assert START_S_MAX <= (clock() - began).total_seconds() < START_S_MAX + 60
+
+
+def test_a_place_that_answers_no_start_is_not_a_fault_of_the_run(
+    tracks: Tracks, store: FakeObjectStore, gangs: FakeGangs, clock: FakeClock
+) -> None:
+    store.put(TRAINER, CODE)
+    compute = ComputeRequest(launcher="slurm")
+    History("r-1").declare(trainer=TRAINER).open(compute=compute).write_to(store)
+    gangs.starts_unanswered = ROUNDS_MAX
+    attempt = supervisor(tracks, gangs, Days(clock)).supervise("r-1", 1)
+    assert attempt is not None
+    assert attempt.reason is TerminationReason.SCHEDULING_TIMEOUT  # asked again for a day
 
 
 def test_a_start_that_waits_for_an_answer_obeys_a_stop(

@@ -162,13 +162,3 @@ def test_an_api_server_in_trouble_ends_no_attempt_that_begins(
     assert attempt is not None
     assert attempt.reason == "completed"
     assert kube.requests["create", "jobs.batch"] == TRIES + 1
-
-
-def test_an_api_server_that_stays_in_trouble_is_not_a_fault_of_the_run(
-    kube: KubeDouble, store: FakeObjectStore, tracks: Tracks, clock: Clock
-) -> None:
-    trouble = Misbehaviour(verb="create", resource="jobs.batch", status=503, count=10_000)
-    with launcher_on(kube, store, clock) as launcher, kube.misbehaving(trouble):
-        attempt = supervise(tracks, launcher, clock, lambda number: None)
-    assert attempt is not None
-    assert attempt.reason == "scheduling_timeout"  # asked again for a day, ever more seldom

@@ -75,6 +75,12 @@ KILLED = RankEnd(rank=0, signal=9, ended_at=format_time(NOW))
         (look(None, ended("REQUEUED"), RUNNING), (), R.NODE_DRAINED),
         (look(replace(PENDING, restarts=1)), (), R.NODE_DRAINED),
         (look(None, ended("NODE_FAIL"), PENDING), (), R.NODE_FAILURE),
+        # a prolog failed, before accounting says so or where there is none
+        (
+            look(replace(PENDING, restarts=1, reason="launch_failed_requeued_held")),
+            (),
+            R.NODE_FAILURE,
+        ),
     ],
 )
 def test_how_slurm_ended_a_job_is_its_reason(

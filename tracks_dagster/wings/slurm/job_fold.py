@@ -22,6 +22,7 @@ TIME_LIMIT = "TimeLimit"  # and of one that was asked to end before its limit
 LOST = "JobLost"  # and of one that Slurm knows no more
 UNWATCHED = "Unwatched"
 SIGNAL_EARLY_S = 60.0  # Slurm may send --signal so much earlier than asked for
+LAUNCH = "launch failed"  # how the reason of a job begins whose node could not start it
 WAITS = ("PENDING", "RESV_DEL_HOLD")  # states of a job that has not begun
 # Reasons by which a job that waits can never begin as it is, by Slurm's own names.
 NEVER = ("BadConstraints", "DependencyNeverSatisfied", "InvalidAccount", "InvalidQOS")
@@ -199,6 +200,10 @@ def _started_again(first: JobRow, rows: Sequence[JobRow], *, ended_by_us: bool) 
         "asked for that, or the site does. The attempt has had its launch; the next one resumes."
     )
     known = first.word not in ("REQUEUED", "CANCELLED") and not first.is_live
+    # A prolog failed, or a node did not answer: Slurm holds the job, whatever --no-requeue says, and
+    # accounting has NODE_FAIL of it.
+    has_not_launched = any(row.reason.replace("_", " ").startswith(LAUNCH) for row in rows)
+    state = first.state if known else "NODE_FAIL" if has_not_launched else None
     found = Condition(
         type=REQUEUED,
         reason=first.reason,
@@ -208,8 +213,8 @@ def _started_again(first: JobRow, rows: Sequence[JobRow], *, ended_by_us: bool) 
     )
     return JobSeen(
         phase=GangPhase.GONE,
-        state=first.state if known else None,
-        conditions=() if known else (found,),
+        state=state,
+        conditions=() if state is not None else (found,),
         started_at=first.started_at if not first.is_live else None,
         ended_at=first.ended_at if not first.is_live else None,
         row=first,

@@ -140,7 +140,7 @@ def tune(
     store does the rest. Raises as `declare_study`."""
     policy = app.policy
     plan = partial(app.plan, policy=policy)
-    door = Door(tracks=app.tracks, ledger=app.ledger, policy=policy, plan=plan)
+    door = Door(tracks=app.tracks, ledger=app.ledger, policy=policy, plan=plan, remark=remark)
     study = declare_study(door, asked, found, by=by)
     if study.declared.run.trainer != study_code_key(asked.name, sha256_hex(found.archive)):
         remark(

@@ -25,6 +25,7 @@ from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.projects.project import ConfigKey
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.retry.stages import FULL, SHIPPED, SMOKE, STRICT
+from tracks_dagster.studies.effects import declaring
 from tracks_dagster.studies.effects.deciding import TuneStudies
 from tracks_dagster.studies.effects.declaring import Door, declare_study
 from tracks_dagster.studies.effects.study_file import StudyFile, read_study
@@ -199,8 +200,9 @@ def test_a_trial_that_is_refused_counts_as_failed_with_the_words(
 
 def test_what_a_grid_starts_with_comes_on_top_of_its_configs(world: World, tmp_path: Path) -> None:
     start = TEXT.replace("search: grid", "search: {kind: grid, start: [{lr: 0.01}, {lr: 0.02}]}")
+    start = start.replace("[0.1, 0.01, 0.001]", "{uniform: [0.001, 0.1], points: 3}")
     door = door_of(world.tracks, world.ledger)
-    assert declare_study(door, asked(tmp_path, start), code(), by="ann").declared.trials == 4
+    assert declare_study(door, asked(tmp_path, start), code(), by="ann").declared.trials == 5
 
 
 def test_a_metric_that_no_trial_reports_ends_the_study_and_names_those_that_are(
@@ -292,6 +294,86 @@ def test_what_cannot_be_a_study_is_refused_in_words_and_nothing_is_written(
     before: str, after: str, words: str, world: World, tmp_path: Path
 ) -> None:
     assert words in refusal(world, tmp_path, TEXT.replace(before, after))
+
+
+OF_START = """
+name: lr
+metric: loss
+space:
+  lr: {loguniform: [0.001, 0.1]}
+  layers: {int: [2, 4]}
+  allocator: [default, expandable_segments]
+  dropout: {uniform: [0, 0.5], when: {allocator: default}}
+constraints: ["lr * layers <= 0.2"]
+search: {kind: random, start: [CONFIGS]}
+trials: 4
+"""
+FITS = "{lr: 0.01, layers: 2, allocator: default, dropout: 0.1}"
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        (
+            "{}",
+            "lr is missing; write a number from 0.001 to 0.1. layers is missing; write a",
+        ),
+        (
+            FITS.replace("0.01", "1"),
+            "lr = 1 is not in the space; write a number from 0.001 to 0.1.",
+        ),
+        (FITS.replace("0.01", ".nan"), "lr = nan is not in the space"),
+        (FITS.replace("0.01", "fast"), "lr = 'fast' is not in the space"),
+        (
+            FITS.replace("2", "2.5"),
+            "layers = 2.5 is not in the space; write a whole number from 2 to",
+        ),
+        (FITS.replace("2", "2.0"), "layers = 2.0 is not a whole number, as its default 2 is."),
+        (FITS.replace("2", "true"), "layers = true is not in the space"),
+        (
+            FITS.replace("default", "other"),
+            "allocator = 'other' is not in the space; write one of 'default', 'expandable_segments'.",
+        ),
+        (
+            FITS.replace("default", "expandable_segments"),
+            "dropout is drawn only where allocator is 'default'; leave it out.",
+        ),
+        (FITS.replace(", dropout: 0.1", ""), "dropout is missing; write a number from 0 to 0.5."),
+        (
+            FITS.replace("{", "{laers: 3, "),
+            "'laers' is not a key of the space; did you mean layers?",
+        ),
+        (FITS.replace("{", "{1: 3, "), "'1' is not a key of the space; there are: lr, layers,"),
+        (
+            FITS.replace("0.01", "0.1").replace("2", "3"),
+            "It does not meet the constraint lr * layers <= 0.2; change it or loosen that.",
+        ),
+    ],
+)
+def test_a_config_to_start_with_that_the_space_could_not_draw_is_refused(
+    config: str, words: str, world: World, tmp_path: Path
+) -> None:
+    text = OF_START.replace("CONFIGS", f"{FITS}, {config}")
+    assert f"search: start: config 2 of 2: {words}" in refusal(world, tmp_path, text)
+
+
+def test_of_many_configs_to_start_with_that_do_not_fit_the_first_are_named(
+    world: World, tmp_path: Path
+) -> None:
+    words = refusal(world, tmp_path, OF_START.replace("CONFIGS", ", ".join(["{}"] * 9)))
+    assert "config 5 of 9" in words
+    assert words.endswith("\nAnd 4 more configs of start.")
+
+
+def test_a_study_that_was_declared_with_such_a_config_goes_on(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    door = door_of(world.tracks, world.ledger)
+    text = OF_START.replace("CONFIGS", "{lr: 0.01}")
+    with monkeypatch.context() as before:  # this version, which looked at none of them
+        before.setattr(declaring, "_check_start", lambda *given: None)
+        declare_study(door, asked(tmp_path, text), code(), by="ann")
+    assert declare_study(door, asked(tmp_path, text), code(), by="ann").head.seq == 0
 
 
 def test_a_project_without_steps_cannot_be_tuned(world: World, tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ SPACE = make_space(PARAMS)
 
 
 def read(tracks: Tracks, *names: str, **changes: Any) -> list[dict[str, Json]]:
-    given = {"kind": "tpe", "metric": "loss", "direction": "min", **changes}
+    given = {"kind": "tpe", "metric": "loss", "direction": "min", "remark": print, **changes}
     return [dict(each) for each in read_priors(tracks, names, given.pop("space", SPACE), **given)]
 
 
@@ -65,7 +65,9 @@ def test_a_sampler_begins_with_them_and_proposes_the_same_again(
     assert sum(with_priors) < 0.7 * sum(losses(of("tpe", trials=12, slots=1)))
 
 
-def test_what_lies_outside_of_the_space_is_left_out(tracks: Tracks, tmp_path: Path) -> None:
+def test_what_lies_outside_of_the_space_is_left_out_with_the_count(
+    tracks: Tracks, tmp_path: Path
+) -> None:
     good = {"lr": 0.01, "layers": 3, "optimizer": "adam"}
     bad: list[dict[str, Json]] = [
         {**good, "lr": 1.0},
@@ -78,7 +80,12 @@ def test_what_lies_outside_of_the_space_is_left_out(tracks: Tracks, tmp_path: Pa
     ]
     path = tmp_path / "trials.jsonl"
     path.write_text("".join(f"{json.dumps({'config': c, 'value': 1})}\n" for c in [good, *bad]))
-    assert read(tracks, str(path)) == [{"config": good, "value": 1.0}]
+    remarks: list[str] = []
+    assert read(tracks, str(path), remark=remarks.append) == [{"config": good, "value": 1.0}]
+    assert remarks == [
+        f"search: priors: 7 of the 8 trials of {path} that have a value lie outside of the space, and "
+        "are left out."
+    ]
     path.write_text("".join(f"{json.dumps({'config': c, 'value': 1})}\n" for c in bad))
     with pytest.raises(
         InvalidInput, match=r"none of the 7 trials .* lies in the space: each of lr"

@@ -16,6 +16,8 @@ from typing import Any
 
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.records import Json
+from tracks_dagster.track.text.nearest import unknown
+from tracks_dagster.track.text.units import shown
 
 UNIFORM, LOGUNIFORM, INT, CHOICE = "uniform", "loguniform", "int", "choice"
 KINDS = (UNIFORM, LOGUNIFORM, INT, CHOICE)
@@ -59,6 +61,21 @@ class Param:
     def is_drawn(self, config: Config) -> bool:
         """Whether the key is drawn beside these values of the keys before it."""
         return all(config.get(key) in values for key, values in self.when.items())
+
+    def takes(self, value: Json) -> bool:
+        """Whether the value is one that could be drawn; of an int a float without a fraction too."""
+        if self.kind == CHOICE:
+            return value in self.values
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        return is_number and self.low <= value <= self.high and not (self.kind == INT and value % 1)
+
+    @property
+    def words(self) -> str:
+        """What is valid, as the end of a sentence: `a number from 0.1 to 1`, `one of 'adam', 'sgd'`."""
+        if self.kind == CHOICE:
+            return f"one of {', '.join(map(repr, self.values))}"
+        number = "a whole number" if self.kind == INT else "a number"
+        return f"{number} from {self.low:g} to {self.high:g}"
 
     def draw(self, rng: random.Random) -> Json:
         """Return a random value."""
@@ -117,6 +134,30 @@ class Space:
         """Whether the config meets every constraint; one that names a key which is not there is met."""
         values = {**self.fixed, **config}
         return all(is_met(each, values) for each in self.constraints)
+
+    def misfits(self, config: Config) -> Iterator[str]:
+        """Yield each reason, a sentence, why the config is not one that the space could have drawn."""
+        drawn: dict[str, Json] = {}
+        for name, param in self.params.items():
+            is_drawn = param.is_drawn({**self.fixed, **drawn})
+            if not is_drawn and name in config:
+                when = " and ".join(
+                    f"{key} is {' or '.join(map(repr, values))}"
+                    for key, values in param.when.items()
+                )
+                yield f"{name} is drawn only where {when}; leave it out."
+            elif is_drawn and name not in config:
+                yield f"{name} is missing; write {param.words}."
+            elif is_drawn and not param.takes(config[name]):
+                yield f"{name} = {shown(config[name])} is not in the space; write {param.words}."
+            elif is_drawn:
+                drawn[name] = config[name]
+        for name in config:
+            if name not in self.params:
+                yield unknown("key of the space", str(name), list(self.params))
+        for each in self.constraints:
+            if not is_met(each, {**self.fixed, **drawn}):
+                yield f"It does not meet the constraint {each}; change it or loosen that."
 
     def draw(self, rng: random.Random) -> dict[str, Json]:
         """Return a random config; raises InvalidInput where `DRAWS_MAX` in a row meet no constraint."""

@@ -3,7 +3,7 @@ written."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,7 +19,7 @@ from tracks_dagster.studies.deciding import run_id_of
 from tracks_dagster.studies.effects.priors import read_priors
 from tracks_dagster.studies.effects.searching import search_of
 from tracks_dagster.studies.effects.study_file import TRIALS_MAX, SchedulerFile, StudyFile
-from tracks_dagster.studies.search import EVOLUTION, GRID, PRIORS, PRIORS_OF, grid_of
+from tracks_dagster.studies.search import EVOLUTION, GRID, PRIORS, PRIORS_OF, START, grid_of
 from tracks_dagster.studies.space import CHOICE, Param, Space, make_space
 from tracks_dagster.track.addressed import write_addressed
 from tracks_dagster.track.bodies import RunDeclared, StudyDeclared, StudyExtended
@@ -32,6 +32,7 @@ from tracks_dagster.track.states.study_state import HOUR_S, StudyState
 from tracks_dagster.track.text.nearest import unknown
 from tracks_dagster.track.track import study_code_key
 
+STARTS_NAMED_MAX = 5  # configs in an error
 RUNGS = 4  # of halving, where nobody says which
 CAPS = ("trials", "slots", "max_device_hours", "max_cost")
 # What one step took of the run that took least, where any was measured.
@@ -45,12 +46,13 @@ _LEAST = """
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Door:
     """What a declaration is checked and recorded by. plan: what a run would declare, by all that the
-    home knows; raises InvalidInput."""
+    home knows; raises InvalidInput. remark: called with what a person should know of it."""
 
     tracks: Tracks
     ledger: Ledger
     policy: RetryPolicy
     plan: Callable[[Prepared], RunDeclared]
+    remark: Callable[[str], object] = lambda words: None
 
 
 def declare_study(door: Door, asked: StudyFile, found: FoundCode, *, by: str) -> StudyState:
@@ -99,6 +101,7 @@ def plan_study(
         lambda: _check_pair(asked),
     )
     (space,) = spaces
+    search = _search(door, asked, space, project)
     budgets = _budgets(asked, project)
     config = {**asked.config, _steps_key(project): budgets[-1]}
     given: dict[str, Any] = {
@@ -131,7 +134,7 @@ def plan_study(
         constraints=asked.constraints,
         metric=asked.metric,
         direction=asked.direction,
-        search=_search(door.tracks, asked, space),
+        search=search,
         scheduler={"kind": asked.scheduler.kind, "eta": asked.scheduler.eta},
         budgets=budgets,
         trials=_trials(asked, space),
@@ -309,24 +312,50 @@ def _budgets(asked: StudyFile, project: Project) -> tuple[int, ...]:
     return _shares(scheduler, int(whole))
 
 
-def _search(tracks: Tracks, asked: StudyFile, space: Space) -> dict[str, Json]:
+def _search(door: Door, asked: StudyFile, space: Space, project: Project) -> dict[str, Json]:
     search = {name: value for name, value in asked.search.given().items() if value is not None}
     names = search.pop(PRIORS, None)
+    existing = door.tracks.find_study(asked.name)
+    before = {} if existing is None else existing.declared.search
+    start = asked.search.start or ()
+    if before.get(START) != to_json(start):  # else it was taken as it is, and goes on
+        _check_start(start, space, project)
     if not names:
         return search
-    existing = tracks.find_study(asked.name)
-    before = {} if existing is None else existing.declared.search
     if before.get(PRIORS_OF) == to_json(names):  # taken up, whatever became of where they came from
         return {**search, PRIORS_OF: names, PRIORS: before[PRIORS]}
     found = read_priors(
-        tracks,
+        door.tracks,
         names,
         space,
         kind=asked.search.kind,
         metric=asked.metric,
         direction=asked.direction,
+        remark=door.remark,
     )
     return {**search, PRIORS_OF: names, PRIORS: found}
+
+
+def _check_start(start: Sequence[Mapping[str, Json]], space: Space, project: Project) -> None:
+    """Raise InvalidInput with all that is wrong with the first configs that are not in the space."""
+    found: list[str] = []
+    for number, config in enumerate(start, 1):
+        problems = list(space.misfits(config)) or list(_refused(config, project))
+        if problems:
+            found.append(f"search: start: config {number} of {len(start)}: {' '.join(problems)}")
+    if len(found) > STARTS_NAMED_MAX:
+        found[STARTS_NAMED_MAX:] = [f"And {len(found) - STARTS_NAMED_MAX} more configs of start."]
+    if found:
+        raise InvalidInput("\n".join(found))
+
+
+def _refused(config: Mapping[str, Json], project: Project) -> Iterator[str]:
+    """Yield why a run of the project would not take a value that the space has: 2.0 as an int."""
+    for name, value in config.items():
+        try:
+            _ = project.keys[name].check(name, value) if name in project.keys else None
+        except InvalidInput as error:
+            yield str(error)
 
 
 def _shares(scheduler: SchedulerFile, whole: int) -> tuple[int, ...]:

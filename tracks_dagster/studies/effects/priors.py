@@ -7,7 +7,7 @@ becomes of the source.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from tracks_dagster.studies.effects.foreign_trials import (
     text_of,
 )
 from tracks_dagster.studies.search import OF_LIBRARY
-from tracks_dagster.studies.space import CHOICE, INT, Config, Param, Space
+from tracks_dagster.studies.space import Config, Space
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.json_text import parse_json
 from tracks_dagster.track.records import Json
@@ -49,14 +49,15 @@ def read_priors(
     kind: str,
     metric: str,
     direction: str,
+    remark: Callable[[str], object],
 ) -> tuple[Mapping[str, Json], ...]:
     """Return what a search of that kind may begin with, as its declaration has it.
 
     names: each a study of this store, a file of lines {"config": …, "value": …}, one of Optuna's
     SQLite storages, FILE.db or FILE.db#STUDY, or a folder of Ray Tune's results, FOLDER/ or
-    FOLDER/#METRIC. What lies outside of the space is left out. Of more than
-    PRIORS_MAX those are taken that lie evenly between the best and the worst. Raises InvalidInput for
-    what cannot be read, or of which nothing is left.
+    FOLDER/#METRIC. What lies outside of the space is left out, and `remark` is called with how
+    many. Of more than PRIORS_MAX those are taken that lie evenly between the best and the worst. Raises
+    InvalidInput for what cannot be read, or of which nothing is left.
     """
     if kind not in OF_LIBRARY:
         raise InvalidInput(
@@ -66,11 +67,16 @@ def read_priors(
     found: list[Prior] = []
     for name in names:
         those = list(_read(tracks, name, space, metric, direction))
-        fitting = [each for each in those if _fits(each, space)]
+        fitting = [each for each in those if not any(space.misfits(each.config))]
         if not fitting:
             raise InvalidInput(
                 f"search: priors: none of the {len(those)} trials of {name} that have a value lies in "
                 f"the space: each of {', '.join(space.params)} within its bounds, and no other key."
+            )
+        if outside := len(those) - len(fitting):
+            remark(
+                f"search: priors: {outside} of the {len(those)} trials of {name} that have a value lie "
+                "outside of the space, and are left out."
             )
         found += fitting
     found.sort(key=lambda each: each.value if direction == "min" else -each.value)
@@ -197,21 +203,3 @@ def _text_of(path: Path) -> str:
         return text_of(path)
     except ValueError as error:
         raise InvalidInput(f"search: priors: {path} {error}.") from error
-
-
-def _fits(prior: Prior, space: Space) -> bool:
-    """Whether the config is one that the space could have drawn."""
-    drawn: dict[str, Json] = {}
-    for name, param in space.params.items():
-        if param.is_drawn({**space.fixed, **drawn}):
-            if name not in prior.config or not _is_in(param, prior.config[name]):
-                return False
-            drawn[name] = prior.config[name]
-    return drawn.keys() == prior.config.keys() and space.allows(drawn)
-
-
-def _is_in(param: Param, value: Json) -> bool:
-    if param.kind == CHOICE:
-        return value in param.values
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return is_number and param.low <= value <= param.high and not (param.kind == INT and value % 1)

@@ -322,7 +322,7 @@ FITS = "{lr: 0.01, layers: 2, allocator: default, dropout: 0.1}"
             FITS.replace("0.01", "1"),
             "lr = 1 is not in the space; write a number from 0.001 to 0.1.",
         ),
-        (FITS.replace("0.01", ".nan"), "lr = nan is not in the space"),
+        (FITS.replace("0.01", ".nan"), "lr = '.nan' is not in the space"),
         (FITS.replace("0.01", "fast"), "lr = 'fast' is not in the space"),
         (
             FITS.replace("2", "2.5"),

@@ -348,6 +348,7 @@ FITS = "{lr: 0.01, layers: 2, allocator: default, dropout: 0.1}"
             FITS.replace("0.01", "0.1").replace("2", "3"),
             "It does not meet the constraint lr * layers <= 0.2; change it or loosen that.",
         ),
+        (FITS, "It is config 1 again; leave one out."),
     ],
 )
 def test_a_config_to_start_with_that_the_space_could_not_draw_is_refused(
@@ -357,10 +358,17 @@ def test_a_config_to_start_with_that_the_space_could_not_draw_is_refused(
     assert f"search: start: config 2 of 2: {words}" in refusal(world, tmp_path, text)
 
 
+def test_more_configs_to_start_with_than_trials_are_refused(world: World, tmp_path: Path) -> None:
+    configs = ", ".join(FITS.replace("0.01", f"0.0{number}") for number in range(1, 6))
+    words = "search: start: has 5 configs, of which 4 would be tried; raise trials"
+    assert words in refusal(world, tmp_path, OF_START.replace("CONFIGS", configs))
+
+
 def test_of_many_configs_to_start_with_that_do_not_fit_the_first_are_named(
     world: World, tmp_path: Path
 ) -> None:
-    words = refusal(world, tmp_path, OF_START.replace("CONFIGS", ", ".join(["{}"] * 9)))
+    many = OF_START.replace("CONFIGS", ", ".join(["{}"] * 9)).replace("trials: 4", "trials: 9")
+    words = refusal(world, tmp_path, many)
     assert "config 5 of 9" in words
     assert words.endswith("\nAnd 4 more configs of start.")
 

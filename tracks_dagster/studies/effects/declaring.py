@@ -319,7 +319,7 @@ def _search(door: Door, asked: StudyFile, space: Space, project: Project) -> dic
     before = {} if existing is None else existing.declared.search
     start = asked.search.start or ()
     if before.get(START) != to_json(start):  # else it was taken as it is, and goes on
-        _check_start(start, space, project)
+        _check_start(start, space, project, asked.trials)
     if not names:
         return search
     if before.get(PRIORS_OF) == to_json(names):  # taken up, whatever became of where they came from
@@ -336,11 +336,23 @@ def _search(door: Door, asked: StudyFile, space: Space, project: Project) -> dic
     return {**search, PRIORS_OF: names, PRIORS: found}
 
 
-def _check_start(start: Sequence[Mapping[str, Json]], space: Space, project: Project) -> None:
-    """Raise InvalidInput with all that is wrong with the first configs that are not in the space."""
+def _check_start(
+    start: Sequence[Mapping[str, Json]], space: Space, project: Project, trials: int | None
+) -> None:
+    """Raise InvalidInput with all that is wrong with the first configs that could not be trials.
+
+    trials: how many are tried, None for all that there are.
+    """
     found: list[str] = []
+    if trials is not None and len(start) > trials:
+        found.append(
+            f"search: start: has {len(start)} configs, of which {trials} would be tried; raise trials, "
+            "or leave some out."
+        )
     for number, config in enumerate(start, 1):
         problems = list(space.misfits(config)) or list(_refused(config, project))
+        if not problems and config in start[: number - 1]:
+            problems = [f"It is config {start.index(config) + 1} again; leave one out."]
         if problems:
             found.append(f"search: start: config {number} of {len(start)}: {' '.join(problems)}")
     if len(found) > STARTS_NAMED_MAX:

@@ -55,50 +55,24 @@ class Judge:
 
     def imported(self, attempt: SourceAttempt) -> ImportedAttempt:
         """Return the attempt as it is stored; ValueError, in words, for one that cannot have been."""
-        if attempt.started_at is not None and attempt.ended_at < attempt.started_at:
-            raise ValueError(
-                f"it ends at {attempt.ended_at}, before it starts at {attempt.started_at}"
-            )
-        run_id = run_id_of(self._history, attempt.run, self._clean)
-        evidence = replace(
-            self._without_secrets(attempt.evidence),
-            started_at=None if attempt.started_at is None else format_time(attempt.started_at),
-            finished_at=format_time(attempt.ended_at),
-            last_step=attempt.last_step,
-        )
-        verdict = self._verdict(evidence)
-        if attempt.succeeded is not None and verdict.rule in NO_FAILURE:
-            verdict = _succeeded(self._clean(attempt.succeeded))
-        elif attempt.failed is not None and verdict.rule in NO_FAILURE:
-            words = self._clean(attempt.failed)
-            verdict = replace(verdict, lines=(words,), root_message=words)
+        _check_times(attempt)
+        evidence = self._evidence(attempt)
+        verdict = self._verdict(attempt, evidence)
         unknown = dict(attempt.unknown)
-        nodes = self._named(attempt.nodes, NODES_BYTES_MAX)
-        if len(nodes) < len(attempt.nodes):
-            unknown["nodes"] = (
-                f"of {len(attempt.nodes)} nodes the first {len(nodes)} are named here"
-            )
+        nodes = self._nodes(attempt.nodes, unknown)
         config = self._config(attempt.config, unknown)
         metrics = self._finite(attempt.metrics or newest_values(attempt.points), unknown)
-        raw = self._cleaned(
-            redact_json(attempt.row, self._clean)
-            if isinstance(attempt.row, Mapping)
-            else attempt.row  # rows of Slurm, a million, have no names of secrets
-        )
-        busy_s = 0.0
-        if attempt.started_at is not None:
-            busy_s = (attempt.ended_at - attempt.started_at).total_seconds()
+        raw = self._raw(attempt.row)
+        asked_at = min(attempt.submitted_at, attempt.started_at or attempt.ended_at)
         return ImportedAttempt(
             uid=uid_of(self._history, attempt.id),
-            run_id=run_id,
+            run_id=run_id_of(self._history, attempt.run, self._clean),
             title=self._clean(attempt.title)[:TITLE_CHARACTERS_MAX] or "unnamed",
             owner=self._name(attempt.owner) or "unknown",
             team=self._name(attempt.team) or "unknown",
             pool=pool_of(self._history),
             cause=attempt.cause,
-            submitted_at=format_time(
-                min(attempt.submitted_at, attempt.started_at or attempt.ended_at)
-            ),
+            submitted_at=format_time(asked_at),
             started_at=evidence.started_at,
             ended_at=format_time(attempt.ended_at),
             reason=verdict.reason,
@@ -110,12 +84,8 @@ class Judge:
             fingerprint=self._fingerprint(verdict, config, nodes),
             devices=attempt.devices,
             device_class=self._name(attempt.device_class),
-            device_seconds=round(busy_s * attempt.devices, 3),
-            evidence={
-                **to_json(evidence),
-                "source": raw,
-                "unknown": unknown,
-            },
+            device_seconds=_device_seconds(attempt),
+            evidence={**to_json(evidence), "source": raw, "unknown": unknown},
             nodes=nodes,
             excluded_nodes=self._named(attempt.excluded_nodes, EXCLUDED_BYTES_MAX),
             config=config,
@@ -188,6 +158,13 @@ class Judge:
             found.append(node)
         return tuple(found)
 
+    def _nodes(self, nodes: Sequence[str], unknown: dict[str, str]) -> tuple[str, ...]:
+        """Return the nodes that a record has room for; says in `unknown` how many there are."""
+        named = self._named(nodes, NODES_BYTES_MAX)
+        if len(named) < len(nodes):
+            unknown["nodes"] = f"of {len(nodes)} nodes the first {len(named)} are named here"
+        return named
+
     def _config(self, given: Mapping[str, Json], unknown: dict[str, str]) -> dict[str, Json]:
         """Return a config as a record has it: flat, short, without secrets."""
         cleaned = redact_json(dict(_flat(given)), self._clean)
@@ -197,6 +174,15 @@ class Judge:
         }
         return _fitting(short, CONFIG_BYTES_MAX, "config", unknown)
 
+    def _evidence(self, attempt: SourceAttempt) -> Evidence:
+        """Return what the attempt is judged by."""
+        return replace(
+            self._without_secrets(attempt.evidence),
+            started_at=None if attempt.started_at is None else format_time(attempt.started_at),
+            finished_at=format_time(attempt.ended_at),
+            last_step=attempt.last_step,
+        )
+
     def _without_secrets(self, evidence: Evidence) -> Evidence:
         """Return the evidence without what its logs and messages hold of secrets."""
         of_ranks = any(end.log_tail or end.last_word for end in evidence.ranks)
@@ -204,6 +190,12 @@ class Judge:
         if not of_ranks and not of_place:  # as most rows of Slurm, a million
             return evidence
         return from_json(Evidence, redact_json(to_json(evidence), self._clean))
+
+    def _raw(self, row: Json) -> Json:
+        """Return the row that an attempt was read from, as it is stored."""
+        if not isinstance(row, Mapping):  # rows of Slurm, a million, have no names of secrets
+            return self._cleaned(row)
+        return self._cleaned(redact_json(row, self._clean))
 
     def _cleaned(self, value: Json) -> Json:
         """Return a raw row without the secrets that a command line or a log in it may hold."""
@@ -223,7 +215,19 @@ class Judge:
                 return value
         return self._clean(str(value))  # JSON has no nan, no date and no bytes
 
-    def _verdict(self, evidence: Evidence) -> Verdict:
+    def _verdict(self, attempt: SourceAttempt, evidence: Evidence) -> Verdict:
+        """Return the verdict on the evidence, or what the source says where that shows no failure."""
+        verdict = self._classified(evidence)
+        if verdict.rule not in NO_FAILURE:
+            return verdict
+        if attempt.succeeded is not None:
+            return _succeeded(self._clean(attempt.succeeded))
+        if attempt.failed is not None:
+            words = self._clean(attempt.failed)
+            return replace(verdict, lines=(words,), root_message=words)
+        return verdict
+
+    def _classified(self, evidence: Evidence) -> Verdict:
         """Return the verdict; where neither order nor words matter, the one on the same end before."""
         if evidence.conditions or len(evidence.ranks) != 1 or evidence.ranks[0].log_tail:
             return classify(evidence, self._rules)
@@ -247,6 +251,20 @@ class Judge:
                 TerminationReason(verdict.reason), verdict.root_message, config, None, nodes
             )
         return self._fingerprints[key]
+
+
+def _check_times(attempt: SourceAttempt) -> None:
+    """Raise ValueError for an attempt that ends before it starts."""
+    if attempt.started_at is not None and attempt.ended_at < attempt.started_at:
+        raise ValueError(f"it ends at {attempt.ended_at}, before it starts at {attempt.started_at}")
+
+
+def _device_seconds(attempt: SourceAttempt) -> float:
+    """Return the time of all its devices; none of one that never started."""
+    if attempt.started_at is None:
+        return 0.0
+    busy_s = (attempt.ended_at - attempt.started_at).total_seconds()
+    return round(busy_s * attempt.devices, 3)
 
 
 def _size(raw: Json, evidence: Evidence) -> int:

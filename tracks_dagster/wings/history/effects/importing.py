@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import gzip
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -48,6 +48,7 @@ from tracks_dagster.wings.history.source import (
     History,
     NotEnded,
     Point,
+    Read,
     SourceAttempt,
     SourceNode,
 )
@@ -115,53 +116,148 @@ def import_history(
     on_stored: called with how many more are stored. Raises InvalidInput where the source cannot be
     read, or a run of ours has a name that this history would give.
     """
-    histories, taken, others = Histories(tracks.store), set[bytes](), set[str]()
     _check_name(tracks.store, name)
-    known = _known(tracks.store, histories.state(name))
-    judge, done = Judge(name, rules, tracks.clean), Imported()
-    batch: list[tuple[ImportedAttempt, str]] = []
-    listed: list[ImportedNode] = []
+    judge = Judge(name, rules, tracks.clean)
+    this = _Import(tracks, history, name, judge, by=by, dry_run=dry_run, on_stored=on_stored)
     for each in history.read():
+        this.take(each)
+    return this.finish()
+
+
+class _Import:
+    """One import: what is known of the history, and what was read and is not stored yet."""
+
+    def __init__(
+        self,
+        tracks: Tracks,
+        history: History,
+        name: str,
+        judge: Judge,
+        *,
+        by: str,
+        dry_run: bool,
+        on_stored: Callable[[int], object],
+    ) -> None:
+        self._tracks, self._history, self._name, self._judge = tracks, history, name, judge
+        self._by, self._dry_run, self._on_stored = by, dry_run, on_stored
+        self._histories = Histories(tracks.store)
+        self._known = _known(tracks.store, self._histories.state(name))
+        self._done = Imported()
+        self._taken = set[bytes]()  # uids that this import has taken
+        self._others = set[str]()  # runs whose name another one has
+        self._batch = list[tuple[ImportedAttempt, str]]()  # with their versions
+        self._nodes = list[ImportedNode]()
+
+    def take(self, each: Read) -> None:
+        """Take in what the source says next."""
         if isinstance(each, NotEnded):
-            done.not_ended += 1
+            self._done.not_ended += 1
         elif isinstance(each, BadRow):
-            done.leave_out(each)
+            self._done.leave_out(each)
         elif isinstance(each, SourceNode):
-            listed.append(judge.node(each))
+            self._nodes.append(self._judge.node(each))
         else:
-            try:
-                attempt = judge.imported(each)
-            except ValueError as error:
-                done.leave_out(BadRow(line=0, file=each.id, why=str(error)))
-                continue
-            uid, version = bytes.fromhex(attempt.uid), version_of(attempt)
-            if bytes.fromhex(version) in known or uid in taken:
-                done.known += 1
-                continue
-            stored: Sequence[ImportedAttempt] = (
-                histories.run(attempt.run_id) if uid in known else ()
+            self._take_attempt(each)
+
+    def finish(self) -> Imported:
+        """Store what is left."""
+        self._store_batch()
+        self._store_nodes()
+        return self._done
+
+    def _take_attempt(self, each: SourceAttempt) -> None:
+        try:
+            attempt = self._judge.imported(each)
+        except ValueError as error:
+            self._done.leave_out(BadRow(line=0, file=each.id, why=str(error)))
+            return
+        uid, version = bytes.fromhex(attempt.uid), version_of(attempt)
+        if bytes.fromhex(version) in self._known or uid in self._taken:
+            self._done.known += 1
+            return
+        is_known = uid in self._known
+        if is_known and not self._has_grown(each, attempt):
+            return
+        if attempt.run_id in self._others:
+            return
+        self._taken.add(uid)
+        self._done.take(attempt, is_known=is_known)
+        if not self._dry_run:
+            points = self._judge.points(each.points)
+            curves = _store_curves(self._tracks.store, self._name, points)
+            self._batch.append((replace(attempt, curves=curves), version))
+        if len(self._batch) == BATCH_ATTEMPTS_MAX:
+            self._store_batch()
+
+    def _has_grown(self, each: SourceAttempt, attempt: ImportedAttempt) -> bool:
+        """Whether there is more of a known attempt; counts it where there is not."""
+        stored = self._histories.run(attempt.run_id)
+        before = next((one for one in stored if one.uid == attempt.uid), None)
+        if before is not None and before is stored[0] and _is_another(attempt, before):
+            self._others.add(attempt.run_id)
+            self._done.leave_out(_of_another(each, before))
+        if attempt.run_id in self._others:
+            return False
+        if before is None or attempt.extent <= before.extent:
+            self._done.known += 1
+            return False
+        return True
+
+    def _store_batch(self) -> None:
+        """Store the attempts that were taken, sorted, in chunks."""
+        versions = {attempt.uid: version for attempt, version in self._batch}
+        attempts = [attempt for attempt, _ in self._batch]
+        for chunk in _chunks(sorted(attempts, key=lambda each: (each.run_id, each.order))):
+            self._store_chunk(chunk, versions)
+        self._batch = []
+
+    def _store_chunk(self, chunk: Sequence[ImportedAttempt], versions: Mapping[str, str]) -> None:
+        """Store attempts, and the record by which they count."""
+        store, name = self._tracks.store, self._name
+        data = pack(chunk)
+        uids = pack_uids(uid for each in chunk for uid in (each.uid, versions[each.uid]))
+        body = HistoryImported(
+            history=name,
+            system=self._history.system,
+            origin=self._history.origin,
+            chunk_sha256=sha256_hex(data),
+            uids_sha256=sha256_hex(uids),
+            first_run_id=chunk[0].run_id,
+            last_run_id=chunk[-1].run_id,
+            attempt_count=len(chunk),
+            by=self._by,
+        )
+        write_addressed(store, history_chunk_key(name, body.chunk_sha256), data)
+        write_addressed(store, history_uids_key(name, body.uids_sha256), uids)
+        self._append(self._tracks.draft(Kind.HISTORY_IMPORTED, body), _unless_there)
+        self._on_stored(len(chunk))
+
+    def _store_nodes(self) -> None:
+        """Store each node of a list whose state differs from the one before it."""
+        if not self._nodes:
+            return
+        new = changed_nodes(self._histories.nodes(self._name), self._nodes)
+        self._done.nodes, self._done.nodes_new = newest_nodes(self._nodes), len(new)
+        for begin in range(0, 0 if self._dry_run else len(new), CHUNK_ATTEMPTS_MAX):
+            part = new[begin : begin + CHUNK_ATTEMPTS_MAX]
+            data = pack_nodes(part)
+            body = NodesImported(
+                history=self._name,
+                system=self._history.system,
+                origin=self._history.origin,
+                nodes_sha256=sha256_hex(data),
+                node_count=len(part),
+                by=self._by,
             )
-            before = next((one for one in stored if one.uid == attempt.uid), None)
-            if before is not None and before is stored[0] and _is_another(attempt, before):
-                others.add(attempt.run_id)
-                done.leave_out(_of_another(each, before))
-            if attempt.run_id in others:
-                continue
-            if uid in known and (before is None or attempt.extent <= before.extent):
-                done.known += 1
-                continue
-            taken.add(uid)
-            done.take(attempt, is_known=uid in known)
-            if not dry_run:
-                curves = _store_curves(tracks.store, name, judge.points(each.points))
-                batch.append((replace(attempt, curves=curves), version))
-        if len(batch) == BATCH_ATTEMPTS_MAX:
-            _store(tracks, history, name, batch, by, on_stored)
-            batch = []
-    if batch:
-        _store(tracks, history, name, batch, by, on_stored)
-    _add_nodes(tracks, history, name, listed, done, by=by, dry_run=dry_run)
-    return done
+            key = history_nodes_key(self._name, body.nodes_sha256)
+            write_addressed(self._tracks.store, key, data)
+            self._append(self._tracks.draft(Kind.NODES_IMPORTED, body), _unless_listed)
+
+    def _append(
+        self, draft: Draft, choose: Callable[[Draft, HistoryState | None], Draft | None]
+    ) -> None:
+        self._tracks.decide_history(self._name, partial(choose, draft))
+        self._tracks.project(history_track(self._name))
 
 
 def _is_another(attempt: ImportedAttempt, before: ImportedAttempt) -> bool:
@@ -192,40 +288,6 @@ def _store_curves(store: ObjectStore, name: str, points: Sequence[Point]) -> dic
     return stored
 
 
-def _add_nodes(
-    tracks: Tracks,
-    history: History,
-    name: str,
-    listed: Sequence[ImportedNode],
-    done: Imported,
-    *,
-    by: str,
-    dry_run: bool,
-) -> None:
-    """Store each node of a list whose state differs from the one before it."""
-    if not listed:
-        return
-    done.nodes = newest_nodes(listed)
-    new = changed_nodes(Histories(tracks.store).nodes(name), listed)
-    done.nodes_new = len(new)
-    for begin in range(0, 0 if dry_run else len(new), CHUNK_ATTEMPTS_MAX):
-        part = new[begin : begin + CHUNK_ATTEMPTS_MAX]
-        data = pack_nodes(part)
-        body = NodesImported(
-            history=name,
-            system=history.system,
-            origin=history.origin,
-            nodes_sha256=sha256_hex(data),
-            node_count=len(part),
-            by=by,
-        )
-        write_addressed(tracks.store, history_nodes_key(name, body.nodes_sha256), data)
-        tracks.decide_history(
-            name, partial(_unless_listed, tracks.draft(Kind.NODES_IMPORTED, body))
-        )
-        tracks.project(history_track(name))
-
-
 def _unless_listed(draft: Draft, state: HistoryState | None) -> Draft | None:
     there = () if state is None else (each.nodes_sha256 for each in state.nodes)
     return None if draft.body["nodes_sha256"] in there else draft
@@ -248,38 +310,6 @@ def _known(store: ObjectStore, state: HistoryState | None) -> set[bytes]:
         key = history_uids_key(chunk.history, chunk.uids_sha256)
         known.update(unpack_uids(read_addressed(store, key, chunk.uids_sha256)))
     return known
-
-
-def _store(
-    tracks: Tracks,
-    history: History,
-    name: str,
-    batch: list[tuple[ImportedAttempt, str]],
-    by: str,
-    on_stored: Callable[[int], object],
-) -> None:
-    versions = {attempt.uid: version for attempt, version in batch}
-    attempts = sorted((attempt for attempt, _ in batch), key=lambda each: (each.run_id, each.order))
-    for chunk in _chunks(attempts):
-        data = pack(chunk)
-        uids = pack_uids(uid for each in chunk for uid in (each.uid, versions[each.uid]))
-        body = HistoryImported(
-            history=name,
-            system=history.system,
-            origin=history.origin,
-            chunk_sha256=sha256_hex(data),
-            uids_sha256=sha256_hex(uids),
-            first_run_id=chunk[0].run_id,
-            last_run_id=chunk[-1].run_id,
-            attempt_count=len(chunk),
-            by=by,
-        )
-        write_addressed(tracks.store, history_chunk_key(name, body.chunk_sha256), data)
-        write_addressed(tracks.store, history_uids_key(name, body.uids_sha256), uids)
-        draft = tracks.draft(Kind.HISTORY_IMPORTED, body)
-        tracks.decide_history(name, partial(_unless_there, draft))
-        tracks.project(history_track(name))
-        on_stored(len(chunk))
 
 
 def _unless_there(draft: Draft, state: HistoryState | None) -> Draft | None:

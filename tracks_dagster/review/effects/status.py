@@ -169,14 +169,32 @@ def as_they_are_now(tracks: Tracks, ledger: Ledger, runs: Sequence[Run]) -> tupl
     with suppress(StoreError):
         heartbeat = read_heartbeat(tracks.store)
         for row in _newest(ledger, list(found)[:RUNS_MAX]):
-            values = dict(_reported(tracks.store, row, found[row["run_id"]].values))
-            if (
-                not is_enough(tracks.store, row)
-                and _any_line(tracks, row, heartbeat).state == RunLifecycle.WAITING
-            ):
-                values["state"] = RunLifecycle.WAITING.value
-            found[row["run_id"]] = Run(values={**found[row["run_id"]].values, **values})
+            recorded = found[row["run_id"]].values
+            now = _now(tracks, row, recorded, heartbeat)
+            found[row["run_id"]] = Run(values={**recorded, **now})
     return tuple(found.get(run.name, run) for run in runs)
+
+
+def _now(
+    tracks: Tracks,
+    row: Mapping[str, Json],
+    recorded: Mapping[str, Json],
+    heartbeat: Heartbeat | None,
+) -> dict[str, Json]:
+    """Return what is otherwise with a run now. Whatever goes wrong with it, as its own page says, it is
+    shown as recorded, and no other run suffers."""
+    try:
+        found = dict(_reported(tracks.store, row, recorded))
+        if (
+            not is_enough(tracks.store, row)
+            and _any_line(tracks, row, heartbeat).state == RunLifecycle.WAITING
+        ):
+            found["state"] = RunLifecycle.WAITING.value
+    except StoreError:
+        raise
+    except Exception:  # noqa: BLE001 - of that run alone
+        return {}
+    return found
 
 
 def _reported(

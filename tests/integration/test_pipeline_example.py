@@ -23,6 +23,8 @@ from tests.integration.homes import COMMAND_S_MAX, wait_for
 from tests.ports import free_port
 from tracks_dagster.settings import EXAMPLES
 
+FIRST_LOOK = "Finished auto-materialization tick"  # in the log of Dagster's daemon
+
 pytestmark = [pytest.mark.full, pytest.mark.timeout(6 * COMMAND_S_MAX)]
 
 SCORES, DATASET = AssetKey("churn_scores"), AssetKey(["datasets", "customers"])
@@ -57,13 +59,18 @@ def instance(project: Path, tmp_path: Path) -> Iterator[DagsterInstance]:
 
 @pytest.fixture
 def dev(instance: DagsterInstance, project: Path, tmp_path: Path) -> Iterator[None]:
-    """`dagster dev` in the project's folder, as its user starts it."""
+    """`dagster dev` in the project's folder, as its user starts it.
+
+    What was materialized before its first look at the assets is not new to Dagster, so that is awaited.
+    """
     command = dagster("dev", *MODULE, "-p", str(free_port()))
-    with (tmp_path / "dev.log").open("w") as log:
+    path = tmp_path / "dev.log"
+    with path.open("w") as log:
         process = subprocess.Popen(
             command, cwd=project, stdout=log, stderr=log, start_new_session=True
         )
         try:
+            wait_for(lambda: FIRST_LOOK in path.read_text(errors="replace"))
             yield
         finally:
             process.send_signal(signal.SIGINT)

@@ -263,7 +263,7 @@ def test_what_cannot_be_drawn_over_the_configs_is_in_words() -> None:
     assert svg.count("<a ") == 5
     assert words == [
         "1 run without training loss.",
-        "1 run whose training loss is not a finite number.",
+        "1 run whose training loss is not a number that can be drawn.",
         "1 run beyond the scale, at its end.",
     ]
 
@@ -292,6 +292,8 @@ def test_configs_are_not_drawn_where_a_picture_would_say_nothing(runs: list[Comp
         ((-1, 4), INT),
         ((True, False), CHOICE),
         ((1, "auto"), CHOICE),
+        ((1.7e308, -1.7e308), CHOICE),
+        ((10**400, 1), CHOICE),
         (([1, 2], None), CHOICE),
     ],
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from tracks_dagster.review.experiments import Settings, differing
@@ -16,6 +15,7 @@ from tracks_dagster.wings.watch.board.comparison import (
 )
 from tracks_dagster.wings.watch.board.effects.parallel import (
     AXES_MAX,
+    DRAWN_MAX,
     Line,
     axis_of,
     parallel,
@@ -51,7 +51,7 @@ def config_picture(
         return None
     against = asked if asked in names else min(names, key=_is_trained_beside_loss)
     drawn = {run.run_id: run.numbers[against] for run in runs if against in run.numbers}
-    finite = {run_id: value for run_id, value in drawn.items() if math.isfinite(value)}
+    finite = {run_id: value for run_id, value in drawn.items() if abs(value) <= DRAWN_MAX}
     keys = differ[:AXES_MAX]
     return ConfigPicture(
         svg=_over_keys(keys, configs, [run for run in shown if run.is_shown], against, finite),
@@ -120,7 +120,7 @@ def _not_drawn(
     if len(drawn) < runs:
         yield f"{counted(runs - len(drawn), 'run')} without {against}."
     if len(finite) < len(drawn):
-        yield f"{counted(len(drawn) - len(finite), 'run')} whose {against} is not a finite number."
+        yield f"{counted(len(drawn) - len(finite), 'run')} whose {against} is not a number that can be drawn."
     if finite:
         scale = scale_of(list(finite.values()))
         beyond = sum(not scale.has(value) for value in finite.values())

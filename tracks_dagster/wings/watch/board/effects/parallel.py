@@ -23,6 +23,7 @@ TICKS = 4
 NAME_CHARACTERS_MAX, LABEL_CHARACTERS_MAX = 17, 12
 BEYOND = 3.0  # times the range of the middle half, from which on a value is at the end of its axis
 ENOUGH = 4  # values that a middle half is taken of
+DRAWN_MAX = 1e300  # the size of a number; the range of two larger ones may not be finite
 MAGNITUDES = 10.0  # between the least and the largest positive value: from here on their logarithms
 
 
@@ -104,7 +105,7 @@ def seen_as(values: Sequence[Json]) -> Param:
     numbers = [
         each for each in values if isinstance(each, int | float) and not isinstance(each, bool)
     ]
-    if len(numbers) < len(values):
+    if len(numbers) < len(values) or max(map(abs, numbers)) > DRAWN_MAX:
         several = {repr(each): each for each in values}
         return Param(kind=CHOICE, values=tuple(several[name] for name in sorted(several)))
     low, high = min(numbers), max(numbers)

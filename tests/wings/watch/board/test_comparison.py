@@ -263,7 +263,7 @@ def test_what_cannot_be_drawn_over_the_configs_is_in_words() -> None:
     assert svg.count("<a ") == 5
     assert words == [
         "1 run without training loss.",
-        "1 run whose training loss is not a number that can be drawn.",
+        "1 run whose training loss cannot be drawn.",
         "1 run beyond the scale, at its end.",
     ]
 

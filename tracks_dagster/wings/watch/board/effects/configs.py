@@ -120,7 +120,7 @@ def _not_drawn(
     if len(drawn) < runs:
         yield f"{counted(runs - len(drawn), 'run')} without {against}."
     if len(finite) < len(drawn):
-        yield f"{counted(len(drawn) - len(finite), 'run')} whose {against} is not a number that can be drawn."
+        yield f"{counted(len(drawn) - len(finite), 'run')} whose {against} cannot be drawn."
     if finite:
         scale = scale_of(list(finite.values()))
         beyond = sum(not scale.has(value) for value in finite.values())

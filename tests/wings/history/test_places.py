@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import shutil
 from datetime import UTC, datetime
 from pathlib import Path
@@ -168,6 +169,19 @@ def test_folders_of_event_files(world: ImportWorld) -> None:
     }
     config = of(world, f"select newest_config_json from training_runs where run_id = '{run_id}'")
     assert config == [('{"lr":0.001,"optimizer":"adamw"}',)]
+
+
+@pytest.mark.parametrize("paths", [("", "gpt"), ("gpt", "")], ids=["inside", "around"])
+def test_a_folder_inside_of_one_that_was_imported_is_refused(
+    world: ImportWorld, paths: tuple[str, str]
+) -> None:
+    """Its runs would have other names, and be there twice."""
+    first, second = (GOLDEN / ALL["tensorboard"] / each for each in paths)
+    add(world, "tensorboard", first)
+    before = world.ledger.dump()
+    with pytest.raises(InvalidInput, match=re.escape(f"import {first} again")):
+        add(world, "tensorboard", second)
+    assert world.ledger.dump() == before
 
 
 def test_a_run_that_may_still_run_is_left_out(world: ImportWorld) -> None:

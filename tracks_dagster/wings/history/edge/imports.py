@@ -162,6 +162,7 @@ def _source(
     if path is None:
         what = "folder or database" if system in PLACES else "file"
         raise InvalidInput(f"Name the {what} to import: tracks import {system} PATH.")
+    path = path.absolute()  # for the record
     if system in PLACES:
         return PLACES[system](path, datetime.now(UTC), zone)
     parse = Logbook(zone=zone).read if system == "logbook" else jsonl.read

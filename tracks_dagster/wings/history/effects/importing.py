@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.reasons.user_rules import UserRules
@@ -55,6 +56,7 @@ from tracks_dagster.wings.history.source import (
 
 BATCH_ATTEMPTS_MAX = 2 * CHUNK_ATTEMPTS_MAX  # in memory at once, sorted, then cut into chunks
 BAD_ROWS_KEPT_MAX = 1000
+FOLDERS = ("tensorboard",)  # whose ids are names of folders below the one that is imported
 
 
 @dataclass(slots=True, kw_only=True)
@@ -141,7 +143,9 @@ class _Import:
         self._tracks, self._history, self._name, self._judge = tracks, history, name, judge
         self._by, self._dry_run, self._on_stored = by, dry_run, on_stored
         self._histories = Histories(tracks.store)
-        self._known = _known(tracks.store, self._histories.state(name))
+        state = self._histories.state(name)
+        _check_origin(state, history)
+        self._known = _known(tracks.store, state)
         self._done = Imported()
         self._taken = set[bytes]()  # uids that this import has taken
         self._others = set[str]()  # runs whose name another one has
@@ -301,6 +305,19 @@ def _check_name(store: ObjectStore, name: str) -> None:
             f"The run {own} is one of your own, so no history can be called {name}: its runs would be "
             f"called {name}.… too. Give another --name."
         )
+
+
+def _check_origin(state: HistoryState | None, history: History) -> None:
+    """Raise InvalidInput where runs that are known would have other ids, and be imported twice."""
+    if state is None or history.system not in FOLDERS:
+        return
+    path = Path(history.origin)
+    for before in {each.origin: Path(each.origin) for each in state.chunks}.values():
+        if path != before and (path.is_relative_to(before) or before.is_relative_to(path)):
+            raise InvalidInput(
+                f"The history {state.name} has runs of {before} already, and {path} has the same ones "
+                f"under other names: import {before} again, or give another --name."
+            )
 
 
 def _known(store: ObjectStore, state: HistoryState | None) -> set[bytes]:

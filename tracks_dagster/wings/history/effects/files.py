@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import os
 import subprocess
+import tempfile
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -16,6 +18,8 @@ from tracks_dagster.wings.history import slurm
 from tracks_dagster.wings.history.source import BadRow, Read
 
 LINE_CHARACTERS_MAX = 4 * 1024 * 1024
+PROGRAM_S_MAX = 3600.0  # until one of Slurm's programs has printed all
+PROGRAM_WORDS_MAX = 500  # of what it says on stderr, in bytes
 PROGRESS_BYTES = 1024 * 1024  # between two words on how far the reading is
 OnBytes = Callable[[int], object]  # that many more were read
 
@@ -72,11 +76,16 @@ def _unpacked(raw: BinaryIO, path: Path) -> BinaryIO:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinesOfSlurm:
-    """What this machine's own `sacct`, and then `scontrol`, print now. Implements `History`."""
+    """What this machine's own `sacct`, and then `scontrol`, print now. Implements `History`.
+
+    limit_s: within which each must be done; one that hangs is ended then. What one printed before it
+    failed counts, and its words are a bad row.
+    """
 
     since: datetime
     parse: ReadLines
     system: str = "slurm"
+    limit_s: float = PROGRAM_S_MAX
 
     @property
     def origin(self) -> str:
@@ -85,41 +94,74 @@ class LinesOfSlurm:
     def read(self) -> Iterator[Read]:
         command = ["sacct", "-D", "-P", "-a", "--delimiter=\x1f", f"--format={slurm.FIELDS}"]
         command += ["-S", f"{self.since:%Y-%m-%dT%H:%M:%S}"]
+        is_any = False
         try:
-            yield from self._printed(command)
+            for each in self._printed(command):
+                is_any = True
+                yield each
         except FileNotFoundError as error:
             raise InvalidInput(
                 "There is no `sacct` on this machine. Run `tracks import` where Slurm's client is, or "
                 f"print a file there and name it: {slurm.COMMAND}"
             ) from error
         except (OSError, ValueError) as error:
-            raise InvalidInput(
-                f"sacct failed: {error}. Where accounting is off, Slurm remembers ended jobs for some "
-                "minutes only: there is nothing to import."
-            ) from error
+            if not is_any:
+                raise InvalidInput(
+                    f"sacct failed: {error}. Where accounting is off, Slurm remembers ended jobs for "
+                    "some minutes only: there is nothing to import."
+                ) from error
+            yield _of_program(command, str(error))
         nodes = ["scontrol", "show", "node", "-o"]
         try:
             yield from self._printed(nodes)
         except (OSError, ValueError) as error:  # the jobs are there without them
-            yield BadRow(line=0, why=str(error), file=" ".join(nodes))
+            yield _of_program(nodes, str(error))
 
     def _printed(self, command: Sequence[str]) -> Iterator[Read]:
         """Yield what a program prints; raises OSError where there is none, ValueError as it fails."""
-        process = subprocess.Popen(
-            command,
-            env={**os.environ, "TZ": "UTC", "SLURM_TIME_FORMAT": "standard"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            encoding="utf-8",
-            errors="replace",
-        )
-        with process:
+        with (
+            tempfile.TemporaryFile() as words,  # a pipe that nobody reads would stop it once it is full
+            subprocess.Popen(
+                command,
+                env={**os.environ, "TZ": "UTC", "SLURM_TIME_FORMAT": "standard"},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=words,
+                encoding="utf-8",
+                errors="replace",
+            ) as process,
+        ):
             assert process.stdout is not None, "it is a pipe"
-            assert process.stderr is not None, "it is a pipe"
+            timer = threading.Timer(self.limit_s, process.kill)
+            timer.start()
             try:
                 yield from self.parse(process.stdout)
+            except InvalidInput as error:
+                if not process.stdout.read(1):  # of no line at all its end says more
+                    self._check_ended(process, timer, words)
+                raise ValueError(str(error)) from error
+            else:
+                warning = self._check_ended(process, timer, words)
             finally:
+                timer.cancel()
                 process.kill()
-                problem = process.stderr.read().strip()
-            if process.wait() not in (0, -9) or problem:
-                raise ValueError(problem[:500] or str(process.returncode))
+        if warning:
+            yield _of_program(command, warning)
+
+    def _check_ended(
+        self, process: subprocess.Popen[str], timer: threading.Timer, words: BinaryIO
+    ) -> str:
+        """Wait for its end, return its words on stderr; raises ValueError where it failed."""
+        code = process.wait()
+        words.seek(0)
+        found = words.read(PROGRAM_WORDS_MAX).decode("utf-8", "replace").strip()
+        if timer.finished.is_set():
+            raise ValueError(f"it was not done after {self.limit_s:g} s, and was ended")
+        if code != 0:
+            how = f"ended with exit code {code}" if code > 0 else f"was ended by signal {-code}"
+            raise ValueError(found or f"it {how}")
+        return found
+
+
+def _of_program(command: Sequence[str], why: str) -> BadRow:
+    return BadRow(line=0, why=why, file=" ".join(command[:3]))

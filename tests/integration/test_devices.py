@@ -195,17 +195,18 @@ def a_sweep_trains(home: Home) -> bool:
 def made_room_for_urgent(
     leases: list[dict[str, Any]], moved: list[tuple[str, dict[str, Any]]]
 ) -> list[str]:
-    """Return the runs that moved off the urgent run's devices, for it or an eval just before it."""
+    """Return the runs that moved off the urgent run's devices, for it or an eval just before it; one of
+    the devices may have been free all the time, for the pair that waits for two."""
     urgent = first_lease(leases, URGENT)
     gangs = [each for each in leases[: leases.index(urgent)] if "@" not in each["body"]["key"]]
-    last = [
-        next(each for each in reversed(gangs) if device in each["body"]["devices"])
-        for device in urgent["body"]["devices"]
-    ]
+    last = {device: each for each in gangs for device in each["body"]["devices"]}
+    before = [last[device] for device in urgent["body"]["devices"] if device in last]
     return [
         run_id
         for run_id, stop in moved
-        if any(g["body"]["run_id"] == run_id and g["at"] < stop["at"] < urgent["at"] for g in last)
+        if any(
+            g["body"]["run_id"] == run_id and g["at"] < stop["at"] < urgent["at"] for g in before
+        )
     ]
 
 

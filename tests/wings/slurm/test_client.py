@@ -26,7 +26,7 @@ LEAKY = {"TRACKS_HOME": "/h", "AWS_ACCESS_KEY_ID": "AKIA", "SBATCH_ACCOUNT": "x"
 @pytest.fixture
 def programs(tmp_path: Path) -> Path:
     """A folder of programs that write down how they were called and print what lies beside them."""
-    for name in ("sbatch", "squeue", "sacct", "scancel", "scontrol"):
+    for name in ("sbatch", "squeue", "sacct", "scancel", "scontrol", "sinfo"):
         path = tmp_path / name
         path.write_text(
             f"#!/bin/sh\ncd {tmp_path}\nprintf '%s\\n' \"$@\" >{name}.words\nenv >{name}.env\n"
@@ -108,6 +108,57 @@ def test_what_sbatch_says_tells_whether_there_may_be_a_job(
     with pytest.raises(GangError, match=words.split("(")[0]) as error:
         client(programs).submit(JOB)
     assert type(error.value) is kind
+
+
+REMOVED = "sbatch: error: Batch job submission failed: Invalid node name specified"
+
+
+def takes_only(folder: Path, *nodes: str) -> None:
+    """Slurm knows these nodes, and refuses a job that excludes others, as it does."""
+    answer(folder, "sinfo", out="".join(f"{node}\n{node}\n" for node in nodes))
+    known = "|".join(nodes)
+    (folder / "sbatch").write_text(
+        f"#!/bin/sh\ncd {folder}\nprintf '%s\\n' \"$@\" >sbatch.words\n"
+        "list=$(sed -n 's/^--exclude=//p' sbatch.words | tr , '\\n')\n"
+        f"[ -z \"$(echo $list | tr ' ' '\\n' | grep -vxE '{known}')\" ] && echo 41 && exit\n"
+        f"echo '{REMOVED}' >&2; exit 1\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("struck", "left"),
+    [(("n1", "gone", "n3"), ["--exclude=n1,n3"]), (("gone",), [])],
+    ids=["some", "all"],
+)
+def test_a_node_that_the_site_has_removed_is_excluded_no_longer(
+    programs: Path, struck: tuple[str, ...], left: list[str]
+) -> None:
+    """Slurm refuses a job that excludes a node that it does not know: each submit from then on."""
+    takes_only(programs, "n1", "n2", "n3")
+    compute = replace(PLAIN.compute, excluded_nodes=struck)
+    job = submission(replace(PLAIN, compute=compute), SETTINGS, token="t", output="/o")
+    assert client(programs).submit(job) == "41"
+    asked = (programs / "sbatch.words").read_text().splitlines()
+    assert [word for word in asked if word.startswith("--exclude")] == left
+
+
+def test_a_node_that_a_person_named_and_slurm_does_not_know_is_said(programs: Path) -> None:
+    takes_only(programs, "n1", "n2")
+    settings = replace(SETTINGS, exclude=("n[1,7]", "gone"))
+    job = submission(PLAIN, settings, token="t", output="/o")
+    with pytest.raises(GangError, match=r"exclude in slurm.yaml names gone, n7"):
+        client(programs, settings).submit(job)
+
+
+def test_a_node_that_was_asked_for_by_other_options_and_is_not_known_is_refused_once(
+    programs: Path,
+) -> None:
+    answer(programs, "sbatch", err=REMOVED, code=1)
+    answer(programs, "sinfo", out="n1\n")
+    compute = replace(PLAIN.compute, excluded_nodes=("n1",))
+    job = submission(replace(PLAIN, compute=compute), SETTINGS, token="t", output="/o")
+    with pytest.raises(GangError, match="Invalid node name"):
+        client(programs).submit(job)
 
 
 def test_a_secret_in_long_words_is_hidden_before_they_are_cut(programs: Path) -> None:

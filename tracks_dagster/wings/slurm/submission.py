@@ -17,10 +17,11 @@ import json
 import math
 import re
 import shlex
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, replace
 
 from tracks_dagster.attempts.ports import GangSpec
+from tracks_dagster.reasons.slurm_rows import hosts
 from tracks_dagster.track import names
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.errors import InvalidInput
@@ -65,6 +66,21 @@ class Submission:
     script: str
     nodes: int
     ranks_per_node: int
+
+    def excluding(self, known: Collection[str]) -> Submission:
+        """Return it with those of its excluded nodes that are known; Slurm refuses a job for one that
+        its site has removed since."""
+        return replace(self, options=tuple(_excluding(self.options, known)))
+
+
+def _excluding(options: Iterable[str], known: Collection[str]) -> Iterator[str]:
+    for option in options:
+        name, _, nodes = option.partition("=")
+        left = [node for node in hosts(nodes) if node in known] if name == "--exclude" else []
+        if name != "--exclude":
+            yield option
+        elif left:
+            yield f"{name}={','.join(left)}"
 
 
 def job_name(ref: AttemptRef, store_url: str) -> str:

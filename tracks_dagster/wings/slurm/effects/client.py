@@ -13,6 +13,7 @@ import shlex
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 
+from tracks_dagster.reasons.slurm_rows import hosts
 from tracks_dagster.track.errors import GangError, GangUnreachable
 from tracks_dagster.track.text.redact import Redact
 from tracks_dagster.wings.slurm.rows import (
@@ -58,6 +59,7 @@ _NOT_NOW = re.compile(
     r"submissions disabled",
     re.IGNORECASE,
 )
+_NO_NODE = re.compile(r"Invalid node name", re.IGNORECASE)
 _NO_ACCOUNTING = re.compile(
     r"accounting storage is disabled|accounting_storage/none", re.IGNORECASE
 )
@@ -103,6 +105,10 @@ class SlurmClient:
         if done.returncode == 0 and number.isdecimal():
             return number
         words = self._words(done)
+        if _NO_NODE.search(words):
+            fewer = self._without_unknown(doing, job)
+            if fewer != job:
+                return self.submit(fewer)
         if _NOT_NOW.search(words):
             raise GangUnreachable(f"Cannot {doing} now: {words}")
         if done.returncode == 0 or self._passes(done):
@@ -148,6 +154,22 @@ class SlurmClient:
             except (KeyError, OverflowError):
                 return uid
         return uid
+
+    def _without_unknown(self, doing: str, job: Submission) -> Submission:
+        """Return the job without the excluded nodes that Slurm does not know; raises GangError where a
+        person named one in the settings."""
+        known = {*self._answer("read Slurm's nodes", ("sinfo", "-haN", "-o", "%N")).split()}
+        try:
+            fewer = job.excluding(known) if known else job
+            own = sorted({*hosts(",".join(self._settings.exclude))} - known)
+        except ValueError as error:
+            raise GangError(f"Cannot {doing}: {error}.") from error
+        if own:
+            raise GangError(
+                f"Cannot {doing}: exclude in slurm.yaml names {', '.join(own)}, which Slurm does not "
+                "know; `sinfo -N` lists its nodes."
+            )
+        return fewer
 
     def _accounts(self, *filters: str) -> list[JobRow]:
         words = ("sacct", "-D", "-P", f"--format={ACCOUNT_FIELDS}", *filters)

@@ -56,6 +56,7 @@ def test_a_cluster_that_has_all_is_described() -> None:
     [
         ({"partition": "lo"}, "partition lo", "did you mean low?"),
         ({"partition": "old"}, "partition old", "it is DOWN."),
+        ({"partition": "low,old"}, "partition old", "it is DOWN."),
         ({"time_limit_s": 90_000}, "partition low", "jobs there have 24 h at most"),
         ({"account": "team-c"}, "account", "'team-c' is not"),
         ({"qos": "gold"}, "QOS gold", "'gold' is not"),

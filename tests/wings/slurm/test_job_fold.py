@@ -134,6 +134,13 @@ def test_what_waits_says_slurms_own_reason_and_when_it_may_start() -> None:
     assert not soon.conditions
 
 
+def test_a_job_whose_nodes_boot_has_not_begun() -> None:
+    """In a cloud that takes minutes, in which no rank says anything: it does not hang."""
+    seen = look(replace(RUNNING, state="CONFIGURING"))
+    assert (seen.phase, seen.started_at) == (GangPhase.ALIVE, None)
+    assert seen.waits == "job 7 has its nodes, which are not ready yet (CONFIGURING)"
+
+
 def test_what_waits_too_long_or_for_ever_is_given_up() -> None:
     late = look(replace(PENDING, submitted_at=NOW - timedelta(hours=3)))
     never = look(replace(PENDING, reason="BadConstraints"))

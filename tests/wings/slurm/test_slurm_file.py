@@ -26,7 +26,7 @@ scheduling_timeout: 2d
 device_classes:
   a100: {gres: "gpu:a100", partition: big}
 classes:
-  urgent: {partition: high, qos: urgent, nice: 0}
+  urgent: {partition: "high,top", qos: urgent, nice: 0}
 container: apptainer
 container_image: /shared/train.sif
 container_mounts: [/data]
@@ -64,7 +64,7 @@ def test_a_whole_file_is_read() -> None:
         notice_s=180,
         scheduling_timeout_s=172_800,
         device_classes={"a100": DeviceClass(gres="gpu:a100", partition="big")},
-        classes={"urgent": ClassSettings(partition="high", qos="urgent", nice=0)},
+        classes={"urgent": ClassSettings(partition="high,top", qos="urgent", nice=0)},
         container="apptainer",
         container_image="/shared/train.sif",
         container_mounts=("/data",),
@@ -82,7 +82,8 @@ def test_a_whole_file_is_read() -> None:
     ("line", "words"),
     [
         ("partion: gpu", "partition"),
-        ("partition: 'a b'", "is not a name that Slurm may have"),
+        ("partition: 'a b'", "'a b' is not a partition, or some of them"),
+        ("partition: 'low,,high'", "'low,,high' is not a partition"),
         ("time_limit: 24", "has no unit"),
         ("notice: 2d", "at most 65535 s"),
         ("options: ['--array=1-3']", "--array belongs to the launcher"),

@@ -135,7 +135,7 @@ def _partitions(facts: Facts, settings: SlurmSettings) -> Iterator[Finding]:
         *(each.partition for each in settings.classes.values()),
         *(each.partition for each in settings.device_classes.values()),
     }
-    named = sorted(name for name in wanted if name) or [
+    named = sorted({name for names in wanted if names for name in names.split(",")}) or [
         name for name, row in known.items() if row.get("Default") == "YES"
     ]
     if not named:
@@ -178,7 +178,7 @@ def _devices(facts: Facts, settings: SlurmSettings) -> Iterator[Finding]:
         having = {
             node
             for node, where, gres, _ in lines
-            if (partition is None or where == partition)
+            if (partition is None or where in partition.split(","))
             and any(_has(each, device.gres) for each in gres.split(","))
         }
         words = (

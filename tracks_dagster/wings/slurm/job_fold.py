@@ -24,6 +24,7 @@ UNWATCHED = "Unwatched"
 SIGNAL_EARLY_S = 60.0  # Slurm may send --signal so much earlier than asked for
 LAUNCH = "launch failed"  # how the reason of a job begins whose node could not start it
 WAITS = ("PENDING", "RESV_DEL_HOLD")  # states of a job that has not begun
+BOOTS = "CONFIGURING"  # and of one whose nodes boot, for which Slurm has a bound of its own
 # Reasons by which a job that waits can never begin as it is, by Slurm's own names.
 NEVER = ("BadConstraints", "DependencyNeverSatisfied", "InvalidAccount", "InvalidQOS")
 # What a person can do about a reason, by how Slurm's names for it begin.
@@ -135,6 +136,9 @@ def before_the_limit(seen: JobSeen, ranks: Sequence[RankEnd], asked: Asked) -> J
 
 
 def _live(row: JobRow, now: datetime, asked: Asked) -> JobSeen:
+    if row.word == BOOTS:
+        words = f"job {row.id} has its nodes, which are not ready yet ({row.word})"
+        return JobSeen(phase=GangPhase.ALIVE, waits=words, row=row)
     if row.word not in WAITS:
         return JobSeen(
             phase=GangPhase.ALIVE, started_at=row.started_at, limit_s=row.limit_s, row=row

@@ -42,6 +42,7 @@ from tracks_dagster.wings.slurm.settings import (
 TEMPLATE_BYTES_MAX = 64 * 1024
 NICE_MAX = 2_147_483_645  # of sbatch --nice; a negative one is for operators
 _NAME = re.compile(r"[\w.@+-]{1,80}", re.ASCII)
+_PARTITIONS = re.compile(r"[\w.@+-]{1,80}(,[\w.@+-]{1,80}){0,9}", re.ASCII)
 _GRES = re.compile(r"[\w.-]{1,40}(:[\w.-]{1,40})?", re.ASCII)
 _CONSTRAINT = re.compile(r"[\w.:&|*()\[\],-]{1,200}", re.ASCII)
 _NODE = re.compile(r"[\w.\[\],-]{1,200}", re.ASCII)
@@ -202,6 +203,9 @@ def _class_name(value: str) -> str:
 
 _Word = Annotated[str, PlainValidator(units.name)]
 _Name = Annotated[str, _matching(_NAME, "a name that Slurm may have", "gpu")]
+_Partition = Annotated[
+    str, _matching(_PARTITIONS, "a partition, or some of them of which Slurm takes one", "gpu,big")
+]
 _Constraint = Annotated[str, _matching(_CONSTRAINT, "a constraint", "a100&ib")]
 _Seconds = Annotated[int, PlainValidator(units.whole_seconds)]
 _Path = Annotated[str, PlainValidator(_path)]
@@ -212,12 +216,12 @@ _Variable = Annotated[str, PlainValidator(_variable)]
 
 class _DeviceClass(FileModel):
     gres: Annotated[str, _matching(_GRES, "one device as sbatch names it", "gpu:a100")] = LEFT_OUT
-    partition: _Name = LEFT_OUT
+    partition: _Partition = LEFT_OUT
     constraint: _Constraint = LEFT_OUT
 
 
 class _Class(FileModel):
-    partition: _Name = LEFT_OUT
+    partition: _Partition = LEFT_OUT
     qos: _Name = LEFT_OUT
     account: _Name = LEFT_OUT
     nice: _Nice = LEFT_OUT
@@ -228,7 +232,7 @@ class _SlurmFile(FileModel):
         description="name the interpreter on the nodes, as `python: /shared/venv/bin/python`"
     )
     host: Annotated[str, _matching(_HOST, "a destination of ssh", "login.example.com")] = LEFT_OUT
-    partition: _Name = LEFT_OUT
+    partition: _Partition = LEFT_OUT
     account: _Name = LEFT_OUT
     qos: _Name = LEFT_OUT
     constraint: _Constraint = LEFT_OUT

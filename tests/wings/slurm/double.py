@@ -61,8 +61,8 @@ class FakeSlurm:
         self._faults[program, self._counts[program] + number] = fault
 
     def run(self, argv: Sequence[str], **given: object) -> subprocess.CompletedProcess[str]:
-        """Answer as the program would, in the place of `subprocess.run`."""
-        words, script = tuple(argv), str(given.get("input", ""))
+        """Answer as the program would, in the place of `run_program`."""
+        words, script = tuple(argv), str(given.get("given", ""))
         delayed, self._delayed = self._delayed, []
         for each in delayed:
             self._sbatch(*each)

@@ -44,11 +44,7 @@ def answer(folder: Path, name: str, out: str = "", err: str = "", code: int = 0)
 
 def client(folder: Path, settings: SlurmSettings = SETTINGS, **more: str) -> SlurmClient:
     given: Mapping[str, str] = {**LEAKY, "PATH": f"{folder}:/usr/bin:/bin", **more}
-
-    def run(argv: list[str], **how: Any) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(["/usr/bin/env", *argv], **how)  # by the PATH that it is given
-
-    return SlurmClient(settings, clean=str, environment=given, run=run)
+    return SlurmClient(settings, clean=str, environment=given)
 
 
 def test_a_submit_gives_the_script_by_stdin_and_little_of_this_environment(programs: Path) -> None:
@@ -215,7 +211,7 @@ def test_a_program_that_is_not_here_says_what_to_install(tmp_path: Path) -> None
 
 def test_one_that_never_answers_is_given_up(programs: Path) -> None:
     def run(argv: list[str], **how: Any) -> subprocess.CompletedProcess[str]:
-        raise subprocess.TimeoutExpired(argv, how["timeout"])
+        raise subprocess.TimeoutExpired(argv, how["limit_s"])
 
     slow = SlurmClient(SETTINGS, clean=str, environment={}, run=run)
     with pytest.raises(SubmitUnknown, match="no answer within 60 s"):
@@ -232,7 +228,7 @@ def test_a_checkup_asks_nobody_again_after_one_who_did_not_answer(tmp_path: Path
     def run(argv: list[str], **how: Any) -> subprocess.CompletedProcess[str]:
         asked.append(argv[0])
         if argv[0] == "sinfo":
-            raise subprocess.TimeoutExpired(argv, how["timeout"])
+            raise subprocess.TimeoutExpired(argv, how["limit_s"])
         return subprocess.CompletedProcess(argv, 0, "x\n", "")
 
     facts = read_facts(SlurmClient(SETTINGS, clean=str, environment={}, run=run), tmp_path)
@@ -254,6 +250,18 @@ def test_by_ssh_the_words_arrive_as_they_are_and_no_question_is_answered(program
     client(programs, far).queue()
     assert "TZ=UTC" in (programs / "squeue.env").read_text()
     assert "BatchMode=yes" in (programs / "ssh.words").read_text()
+
+
+def test_what_ssh_leaves_behind_is_not_waited_for(programs: Path) -> None:
+    """The process that keeps a connection keeps ssh's stderr too, in versions before 8.5."""
+    answer(programs, "squeue", out="7\n", err="a word\n")
+    ssh = programs / "ssh"
+    ssh.write_text('#!/bin/sh\nsleep 600 &\nfor last; do :; done\nexec sh -c "$last"\n')
+    ssh.chmod(0o755)
+    far = replace(SETTINGS, host="login", logs="/logs")
+    found = client(programs, far).queue()
+    subprocess.run(["/usr/bin/pkill", "-x", "-f", "sleep 613"], check=True)
+    assert found == "7\n"
 
 
 def test_programs_find_the_ticket_of_who_runs_this_one(programs: Path) -> None:

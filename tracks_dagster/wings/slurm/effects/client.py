@@ -11,6 +11,7 @@ import pwd
 import re
 import shlex
 import subprocess
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 
 from tracks_dagster.reasons.slurm_rows import hosts
@@ -67,6 +68,30 @@ _NO_ACCOUNTING = re.compile(
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
+def run_program(
+    argv: Sequence[str], *, given: str, limit_s: float, environment: Mapping[str, str]
+) -> subprocess.CompletedProcess[str]:
+    """Run a program to its own end, whatever it leaves behind: before version 8.5 the process that
+    keeps a connection of ssh keeps its stderr too, for whose end a reader of a pipe waits."""
+    with (
+        tempfile.TemporaryFile("w+", errors="replace") as out,
+        tempfile.TemporaryFile("w+", errors="replace") as err,
+    ):
+        done = subprocess.run(
+            argv,
+            input=given,
+            stdout=out,
+            stderr=err,
+            text=True,
+            timeout=limit_s,
+            env=environment,
+            check=False,
+        )
+        out.seek(0)
+        err.seek(0)
+        return subprocess.CompletedProcess(argv, done.returncode, out.read(), err.read())
+
+
 class SubmitUnknown(GangUnreachable):
     """The reply to a submit was lost: there may be a job."""
 
@@ -80,7 +105,7 @@ class SlurmClient:
         *,
         clean: Redact,
         environment: Mapping[str, str] | None = None,
-        run: Run = subprocess.run,
+        run: Run = run_program,
     ) -> None:
         given = os.environ if environment is None else environment
         self._settings, self._clean, self._run = settings, clean, run
@@ -210,16 +235,7 @@ class SlurmClient:
             times = [] if words[0] == "sbatch" else [f"{k}={v}" for k, v in UTC_TIMES.items()]
             argv = [*_SSH, self._settings.host, shlex.join(["env", *times, *words])]
         try:
-            return self._run(
-                argv,
-                input=given,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=limit_s,
-                env=environment,
-                check=False,
-            )
+            return self._run(argv, given=given, limit_s=limit_s, environment=environment)
         except subprocess.TimeoutExpired as error:
             kind = SubmitUnknown if words[0] == "sbatch" else GangUnreachable
             raise kind(f"Cannot {doing} now: no answer within {limit_s:g} s.") from error

@@ -256,7 +256,7 @@ def test_what_ssh_leaves_behind_is_not_waited_for(programs: Path) -> None:
     """The process that keeps a connection keeps ssh's stderr too, in versions before 8.5."""
     answer(programs, "squeue", out="7\n", err="a word\n")
     ssh = programs / "ssh"
-    ssh.write_text('#!/bin/sh\nsleep 600 &\nfor last; do :; done\nexec sh -c "$last"\n')
+    ssh.write_text('#!/bin/sh\nsleep 613 &\nfor last; do :; done\nexec sh -c "$last"\n')
     ssh.chmod(0o755)
     far = replace(SETTINGS, host="login", logs="/logs")
     found = client(programs, far).queue()

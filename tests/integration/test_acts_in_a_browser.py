@@ -14,12 +14,14 @@ from contextlib import closing, contextmanager, suppress
 from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import pytest
 from playwright.sync_api import Page, expect, sync_playwright
 
-from tests.wings.watch.board.conftest import LIVE, Home, make_home
+from tests.wings.watch.board.conftest import LIVE, SECOND, Home, make_home
+from tracks_dagster.track.names import VIEWS_TRACK
+from tracks_dagster.track.records import Kind
 from tracks_dagster.wiring import build
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -144,6 +146,38 @@ def test_a_colleague_behind_two_proxies_drains_a_run_and_the_record_names_him(
     (stop,) = build(home.settings).tracks.run(LIVE).stops
     assert (stop.body.by, stop.body.mode) == (NAME, "drain")
     assert all(each.startswith(f"{address}/") for each in requested)
+
+
+def test_a_colleague_tags_a_run_and_saves_a_view_that_finds_it(
+    served: tuple[Home, str], page: Page
+) -> None:
+    home, address = served
+    page.goto(f"{address}/runs/{LIVE}")
+    page.locator("#act-tag summary").click()
+    page.get_by_label("tags").fill("paper")
+    page.get_by_label("tags").press("Enter")  # without a mouse
+    page.get_by_role("link", name=f"back to {LIVE}").click()
+    page.goto(f"{address}/runs?where={quote('tag:paper')}")
+    page.locator("#act-save summary").click()
+    page.locator("#save-view").fill("paper")
+    page.locator("#act-save button").first.click()
+    expect(page.get_by_text("The view paper is saved")).to_be_visible()
+    page.goto(f"{address}/runs")
+    page.get_by_role("link", name="paper", exact=True).click()
+    expect(page.get_by_role("link", name=LIVE, exact=True)).to_be_visible()
+    expect(page.get_by_role("link", name=SECOND, exact=True)).to_have_count(0)
+    page.locator("#act-remove summary").click()
+    page.locator("#remove-why").fill("the paper is out")
+    page.locator("#act-remove button").first.click()
+    expect(page.get_by_text("The view paper is ")).to_be_visible()
+    page.goto(f"{address}/runs")
+    expect(page.get_by_role("link", name="paper", exact=True)).to_have_count(0)
+    assert "paper" in build(home.settings).tracks.run(LIVE).labels.tags
+    records = build(home.settings).tracks.records(VIEWS_TRACK)
+    assert [(each.kind, each.body["by"]) for each in records] == [
+        (Kind.VIEW_SAVED, NAME),
+        (Kind.VIEW_REMOVED, NAME),
+    ]
 
 
 def test_another_page_cannot_make_the_browser_act(served: tuple[Home, str], page: Page) -> None:

@@ -456,7 +456,7 @@ def test_a_file_of_runs_says_whether_all_of_them_are_in_it(
 ) -> None:
     board = home.visitor()
     for bound, is_complete in ((100, True), (2, False)):
-        monkeypatch.setattr("tracks_dagster.wings.watch.board.effects.app.READ_MAX", bound)
+        monkeypatch.setattr("tracks_dagster.wings.watch.board.effects.table_pages.READ_MAX", bound)
         for query in ("", "?where=r", "?sort=-run"):
             table, rows = board.get(f"/runs.json{query}"), board.get(f"/runs.csv{query}")
             assert table.json()["is_complete"] is is_complete, query

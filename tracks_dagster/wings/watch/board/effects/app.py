@@ -52,17 +52,12 @@ from starlette.responses import (
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from tracks_dagster.curves.curve import STEP, Curves, Point, curves_json
+from tracks_dagster.curves.curve import curves_json
 from tracks_dagster.review.effects.code_diff import diff_code
-from tracks_dagster.review.effects.explain.run import attempt_address, load_run
+from tracks_dagster.review.effects.explain.run import load_run
 from tracks_dagster.review.effects.pages.report import render_loaded
-from tracks_dagster.review.effects.run_table import READ_MAX, Asked, Table
-from tracks_dagster.review.effects.saved_views import find_view, read_shown
-from tracks_dagster.review.experiments import baseline_of
-from tracks_dagster.review.run_table import names_of, table_csv
 from tracks_dagster.settings import person
 from tracks_dagster.studies.words import as_facts
-from tracks_dagster.track.bodies import AttemptPlaced, ViewSaved
 from tracks_dagster.track.errors import (
     InvalidInput,
     LedgerError,
@@ -71,46 +66,30 @@ from tracks_dagster.track.errors import (
     TracksError,
     UnknownRun,
 )
-from tracks_dagster.track.journal_lines import LOSS
 from tracks_dagster.track.records import Json
 from tracks_dagster.track.states.run_state import RunState
 from tracks_dagster.track.states.study_state import StudyState
-from tracks_dagster.track.states.view_state import SavedView
 from tracks_dagster.track.text.units import counted
 from tracks_dagster.wings.watch.board import formats
-from tracks_dagster.wings.watch.board.all_runs import (
-    Part,
-    all_runs_view,
-    asked_of,
-    groups_view,
-    view_acts,
-    view_links,
-)
-from tracks_dagster.wings.watch.board.catalogue import metric_page
-from tracks_dagster.wings.watch.board.colours import looks_of
-from tracks_dagster.wings.watch.board.comparison import ColouredRun, experiment_view
-from tracks_dagster.wings.watch.board.devices import devices_page, ranks_from
 from tracks_dagster.wings.watch.board.effects import downloads, pages, queries
 from tracks_dagster.wings.watch.board.effects.acting import Acting, read_form
 from tracks_dagster.wings.watch.board.effects.below import Below, address_below, page_below
 from tracks_dagster.wings.watch.board.effects.compare import Comparisons
 from tracks_dagster.wings.watch.board.effects.lineage_source import read_page
 from tracks_dagster.wings.watch.board.effects.logged import LoggedPages
+from tracks_dagster.wings.watch.board.effects.run_pages import RunPages
 from tracks_dagster.wings.watch.board.effects.sources import Sources
 from tracks_dagster.wings.watch.board.effects.studies import STUDIES_MAX, StudyPages
+from tracks_dagster.wings.watch.board.effects.table_pages import TablePages
 from tracks_dagster.wings.watch.board.fleet import fleet_view
 from tracks_dagster.wings.watch.board.gauges import Gauge, gauges
-from tracks_dagster.wings.watch.board.heat_map import HeatMap, rank_maps
 from tracks_dagster.wings.watch.board.log_lines import log_page
-from tracks_dagster.wings.watch.board.reading import RunReading
-from tracks_dagster.wings.watch.board.run_page import Beside, Link, hot_ranks, run_page
+from tracks_dagster.wings.watch.board.run_page import Link
 from tracks_dagster.wings.watch.board.runbook import Block, blocks
 from tracks_dagster.wings.watch.board.study import studies_csv, studies_view, study_csv
 from tracks_dagster.wings.watch.health import rules
 from tracks_dagster.wings.watch.health.rules import RULES
 
-EXPERIMENT_CURVES_MAX = 6  # /compare draws more
-TABLE_ROWS = 100  # of all runs, on a page
 METRICS_MAX = 100  # of one request for curves
 RUNBOOK_PAGES = Path(rules.__file__).parent / "runbooks"
 FOUND_BY = "id, name, tags, experiment, family, owner, team, intent or config"
@@ -120,10 +99,7 @@ NO_CLIENT = (
     "tracks_dagster (`pip install prometheus-client`, or the extra `metrics`), then start the board "
     "again."
 )
-COMPLETE_HEADER = "Tracks-Complete"  # of a file of runs: "no" where there are more than are in it
 REPORT_POLICY = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'"
-
-CSV = "text/csv; charset=utf-8"
 
 Endpoint = Callable[[Request], Response]
 
@@ -156,6 +132,8 @@ class Board:
         self._acting = acting
         self._user_header = user_header
         self._prefix = prefix
+        self._runs = RunPages(sources)
+        self._table = TablePages(sources)
         self._comparisons = Comparisons(sources)
         self._logged = LoggedPages(sources)
         self._studies = StudyPages(sources)
@@ -244,104 +222,8 @@ class Board:
 
     def run(self, request: Request) -> Response:
         """`/runs/RUN`."""
-        reading = self._sources.run(request.path_params["run_id"])
-        state, by, steps = reading.state, queries.axis(request), queries.step_range(request)
-        shown = metric_page(
-            self._sources.metrics(state),
-            request.query_params.get("group", ""),
-            queries.page(request),
-        )
-        curves, banners = self._curves(state, by, steps, shown.names)
-        devices = self._sources.curves(state, ["device/*"], curves.by, steps)
-        newest = self._sources.newest(state, shown.names)
-        last = {**newest, **self._sources.newest(state, ["device/*"])}
-        panels, left_out = pages.panels_of(curves, devices, last, queries.look(request))
-        log = self._sources.log(state, queries.rank(request), hot_ranks(reading))
-        record = self._sources.record(state)
-        beside = Beside(
-            panels=(*panels, *pages.progress_panels(state, reading.now)),
-            maps=tuple(self._maps(reading)),
-            choices=(
-                *queries.metric_choices(request, shown),
-                *queries.choices(request, curves.by),
-            ),
-            zoom=queries.way_back(request, steps),
-            banners=banners,
-            left_out=left_out,
-            logs=log.text,
-            log_ranks=queries.rank_links(request, log.ranks, log.rank),
-            log_words=log.words,
-            links=(*_study_links(record.trial), *self._links(state)),
-            attempt_pages=self._attempt_pages(state),
-            record=record,
-            may_act=self._acting is not None,
-            loss=newest.get(LOSS) or self._newest_loss(state),
-        )
-        return self._page(request, "run.html", run_page(reading, beside), state.run_id)
-
-    def _curves(
-        self,
-        state: RunState,
-        by: str,
-        steps: tuple[int, int] | None = None,
-        metrics: Sequence[str] | None = None,
-    ) -> tuple[Curves, tuple[str, ...]]:
-        """Return a run's curves, of all its metrics for None, and what to say: they are by step where
-        its journals do not have the axis."""
-        try:
-            return self._sources.curves(state, metrics, by, steps), ()
-        except InvalidInput as error:
-            if by == STEP:
-                raise
-            found = self._sources.curves(state, metrics, STEP, steps)
-            return found, (f"Shown by step: {error}",)
-
-    def _newest_loss(self, state: RunState) -> Point | None:
-        """Return the newest loss of a run whose loss is not drawn on this page."""
-        if all(each.name != LOSS for each in self._sources.metrics(state)):
-            return None
-        return self._sources.newest(state, [LOSS]).get(LOSS)
-
-    def _maps(self, reading: RunReading) -> list[HeatMap]:
-        """Return the heat maps of what is known by rank, for a gang of at least two."""
-        attempt, step = reading.state.last_attempt, reading.step
-        placed = None if attempt is None else attempt.placed
-        if placed is None or step is None or placed.world_size < 2:
-            return []
-        return rank_maps(self._sources.by_rank(reading.state, step), _places(placed))
-
-    def _links(self, state: RunState) -> list[Link]:
-        run_id, ui_url = state.run_id, self._sources.ui_url
-        experiment = state.declared.experiment or state.declared.model_family
-        links = [
-            Link(label="report", address=f"/runs/{run_id}/report"),
-            Link(label="logs of all ranks", address=f"/runs/{run_id}/log"),
-            Link(label="devices", address=f"/runs/{run_id}/devices"),
-            Link(label="what it logged", address=f"/media?run={run_id}"),
-            Link(
-                label=f"experiment {experiment}",
-                address=f"/experiments/{quote(experiment, safe='')}",
-            ),
-        ]
-        source = state.declared.branched_from
-        if source is not None:
-            both = urlencode([("run", source.run_id), ("run", run_id)])
-            links.append(Link(label=f"compare with {source.run_id}", address=f"/compare?{both}"))
-        attempt = state.last_attempt
-        if ui_url and attempt is not None:
-            address = attempt_address(run_id, attempt, ui_url, self._sources.settings.prefix)
-            links.append(Link(label="in Dagster", address=address))
-        return links
-
-    def _attempt_pages(self, state: RunState) -> dict[int, str]:
-        ui_url = self._sources.ui_url
-        if not ui_url:
-            return {}
-        prefix = self._sources.settings.prefix
-        return {
-            each.attempt_id: attempt_address(state.run_id, each, ui_url, prefix)
-            for each in state.attempts
-        }
+        view = self._runs.page(request, may_act=self._acting is not None)
+        return self._page(request, "run.html", view, request.path_params["run_id"])
 
     def report(self, request: Request) -> Response:
         """`/runs/RUN/report`: the file that `tracks report` writes, as of now."""
@@ -401,28 +283,8 @@ class Board:
 
     def experiment(self, request: Request) -> Response:
         """`/experiments/NAME`, of an experiment, else of a family."""
-        name, by = request.path_params["name"], queries.axis(request)
-        runs = self._sources.experiment(name)
-        if not runs:
-            raise UnknownRun(
-                f"No training run is of an experiment or a family {name!r}; the fleet lists the runs."
-            )
-        baseline, why = baseline_of(runs, request.query_params.get("baseline", ""))
-        others = [run for run in reversed(runs) if run.run_id != baseline.run_id]
-        drawn: list[tuple[ColouredRun, Curves]] = []
-        shown = (baseline, *others[: EXPERIMENT_CURVES_MAX - 1])
-        looks = looks_of([run.run_id for run in shown])
-        for seat, run in enumerate(shown):
-            state = self._sources.run(run.run_id).state
-            coloured = ColouredRun(run_id=run.run_id, colour=looks[run.run_id], seat=seat)
-            drawn.append((coloured, self._curves(state, by)[0]))
-        view = replace(
-            experiment_view(name, runs, baseline, why),
-            panels=tuple(pages.compared_panels(drawn, queries.look(request))),
-            runs=tuple(run for run, _ in drawn),
-            choices=tuple(queries.choices(request, by)),
-        )
-        return self._page(request, "experiment.html", view, name)
+        view = self._runs.experiment(request)
+        return self._page(request, "experiment.html", view, request.path_params["name"])
 
     def studies(self, request: Request) -> Response:
         """`/studies`."""
@@ -431,7 +293,7 @@ class Board:
 
     def studies_csv(self, request: Request) -> Response:
         """`/studies.csv`."""
-        return Response(studies_csv(self._studies.all()), media_type=CSV)
+        return Response(studies_csv(self._studies.all()), media_type=downloads.CSV)
 
     def studies_json(self, request: Request) -> Response:
         """`/studies.json`."""
@@ -444,7 +306,7 @@ class Board:
 
     def study_csv(self, request: Request) -> Response:
         """`/studies/NAME.csv`: a line for each run of a trial."""
-        return Response(study_csv(self._study_of(request)), media_type=CSV)
+        return Response(study_csv(self._study_of(request)), media_type=downloads.CSV)
 
     def study_json(self, request: Request) -> Response:
         """`/studies/NAME.json`: as `tracks studies NAME --json`."""
@@ -469,55 +331,16 @@ class Board:
 
     def all_runs(self, request: Request) -> Response:
         """`/runs`: finished ones too; in groups where the address asks for them."""
-        (asked, found), page = self._asked(request), queries.page(request)
-        by = asked.get("group", "")
-        rows = Asked(**queries.filter_of(asked), limit=TABLE_ROWS, skip=page * TABLE_ROWS)
-        chosen = ViewSaved(name="", by="", columns=names_of(asked.get("columns", "")), group=by)
-        table, columns, notes = read_shown(self._sources.table, rows, chosen, found)
-        cut_at = table.read if table.is_cut else 0
-        if by:
-            shown = groups_view(table.rows, columns, asked, cut_at=cut_at)
-        else:
-            part = Part(page=page, size=TABLE_ROWS, is_more=table.is_more, cut_at=cut_at)
-            shown = all_runs_view(table.rows, columns, asked, part)
-        saved, view = self._sources.views(), None if found is None else found.body
-        shown = replace(
-            shown,
-            views=view_links(saved.offered if saved else (), view.name if view else ""),
-            acts=view_acts(asked, view),
-            seq=saved.head.seq if saved else 0,
-            may_act=self._acting is not None,
-            notes=notes,
-        )
-        return self._page(request, "runs.html", shown, shown.title, is_live=False)
-
-    def _asked(self, request: Request) -> tuple[dict[str, str], SavedView | None]:
-        """Return what the address asks of the table, and the saved view that it begins with."""
-        name, own = request.query_params.get("view", "").strip(), queries.table(request)
-        if not name:
-            return own, None
-        found = find_view(self._sources.tracks, name)
-        return {**asked_of(found.body), **own}, found
+        view = self._table.page(request, may_act=self._acting is not None)
+        return self._page(request, "runs.html", view, view.title, is_live=False)
 
     def all_runs_csv(self, request: Request) -> Response:
-        """`/runs.csv`: as `tracks runs --csv`; a header says whether all runs are in it."""
-        table, columns = self._whole_table(request)
-        text = table_csv(table.rows, columns)
-        return Response(text, media_type=CSV, headers=_complete(table))
+        """`/runs.csv`."""
+        return self._table.csv(request)
 
     def all_runs_json(self, request: Request) -> Response:
-        """`/runs.json`: the runs as `tracks runs --json` has them, and whether these are all."""
-        table, _ = self._whole_table(request)
-        runs = [dict(run.values) for run in table.rows]
-        found = {"runs": runs, "is_complete": table.is_whole}
-        return JSONResponse(found, headers=_complete(table))
-
-    def _whole_table(self, request: Request) -> tuple[Table, Sequence[str]]:
-        asked, found = self._asked(request)
-        rows = Asked(**queries.filter_of(asked), limit=READ_MAX)
-        chosen = ViewSaved(name="", by="", columns=names_of(asked.get("columns", "")))
-        table, columns, _ = read_shown(self._sources.table, rows, chosen, found)
-        return table, columns
+        """`/runs.json`."""
+        return self._table.json(request)
 
     def find(self, request: Request) -> Response:
         """`/find?run=TEXT`: leads to the run where only one is meant."""
@@ -547,13 +370,7 @@ class Board:
 
     def devices(self, request: Request) -> Response:
         """`/runs/RUN/devices`: of the newest attempt, a few ranks at a time."""
-        state = self._run_of(request)
-        placed = None if state.last_attempt is None else state.last_attempt.placed
-        world_size = 0 if placed is None else placed.world_size
-        ranks = ranks_from(queries.rank(request, "first") or 0, world_size)
-        found = self._sources.devices(state, ranks) if ranks else {}
-        places = {} if placed is None else _places(placed)
-        view = devices_page(state.run_id, found, places, ranks, world_size)
+        view = self._runs.devices(request)
         return self._page(request, "devices.html", view, view.title)
 
     def log(self, request: Request) -> Response:
@@ -741,18 +558,6 @@ def exposition(found: Iterable[Gauge]) -> tuple[bytes, str]:
     return generate_latest(registry), CONTENT_TYPE_LATEST
 
 
-def _places(placed: AttemptPlaced) -> dict[int, str]:
-    """Return where each rank is, in words."""
-    return {each.rank: f"{each.node}, {each.device}" for each in placed.ranks}
-
-
-def _study_links(trial: tuple[str, int] | None) -> Iterable[Link]:
-    """Yield the way to the study that a run is a trial of."""
-    if trial is not None:
-        study, number = trial
-        yield Link(label=f"trial {number} of the study {study}", address=f"/studies/{study}")
-
-
 def _file(request: Request) -> Response:
     text, media_type = pages.file(request.url.path.removeprefix("/"))
     return Response(text, media_type=media_type, headers=_KEEP)
@@ -776,7 +581,3 @@ def _status_of(error: TracksError) -> int:
     if isinstance(error, StoreError | LedgerError):
         return 503
     return 400 if isinstance(error, InvalidInput) else 500
-
-
-def _complete(table: Table) -> Mapping[str, str]:
-    return {COMPLETE_HEADER: "yes" if table.is_whole else "no"}

@@ -24,7 +24,7 @@ from tracks_dagster.track.track import code_diff_key
 
 DIFF_BYTES_MAX = 2 * 1024 * 1024  # of local changes, as a page
 EVAL_FILE_BYTES_MAX = 64 * 1024 * 1024  # of all files of one eval, so of each
-SAVED = "application/octet-stream"
+SAVED, CSV = "application/octet-stream", "text/csv; charset=utf-8"
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 
 

@@ -26,7 +26,9 @@ from tracks_dagster.attempts.effects.runs import check_prepared, new_run_id
 from tracks_dagster.attempts.ports import FoundCode
 from tracks_dagster.attempts.run_config import check_is_on_cluster
 from tracks_dagster.home.stored_projects import code_of, find_project
+from tracks_dagster.retry.caps import check_cap
 from tracks_dagster.retry.submission import NO_INTENT
+from tracks_dagster.settings import load_prices
 from tracks_dagster.studies.effects.declaring import Door, declare_study
 from tracks_dagster.studies.effects.study_file import StudyFile
 from tracks_dagster.track.declared_fields import CADENCE, DEFAULTS, NAMES, PLACE, RETENTION
@@ -140,7 +142,14 @@ def tune(
     store does the rest. Raises as `declare_study`."""
     policy = app.policy
     plan = partial(app.plan, policy=policy)
-    door = Door(tracks=app.tracks, ledger=app.ledger, policy=policy, plan=plan, remark=remark)
+    door = Door(
+        tracks=app.tracks,
+        ledger=app.ledger,
+        policy=policy,
+        plan=plan,
+        check_cost=lambda most, compute: check_cap(most, load_prices(app.settings), compute),
+        remark=remark,
+    )
     study = declare_study(door, asked, found, by=by)
     if study.declared.run.trainer != study_code_key(asked.name, sha256_hex(found.archive)):
         remark(

@@ -66,7 +66,7 @@ def test_every_error_is_listed_with_its_line(path: Path) -> None:
 @pytest.mark.parametrize(
     ("data", "told"),
     [
-        (b"- name: a\n  reason: [\n", "line 3: it is no YAML"),
+        (b"- name: a\n  reason: [\n", "line 3: it is not YAML"),
         (b"a: 1\n", "line 1: a: 'a' is not a key; there are: rules"),
         (b"words", "line 1: 'words' is given where keys with values belong, for example - {name: "),
         (b"# a\n\xff\n", "line 2 is not text"),

@@ -23,6 +23,7 @@ from tracks_dagster.ledger.effects.deciding import OF_STUDIES, decide_due, settl
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.projects.project import ConfigKey
+from tracks_dagster.retry.caps import check_cap
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.retry.stages import FULL, SHIPPED, SMOKE, STRICT
 from tracks_dagster.studies.effects import declaring
@@ -31,7 +32,7 @@ from tracks_dagster.studies.effects.declaring import Door, declare_study
 from tracks_dagster.studies.effects.study_file import StudyFile, read_study
 from tracks_dagster.studies.effects.trials import prepared_of
 from tracks_dagster.studies.words import summary
-from tracks_dagster.track.bodies import CodeVersion, StudyStopped, TrialProposed
+from tracks_dagster.track.bodies import CodeVersion, ComputeRequest, StudyStopped, TrialProposed
 from tracks_dagster.track.errors import InvalidInput, SettingsError, TracksError
 from tracks_dagster.track.names import run_track
 from tracks_dagster.track.records import Kind
@@ -63,7 +64,18 @@ def code(**changes: Any) -> FoundCode:
 
 def door_of(tracks: Tracks, ledger: Ledger) -> Door:
     plan = partial(plan_run, tracks, policy=DEFAULT_POLICY, ledger=ledger)
-    return Door(tracks=tracks, ledger=ledger, policy=DEFAULT_POLICY, plan=plan)
+    return Door(
+        tracks=tracks,
+        ledger=ledger,
+        policy=DEFAULT_POLICY,
+        plan=plan,
+        check_cost=without_prices,
+    )
+
+
+def without_prices(most: float, compute: ComputeRequest | None) -> None:
+    """Check a cap in money where no home has prices."""
+    check_cap(most, None, compute)
 
 
 @pytest.fixture
@@ -280,7 +292,7 @@ def refusal(world: World, tmp_path: Path, text: str, **changes: Any) -> str:
             "pbt changes the configs of its trials on the way, so evolution has no parents",
         ),
         ("kind: halving", "kind: hyperband", "'hyperband' is not a scheduler"),
-        ("[10, 30]", "[30, 10]", "do not grow"),
+        ("[10, 30]", "[30, 10]", "[30, 10] does not grow"),
         ("name: lr", "name: LR!", "'LR!' cannot name a study"),
         ("slots: 2", "slots: 0", "0 is not a number of slots; write 1 to 256"),
         ("slots: 2", "max_device_hours: -1", "-1 is not a cap; write more than 0"),
@@ -288,6 +300,29 @@ def refusal(world: World, tmp_path: Path, text: str, **changes: Any) -> str:
         ("slots: 2", "constraints: ['foo < 1']", "names foo, which is not a key"),
         ("slots: 2", "constraints: ['lr > 1']", "The grid is empty"),
         ("slots: 2", "constraints: ['__import__(\"os\") == 1']", "is not a constraint"),
+        (
+            "search: grid",
+            "search: random\ntrials: 2\nconstraints: ['lr > 1']",
+            "None of 1000 configs",
+        ),
+        ("[0.1, 0.01, 0.001]", "[0.1, 0.01, 0.1]", "lr has 0.1 twice"),
+        (
+            "0.001]}",
+            "0.001], layers: {choice: [2, 4], when: {lr: 0.2}}}",
+            "layers is drawn only where lr is 0.2, which it never is",
+        ),
+        (
+            "0.001]}",
+            "0.001], layers: {choice: [2, 4], when: {micro_batch: 77}}}",
+            "layers is drawn only where micro_batch is 77, which it never is",
+        ),
+        ("slots: 2", "config: {lr: 0.1}", "lr is drawn from the space and fixed by config: too"),
+        ("slots: 2", "max_cost: 5", "cannot be kept: there is no price table"),
+        ("metric: loss", 'metric: "lo\\nss"', "cannot be the name of a metric"),
+        (", budgets: [10, 30]}", ", budgets: 10}", "10 is not a list of budgets"),
+        ("{kind: halving, budgets: [10, 30]}", "{budgets: [10, 30]}", "scheduler: it has no kind"),
+        ("[0.1, 0.01, 0.001]", "{uniform: [0, 1, 2]}", "[0, 1, 2] is not a range"),
+        ("[0.1, 0.01, 0.001]", "{uniform: [0, .inf]}", "write uniform: [low, high], two numbers"),
     ],
 )
 def test_what_cannot_be_a_study_is_refused_in_words_and_nothing_is_written(
@@ -479,6 +514,7 @@ def test_trials_pass_the_gates_that_their_study_passed_and_what_it_draws_is_left
         ledger=ledger,
         policy=policy,
         plan=partial(plan_run, tracks, policy=policy, ledger=ledger),
+        check_cost=without_prices,
     )
     with pytest.raises(InvalidInput, match="smoke: there is none of this project"):
         declare_study(door, asked(tmp_path, f"{TEXT}stage: full\n"), code(), by="ann")

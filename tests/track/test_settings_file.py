@@ -61,10 +61,10 @@ def test_a_value_has_the_line_of_its_key() -> None:
 @pytest.mark.parametrize(
     ("text", "line", "words"),
     [
-        ("a: [", 1, "no YAML"),
-        ("a: 1\n\tb: 2", 2, "no YAML"),
+        ("a: [", 1, "not YAML"),
+        ("a: 1\n\tb: 2", 2, "not YAML"),
         ("a: 1\n---\nb: 2", 2, "another document"),
-        ("a: 1\nb: \x00", 2, "no YAML"),
+        ("a: 1\nb: \x00", 2, "not YAML"),
         ("a: 1\na: 2", 2, "given before, in line 1"),
         ("a: &x 1\nb: 2", 1, "anchor"),
         ("a: 1\nb: !!str 2", 2, "tag"),

@@ -3,8 +3,11 @@ written."""
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from operator import eq
 from typing import Any
 
 from tracks_dagster.attempts.effects.preparing import Prepared, prepare
@@ -22,7 +25,7 @@ from tracks_dagster.studies.effects.study_file import TRIALS_MAX, SchedulerFile,
 from tracks_dagster.studies.search import EVOLUTION, GRID, PRIORS, PRIORS_OF, START, grid_of
 from tracks_dagster.studies.space import CHOICE, Param, Space, make_space
 from tracks_dagster.track.addressed import write_addressed
-from tracks_dagster.track.bodies import RunDeclared, StudyDeclared, StudyExtended
+from tracks_dagster.track.bodies import ComputeRequest, RunDeclared, StudyDeclared, StudyExtended
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.errors import InvalidInput, check_all
 from tracks_dagster.track.names import study_track
@@ -30,6 +33,7 @@ from tracks_dagster.track.records import Draft, Json, Kind, sha256_hex
 from tracks_dagster.track.roles import ACCUMULATION, HORIZON, SEED, STEPS, roles_of
 from tracks_dagster.track.states.study_state import HOUR_S, StudyState
 from tracks_dagster.track.text.nearest import unknown
+from tracks_dagster.track.text.units import shown
 from tracks_dagster.track.track import study_code_key
 
 STARTS_NAMED_MAX = 5  # configs in an error
@@ -46,12 +50,14 @@ _LEAST = """
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Door:
     """What a declaration is checked and recorded by. plan: what a run would declare, by all that the
-    home knows; raises InvalidInput. remark: called with what a person should know of it."""
+    home knows; raises InvalidInput. check_cost: raises it for a cap in money that nothing would ever
+    meet, on such devices. remark: called with what a person should know of it."""
 
     tracks: Tracks
     ledger: Ledger
     policy: RetryPolicy
     plan: Callable[[Prepared], RunDeclared]
+    check_cost: Callable[[float, ComputeRequest | None], object]
     remark: Callable[[str], object] = lambda words: None
 
 
@@ -126,6 +132,8 @@ def plan_study(
             f"A trial of {budgets[-1]} steps is more than the {cut} that the stage {run.stage} lets it "
             "have; write another stage:, or smaller budgets."
         )
+    if asked.max_cost is not None:
+        door.check_cost(asked.max_cost, run.compute)
     key = study_code_key(asked.name, sha256_hex(found.archive))
     declared = StudyDeclared(
         study=asked.name,
@@ -218,11 +226,13 @@ def _check_same(before: StudyDeclared, now: StudyDeclared, given: Mapping[str, J
 def _check_name(name: str) -> None:
     if not NAME.fullmatch(name):
         raise InvalidInput(
-            f"{name!r} cannot name a study: use 1 to 26 of a-z, 0-9 and '-', '-' not at an end."
+            f"{name[:40]!r} cannot name a study: use 1 to 26 of a-z, 0-9 and '-', '-' not at an end."
         )
 
 
 def _check_metric(metric: str, project: Project) -> None:
+    if not metric.isprintable():
+        raise InvalidInput(f"metric: {metric[:40]!r} cannot be the name of a metric.")
     suite, separator, _ = metric.partition("/")
     if separator and suite not in (each.name for each in project.evals):
         raise InvalidInput(unknown("eval", suite, [each.name for each in project.evals]))
@@ -279,7 +289,29 @@ def _space(asked: StudyFile, project: Project) -> Space:
     if problems:
         raise InvalidInput("\n".join(problems))
     fixed = {name: key.default for name, key in project.keys.items()}
-    return make_space(asked.space, asked.constraints, {**fixed, **asked.config})
+    space = make_space(asked.space, asked.constraints, {**fixed, **asked.config})
+    problems = list(_contradictions(asked, space))
+    if problems:
+        raise InvalidInput("\n".join(problems))
+    if asked.search.kind != GRID:
+        space.draw(random.Random(asked.seed))  # raises where no config meets the constraints
+    return space
+
+
+def _contradictions(asked: StudyFile, space: Space) -> Iterator[str]:
+    """Yield what a space asks for and can never have."""
+    for name, param in space.params.items():
+        if name in asked.config:
+            yield f"space: {name} is drawn from the space and fixed by config: too; leave one out."
+        for index, value in enumerate(param.values):
+            if value in param.values[:index]:
+                yield f"space: {name} has {shown(value)} twice; write each value once."
+        for key, values in param.when.items():
+            other = space.params.get(key)
+            takes = partial(eq, space.fixed[key]) if other is None else other.takes
+            if not any(map(takes, values)):
+                when = " or ".join(map(shown, values))
+                yield f"space: {name} is drawn only where {key} is {when}, which it never is."
 
 
 def _misfits(name: str, param: Param, project: Project, ours: set[str | None]) -> Iterator[str]:

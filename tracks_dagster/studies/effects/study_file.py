@@ -95,9 +95,9 @@ def _param(value: object) -> Param:
     if kind == CHOICE:
         return _made(kind=kind, values=tuple(ends) if isinstance(ends, list) else (ends,), **more)
     if not isinstance(ends, list) or len(ends) != 2 or not all(map(_is_number, ends)):
-        raise ValueError(f"{kind}: {shown(ends)} is not a range; write {kind}: [low, high].")
+        raise ValueError(f"{shown(ends)} is not a range; write {kind}: [low, high], two numbers.")
     if kind == INT and not all(type(each) is int for each in ends):
-        raise ValueError(f"int: {shown(ends)} is not two whole numbers.")
+        raise ValueError(f"{shown(ends)} is not two whole numbers; write int: [low, high].")
     return _made(kind=kind, low=float(ends[0]), high=float(ends[1]), **more)
 
 
@@ -115,6 +115,8 @@ def _is_number(value: object) -> bool:
 def _kind(what: str, valid: Sequence[str], value: object) -> object:
     """Return `{kind: NAME}` for the name alone; raises ValueError for another kind."""
     given = {"kind": value} if isinstance(value, str) else value
+    if isinstance(given, Mapping) and "kind" not in given:
+        raise ValueError(f"it has no kind; write kind: and one of {', '.join(valid)}.")
     if not isinstance(given, Mapping) or not isinstance(given.get("kind"), str):
         raise ValueError(f"{shown(value)} is not a {what}; write one of {', '.join(valid)}.")
     if given["kind"] not in valid:
@@ -138,10 +140,12 @@ def _budgets(value: object) -> tuple[int, ...]:
         or not is_list
         or not all(type(e) is int and e > 0 for e in value)
     ):
-        raise ValueError(f"{shown(value)} are not budgets; write for example [1, 3, 9, 27].")
+        raise ValueError(
+            f"{shown(value)} is not a list of budgets; write for example [1, 3, 9, 27]."
+        )
     if sorted(set(value)) != value:
         raise ValueError(
-            f"{shown(value)} do not grow; write each budget larger than the one before."
+            f"{shown(value)} does not grow; write each budget larger than the one before."
         )
     return tuple(value)
 
@@ -162,7 +166,9 @@ def _off_peak(value: object) -> str:
 
 def _starts(value: object) -> tuple[Mapping[str, Json], ...]:
     if not isinstance(value, list) or not all(isinstance(each, Mapping) for each in value):
-        raise ValueError(f"{shown(value)} are not configs; write for example [{{lr: 0.001}}].")
+        raise ValueError(
+            f"{shown(value)} is not a list of configs; write for example [{{lr: 0.001}}]."
+        )
     return tuple(value)
 
 

@@ -98,7 +98,7 @@ class SettingsFile:
     """What a file contains, and what is wrong with it so far.
 
     name: as a message starts, "The policy file /x/policy.yaml"; path: empty where it was not a file.
-    value: plain values, {} of an empty file, None where it is no YAML that is read here. lines: where
+    value: plain values, {} of an empty file, None where it is not YAML that is read here. lines: where
     each value starts, by the way to it; the value of a key starts with its key.
     """
 
@@ -297,7 +297,7 @@ def _broken(error: yaml.YAMLError, text: str) -> Problem:
     if isinstance(error, yaml.MarkedYAMLError):
         mark = error.problem_mark or error.context_mark
         words = " ".join(filter(None, (error.context, error.problem)))
-        return Problem(line=mark.line + 1 if mark else 1, words=f"it is no YAML: {words}.")
+        return Problem(line=mark.line + 1 if mark else 1, words=f"it is not YAML: {words}.")
     position = getattr(error, "position", 0)
-    words = f"it is no YAML: {getattr(error, 'reason', error)}."
+    words = f"it is not YAML: {getattr(error, 'reason', error)}."
     return Problem(line=text[:position].count("\n") + 1, words=words)

@@ -19,6 +19,7 @@ Reader = Callable[[object], T]
 
 NONE = "none"  # takes a limit away; an empty value could as well be one that was forgotten
 COUNT_MAX = 1_000_000
+SHOWN_MAX = 8  # numbers of a list, in words
 COST_DIGITS_MAX = 9
 NUMBER_MAX = 1_000_000.0
 MONEY_MAX = 1e12  # in any currency
@@ -155,11 +156,13 @@ def or_none(read: Reader[T]) -> Reader[T | None]:
 
 
 def shown(value: object) -> str:
-    """Return a value as its file had it, or what kind of thing it is."""
+    """Return a value as its file had it, or what kind of thing it is; of lists those of few numbers."""
     if isinstance(value, Mapping):
         return "a mapping"
     if isinstance(value, Sequence) and not isinstance(value, str):
-        return "a list"
+        is_short = 0 < len(value) <= SHOWN_MAX
+        are_numbers = is_short and all(isinstance(each, int | float) for each in value)
+        return f"[{', '.join(map(shown, value))}]" if are_numbers else "a list"
     if value is None:
         return "nothing"
     return str(value).lower() if isinstance(value, bool) else repr(value)

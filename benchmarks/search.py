@@ -1,4 +1,4 @@
-"""What each search finds for the same device time, on real training; beside Optuna's own loop.
+"""What each search finds for the same device time, on real training; beside Optuna's and Ray Tune's.
 
 Two spaces: the classifier of examples/tabular on a drawn table, and the GPT of examples/gpt, small, on
 the text of docs/. A trial trains in this process, up to 27 epochs of some steps, with the cosine of the
@@ -9,6 +9,10 @@ as in `tracks tune`; Optuna's loop is `optimize` with a report after each epoch.
 killed: every 20 epochs of device time what trains is killed. A trial of ours goes on from its last
 commit, and has lost up to an epoch, counted as a whole one. One of Optuna's has failed, and the next
 one begins; what it had read counts. Needs the extra `tune`.
+
+Of Ray Tune its ASHA is asked, by its own class; its loop is ours: four slots that report an epoch each
+in turn, with the configs that our random search draws. A killed trial has failed, as with Ray's
+default of no restarts. Left out, in words, where Ray Tune is not installed.
 """
 
 from __future__ import annotations
@@ -17,12 +21,14 @@ import copy
 import importlib.util
 import json
 import math
+import sys
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import mean
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import torch
@@ -31,6 +37,7 @@ from torch.nn import functional
 
 from tests.studies.played import Played, make_study
 from tracks_dagster.studies.effects.searching import search_of
+from tracks_dagster.studies.search import generator, space_of
 from tracks_dagster.studies.space import Param
 from tracks_dagster.track.bodies import MEASURED, NOT_A_NUMBER, StudyDeclared, TrialJudged
 from tracks_dagster.track.records import Json, Kind
@@ -65,6 +72,8 @@ STUDIES: Mapping[str, Mapping[str, Any]] = {
     },
 }
 OPTUNA = ("optuna_tpe", "optuna_tpe_halving")
+RAY, RAY_TUNE = ("ray_asha",), "ray.tune.schedulers"
+SLOTS = 4
 
 
 class OutOfTime(Exception):
@@ -240,7 +249,7 @@ class Searched(Played):
 def search_ours(name: str, world: World, seed: int, *, is_killed: bool) -> Meter:
     """Return what a study of ours found by when."""
     meter = Meter(is_killed)
-    study = make_study(params=world.task.params, seed=seed, slots=4, **STUDIES[name])
+    study = make_study(params=world.task.params, seed=seed, slots=SLOTS, **STUDIES[name])
     with suppress(OutOfTime):
         Searched(study, world, seed, meter).play(turns_max=100_000)
     return meter
@@ -281,6 +290,46 @@ def _suggest(trial: Any, key: str, param: Param) -> Json:
     if param.kind == "int":
         return trial.suggest_int(key, param.low, param.high)
     return trial.suggest_float(key, param.low, param.high, log=param.kind == "loguniform")
+
+
+def search_ray(name: str, world: World, seed: int, *, is_killed: bool) -> Meter:
+    """Return what Ray Tune's ASHA found by when."""
+    ray = importlib.import_module(RAY_TUNE)
+    scheduler = ray.ASHAScheduler(
+        metric="loss", mode="min", max_t=WHOLE, grace_period=1, reduction_factor=RUNGS[1]
+    )
+    meter, declared = Meter(is_killed), make_study(params=world.task.params, seed=seed)
+    space, waiting = space_of(declared), deque[Any]()
+    with suppress(OutOfTime):
+        for number in range(EPOCHS * SLOTS):
+            line = Line(json.dumps(space.draw(generator(declared, number))), seed)
+            new = SimpleNamespace(trial_id=str(number), line=line, epochs=0)
+            scheduler.on_trial_add(None, new)
+            waiting.append(new)
+            while len(waiting) == SLOTS:
+                trial = waiting.popleft()
+                if meter.spend(1):
+                    scheduler.on_trial_error(None, trial)
+                    continue
+                trial.epochs += 1
+                value = world.value(trial.line, trial.epochs)
+                meter.read(value)
+                result = {"training_iteration": trial.epochs, "loss": value}
+                if scheduler.on_trial_result(None, trial, result) == scheduler.CONTINUE:
+                    waiting.append(trial)
+                else:
+                    scheduler.on_trial_complete(None, trial, result)
+    return meter
+
+
+def _has_ray() -> bool:
+    """Whether Ray Tune is installed; says what is left out where it is not."""
+    try:
+        importlib.import_module(RAY_TUNE)
+    except ImportError as error:
+        print(f"{', '.join(RAY)} left out: Ray Tune cannot be imported ({error}).", file=sys.stderr)
+        return False
+    return True
 
 
 # --- what is trained ------------------------------------------------------------------------------
@@ -365,12 +414,14 @@ def _module(example: str) -> ModuleType:
 
 
 def run(
-    names: Sequence[str] = (*STUDIES, *OPTUNA),
+    names: Sequence[str] = (*STUDIES, *OPTUNA, *RAY),
     tasks: Sequence[str] = tuple(TASKS),
     seeds: int = SEEDS,
 ) -> dict[str, float]:
     """Return the best loss by READ_AT epochs, the mean of the seeds; of the last also the worst."""
     torch.set_num_threads(1)
+    if set(names) & set(RAY) and not _has_ray():
+        names = [name for name in names if name not in RAY]
     return {key: value for of in tasks for key, value in _figures(of, names, seeds)}
 
 
@@ -379,7 +430,7 @@ def _figures(of: str, names: Sequence[str], seeds: int) -> Iterator[tuple[str, f
     for seed in range(seeds):
         world = World(TASKS[of]())
         for name in names:
-            search = search_optuna if name in OPTUNA else search_ours
+            search = search_optuna if name in OPTUNA else search_ray if name in RAY else search_ours
             for is_killed in (False, True):
                 label = f"{of}_{name}{'_killed' if is_killed else ''}"
                 meter = search(name, world, seed, is_killed=is_killed)

@@ -41,6 +41,7 @@ from benchmarks import (
     search,
     start,
     step,
+    table,
     track,
     tune,
 )
@@ -64,6 +65,7 @@ BENCHMARKS: dict[str, Callable[[argparse.Namespace], dict[str, float]]] = {
     "idle": lambda given: idle.run(),  # takes six minutes; when asked
     "idle-200": lambda given: idle.run_many(),  # of 200 projects; takes eight minutes; when asked
     "schedule": lambda given: {**schedule.run(), **schedule_play.run()},
+    "table": lambda given: table.run(),  # takes a minute; when asked
     "tune": lambda given: tune.run(),  # takes two minutes; when asked
     "search": lambda given: search.run(),  # takes ten minutes; when asked
     "kubernetes": lambda given: kubernetes.run(),  # takes minutes and 3 GB; when asked
@@ -95,6 +97,7 @@ AT_MOST = {
     **live_board.AT_MOST,
     **live_signals.AT_MOST,
     **live_watch.AT_MOST,
+    **table.AT_MOST,
     **tune.AT_MOST,
 }
 AT_LEAST = {**data.AT_LEAST, **retry.AT_LEAST, **ledger_history.AT_LEAST}
@@ -115,6 +118,7 @@ WHY = {
     **live_board.WHY,
     **live_signals.WHY,
     **live_watch.WHY,
+    **table.WHY,
     **tune.WHY,
 }
 

@@ -321,6 +321,7 @@ def refusal(world: World, tmp_path: Path, text: str, **changes: Any) -> str:
         ("metric: loss", 'metric: "lo\\nss"', "cannot be the name of a metric"),
         (", budgets: [10, 30]}", ", budgets: 10}", "10 is not a list of budgets"),
         ("{kind: halving, budgets: [10, 30]}", "{budgets: [10, 30]}", "scheduler: it has no kind"),
+        ("[0.1, 0.01, 0.001]", "{uniform: [0, 1]}", "lr: a grid over numbers needs points"),
         ("[0.1, 0.01, 0.001]", "{uniform: [0, 1, 2]}", "[0, 1, 2] is not a range"),
         ("[0.1, 0.01, 0.001]", "{uniform: [0, .inf]}", "write uniform: [low, high], two numbers"),
     ],

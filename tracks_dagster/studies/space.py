@@ -176,7 +176,7 @@ class Space:
     def grid(self) -> tuple[dict[str, Json], ...]:
         """Return every config of the grid that meets the constraints, the last key moving fastest."""
         names = list(self.params)
-        values = [self.params[name].grid() for name in names]
+        values = [self._grid_of(name) for name in names]
         if math.prod(map(len, values)) > GRID_MAX:
             raise InvalidInput(
                 f"The grid has {math.prod(map(len, values))} configs; at most {GRID_MAX}. Name fewer "
@@ -193,6 +193,12 @@ class Space:
         if not found:
             raise InvalidInput("The grid is empty: no config of it meets the constraints.")
         return tuple(found.values())
+
+    def _grid_of(self, name: str) -> tuple[Json, ...]:
+        try:
+            return self.params[name].grid()
+        except InvalidInput as error:
+            raise InvalidInput(f"{name}: {error}") from error
 
     def scaled(self, config: Config, factor_of: Callable[[str], float]) -> dict[str, Json] | None:
         """Return the config with each number times its factor; None where a constraint forbids it."""

@@ -138,6 +138,7 @@ class FakeSlurm:
                 "RestartCnt": str(job.restarts),
                 "PreemptTime": _time(job.preempted_at),
                 "NodeList": "n[1-2]",
+                "Comment": _option(job.options, "--comment"),
             }
             rows.append("".join(f"{values[f]:<{w}}|" for f, w in QUEUE_FIELDS.items()))
         return _done("\n".join(rows) + "\n")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import random
+import subprocess
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -27,6 +29,7 @@ from tracks_dagster.reasons.evidence import CANNOT_START, RankEnd
 from tracks_dagster.reasons.hangs import Beat, Phase
 from tracks_dagster.track.bodies import ComputeRequest
 from tracks_dagster.track.errors import GangError, GangUnreachable
+from tracks_dagster.wings.slurm.effects import board
 from tracks_dagster.wings.slurm.effects.board import POLL_S
 from tracks_dagster.wings.slurm.effects.client import SlurmClient
 from tracks_dagster.wings.slurm.effects.launcher import SETTLED_S, SlurmLauncher
@@ -235,6 +238,36 @@ def test_a_job_of_a_store_that_was_there_before_is_not_taken_for_a_lost_one(worl
     assert [job is old for job in world.slurm.named(NAME)] == [True, False]
 
 
+@pytest.mark.parametrize("lost", [Fault.LOST_AFTER, None], ids=["reply-lost", "nothing-lost"])
+def test_an_older_job_of_the_same_name_is_not_the_gang_s(world: World, lost: Fault | None) -> None:
+    """A store was made again at its place minutes ago, and the run has the same id: both names are."""
+    world.launcher().start(GANG)
+    old = world.slurm.job()
+    world.slurm.start(old)
+    world.slurm.end(old, "CANCELLED by 1000")
+    world.clock.advance(120)
+    for key in list(world.store.list("")):
+        world.store.delete(key)
+    if lost is not None:
+        world.slurm.fail("sbatch", 1, lost)
+    launcher, other = world.launcher(), world.launcher()
+    submit, seen = world.slurm._sbatch, list[GangPhase]()
+
+    def slow(words: tuple[str, ...], script: str) -> subprocess.CompletedProcess[str]:
+        seen.append(other.glance(REF).phase)  # another process looks before Slurm has answered
+        return submit(words, script)
+
+    world.slurm._sbatch = slow  # type: ignore[method-assign]
+    assert launcher.start(GANG)
+    assert seen == [GangPhase.NEVER_STARTED]
+    world.slurm.start(world.slurm.job())
+    world.later(70)
+    for each in (launcher, world.launcher()):
+        assert each.observe(REF).phase is GangPhase.ALIVE
+    launcher.kill(REF)
+    assert world.slurm.job().state.startswith("CANCELLED")
+
+
 def test_an_attempt_never_has_two_jobs_wherever_a_reply_is_lost(tmp_path: Path) -> None:
     faults = [*Fault, None, None]
     for seed in range(SUBMITS):
@@ -362,6 +395,36 @@ def test_a_job_that_slurm_suspends_does_not_hang(world: World, state: str) -> No
     world.later(SILENT_S_MAX + 60)
     report = launcher.observe(REF)
     assert (report.phase, report.beats) == (GangPhase.ALIVE, ())
+
+
+@pytest.mark.parametrize("state", ["PREEMPTED", "TIMEOUT", "NODE_FAIL", "CANCELLED by 4711"])
+def test_an_end_that_only_accounting_has_is_seen_at_each_look(world: World, state: str) -> None:
+    """The controller was away until it forgot the job, which ran when it was seen last."""
+    launcher = world.launcher()
+    launcher.start(GANG)
+    job = world.slurm.job()
+    world.slurm.start(job)
+    world.later(60)
+    assert launcher.observe(REF).phase is GangPhase.ALIVE
+    world.slurm.end(job, state)
+    world.slurm.forget(job)
+    world.later()
+    assert launcher.glance(REF).phase is GangPhase.GONE
+    launcher.kill(REF)
+    report = launcher.observe(REF)
+    assert (report.phase, report.slurm_state) == (GangPhase.GONE, state)
+
+
+def test_a_process_that_was_stopped_while_it_asked_blinds_no_other(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(board, "LOCK_S_MAX", 0.2)
+    launcher = world.launcher()
+    launcher.start(GANG)
+    world.later(60)
+    with (world.folder / "queue.lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert "waits in Slurm's queue: Resources" in launcher.glance(REF).waits
 
 
 def test_a_controller_that_is_away_ends_nothing_and_is_named(world: World) -> None:

@@ -26,6 +26,7 @@ QUEUE_FIELDS = {
     "RestartCnt": 6,
     "PreemptTime": 21,
     "NodeList": 120,
+    "Comment": 120,  # the last one: another's may have anything in it
 }
 QUEUE_FORMAT = ",".join(f"{name}:{width}|" for name, width in QUEUE_FIELDS.items())
 ACCOUNT_FIELDS = (
@@ -47,7 +48,8 @@ class JobRow:
     state: in full, "CANCELLED by 1000" where accounting says who. reason: why it waits, or what ended
     it; empty for none. times: aware; of a job that waits started_at is when Slurm means to start it.
     limit_s: None where it has none. restarts: how often Slurm started it again. preempted_at: when
-    Slurm chose it to make room. steps: the states of its steps, only accounting has them.
+    Slurm chose it to make room. steps: the states of its steps, which accounting alone has; comment:
+    the queue alone.
     """
 
     id: str
@@ -64,6 +66,7 @@ class JobRow:
     exit: str = ""
     tres: str = ""
     steps: tuple[str, ...] = ()
+    comment: str = ""
     is_of_accounting: bool = False
 
     @property
@@ -149,6 +152,7 @@ def _row(given: Mapping[str, str]) -> JobRow | None:
             nodes=nodes if (nodes := given.get("NodeList", "")) not in NO_NODES else "",
             exit=fields["exit"],
             tres=fields["tres"],
+            comment=given.get("Comment", ""),
         )
     except (ValueError, OverflowError):
         return None

@@ -17,26 +17,27 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
+from typing import IO
 
 from tracks_dagster.track.errors import GangError, GangUnreachable
 from tracks_dagster.track.ports import Clock
 from tracks_dagster.track.records import format_time, parse_time
-from tracks_dagster.wings.slurm.effects.client import SlurmClient
+from tracks_dagster.wings.slurm.effects.client import CALL_S_MAX, SlurmClient
 from tracks_dagster.wings.slurm.rows import JobRow, read_queue
 from tracks_dagster.wings.slurm.submission import NAME_PREFIX
 
 POLL_S = 10.0  # between two questions to the controller, from all processes of a home
+LOCK_S_MAX = CALL_S_MAX + 5.0  # that another process's question is waited for
+LOCK_POLL_S = 0.05
 LOOK_S_MAX = 3.0  # that a look waits for an answer; then it takes the last one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tables:
-    """Our jobs in the queue, by id and the first of each name. at: when they were asked for; problem:
-    why not later."""
+    """Our jobs in the queue, by id. at: when they were asked for; problem: why not later."""
 
     at: datetime
     jobs: Mapping[str, JobRow] = field(default_factory=dict)
-    named: Mapping[str, JobRow] = field(default_factory=dict)
     problem: str = ""
 
 
@@ -94,19 +95,14 @@ class Board:
                 self._problem = str(error)
             return
         with self._lock:
-            first = sorted(rows, key=lambda row: int(row.id), reverse=True)
-            self._tables = Tables(
-                at=at,
-                jobs={row.id: row for row in rows},
-                named={row.name: row for row in first},
-            )
+            self._tables = Tables(at=at, jobs={row.id: row for row in rows})
             self._problem = ""
 
     def _read_or_ask(self) -> tuple[datetime, str]:
         """Return another process's answer where it is fresh, else ask; one process asks at a time."""
         self._path.parent.mkdir(parents=True, exist_ok=True)
         with self._path.with_suffix(".lock").open("a") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # as long as a question takes, CALL_S_MAX at most
+            _wait_for(lock)
             found = self._read()
             if found is not None:
                 return found
@@ -127,3 +123,16 @@ class Board:
             return None
         age_s = (self._now() - at).total_seconds()
         return (at, text) if 0 <= age_s < POLL_S else None
+
+
+def _wait_for(lock: IO[str]) -> None:
+    """Wait until no other process asks, or for longer than a question takes: a process that was stopped
+    meanwhile keeps the lock."""
+    give_up_at = time.monotonic() + LOCK_S_MAX
+    while time.monotonic() < give_up_at:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(LOCK_POLL_S)
+        else:
+            return

@@ -15,7 +15,7 @@ import platform
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -353,9 +353,7 @@ class SlurmLauncher:
             return None
         gang.job = gang.marks.job()
         if gang.job is None and (last := gang.marks.last_submit()) is not None:
-            row = self._board.look().named.get(job_name(gang.ref, self._store.url))
-            if row is not None:
-                self._note(gang, row.id, last[1])
+            self._note_first(gang, self._board.look().jobs.values(), last[1])
         gang.never_s = now_s if gang.job is None else None
         return gang.job
 
@@ -367,13 +365,30 @@ class SlurmLauncher:
         if gang.job is not None or (last := gang.marks.last_submit()) is None:
             return gang.job
         name = job_name(gang.ref, self._store.url)
-        rows = self._client.queue_of(name) or self._client.accounts_of(name, NAME_SINCE)
-        # A store that was made again at the same place has jobs of the same names from before.
-        since = parse_time(last[1].at) - timedelta(seconds=SKEW_S_MAX)
-        rows = [row for row in rows if row.submitted_at is None or row.submitted_at >= since]
-        if rows:
-            self._note(gang, min((row.id for row in rows), key=int), last[1])
+        self._note_first(gang, self._client.queue_of(name), last[1])
+        if gang.job is None:
+            self._note_first(gang, self._client.accounts_of(name, NAME_SINCE), last[1])
         return gang.job
+
+    def _note_first(self, gang: _Gang, rows: Iterable[JobRow], submit: Submit) -> None:
+        """Note the first of these jobs that a submit of this gang made, if one is.
+
+        A store that was made again at the same place has jobs of the same names from before: their
+        comments have other tokens. Accounting may have none, and there the time has to tell.
+        """
+        name = job_name(gang.ref, self._store.url)
+        since = parse_time(submit.at) - timedelta(seconds=SKEW_S_MAX)
+        rows = [row for row in rows if row.name == name]
+        tokens = gang.marks.tokens() if rows else set()
+
+        def is_ours(row: JobRow) -> bool:
+            if row.comment:
+                return row.comment.rpartition(" ")[2] in tokens
+            return row.submitted_at is None or row.submitted_at >= since
+
+        found = [row.id for row in rows if is_ours(row)]
+        if found:
+            self._note(gang, min(found, key=int), submit)
 
     def _note(self, gang: _Gang, id_: str, submit: Submit) -> None:
         name = job_name(gang.ref, self._store.url)
@@ -403,8 +418,9 @@ class SlurmLauncher:
         """Return what the queue and accounting have of the gang's job. first_s: as of `Board.look`."""
         job = gang.job
         assert job is not None
-        if gang.is_over and gang.accounts:
-            return self._fold(gang, gang.last)
+        if gang.is_over and gang.accounts:  # which the queue may have forgotten while it still ran
+            is_ended = gang.last is not None and not gang.last.is_live
+            return self._fold(gang, gang.last if is_ended else None)
         try:
             tables = self._board.look(first_s=first_s)
         except GangUnreachable as error:

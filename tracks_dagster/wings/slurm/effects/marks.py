@@ -77,6 +77,11 @@ class Marks:
             return None
         return number, found
 
+    def tokens(self) -> set[str]:
+        """Return the token of each submit."""
+        found = (self._read(f"submit-{n}", Submit) for n in range(1, self._submits() + 1))
+        return {each.token for each in found if each is not None}
+
     def begin_submit(self, submit: Submit) -> int | None:
         """Return this submit's number; None where another one came first, or there were too many."""
         number = self._submits() + 1

@@ -39,6 +39,7 @@ from tracks_dagster.wings.slurm.settings import (
 )
 
 MODULE = "tracks_dagster.training.pod"
+COMMENT = "tracks"  # how the comment of each job of ours begins
 NAME_PREFIX = "tracks-"
 STORE_DIGITS = 8  # of the store's hash: two homes of one account have runs of the same name
 _NAME = re.compile(rf"{NAME_PREFIX}(?P<run>.+)-a(?P<attempt>\d{{2,9}})-[0-9a-f]{{8}}")
@@ -112,7 +113,7 @@ def submission(spec: GangSpec, settings: SlurmSettings, *, token: str, output: s
     name = job_name(spec.ref, spec.store_url)
     options = (
         f"--job-name={name}",
-        f"--comment=tracks {spec.ref.key} {token}",
+        f"--comment={COMMENT} {spec.ref.key} {token}",
         *("--parsable", "--no-requeue", "--dependency=singleton", "--export=ALL", "--chdir=/"),
         *("--open-mode=append", f"--output={output}"),
         *(f"--nodes={nodes}", "--ntasks-per-node=1", f"--signal=TERM@{settings.notice_s}"),

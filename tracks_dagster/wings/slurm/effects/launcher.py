@@ -50,7 +50,7 @@ from tracks_dagster.wings.slurm.job_fold import Asked, JobSeen, fold, lost
 from tracks_dagster.wings.slurm.report import report
 from tracks_dagster.wings.slurm.rows import JobRow
 from tracks_dagster.wings.slurm.settings import SlurmSettings
-from tracks_dagster.wings.slurm.submission import Submission, job_name, ref_of, submission
+from tracks_dagster.wings.slurm.submission import COMMENT, Submission, job_name, ref_of, submission
 
 SETTLED_S = 180.0  # after a submit whose reply was lost: no job of it appears any more
 SKEW_S_MAX = 3600.0  # of Slurm's clock and this machine's
@@ -374,7 +374,8 @@ class SlurmLauncher:
         """Note the first of these jobs that a submit of this gang made, if one is.
 
         A store that was made again at the same place has jobs of the same names from before: their
-        comments have other tokens. Accounting may have none, and there the time has to tell.
+        comments have other tokens. Where a comment is not ours, for a site has its own, or accounting
+        has none, the time has to tell.
         """
         name = job_name(gang.ref, self._store.url)
         since = parse_time(submit.at) - timedelta(seconds=SKEW_S_MAX)
@@ -382,8 +383,9 @@ class SlurmLauncher:
         tokens = gang.marks.tokens() if rows else set()
 
         def is_ours(row: JobRow) -> bool:
-            if row.comment:
-                return row.comment.rpartition(" ")[2] in tokens
+            words = row.comment.split()
+            if words[:1] == [COMMENT]:
+                return not tokens.isdisjoint(words)
             return row.submitted_at is None or row.submitted_at >= since
 
         found = [row.id for row in rows if is_ours(row)]

@@ -224,3 +224,17 @@ def test_a_repeat_that_is_not_a_number_makes_its_trial_the_worst() -> None:
             played.judge(rung, worse_by=math.nan if is_first else 0.0)
     assert played.state.finished.best == 1
     assert played.state.trials[0].mean_and_deviation is None
+
+
+def test_where_every_repeat_fails_the_best_is_that_of_the_first_seed() -> None:
+    values = (0.9, 0.5, 0.1, 0.7)
+    params = {"n": Param(kind="choice", values=(0, 1, 2, 3))}
+    study = make_study(
+        params=params, search={"kind": "grid"}, trials=4, repeat={"best": 3, "seeds": 1}
+    )
+    played = Played(study, lambda config, steps: values[config["n"]])
+    while played.decide() or played.state.open_rungs:
+        for rung in played.state.open_rungs[:1]:
+            played.judge(rung, worse_by=math.nan if rung.proposed.repeat else 0.0)
+    assert [len(each.repeats) for each in played.state.trials] == [0, 1, 1, 1]
+    assert played.state.finished.best == 2

@@ -157,10 +157,11 @@ class StudyState:
     @property
     def best(self) -> Trial | None:
         """The trial with the best value among those that have come furthest; the first of equals. Once
-        trials were repeated, the one of these with the best mean over its seeds."""
+        trials were repeated, the one of these with the best mean over its seeds, and of those that
+        have none the one with the best first seed."""
         repeated = [each for each in self.trials if each.repeats]
         if repeated and all(r.judged is not None for each in repeated for r in each.repeats):
-            return min(repeated, key=lambda each: (self.mean_loss_of(each), each.number))
+            return min(repeated, key=self._over_seeds)
         measured = [
             (-len(judged), self.loss_of(judged[-1]), each.number)
             for each in self.trials
@@ -171,6 +172,9 @@ class StudyState:
             )
         ]
         return self.trials[min(measured)[2]] if measured else None
+
+    def _over_seeds(self, trial: Trial) -> tuple[float, float, int]:
+        return self.mean_loss_of(trial), self.loss_of(trial.of_all_seeds[0]), trial.number
 
     def _judged(self) -> Iterable[TrialJudged]:
         rungs = (rung for each in self.trials for rung in (*each.rungs, *each.repeats))

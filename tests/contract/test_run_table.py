@@ -18,7 +18,7 @@ from tracks_dagster.ledger.facts.run import RUN, run_view
 from tracks_dagster.ledger.ports import Cursor, Row
 from tracks_dagster.review.effects import run_table as reading
 from tracks_dagster.review.effects.run_table import Asked, read_table
-from tracks_dagster.review.run_table import Run, parse, pick, sort
+from tracks_dagster.review.run_table import TIMES, Run, parse, pick, sort
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.json_text import parse_json
 from tracks_dagster.track.records import Json, canonical_json, format_time
@@ -111,10 +111,12 @@ class Made:
         names += ["archived"] * 2
         conditions = []
         for _ in range(self.rng.randrange(3)):
-            value = choose((*VALUES, *WORDS, BEGIN.isoformat()[:13]))
+            name = choose(names)
+            times = [BEGIN.isoformat()[:length] for length in (4, 10, 13, 16, 32)]
+            value = choose(times if name in TIMES else (*VALUES, *WORDS, times[2]))
             text = str(value).replace('"', "") or "x"
             sign = choose(("<", "<=", ">", ">=", "=", "!=", ":", "~"))
-            conditions.append(f'{choose(names)}{sign}"{text}"')
+            conditions.append(f'{name}{sign}"{text}"')
         if self.rng.random() < 0.2:
             conditions.append(choose(("wide", "r-1")))
         order = tuple(choose(("", "-")) + choose(names) for _ in range(self.rng.randrange(3)))

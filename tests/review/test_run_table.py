@@ -85,7 +85,7 @@ def named(where: str) -> list[str]:
         ("started>2026-11-10", ["gpt-2"]),
         ("started>2026-11-10 started<2026-11-19", []),
         ('started>"2026-11-20 12:00"', []),  # as tables show a time
-        ("started>2026", ["gpt-1", "gpt-2"]),
+        ("started>=2026", ["gpt-1", "gpt-2"]),
         ("layers=2.0", ["gpt-1", "gpt-2"]),
         ("owner<5", []),
     ],
@@ -94,6 +94,71 @@ def test_a_filter_picks_the_runs_of_which_every_condition_is_so(
     where: str, runs: list[str]
 ) -> None:
     assert named(where) == runs
+
+
+EARLY, DAY, LATE = (
+    "2026-01-30T23:59:00.000000Z",
+    "2026-01-31T10:05:33.000000Z",
+    "2026-02-01T00:00:00Z",
+)
+OF_TIMES = [Run(values={"run": each, "started": each}) for each in (EARLY, DAY, LATE)]
+
+
+@pytest.mark.parametrize(
+    ("where", "times"),
+    [
+        ("started=2026-01-31", [DAY]),
+        ("started!=2026-01-31", [EARLY, LATE]),
+        ("started<=2026-01-31", [EARLY, DAY]),
+        ("started>2026-01-31", [LATE]),
+        ("started>=2026-01-31", [DAY, LATE]),
+        ("started<2026-01-31", [EARLY]),
+        ('started="2026-01-31 10:05"', [DAY]),  # as tables show a time
+        ("started>2026-01-31T10:05", [LATE]),
+        ("started=2026-01-31T10:05:33", [DAY]),
+        (f"started={DAY}", [DAY]),
+        ("started=2026-01-31T10:05:33.1", []),
+        ("started=2026-01-31T12:05+02:00", [DAY]),
+        ("started=2026-01-31T05:05-0500", [DAY]),
+        ("started=2026-02", [LATE]),
+        ("started>2026", []),
+        ("started<=2026-01", [EARLY, DAY]),
+        ("started=9999", []),
+        ("finished!=2026", [EARLY, DAY, LATE]),
+        ("finished<2027", []),
+        ("started~10:05", [DAY]),  # a part of the text
+    ],
+)
+def test_a_time_is_as_long_as_it_was_written(where: str, times: list[str]) -> None:
+    assert [run.name for run in pick(OF_TIMES, parse(where))] == times
+
+
+@pytest.mark.parametrize(
+    "time",
+    [
+        *("yesterday", "2026-1-30", "31.01.2026", "7d", "2026-02-30", "2026-01-31T25", "0000"),
+        *("2026-01-31+02:00", "2026-01-31T10:05+99:00", "2026-01-31T10:05:33.1234567"),
+        "2026-01-31T10:05X",
+    ],
+)
+def test_a_time_that_is_not_one_is_refused_with_what_is_valid(time: str) -> None:
+    with pytest.raises(InvalidInput, match=r"is not a time; write .*2026-01-31T10:05\+02:00"):
+        parse(f"state=running started<{time}")
+
+
+def test_a_text_is_equal_as_a_text_though_it_looks_like_a_number() -> None:
+    texts = (("12.5", ["1.0"], "01"), ("12.50", ["1"], "1"))
+    runs = [
+        Run(values={"run": run, "tag": tags, "experiment": experiment, "steps": 40})
+        for run, tags, experiment in texts
+    ]
+
+    def found(where: str) -> list[str]:
+        return [run.name for run in pick(runs, parse(where))]
+
+    assert found("run=12.5") == found("tag:1.0") == found("experiment=01") == ["12.5"]
+    assert found("run!=12.5") == found("tag=1") == found("experiment=1") == ["12.50"]
+    assert found("steps=40.0") == found("steps=4e1") == ["12.5", "12.50"]
 
 
 @pytest.mark.parametrize(
@@ -237,6 +302,41 @@ def test_only_as_much_is_read_as_a_page_of_the_newest_needs(ledger: Ledger) -> N
 def test_a_name_in_a_filter_is_checked_against_all_runs(ledger: Ledger) -> None:
     with pytest.raises(InvalidInput, match="did you mean"):
         read_table(ledger, Asked(where="ownr=ann"), now=NOW)
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("eval.helout.accuracy", "eval.heldout.accuracy"),
+        ("eval.heldout.acuracy", "eval.heldout.accuracy"),
+        ("eval.other.accuracy", "eval.heldout.accuracy"),
+        ("best.accuracy", "accuracy"),  # of an eval, and of no metric
+        ("last.lr", ""),  # of the config
+        ("config.loss", ""),
+        ("at.mse", ""),
+        ("best_at.mse", ""),
+    ],
+)
+def test_a_name_with_its_place_is_looked_for_there_alone(
+    store: FakeObjectStore, ledger: Ledger, name: str, meant: str
+) -> None:
+    history = History("measured").declare(config={"lr": 0.4}).open().supervise().place().restore()
+    history.commit(20, metrics={"loss": 2.0})
+    for suite, metrics in (("heldout", {"accuracy": 0.8}), ("other", {"mse": 0.1})):
+        history.open_eval(history.state.checkpoints[-1].ref, suite=suite)
+        history.end_eval(history.state.evals[-1].opened, metrics=metrics)
+    history.write_to(store)
+    Projector(store, ledger).project(run_track("measured"))
+    with pytest.raises(InvalidInput, match=f"No run has a '{name}'.*{meant}"):
+        read_table(ledger, Asked(where=f"{name}<9"), now=NOW)
+    for known in (
+        "eval.heldout.accuracy",
+        "heldout.accuracy",
+        "accuracy",
+        "best.loss",
+        "config.lr",
+    ):
+        read_table(ledger, Asked(where=f"state=succeeded {known}<-9"), now=NOW)  # refuses nothing
 
 
 def test_a_run_is_read_as_what_was_used_and_what_may_be_used(

@@ -27,7 +27,7 @@ def status_command(run_id: str | None, where: str, as_json: bool) -> None:
 
     \b
     --where 'state=running owner:ann'
-    --where 'experiment=rates started>2026-01-31'
+    --where 'experiment=rates started>=2026-01-31'
     """
     if run_id is not None and where:
         raise InvalidInput("--where picks among all runs; leave RUN or the filter out.")

@@ -15,6 +15,7 @@ import operator
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from operator import itemgetter
 from statistics import mean, stdev
 from typing import NoReturn
@@ -44,7 +45,7 @@ FIELDS: Mapping[str, str] = {
     "experiment": "the question that it belongs to",
     "stage": "kitchen_sink, smoke, canary or full",
     "intent": "what it is for",
-    "started": "when it was declared, as 2026-01-31 or longer",
+    "started": "when it was declared; a filter takes 2026-01, 2026-01-31, 2026-01-31T10:05",
     "finished": "when it was over",
     "hours": "from its declaration to its end, or until now",
     "step": "the newest: a filter takes the one on record, and what trains is shown with that of now",
@@ -75,6 +76,21 @@ WHOLE_MAX = 1e15  # a float below it that is a whole number is written as one
 
 _TOKEN = re.compile(r'\s*(?:([\w./@-]+)\s*(<=|>=|!=|==|=|<|>|~|:)\s*)?("[^"]*"|[^\s"]+)')
 _NUMBER_BEGINS = re.compile(r"\s*[-+.\d]|\s*inf", re.IGNORECASE)
+_TIME = re.compile(
+    r"(\d{4}(?:-\d\d(?:-\d\d)?)?)"
+    r"|(\d{4}-\d\d-\d\dT\d\d(?::\d\d(?::\d\d(?:\.\d{1,6})?)?)?)(Z|[+-]\d\d:?\d\d)?",
+    re.ASCII,
+)
+_TIME_REST = "0000-01-01T00:00:00.000000"  # of a time that was not written to its end
+_LENGTHS = {  # by how many signs of a time were written; a month and a year are cut to their ends
+    4: timedelta(days=366),
+    7: timedelta(days=31),
+    10: timedelta(days=1),
+    13: timedelta(hours=1),
+    16: timedelta(minutes=1),
+    19: timedelta(seconds=1),
+    **{20 + n: timedelta(microseconds=10 ** (6 - n)) for n in range(1, 7)},
+}
 _COMPARE: Mapping[str, Callable[[float, float], bool]] = {
     "<": operator.lt,
     "<=": operator.le,
@@ -119,12 +135,14 @@ class Run:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Condition:
-    """One condition. name: empty for a word that is looked for in TEXTS. number: the value as one."""
+    """One condition. name: empty for a word that is looked for in TEXTS. number: the value as one.
+    span: of a time, its begin and its end, which is not in it: a day is as long as one."""
 
     name: str
     sign: str
     value: str
     number: float | None = None
+    span: tuple[datetime, datetime] | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -145,17 +163,28 @@ class Condition:
     def _is_so(self, found: Json) -> bool:
         if self.sign in (":", "~"):
             return _has(found, self.value)
+        if self.span is not None:
+            return self._is_then(found, *self.span)
         left = None if self.number is None and isinstance(found, str) else _number(found)
         if self.sign in ("=", "==", "!="):
-            are_numbers = left is not None and self.number is not None
+            is_number = not isinstance(found, str)  # an id 1.50 is another one than 1.5
+            are_numbers = is_number and left is not None and self.number is not None
             is_equal = left == self.number if are_numbers else _is_text(found, self.value)
             return is_equal is (self.sign != "!=")
         if left is not None and self.number is not None:
             return _COMPARE[self.sign](left, self.number)
         if found is None or left is not None or self.number is not None:
             return False
-        low, high = str(found), self.value  # texts, such as times, by their signs
+        low, high = str(found), self.value  # texts, by their signs
         return _COMPARE[self.sign]((low > high) - (low < high), 0)
+
+    def _is_then(self, found: Json, begin: datetime, end: datetime) -> bool:
+        if found is None:
+            return self.sign == "!="
+        at = datetime.fromisoformat(str(found))
+        if self.sign in _COMPARE:
+            return _COMPARE[self.sign]((at >= end) - (at < begin), 0)
+        return (begin <= at < end) is (self.sign != "!=")
 
 
 def parse(text: str) -> tuple[Condition, ...]:
@@ -174,13 +203,37 @@ def parse(text: str) -> tuple[Condition, ...]:
         if sign is None and any(each in value for each in "<>=~") and not value.startswith('"'):
             raise InvalidInput(f"The filter cannot be read at {rest!r}; {VALID}.")
         value = value.strip('"')
-        number = None if name in TIMES else _number(value)
+        number, span = _number(value), None
         if name in TIMES:
-            value = value.replace(" ", "T")  # as tables show them
+            value, number = value.replace(" ", "T"), None  # as tables show them
+            span = None if sign in (":", "~") else _span(name, value)
         sign = "=" if name == TAG and sign in (":", "~") else sign or ""  # a tag is meant, no part
-        found.append(Condition(name=name or "", sign=sign, value=value, number=number))
+        found.append(Condition(name=name or "", sign=sign, value=value, number=number, span=span))
         at = match.end()
     return tuple(found)
+
+
+def _span(name: str, text: str) -> tuple[datetime, datetime]:
+    """Return when a time begins and ends that is written to its year, month, day or further, of UTC
+    where it has no offset; raises InvalidInput."""
+    match = _TIME.fullmatch(text)
+    try:
+        if match is None:
+            raise ValueError(text)
+        day, time, offset = match.groups()
+        written = day or time
+        whole = f"{written}{_TIME_REST[len(written) :]}"
+        begin = datetime.fromisoformat(whole + (offset or "Z"))
+    except ValueError:
+        raise InvalidInput(
+            f"{name}: {text[:PLACE_MAX]!r} is not a time; write 2026, 2026-01, 2026-01-31, "
+            "2026-01-31T10:05 or 2026-01-31T10:05+02:00, of UTC without an offset."
+        ) from None
+    try:
+        end = begin + _LENGTHS[len(written)]
+    except OverflowError:
+        return begin, datetime.max.replace(tzinfo=UTC)
+    return begin, end.replace(day=1) if len(written) < len("2026-01-31") else end
 
 
 def names_of(text: str) -> tuple[str, ...]:

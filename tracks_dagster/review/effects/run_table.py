@@ -225,14 +225,36 @@ def _whole(ledger: Ledger, run_ids: Sequence[str], now: datetime) -> Iterator[Ru
 
 
 def _check_known(ledger: Ledger, name: str, now: datetime) -> None:
-    """Raise InvalidInput for a name that no run has, whatever was looked at."""
-    columns = (*_KEYED, *_MEASURED)
-    like = " or ".join(f"{column} like :part escape '!'" for column in columns)
-    last = re.sub(r"([!%_])", r"!\1", name.rpartition(".")[2])
-    asked = {"part": f'%{last}":%'}
-    if not ledger.query(f"select run_id from training_runs where {like} limit 1", asked):
-        which = f"order by {_NEWEST} limit :runs_max"
-        refuse_unknown(name, _select(None).runs(ledger, now, which, runs_max=LIKE_MAX))
+    """Raise InvalidInput for a name that no run has, whatever was looked at. A name that begins as
+    `best.loss` does is looked for there alone, or as a whole."""
+    keys = {
+        (column, each) for column, pre in _KEYED.items() for each in (name, name.removeprefix(pre))
+    }
+    keys |= {(column, name.removeprefix(p)) for column, p in _BESIDE.items() if name.startswith(p)}
+    likes = {
+        f"part{n}": (column, _like(f'"{key}":')) for n, (column, key) in enumerate(sorted(keys))
+    }
+    where = " or ".join(f"{column} like :{n} escape '!'" for n, (column, _) in likes.items())
+    parts: dict[str, Json] = {n: part for n, (_, part) in likes.items()}
+    if ledger.query(f"select run_id from training_runs where {where} limit 1", parts):
+        return
+    for column, prefix in _MEASURED.items():
+        where = f"{column} like :part escape '!' limit :runs_max"
+        part = _like(f'{name.removeprefix(prefix)}":').replace(
+            ".", "%"
+        )  # a suite and a metric in it
+        asked: dict[str, Json] = {"part": part, "runs_max": READ_MAX}
+        rows = ledger.query(f"select {column} from training_runs where {where}", asked)
+        found = (Run(values=_values(column, prefix, row[column])) for row in rows)
+        if any(run.get(name) is not None for run in found):
+            return
+    which = f"order by {_NEWEST} limit :runs_max"
+    refuse_unknown(name, _select(None).runs(ledger, now, which, runs_max=LIKE_MAX))
+
+
+def _like(part: str) -> str:
+    escaped = re.sub(r"([!%_])", r"!\1", part)
+    return f"%{escaped}%"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

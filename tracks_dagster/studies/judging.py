@@ -12,10 +12,13 @@ from tracks_dagster.retry.stage_time import device_s
 from tracks_dagster.track.bodies import FAILED, MEASURED, NOT_A_NUMBER, TrialJudged
 from tracks_dagster.track.names import TUNE_STUDIES
 from tracks_dagster.track.reasons import TerminationReason
+from tracks_dagster.track.roles import ACCUMULATION, LR, MICRO_BATCH, roles_of
+from tracks_dagster.track.samples import SKIP_WINDOWS
 from tracks_dagster.track.states.checkpoints import CheckpointRef
 from tracks_dagster.track.states.lifecycle import RunLifecycle, run_status
 from tracks_dagster.track.states.run_state import RunState
 from tracks_dagster.track.states.study_state import Rung
+from tracks_dagster.track.text.units import shown
 
 _NUMERIC = (TerminationReason.NAN_LOSS, TerminationReason.LOSS_DIVERGENCE)
 
@@ -31,6 +34,8 @@ def judge(
     outcome, value, why = FAILED, None, status.why
     if status.state == RunLifecycle.SUCCEEDED and final is None:
         why = "Nothing was committed."
+    elif status.state == RunLifecycle.SUCCEEDED and (other := _other_config(rung, run)):
+        outcome, why = NOT_A_NUMBER, other
     elif status.state == RunLifecycle.SUCCEEDED and final is not None:
         outcome, value, why = _measured(metric, metrics_at(run, final))
     elif run.last_attempt is not None and run.last_attempt.reason in _NUMERIC:
@@ -77,6 +82,28 @@ def metrics_at(run: RunState, ref: CheckpointRef) -> Mapping[str, float]:
         if each.opened.checkpoint == ref and each.ended is not None:
             found |= {f"{each.opened.suite}/{name}": v for name, v in each.ended.metrics.items()}
     return found
+
+
+def _other_config(rung: Rung, run: RunState) -> str:
+    """Say what its newest attempt trained otherwise than was proposed, as a retry does after a loss
+    that is not a number; empty where nothing is that its value depends on.
+
+    A smaller micro-batch with more accumulation is none: the global batch stays.
+    """
+    if run.last_attempt is None:
+        return ""
+    before, after = run.declared.config, run.last_attempt.opened.config
+    roles = roles_of(run.declared.roles, before)
+    same = {roles.get(MICRO_BATCH), roles.get(ACCUMULATION)}
+    names = dict.fromkeys((*rung.proposed.config, *filter(None, [roles.get(LR)]), SKIP_WINDOWS))
+    others = [name for name in names if name not in same and before.get(name) != after.get(name)]
+    if not others:
+        return ""
+    changed = ", ".join(f"{name} {shown(after.get(name))}" for name in others)
+    proposed = ", ".join(f"{name} {shown(before.get(name))}" for name in others)
+    return (
+        f"A retry trained with {changed}, not with {proposed}: the value is not that of its config."
+    )
 
 
 def _measured(metric: str, metrics: Mapping[str, float]) -> tuple[str, float | None, str]:

@@ -32,6 +32,23 @@ def judged_after(reason: str, **changes: Json) -> TrialJudged:
     return verdict
 
 
+def test_a_metric_that_is_no_finite_number_at_the_last_commit_is_not_a_number() -> None:
+    played = Played(make_study(metric="val_loss"), lambda config, steps: 1.0)
+    played.decide()
+    (rung,) = played.state.open_rungs
+    history = History(rung.proposed.run_id).declare().open().supervise().place().restore()
+    history.commit(5, metrics={"loss": 3.0, "val_loss": 2.0})
+    history.commit(9, metrics={"loss": 90.0}, non_finite=("val_loss",))
+    history.end("completed", last_step=9).finish()
+    now = BEGIN + timedelta(hours=1)
+    judged = judge("val_loss", rung, history.state, prices=None, now=now)
+    assert judged is not None
+    assert (judged.outcome, judged.value) == ("not_a_number", None)
+    other = judge("nowhere", rung, history.state, prices=None, now=now)
+    assert other is not None
+    assert other.outcome == "failed"
+
+
 @pytest.mark.parametrize("changes", [{"lr": 1e-9}, {"skip_windows": [[2, 3]]}])
 def test_a_trial_whose_retry_trained_another_config_is_not_a_number(
     changes: dict[str, Json],

@@ -253,7 +253,7 @@ NAMES = {
     *("environment_sha256", "eval_id", "evidence_key", "evidence_sha256", "excluded_nodes"),
     *("fingerprint", "finished_at", "git_commit", "host", "how", "image", "key", "kind"),
     *("last_stepped_at", "launch_id", "launcher", "limit", "logical_sha256", "manifest_key"),
-    *("in_place", "checks_sha256", "home", "off_peak", "metric_steps"),
+    *("in_place", "checks_sha256", "home", "off_peak", "metric_steps", "non_finite"),
     *("manifest_sha256", "metric", "metrics", "mode", "model_family", "name", "node", "seconds"),
     *("node_selector", "object_prefix", "package_version", "pin", "places_sha256", "pod"),
     *("pod_nodes", "policy_version", "pool", "priority_class", "queue", "reason", "repeat", "rule"),

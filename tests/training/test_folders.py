@@ -392,15 +392,13 @@ def test_what_an_evaluation_finds_is_kept_with_the_next_checkpoint(
     with run.joined() as a:
         a.folder()
         a.ends(1)
-        a.evaluated(1, heldout=1.5, bad=float("nan"))
-        a.report(1, loss=2.0)
-        a.evaluated(1, accuracy=0.5)
+        a.evaluated(1, heldout=1.5, bad=float("nan"), was=2.0)
+        a.report(1, loss=2.0, odd=float("inf"))
+        a.evaluated(1, accuracy=0.5, was=float("nan"))
         a.commit_folder(1, write(tmp_path / "f", {"file": b"x"}))
-    assert run.state.checkpoints[-1].body.metrics == {
-        "loss": 2.0,
-        "heldout": 1.5,
-        "accuracy": 0.5,
-    }
+    body = run.state.checkpoints[-1].body
+    assert body.metrics == {"loss": 2.0, "heldout": 1.5, "accuracy": 0.5}
+    assert body.non_finite == ("bad", "odd", "was")
 
 
 def test_a_folder_is_not_resumed_by_a_script_that_registers(

@@ -78,6 +78,7 @@ def test_a_norm_that_is_not_finite_is_told_as_such(tmp_path: Path, store: FakeOb
             nn.init.zeros_(model.weight)  # else the save finds it
             a.report(step, loss=1.0, other=math.nan)
     line = run.steps(1)[1]
+    assert run.state.checkpoints[-1].body.non_finite == ("other",)
     assert line["non_finite"] == {"other": "nan", "grad_norm": "nan"}
     assert "own_s" not in line  # no pass was made
 

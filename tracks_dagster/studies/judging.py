@@ -75,9 +75,11 @@ def device_s_of(run: RunState, now: datetime) -> float:
 
 
 def metrics_at(run: RunState, ref: CheckpointRef) -> Mapping[str, float]:
-    """Return what is known of a checkpoint: of its commit by name, of its evals as SUITE/NAME."""
+    """Return what is known of a checkpoint: of its commit by name, of its evals as SUITE/NAME. NaN of
+    what is no finite number."""
     committed = run.checkpoint(ref.manifest_sha256)
-    found = dict(committed.body.metrics) if committed is not None else {}
+    odd = dict.fromkeys(() if committed is None else committed.body.non_finite, math.nan)
+    found = {**odd, **({} if committed is None else committed.body.metrics)}
     for each in run.evals:
         if each.opened.checkpoint == ref and each.ended is not None:
             found |= {f"{each.opened.suite}/{name}": v for name, v in each.ended.metrics.items()}

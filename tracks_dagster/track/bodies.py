@@ -485,6 +485,7 @@ class CheckpointCommitted:
     total_bytes: of the tensors or files; written_bytes: new chunks. blocking_s: how long training
     waited.
     spent: what the launch had spent when the committed step was done, before this save.
+    non_finite: names of metrics of the step whose value is no finite number, which metrics have not.
     kind: "tensors", or "files" of a folder that the script wrote itself.
     """
 
@@ -501,6 +502,7 @@ class CheckpointCommitted:
     data_state: str | None = None
     kind: str = "tensors"
     pass_samples: int | None = None
+    non_finite: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -381,6 +381,7 @@ class FolderSteps:
                 data=self._feed.position(step),
                 progress=self._log.progress(step),
                 metrics=self._log.metrics if step >= self._reported else {},
+                non_finite=self._log.non_finite if step >= self._reported else (),
                 spent=spent,
             )
             self.saver.settle()

@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass
 from functools import lru_cache
@@ -39,7 +39,8 @@ ALERT_S_MAX = 5.0  # how long an ending rank waits for the newest to be appended
 
 
 class StepLog:
-    """Takes in every step of one rank. metrics: of the newest, with its loss; empty but on rank 0.
+    """Takes in every step of one rank. metrics: of the newest, with its loss, and non_finite: names of
+    those that are no finite number; both empty but on rank 0.
 
     time: where its seconds went; own, optimizer: what hooks on the models and on the first optimizer
     see. The journal's line of a step has `step_s`, from its data to its report, `data_s`, the wait
@@ -56,7 +57,9 @@ class StepLog:
         retention = launch.declared.retention
         self._progress = TrainingProgress(retention.metric, retention.direction)
         self.metrics: dict[str, float] = {}
+        self.non_finite: Set[str] = frozenset()
         self._evaluated: dict[str, float] = {}
+        self._evaluated_odd: Set[str] = frozenset()
         self._evaluated_step = 0
         self.time = TimeBook()
         self.optimizer = OptimizerWatch(measures=launch.ranks.is_first)
@@ -121,8 +124,11 @@ class StepLog:
         if self._launch.ranks.rank == 0:
             finite, others = self._numbers(metrics)
             fields |= others
-            evaluated = self._evaluated if self._evaluated_step == step else {}
+            is_evaluated = self._evaluated_step == step
+            evaluated = self._evaluated if is_evaluated else {}
             self.metrics = {**evaluated, **finite, "loss": loss}
+            odd = self._evaluated_odd if is_evaluated else frozenset()
+            self.non_finite = (odd | others.get("non_finite", {}).keys()) - self.metrics.keys()
             fields["loss"] = loss
             fields["metrics"] = finite
             fields["cursor_to"] = feed.cursor(step)
@@ -163,9 +169,15 @@ class StepLog:
         if self._launch.ranks.rank != 0:
             return
         finite, others = self._numbers(metrics)
-        earlier = self._evaluated if self._evaluated_step == step else {}
-        self._evaluated, self._evaluated_step = {**earlier, **finite}, step
-        self.metrics = {**self.metrics, **finite}
+        odd = others.get("non_finite", {}).keys()
+        is_more = self._evaluated_step == step
+        earlier = self._evaluated if is_more else {}
+        self._evaluated, self._evaluated_step = _newest(earlier, finite, odd), step
+        self._evaluated_odd = (
+            self._evaluated_odd if is_more else frozenset()
+        ) - finite.keys() | odd
+        self.metrics = _newest(self.metrics, finite, odd)
+        self.non_finite = self.non_finite - finite.keys() | odd
         self._progress.judge(step, finite)
         self._launch.journal.write("evaluated", step=step, metrics=finite, **others)
 
@@ -237,6 +249,12 @@ class StepLog:
                 fields[name] = number
             else:
                 fields["non_finite"] = {**fields.get("non_finite", {}), name: str(number)}
+
+
+def _newest(
+    before: Mapping[str, float], finite: Mapping[str, float], odd: Set[str]
+) -> dict[str, float]:
+    return {name: number for name, number in {**before, **finite}.items() if name not in odd}
 
 
 class TimeBook:

@@ -258,6 +258,7 @@ class Steps:
                 data=self._feed.position(self._done),
                 progress=self._log.progress(self._done),
                 metrics=self._log.metrics,
+                non_finite=self._log.non_finite,
                 spent=spent,
             )
         self._triggers.saved()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Protocol
@@ -115,6 +115,7 @@ class Save:
     writer: SaveWriter
     slowest_s: float
     spent: TimeSpent | None = None
+    non_finite: Collection[str] = ()
 
     @property
     def blocked_s(self) -> float:
@@ -298,6 +299,7 @@ class Committer:
             written_bytes=written_bytes,
             blocking_s=save.blocked_s,
             metrics=few_metrics(moment.metrics, first=first),
+            non_finite=tuple(few_metrics(dict.fromkeys(save.non_finite), first=first)),
             spent=save.spent,
             kind=written.manifest.kind,
         )

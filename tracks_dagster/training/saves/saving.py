@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass
 from queue import SimpleQueue
-from typing import Protocol
+from typing import Any, Protocol
 
 from tracks_dagster.track.bodies import TimeSpent
 from tracks_dagster.track.errors import (
@@ -122,25 +122,28 @@ class Saver:
         data: Mapping[str, Json],
         progress: Mapping[str, Json],
         metrics: Mapping[str, float],
+        non_finite: Collection[str] = (),
         spent: TimeSpent | None = None,
     ) -> None:
         """Save `step`. Collective; training waits for the copy, and for the save before.
 
         A save that failed is journalled and alerted, and training goes on; only when nothing comes
         after it (SIGTERM, the last step) this waits for the commit and raises CheckpointWriteFailed.
-        spent: what the launch had spent by then, for the commit.
+        spent: what the launch had spent by then, for the commit; non_finite: metrics of the step that
+        are no finite number, for it too.
         Raises what `settle` does, of this save or of the one before.
         """
         began = time.monotonic()
         self.settle()
         facts = {"data": data, "progress": progress, "metrics": metrics}
-        self._begin(step, trigger, began, facts, spent)
+        beside = {"spent": spent, "non_finite": non_finite}
+        self._begin(step, trigger, began, facts, beside)
         if trigger not in LAST_TRIGGERS:
             return
         outcome = self.settle()
         for _ in range(LAST_TRIES_MAX - 1):
             if outcome is not None and outcome.is_abandoned:
-                self._begin(step, trigger, began, facts, spent)
+                self._begin(step, trigger, began, facts, beside)
                 outcome = self.settle()
         if outcome is not None and outcome.failed:
             raise CheckpointWriteFailed(
@@ -209,7 +212,7 @@ class Saver:
         trigger: str,
         began: float,
         facts: Mapping[str, Json],
-        spent: TimeSpent | None,
+        beside: Mapping[str, Any],
     ) -> None:
         """Stage what is saved, and let a thread do the rest."""
         # Started before the copy: after it, `start` would wait for the GIL while the new thread works,
@@ -220,7 +223,7 @@ class Saver:
         )
         thread.start()
         try:
-            save = self._stage(step, trigger, began, facts, spent)
+            save = self._stage(step, trigger, began, facts, beside)
         except BaseException:
             staged_save.put(None)
             raise
@@ -233,7 +236,7 @@ class Saver:
         trigger: str,
         began: float,
         facts: Mapping[str, Json],
-        spent: TimeSpent | None,
+        beside: Mapping[str, Any],
     ) -> Save:
         """Stage what is saved; copied tensors may change as soon as this returns."""
         staged = self._stager.stage(self._moment(step, facts))
@@ -246,7 +249,7 @@ class Saver:
             blocking_s=round(time.monotonic() - began, 6) if staged.is_copied else None,
             writer=staged.writer,
             slowest_s=staged.total_bytes / SLOWEST_BYTES_PER_S,
-            spent=spent,
+            **beside,
         )
 
     def _moment(self, step: int, facts: Mapping[str, Json]) -> Moment:

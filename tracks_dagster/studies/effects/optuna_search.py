@@ -2,23 +2,31 @@
 
 No storage of Optuna's: each proposal rebuilds a study in memory from the fold of ours, finished trials
 as COMPLETE, open ones as RUNNING, failed ones as FAIL, and asks a sampler that is seeded by study and
-trial. So the same fold proposes the same, whichever process asks.
+trial. So the same fold proposes the same, whichever process asks. What a sampler would store with its
+trials follows from the fold too: NSGA-II's parents are the best of all generations before, and CMA-ES
+begins each time with the distribution of the best tenth.
 """
 
 from __future__ import annotations
 
+import itertools
 import warnings
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any, Self
 
 from tracks_dagster.studies.search import PRIORS, generator, space_of
 from tracks_dagster.studies.space import CHOICE, DRAWS_MAX, INT, LOGUNIFORM, Config, Param, Space
-from tracks_dagster.track.bodies import StudyDeclared
+from tracks_dagster.track.bodies import NOT_A_NUMBER, StudyDeclared
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.records import Json
 from tracks_dagster.track.states.study_state import StudyState, Trial, TrialStatus
 
 STARTUP = 12  # random trials before a model of them is made
+TENTH_OF_MIN = 10  # finished trials, so that CMA-ES has one to begin with
+GENERATION = "NSGAIISampler:generation"  # where NSGA-II looks, in what Optuna stores of a trial
+_BESIDE = {"gp": "scipy", "cmaes": "cmaes"}  # what a sampler imports when it is first asked
 MISSING = 'needs the extra tune: pip install "tracks-dagster[tune]"'
 
 
@@ -37,6 +45,8 @@ class OptunaSearch:
         kind = declared.search["kind"]
         try:
             import optuna
+
+            import_module(_BESIDE.get(kind, "optuna"))
         except ImportError as error:
             raise InvalidInput(f"The search {kind!r} {MISSING}.") from error
         optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -48,13 +58,11 @@ class OptunaSearch:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", category=self.optuna.exceptions.ExperimentalWarning)
             direction = {"min": "minimize", "max": "maximize"}[study.declared.direction]
-            sampler = self._sampler(generator(study.declared, number).randrange(2**31))
-            asked = self.optuna.create_study(direction=direction, sampler=sampler)
-            for prior in study.declared.search.get(PRIORS, ()):
-                complete = self.optuna.trial.TrialState.COMPLETE
-                asked.add_trial(self._trial(complete, prior["config"], prior["value"]))
-            for trial in study.trials:
-                asked.add_trial(self._known(study, trial))
+            asked = self.optuna.create_study(direction=direction)
+            for known in self._known(study):
+                asked.add_trial(known)
+            seed = generator(study.declared, number).randrange(2**31)
+            asked.sampler = self._sampler(seed, asked.get_trials(deepcopy=False))
             for _ in range(DRAWS_MAX):
                 trial = asked.ask()
                 config = self._suggested(trial)
@@ -63,7 +71,7 @@ class OptunaSearch:
                 asked.tell(trial, state=self.optuna.trial.TrialState.FAIL)
         raise InvalidInput(f"None of {DRAWS_MAX} proposals of {self.kind} meets the constraints.")
 
-    def _sampler(self, seed: int) -> Any:
+    def _sampler(self, seed: int, known: Sequence[Any]) -> Any:
         samplers = self.optuna.samplers
         match self.kind:
             case "tpe":
@@ -79,8 +87,37 @@ class OptunaSearch:
                     seed=seed, n_startup_trials=self.startup, deterministic_objective=False
                 )
             case "cmaes":
-                return samplers.CmaEsSampler(seed=seed, n_startup_trials=self.startup)
-        return samplers.NSGAIISampler(seed=seed, population_size=max(2, self.startup))
+                found = self._to_begin_with(known)
+                return samplers.CmaEsSampler(
+                    seed=seed, n_startup_trials=self.startup, source_trials=found or None
+                )
+        return samplers.NSGAIISampler(seed=seed, population_size=self._population)
+
+    @property
+    def _population(self) -> int:
+        return max(2, self.startup)
+
+    def _to_begin_with(self, known: Sequence[Any]) -> list[Any]:
+        """Return the finished trials with the keys alone that CMA-ES moves; none where these are too
+        few to take a tenth of."""
+        choice = self.optuna.distributions.CategoricalDistribution
+        common = self.optuna.search_space.intersection_search_space(known)
+        moved = {
+            name: each
+            for name, each in common.items()
+            if not (each.single() or isinstance(each, choice))
+        }
+        complete = self.optuna.trial.TrialState.COMPLETE
+        found = [
+            self.optuna.trial.create_trial(
+                value=each.value,
+                params={name: each.params[name] for name in moved},
+                distributions=moved,
+            )
+            for each in known
+            if each.state == complete
+        ]
+        return found if moved and len(found) >= TENTH_OF_MIN else []
 
     def _suggested(self, trial: Any) -> dict[str, Json]:
         config: dict[str, Json] = {}
@@ -96,22 +133,48 @@ class OptunaSearch:
                 config[name] = trial.suggest_float(name, param.low, param.high, log=log)
         return config
 
-    def _known(self, study: StudyState, trial: Trial) -> Any:
-        """Return one of our trials as Optuna has them, by what is known of it now."""
-        states = self.optuna.trial.TrialState
-        judged = [r.judged for r in trial.rungs if r.judged and r.judged.value is not None]
-        state, value = states.RUNNING, None
-        if trial.status is TrialStatus.FAILED:
-            state = states.FAIL
-        elif trial.status is not TrialStatus.OPEN or judged:
-            state, value = states.COMPLETE, judged[-1].value
-        return self._trial(state, trial.rungs[0].proposed.config, value)
+    def _known(self, study: StudyState) -> Iterator[Any]:
+        """Yield the priors and our trials as Optuna has them, by what is known of them now."""
+        priors = study.declared.search.get(PRIORS, ())
+        values = [each["value"] for each in priors]
+        values += [value for each in study.trials if (value := _newest_value(each)) is not None]
+        worst = (max if study.declared.direction == "min" else min)(values, default=None)
+        complete = self.optuna.trial.TrialState.COMPLETE
+        found = [(complete, each["config"], each["value"]) for each in priors]
+        for trial in study.trials:
+            state, value = self._state_of(trial, worst)
+            found.append((state, trial.rungs[0].proposed.config, value))
+        count = sum(state == complete for state, _, _ in found)
+        before = count - count % self._population  # of whole generations
+        places = itertools.count()
+        for state, config, value in found:
+            generation = None if state != complete else int(next(places) >= before)
+            yield self._trial(state, config, value, generation)
 
-    def _trial(self, state: Any, config: Config, value: float | None) -> Any:
+    def _state_of(self, trial: Trial, worst: float | None) -> tuple[Any, float | None]:
+        """Return the state of one of our trials, and its value: of one that is not a number the worst
+        of all values."""
+        states, value, judged = (
+            self.optuna.trial.TrialState,
+            _newest_value(trial),
+            trial.last.judged,
+        )
+        if trial.status is TrialStatus.FAILED:
+            is_worst = judged is not None and judged.outcome == NOT_A_NUMBER and worst is not None
+            return (states.COMPLETE, worst) if is_worst else (states.FAIL, None)
+        return (states.RUNNING, None) if value is None else (states.COMPLETE, value)
+
+    def _trial(
+        self, state: Any, config: Config, value: float | None, generation: int | None
+    ) -> Any:
         params = {name: _inward(self.space.params[name], v) for name, v in config.items()}
         distributions = {name: self._distribution(self.space.params[name]) for name in config}
         return self.optuna.trial.create_trial(
-            state=state, value=value, params=params, distributions=distributions
+            state=state,
+            value=value,
+            params=params,
+            distributions=distributions,
+            system_attrs={} if generation is None else {GENERATION: generation},
         )
 
     def _distribution(self, param: Param) -> Any:
@@ -121,6 +184,11 @@ class OptunaSearch:
         if param.kind == INT:
             return kinds.IntDistribution(int(param.low), int(param.high))
         return kinds.FloatDistribution(param.low, param.high, log=param.kind == LOGUNIFORM)
+
+
+def _newest_value(trial: Trial) -> float | None:
+    values = [r.judged.value for r in trial.rungs if r.judged and r.judged.value is not None]
+    return values[-1] if values else None
 
 
 def _places(param: Param) -> tuple[int, ...]:

@@ -305,6 +305,11 @@ def refusal(world: World, tmp_path: Path, text: str, **changes: Any) -> str:
             "search: random\ntrials: 2\nconstraints: ['lr > 1']",
             "None of 1000 configs",
         ),
+        (
+            "[0.1, 0.01, 0.001]}\nsearch: grid",
+            "{uniform: [0, 1]}}\nconstraints: ['lr < 0.01']\nsearch: random\ntrials: 9",
+            "of 1000 configs that were drawn meet the constraints (lr < 0.01), fewer than 20",
+        ),
         ("[0.1, 0.01, 0.001]", "[0.1, 0.01, 0.1]", "lr has 0.1 twice"),
         (
             "0.001]}",

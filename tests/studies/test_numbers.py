@@ -11,9 +11,11 @@ import pytest
 
 from tests.studies.played import LR, Played, make_study, play
 from tracks_dagster.studies.deciding import epochs_of
-from tracks_dagster.studies.space import Param
+from tracks_dagster.studies.search import Search, Waits, own_search
+from tracks_dagster.studies.space import Config, Param
+from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.records import Json
-from tracks_dagster.track.states.study_state import TrialStatus
+from tracks_dagster.track.states.study_state import StudyState, TrialStatus
 
 
 def far_from(config: Mapping[str, Json], steps: int) -> float:
@@ -178,6 +180,31 @@ def test_a_study_whose_first_trials_all_fail_ends_with_the_reason(kind: str) -> 
     state = play(study, lambda config, steps: None).state
     assert (state.finished.cause, state.finished.best) == ("all_failed", None)
     assert len(state.trials) <= 3 + 4  # three, and what had begun beside them
+
+
+class DriesUp:
+    """A random search that meets no constraint any more after three configs."""
+
+    def __init__(self, of: Search) -> None:
+        self.of = of
+
+    def propose(self, study: StudyState, number: int) -> Config | Waits | None:
+        if number >= 3:
+            raise InvalidInput("None of 1000 configs meets the constraints.")
+        return self.of.propose(study, number)
+
+
+@pytest.mark.parametrize("kind", ["fifo", "halving", "asha"])
+def test_a_search_that_finds_no_further_config_ends_with_those_that_were_tried(kind: str) -> None:
+    budgets = (9,) if kind == "fifo" else (1, 9)
+    study = make_study(scheduler={"kind": kind}, budgets=budgets, trials=30)
+    state = Played(study, far_from, DriesUp(own_search(study))).play()
+    assert (state.finished.cause, len(state.trials)) == ("complete", 3)
+    assert any(each.status is TrialStatus.DONE for each in state.trials)
+    assert state.finished.why == (
+        "All 3 trials are over, and the search proposes none of the other 27: "
+        "None of 1000 configs meets the constraints."
+    )
 
 
 def test_a_cap_in_device_hours_ends_it_with_what_is_known() -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from tracks_dagster.studies.schedulers import GoOn, Move, Stop, move_of
 from tracks_dagster.studies.search import Search, Waits, proposal
+from tracks_dagster.studies.space import Config
 from tracks_dagster.track import names
 from tracks_dagster.track.bodies import (
     FAILED,
@@ -19,6 +20,7 @@ from tracks_dagster.track.bodies import (
     TrialProposed,
     TrialStopped,
 )
+from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.states.study_state import HOUR_S, StudyState, Trial, TrialStatus
 from tracks_dagster.track.text.units import cost_text
 
@@ -54,8 +56,7 @@ def decide(
 ) -> Answer:
     """Return the next record of a study whose open runs are judged as far as they can be.
 
-    closed: why no run may start now. None is returned where it is finished. Raises InvalidInput where
-    the search can propose nothing.
+    closed: why no run may start now. None is returned where it is finished.
     """
     if study.finished is not None:
         return None
@@ -73,7 +74,7 @@ def decide(
         return _moved(study, move)
     if not _has_slot(study):
         return _waits(study)
-    config = None if is_whole else proposal(search, study)
+    config = None if is_whole else _proposal(search, study)
     if config is not None and not isinstance(config, Waits):
         number = len(study.trials)
         return TrialProposed(
@@ -90,6 +91,14 @@ def decide(
     if study.open_rungs:
         return config or _repeat(study) or _waits(study)
     return _repeat(study) or _finished(study, COMPLETE, _all_over(study, config))
+
+
+def _proposal(search: Search, study: StudyState) -> Config | Waits | None:
+    """Return the next config; where the search finds none, its words: what was proposed goes on."""
+    try:
+        return proposal(search, study)
+    except InvalidInput as error:
+        return Waits(str(error).removesuffix("."))
 
 
 def run_id_of(study: str, trial: int, rung: int) -> str:

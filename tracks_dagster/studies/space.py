@@ -22,6 +22,7 @@ from tracks_dagster.track.text.units import shown
 UNIFORM, LOGUNIFORM, INT, CHOICE = "uniform", "loguniform", "int", "choice"
 KINDS = (UNIFORM, LOGUNIFORM, INT, CHOICE)
 DRAWS_MAX = 1000  # of one config, until one meets the constraints
+MET_MIN = 20  # of DRAWS_MAX: with fewer, none of so many is met now and then
 GRID_MAX = 100_000  # configs of a grid, before constraints
 Config = Mapping[str, Json]
 
@@ -162,16 +163,32 @@ class Space:
     def draw(self, rng: random.Random) -> dict[str, Json]:
         """Return a random config; raises InvalidInput where `DRAWS_MAX` in a row meet no constraint."""
         for _ in range(DRAWS_MAX):
-            config: dict[str, Json] = {}
-            for name, param in self.params.items():
-                if param.is_drawn({**self.fixed, **config}):
-                    config[name] = param.draw(rng)
+            config = self._drawn(rng)
             if self.allows(config):
                 return config
         raise InvalidInput(
             f"None of {DRAWS_MAX} configs that were drawn meets the constraints "
             f"({'; '.join(self.constraints)}); widen the space or loosen them."
         )
+
+    def check_share(self, rng: random.Random) -> None:
+        """Raise InvalidInput where so few configs meet the constraints that a search ends early."""
+        count = sum(
+            self.allows(self._drawn(rng)) for _ in range(DRAWS_MAX if self.constraints else 0)
+        )
+        if self.constraints and count < MET_MIN:
+            raise InvalidInput(
+                f"Only {count} of {DRAWS_MAX} configs that were drawn meet the constraints "
+                f"({'; '.join(self.constraints)}), fewer than {MET_MIN}: the search would soon find no "
+                "further one. Draw what they allow (a list of the values), or loosen them."
+            )
+
+    def _drawn(self, rng: random.Random) -> dict[str, Json]:
+        config: dict[str, Json] = {}
+        for name, param in self.params.items():
+            if param.is_drawn({**self.fixed, **config}):
+                config[name] = param.draw(rng)
+        return config
 
     def grid(self) -> tuple[dict[str, Json], ...]:
         """Return every config of the grid that meets the constraints, the last key moving fastest."""

@@ -107,6 +107,10 @@ def plan_study(
         lambda: _check_pair(asked),
     )
     (space,) = spaces
+    if (
+        passed_gates is None and asked.search.kind != GRID
+    ):  # else it goes on as long as it finds any
+        space.check_share(random.Random(asked.seed))
     search = _search(door, asked, space, project)
     budgets = _budgets(asked, project)
     config = {**asked.config, _steps_key(project): budgets[-1]}

@@ -11,7 +11,7 @@ import pytest
 
 from tests.studies.played import LR, Played, make_study, play
 from tracks_dagster.studies.deciding import epochs_of
-from tracks_dagster.studies.search import Search, Waits, own_search
+from tracks_dagster.studies.search import Search, Waits, own_search, space_of
 from tracks_dagster.studies.space import Config, Param
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.records import Json
@@ -142,6 +142,46 @@ def test_evolution_keeps_8_of_24_and_fills_up_with_changed_ones_and_immigrants()
     immigrants = second[16:]
     assert len(immigrants) == 8
     assert not set(immigrants) & {lr * f for lr in parents for f in (1.0, 1.2, 0.7)}
+
+
+def test_evolution_moves_choices_and_trains_nearly_no_config_twice() -> None:
+    values = {"a": (1, 2, 3, 4, 6), "b": (64, 96, 128, 192), "c": (0.0, 0.1, 0.2), "d": ("x", "y")}
+    params = {name: Param(kind="choice", values=each) for name, each in values.items()}
+
+    def curve(config: Mapping[str, Json], steps: int) -> float:
+        return sum(abs(values[name].index(config[name]) - 1) for name in values)
+
+    study = make_study(search={"kind": "evolution"}, params=params, trials=72, slots=24)
+    configs = [dict(t.config) for t in play(study, curve).state.trials]
+    repeated = [each for n, each in enumerate(configs) if n >= 24 and each in configs[:n]]
+    assert len(repeated) < 24  # immigrants are drawn, whatever was tried
+
+
+@pytest.mark.parametrize(
+    ("kind", "scheduler", "budgets"),
+    [("evolution", "fifo", (9,)), ("random", "pbt", (1, 2, 3, 4, 5, 6))],
+)
+def test_a_changed_config_is_one_of_the_space(
+    kind: str, scheduler: str, budgets: tuple[int, ...]
+) -> None:
+    params = {
+        "layers": Param(kind="int", low=1, high=3),
+        "drop": Param(kind="uniform", low=0.1, high=0.9, when={"layers": (2, 3)}),
+        "optimizer": Param(kind="choice", values=("adam", "sgd")),
+        "momentum": Param(kind="uniform", low=0.1, high=0.99, when={"optimizer": ("sgd",)}),
+    }
+    study = make_study(
+        search={"kind": kind},
+        scheduler={"kind": scheduler},
+        budgets=budgets,
+        params=params,
+        trials=72,
+        slots=24,
+    )
+    state = play(study, lambda config, steps: float(config["layers"])).state
+    space = space_of(study)
+    configs = [rung.proposed.config for trial in state.trials for rung in trial.rungs]
+    assert [found for each in configs for found in space.misfits(each)] == []
 
 
 def test_16_configs_on_4_slots_are_never_more_than_4_at_once() -> None:

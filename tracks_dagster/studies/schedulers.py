@@ -135,7 +135,7 @@ def _copied(study: StudyState, trial: Trial, better: Trial, rung: int) -> Move:
     rng = generator(study.declared, "copy", trial.number, rung)
     source = better.rungs[rung].proposed.config
     factors = {name: rng.choice(FACTORS) for name in source}
-    config = space_of(study.declared).scaled(source, factors.__getitem__) or source
+    config = space_of(study.declared).scaled(source, factors.__getitem__, rng) or source
     why = f"it is among the worst, and continues from trial {better.number}, changed by × 0.8 or × 1.2"
     return GoOn(trial=trial.number, source=better.number, config=config, why=why)
 

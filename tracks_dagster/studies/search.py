@@ -24,6 +24,7 @@ PRIORS_OF = "priors_of"  # the names by which they were asked for
 # A generation of 24: 8 parents, each times 1.2 and times 0.7, and 8 immigrants.
 PARENTS, UP, DOWN = 8, 1.2, 0.7
 GENERATION = 3 * PARENTS
+CHILD_TRIES_MAX = 8  # until one differs from all that were tried; else an immigrant is taken
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +109,21 @@ class Evolution:
         if not parents:
             return immigrant
         parent, factor = parents[place % PARENTS % len(parents)], UP if place < PARENTS else DOWN
-        return self.space.scaled(parent.config, lambda _: factor) or immigrant
+        known = [each.config for each in study.trials]
+        rng = generator(study.declared, "child", number)
+        return self._child(parent.config, factor, known, rng) or immigrant
+
+    def _child(
+        self, parent: Config, factor: float, known: Sequence[Config], rng: random.Random
+    ) -> Config | None:
+        """Return a parent's config with its numbers times the factor, and one of its choices moved in
+        every second one; None where only such were found that a constraint forbids, or are known."""
+        for _ in range(CHILD_TRIES_MAX):
+            base = self.space.with_choice_moved(parent, rng) if rng.random() < 0.5 else parent
+            child = self.space.scaled(base, lambda _: factor, rng)
+            if child is not None and child not in known:
+                return child
+        return None
 
 
 def own_search(declared: StudyDeclared) -> Search:

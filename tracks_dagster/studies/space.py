@@ -99,6 +99,15 @@ class Param:
             return int(self.within(moved if moved != value else value + (1 if factor > 1 else -1)))
         return self.within(value * factor)
 
+    def moved(self, value: Json, rng: random.Random) -> Json:
+        """Return another value of a choice, of numbers the next one below or above; the same where
+        there is no other."""
+        others = [each for each in self.values if each != value]
+        if others and all(type(each) in (int, float) for each in self.values):
+            below, above = [n for n in others if n < value], [n for n in others if n > value]
+            others = [*([max(below)] if below else []), *([min(above)] if above else [])]
+        return rng.choice(others) if others else value
+
     def within(self, value: float) -> float:
         """Return the value inside the bounds that is nearest."""
         return min(max(value, self.low), self.high)
@@ -217,10 +226,27 @@ class Space:
         except InvalidInput as error:
             raise InvalidInput(f"{name}: {error}") from error
 
-    def scaled(self, config: Config, factor_of: Callable[[str], float]) -> dict[str, Json] | None:
-        """Return the config with each number times its factor; None where a constraint forbids it."""
-        moved = {name: self.params[name].scaled(v, factor_of(name)) for name, v in config.items()}
-        return moved if self.allows(moved) else None
+    def scaled(
+        self, config: Config, factor_of: Callable[[str], float], rng: random.Random
+    ) -> dict[str, Json] | None:
+        """Return the config with each number times its factor; None where a constraint forbids it. A
+        key that is drawn beside the changed ones alone is drawn, one that is not any more left out."""
+        found: dict[str, Json] = {}
+        for name, param in self.params.items():
+            if param.is_drawn({**self.fixed, **found}):
+                is_there = name in config
+                found[name] = (
+                    param.scaled(config[name], factor_of(name)) if is_there else param.draw(rng)
+                )
+        return found if self.allows(found) else None
+
+    def with_choice_moved(self, config: Config, rng: random.Random) -> Config:
+        """Return the config with another value of one of its choices; as it is where it has none."""
+        names = [name for name in config if len(self.params[name].values) > 1]
+        if not names:
+            return config
+        name = rng.choice(names)
+        return {**config, name: self.params[name].moved(config[name], rng)}
 
 
 def make_space(

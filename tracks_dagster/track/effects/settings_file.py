@@ -40,6 +40,7 @@ Loc = tuple[str | int, ...]  # the way to a value: keys, and 0-based places in l
 _INT = re.compile(r"[-+]?\d+")
 _FLOAT = re.compile(r"[-+]?(?:\d*\.\d+(?:[eE][-+]?\d+)?|\d+[eE][-+]?\d+)")
 _DIGITS_MAX = 18  # longer ones are no number that anybody meant
+_FLOAT_SIGNS_MAX = 24  # as Python writes the longest: -1.2345678901234567e-300
 _WORDS: Mapping[str, Json] = {"": None, "~": None, "null": None, "true": True, "false": False}
 
 
@@ -290,7 +291,7 @@ def _scalar(found: yaml.Node) -> Json:
         return _WORDS[text]
     if len(text) <= _DIGITS_MAX and _INT.fullmatch(text):
         return int(text)
-    return float(text) if len(text) <= _DIGITS_MAX and _FLOAT.fullmatch(text) else text
+    return float(text) if len(text) <= _FLOAT_SIGNS_MAX and _FLOAT.fullmatch(text) else text
 
 
 def _broken(error: yaml.YAMLError, text: str) -> Problem:

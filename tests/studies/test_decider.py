@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -403,6 +404,42 @@ def test_more_configs_to_start_with_than_trials_are_refused(world: World, tmp_pa
     configs = ", ".join(FITS.replace("0.01", f"0.0{number}") for number in range(1, 6))
     words = "search: start: has 5 configs, of which 4 would be tried; raise trials"
     assert words in refusal(world, tmp_path, OF_START.replace("CONFIGS", configs))
+
+
+def test_more_configs_to_start_with_than_a_record_holds_are_refused(
+    world: World, tmp_path: Path
+) -> None:
+    configs = ", ".join(f"{{lr: {0.001 + n / 123456}}}" for n in range(700))
+    text = TEXT.replace("[0.1, 0.01, 0.001]", "{uniform: [0, 1]}").replace(
+        "search: grid", f"search: {{kind: random, start: [{configs}]}}\ntrials: 700"
+    )
+    found = refusal(world, tmp_path, text)
+    assert "of which its search takes" in found
+    assert "fewer configs under start:" in found
+
+
+def test_as_many_priors_are_taken_as_a_record_holds(world: World, tmp_path: Path) -> None:
+    pytest.importorskip("optuna")
+    names = [f"a_key_with_a_long_name_{n}" for n in range(8)]
+    keys = {**example().keys, **{name: ConfigKey(default=0.5) for name in names}}
+    source = tmp_path / "trials.jsonl"
+    lines = ({"config": dict.fromkeys(names, 1 / (n + 3)), "value": n} for n in range(64))
+    source.write_text("\n".join(map(json.dumps, lines)))
+    space = ", ".join(f"{name}: {{uniform: [0, 1]}}" for name in names)
+    text = TEXT.replace("lr: [0.1, 0.01, 0.001]", space).replace(
+        "search: grid", f"search: {{kind: tpe, priors: [{source}]}}\ntrials: 3"
+    )
+    remarks: list[str] = []
+    door = replace(door_of(world.tracks, world.ledger), remark=remarks.append)
+    found = code(project=replace(example(), keys=keys))
+    first = declare_study(door, asked(tmp_path, text), found, by="ann")
+    values = [each["value"] for each in first.declared.search["priors"]]
+    assert 10 < len(values) < 64
+    assert (values[0], values[-1]) == (0, 63)
+    assert remarks == [
+        f"search: priors: {len(values)} of 64 are taken, as many as a study's record holds."
+    ]
+    assert declare_study(door, asked(tmp_path, text), found, by="ann").head.seq == 0
 
 
 def test_of_many_configs_to_start_with_that_do_not_fit_the_first_are_named(

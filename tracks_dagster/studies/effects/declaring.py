@@ -19,7 +19,7 @@ from tracks_dagster.projects.project import Project
 from tracks_dagster.retry.policy import RetryPolicy
 from tracks_dagster.scheduling.policy import SWEEP
 from tracks_dagster.studies.deciding import run_id_of
-from tracks_dagster.studies.effects.priors import read_priors
+from tracks_dagster.studies.effects.priors import evenly, read_priors
 from tracks_dagster.studies.effects.searching import search_of
 from tracks_dagster.studies.effects.study_file import TRIALS_MAX, SchedulerFile, StudyFile
 from tracks_dagster.studies.search import EVOLUTION, GRID, PRIORS, PRIORS_OF, START, grid_of
@@ -27,11 +27,11 @@ from tracks_dagster.studies.space import CHOICE, Param, Space, make_space
 from tracks_dagster.track.addressed import write_addressed
 from tracks_dagster.track.bodies import ComputeRequest, RunDeclared, StudyDeclared, StudyExtended
 from tracks_dagster.track.body_json import to_json
-from tracks_dagster.track.errors import InvalidInput, check_all
+from tracks_dagster.track.errors import InvalidInput, RecordTooLarge, check_all
 from tracks_dagster.track.names import study_track
-from tracks_dagster.track.records import Draft, Json, Kind, sha256_hex
+from tracks_dagster.track.records import Draft, Json, Kind, canonical_json, sha256_hex
 from tracks_dagster.track.roles import ACCUMULATION, HORIZON, SEED, STEPS, roles_of
-from tracks_dagster.track.states.study_state import HOUR_S, StudyState
+from tracks_dagster.track.states.study_state import HOUR_S, StudyState, check
 from tracks_dagster.track.text.nearest import unknown
 from tracks_dagster.track.text.units import shown
 from tracks_dagster.track.track import study_code_key
@@ -158,9 +158,35 @@ def plan_study(
         off_peak=asked.off_peak,
         by=by,
     )
+    if passed_gates is None:
+        declared = _that_fits(door, declared)
     search_of(declared)  # raises where its extra is missing
     _check_cap(door.ledger, declared)
     return declared
+
+
+def _that_fits(door: Door, declared: StudyDeclared) -> StudyDeclared:
+    """Return the study with as many of its priors as its record holds, with a remark; raises
+    InvalidInput where it is too large without them."""
+    priors = declared.search.get(PRIORS, ())
+    for count in range(len(priors), min(len(priors), 1) - 1, -1):
+        few = {**declared.search, PRIORS: evenly(priors, count)} if priors else declared.search
+        draft = door.tracks.draft(Kind.STUDY_DECLARED, replace(declared, search=few))
+        try:
+            check(None, draft)
+        except RecordTooLarge as error:
+            sizes = {name: len(canonical_json(value)) for name, value in draft.body.items()}
+            why = str(error)
+            continue
+        if count < len(priors):
+            taken = f"{count} of {len(priors)} are taken"
+            door.remark(f"search: priors: {taken}, as many as a study's record holds.")
+        return replace(declared, search=few)
+    largest = max(sizes, key=lambda name: sizes[name])
+    raise InvalidInput(
+        f"The study does not fit into one record: {why.partition(';')[0]}, of which its {largest} "
+        f"takes {sizes[largest]}. Write fewer configs under start:, or fewer values in lists."
+    )
 
 
 def _extension(

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.studies.effects.foreign_trials import (
@@ -27,9 +27,10 @@ from tracks_dagster.track.json_text import parse_json
 from tracks_dagster.track.records import Json
 from tracks_dagster.track.states.study_state import StudyState
 
-PRIORS_MAX = 64  # they lie in one record, with all else of the study
+PRIORS_MAX = 64  # they lie in one record, with all else of the study, which may hold fewer
 RAY_TRIALS_MAX = 10_000
 NAMES_MAX = 8  # metrics in an error
+T = TypeVar("T")
 LINES, STORAGES = (".jsonl",), (".db", ".sqlite", ".sqlite3")
 
 
@@ -80,9 +81,13 @@ def read_priors(
             )
         found += fitting
     found.sort(key=lambda each: each.value if direction == "min" else -each.value)
-    count = min(len(found), PRIORS_MAX)
-    places = [round(n * (len(found) - 1) / max(1, count - 1)) for n in range(count)]
-    return tuple({"config": dict(found[n].config), "value": found[n].value} for n in places)
+    few = evenly(found, min(len(found), PRIORS_MAX))
+    return tuple({"config": dict(each.config), "value": each.value} for each in few)
+
+
+def evenly(found: Sequence[T], count: int) -> list[T]:
+    """Return so many of them, the first and the last, and others that lie evenly between."""
+    return [found[round(n * (len(found) - 1) / max(1, count - 1))] for n in range(count)]
 
 
 def _read(tracks: Tracks, name: str, space: Space, metric: str, direction: str) -> Iterator[Prior]:

@@ -131,6 +131,29 @@ def test_pbt_copies_every_5_epochs_from_the_better_through_its_commit() -> None:
     assert last < first
 
 
+def test_trials_that_failed_leave_the_worst_quarter_of_pbt_to_those_that_train() -> None:
+    params = {"n": Param(kind="choice", values=tuple(range(16)))}
+
+    def curve(config: Mapping[str, Json], steps: int) -> float | None:
+        return None if config["n"] >= 12 else float(config["n"])
+
+    study = make_study(
+        scheduler={"kind": "pbt"},
+        budgets=(5, 10),
+        trials=16,
+        slots=16,
+        params=params,
+        search={"kind": "grid"},
+    )
+    state = play(study, curve).state
+    copied = [
+        t.number
+        for t in state.trials
+        if len(t.rungs) > 1 and t.rungs[1].proposed.source.run_id != t.rungs[0].proposed.run_id
+    ]
+    assert copied == [9, 10, 11]  # a quarter of the 12 that were measured
+
+
 def test_evolution_keeps_8_of_24_and_fills_up_with_changed_ones_and_immigrants() -> None:
     study = make_study(search={"kind": "evolution"}, trials=48, slots=24)
     state = play(study, far_from).state

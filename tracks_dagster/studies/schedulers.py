@@ -105,6 +105,9 @@ def pbt(study: StudyState, is_whole: bool) -> Move | None:
     if found is None:
         return None
     rung, ranked = found
+    ranked = [
+        each for each in ranked if not math.isinf(_loss(study, each, rung))
+    ]  # none that failed
     count = min(max(1, len(ranked) // COPIED_SHARE), len(ranked) // 2)
     for place, trial in enumerate(ranked):
         if not _is_paused_at(trial, rung):
@@ -130,8 +133,6 @@ def move_of(study: StudyState, *, is_whole: bool) -> Move | None:
 
 
 def _copied(study: StudyState, trial: Trial, better: Trial, rung: int) -> Move:
-    if math.isinf(_loss(study, better, rung)):  # most of them failed
-        return _go_on(trial, "no better one is left")
     rng = generator(study.declared, "copy", trial.number, rung)
     source = better.rungs[rung].proposed.config
     factors = {name: rng.choice(FACTORS) for name in source}

@@ -12,7 +12,7 @@ import pytest
 from tests.studies.played import LR, Played, make_study, play
 from tracks_dagster.studies.deciding import epochs_of
 from tracks_dagster.studies.search import Search, Waits, own_search, space_of
-from tracks_dagster.studies.space import Config, Param
+from tracks_dagster.studies.space import Config, Param, Space
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.records import Json
 from tracks_dagster.track.states.study_state import StudyState, TrialStatus
@@ -31,10 +31,25 @@ def test_a_grid_of_3_by_3_is_nine_runs() -> None:
     study = make_study(params=params, search={"kind": "grid"}, trials=9)
     state = play(study, far_from).state
     assert [t.config for t in state.trials] == [
-        {"lr": lr, "layers": layers} for lr in (1e-4, 1e-3, 1e-2) for layers in (2, 3, 4)
+        {"lr": lr, "layers": layers} for layers in (2, 3, 4) for lr in (1e-4, 1e-3, 1e-2)
     ]
     assert {len(t.rungs) for t in state.trials} == {1}
-    assert (state.finished.cause, state.finished.best) == ("complete", 6)
+    assert (state.finished.cause, state.finished.best) == ("complete", 2)
+
+
+def test_a_grid_is_made_once_for_all_of_its_proposals(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Space] = []
+    whole = Space.grid
+
+    def grid(space: Space) -> tuple[dict[str, Json], ...]:
+        made.append(space)
+        return whole(space)
+
+    monkeypatch.setattr(Space, "grid", grid)
+    params = {name: Param(kind="choice", values=(1, 2, 3)) for name in ("made", "once")}
+    study = make_study(search={"kind": "grid"}, params=params)
+    assert len(play(study, lambda config, steps: 1.0).state.trials) == 9
+    assert len(made) <= 1  # none where another test had the same
 
 
 def test_a_grid_that_starts_elsewhere_still_tries_every_config_once() -> None:

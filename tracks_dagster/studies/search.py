@@ -8,10 +8,13 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Protocol
 
 from tracks_dagster.studies.space import Config, Space, parse_space
 from tracks_dagster.track.bodies import StudyDeclared
+from tracks_dagster.track.json_text import parse_json
+from tracks_dagster.track.records import canonical_json
 from tracks_dagster.track.states.study_state import StudyState, TrialStatus
 
 GRID, RANDOM, EVOLUTION = "grid", "random", "evolution"
@@ -24,6 +27,7 @@ PRIORS_OF = "priors_of"  # the names by which they were asked for
 # A generation of 24: 8 parents, each times 1.2 and times 0.7, and 8 immigrants.
 PARENTS, UP, DOWN = 8, 1.2, 0.7
 GENERATION = 3 * PARENTS
+GRIDS_MAX = 2  # that a process remembers: of 100 000 configs each some 50 MB
 CHILD_TRIES_MAX = 8  # until one differs from all that were tried; else an immigrant is taken
 
 
@@ -69,8 +73,17 @@ class Grid:
 
     def propose(self, study: StudyState, number: int) -> Config | Waits | None:
         """Return the config of that number."""
-        found = grid_of(self.space, study.declared.search.get(START, ()))
+        declared = study.declared
+        parts = (declared.space, declared.constraints, declared.run.config)
+        found = _whole_grid(canonical_json([*parts, declared.search.get(START, ())]))
         return found[number] if number < len(found) else None
+
+
+@lru_cache(GRIDS_MAX)
+def _whole_grid(declared: bytes) -> Sequence[Config]:
+    """Return a grid by what of its study it follows from, as JSON: 100 000 configs take seconds."""
+    space, constraints, fixed, start = parse_json(declared)
+    return grid_of(parse_space(space, tuple(constraints), fixed), start)
 
 
 @dataclass(frozen=True, slots=True)

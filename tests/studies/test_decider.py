@@ -462,6 +462,36 @@ def test_a_study_that_was_declared_with_such_a_config_goes_on(
     assert declare_study(door, asked(tmp_path, text), code(), by="ann").head.seq == 0
 
 
+def test_a_constraint_on_the_steps_is_of_those_that_a_trial_has(
+    world: World, tmp_path: Path
+) -> None:
+    """30 of the last budget, as every proposal has it; the project's own are 40."""
+    text = TEXT.replace("slots: 2", "constraints: ['steps * lr <= 0.3']")
+    study = declare_study(
+        door_of(world.tracks, world.ledger), asked(tmp_path, text), code(), by="ann"
+    )
+    assert study.declared.trials == 2
+    text = TEXT.replace("slots: 2", "constraints: ['steps > 30']").replace("name: lr", "name: lr2")
+    with pytest.raises(InvalidInput, match="The grid is empty"):
+        declare_study(door_of(world.tracks, world.ledger), asked(tmp_path, text), code(), by="ann")
+
+
+def test_a_metric_without_a_direction_that_looks_like_one_to_grow_is_remarked(
+    world: World, tmp_path: Path
+) -> None:
+    remarks: list[str] = []
+    door = replace(door_of(world.tracks, world.ledger), remark=remarks.append)
+    text = TEXT.replace("metric: loss", "metric: accuracy")
+    declare_study(door, asked(tmp_path, text), code(), by="ann")
+    assert remarks == [
+        "direction: is not given, and the least accuracy is best; write direction: max if the most is."
+    ]
+    for more in ("direction: min", "direction: max"):
+        other = f"{text}{more}\n".replace("name: lr", f"name: {more[-3:]}")
+        declare_study(door, asked(tmp_path, other), code(), by="ann")
+    assert len(remarks) == 1
+
+
 def test_a_project_without_steps_cannot_be_tuned(world: World, tmp_path: Path) -> None:
     project = example()
     keys = {name: key for name, key in project.keys.items() if name != "steps"}

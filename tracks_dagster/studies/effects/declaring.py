@@ -31,6 +31,7 @@ from tracks_dagster.track.errors import InvalidInput, RecordTooLarge, check_all
 from tracks_dagster.track.names import study_track
 from tracks_dagster.track.records import Draft, Json, Kind, canonical_json, sha256_hex
 from tracks_dagster.track.roles import ACCUMULATION, HORIZON, SEED, STEPS, roles_of
+from tracks_dagster.track.states.metric_values import direction_of
 from tracks_dagster.track.states.study_state import HOUR_S, StudyState, check
 from tracks_dagster.track.text.nearest import unknown
 from tracks_dagster.track.text.units import shown
@@ -160,6 +161,7 @@ def plan_study(
     )
     if passed_gates is None:
         declared = _that_fits(door, declared)
+        _remark_direction(door, asked)
     search_of(declared)  # raises where its extra is missing
     _check_cap(door.ledger, declared)
     return declared
@@ -268,6 +270,14 @@ def _check_metric(metric: str, project: Project) -> None:
         raise InvalidInput(unknown("eval", suite, [each.name for each in project.evals]))
 
 
+def _remark_direction(door: Door, asked: StudyFile) -> None:
+    if "direction" not in asked.model_fields_set and direction_of(asked.metric) == "max":
+        door.remark(
+            f"direction: is not given, and the least {asked.metric} is best; write direction: max if "
+            "the most is."
+        )
+
+
 def _check_repeat(asked: StudyFile, project: Project) -> None:
     if asked.repeat is None:
         return
@@ -318,8 +328,9 @@ def _space(asked: StudyFile, project: Project) -> Space:
     problems = [words for each in asked.space.items() for words in _misfits(*each, project, ours)]
     if problems:
         raise InvalidInput("\n".join(problems))
-    fixed = {name: key.default for name, key in project.keys.items()}
-    space = make_space(asked.space, asked.constraints, {**fixed, **asked.config})
+    fixed = {name: key.default for name, key in project.keys.items()} | {**asked.config}
+    fixed[_steps_key(project)] = _budgets(asked, project)[-1]  # as each proposal has it
+    space = make_space(asked.space, asked.constraints, fixed)
     problems = list(_contradictions(asked, space))
     if problems:
         raise InvalidInput("\n".join(problems))

@@ -10,11 +10,12 @@ from itertools import pairwise
 import pytest
 
 from tests.studies.played import LR, Played, make_study, play
-from tracks_dagster.studies.deciding import epochs_of
+from tracks_dagster.studies.deciding import Spent, decide, epochs_of
 from tracks_dagster.studies.search import Search, Waits, own_search, space_of
 from tracks_dagster.studies.space import Config, Param, Space
+from tracks_dagster.track.bodies import StudyExtended, StudyFinished
 from tracks_dagster.track.errors import InvalidInput
-from tracks_dagster.track.records import Json
+from tracks_dagster.track.records import Json, Kind
 from tracks_dagster.track.states.study_state import StudyState, TrialStatus
 
 
@@ -291,6 +292,23 @@ def test_a_cap_in_device_hours_ends_it_with_what_is_known() -> None:
     assert state.finished.cause == "device_hours"
     assert sum(t.last.judged is not None for t in state.trials) == 10
     assert state.finished.best is not None
+
+
+def test_a_study_that_ends_with_open_trials_has_their_device_hours_too() -> None:
+    study = make_study(trials=60, max_device_hours=1.0)
+    played = Played(study, far_from)
+    for _ in range(4):
+        played.decide()
+    played.judge(played.state.open_rungs[0])
+    spent = Spent(device_s=5000.0, cost=2.5, running=())  # by three that were drained too
+    answer = decide(played.state, spent, played.search)
+    assert isinstance(answer, StudyFinished)
+    assert answer.cause == "device_hours"
+    played.add(Kind.STUDY_FINISHED, answer)
+    assert (played.state.device_s, played.state.cost) == (5000.0, 2.5)
+    larger = StudyExtended(by="ann", why="More.", max_device_hours=9.0)
+    played.add(Kind.STUDY_EXTENDED, larger)
+    assert played.state.device_s == 9.0  # of the one that is judged: the others are open
 
 
 def test_the_best_three_are_trained_again_with_two_other_seeds_and_the_best_mean_wins() -> None:

@@ -63,7 +63,7 @@ def decide(
     ends = _why_it_ends(study, spent)
     if ends is not None:
         cause, why = ends
-        return Drain(why) if spent.running else _finished(study, cause, why)
+        return Drain(why) if spent.running else _finished(study, spent, cause, why)
     is_whole = len(study.trials) >= study.declared.trials
     move = move_of(study, is_whole=is_whole)
     if isinstance(move, Stop):
@@ -90,7 +90,7 @@ def decide(
         return _moved(study, move)  # what is paused goes on or ends, and the search may go on then
     if study.open_rungs:
         return config or _repeat(study) or _waits(study)
-    return _repeat(study) or _finished(study, COMPLETE, _all_over(study, config))
+    return _repeat(study) or _finished(study, spent, COMPLETE, _all_over(study, config))
 
 
 def _proposal(search: Search, study: StudyState) -> Config | Waits | None:
@@ -179,10 +179,15 @@ def _why_it_ends(study: StudyState, spent: Spent) -> tuple[str, str] | None:
     return None
 
 
-def _finished(study: StudyState, cause: str, why: str) -> StudyFinished:
+def _finished(study: StudyState, spent: Spent, cause: str, why: str) -> StudyFinished:
     best = study.best
     return StudyFinished(
-        cause=cause, best=None if best is None else best.number, why=why, decided_by=BY
+        cause=cause,
+        best=None if best is None else best.number,
+        why=why,
+        decided_by=BY,
+        device_s=spent.device_s,
+        cost=spent.cost,
     )
 
 

@@ -1319,9 +1319,12 @@ class StudyFinished:
     """`study_finished`: cause is "complete", "device_hours", "money", "all_failed" or "user".
 
     best: the trial with the best value of those that have had most steps; None: none was measured.
+    device_s, cost: of all runs by then, open ones too; None of older versions.
     """
 
     cause: str
     best: int | None
     why: str
     decided_by: str
+    device_s: float | None = None
+    cost: float | None = None

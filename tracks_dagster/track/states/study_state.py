@@ -135,12 +135,17 @@ class StudyState:
 
     @property
     def device_s(self) -> float:
-        """Device seconds of the runs that are judged."""
+        """Device seconds of the runs that are judged; of all by its end where it is finished."""
+        if self.finished is not None and self.finished.device_s is not None:
+            return self.finished.device_s
         return sum(each.device_s for each in self._judged())
 
     @property
     def cost(self) -> float:
-        """What the runs that are judged cost, as far as there were prices."""
+        """What the runs that are judged cost, as far as there were prices; all by its end where it
+        is finished."""
+        if self.finished is not None and self.finished.cost is not None:
+            return self.finished.cost
         return sum(each.cost or 0.0 for each in self._judged())
 
     def loss_of(self, judged: TrialJudged) -> float:

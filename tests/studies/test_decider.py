@@ -27,6 +27,7 @@ from tracks_dagster.projects.project import ConfigKey
 from tracks_dagster.retry.caps import check_cap
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.retry.stages import FULL, SHIPPED, SMOKE, STRICT
+from tracks_dagster.studies.deciding import run_id_of
 from tracks_dagster.studies.effects import declaring
 from tracks_dagster.studies.effects.deciding import TuneStudies
 from tracks_dagster.studies.effects.declaring import Door, declare_study
@@ -196,6 +197,21 @@ def test_two_ticks_at_once_propose_each_trial_once(
     decided(world)
     settle(beside, TuneStudies(), "lr", OF_STUDIES)
     assert len(world.tracks.study("lr").trials) == 2
+
+
+def test_a_run_that_has_the_name_of_a_trial_is_left_alone(world: World, tmp_path: Path) -> None:
+    """It is nobody's trial: it is neither judged nor drained, and the trial fails in words."""
+    given = {"run_id": run_id_of("lr", 0, 0), "intent": "Mine.", "owner": "bob"}
+    own = prepare(given, {}, code(), family="gpt", origin=None, policy=DEFAULT_POLICY, otherwise={})
+    assert world.declare is not None
+    world.declare(own)
+    before = world.tracks.run("lr-t000-r0").head.seq
+    declare_study(door_of(world.tracks, world.ledger), asked(tmp_path), code(), by="ann")
+    decided(world)
+    judged = world.tracks.study("lr").trials[0].last.judged
+    assert judged is not None
+    assert "There is a run lr-t000-r0 already, which is not of this study" in judged.why
+    assert world.tracks.run("lr-t000-r0").head.seq == before
 
 
 def test_a_trial_that_is_refused_counts_as_failed_with_the_words(

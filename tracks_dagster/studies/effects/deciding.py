@@ -58,6 +58,9 @@ class TuneStudies:
         for rung, run in runs:
             if run is None:
                 continue
+            if run.declared.experiment != state.declared.study:
+                why = f"There is a run {run.run_id} already, which is not of this study."
+                return self._append(world, refused(rung, why))
             judged = judge(metric, rung, run, prices=world.prices, now=now)
             if judged is not None:
                 return self._append(world, judged)

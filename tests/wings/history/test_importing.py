@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from tracks_dagster.track.names import RETRY_PREEMPTED
 from tracks_dagster.track.records import Kind, parse
 from tracks_dagster.track.states import run_fold
 from tracks_dagster.track.states.lifecycle import RunLifecycle
+from tracks_dagster.track.text.redact import HIDDEN, redact, secrets_of
 
 ROWS = [
     row(7, hour=0, State="PREEMPTED"),
@@ -120,6 +122,29 @@ def test_a_secret_on_a_command_line_is_not_stored(world: ImportWorld) -> None:
     evidence = world.store.get(ended.evidence_key)
     assert evidence is not None
     assert secret.encode() not in evidence
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        {"SubmitLine": "sbatch --pw=Xk29fLq8Tz7"},
+        {"JobName": "Xk29fLq8Tz7"},
+        {"WorkDir": "/data/Xk29fLq8Tz7"},
+        {"JobName": "hf_Ab3dEf6hIj9lMn2p"},
+    ],
+)
+def test_a_short_secret_in_any_column_is_not_stored(
+    world: ImportWorld, monkeypatch: pytest.MonkeyPatch, column: dict[str, str]
+) -> None:
+    clean = partial(redact, secrets=secrets_of({"DB_PASSWORD": "Xk29fLq8Tz7"}))
+    monkeypatch.setattr(world.tracks, "clean", clean)
+    world.add([HEADER, row(1, **column)])
+    ended = world.tracks.run("slurm.1").attempts[0].ended
+    assert ended is not None
+    evidence = world.store.get(ended.evidence_key) or b""
+    assert HIDDEN.encode() in evidence
+    assert b"Xk29fLq8Tz7" not in evidence
+    assert b"hf_Ab3d" not in evidence
 
 
 def test_a_dry_run_writes_nothing(world: ImportWorld) -> None:

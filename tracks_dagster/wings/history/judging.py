@@ -27,7 +27,6 @@ RUN_ID_CHARACTERS_MAX = 40
 TITLE_CHARACTERS_MAX = 100
 BY_SOURCE = "source_said_completed"  # the rule of such a verdict
 NO_FAILURE = frozenset({"all_exited_0", "vanished", "nothing", "never_started"})
-SECRET_CHARACTERS_MIN = 25  # shorter texts of a row are states, times, counts and names
 CONFIG_BYTES_MAX, METRICS_BYTES_MAX = 6 * 1024, 3 * 1024  # that a record has room for
 VALUE_CHARACTERS_MAX = 300  # of a text in a config
 NODES_MAX = 300  # that a record names; the raw row has them all
@@ -38,6 +37,12 @@ ROW_CHARACTERS_MAX = 4000  # of a line about nodes, which is stored with each of
 VERDICTS_MAX = 10_000  # kept: a month of a cluster has a few hundred kinds of ends
 TEXTS_MAX, TEXT_CHARACTERS_MAX = 50_000, 200  # kept: names of nodes, runs and people come again
 LINES_MAX, LINE_BYTES_MAX, ROOT_BYTES_MAX = 12, 400, 1000
+# Nearly all of a row of Slurm, and no secret by value or shape: short words and numbers, times.
+_PLAIN = re.compile(
+    r"\w{0,5}|[A-Za-z]{1,9}|\d{6,9}|\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d"
+    r"|(?:\d{1,3}-)?\d{1,2}(?::\d\d){1,2}(?:\.\d{3})?",
+    re.ASCII,
+)
 _NOT_OF_AN_ID = re.compile(r"[^a-z0-9.-]+|\.(?![a-z0-9-])")
 
 
@@ -201,8 +206,7 @@ class Judge:
         """Return a raw row without the secrets that a command line or a log in it may hold."""
         match value:
             case str():
-                is_short = len(value) < SECRET_CHARACTERS_MIN  # nearly all of a row
-                return valid_text(value) if is_short else self._clean(value)
+                return value if _PLAIN.fullmatch(value) else self._clean(value)
             case list():
                 return [self._cleaned(each) for each in value]
             case Mapping():

@@ -11,6 +11,7 @@ import pytest
 from tests.wings.history.worlds import COLUMNS, HEADER, import_world, row
 from tracks_dagster.reasons.slurm_rows import hosts
 from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.wings.history.judging import run_id_of
 from tracks_dagster.wings.history.slurm import Sacct
 from tracks_dagster.wings.history.source import BadRow, NotEnded, Read, SourceAttempt
 
@@ -145,10 +146,24 @@ def test_jobs_of_one_name_are_one_run_where_asked_and_not_side_by_side() -> None
     lines = [HEADER, row(1, hour=0), row(2, hour=2), row(3, hour=2.5)]
     found = [each for each in read(lines, by_name=True) if isinstance(each, SourceAttempt)]
     assert [(each.run, each.cause) for each in found] == [
-        ("train", "manual_retry"),
-        ("train", "manual_retry"),
+        ("train/alice", "manual_retry"),
+        ("train/alice", "manual_retry"),
         ("3", "retry"),
     ]
+
+
+def test_jobs_of_one_name_but_of_another_person_or_folder_are_other_runs() -> None:
+    lines = [
+        HEADER,
+        row(1, hour=0, WorkDir="/gpt"),
+        row(2, hour=2, WorkDir="/vit"),
+        row(3, hour=4, WorkDir="/gpt", User="bob"),
+        row(4, hour=6, WorkDir="/gpt"),
+    ]
+    found = [each for each in read(lines, by_name=True) if isinstance(each, SourceAttempt)]
+    assert len({run_id_of("slurm", each.run, str) for each in found}) == 3
+    assert found[0].run == found[3].run
+    assert {each.title for each in found} == {"train"}
 
 
 def test_the_hour_that_comes_twice_is_told_by_what_had_elapsed() -> None:

@@ -77,8 +77,7 @@ class _Row:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sacct:
     """Reads lines of sacct. zone: of the times in it, which name none. by_name: rows of one name, user
-    and
-    folder are one run, each submission a restart by a person; else every job is a run."""
+    and folder are one run, each submission a restart by a person; else every job is a run."""
 
     zone: tzinfo
     by_name: bool = False
@@ -120,9 +119,10 @@ class Sacct:
         devices, device_class = _devices(fields)
         run, cause = f"{fields.get('id')}", AUTOMATIC
         if self.by_name:
-            named = "/".join(fields.get(each, "") for each in ("name", "user", "work_dir"))
+            parts = (fields.get(each, "") for each in ("name", "user", "work_dir"))
+            named = "/".join(parts).rstrip("/")
             if (started_at or ended_at) >= running_until.get(named, submitted_at):
-                run, cause = fields.get("name", run), MANUAL
+                run, cause = named or run, MANUAL
                 running_until[named] = ended_at
         code, by_signal = exit_in(fields.get("exit", ""))
         end = RankEnd(

@@ -7,10 +7,12 @@ from datetime import UTC
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from tests.wings.history.worlds import BEGIN, HEADER, ImportWorld, import_world, row
 from tracks_dagster.reasons.user_rules import NO_RULES
 from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.wings.history.edge import imports
 from tracks_dagster.wings.history.effects.files import LinesOfSlurm
 from tracks_dagster.wings.history.effects.importing import Imported, import_history
 from tracks_dagster.wings.history.slurm_lines import SlurmLines
@@ -125,3 +127,27 @@ def test_a_program_that_hangs_is_ended_in_its_time(programs: Path, world: Import
     done = live(world, limit_s=2.0)
     assert (done.new, len(done.nodes)) == (2, 1)
     assert [each.why for each in done.bad] == ["it was not done after 2 s, and was ended"]
+
+
+def test_follow_asks_again_for_what_a_sacct_that_failed_did_not_print(
+    programs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRACKS_HOME", str(programs / "home"))
+    asked, looks = programs / "asked", 3
+    program(
+        programs,
+        "sacct",
+        f'echo "$*" >>{asked}',
+        prints(ROWS),
+        f"if [ $(wc -l <{asked}) = 1 ]; then echo 'sacct: error: lost' >&2; exit 1; fi",
+    )
+    program(programs, "scontrol", "exit 1")  # which says nothing of jobs
+
+    def sleep(seconds: float) -> None:
+        if len(asked.read_text().splitlines()) == looks:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(imports.time, "sleep", sleep)
+    CliRunner().invoke(imports.import_command, ["slurm", "--follow"])
+    first, again, later = (line.split()[-1] for line in asked.read_text().splitlines())
+    assert first == again < later

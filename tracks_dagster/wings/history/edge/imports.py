@@ -120,7 +120,8 @@ def import_command(
     every_s = max(EVERY_S_MIN, _seconds("--every", every))
     since = datetime.now(UTC) - timedelta(seconds=_seconds("--last", last))
 
-    def look(since: datetime) -> None:
+    def look(since: datetime) -> bool:
+        """Import once; return whether all was there that was asked for."""
         with _bar(path) as (on_bytes, on_stored):
             history = _source(
                 system, path, zone=_zone(zone), by_name=by_name, since=since, on_bytes=on_bytes
@@ -132,6 +133,7 @@ def import_command(
             print_json(_json(name, done, dry_run=dry_run))
         else:
             _print(name, history, done, dry_run=dry_run)
+        return not (isinstance(history, LinesOfSlurm) and history.is_cut)
 
     if not follow:
         look(since)
@@ -139,8 +141,8 @@ def import_command(
     while True:
         began = datetime.now(UTC)
         try:
-            look(since)
-            since = began - LOOK_BACK
+            if look(since):
+                since = began - LOOK_BACK
         except (InvalidInput, OSError) as error:  # it may not be there yet, or be gone for a while
             click.echo(f"Not read: {error} It is read again in {every_s:g} s.", err=True)
         time.sleep(every_s)

@@ -8,7 +8,7 @@ import subprocess
 import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import BinaryIO, cast
@@ -74,18 +74,20 @@ def _unpacked(raw: BinaryIO, path: Path) -> BinaryIO:
     return cast(BinaryIO, gzip.GzipFile(fileobj=raw)) if path.suffix == ".gz" else raw
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class LinesOfSlurm:
     """What this machine's own `sacct`, and then `scontrol`, print now. Implements `History`.
 
     limit_s: within which each must be done; one that hangs is ended then. What one printed before it
-    failed counts, and its words are a bad row.
+    failed counts, and its words are a bad row. is_cut: whether `sacct` failed after its first row, so
+    that jobs are missing.
     """
 
     since: datetime
     parse: ReadLines
     system: str = "slurm"
     limit_s: float = PROGRAM_S_MAX
+    is_cut: bool = field(default=False, init=False)
 
     @property
     def origin(self) -> str:
@@ -110,6 +112,7 @@ class LinesOfSlurm:
                     f"sacct failed: {error}. Where accounting is off, Slurm remembers ended jobs for "
                     "some minutes only: there is nothing to import."
                 ) from error
+            self.is_cut = True
             yield _of_program(command, str(error))
         nodes = ["scontrol", "show", "node", "-o"]
         try:

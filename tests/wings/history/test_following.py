@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import random
 import shutil
@@ -10,14 +11,16 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
 from tests.wings.history.test_places import ALL, AS_IT_RUNS, GOLDEN, add, curve, needs
 from tests.wings.history.worlds import HEADER, ImportWorld, import_world, row
-from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.track.errors import InvalidInput, LedgerError, StoreUnavailable
 from tracks_dagster.wings.history.edge import imports
+from tracks_dagster.wings.history.effects.importing import Imported
 
 # `--full` draws other cuts each time.
 SEED = int(os.environ.get("FOLLOW_SEED") or os.environ.get("TRACKS_DRAW_SEED") or 1)
@@ -171,3 +174,48 @@ def test_follow_waits_for_a_source_that_comes_later_or_is_away(
         away_words,
         "Imported 0 attempts of 0 runs",
     ]
+
+
+def test_a_packed_file_that_was_copied_half_is_completed_by_the_next_import(tmp_path: Path) -> None:
+    world, path = import_world(tmp_path), tmp_path / "jobs.txt.gz"
+    lines = "\n".join([HEADER, *(row(n, hour=n) for n in range(3000)), ""])
+    whole = gzip.compress(lines.encode(), mtime=0)
+    path.write_bytes(whole[: len(whole) // 2])
+    done = world.add_file(path)
+    (bad,) = done.bad
+    assert 0 < done.new < 3000
+    assert "is cut or damaged" in bad.why
+    path.write_bytes(whole)
+    assert done.new + world.add_file(path).new == 3000
+
+
+@pytest.mark.parametrize("spoilt", [b"", b"\xff" * 40], ids=["cut", "damaged"])
+def test_a_packed_file_without_a_whole_line_is_named(tmp_path: Path, spoilt: bytes) -> None:
+    path = tmp_path / "jobs.txt.gz"
+    path.write_bytes(gzip.compress(HEADER.encode(), mtime=0)[:20] + spoilt)
+    with pytest.raises(InvalidInput, match=r"jobs\.txt\.gz is cut or damaged"):
+        import_world(tmp_path).add_file(path)
+
+
+@pytest.mark.parametrize("error", [StoreUnavailable, LedgerError])
+def test_follow_goes_on_after_a_moment_without_the_store_or_the_ledger(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
+) -> None:
+    monkeypatch.setenv("TRACKS_HOME", str(tmp_path / "home"))
+    real, sleeps = imports.import_history, iter((lambda: None,))
+
+    def import_history(*args: Any, **how: Any) -> Imported:
+        monkeypatch.setattr(imports, "import_history", real)
+        raise error("It is away.")
+
+    def sleep(seconds: float) -> None:
+        if next(sleeps, None) is None:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(imports, "import_history", import_history)
+    monkeypatch.setattr(imports.time, "sleep", sleep)
+    path = tmp_path / "jobs.txt"
+    path.write_text("\n".join([HEADER, row(7), ""]))
+    found = CliRunner().invoke(imports.import_command, ["slurm", str(path), "--follow"])
+    assert "Not read: It is away. It is read again in 60 s." in found.output
+    assert "Imported 1 attempt of 1 run" in found.output

@@ -15,7 +15,13 @@ import click
 from tracks_dagster.cli.common import as_json, by_option, print_json, print_table
 from tracks_dagster.cli.terminal import console
 from tracks_dagster.settings import Settings, usable_rules
-from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.track.errors import (
+    Contended,
+    InvalidInput,
+    LedgerError,
+    OutcomeUnknown,
+    StoreUnavailable,
+)
 from tracks_dagster.track.records import Json
 from tracks_dagster.track.text import units
 from tracks_dagster.track.text.units import counted
@@ -56,6 +62,8 @@ EVERY_S_MIN = 10.0  # between two looks of --follow
 LOOK_BACK = timedelta(
     days=2
 )  # of --follow: what ended since the last look may have begun long before
+# The source, the store or the ledger may not be there yet, or be gone for a while.
+AWAY = (InvalidInput, OSError, StoreUnavailable, OutcomeUnknown, Contended, LedgerError)
 NEXT = (
     "tracks goodput --by reason",
     "tracks status {name}",
@@ -143,7 +151,7 @@ def import_command(
         try:
             if look(since):
                 since = began - LOOK_BACK
-        except (InvalidInput, OSError) as error:  # it may not be there yet, or be gone for a while
+        except AWAY as error:
             click.echo(f"Not read: {error} It is read again in {every_s:g} s.", err=True)
         time.sleep(every_s)
 

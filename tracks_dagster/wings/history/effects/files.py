@@ -7,6 +7,7 @@ import os
 import subprocess
 import tempfile
 import threading
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -44,8 +45,16 @@ class LinesOfFile:
         return str(self.path)
 
     def read(self) -> Iterator[Read]:
+        is_any = False
         try:
-            yield from self.parse(self._lines())
+            for each in self.parse(self._lines()):
+                is_any = True
+                yield each
+        except (EOFError, zlib.error) as error:
+            why = f"{self.path} is cut or damaged: {error}"
+            if not is_any:
+                raise InvalidInput(f"{why}.") from error
+            yield BadRow(line=0, why=f"{why}; what follows comes by an import of the whole file")
         except OSError as error:
             raise InvalidInput(f"{self.path} cannot be read: {error.strerror or error}.") from error
         except InvalidInput as error:

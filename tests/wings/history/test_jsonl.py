@@ -91,3 +91,13 @@ def test_35_manual_restarts_100_hosts_and_70_automatic_ones_are_counted(tmp_path
     world.add([json.dumps(each) for each in lines], name="opt", parse=jsonl.read)
     found = read_goodput(world.ledger, as_of=BEGIN + timedelta(days=30)).retrying
     assert (found.manual_restarts, found.hosts_cycled, found.automatic_restarts) == (35, 100, 70)
+
+
+@pytest.mark.parametrize("number", [0, 1, "x"])
+def test_an_id_is_one_of_its_run_alone(tmp_path: Path, number: object) -> None:
+    world = import_world(tmp_path)
+    lines = [json.dumps({**FIRST, "run": run, "id": number}) for run in ("a", "b")]
+    assert world.add(lines, name="own", parse=jsonl.read).new == 2
+    later = {**FIRST, "run": "a", "id": number, "started_at": "2026-01-01T00:30:00Z"}
+    assert world.add([json.dumps(later)], name="own", parse=jsonl.read).new == 0
+    assert set(world.runs()) == {"own.a", "own.b"}

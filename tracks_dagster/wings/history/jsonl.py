@@ -23,7 +23,7 @@ KEYS: Mapping[str, str] = {
     "ended_at": "when it ended; a line without is left out until it has ended",
     "started_at": "when its first process started; none where it never did",
     "submitted_at": "when it was asked for; else `started_at`",
-    "id": "the same for the same attempt at every import; else made of `run` and its times",
+    "id": "the same for the same attempt of its run at every import; else made of its times",
     "title": "what people call the run; else `run`",
     "owner": "the person",
     "team": "of the person",
@@ -82,7 +82,7 @@ def _read(number: int, value: Json) -> SourceAttempt | NotEnded:
     times = f"{submitted_at}/{started_at or ''}/{ended_at}"
     last_step = _count(value, "last_step")
     return SourceAttempt(
-        id=str(value.get("id") or f"{run}/{times}"),
+        id=f"{run}/{times if value.get('id') in (None, '') else value['id']}",
         run=str(run).strip(),
         title=str(value.get("title") or run),
         owner=str(value.get("owner") or ""),

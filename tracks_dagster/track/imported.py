@@ -265,7 +265,7 @@ def version_of(attempt: ImportedAttempt) -> str:
 
 
 def pack_uids(uids: Iterable[str]) -> bytes:
-    """Return the identities of a chunk's attempts and of their versions, 16 bytes each."""
+    """Return what a chunk's attempts and their versions are known by, 16 bytes each."""
     return b"".join(bytes.fromhex(uid) for uid in uids)
 
 

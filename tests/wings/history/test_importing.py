@@ -6,6 +6,7 @@ import random
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
+from zoneinfo import ZoneInfo
 
 import pytest
 
@@ -23,6 +24,7 @@ from tracks_dagster.track.records import Kind, parse
 from tracks_dagster.track.states import run_fold
 from tracks_dagster.track.states.lifecycle import RunLifecycle
 from tracks_dagster.track.text.redact import HIDDEN, redact, secrets_of
+from tracks_dagster.wings.history.slurm_lines import SlurmLines
 
 ROWS = [
     row(7, hour=0, State="PREEMPTED"),
@@ -65,6 +67,28 @@ def test_what_is_new_is_added(world: ImportWorld) -> None:
     world.add([HEADER, *ROWS[:2], row(7, hour=4, State="RUNNING", End="Unknown")])
     assert world.runs() == {"slurm.7": REASONS["slurm.7"][:2]}
     assert (world.add([HEADER, *ROWS]).new, world.runs()) == (3, REASONS)
+
+
+def test_a_job_that_is_printed_with_other_columns_is_the_same(world: ImportWorld) -> None:
+    world.add([HEADER, row(7, Cluster="")])
+    assert (world.add([HEADER, row(7, Cluster="c")]).new, world.runs()) == (
+        0,
+        {"slurm.7": ["completed"]},
+    )
+
+
+@pytest.mark.parametrize("hours", [0.1, 10.0])
+def test_a_job_whose_times_are_read_in_another_zone_is_named_and_left_out(
+    world: ImportWorld, hours: float
+) -> None:
+    line = row(7, hours=hours)
+    in_paris = SlurmLines(zone=ZoneInfo("Europe/Paris"), seen_at=BEGIN).read
+    world.add([HEADER, line])
+    done = world.add([HEADER, line], parse=in_paris)
+    assert (done.new, len(done.bad), world.runs()) == (0, 1, {"slurm.7": ["completed"]})
+    assert "give the same --timezone" in done.bad[0].why
+    world.add([HEADER, row(8), row(7, hour=20.05)])  # another one, in the right zone
+    assert world.runs() == {"slurm.7": ["completed"] * 2, "slurm.8": ["completed"]}
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -54,6 +54,7 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
     "work_dir": ("WorkDir",),
 }
 NEEDED = ("id", "state", "submit", "start", "end")
+ZONES_S = 900  # zones differ by a multiple of it
 STEPS_MAX = 10_000  # of one job that are read
 
 _EXCLUDED = re.compile(r"(?:--exclude[= ]|(?<=\s)-x ?)([^\s]+)")
@@ -132,8 +133,16 @@ class Sacct:
             oom_killed=any(s.fields["state"].startswith("OUT_OF_ME") for s in (job, *steps)),
         )
         return SourceAttempt(
-            id="/".join(
-                (fields.get("cluster", ""), fields["id"], f"{submitted_at}", f"{started_at or ''}")
+            # Without its cluster, which not every file names: two jobs of one second and id are rare.
+            id=f"{fields['id']}/{submitted_at}/{started_at or ''}",
+            in_any_zone="/".join(
+                (
+                    fields["id"],
+                    fields["state"],
+                    f"{submitted_at.timestamp() % ZONES_S:.0f}",
+                    f"{started_at and started_at - submitted_at}",
+                    f"{ended_at - submitted_at}",
+                )
             ),
             run=run,
             title=fields.get("name", ""),

@@ -32,16 +32,18 @@ class Point(NamedTuple):
 class SourceAttempt:
     """One ended attempt, as its source has it.
 
-    id: the same for the same attempt whenever it is read, and no other's. run: what attempts of one run
-    have in common there. started_at: None where it never started. evidence: what the classifier reads,
-    without run and attempt. row: as it was read, kept as it is. devices: accelerators, or nodes where
-    it had none. succeeded, failed: the words by which the source says that it ended as meant, or not.
-    unknown: what the source cannot say of it, each with why. points: its curves, in the order of their
-    times; values: how many its whole run has; metrics: the newest values, where these are not those of
-    the points. Other fields: as of `ImportedAttempt`.
+    id: the same for the same attempt whenever it is read, and no other's. in_any_zone: the same also
+    where its times are read in another zone; "" of a source whose times name theirs. run: what attempts
+    of one run have in common there. started_at: None where it never started. evidence: what the
+    classifier reads, without run and attempt. row: as it was read, kept as it is. devices:
+    accelerators, or nodes where it had none. succeeded, failed: the words by which the source says that
+    it ended as meant, or not. unknown: what the source cannot say of it, each with why. points: its
+    curves, in the order of their times; values: how many its whole run has; metrics: the newest values,
+    where these are not those of the points. Other fields: as of `ImportedAttempt`.
     """
 
     id: str
+    in_any_zone: str = ""
     run: str
     title: str
     submitted_at: datetime

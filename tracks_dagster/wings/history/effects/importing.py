@@ -52,10 +52,15 @@ from tracks_dagster.wings.history.source import (
     Read,
     SourceAttempt,
     SourceNode,
+    uid_of,
 )
 
 BATCH_ATTEMPTS_MAX = 2 * CHUNK_ATTEMPTS_MAX  # in memory at once, sorted, then cut into chunks
 BAD_ROWS_KEPT_MAX = 1000
+IN_ANOTHER_ZONE = (
+    "it was imported before with times that differ by whole quarters of an hour: give the same "
+    "--timezone as then, or another --name"
+)
 FOLDERS = ("tensorboard",)  # whose ids are names of folders below the one that is imported
 
 
@@ -149,7 +154,8 @@ class _Import:
         self._done = Imported()
         self._taken = set[bytes]()  # uids that this import has taken
         self._others = set[str]()  # runs whose name another one has
-        self._batch = list[tuple[ImportedAttempt, str]]()  # with their versions
+        # Each with what else it is known by: its version, and itself in any zone.
+        self._batch = list[tuple[ImportedAttempt, tuple[str, ...]]]()
         self._nodes = list[ImportedNode]()
 
     def take(self, each: Read) -> None:
@@ -184,12 +190,16 @@ class _Import:
             return
         if attempt.run_id in self._others:
             return
+        in_any_zone = (uid_of(self._name, each.in_any_zone),) if each.in_any_zone else ()
+        if not is_known and any(bytes.fromhex(one) in self._known for one in in_any_zone):
+            self._done.leave_out(BadRow(line=0, file=each.id, why=IN_ANOTHER_ZONE))
+            return
         self._taken.add(uid)
         self._done.take(attempt, is_known=is_known)
         if not self._dry_run:
             points = self._judge.points(each.points)
             curves = _store_curves(self._tracks.store, self._name, points)
-            self._batch.append((replace(attempt, curves=curves), version))
+            self._batch.append((replace(attempt, curves=curves), (version, *in_any_zone)))
         if len(self._batch) == BATCH_ATTEMPTS_MAX:
             self._store_batch()
 
@@ -209,17 +219,19 @@ class _Import:
 
     def _store_batch(self) -> None:
         """Store the attempts that were taken, sorted, in chunks."""
-        versions = {attempt.uid: version for attempt, version in self._batch}
+        known_by = {attempt.uid: also for attempt, also in self._batch}
         attempts = [attempt for attempt, _ in self._batch]
         for chunk in _chunks(sorted(attempts, key=lambda each: (each.run_id, each.order))):
-            self._store_chunk(chunk, versions)
+            self._store_chunk(chunk, known_by)
         self._batch = []
 
-    def _store_chunk(self, chunk: Sequence[ImportedAttempt], versions: Mapping[str, str]) -> None:
+    def _store_chunk(
+        self, chunk: Sequence[ImportedAttempt], known_by: Mapping[str, Sequence[str]]
+    ) -> None:
         """Store attempts, and the record by which they count."""
         store, name = self._tracks.store, self._name
         data = pack(chunk)
-        uids = pack_uids(uid for each in chunk for uid in (each.uid, versions[each.uid]))
+        uids = pack_uids(uid for each in chunk for uid in (each.uid, *known_by[each.uid]))
         body = HistoryImported(
             history=name,
             system=self._history.system,

@@ -142,6 +142,23 @@ def test_what_a_submission_excluded_is_known() -> None:
     assert only(row(1, SubmitLine="sbatch -x n7 x.sh")).excluded_nodes == ("n7",)
 
 
+@pytest.mark.parametrize(
+    ("line", "nodes"),
+    [
+        ("sbatch -p gpu --hold -x n7 run.sh -x n8", ("n7",)),
+        ("sbatch --exclude n7 -xn8 run.sh", ("n8",)),
+        ("sbatch --requeue run.sh -x data[a-b].csv", ()),
+        ("sbatch --wrap='bash -x run.sh' -x n7", ("n7",)),
+        ("sbatch --wrap=bash -x run.sh", ()),
+        ("sbatch --exclude=[heads run.sh", ()),
+        ("sbatch -x 'n7 run.sh", ("n7",)),
+        ("sbatch", ()),
+    ],
+)
+def test_only_options_before_the_script_exclude_nodes(line: str, nodes: tuple[str, ...]) -> None:
+    assert only(row(1, SubmitLine=line)).excluded_nodes == nodes
+
+
 def test_jobs_of_one_name_are_one_run_where_asked_and_not_side_by_side() -> None:
     lines = [HEADER, row(1, hour=0), row(2, hour=2), row(3, hour=2.5)]
     found = [each for each in read(lines, by_name=True) if isinstance(each, SourceAttempt)]
@@ -177,6 +194,34 @@ def test_the_hour_that_comes_twice_is_told_by_what_had_elapsed() -> None:
     )
     found = only(line, zone=zone)
     assert found.ended_at == datetime(2026, 10, 25, 1, 10, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "elapsed_s", "started_at"),
+    [
+        ("02:30", "03:30", 3600, "01:30"),  # the second 02:30
+        ("02:30", "03:30", 7200, "00:30"),  # the first one
+        ("00:30", "02:30", 10800, "22:30"),  # ends in the second one, one day before in UTC
+        ("02:10", "02:50", 2400, "00:10"),
+        ("02:30", "03:30", 600, "00:30"),  # it was suspended for a while: no time fits
+    ],
+)
+def test_what_had_elapsed_tells_which_of_two_hours_a_time_is_of(
+    start: str, end: str, elapsed_s: int, started_at: str
+) -> None:
+    day = "2026-10-25T"
+    line = row(
+        1,
+        Submit=f"{day}00:00:00",
+        Start=f"{day}{start}:00",
+        End=f"{day}{end}:00",
+        ElapsedRaw=str(elapsed_s),
+    )
+    found = only(line, zone=ZoneInfo("Europe/Paris"))
+    assert found.started_at is not None
+    assert f"{found.started_at:%H:%M}" == started_at
+    ran_s = (found.ended_at - found.started_at).total_seconds()
+    assert ran_s == (elapsed_s if elapsed_s > 600 else 7200)
 
 
 @pytest.mark.parametrize(

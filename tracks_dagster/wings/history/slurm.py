@@ -8,9 +8,11 @@ COLUMNS.
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, tzinfo
+from itertools import product
 
 from tracks_dagster.reasons.evidence import Evidence, RankEnd
 from tracks_dagster.reasons.slurm_rows import (
@@ -57,7 +59,12 @@ NEEDED = ("id", "state", "submit", "start", "end")
 ZONES_S = 900  # zones differ by a multiple of it
 STEPS_MAX = 10_000  # of one job that are read
 
-_EXCLUDED = re.compile(r"(?:--exclude[= ]|(?<=\s)-x ?)([^\s]+)")
+# Options without a value of sbatch, srun and salloc; after every other one a value may come.
+_FLAG = re.compile(
+    r"-[HIklOQsuvWXE]|--(?:hold|immediate|no-kill|overcommit|oversubscribe|share|quiet|verbose|wait"
+    r"|requeue|no-requeue|parsable|exclusive|contiguous|spread-job|use-min-nodes|reboot|test-only"
+    r"|propagate|get-user-env|ignore-pbs|label|unbuffered|disable-status|preserve-env|no-shell|pty)"
+)
 _STEP = re.compile(r"\d+(?:_\d+|\+\d+)?\.")
 _UNKNOWN = {
     "last_step": "Slurm knows no training steps",
@@ -175,20 +182,29 @@ class Sacct:
         ended_at = self._time(fields["end"], "End") or started_at
         if ended_at is None:
             raise ValueError("it has neither Start nor End")
-        if started_at is None or ended_at >= started_at:
-            return started_at, ended_at
+        if started_at is None:
+            return None, ended_at
         # In the hour that a clock is put back, local times come twice: ElapsedRaw tells which one it
         # was.
         elapsed = fields.get("elapsed", "")
-        if elapsed.isdecimal() and started_at - ended_at <= timedelta(hours=1):
-            return started_at, started_at + timedelta(seconds=int(elapsed))
+        elapsed_s = float(elapsed) if elapsed.isdecimal() else None
+        starts = (started_at, self._time(fields["start"], "Start", fold=1) or started_at)
+        ends = (ended_at, self._time(fields["end"], "End", fold=1) or ended_at)
+        for start, end in product(starts, ends):
+            if (end - start).total_seconds() == elapsed_s:
+                return start, end
+        if ended_at >= started_at:
+            return started_at, ended_at
+        if elapsed_s is not None and started_at - ended_at <= timedelta(hours=1):
+            return started_at, started_at + timedelta(seconds=elapsed_s)
         raise ValueError(f"it ends ({fields['end']}) before it starts ({fields['start']})")
 
-    def _time(self, text: str, column: str) -> datetime | None:
-        """Return a time of sacct; None where it has none yet."""
+    def _time(self, text: str, column: str, *, fold: int = 0) -> datetime | None:
+        """Return a time of sacct; None where it has none yet. fold: 1 for the later of two that have
+        one local time."""
         try:
             at = time_in(text, self.zone)
-            return None if at is None else aware(at)
+            return None if at is None else aware(at.replace(fold=fold))
         except (ValueError, OverflowError):
             raise ValueError(
                 f"its {column} is {text[:40]!r}, no time as 2026-01-31T02:00:00: unset "
@@ -265,5 +281,28 @@ def _nodes(text: str) -> tuple[str, ...]:
 
 
 def _excluded(submit_line: str) -> tuple[str, ...]:
-    found = _EXCLUDED.search(submit_line)
-    return () if found is None else hosts(found[1].strip("'\""))
+    """Return the nodes that the options before the script exclude; none where they cannot be read."""
+    try:
+        words = shlex.split(submit_line)[1:]
+    except ValueError:  # it was cut, or printed without its quotes
+        words = submit_line.replace("'", "").replace('"', "").split()[1:]
+    found = ""
+    left = iter(words)
+    for word in left:
+        name, is_given, value = word.partition("=")
+        if not word.startswith("-"):
+            break
+        if (
+            name == "--wrap" and " " not in value
+        ):  # without its quotes: what follows is of the script
+            break
+        if not word.startswith("--") and len(word) > 2:
+            name, is_given, value = word[:2], "=", word[2:]
+        if not is_given and _FLAG.fullmatch(name) is None:
+            value = next(left, "")
+        if name in ("-x", "--exclude"):
+            found = value
+    try:
+        return hosts(found)
+    except ValueError:
+        return ()

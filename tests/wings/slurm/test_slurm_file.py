@@ -91,6 +91,18 @@ def test_a_whole_file_is_read() -> None:
             (f"options: ['{option}']", "belongs to the launcher")
             for option in ("-N4", "-Jfoo", "-o/dev/null", "--job-nam=x", "--outpu=/x", "-Mother")
         ),
+        *(
+            (f"options: ['{option}']", f"write the key {key} of this file instead")
+            for option, key in (
+                ("--exclude=bad01", "exclude"),
+                ("-xbad01", "exclude"),
+                ("--exclu=bad01", "exclude"),
+                ("--qos=low", "qos"),
+                ("-p", "partition"),
+                ("--time=10", "time_limit"),
+                ("--gres=gpu:1", "device_classes"),
+            )
+        ),
         ("options: ['rm -rf /']", "not an option of sbatch"),
         ("device_classes: {cpu: {gres: gpu}}", "cpu is there always"),
         ("environment: {TRACKS_STORE: x}", "belongs to the launcher or Slurm"),
@@ -112,7 +124,17 @@ def test_a_file_without_an_interpreter_says_what_to_write() -> None:
     assert "python: /shared/venv/bin/python" in problems("partition: gpu\n")
 
 
-@pytest.mark.parametrize("option", ["--wait-all-nodes=1", "--ntasks-per-core=1", "--mem=1G"])
+@pytest.mark.parametrize(
+    "option",
+    [
+        "--wait-all-nodes=1",
+        "--ntasks-per-core=1",
+        "--mem=1G",
+        "--exclusive",
+        "--gres-flags=x",
+        "--time-min=5",
+    ],
+)
 def test_an_option_whose_name_begins_as_one_of_ours_is_not_ours(option: str) -> None:
     assert read(f"python: /p\noptions: ['{option}']\n").options == (option,)
 
@@ -124,6 +146,7 @@ def test_an_option_whose_name_begins_as_one_of_ours_is_not_ours(option: str) -> 
         ("#!/bin/sh\necho\n", "needs one line that is {tracks} alone"),
         ("#!/bin/sh\n{tracks}\n{tracks}\n", "needs one line that is {tracks} alone"),
         ("#!/bin/sh\n#SBATCH --mem=1G --array=1-3\n{tracks}\n", "--array=1-3, which belongs to"),
+        ("#!/bin/sh\n#SBATCH -x bad01\n{tracks}\n", "-x: write the key exclude"),
         ("#!/bin/sh\n#SBATCH -M other\n{tracks}\n", "-M, which belongs to the launcher"),
     ],
 )

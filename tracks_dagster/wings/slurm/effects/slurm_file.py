@@ -75,6 +75,24 @@ _OURS = (
     *("--output", "-o", "--error", "-e", "--wrap", "--wait", "-W", "--test-only", "--chdir", "-D"),
     *("--clusters", "-M"),
 )
+# What the launcher passes where the file or a quarantine says so; sbatch takes the last of two.
+_KEYS = {
+    "--exclude": "exclude",
+    "-x": "exclude",
+    "--partition": "partition",
+    "-p": "partition",
+    "--account": "account",
+    "-A": "account",
+    "--qos": "qos",
+    "-q": "qos",
+    "--constraint": "constraint",
+    "-C": "constraint",
+    "--reservation": "reservation",
+    "--nice": "nice",
+    "--time": "time_limit",
+    "-t": "time_limit",
+    "--gres": "device_classes",
+}
 _DIRECTIVE = re.compile(r"^#SBATCH\s+(.*)$", re.MULTILINE)
 
 
@@ -119,10 +137,13 @@ def _template(file: SettingsFile, path: str) -> str | None:
         return None
     if len(data) > TEMPLATE_BYTES_MAX:
         file.refuse(("template",), f"{path} has more than {TEMPLATE_BYTES_MAX // 1024} KiB.")
-    for words in _DIRECTIVE.findall(text):
-        for word in words.partition("#")[0].split():
+    for line in _DIRECTIVE.findall(text):
+        for word in line.partition("#")[0].split():
             if word.startswith("-") and _is_ours(word.partition("=")[0]):
                 file.refuse(("template",), f"{path} has {word}, which belongs to the launcher.")
+            elif word.startswith("-") and _key_of(word.partition("=")[0]) == "exclude":
+                words = f"{path} has {word}: write the key exclude of this file instead."
+                file.refuse(("template",), f"{words} A quarantine would take its place.")
     lines = text.splitlines()
     if not lines or not lines[0].startswith("#!"):
         file.refuse(("template",), f"{path} is not a script: its first line begins with #!.")
@@ -162,6 +183,10 @@ def _option(value: object) -> str:
         raise ValueError(f"{text!r} is not an option of sbatch; write for example --switches=1.")
     if _is_ours(name):
         raise ValueError(f"{name} belongs to the launcher, which gives it to sbatch itself.")
+    if key := _key_of(name):
+        raise ValueError(
+            f"{name} would take the place of ours: write the key {key} of this file instead."
+        )
     return text
 
 
@@ -170,6 +195,15 @@ def _is_ours(name: str) -> bool:
     if not name.startswith("--"):
         return name[:2] in _OURS
     return name in _OURS or (len(name) > 2 and any(ours.startswith(name) for ours in _OURS))
+
+
+def _key_of(name: str) -> str | None:
+    """Return the key of the file that an option is asked for by: exclude for -xn7 and --exclu."""
+    if not name.startswith("--"):
+        return _KEYS.get(name[:2])
+    return next(
+        (key for ours, key in _KEYS.items() if len(name) > 2 and ours.startswith(name)), None
+    )
 
 
 def _variable(value: object) -> str:

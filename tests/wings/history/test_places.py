@@ -16,6 +16,7 @@ from tracks_dagster.curves.effects.reading import read_curves
 from tracks_dagster.reasons.user_rules import NO_RULES
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.wings.history.edge.imports import PLACES, import_command
+from tracks_dagster.wings.history.effects import skypilot
 from tracks_dagster.wings.history.effects.importing import Imported, import_history
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -221,6 +222,22 @@ def test_trials_and_runs_of_ray(world: ImportWorld) -> None:
         1: [(1, 0.1)],
         2: [(2, 0.2), (3, 0.3), (4, 0.4)],
     }
+
+
+@pytest.mark.parametrize(
+    ("resources", "expected"),
+    [
+        ("2x[A100:8]", (16, "a100")),
+        ("1x[A100-80GB:8]", (8, "a100-80gb")),
+        ("1x[L40S:4, cpus=8+]", (4, "l40s")),
+        ("2x GCP(a2-highgpu-8g, {'A100': 8})", (16, "a100")),
+        ("1x AWS(p4d.24xlarge, {'A100': 8})", (8, "a100")),
+        ("4x[CPU:32]", (4, "cpu")),
+        ("1x AWS(m6i.large)", (1, "unknown")),
+    ],
+)
+def test_devices_of_skypilot_are_those_asked_for(resources: str, expected: tuple[int, str]) -> None:
+    assert skypilot._devices({"resources": resources}, {})[:2] == expected
 
 
 def test_managed_jobs_of_skypilot(world: ImportWorld) -> None:

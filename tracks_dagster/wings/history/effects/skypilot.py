@@ -33,7 +33,8 @@ UNKNOWN = {
     "checkpoints": "SkyPilot knows no checkpoints",
     "config": "SkyPilot knows no config of a job",
 }
-_ACCELERATORS = re.compile(r"(?:(\d+)x)?\s*\S*\[?\{?'?([A-Za-z][\w-]*)'?\s*:\s*(\d+)")
+_COUNT = re.compile(r"\s*(\d+)x")
+_ACCELERATORS = re.compile(r"(?<![\w.-])([A-Za-z][\w-]*)'?\s*:\s*(\d+)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,14 +165,18 @@ class SkyPilot:
 
 
 def _devices(task: Mapping[str, Json], job: Mapping[str, Json]) -> tuple[int, str, tuple[str, ...]]:
-    """Return devices, their class and the nodes that are named: "2x[A100:8]" is 16 of A100."""
-    found = _ACCELERATORS.search(str(task.get("resources") or ""))
+    """Return devices, their class and the nodes that are named: "2x[A100:8]" is 16 of A100; of
+    one without an accelerator, its nodes count, as cpu."""
+    asked = str(task.get("resources") or "")
+    count, found = _COUNT.match(asked), _ACCELERATORS.search(asked)
+    node_count = int(count[1]) if count else 1
     nodes = tuple(
         filter(None, (each.strip() for each in str(job.get("node_names") or "").split(",")))
     )
     if found is None:
         return max(1, len(nodes)), "unknown", nodes
-    return int(found[1] or 1) * int(found[3]), found[2].lower(), nodes
+    device_class = found[1].lower()
+    return node_count * (1 if device_class == "cpu" else int(found[2])), device_class, nodes
 
 
 def _time(row: Mapping[str, Json], key: str) -> datetime | None:

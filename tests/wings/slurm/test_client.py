@@ -13,7 +13,7 @@ import pytest
 from tests.wings.slurm.test_submission import SETTINGS, SPEC
 from tracks_dagster.track.bodies import ComputeRequest
 from tracks_dagster.track.errors import GangError, GangUnreachable
-from tracks_dagster.wings.slurm.edge.findings import read_facts
+from tracks_dagster.wings.slurm.edge.findings import nearest, read_facts
 from tracks_dagster.wings.slurm.effects.client import WORDS_MAX, SlurmClient, SubmitUnknown
 from tracks_dagster.wings.slurm.settings import SlurmSettings
 from tracks_dagster.wings.slurm.submission import submission
@@ -277,3 +277,8 @@ def test_ssh_that_wants_a_password_is_unreachable_in_its_own_words(programs: Pat
     ssh.chmod(0o755)
     with pytest.raises(GangUnreachable, match="Permission denied"):
         client(programs, replace(SETTINGS, host="login", logs="/l")).queue()
+
+
+def test_the_folder_of_logs_may_be_one_that_cannot_be_looked_at(tmp_path: Path) -> None:
+    """Of a name that is too long the system says so, as it does of what lies in a closed folder."""
+    assert nearest(tmp_path / ("x" * 300) / "logs") == tmp_path

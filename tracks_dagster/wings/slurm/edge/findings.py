@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from tracks_dagster.attempts.findings import Finding, Health
@@ -24,8 +25,13 @@ def slurm_findings(
 ) -> list[Finding]:
     """Return what was found; asks, and submits nothing. logs: the folder of jobs' output."""
     if slurm.host is None:
-        logs = next(each for each in (logs, *logs.parents) if each.exists())  # the rest is made
+        logs = nearest(logs)  # the rest is made
     return [_store(settings), *check(read_facts(client, logs), slurm)]
+
+
+def nearest(path: Path) -> Path:
+    """Return the path, or the first folder above it that can be seen; one may be closed to us."""
+    return next(each for each in (path, *path.parents) if os.path.exists(each))  # noqa: PTH110
 
 
 def read_facts(client: SlurmClient, logs: Path) -> Facts:

@@ -10,6 +10,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -219,3 +220,12 @@ def test_follow_goes_on_after_a_moment_without_the_store_or_the_ledger(
     found = CliRunner().invoke(imports.import_command, ["slurm", str(path), "--follow"])
     assert "Not read: It is away. It is read again in 60 s." in found.output
     assert "Imported 1 attempt of 1 run" in found.output
+
+
+def test_a_database_that_nobody_writes_is_read_without_a_file_beside_it(tmp_path: Path) -> None:
+    copy = tmp_path / "mlflow.db"
+    shutil.copy(GOLDEN / ALL["mlflow-db"], copy)
+    with closing(sqlite3.connect(copy)) as opened:
+        opened.execute("pragma journal_mode=wal")
+    assert add(import_world(tmp_path), "mlflow-db", copy).new > 0
+    assert sorted(each.name for each in tmp_path.glob("mlflow.db*")) == ["mlflow.db"]

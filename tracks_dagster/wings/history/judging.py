@@ -37,9 +37,9 @@ ROW_CHARACTERS_MAX = 4000  # of a line about nodes, which is stored with each of
 VERDICTS_MAX = 10_000  # kept: a month of a cluster has a few hundred kinds of ends
 TEXTS_MAX, TEXT_CHARACTERS_MAX = 50_000, 200  # kept: names of nodes, runs and people come again
 LINES_MAX, LINE_BYTES_MAX, ROOT_BYTES_MAX = 12, 400, 1000
-# Nearly all of a row of Slurm, and no secret by value or shape: short words and numbers, times.
+# Nearly all of a row of Slurm, and no secret by value or shape: short words and numbers, steps, times.
 _PLAIN = re.compile(
-    r"\w{0,5}|[A-Za-z]{1,9}|\d{6,9}|\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d"
+    r"\w{0,5}|[A-Za-z]{1,9}|\d{6,9}|\d{1,9}\.(?:batch|extern|\d{1,4})|\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d"
     r"|(?:\d{1,3}-)?\d{1,2}(?::\d\d){1,2}(?:\.\d{3})?",
     re.ASCII,
 )

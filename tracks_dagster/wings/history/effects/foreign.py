@@ -72,8 +72,13 @@ def database(path: Path) -> Iterator[sqlite3.Connection]:
     if not path.is_file():
         raise InvalidInput(f"There is no file {path}.")
     _check_whole(path)
+    # Without a -wal file nobody has a database of that mode open, and only by `immutable` does SQLite
+    # make no files beside it. It is not locked then: what a program writes now may be read in part,
+    # and the next import completes it. Any other is locked while it is read.
+    is_alone = _is_wal(path) and not path.with_name(f"{path.name}-wal").exists()
+    how = "mode=ro&immutable=1" if is_alone else "mode=ro"
     try:
-        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as opened:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?{how}", uri=True)) as opened:
             opened.row_factory = sqlite3.Row
             opened.text_factory = lambda data: data.decode("utf-8", "replace")
             opened.execute("select count(*) from sqlite_master")
@@ -83,6 +88,12 @@ def database(path: Path) -> Iterator[sqlite3.Connection]:
             f"{path} cannot be read as a database of SQLite: {error}. It is opened to read only; copy "
             "it with its -wal and -shm files where its folder cannot be written."
         ) from error
+
+
+def _is_wal(path: Path) -> bool:
+    """Whether a file of SQLite is in WAL mode, by its head."""
+    with path.open("rb") as file:
+        return file.read(20)[18:] == b"\2\2"
 
 
 def _check_whole(path: Path) -> None:

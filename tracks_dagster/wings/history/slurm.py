@@ -188,6 +188,8 @@ class Sacct:
         # was.
         elapsed = fields.get("elapsed", "")
         elapsed_s = float(elapsed) if elapsed.isdecimal() else None
+        if (ended_at - started_at).total_seconds() == elapsed_s:
+            return started_at, ended_at
         starts = (started_at, self._time(fields["start"], "Start", fold=1) or started_at)
         ends = (ended_at, self._time(fields["end"], "End", fold=1) or ended_at)
         for start, end in product(starts, ends):
@@ -282,6 +284,8 @@ def _nodes(text: str) -> tuple[str, ...]:
 
 def _excluded(submit_line: str) -> tuple[str, ...]:
     """Return the nodes that the options before the script exclude; none where they cannot be read."""
+    if "-x" not in submit_line and "--exclude" not in submit_line:  # as most of a million
+        return ()
     try:
         words = shlex.split(submit_line)[1:]
     except ValueError:  # it was cut, or printed without its quotes

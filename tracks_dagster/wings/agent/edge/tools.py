@@ -20,6 +20,7 @@ from mcp.server.mcpserver.exceptions import ToolError
 from mcp_types import ToolAnnotations
 from pydantic import Field
 
+from tracks_dagster.cli import BAD_NEWS
 from tracks_dagster.retry.contracts import DRAIN, NOTE, RETRY, STOP
 from tracks_dagster.track.errors import TracksError
 from tracks_dagster.wings.agent.acts import actor
@@ -29,8 +30,6 @@ ANSWER_CHARACTERS_MAX = 100_000
 AT_ONCE_MAX = 4
 ROWS_MAX = 500
 
-_DONE = (0, 1)  # with an answer, which may be bad news
-Value = str | int | float | bool | None
 Check = Callable[[str, str], None]  # of an act and a run
 Tool = Callable[..., Awaitable[str]]
 
@@ -72,7 +71,9 @@ async def ask(command: Sequence[str], things: Sequence[str] = (), **options: obj
 
     Raises ToolError with the command's own words where it refuses, or takes longer than ANSWER_S_MAX.
     """
-    line = [sys.executable, "-m", "tracks_dagster", *command_line(command, things, options)]
+    # With -P: the folder that the agent works in may have a json.py, and that is not to be run.
+    program = [sys.executable, "-P", "-m", "tracks_dagster"]
+    line = [*program, *command_line(command, things, options)]
     named = f"`tracks {' '.join(command)}`"
     try:
         done = await anyio.to_thread.run_sync(_call, line, limiter=_limiter())
@@ -83,9 +84,10 @@ async def ask(command: Sequence[str], things: Sequence[str] = (), **options: obj
         ) from None
     except (OSError, ValueError) as error:  # a NUL, half a character, more than a line can carry
         raise ToolError(f"{named} could not be called so: {error}.") from None
-    if done.returncode not in _DONE:
+    text = _words(done.stdout)
+    if done.returncode != 0 and not (done.returncode == BAD_NEWS and text):
         raise ToolError(_words(done.stderr) or f"{named} ended with {done.returncode}.")
-    text = _words(done.stdout) or _words(done.stderr)
+    text = text or _words(done.stderr)
     if len(text) > ANSWER_CHARACTERS_MAX:
         text = (
             f"{text[:ANSWER_CHARACTERS_MAX]}\n… cut: {len(text)} characters, of which these are the "

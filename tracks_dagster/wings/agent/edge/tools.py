@@ -6,6 +6,7 @@ language. A command is a process of its own: what it costs and how long it takes
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -260,7 +261,7 @@ def acts_of(name: str | None, check: Check) -> Sequence[Tool]:
         ] = None,
     ) -> str:
         """Open the next attempt of a run that is not finished and trains nothing now."""
-        changes = [f"{key}={_text(value)}" for key, value in (config or {}).items()]
+        changes = [f"{key}={json.dumps(value)}" for key, value in (config or {}).items()]
         return await act(RETRY, context, run, why=why, set=changes, ranks=ranks)
 
     async def stop(run: RunId, why: Why, context: Context) -> str:
@@ -273,10 +274,6 @@ def acts_of(name: str | None, check: Check) -> Sequence[Tool]:
 def _client(context: Context) -> str:
     params = context.request_context.session.client_params
     return params.client_info.name if params is not None else ""
-
-
-def _text(value: Value) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 # --- the server -----------------------------------------------------------------------------------

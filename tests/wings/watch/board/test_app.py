@@ -293,6 +293,18 @@ def test_what_a_comparison_cannot_read_says_what_is_valid(
     assert words in unescape(reply.text)
 
 
+def test_an_address_that_would_fill_the_page_with_itself_is_refused(visitor: Visitor) -> None:
+    columns = ",".join(f"c{n}" for n in range(3200))
+    for path in (f"/runs?columns={columns}", f"/runs?sort={columns}"):
+        answer = visitor.get(path)
+        assert answer.status_code == 400
+        assert "has 3200 names; choose at most 100." in unescape(answer.text)
+    answer = visitor.get("/compare?" + "&".join(f"star={n:090}" for n in range(400)))
+    assert answer.status_code == 400
+    assert "at most 32768 are read" in answer.text
+    assert len(answer.text) < 10_000
+
+
 def test_hostile_names_of_metrics_are_text_everywhere(tmp_path: Path) -> None:
     name = "</script><img src=x onerror=alert(1)>/\"'"
     settings = Settings.from_environment({"TRACKS_HOME": str(tmp_path / "home")})

@@ -188,6 +188,7 @@ class Board:
         @wraps(answer)
         def answered(request: Request) -> Response:
             try:
+                queries.check_length(request)
                 return answer(request)
             except TracksError as error:
                 return self._refused(request, error)

@@ -23,6 +23,7 @@ from tracks_dagster.review.effects.saved_views import remove_view, save_view
 from tracks_dagster.settings import Settings
 from tracks_dagster.track.bodies import ViewSaved
 from tracks_dagster.track.names import LAUNCH_ATTEMPTS
+from tracks_dagster.wings.watch.board.effects import app as app_module
 from tracks_dagster.wings.watch.board.effects import sources
 from tracks_dagster.wings.watch.board.effects.serving import guarded
 from tracks_dagster.wings.watch.board.effects.sources import Sources
@@ -341,6 +342,22 @@ def test_an_experiment_has_a_baseline_and_what_each_run_changed(visitor: Visitor
     chosen = text_of(visitor.get(f"/experiments/gpt?baseline={OVER}").text)
     assert f"Baseline: {OVER} , as you chose" in chosen
     assert "steps 40 → 400" in chosen
+    refused = visitor.get("/experiments/gpt?baseline=no-such-run")
+    assert refused.status_code == 400
+    assert "no-such-run: outside of the experiment gpt" in text_of(refused.text)
+
+
+def test_a_page_that_lists_a_part_of_the_runs_says_so(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sources, "EXPERIMENT_RUNS_MAX", 1)
+    monkeypatch.setattr(sources, "FOUND_MAX", 1)
+    monkeypatch.setattr(app_module, "FOUND_MAX", 1)
+    visitor = home.visitor()
+    assert "the newest 1 of 3 runs" in text_of(visitor.get("/experiments/gpt").text)
+    found = text_of(visitor.get("/find?run=run").text)
+    assert "1 run, the newest first; there are more: write more of the text." in found
+    assert visitor.get(f"/find?run={OVER}").headers["Location"] == f"/runs/{OVER}"
 
 
 def test_the_fleet_lists_the_experiments_that_runs_were_declared_with(tmp_path: Path) -> None:

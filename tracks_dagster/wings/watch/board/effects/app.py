@@ -78,7 +78,7 @@ from tracks_dagster.wings.watch.board.effects.compare import Comparisons
 from tracks_dagster.wings.watch.board.effects.lineage_source import read_page
 from tracks_dagster.wings.watch.board.effects.logged import LoggedPages
 from tracks_dagster.wings.watch.board.effects.run_pages import RunPages
-from tracks_dagster.wings.watch.board.effects.sources import Sources
+from tracks_dagster.wings.watch.board.effects.sources import FOUND_MAX, Sources
 from tracks_dagster.wings.watch.board.effects.studies import STUDIES_MAX, StudyPages
 from tracks_dagster.wings.watch.board.effects.table_pages import TablePages
 from tracks_dagster.wings.watch.board.fleet import fleet_view
@@ -346,12 +346,14 @@ class Board:
     def find(self, request: Request) -> Response:
         """`/find?run=TEXT`: leads to the run where only one is meant."""
         text = request.query_params.get("run", "").strip()
-        found = self._sources.find(text) if text else []
+        read = self._sources.find(text) if text else []
+        found = read[:FOUND_MAX]
         ids = [str(row["run_id"]) for row in found]
-        exact = text if text in ids else (ids[0] if len(ids) == 1 else None)
+        exact = text if text in ids else (ids[0] if len(read) == 1 else None)
         if exact is not None:
             return self._redirect(f"/runs/{quote(exact)}")
-        line = f"{counted(len(ids), 'run')}, the newest first."
+        more = "; there are more: write more of the text" if len(read) > len(found) else ""
+        line = f"{counted(len(ids), 'run')}, the newest first{more}."
         if not ids:
             line = f"No run has {text!r} in its {FOUND_BY}."
         words = Words(

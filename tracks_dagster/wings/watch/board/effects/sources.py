@@ -39,7 +39,7 @@ from tracks_dagster.review.effects.explain.run import ExplainContext
 from tracks_dagster.review.effects.run_table import Asked, Table, read_table
 from tracks_dagster.review.effects.search import find_runs
 from tracks_dagster.review.effects.status import as_they_are_now, waiting_for, waits_for_devices
-from tracks_dagster.review.experiments import ExperimentRun
+from tracks_dagster.review.experiments import EXPERIMENT_RUNS_MAX, Experiment
 from tracks_dagster.review.run_table import Run
 from tracks_dagster.scheduling.policy import SchedulingPolicy
 from tracks_dagster.settings import (
@@ -75,7 +75,6 @@ RECENT = timedelta(hours=24)  # for so long a run that ended, or was refused, is
 THREADS_FAR, THREADS_NEAR = 8, 1
 PAGES_KEPT_MAX, CURVES_KEPT_MAX, MAPS_KEPT_MAX, RECORDS_MAX, LOGS_MAX = 64, 12, 4, 64, 8
 READS_MAX = 3  # of curves, at once
-EXPERIMENT_RUNS_MAX = 50
 EARLIER_MAX = 20  # runs, below the fleet
 EXPERIMENTS_MAX = 40  # on the fleet's page, those with the newest runs
 FOUND_MAX = 30
@@ -461,9 +460,10 @@ class Sources:
             "environment": side.environment,
         }
 
-    def experiment(self, name: str) -> list[ExperimentRun]:
-        """Return the newest runs of an experiment, else of a model family, oldest first."""
-        return read_experiment(self.ledger, name, runs_max=EXPERIMENT_RUNS_MAX)
+    def experiment(self, name: str, baseline: str) -> Experiment | None:
+        """Return an experiment, else a model family; None without a run, raises InvalidInput for a
+        baseline that is not of it."""
+        return read_experiment(self.ledger, name, runs_max=EXPERIMENT_RUNS_MAX, baseline=baseline)
 
     def studies(self, most: int) -> list[dict[str, Json]]:
         """Return the newest studies; raises LedgerError."""
@@ -483,8 +483,9 @@ class Sources:
         return None
 
     def find(self, text: str) -> Sequence[Row]:
-        """Return runs whose id, name, tags or declaration holds the text."""
-        return find_runs(self.ledger, text, runs_max=FOUND_MAX)
+        """Return runs whose id, name, tags or declaration holds the text: FOUND_MAX, and one more where
+        there are more."""
+        return find_runs(self.ledger, text, runs_max=FOUND_MAX + 1)
 
     def _query(self, name: str, **values: object) -> list[dict[str, Json]]:
         sql = (SQL / f"{name}.sql").read_text(encoding="utf-8")

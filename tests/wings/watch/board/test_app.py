@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from concurrent.futures import Future, wait
 from dataclasses import replace
 from datetime import UTC, datetime
 from html import escape, unescape
@@ -530,6 +531,36 @@ def test_a_home_without_a_record_says_how_one_begins(tmp_path: Path) -> None:
     assert reply.status_code == 200
     assert "tracks run" in reply.text
     assert not (tmp_path / "none").exists()  # it only reads
+
+
+def test_a_reading_that_came_after_a_look_is_read_again_once_it_is_old(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sources, "FLEET_FRESH_S", 0.0)
+    monkeypatch.setattr(sources, "LONGER_S_MAX", 0.0)
+    monkeypatch.setattr(sources, "FLEET_S_MAX", 60.0)
+    read = Sources(home.settings)
+    with monkeypatch.context() as first:
+        first.setattr(sources, "wait", lambda *_, **__: None)  # none is there in time
+        read.fleet()
+    wait(read._pending.values(), timeout=60.0)
+    later = read.now()
+    monkeypatch.setattr(sources, "LATE_S_MAX", 0.0)
+    readings = read.fleet().readings
+    assert {LIVE, SECOND} <= set(readings)
+    assert all(each.now >= later for run_id, each in readings.items() if run_id in (LIVE, SECOND))
+
+    class Never:
+        """Threads that do not come to it."""
+
+        def submit(self, *_: object) -> Future[object]:
+            return Future()
+
+    monkeypatch.setattr(read, "_threads", Never())
+    monkeypatch.setattr(sources, "FLEET_S_MAX", 0.0)
+    assert {LIVE, SECOND} <= set(read.fleet().readings)
+    monkeypatch.setattr(sources, "SHOWN_S_MAX", 0.0)
+    assert read.fleet().readings == {}
 
 
 def test_metrics_are_of_open_attempts_with_bounded_labels(visitor: Visitor) -> None:

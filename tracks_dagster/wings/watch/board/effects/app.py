@@ -67,6 +67,7 @@ from tracks_dagster.track.errors import (
     UnknownRun,
 )
 from tracks_dagster.track.records import Json
+from tracks_dagster.track.states.lifecycle import RunLifecycle
 from tracks_dagster.track.states.run_state import RunState
 from tracks_dagster.track.states.study_state import StudyState
 from tracks_dagster.track.text.units import counted
@@ -490,7 +491,11 @@ class Board:
 
     def _user(self, request: Request) -> str:
         """Return whom the proxy names; "" where it is this machine's owner."""
-        return request.headers.get(self._user_header, "") if self._user_header else ""
+        given = request.headers.get(self._user_header, "") if self._user_header else ""
+        try:  # a proxy sends UTF-8, and a header is read as latin-1
+            return given.encode("latin-1").decode("utf-8")
+        except UnicodeError:
+            return given
 
     def _redirect(self, address: str) -> Response:
         return RedirectResponse(address_below(self._prefix, address), status_code=303)
@@ -508,7 +513,12 @@ class Board:
         """`/metrics`: of the runs with an open attempt."""
         try:
             fleet = self._sources.fleet()
-            found = gauges(fleet.readings.values(), unread=len(fleet.problems))
+            running = [
+                str(row["run_id"])
+                for row in fleet.rows
+                if row["state"] == RunLifecycle.RUNNING.value
+            ]
+            found = gauges(fleet.readings, running=running, problems=fleet.problems)
             text, content_type = exposition(found)
         except ImportError:
             return PlainTextResponse(f"{NO_CLIENT}\n", status_code=501)

@@ -68,6 +68,9 @@ FRESH_S = 1.0  # of a run's page: a browser asks for it every two seconds
 FLEET_FRESH_S = 4.0
 RECORD_FRESH_S = 10.0  # what other tracks have on a run changes seldom
 FLEET_S_MAX = 0.3  # until the fleet is shown, however many runs were read by then
+# A reading that came too late for a look is there at the next one, unless that comes so much later; one
+# that was shown is shown again for so long, until the next of that run is there.
+LATE_S_MAX, SHOWN_S_MAX = 10.0, 60.0
 RUNS_MAX = 500  # of the fleet
 RECENT = timedelta(hours=24)  # for so long a run that ended, or was refused, is listed
 # That read runs: a store elsewhere is mostly waited for; of one in a folder the lines are parsed, and
@@ -140,7 +143,7 @@ class Sources:
         self._reads = threading.Semaphore(READS_MAX)
         threads = THREADS_FAR if "://" in settings.store_url else THREADS_NEAR
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="board")
-        self._pending: dict[str, Future[RunReading | str]] = {}
+        self._pending: dict[str, Future[tuple[datetime, RunReading | str]]] = {}
         self._known: dict[str, RunReading] = {}
 
     @cached_property
@@ -406,14 +409,23 @@ class Sources:
             runs_max=RUNS_MAX,
         )
         open_ids = [str(row["run_id"]) for row in rows if row["finished_at"] is None]
+        late = self.tracks.now() - timedelta(seconds=LATE_S_MAX)
+        for run_id, future in list(self._pending.items()):
+            if future.done() and future.result()[0] < late:
+                del self._pending[run_id]
         for run_id in open_ids:
             if run_id not in self._pending:
                 self._pending[run_id] = self._threads.submit(self._try, run_id)
         wait(self._pending.values(), timeout=FLEET_S_MAX)
         problems: dict[str, str] = {}
-        known = {run_id: self._known[run_id] for run_id in open_ids if run_id in self._known}
+        since = self.tracks.now() - timedelta(seconds=SHOWN_S_MAX)
+        known = {
+            run_id: reading
+            for run_id, reading in self._known.items()
+            if run_id in open_ids and reading.now >= since
+        }
         for run_id in [each for each, future in self._pending.items() if future.done()]:
-            found = self._pending.pop(run_id).result()
+            _, found = self._pending.pop(run_id).result()
             if isinstance(found, str):
                 problems[run_id] = found
                 known.pop(run_id, None)
@@ -436,12 +448,14 @@ class Sources:
             earlier=self.table(Asked(where=ended, limit=EARLIER_MAX)).rows,
         )
 
-    def _try(self, run_id: str) -> RunReading | str:
-        """Return the run, or why it cannot be read: one broken track hides no other run."""
+    def _try(self, run_id: str) -> tuple[datetime, RunReading | str]:
+        """Return when it was read, and the run, or why it cannot be read: one broken track hides no
+        other run."""
+        at = self.tracks.now()
         try:
-            return self._read(run_id)
+            return at, self._read(run_id)
         except Exception as error:  # noqa: BLE001 - of that run alone
-            return self.clean(problem_of(error))
+            return at, self.clean(problem_of(error))
 
     # --- several runs ---
 

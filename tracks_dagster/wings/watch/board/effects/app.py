@@ -384,15 +384,17 @@ class Board:
         if attempt is None:
             words = Words(title=state.run_id, lines=["No attempt was opened yet."])
             return self._page(request, "words.html", words, words.title)
-        texts, is_cut = self._sources.log_ends(state, attempt)
+        asked = queries.log_asked(request, attempt.attempt_id)
+        texts, is_cut = self._sources.log_ends(state, attempt, asked.rank)
         view = log_page(
             state.run_id,
             texts,
-            queries.log_asked(request, attempt.attempt_id),
+            asked,
             attempts=[each.attempt_id for each in state.attempts],
             is_cut=is_cut,
         )
-        return self._page(request, "log.html", view, view.title)
+        is_live = attempt.ended is None
+        return self._page(request, "log.html", view, view.title, is_live=is_live)
 
     def whole_log(self, request: Request) -> Response:
         """`/runs/RUN/log.txt`."""

@@ -67,6 +67,7 @@ from tracks_dagster.wiring import utc_now
 FRESH_S = 1.0  # of a run's page: a browser asks for it every two seconds
 FLEET_FRESH_S = 4.0
 RECORD_FRESH_S = 10.0  # what other tracks have on a run changes seldom
+ENDED_LOG_FRESH_S = 30.0  # of an attempt that has ended: whole logs are read for their ends
 FLEET_S_MAX = 0.3  # until the fleet is shown, however many runs were read by then
 # A reading that came too late for a look is there at the next one, unless that comes so much later; one
 # that was shown is shown again for so long, until the next of that run is there.
@@ -139,6 +140,9 @@ class Sources:
         self._records: Fresh[RecordContext] = Fresh(for_s=RECORD_FRESH_S, entries_max=RECORDS_MAX)
         self._logs: Fresh[tuple[Mapping[int, str], bool]] = Fresh(
             for_s=FRESH_S, entries_max=LOGS_MAX
+        )
+        self._ended_logs: Fresh[tuple[Mapping[int, str], bool]] = Fresh(
+            for_s=ENDED_LOG_FRESH_S, entries_max=LOGS_MAX
         )
         self._reads = threading.Semaphore(READS_MAX)
         threads = THREADS_FAR if "://" in settings.store_url else THREADS_NEAR
@@ -324,10 +328,16 @@ class Sources:
         work = None if self.settings.is_archive else self.settings.work
         return RankLogs(self.tracks.store, state, attempt, work=work, clean=self.clean)
 
-    def log_ends(self, state: RunState, attempt: AttemptState) -> tuple[Mapping[int, str], bool]:
-        """Return the end of each rank's log, and whether there is more; read again when it is old."""
-        key = (state.run_id, attempt.attempt_id, attempt.ended_seq)
-        return self._logs.get(key, lambda: self.logs_of(state, attempt).ends())
+    def log_ends(
+        self, state: RunState, attempt: AttemptState, rank: int | None
+    ) -> tuple[Mapping[int, str], bool]:
+        """Return the end of each rank's log, and whether there is more; read again when it is old.
+
+        rank: the only one that is read; the others are named without a text.
+        """
+        key = (state.run_id, attempt.attempt_id, attempt.ended_seq, rank)
+        logs = self._logs if attempt.ended is None else self._ended_logs
+        return logs.get(key, lambda: self.logs_of(state, attempt).ends(rank))
 
     # --- the record of a run ---
 

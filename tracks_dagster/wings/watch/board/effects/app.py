@@ -18,7 +18,7 @@ It writes only where it is given what acts (`acting`), and then by POST alone.
 | `/lineage?thing=KIND:NAME` | what it rests on, what came of it |
 | `/compare?run=A&run=B` | runs side by side; `by=…`, `x=100..200`, `find=REGEX`, `star=NAME` |
 | `/compare.json?run=A&run=B&metric=NAME` | their curves on one axis, for the page's script |
-| `/media?run=A&run=B` | what they logged beside numbers; `step=N` |
+| `/media?run=A&run=B` | what they logged beside numbers; `step=N`, `every=1` |
 | `/experiments/NAME` | a baseline and what each run changed; `baseline=RUN` |
 | `/studies`, `/studies.csv`, `/studies.json` | all studies |
 | `/studies/NAME` | a study; `show=stopped`, `sort=-lr`, `page=N`; `/studies/NAME.csv`, `….json` |

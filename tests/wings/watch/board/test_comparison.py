@@ -22,7 +22,7 @@ from tracks_dagster.review.experiments import (
 from tracks_dagster.studies.space import CHOICE, INT, LOGUNIFORM, UNIFORM
 from tracks_dagster.track.journal_lines import STEPS
 from tracks_dagster.track.records import Json
-from tracks_dagster.wings.watch.board.colours import COLOURS, colour_of, looks_of
+from tracks_dagster.wings.watch.board.colours import COLOURS, DASHES, colour_of, looks_of
 from tracks_dagster.wings.watch.board.comparison import (
     CHANGES_MAX,
     ComparedRun,
@@ -162,10 +162,16 @@ def test_a_baseline_from_elsewhere_says_so() -> None:
 def test_a_run_has_its_own_colour_whatever_it_is_compared_with() -> None:
     runs = [f"lr-{n:03}" for n in range(50)]
     looks = looks_of(runs)
-    assert all(looks[run].split()[0] == looks_of([run])[run] == colour_of(run) for run in runs)
+    places = [sorted(r for r in runs if colour_of(r) == colour_of(run)).index(run) for run in runs]
+    for run, place in zip(runs, places, strict=True):
+        assert looks_of([run])[run] == colour_of(run)
+        assert (looks[run].split()[0] == colour_of(run)) is (place < DASHES), run
     assert looks_of(runs[::-1]) == looks
     assert {colour_of(run) for run in runs} <= {f"r{n}" for n in range(COLOURS)}
     assert len(set(looks_of(runs[:6]).values())) == 6  # of two of one colour one is dashed
+    for begin in range(20):  # whichever runs a page compares: five of a colour too
+        many = [f"run-{begin}-{number}" for number in range(50)]
+        assert len(set(looks_of(many).values())) == 50
 
 
 def compared(run_id: str, **config: object) -> ComparedRun:

@@ -23,11 +23,12 @@ class Visitor:
     def ask(
         self, method: str, path: str, headers: Mapping[str, str] | None = None, body: str = ""
     ) -> httpx.Response:
-        """Return the answer to any method."""
+        """Return the answer to any method. headers: of the characters of latin-1, a byte each."""
+        sent = [(name.encode(), text.encode("latin-1")) for name, text in (headers or {}).items()]
 
         async def asked() -> httpx.Response:
             transport = httpx.ASGITransport(app=self._app)
             async with httpx.AsyncClient(transport=transport, base_url=self._address) as client:
-                return await client.request(method, path, headers=headers, content=body or None)
+                return await client.request(method, path, headers=sent, content=body or None)
 
         return asyncio.run(asked())

@@ -73,6 +73,14 @@ def test_an_interpreter_tells_what_a_gang_would_compute_with(tmp_path: Path) -> 
     assert ask_interpreter(program(tmp_path, "exit 1")) == {}  # its gang will say why
 
 
+def test_what_lies_in_the_folder_of_who_asks_is_not_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "json.py").write_text("raise SystemExit(1)")
+    assert ask_interpreter(sys.executable)
+
+
 def test_one_that_is_not_there_is_refused() -> None:
     with pytest.raises(InvalidInput, match="there is no such program"):
         check_interpreter("/no/such/python", store_url="/a/store")

@@ -99,8 +99,8 @@ def test_of_a_large_experiment_it_says_that_only_the_newest_are_shown(
 ) -> None:
     monkeypatch.setattr(diff, "EXPERIMENT_RUNS_MAX", 1)
     shown = call("diff", "--experiment", "rates").stdout
-    assert "rates: the newest 1 run. Baseline: r-0, named by r-1." in shown
-    assert "r-2" not in shown
+    assert "rates: the newest 1 of 2 runs. Baseline: r-0, named by r-2." in shown
+    assert "r-1" not in shown
 
 
 def test_it_is_the_same_as_json_with_the_money_where_there_are_prices(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+from typing import Any
+
 import pytest
 
 from tests.asked import declare
@@ -9,7 +12,7 @@ from tests.attempts.test_contracts import trained
 from tests.attempts.test_runs import REQUEST
 from tests.deciders import world_of
 from tests.fakes import FakeObjectStore
-from tests.histories import History
+from tests.histories import BEGIN, History
 from tests.policies import policy_of
 from tests.stories import Story
 from tracks_dagster.evals.effects.promoting import promote
@@ -17,8 +20,14 @@ from tracks_dagster.ledger.effects.database.sql_ledger import SqlLedger
 from tracks_dagster.ledger.effects.projector import Projector
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.review.effects.experiments import read_experiment
-from tracks_dagster.review.experiments import changes
+from tracks_dagster.review.experiments import ExperimentRun, changes
 from tracks_dagster.track.errors import InvalidInput
+
+
+def runs_of(ledger: SqlLedger, name: str) -> tuple[ExperimentRun, ...]:
+    found = read_experiment(ledger, name, runs_max=5)
+    assert found is not None
+    return found.runs
 
 
 def test_an_experiment_has_its_runs_and_the_baseline_that_they_name(
@@ -29,12 +38,41 @@ def test_an_experiment_has_its_runs_and_the_baseline_that_they_name(
         baseline = None if experiment is None else "r-0"
         History(run_id).declare(experiment=experiment, baseline=baseline).open().write_to(store)
     Projector(store, ledger).scan()
-    baseline, run = read_experiment(ledger, "rates", runs_max=5)
+    baseline, run = runs_of(ledger, "rates")
     assert (baseline.run_id, baseline.scores[0].metrics["loss"]) == ("r-0", 3.0)
     assert (run.run_id, run.experiment, run.baseline, run.scores) == ("r-1", "rates", "r-0", ())
-    of_family = read_experiment(ledger, "gpt", runs_max=5)
+    of_family = runs_of(ledger, "gpt")
     assert [each.run_id for each in of_family] == ["r-0", "r-1", "r-2", "r-3"]
-    assert read_experiment(ledger, "none", runs_max=5) == []
+    assert read_experiment(ledger, "none", runs_max=5) is None
+
+
+def test_the_baseline_is_chosen_among_all_runs_however_few_are_shown(
+    ledger: SqlLedger, store: FakeObjectStore
+) -> None:
+    trained(store, "b-0", 1, loss=3.0)  # that a run outside of the newest names
+    begin = BEGIN
+    for number in range(6):
+        begin += timedelta(minutes=1)
+        baseline = "b-0" if number == 1 else None
+        history = History(f"r-{number}", begin=begin)
+        history.declare(experiment="named", baseline=baseline).open().write_to(store)
+        history = History(f"s-{number}", begin=begin)
+        history.declare(experiment="plain").open().write_to(store)
+    Projector(store, ledger).scan()
+
+    def read(name: str, **asked: Any) -> tuple[str, str, list[str]]:
+        found = read_experiment(ledger, name, runs_max=2, **asked)
+        assert found is not None
+        return found.words, found.baseline.run_id, [run.run_id for run in found.runs]
+
+    words = "the newest 2 of 6 runs"
+    assert read("named") == (words, "b-0", ["b-0", "r-4", "r-5"])
+    assert read("plain") == (words, "s-0", ["s-0", "s-4", "s-5"])
+    assert read("plain", baseline="s-2") == (words, "s-2", ["s-2", "s-4", "s-5"])
+    assert read("plain", others=["s-1"]) == (words, "s-0", ["s-0", "s-1", "s-4", "s-5"])
+    for stranger in ("r-0", "nothing"):
+        with pytest.raises(InvalidInput, match=f"{stranger}: outside of the experiment plain"):
+            read("plain", baseline=stranger)
 
 
 def test_what_a_retry_changed_is_what_the_run_changed(
@@ -53,7 +91,7 @@ def test_what_a_retry_changed_is_what_the_run_changed(
     run.write_to(store)
     History("r-2").declare(experiment="rates", config=config).open().write_to(store)
     Projector(store, ledger).scan()
-    first, second, third = read_experiment(ledger, "rates", runs_max=5)
+    first, second, third = runs_of(ledger, "rates")
     assert {each.name: (each.before, each.after) for each in changes(second, first)} == {
         "torch": ("2.12", "2.13"),
         "lr": (0.1, 0.2),

@@ -18,6 +18,7 @@ from tracks_dagster.review.run_table import (
     default_columns,
     differing,
     group,
+    names_of,
     parse,
     pick,
     refuse_unknown,
@@ -394,3 +395,11 @@ def test_a_metric_has_its_newest_and_its_best_value_each_with_its_step(
     asked = Asked(where="best.loss<2.1 at.loss=25", names=("best_at.loss",))
     (short,) = read_table(ledger, asked, now=NOW).rows
     assert short.get("best_at.loss") == 10
+
+
+def test_a_choice_of_names_has_each_once_and_so_many_at_most() -> None:
+    """A page has links for each column that hold all others: its size grows with their square."""
+    assert names_of("loss, step,loss,,step") == ("loss", "step")
+    assert len(names_of(",".join(f"m{n}" for n in range(100)))) == 100
+    with pytest.raises(InvalidInput, match=r"'m0,m1.*… has 101 names; choose at most 100\."):
+        names_of(",".join(f"m{n}" for n in range(101)))

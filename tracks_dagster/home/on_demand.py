@@ -96,7 +96,8 @@ def on_demand(
 ) -> Iterator[OnDemand]:
     """Hold a server of `tracks ARGUMENTS` on the next free port after `near_port`, else on any."""
     with _listen(near_port) as listener:
-        command = [sys.executable, "-m", "tracks_dagster", *arguments]
+        # With -P: no module of the folder where `tracks up` was called is imported.
+        command = [sys.executable, "-P", "-m", "tracks_dagster", *arguments]
         server = OnDemand(listener, command, environment={**os.environ, **environment}, log=log)
         try:
             yield server

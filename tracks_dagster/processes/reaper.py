@@ -65,6 +65,7 @@ def ensure_reaper(folder: Path, name: str) -> None:
         subprocess.run(  # it returns at once: what waits is its child, and no child of ours
             [
                 sys.executable,
+                "-P",  # no module of the folder where its caller works is imported
                 "-m",
                 "tracks_dagster.processes.reaper",
                 str(folder),

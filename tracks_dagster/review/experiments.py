@@ -10,6 +10,9 @@ from dataclasses import dataclass, field
 
 from tracks_dagster.review.comparing import Score, compare_scores, own_values
 from tracks_dagster.track.records import Json
+from tracks_dagster.track.text.units import counted
+
+EXPERIMENT_RUNS_MAX = 200  # of one that are shown: the newest
 
 Settings = Mapping[str, Json]
 
@@ -74,6 +77,25 @@ class ExperimentRun:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Experiment:
+    """Runs of an experiment, or of a family. runs: oldest first, the newest of it, with the baseline
+    and what else was named; why: that baseline; count: of all runs that it has; newest: of these, how
+    many are among `runs` for being the newest."""
+
+    runs: tuple[ExperimentRun, ...]
+    baseline: ExperimentRun
+    why: str
+    count: int
+    newest: int
+
+    @property
+    def words(self) -> str:
+        """How many runs it has, and how many of them are shown."""
+        runs = counted(self.count, "run")
+        return runs if self.newest >= self.count else f"the newest {self.newest} of {runs}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
     """One setting in which a run differs from the baseline; None on the side that lacks it."""
 
@@ -85,11 +107,11 @@ class Change:
 def baseline_of(runs: Sequence[ExperimentRun], wanted: str = "") -> tuple[ExperimentRun, str]:
     """Return the run that the others are compared with, and why that one.
 
-    runs: oldest first, at least one. The one that is asked for, else the one that was named as baseline
-    last, else the newest that was promoted, else the oldest.
+    runs: oldest first, at least one. The one that is asked for, which is among them, else the one that
+    was named as baseline last, else the newest that was promoted, else the oldest.
     """
     by_id = {run.run_id: run for run in runs}
-    if wanted in by_id:
+    if wanted:
         return by_id[wanted], "as you chose"
     naming = next((run for run in reversed(runs) if run.baseline in by_id), None)
     if naming is not None and naming.baseline is not None:

@@ -31,6 +31,7 @@ CONFIG, LAST, EVAL = "config.", "last.", "eval."
 AT, BEST, BEST_AT = "at.", "best.", "best_at."  # of a metric, beside its last value
 SHOWN_CONFIG_MAX = 4  # keys of the config that differ, without a choice of columns
 CONDITIONS_MAX = 32
+NAMES_MAX = 100  # of a choice of columns, or of an order
 PLACE_MAX = 40  # signs of a filter that an error shows
 FIELDS: Mapping[str, str] = {
     "run": "its id",
@@ -237,9 +238,16 @@ def _span(name: str, text: str) -> tuple[datetime, datetime]:
 
 
 def names_of(text: str) -> tuple[str, ...]:
-    """Return names that commas separate, none of an empty text; raises InvalidInput for a text without
-    a name in it, which was meant to have one."""
-    names = tuple(name for each in text.split(",") if (name := each.strip()))
+    """Return names that commas separate, each once, none of an empty text.
+
+    Raises InvalidInput for more than NAMES_MAX, and for a text without a name in it, which was meant to
+    have one.
+    """
+    names = tuple(dict.fromkeys(name for each in text.split(",") if (name := each.strip())))
+    if len(names) > NAMES_MAX:
+        raise InvalidInput(
+            f"{text[:PLACE_MAX]!r}… has {len(names)} names; choose at most {NAMES_MAX}."
+        )
     if text and not names:
         raise InvalidInput(
             f"{text[:PLACE_MAX]!r} has no name in it; write names with commas, for example loss,hours."

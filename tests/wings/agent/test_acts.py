@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import anyio
 import pytest
 from mcp.server.mcpserver.exceptions import ToolError
 
+from tracks_dagster.cli.common import parse_settings
 from tracks_dagster.retry.contracts import STRICT, Governance
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.records import Json, Kind, Record
@@ -87,6 +90,31 @@ def test_what_is_asked_at_once_is_done_one_by_one_within_the_bound(
 
     anyio.run(many)
     assert len(done) == 3
+
+
+def test_a_value_that_an_agent_gives_has_its_type_when_the_command_reads_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given: list[Sequence[str]] = []
+
+    async def ask(_: object, __: object, **options: Any) -> str:
+        given.append(options["set"])
+        return "{}"
+
+    monkeypatch.setattr(tools, "ask", ask)
+    retry = {each.__name__: each for each in tools.acts_of("claude", lambda *_: None)}["retry"]
+    config = {
+        "a": "1.10",
+        "b": "true",
+        "c": True,
+        "d": 1.5,
+        "e": 3,
+        "f": "",
+        "g": "[1]",
+        "h": 'ü"=',
+    }
+    anyio.run(retry, "r", "Why.", None, config)
+    assert repr(parse_settings(given[0])) == repr(config)
 
 
 def test_all_agents_together_do_so_much_to_a_run_within_a_day() -> None:

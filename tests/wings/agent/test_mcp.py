@@ -132,7 +132,7 @@ def test_each_tool_answers_as_its_command_does(
         return {name: _text(each.content) for name, each in answers.items()}
 
     def run_here(line: list[str]) -> subprocess.CompletedProcess[bytes]:
-        result = call(*line[3:])
+        result = call(*line[line.index("tracks_dagster") + 1 :])
         return subprocess.CompletedProcess(
             line, result.exit_code, result.stdout_bytes, result.stderr_bytes
         )
@@ -156,6 +156,27 @@ def test_no_value_is_taken_for_an_option(hostile: str) -> None:
 def test_what_no_command_line_can_carry_is_refused_in_words(text: str, home: Path) -> None:
     with pytest.raises(tools.ToolError, match="could not be called so"):
         anyio.run(tools.ask, ["search"], [text])
+
+
+def test_no_code_of_the_folder_that_an_agent_works_in_is_run(
+    story: Story, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "somebody's code"
+    folder.mkdir()
+    for module in ("json", "tracks_dagster"):
+        (folder / f"{module}.py").write_text("raise SystemExit('run')")
+    monkeypatch.chdir(folder)
+    assert json.loads(anyio.run(tools.ask, ["explain"], [RUN_ID]))
+
+
+@pytest.mark.parametrize("said", ["Traceback …\nValueError: odd", ""])
+def test_a_command_that_crashed_has_not_answered(
+    said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    crashed = subprocess.CompletedProcess([], 1, b"", said.encode())
+    monkeypatch.setattr(tools, "_call", lambda _line: crashed)
+    with pytest.raises(tools.ToolError, match="odd" if said else "`tracks runs` ended with 1"):
+        anyio.run(tools.ask, ["runs"])
 
 
 def test_an_answer_has_bounds_in_time_and_length(

@@ -292,13 +292,18 @@ def stored_logs(store: ObjectStore, ref: AttemptRef) -> dict[int, str]:
 
 def read_logs(store: ObjectStore, ref: AttemptRef) -> Mapping[int, str]:
     """Return each rank's log as it was stored, by rank; one that has another sha256 is left out."""
-    texts = {}
-    for rank, sha256 in stored_logs(store, ref).items():
-        with suppress(ObjectLost):
-            key = log_object(ref.folder, rank, sha256)
-            data = read_addressed(store, key, sha256, bytes_max=STORED_LOG_BYTES_MAX)
-            texts[rank] = data.decode("utf-8", errors="replace")
-    return texts
+    stored = stored_logs(store, ref).items()
+    texts = {rank: read_log(store, ref, rank, sha256) for rank, sha256 in stored}
+    return {rank: text for rank, text in texts.items() if text is not None}
+
+
+def read_log(store: ObjectStore, ref: AttemptRef, rank: int, sha256: str) -> str | None:
+    """Return a rank's log as it was stored; None where it has another sha256, or is gone."""
+    with suppress(ObjectLost):
+        key = log_object(ref.folder, rank, sha256)
+        data = read_addressed(store, key, sha256, bytes_max=STORED_LOG_BYTES_MAX)
+        return data.decode("utf-8", errors="replace")
+    return None
 
 
 def _pod_ends(store: ObjectStore, ref: AttemptRef) -> list[RankEnd]:

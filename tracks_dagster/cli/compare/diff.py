@@ -18,9 +18,9 @@ from tracks_dagster.review.effects.code_diff import diff_code
 from tracks_dagster.review.effects.comparing import compare_named, find
 from tracks_dagster.review.effects.experiments import read_experiment
 from tracks_dagster.review.experiments import (
+    EXPERIMENT_RUNS_MAX,
     ExperimentRun,
     MeasuredBy,
-    baseline_of,
     changes,
     measured_by,
     outside,
@@ -34,8 +34,6 @@ from tracks_dagster.track.records import Json
 from tracks_dagster.track.states.checkpoints import checkpoint_at
 from tracks_dagster.track.states.run_state import AttemptState, RunState
 from tracks_dagster.track.text.units import about, cost_text, counted
-
-EXPERIMENT_RUNS_MAX = 200  # the newest
 
 
 @click.command("diff")
@@ -130,18 +128,14 @@ def _experiment(
 ) -> None:
     """Print the runs of an experiment beside its baseline; raises InvalidInput."""
     ledger = open_ledger_to_read(settings)
-    runs = read_experiment(ledger, name, runs_max=EXPERIMENT_RUNS_MAX)
-    if all(run.experiment != name for run in runs):
+    found = read_experiment(
+        ledger, name, runs_max=EXPERIMENT_RUNS_MAX, baseline=wanted, others=only
+    )
+    if found is None or all(run.experiment != name for run in found.runs):
         raise InvalidInput(
             f"No run belongs to an experiment {name!r}; `tracks run --experiment {name}` declares one."
         )
-    strangers = [each for each in (wanted, *only) if each and each not in {r.run_id for r in runs}]
-    if strangers:
-        raise InvalidInput(
-            f"{', '.join(strangers)}: outside of the experiment {name}, so not compared. `tracks diff` "
-            "compares two attempts or checkpoints of any runs."
-        )
-    baseline, why = baseline_of(runs, wanted)
+    runs, baseline = found.runs, found.baseline
     others = [run for run in runs if run is not baseline and (not only or run.run_id in only)]
     shown = [baseline, *others]
     prices = load_prices(settings)
@@ -158,7 +152,8 @@ def _experiment(
             {
                 "experiment": name,
                 "baseline": baseline.run_id,
-                "baseline_why": why,
+                "baseline_why": found.why,
+                "run_count": found.count,
                 "measured_by": to_json(by),
                 "runs": [
                     {
@@ -173,9 +168,7 @@ def _experiment(
             }
         )
         return
-    count = sum(run.experiment == name for run in runs)
-    newest = "the newest " if count >= EXPERIMENT_RUNS_MAX else ""
-    click.echo(f"{name}: {newest}{counted(count, 'run')}. Baseline: {baseline.run_id}, {why}.\n")
+    click.echo(f"{name}: {found.words}. Baseline: {baseline.run_id}, {found.why}.\n")
     money = next(iter(costs.values())).currency if costs else ""
     numbers = ("eval" if by is None else by.title, "against", "training", "device time")
     titles = ("run", "changed", "state", "steps", *numbers, *([money] if money else []))

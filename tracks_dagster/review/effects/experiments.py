@@ -8,22 +8,51 @@ from typing import Any
 
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.review.comparing import Score
-from tracks_dagster.review.experiments import ExperimentRun, MeasuredBy
+from tracks_dagster.review.experiments import (
+    Experiment,
+    ExperimentRun,
+    MeasuredBy,
+    baseline_of,
+)
+from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.json_text import parse_json
 from tracks_dagster.track.states.run_state import stored_code_sha256
 
 _SQL = Path(__file__).parent / "sql"
 
 
-def read_experiment(ledger: Ledger, name: str, *, runs_max: int) -> list[ExperimentRun]:
-    """Return the newest runs of the experiment, oldest first, with the baselines that they name.
+def read_experiment(
+    ledger: Ledger, name: str, *, runs_max: int, baseline: str = "", others: Sequence[str] = ()
+) -> Experiment | None:
+    """Return the newest runs of the experiment, with the baselines that they name; None without a run.
 
-    Where no experiment has that name, the runs of the model family that has it.
+    Where no experiment has that name, the runs of the model family that has it. The baseline is chosen
+    among all of its runs, however many are shown. baseline: the one that is asked for; others: runs
+    that are wanted beside the newest. Raises InvalidInput for one of these that is outside of it.
     """
+    named = {f"named_{n}": run_id for n, run_id in enumerate(filter(None, (baseline, *others)))}
     sql = (_SQL / "experiment.sql").read_text(encoding="utf-8")
-    rows = ledger.query(sql, {"name": name, "runs_max": runs_max})
+    sql = sql.replace("{named}", ", ".join(f":{each}" for each in named) or "''")
+    rows = ledger.query(sql, {"name": name, "runs_max": runs_max, **named})
+    if not rows:
+        return None
+    found = {row["run_id"] for row in rows}
+    if strangers := [run_id for run_id in named.values() if run_id not in found]:
+        raise InvalidInput(
+            f"{', '.join(strangers)}: outside of the experiment {name}, so not compared. `tracks diff` "
+            "compares two attempts or checkpoints of any runs."
+        )
     scores = read_scores(ledger, [row["run_id"] for row in rows])
-    return [_run(row, scores.get(row["run_id"], ())) for row in rows]
+    runs = [_run(row, scores.get(row["run_id"], ())) for row in rows]
+    chosen, why = baseline_of(runs, baseline)
+    shown = {row["run_id"] for row in rows if row["is_shown"]} | {chosen.run_id, *others}
+    return Experiment(
+        runs=tuple(run for run in runs if run.run_id in shown),
+        baseline=chosen,
+        why=why,
+        count=rows[0]["run_count"],
+        newest=min(rows[0]["run_count"], runs_max),
+    )
 
 
 def read_scores(ledger: Ledger, run_ids: Sequence[str]) -> Mapping[str, tuple[Score, ...]]:

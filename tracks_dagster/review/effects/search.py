@@ -76,7 +76,7 @@ def find_runs(ledger: Ledger, text: str, *, runs_max: int) -> list[dict[str, Jso
     for sign in "!%_":
         words = words.replace(sign, f"!{sign}")
     sql = Path(__file__).with_name("sql").joinpath("find_runs.sql").read_text(encoding="utf-8")
-    return ledger.query(sql, {"pattern": f"%{words}%", "runs_max": runs_max})
+    return ledger.query(sql, {"exact": text.lower(), "pattern": f"%{words}%", "runs_max": runs_max})
 
 
 def search(ledger: Ledger, question: Question, scope: Scope) -> Found:

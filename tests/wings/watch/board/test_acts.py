@@ -152,6 +152,14 @@ def test_the_record_names_whom_the_proxy_named(home: Home) -> None:
     assert "recorded as done by ann@example.com" in visitor.get("/", {USER: "ann@example.com"}).text
 
 
+@pytest.mark.parametrize(
+    ("sent", "name"), [("Jörg Müller".encode(), "Jörg Müller"), (b"J\xf6rg", "Jörg")]
+)
+def test_whom_a_proxy_names_has_any_name(home: Home, sent: bytes, name: str) -> None:
+    page = home.visitor(NAMED).get("/", {USER: sent.decode("latin-1")}).text
+    assert f"recorded as done by {name}" in page
+
+
 @pytest.mark.parametrize("header", [{}, {USER: ""}])
 def test_who_is_not_named_may_do_nothing(header: dict[str, str], home: Home) -> None:
     assert send(home.visitor(NAMED), WAITS, "retry", header, why=WHY).status_code == 403

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from concurrent.futures import Future, wait
 from dataclasses import replace
 from datetime import UTC, datetime
 from html import escape, unescape
@@ -23,6 +24,7 @@ from tracks_dagster.review.effects.saved_views import remove_view, save_view
 from tracks_dagster.settings import Settings
 from tracks_dagster.track.bodies import ViewSaved
 from tracks_dagster.track.names import LAUNCH_ATTEMPTS
+from tracks_dagster.wings.watch.board.effects import app as app_module
 from tracks_dagster.wings.watch.board.effects import sources
 from tracks_dagster.wings.watch.board.effects.serving import guarded
 from tracks_dagster.wings.watch.board.effects.sources import Sources
@@ -293,6 +295,18 @@ def test_what_a_comparison_cannot_read_says_what_is_valid(
     assert words in unescape(reply.text)
 
 
+def test_an_address_that_would_fill_the_page_with_itself_is_refused(visitor: Visitor) -> None:
+    columns = ",".join(f"c{n}" for n in range(3200))
+    for path in (f"/runs?columns={columns}", f"/runs?sort={columns}"):
+        answer = visitor.get(path)
+        assert answer.status_code == 400
+        assert "has 3200 names; choose at most 100." in unescape(answer.text)
+    answer = visitor.get("/compare?" + "&".join(f"star={n:090}" for n in range(400)))
+    assert answer.status_code == 400
+    assert "at most 32768 are read" in answer.text
+    assert len(answer.text) < 10_000
+
+
 def test_hostile_names_of_metrics_are_text_everywhere(tmp_path: Path) -> None:
     name = "</script><img src=x onerror=alert(1)>/\"'"
     settings = Settings.from_environment({"TRACKS_HOME": str(tmp_path / "home")})
@@ -329,6 +343,22 @@ def test_an_experiment_has_a_baseline_and_what_each_run_changed(visitor: Visitor
     chosen = text_of(visitor.get(f"/experiments/gpt?baseline={OVER}").text)
     assert f"Baseline: {OVER} , as you chose" in chosen
     assert "steps 40 → 400" in chosen
+    refused = visitor.get("/experiments/gpt?baseline=no-such-run")
+    assert refused.status_code == 400
+    assert "no-such-run: outside of the experiment gpt" in text_of(refused.text)
+
+
+def test_a_page_that_lists_a_part_of_the_runs_says_so(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sources, "EXPERIMENT_RUNS_MAX", 1)
+    monkeypatch.setattr(sources, "FOUND_MAX", 1)
+    monkeypatch.setattr(app_module, "FOUND_MAX", 1)
+    visitor = home.visitor()
+    assert "the newest 1 of 3 runs" in text_of(visitor.get("/experiments/gpt").text)
+    found = text_of(visitor.get("/find?run=run").text)
+    assert "1 run, the newest first; there are more: write more of the text." in found
+    assert visitor.get(f"/find?run={OVER}").headers["Location"] == f"/runs/{OVER}"
 
 
 def test_the_fleet_lists_the_experiments_that_runs_were_declared_with(tmp_path: Path) -> None:
@@ -501,6 +531,36 @@ def test_a_home_without_a_record_says_how_one_begins(tmp_path: Path) -> None:
     assert reply.status_code == 200
     assert "tracks run" in reply.text
     assert not (tmp_path / "none").exists()  # it only reads
+
+
+def test_a_reading_that_came_after_a_look_is_read_again_once_it_is_old(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sources, "FLEET_FRESH_S", 0.0)
+    monkeypatch.setattr(sources, "LONGER_S_MAX", 0.0)
+    monkeypatch.setattr(sources, "FLEET_S_MAX", 60.0)
+    read = Sources(home.settings)
+    with monkeypatch.context() as first:
+        first.setattr(sources, "wait", lambda *_, **__: None)  # none is there in time
+        read.fleet()
+    wait(read._pending.values(), timeout=60.0)
+    later = read.now()
+    monkeypatch.setattr(sources, "LATE_S_MAX", 0.0)
+    readings = read.fleet().readings
+    assert {LIVE, SECOND} <= set(readings)
+    assert all(each.now >= later for run_id, each in readings.items() if run_id in (LIVE, SECOND))
+
+    class Never:
+        """Threads that do not come to it."""
+
+        def submit(self, *_: object) -> Future[object]:
+            return Future()
+
+    monkeypatch.setattr(read, "_threads", Never())
+    monkeypatch.setattr(sources, "FLEET_S_MAX", 0.0)
+    assert {LIVE, SECOND} <= set(read.fleet().readings)
+    monkeypatch.setattr(sources, "SHOWN_S_MAX", 0.0)
+    assert read.fleet().readings == {}
 
 
 def test_metrics_are_of_open_attempts_with_bounded_labels(visitor: Visitor) -> None:

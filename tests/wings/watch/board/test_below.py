@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 
 import pytest
+from starlette.applications import Starlette
 
 from tests.visitors import Visitor
 from tests.wings.watch.board.conftest import LIVE, OVER, Home
 from tracks_dagster.track.errors import InvalidInput
-from tracks_dagster.wings.watch.board.effects.below import check_prefix, page_below
+from tracks_dagster.wings.watch.board.effects.app import Board
+from tracks_dagster.wings.watch.board.effects.below import Below, check_prefix, page_below
 from tracks_dagster.wings.watch.board.effects.serving import Access, guarded
 from tracks_dagster.wings.watch.board.effects.sources import Sources
 
@@ -36,6 +38,17 @@ def addresses(html: str) -> list[str]:
     """Return the addresses of a page that begin at its server's root."""
     found = re.findall(r'\s(?:href|src|action|formaction)="([^"]*)"', html)
     return [each for each in found if each.startswith("/")]
+
+
+def test_no_part_of_a_prefix_is_called_as_a_page_is(home: Home) -> None:
+    board = Board(Sources(home.settings)).app()
+    assert isinstance(board, Below)
+    assert isinstance(board._app, Starlette)
+    first = {str(getattr(route, "path", "")).split("/")[1] for route in board._app.routes}
+    assert "studies" in first
+    for name in first - {""}:
+        with pytest.raises(InvalidInput, match="as a page of the board is called"):
+            check_prefix(f"/{name}")
 
 
 @pytest.mark.parametrize("path", PAGES)

@@ -12,11 +12,17 @@ from tracks_dagster.curves.curve import TRAINING, Metric
 from tracks_dagster.curves.effects.buckets import Buckets
 from tracks_dagster.curves.effects.pixels import Pixels
 from tracks_dagster.review.comparing import Score
-from tracks_dagster.review.experiments import ExperimentRun, MeasuredBy, baseline_of, differing
+from tracks_dagster.review.experiments import (
+    Experiment,
+    ExperimentRun,
+    MeasuredBy,
+    baseline_of,
+    differing,
+)
 from tracks_dagster.studies.space import CHOICE, INT, LOGUNIFORM, UNIFORM
 from tracks_dagster.track.journal_lines import STEPS
 from tracks_dagster.track.records import Json
-from tracks_dagster.wings.watch.board.colours import COLOURS, colour_of, looks_of
+from tracks_dagster.wings.watch.board.colours import COLOURS, DASHES, colour_of, looks_of
 from tracks_dagster.wings.watch.board.comparison import (
     CHANGES_MAX,
     ComparedRun,
@@ -78,7 +84,6 @@ def test_only_what_is_not_the_same_everywhere_differs() -> None:
         ((FIRST, SECOND, THIRD), "third", "third", "as you chose"),
         ((FIRST, SECOND, THIRD), "", "second", "the newest that was promoted, to candidate"),
         ((FIRST, THIRD), "", "first", "the oldest: none was promoted yet"),
-        ((FIRST, THIRD), "gone", "first", "the oldest: none was promoted yet"),
         ((FIRST, THIRD, replace(SECOND, baseline="third")), "", "third", "named by second"),
     ],
 )
@@ -89,9 +94,13 @@ def test_the_baseline_is_chosen_else_promoted_else_the_oldest(
     assert (found.run_id, words) == (chosen, why)
 
 
+def experiment(*runs: ExperimentRun, baseline: ExperimentRun = FIRST) -> Experiment:
+    return Experiment(runs=runs, baseline=baseline, why="", count=len(runs), newest=len(runs))
+
+
 def rows(*runs: ExperimentRun, baseline: ExperimentRun = FIRST) -> dict[str, tuple[object, ...]]:
     """Return changes, difference and verdict of each run."""
-    view = experiment_view("gpt", runs, baseline, "")
+    view = experiment_view("gpt", experiment(*runs, baseline=baseline))
     return {row.run_id: (row.changes, row.difference, row.verdict) for row in view.rows}
 
 
@@ -124,7 +133,7 @@ def test_neither_of_two_steps_is_called_better_unless_each_is_the_last_of_its_ru
     stopped = replace(early, final_step=60)
     assert rows(FIRST, stopped)["second"][1:] == ("+0.5000", "bad")
     values = {
-        row.run_id: row.value for row in experiment_view("gpt", (FIRST, early), FIRST, "").rows
+        row.run_id: row.value for row in experiment_view("gpt", experiment(FIRST, early)).rows
     }
     assert values == {"first": "2.500 at 100", "second": "3 at 60"}
 
@@ -144,19 +153,25 @@ def test_of_many_changes_the_first_are_shown_and_the_others_counted() -> None:
 
 def test_a_baseline_from_elsewhere_says_so() -> None:
     mine = replace(SECOND, experiment="wider", baseline="first")
-    view = experiment_view("wider", (FIRST, mine), FIRST, "")
+    view = experiment_view("wider", experiment(FIRST, mine))
     assert [row.about for row in view.rows] == ["ann, outside: of no experiment", "ann, candidate"]
-    of_family = experiment_view("gpt", (FIRST, mine), FIRST, "")
+    of_family = experiment_view("gpt", experiment(FIRST, mine))
     assert [row.about for row in of_family.rows] == ["ann", "ann, candidate"]
 
 
 def test_a_run_has_its_own_colour_whatever_it_is_compared_with() -> None:
     runs = [f"lr-{n:03}" for n in range(50)]
     looks = looks_of(runs)
-    assert all(looks[run].split()[0] == looks_of([run])[run] == colour_of(run) for run in runs)
+    places = [sorted(r for r in runs if colour_of(r) == colour_of(run)).index(run) for run in runs]
+    for run, place in zip(runs, places, strict=True):
+        assert looks_of([run])[run] == colour_of(run)
+        assert (looks[run].split()[0] == colour_of(run)) is (place < DASHES), run
     assert looks_of(runs[::-1]) == looks
     assert {colour_of(run) for run in runs} <= {f"r{n}" for n in range(COLOURS)}
     assert len(set(looks_of(runs[:6]).values())) == 6  # of two of one colour one is dashed
+    for begin in range(20):  # whichever runs a page compares: five of a colour too
+        many = [f"run-{begin}-{number}" for number in range(50)]
+        assert len(set(looks_of(many).values())) == 50
 
 
 def compared(run_id: str, **config: object) -> ComparedRun:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.fakes import FakeObjectStore
 from tests.histories import History
 from tests.visitors import Visitor
 from tracks_dagster.settings import Settings
@@ -15,8 +16,9 @@ from tracks_dagster.track.bodies import Artifact, CodeVersion
 from tracks_dagster.track.names import attempt_key
 from tracks_dagster.track.records import Kind, sha256_hex
 from tracks_dagster.track.states.evals import artifact_key, result_key
-from tracks_dagster.track.track import code_diff_key
+from tracks_dagster.track.track import code_diff_key, log_object
 from tracks_dagster.training.saves.artifacts import store_files
+from tracks_dagster.wings.watch.board.effects.rank_logs import RankLogs
 from tracks_dagster.wings.watch.board.effects.serving import guarded
 from tracks_dagster.wings.watch.board.effects.sources import Sources
 from tracks_dagster.wiring import App, build
@@ -133,6 +135,42 @@ def test_logs_of_all_ranks_are_one_page_and_one_file_without_passwords(app: App)
     assert "rank 1: Traceback" in whole.text
     assert "hunter2" not in whole.text
     assert whole.headers["Content-Disposition"].startswith('attachment; filename="r-1-a01.log"')
+
+
+class Counting(FakeObjectStore):
+    """A store that knows what was read of it."""
+
+    def get(self, key: str, bytes_max: int | None = None) -> bytes | None:
+        """Return an object, and remember that."""
+        self.got.append(key)
+        return super().get(key, bytes_max)
+
+    got: list[str]
+
+
+def test_of_stored_logs_those_that_are_asked_for_are_read_one_after_the_other() -> None:
+    store, state = Counting(), History("r-1").declare().open().end("code_error").state
+    store.got = []
+    [attempt] = state.attempts
+    ref = state.ref(attempt)
+    for rank in range(3):
+        text = f"rank {rank} ends\n".encode()
+        store.put(log_object(ref.folder, rank, sha256_hex(text)), text)
+    logs = RankLogs(store, state, attempt, work=None, clean=str)
+    assert logs.ends(1) == ({0: "", 1: "rank 1 ends\n", 2: ""}, False)
+    assert len(store.got) == 1
+    assert set(logs.ends(None)[0].values()) == {f"rank {rank} ends\n" for rank in range(3)}
+    assert list(logs.whole(2)) == ["rank 2: rank 2 ends\n"]
+    assert len(store.got) == 5
+    assert next(logs.whole(None)) == "rank 0: rank 0 ends\n"
+    assert len(store.got) == 6
+
+
+def test_the_log_of_an_attempt_that_has_ended_is_not_read_again_and_again(app: App) -> None:
+    History("ended").declare().open().end("code_error").write_to(app.store)
+    History("open").declare().open().write_to(app.store)
+    assert "<main data-live" in visitor(app).get("/runs/open/log").text
+    assert "<main data-version" in visitor(app).get("/runs/ended/log").text
 
 
 @pytest.mark.parametrize(

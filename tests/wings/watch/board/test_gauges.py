@@ -18,12 +18,20 @@ def test_the_dashboard_asks_for_gauges_that_there_are_and_for_all_of_them() -> N
     text = DASHBOARD.read_text(encoding="utf-8")
     json.loads(text)
     asked = set(re.findall(r"tracks_[a-z_]+", text))
-    assert asked == {each.name for each in gauges(())}
+    assert asked == {each.name for each in gauges({})}
 
 
 def test_a_gauge_is_of_a_run_and_of_nothing_that_grows() -> None:
-    for each in gauges(()):
+    for each in gauges({}):
         assert each.labels in ((), RUN_LABELS, (*RUN_LABELS, "light"), (*RUN_LABELS, "severity"))
+
+
+def test_a_running_run_that_was_not_read_is_open_and_unread() -> None:
+    found = {
+        each.name: each.samples for each in gauges({}, running=["a", "b"], problems={"b", "c"})
+    }
+    assert found["tracks_open_attempts"] == [((), 2.0)]
+    assert found["tracks_runs_unread"] == [((), 3.0)]
 
 
 def test_the_format_is_that_of_prometheus() -> None:

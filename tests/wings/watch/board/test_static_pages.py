@@ -17,7 +17,7 @@ from tracks_dagster.track.errors import InvalidInput, UnknownRun
 from tracks_dagster.track.media import Logged, index_bytes, index_key, part_key
 from tracks_dagster.track.names import AttemptRef
 from tracks_dagster.track.records import sha256_hex
-from tracks_dagster.wings.watch.board.effects import static_pages
+from tracks_dagster.wings.watch.board.effects import logged, static_pages
 from tracks_dagster.wings.watch.board.effects.sources import Sources
 from tracks_dagster.wings.watch.board.effects.static_pages import in_script, write_pages
 from tracks_dagster.wiring import build
@@ -75,32 +75,44 @@ def test_the_comparison_has_its_numbers_in_it(home: Home, tmp_path: Path) -> Non
 def test_what_a_run_logged_lies_beside_its_page(
     bound: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    for module in (static_pages, logged):
+        monkeypatch.setattr(module, "NAMES_MAX", 1)
     if bound is not None:
         monkeypatch.setattr(static_pages, bound, 0)
     settings = Settings.from_environment({"TRACKS_HOME": str(tmp_path / "home")})
     app = build(settings)
     run = LiveRun(app.store, "one", now=datetime.now(UTC), metrics={"</script><b>": 1.0}).write()
     LiveRun(app.store, "two", now=datetime.now(UTC), ranks=1).write()
-    item = Logged(
-        step=1,
-        name="picture",
-        kind="image",
-        sha256=sha256_hex(PNG),
-        size_bytes=len(PNG),
-        media_type="image/png",
-    )
+    items = []
+    for step, name in ((1, "a"), (2, "a"), (2, "b")):
+        data = PNG + f"{name}{step}".encode()
+        items.append(
+            Logged(
+                step=step,
+                name=name,
+                kind="image",
+                sha256=sha256_hex(data),
+                size_bytes=len(data),
+                media_type="image/png",
+            )
+        )
+        app.store.put(part_key("one", items[-1].sha256), data)
     ref = AttemptRef("one", len(run.history.state.attempts))
-    app.store.put(part_key("one", item.sha256), PNG)
-    app.store.put(index_key(ref, run.history.launch_id), index_bytes([item], []))
+    app.store.put(index_key(ref, run.history.launch_id), index_bytes(items, []))
     app.projector.scan()
     folder = tmp_path / "pages"
     written = write_pages(Sources(settings), ["one", "two"], folder)
-    assert written.left_out == (bound is not None)
+    first, second = (folder / "media-one.html", folder / "media.2-one.html")  # a name each
     if bound is not None:
-        assert not (folder / f"{item.sha256}.png").exists()
+        assert written.left_out == 3
+        assert not [*folder.glob("*.png")]
+        assert "3 files of what these runs logged are not here" in first.read_text()
         return
-    assert (folder / f"{item.sha256}.png").read_bytes() == PNG
-    assert f"{item.sha256}.png" in links(folder / "media-one.html")
+    assert written.left_out == 0
+    early, late, other = (f"{item.sha256}.png" for item in items)
+    assert (folder / early).read_bytes() == PNG + b"a1"
+    assert {early, late, second.name} <= links(first)
+    assert {other, first.name} <= links(second)
     index = (folder / "index.html").read_text()
     assert "</script><b>" not in index
     assert "\\u003c/script\\u003e\\u003cb\\u003e" in index

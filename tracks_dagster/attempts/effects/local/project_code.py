@@ -243,7 +243,8 @@ def check_interpreter(python: str, *, store_url: str) -> str:
 def _run(*command: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         command,
-        env=worker_environment(),
+        # What lies in the folder of who asks is not what a rank finds; an older Python ignores it.
+        env={**worker_environment(), "PYTHONSAFEPATH": "1"},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

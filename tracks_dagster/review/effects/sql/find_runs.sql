@@ -1,5 +1,5 @@
--- Runs whose id, name, tags, experiment, family, owner, team, intent or config holds a text: first those
--- that are called so, then the newest.
+-- Runs whose id, name, tags, experiment, family, owner, team, intent or config holds a text: first the one
+-- with that id, then those that are called so, then the newest.
 select run_id, model_family, state, intent
 from training_runs
 where lower(run_id) like :pattern escape '!' or lower(model_family) like :pattern escape '!'
@@ -8,7 +8,8 @@ where lower(run_id) like :pattern escape '!' or lower(model_family) like :patter
     or lower(coalesce(called, '')) like :pattern escape '!' or lower(tags_json) like :pattern escape '!'
     or lower(config_json) like :pattern escape '!'
 order by
-    case when lower(run_id) like :pattern escape '!' then 0
+    case when lower(run_id) = :exact then -1
+        when lower(run_id) like :pattern escape '!' then 0
         when lower(coalesce(called, '')) like :pattern escape '!' then 0
         when lower(coalesce(experiment, '')) like :pattern escape '!' then 1
         when lower(model_family) like :pattern escape '!' then 2 else 3 end,

@@ -6,6 +6,7 @@ language. A command is a process of its own: what it costs and how long it takes
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from mcp.server.mcpserver.exceptions import ToolError
 from mcp_types import ToolAnnotations
 from pydantic import Field
 
+from tracks_dagster.cli import BAD_NEWS
 from tracks_dagster.retry.contracts import DRAIN, NOTE, RETRY, STOP
 from tracks_dagster.track.errors import TracksError
 from tracks_dagster.wings.agent.acts import actor
@@ -29,8 +31,6 @@ ANSWER_CHARACTERS_MAX = 100_000
 AT_ONCE_MAX = 4
 ROWS_MAX = 500
 
-_DONE = (0, 1)  # with an answer, which may be bad news
-Value = str | int | float | bool | None
 Check = Callable[[str, str], None]  # of an act and a run
 Tool = Callable[..., Awaitable[str]]
 
@@ -72,7 +72,9 @@ async def ask(command: Sequence[str], things: Sequence[str] = (), **options: obj
 
     Raises ToolError with the command's own words where it refuses, or takes longer than ANSWER_S_MAX.
     """
-    line = [sys.executable, "-m", "tracks_dagster", *command_line(command, things, options)]
+    # With -P: the folder that the agent works in may have a json.py, and that is not to be run.
+    program = [sys.executable, "-P", "-m", "tracks_dagster"]
+    line = [*program, *command_line(command, things, options)]
     named = f"`tracks {' '.join(command)}`"
     try:
         done = await anyio.to_thread.run_sync(_call, line, limiter=_limiter())
@@ -83,9 +85,10 @@ async def ask(command: Sequence[str], things: Sequence[str] = (), **options: obj
         ) from None
     except (OSError, ValueError) as error:  # a NUL, half a character, more than a line can carry
         raise ToolError(f"{named} could not be called so: {error}.") from None
-    if done.returncode not in _DONE:
+    text = _words(done.stdout)
+    if done.returncode != 0 and not (done.returncode == BAD_NEWS and text):
         raise ToolError(_words(done.stderr) or f"{named} ended with {done.returncode}.")
-    text = _words(done.stdout) or _words(done.stderr)
+    text = text or _words(done.stderr)
     if len(text) > ANSWER_CHARACTERS_MAX:
         text = (
             f"{text[:ANSWER_CHARACTERS_MAX]}\n… cut: {len(text)} characters, of which these are the "
@@ -258,7 +261,7 @@ def acts_of(name: str | None, check: Check) -> Sequence[Tool]:
         ] = None,
     ) -> str:
         """Open the next attempt of a run that is not finished and trains nothing now."""
-        changes = [f"{key}={_text(value)}" for key, value in (config or {}).items()]
+        changes = [f"{key}={json.dumps(value)}" for key, value in (config or {}).items()]
         return await act(RETRY, context, run, why=why, set=changes, ranks=ranks)
 
     async def stop(run: RunId, why: Why, context: Context) -> str:
@@ -271,10 +274,6 @@ def acts_of(name: str | None, check: Check) -> Sequence[Tool]:
 def _client(context: Context) -> str:
     params = context.request_context.session.client_params
     return params.client_info.name if params is not None else ""
-
-
-def _text(value: Value) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 # --- the server -----------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from urllib.parse import urlencode
 from tracks_dagster.curves.curve import Point
 from tracks_dagster.review.comparing import Score, own_values
 from tracks_dagster.review.experiments import (
+    Experiment,
     ExperimentRun,
     MeasuredBy,
     Settings,
@@ -21,7 +22,7 @@ from tracks_dagster.review.experiments import (
 )
 from tracks_dagster.track.records import Json, canonical_json
 from tracks_dagster.track.states.accounting import kept_and_lost
-from tracks_dagster.track.text.units import about, counted
+from tracks_dagster.track.text.units import about
 from tracks_dagster.wings.watch.board import formats
 from tracks_dagster.wings.watch.board.catalogue import Catalogue
 from tracks_dagster.wings.watch.board.colours import looks_of
@@ -356,17 +357,16 @@ class ExperimentView:
     banners: tuple[str, ...] = ()
 
 
-def experiment_view(
-    family: str, runs: Sequence[ExperimentRun], baseline: ExperimentRun, why: str
-) -> ExperimentView:
+def experiment_view(family: str, found: Experiment) -> ExperimentView:
     """Return the page without its curves: the baseline first, then the others, newest first."""
+    runs, baseline = found.runs, found.baseline
     others = [run for run in reversed(runs) if run.run_id != baseline.run_id]
     by = measured_by(runs, baseline)
     return ExperimentView(
         family=family,
-        summary=counted(len(runs), "run"),
+        summary=found.words,
         baseline=baseline.run_id,
-        why=why,
+        why=found.why,
         metric="" if by is None else by.title,
         rows=tuple(
             _experiment_row(run, baseline, by, outside(run, family, runs))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tracks_dagster.review.lights import Colour
@@ -62,25 +62,41 @@ _OF_A_RUN: Sequence[tuple[str, str, Callable[[RunReading], float | None]]] = (
 )
 
 
-def gauges(readings: Iterable[RunReading], *, unread: int = 0) -> list[Gauge]:
+def gauges(
+    readings: Mapping[str, RunReading],
+    *,
+    running: Collection[str] = (),
+    problems: Collection[str] = (),
+) -> list[Gauge]:
     """Return every gauge of the runs with an open attempt.
 
-    unread: runs that could not be read; one of which no gauge can be made counts as one.
+    readings: by run; running: run ids that the ledger has as running; problems: of those that cannot be
+    read. One without a reading, and one of which no gauge can be made, counts as unread.
     """
+    unread = {*problems, *(run_id for run_id in running if run_id not in readings)}
+    open_count = sum(run_id not in readings for run_id in running)
     shown: list[RunReading] = []
-    for each in readings:
+    for run_id, each in readings.items():
         try:
-            if each.state.open_attempt is not None and len(shown) < RUNS_MAX:
+            if each.state.open_attempt is None:
+                continue
+            open_count += 1
+            if len(shown) < RUNS_MAX:
                 _ = [*_of_runs([each]), *_of_lights([each])]
                 shown.append(each)
         except Exception:  # noqa: BLE001 - of that run alone; its page says it
-            unread += 1
-    problems = Gauge(
+            unread.add(run_id)
+    problem_count = Gauge(
         name="tracks_runs_unread",
-        meaning="open runs that are in no other gauge, because they cannot be read",
-        samples=[((), float(unread))],
+        meaning="open runs that are in no gauge of a run, because they cannot be read, or were not yet",
+        samples=[((), float(len(unread)))],
     )
-    return [*_of_runs(shown), *_of_lights(shown), problems]
+    attempts = Gauge(
+        name="tracks_open_attempts",
+        meaning="runs with an open attempt, read or not",
+        samples=[((), float(open_count))],
+    )
+    return [*_of_runs(shown), *_of_lights(shown), attempts, problem_count]
 
 
 def _of_runs(readings: Sequence[RunReading]) -> Iterator[Gauge]:
@@ -113,11 +129,6 @@ def _of_lights(readings: Sequence[RunReading]) -> Iterator[Gauge]:
             alerts.samples.append(((*_labels(each), severity), float(counts[severity])))
     yield lights
     yield alerts
-    yield Gauge(
-        name="tracks_open_attempts",
-        meaning="runs with an open attempt",
-        samples=[((), float(len(readings)))],
-    )
 
 
 def _labels(reading: RunReading) -> tuple[str, ...]:

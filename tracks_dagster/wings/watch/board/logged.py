@@ -36,10 +36,11 @@ class Shown:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoggedRow:
-    """One name, with what each run logged under it."""
+    """One name, with what each run logged under it. every: the files of all steps, where asked for."""
 
     name: str
     cells: tuple[Shown, ...]
+    every: tuple[Link, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,7 @@ It writes only where it is given what acts (`acting`), and then by POST alone.
 | `/lineage?thing=KIND:NAME` | what it rests on, what came of it |
 | `/compare?run=A&run=B` | runs side by side; `by=…`, `x=100..200`, `find=REGEX`, `star=NAME` |
 | `/compare.json?run=A&run=B&metric=NAME` | their curves on one axis, for the page's script |
-| `/media?run=A&run=B` | what they logged beside numbers; `step=N` |
+| `/media?run=A&run=B` | what they logged beside numbers; `step=N`, `every=1` |
 | `/experiments/NAME` | a baseline and what each run changed; `baseline=RUN` |
 | `/studies`, `/studies.csv`, `/studies.json` | all studies |
 | `/studies/NAME` | a study; `show=stopped`, `sort=-lr`, `page=N`; `/studies/NAME.csv`, `….json` |
@@ -67,6 +67,7 @@ from tracks_dagster.track.errors import (
     UnknownRun,
 )
 from tracks_dagster.track.records import Json
+from tracks_dagster.track.states.lifecycle import RunLifecycle
 from tracks_dagster.track.states.run_state import RunState
 from tracks_dagster.track.states.study_state import StudyState
 from tracks_dagster.track.text.units import counted
@@ -78,7 +79,7 @@ from tracks_dagster.wings.watch.board.effects.compare import Comparisons
 from tracks_dagster.wings.watch.board.effects.lineage_source import read_page
 from tracks_dagster.wings.watch.board.effects.logged import LoggedPages
 from tracks_dagster.wings.watch.board.effects.run_pages import RunPages
-from tracks_dagster.wings.watch.board.effects.sources import Sources
+from tracks_dagster.wings.watch.board.effects.sources import FOUND_MAX, Sources
 from tracks_dagster.wings.watch.board.effects.studies import STUDIES_MAX, StudyPages
 from tracks_dagster.wings.watch.board.effects.table_pages import TablePages
 from tracks_dagster.wings.watch.board.fleet import fleet_view
@@ -188,6 +189,7 @@ class Board:
         @wraps(answer)
         def answered(request: Request) -> Response:
             try:
+                queries.check_length(request)
                 return answer(request)
             except TracksError as error:
                 return self._refused(request, error)
@@ -345,12 +347,14 @@ class Board:
     def find(self, request: Request) -> Response:
         """`/find?run=TEXT`: leads to the run where only one is meant."""
         text = request.query_params.get("run", "").strip()
-        found = self._sources.find(text) if text else []
+        read = self._sources.find(text) if text else []
+        found = read[:FOUND_MAX]
         ids = [str(row["run_id"]) for row in found]
-        exact = text if text in ids else (ids[0] if len(ids) == 1 else None)
+        exact = text if text in ids else (ids[0] if len(read) == 1 else None)
         if exact is not None:
             return self._redirect(f"/runs/{quote(exact)}")
-        line = f"{counted(len(ids), 'run')}, the newest first."
+        more = "; there are more: write more of the text" if len(read) > len(found) else ""
+        line = f"{counted(len(ids), 'run')}, the newest first{more}."
         if not ids:
             line = f"No run has {text!r} in its {FOUND_BY}."
         words = Words(
@@ -380,15 +384,17 @@ class Board:
         if attempt is None:
             words = Words(title=state.run_id, lines=["No attempt was opened yet."])
             return self._page(request, "words.html", words, words.title)
-        texts, is_cut = self._sources.log_ends(state, attempt)
+        asked = queries.log_asked(request, attempt.attempt_id)
+        texts, is_cut = self._sources.log_ends(state, attempt, asked.rank)
         view = log_page(
             state.run_id,
             texts,
-            queries.log_asked(request, attempt.attempt_id),
+            asked,
             attempts=[each.attempt_id for each in state.attempts],
             is_cut=is_cut,
         )
-        return self._page(request, "log.html", view, view.title)
+        is_live = attempt.ended is None
+        return self._page(request, "log.html", view, view.title, is_live=is_live)
 
     def whole_log(self, request: Request) -> Response:
         """`/runs/RUN/log.txt`."""
@@ -487,7 +493,11 @@ class Board:
 
     def _user(self, request: Request) -> str:
         """Return whom the proxy names; "" where it is this machine's owner."""
-        return request.headers.get(self._user_header, "") if self._user_header else ""
+        given = request.headers.get(self._user_header, "") if self._user_header else ""
+        try:  # a proxy sends UTF-8, and a header is read as latin-1
+            return given.encode("latin-1").decode("utf-8")
+        except UnicodeError:
+            return given
 
     def _redirect(self, address: str) -> Response:
         return RedirectResponse(address_below(self._prefix, address), status_code=303)
@@ -505,7 +515,12 @@ class Board:
         """`/metrics`: of the runs with an open attempt."""
         try:
             fleet = self._sources.fleet()
-            found = gauges(fleet.readings.values(), unread=len(fleet.problems))
+            running = [
+                str(row["run_id"])
+                for row in fleet.rows
+                if row["state"] == RunLifecycle.RUNNING.value
+            ]
+            found = gauges(fleet.readings, running=running, problems=fleet.problems)
             text, content_type = exposition(found)
         except ImportError:
             return PlainTextResponse(f"{NO_CLIENT}\n", status_code=501)

@@ -12,12 +12,14 @@ import re
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.wings.watch.board.effects import pages
 
 PARTS_MAX = 8
 PAGES = frozenset(  # what follows the first slash of the board's own addresses
     {
         *("runs", "compare", "experiments", "runbooks", "find", "lineage", "metrics", "alerts"),
         *("views", "media", "curves.json", "compare.json", "runs.csv", "runs.json"),
+        *("studies", "studies.csv", "studies.json", *pages.FILES),
     }
 )
 _PREFIX = re.compile(r"(?:/[A-Za-z0-9][A-Za-z0-9._~-]*)*")

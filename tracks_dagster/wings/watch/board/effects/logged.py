@@ -5,7 +5,7 @@ Whatever a script logged is text, a picture or a sound to a browser: nothing of 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from urllib.parse import quote
 
 from starlette.requests import Request
@@ -15,6 +15,7 @@ from tracks_dagster.curves.effects.media import RunLogged, read_bytes, read_logg
 from tracks_dagster.track.errors import ObjectLost, UnknownRun
 from tracks_dagster.track.json_text import parse_json
 from tracks_dagster.track.media import AS_JSON, AS_TEXT, ITEM_BYTES_MAX, PICTURES, SOUNDS, Logged
+from tracks_dagster.wings.watch.board import formats
 from tracks_dagster.wings.watch.board.colours import looks_of
 from tracks_dagster.wings.watch.board.comparison import ColouredRun
 from tracks_dagster.wings.watch.board.effects import queries
@@ -59,6 +60,7 @@ class LoggedPages:
             LoggedRow(
                 name=name,
                 cells=tuple(self._cell(run_id, run, name, step) for run_id, run in found.items()),
+                every=tuple(_every(found, name)) if "every" in request.query_params else (),
             )
             for name in names[page * NAMES_MAX : (page + 1) * NAMES_MAX]
         ]
@@ -97,7 +99,7 @@ class LoggedPages:
         item = run.at(name, step)
         if item is None:
             return Shown()
-        address = f"/media/{quote(run_id)}/{item.sha256}"
+        address = _address(run_id, item)
         if item.media_type not in (AS_TEXT, AS_JSON):
             return shown(item, address, "", None)
         text = self._text(run_id, item)
@@ -117,7 +119,23 @@ class LoggedPages:
         return data.decode("utf-8", "replace")
 
 
+def _address(run_id: str, item: Logged) -> str:
+    return f"/media/{quote(run_id)}/{item.sha256}"
+
+
+def _every(found: Mapping[str, RunLogged], name: str) -> Iterable[Link]:
+    """Yield links to all files of a name, by step."""
+    for run_id, run in found.items():
+        before = f"{run_id}, " if len(found) > 1 else ""
+        for item in sorted(run.items, key=lambda each: each.step):
+            if item.name == name:
+                label = f"{before}step {formats.grouped(item.step)}"
+                yield Link(label=label, address=_address(run_id, item))
+
+
 def _pages(request: Request, page: int, count: int) -> Iterable[Link]:
+    if count and "every" not in request.query_params:
+        yield Link(label="files of all steps", address=queries.address(request, every="1"))
     if page:
         yield Link(label="before", address=queries.address(request, page=str(page - 1)))
     if (page + 1) * NAMES_MAX < count:

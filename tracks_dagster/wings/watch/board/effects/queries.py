@@ -30,6 +30,7 @@ SMOOTH_STEPS_MAX = 10**6
 TEXT_CHARACTERS_MAX = 200  # that a log is searched for
 NAMES_MAX = 500  # of metrics or runs, of one key of an address
 FIND_CHARACTERS_MAX = 200
+QUERY_CHARACTERS_MAX = 32_768  # of an address: most links of a page hold all of it
 
 _SMOOTH = re.compile(r"[0-9]{1,9}")
 _WHOLE = re.compile(r"[0-9]{1,15}")
@@ -37,6 +38,15 @@ _RANK = re.compile(r"[0-9]{1,6}")
 _STEPS = re.compile(r"([0-9]{1,12})-([0-9]{1,12})")
 _NUMBER = r"[0-9]{1,15}(?:\.[0-9]{1,15})?(?:e[+-]?[0-9]{1,3})?"
 _WITHIN = re.compile(rf"({_NUMBER})\.\.({_NUMBER})")
+
+
+def check_length(request: Request) -> None:
+    """Raise InvalidInput for an address that asks for more than a page can repeat in its links."""
+    if (length := len(request.url.query)) > QUERY_CHARACTERS_MAX:
+        raise InvalidInput(
+            f"This address has {length} characters after its ?; at most {QUERY_CHARACTERS_MAX} are "
+            "read. Ask for less."
+        )
 
 
 def axis(request: Request) -> str:

@@ -10,7 +10,6 @@ from starlette.requests import Request
 
 from tracks_dagster.curves.curve import STEP, Curves, Point
 from tracks_dagster.review.effects.explain.run import attempt_address
-from tracks_dagster.review.experiments import baseline_of
 from tracks_dagster.track.bodies import AttemptPlaced
 from tracks_dagster.track.errors import InvalidInput, UnknownRun
 from tracks_dagster.track.journal_lines import LOSS
@@ -86,15 +85,15 @@ class RunPages:
         return devices_page(state.run_id, found, places, ranks, world_size)
 
     def experiment(self, request: Request) -> ExperimentView:
-        """Return the page of an experiment, else of a family; raises UnknownRun."""
+        """Return the page of an experiment, else of a family; raises UnknownRun, InvalidInput."""
         name, by = request.path_params["name"], queries.axis(request)
-        runs = self._sources.experiment(name)
-        if not runs:
+        found = self._sources.experiment(name, request.query_params.get("baseline", ""))
+        if found is None:
             raise UnknownRun(
                 f"No training run is of an experiment or a family {name!r}; the fleet lists the runs."
             )
-        baseline, why = baseline_of(runs, request.query_params.get("baseline", ""))
-        others = [run for run in reversed(runs) if run.run_id != baseline.run_id]
+        baseline = found.baseline
+        others = [run for run in reversed(found.runs) if run.run_id != baseline.run_id]
         drawn: list[tuple[ColouredRun, Curves]] = []
         shown = (baseline, *others[: EXPERIMENT_CURVES_MAX - 1])
         looks = looks_of([run.run_id for run in shown])
@@ -103,7 +102,7 @@ class RunPages:
             coloured = ColouredRun(run_id=run.run_id, colour=looks[run.run_id], seat=seat)
             drawn.append((coloured, self._curves(state, by)[0]))
         return replace(
-            experiment_view(name, runs, baseline, why),
+            experiment_view(name, found),
             panels=tuple(pages.compared_panels(drawn, queries.look(request))),
             runs=tuple(run for run, _ in drawn),
             choices=tuple(queries.choices(request, by)),

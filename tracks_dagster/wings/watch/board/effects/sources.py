@@ -39,7 +39,7 @@ from tracks_dagster.review.effects.explain.run import ExplainContext
 from tracks_dagster.review.effects.run_table import Asked, Table, read_table
 from tracks_dagster.review.effects.search import find_runs
 from tracks_dagster.review.effects.status import as_they_are_now, waiting_for, waits_for_devices
-from tracks_dagster.review.experiments import ExperimentRun
+from tracks_dagster.review.experiments import EXPERIMENT_RUNS_MAX, Experiment
 from tracks_dagster.review.run_table import Run
 from tracks_dagster.scheduling.policy import SchedulingPolicy
 from tracks_dagster.settings import (
@@ -67,7 +67,11 @@ from tracks_dagster.wiring import utc_now
 FRESH_S = 1.0  # of a run's page: a browser asks for it every two seconds
 FLEET_FRESH_S = 4.0
 RECORD_FRESH_S = 10.0  # what other tracks have on a run changes seldom
+ENDED_LOG_FRESH_S = 30.0  # of an attempt that has ended: whole logs are read for their ends
 FLEET_S_MAX = 0.3  # until the fleet is shown, however many runs were read by then
+# A reading that came too late for a look is there at the next one, unless that comes so much later; one
+# that was shown is shown again for so long, until the next of that run is there.
+LATE_S_MAX, SHOWN_S_MAX = 10.0, 60.0
 RUNS_MAX = 500  # of the fleet
 RECENT = timedelta(hours=24)  # for so long a run that ended, or was refused, is listed
 # That read runs: a store elsewhere is mostly waited for; of one in a folder the lines are parsed, and
@@ -75,7 +79,6 @@ RECENT = timedelta(hours=24)  # for so long a run that ended, or was refused, is
 THREADS_FAR, THREADS_NEAR = 8, 1
 PAGES_KEPT_MAX, CURVES_KEPT_MAX, MAPS_KEPT_MAX, RECORDS_MAX, LOGS_MAX = 64, 12, 4, 64, 8
 READS_MAX = 3  # of curves, at once
-EXPERIMENT_RUNS_MAX = 50
 EARLIER_MAX = 20  # runs, below the fleet
 EXPERIMENTS_MAX = 40  # on the fleet's page, those with the newest runs
 FOUND_MAX = 30
@@ -138,10 +141,13 @@ class Sources:
         self._logs: Fresh[tuple[Mapping[int, str], bool]] = Fresh(
             for_s=FRESH_S, entries_max=LOGS_MAX
         )
+        self._ended_logs: Fresh[tuple[Mapping[int, str], bool]] = Fresh(
+            for_s=ENDED_LOG_FRESH_S, entries_max=LOGS_MAX
+        )
         self._reads = threading.Semaphore(READS_MAX)
         threads = THREADS_FAR if "://" in settings.store_url else THREADS_NEAR
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="board")
-        self._pending: dict[str, Future[RunReading | str]] = {}
+        self._pending: dict[str, Future[tuple[datetime, RunReading | str]]] = {}
         self._known: dict[str, RunReading] = {}
 
     @cached_property
@@ -322,10 +328,16 @@ class Sources:
         work = None if self.settings.is_archive else self.settings.work
         return RankLogs(self.tracks.store, state, attempt, work=work, clean=self.clean)
 
-    def log_ends(self, state: RunState, attempt: AttemptState) -> tuple[Mapping[int, str], bool]:
-        """Return the end of each rank's log, and whether there is more; read again when it is old."""
-        key = (state.run_id, attempt.attempt_id, attempt.ended_seq)
-        return self._logs.get(key, lambda: self.logs_of(state, attempt).ends())
+    def log_ends(
+        self, state: RunState, attempt: AttemptState, rank: int | None
+    ) -> tuple[Mapping[int, str], bool]:
+        """Return the end of each rank's log, and whether there is more; read again when it is old.
+
+        rank: the only one that is read; the others are named without a text.
+        """
+        key = (state.run_id, attempt.attempt_id, attempt.ended_seq, rank)
+        logs = self._logs if attempt.ended is None else self._ended_logs
+        return logs.get(key, lambda: self.logs_of(state, attempt).ends(rank))
 
     # --- the record of a run ---
 
@@ -407,14 +419,23 @@ class Sources:
             runs_max=RUNS_MAX,
         )
         open_ids = [str(row["run_id"]) for row in rows if row["finished_at"] is None]
+        late = self.tracks.now() - timedelta(seconds=LATE_S_MAX)
+        for run_id, future in list(self._pending.items()):
+            if future.done() and future.result()[0] < late:
+                del self._pending[run_id]
         for run_id in open_ids:
             if run_id not in self._pending:
                 self._pending[run_id] = self._threads.submit(self._try, run_id)
         wait(self._pending.values(), timeout=FLEET_S_MAX)
         problems: dict[str, str] = {}
-        known = {run_id: self._known[run_id] for run_id in open_ids if run_id in self._known}
+        since = self.tracks.now() - timedelta(seconds=SHOWN_S_MAX)
+        known = {
+            run_id: reading
+            for run_id, reading in self._known.items()
+            if run_id in open_ids and reading.now >= since
+        }
         for run_id in [each for each, future in self._pending.items() if future.done()]:
-            found = self._pending.pop(run_id).result()
+            _, found = self._pending.pop(run_id).result()
             if isinstance(found, str):
                 problems[run_id] = found
                 known.pop(run_id, None)
@@ -437,12 +458,14 @@ class Sources:
             earlier=self.table(Asked(where=ended, limit=EARLIER_MAX)).rows,
         )
 
-    def _try(self, run_id: str) -> RunReading | str:
-        """Return the run, or why it cannot be read: one broken track hides no other run."""
+    def _try(self, run_id: str) -> tuple[datetime, RunReading | str]:
+        """Return when it was read, and the run, or why it cannot be read: one broken track hides no
+        other run."""
+        at = self.tracks.now()
         try:
-            return self._read(run_id)
+            return at, self._read(run_id)
         except Exception as error:  # noqa: BLE001 - of that run alone
-            return self.clean(problem_of(error))
+            return at, self.clean(problem_of(error))
 
     # --- several runs ---
 
@@ -461,9 +484,10 @@ class Sources:
             "environment": side.environment,
         }
 
-    def experiment(self, name: str) -> list[ExperimentRun]:
-        """Return the newest runs of an experiment, else of a model family, oldest first."""
-        return read_experiment(self.ledger, name, runs_max=EXPERIMENT_RUNS_MAX)
+    def experiment(self, name: str, baseline: str) -> Experiment | None:
+        """Return an experiment, else a model family; None without a run, raises InvalidInput for a
+        baseline that is not of it."""
+        return read_experiment(self.ledger, name, runs_max=EXPERIMENT_RUNS_MAX, baseline=baseline)
 
     def studies(self, most: int) -> list[dict[str, Json]]:
         """Return the newest studies; raises LedgerError."""
@@ -483,8 +507,9 @@ class Sources:
         return None
 
     def find(self, text: str) -> Sequence[Row]:
-        """Return runs whose id, name, tags or declaration holds the text."""
-        return find_runs(self.ledger, text, runs_max=FOUND_MAX)
+        """Return runs whose id, name, tags or declaration holds the text: FOUND_MAX, and one more where
+        there are more."""
+        return find_runs(self.ledger, text, runs_max=FOUND_MAX + 1)
 
     def _query(self, name: str, **values: object) -> list[dict[str, Json]]:
         sql = (SQL / f"{name}.sql").read_text(encoding="utf-8")

@@ -26,10 +26,12 @@ from tracks_dagster.curves.effects.media import read_bytes, read_logged
 from tracks_dagster.track.errors import InvalidInput, ObjectLost
 from tracks_dagster.track.media import Logged, file_ending
 from tracks_dagster.track.records import Json
+from tracks_dagster.track.text.units import counted
 from tracks_dagster.wings.watch.board.comparison import RUNS_MAX
 from tracks_dagster.wings.watch.board.effects import pages
 from tracks_dagster.wings.watch.board.effects.app import Board
 from tracks_dagster.wings.watch.board.effects.sources import Sources
+from tracks_dagster.wings.watch.board.logged import NAMES_MAX
 
 BUCKETS = 240  # of a curve: nobody asks for a part of it again
 FILES_MAX = 2000  # that scripts logged
@@ -86,6 +88,7 @@ class _Writer:
         self._sources = sources
         self._run_ids = run_ids
         self.left_out = 0
+        self._media_pages: dict[str, int] = {}
         self._logged = dict(self._find_logged())
         self._names = {"/": INDEX, **{f"/{name}": name for name in pages.FILES}}
         self._is_compared = len(run_ids) > 1
@@ -95,7 +98,9 @@ class _Writer:
             own = f"run-{run_id}.html" if self._is_compared else INDEX
             self._names[f"/runs/{run_id}"] = own
             self._names[f"/runs/{run_id}/report"] = f"report-{run_id}.html"
-            self._names[f"/media?run={run_id}"] = f"media-{run_id}.html"
+            self._names[f"/media?run={run_id}"] = _media_name(run_id, 0)
+            for page in range(self._media_pages[run_id]):
+                self._names[f"?{_media_query(run_id, page)}"] = _media_name(run_id, page)
         self._names |= {
             f"/media/{run}/{sha}": _file_name(item) for (run, sha), item in self._logged.items()
         }
@@ -112,18 +117,18 @@ class _Writer:
             yield self._names[address], self._page(self._board.run(request).body)
             report = self._board.report(_request(f"/runs/{run_id}/report", run_id=run_id))
             yield f"report-{run_id}.html", bytes(report.body)
-            query = urlencode({"run": run_id})
-            yield (
-                f"media-{run_id}.html",
-                self._page(self._board.media(_request("/media", query)).body),
-            )
+            for page in range(self._media_pages[run_id]):
+                answer = self._board.media(_request("/media", _media_query(run_id, page)))
+                yield _media_name(run_id, page), self._media_page(answer.body)
         for (run_id, _), item in self._logged.items():
             yield _file_name(item), read_bytes(self._sources.tracks.store, run_id, item)
 
     def _find_logged(self) -> Iterator[tuple[tuple[str, str], Logged]]:
         store, count, total = self._sources.tracks.store, 0, 0
         for run_id in self._run_ids:
-            for item in read_logged(store, self._sources.tracks.run(run_id)).items:
+            items = read_logged(store, self._sources.tracks.run(run_id)).items
+            self._media_pages[run_id] = max(1, -(-len({each.name for each in items}) // NAMES_MAX))
+            for item in items:
                 if count >= FILES_MAX or total + item.size_bytes > FILES_BYTES_MAX:
                     self.left_out += 1
                     continue
@@ -153,6 +158,17 @@ class _Writer:
         text = text.replace("<main data-live", "<main", 1)
         return _LINK.sub(self._link, text).encode()
 
+    def _media_page(self, body: bytes | memoryview) -> bytes:
+        """Return a page of what a run logged, which says where files are left out."""
+        page = self._page(body)
+        if not self.left_out:
+            return page
+        words = (
+            f"<p>{counted(self.left_out, 'file')} of what these runs logged are not here: at most "
+            f"{FILES_MAX} files and {FILES_BYTES_MAX // 1024**2} MiB are written.</p></main>"
+        )
+        return page.replace(b"</main>", words.encode(), 1)
+
     def _link(self, found: re.Match[str]) -> str:
         """Return a link to a file of the export; the element without one to anything else."""
         address = unescape(found[3])
@@ -160,6 +176,14 @@ class _Writer:
         name = self._names.get(unquote(path)) if path != "/media" else None
         name = name or self._names.get(f"{path}?{query}")
         return f'{found[1]} {found[2]}="{escape(name)}"' if name else found[1]
+
+
+def _media_query(run_id: str, page: int) -> str:
+    return urlencode({"run": run_id, "every": "1", "page": str(page)})
+
+
+def _media_name(run_id: str, page: int) -> str:
+    return f"media.{page + 1}-{run_id}.html" if page else f"media-{run_id}.html"
 
 
 def _file_name(item: Logged) -> str:

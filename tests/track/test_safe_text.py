@@ -8,6 +8,7 @@ import pytest
 
 from tracks_dagster.track.text.safe_text import (
     bullets,
+    csv_text,
     one_line,
     plain,
     table,
@@ -68,3 +69,12 @@ def test_a_table_has_a_rule_under_its_columns() -> None:
 
 def test_a_list_has_a_line_each() -> None:
     assert bullets(["a\nb", "c_d"]) == "- a b\n- c\\_d"
+
+
+def test_a_spreadsheet_takes_no_text_for_a_formula_and_every_number_for_one() -> None:
+    texts = ("=HYPERLINK(1)", "+1+1", "@sum", "-2+3", "\t=1", "\r=1")
+    lines = csv_text([texts, (-1, "-0.5", "+3e-4", None, "a=b", 'say "hi", twice')])
+    assert lines == (
+        "'=HYPERLINK(1),'+1+1,'@sum,'-2+3,'\t=1,\"'\r=1\"\n"
+        '-1,-0.5,+3e-4,,a=b,"say ""hi"", twice"\n'
+    )

@@ -7,8 +7,6 @@ Conditions are joined by "and". A word alone is looked for in the run's id, name
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import math
 import operator
@@ -25,6 +23,7 @@ from tracks_dagster.track.names import IMPORTED
 from tracks_dagster.track.records import Json
 from tracks_dagster.track.roles import SEED
 from tracks_dagster.track.text.nearest import instead
+from tracks_dagster.track.text.safe_text import csv_text
 from tracks_dagster.track.text.units import about, shown
 
 CONFIG, LAST, EVAL = "config.", "last.", "eval."
@@ -399,11 +398,7 @@ def shown_spread(name: str, spread: Spread | None, count: int) -> str:
 
 def table_csv(rows: Sequence[Run], columns: Sequence[str]) -> str:
     """Return the rows as CSV, with a line of titles."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows([run.get(name) for name in columns] for run in rows)
-    return text.getvalue()
+    return csv_text([columns, *([run.get(name) for name in columns] for run in rows)])
 
 
 def shown_cell(name: str, value: Json) -> str:

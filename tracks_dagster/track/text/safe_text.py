@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
@@ -16,6 +18,7 @@ WORDS_CHARACTERS_MAX = 500  # of a text in a record, which is at most 16 KiB
 REPLACEMENT = "\ufffd"
 
 _INVALID = re.compile("[\ud800-\udfff\0]")
+_FORMULAS = ("=", "+", "-", "@", "\t", "\r")  # how one begins in a spreadsheet
 _SIGNS = "\\|`*_[]~"  # what markdown would take for something else, the backslash first
 
 
@@ -23,6 +26,25 @@ def valid_text(text: str) -> str:
     """Return `text` with every lone surrogate and NUL replaced."""
     # Most texts are printable, and known to be in half the time.
     return text if text.isprintable() else _INVALID.sub(REPLACEMENT, text)
+
+
+def csv_text(rows: Iterable[Iterable[object]]) -> str:
+    """Return rows as CSV. A text that a spreadsheet would take for a formula has a `'` before it
+    (OWASP, CSV injection); one that is a number stays."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerows([_not_formula(each) for each in row] for row in rows)
+    return text.getvalue()
+
+
+def _not_formula(value: object) -> object:
+    if not isinstance(value, str) or not value.startswith(_FORMULAS):
+        return value
+    try:
+        float(value)
+    except ValueError:
+        return f"'{value}"
+    return value
 
 
 def valid_json(value: Any) -> Any:

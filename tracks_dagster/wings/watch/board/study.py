@@ -5,8 +5,6 @@ What is chosen is in the address: which trials, in which order, which page. So e
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,6 +26,7 @@ from tracks_dagster.studies.words import best_words
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.records import Json
 from tracks_dagster.track.states.study_state import HOUR_S, Rung, StudyState, Trial, TrialStatus
+from tracks_dagster.track.text.safe_text import csv_text
 from tracks_dagster.track.text.units import about, cost_text, counted
 from tracks_dagster.wings.watch.board import formats
 from tracks_dagster.wings.watch.board.all_runs import MARKS
@@ -508,13 +507,12 @@ FILE_HEADS = (
 def study_csv(study: StudyState) -> str:
     """Return the runs of the trials as CSV, a line each, with a line of titles."""
     keys = list(study.declared.space)
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([*FILE_HEADS, *keys])
-    for trial in study.trials:
-        for rung in (*trial.rungs, *trial.repeats):
-            writer.writerow([*_file_row(trial, rung), *(rung.proposed.config.get(k) for k in keys)])
-    return text.getvalue()
+    rows = (
+        [*_file_row(trial, rung), *(rung.proposed.config.get(key) for key in keys)]
+        for trial in study.trials
+        for rung in (*trial.rungs, *trial.repeats)
+    )
+    return csv_text([[*FILE_HEADS, *keys], *rows])
 
 
 def _file_row(trial: Trial, rung: Rung) -> list[Json]:
@@ -569,8 +567,4 @@ def _study_cells(row: Mapping[str, Json], now: datetime) -> tuple[Cell, ...]:
 
 def studies_csv(rows: Sequence[Mapping[str, Json]]) -> str:
     """Return the list as CSV, with a line of titles."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(rows[0] if rows else ["study"])
-    writer.writerows(row.values() for row in rows)
-    return text.getvalue()
+    return csv_text([rows[0] if rows else ["study"], *(row.values() for row in rows)])

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -44,6 +42,7 @@ from tracks_dagster.track.errors import InvalidInput, StoreUnavailable
 from tracks_dagster.track.names import IMPORTED
 from tracks_dagster.track.records import Json
 from tracks_dagster.track.states.lifecycle import RunLifecycle, run_status
+from tracks_dagster.track.text.safe_text import csv_text
 from tracks_dagster.wings.watch.edge.trackers import GivenTrackers, send, tracker_options
 
 POLL_S = 2.0
@@ -219,21 +218,15 @@ def _print_csv(columns: Sequence[str], rows: Iterator[Row], *, with_head: bool) 
     """Print rows, after their head where that is asked for; return how many."""
     count = 0
     if with_head:
-        echo_whole(_csv([("step", "attempt", "at", *columns)]), nl=False)
+        echo_whole(csv_text([("step", "attempt", "at", *columns)]), nl=False)
     while some := list(islice(rows, ROWS_AT_ONCE)):
         lines = (
             (row.step, row.attempt_id, time_json(row.at), *(row.values.get(c, "") for c in columns))
             for row in some
         )
-        echo_whole(_csv(lines), nl=False)
+        echo_whole(csv_text(lines), nl=False)
         count += len(some)
     return count
-
-
-def _csv(lines: Iterable[Sequence[object]]) -> str:
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(lines)
-    return text.getvalue()
 
 
 def _complain_of_missing(run_id: str, count: int) -> None:

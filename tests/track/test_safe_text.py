@@ -75,6 +75,6 @@ def test_a_spreadsheet_takes_no_text_for_a_formula_and_every_number_for_one() ->
     texts = ("=HYPERLINK(1)", "+1+1", "@sum", "-2+3", "\t=1", "\r=1")
     lines = csv_text([texts, (-1, "-0.5", "+3e-4", None, "a=b", 'say "hi", twice')])
     assert lines == (
-        "'=HYPERLINK(1),'+1+1,'@sum,'-2+3,'\t=1,\"'\r=1\"\n"
+        "'=HYPERLINK(1),'+1+1,'@sum,'-2+3,'\t=1,\"'\n=1\"\n"
         '-1,-0.5,+3e-4,,a=b,"say ""hi"", twice"\n'
     )

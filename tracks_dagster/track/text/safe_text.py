@@ -18,7 +18,7 @@ WORDS_CHARACTERS_MAX = 500  # of a text in a record, which is at most 16 KiB
 REPLACEMENT = "\ufffd"
 
 _INVALID = re.compile("[\ud800-\udfff\0]")
-_FORMULAS = ("=", "+", "-", "@", "\t", "\r")  # how one begins in a spreadsheet
+_FORMULAS = ("=", "+", "-", "@", "\t", "\n")  # how one begins in a spreadsheet
 _SIGNS = "\\|`*_[]~"  # what markdown would take for something else, the backslash first
 
 
@@ -38,7 +38,10 @@ def csv_text(rows: Iterable[Iterable[object]]) -> str:
 
 
 def _not_formula(value: object) -> object:
-    if not isinstance(value, str) or not value.startswith(_FORMULAS):
+    if not isinstance(value, str):
+        return value
+    value = value.replace("\r", "\n")  # by itself it would end a row, for it gets no quotes
+    if not value.startswith(_FORMULAS):
         return value
     try:
         float(value)

@@ -68,8 +68,12 @@ def test_one_for_a_store_in_a_bucket_needs_the_packages_for_it(tmp_path: Path) -
 
 
 def test_an_interpreter_tells_what_a_gang_would_compute_with(tmp_path: Path) -> None:
-    told = ask_interpreter(program(tmp_path, f'OMP_NUM_THREADS=3 exec {sys.executable} "$@"'))
-    assert told == {**foresee_software({"OMP_NUM_THREADS": "3"})}
+    found = ask_interpreter(program(tmp_path, f'OMP_NUM_THREADS=3 exec {sys.executable} "$@"'))
+    here = {**foresee_software({"OMP_NUM_THREADS": "3"})}
+    # A wheel that was built of this checkout leaves its version in the folder, which pytest looks in.
+    assert found.pop("tracks-dagster")
+    del here["tracks-dagster"]
+    assert found == here
     assert ask_interpreter(program(tmp_path, "exit 1")) == {}  # its gang will say why
 
 

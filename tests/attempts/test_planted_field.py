@@ -90,7 +90,7 @@ def test_a_field_is_one_row_and_one_field_of_the_body(tmp_path: Path) -> None:
         "by project": "ML-9",
         "inherited": "ML-8",
         "problems": [
-            "line 3: ticket: a list is not a name; write a word, in quotes if it looks like a number."
+            "line 3: ticket: [1] is not a name; write a word, in quotes if it looks like a number."
         ],
         "manual": True,
         "launchpad": "The ticket that asked for it.",

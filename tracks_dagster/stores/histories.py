@@ -32,6 +32,7 @@ from tracks_dagster.track.track import (
 )
 
 CHUNKS_CACHED_MAX = 2  # some ten MB each, unpacked
+NAMES_CACHED_MAX = 500  # of chunks: which runs they have, 0.3 MB each
 RUNS_CACHED_MAX = 256
 
 # The objects of a run by key: their bytes, or the key of packed ones that many readers do not need.
@@ -47,6 +48,7 @@ class Histories:
         self._lock = Lock()
         self._states: dict[str, HistoryState] = {}
         self._chunks: OrderedDict[str, ByRun] = OrderedDict()
+        self._names: OrderedDict[str, frozenset[int]] = OrderedDict()  # hashes of run ids
 
     def state(self, name: str) -> HistoryState | None:
         """Return what was imported of a history; None where there is none of that name."""
@@ -73,7 +75,17 @@ class Histories:
             self._chunks[sha256] = found
             while len(self._chunks) > CHUNKS_CACHED_MAX:
                 self._chunks.popitem(last=False)
+            self._names[sha256] = frozenset(map(hash, found))
+            while len(self._names) > NAMES_CACHED_MAX:
+                self._names.popitem(last=False)
         return found
+
+    def of_chunk(self, name: str, sha256: str, run_id: str) -> Sequence[ImportedAttempt]:
+        """Return the attempts of a run in a chunk, which is not unpacked again to find none."""
+        names = self._names.get(sha256)
+        if names is not None and hash(run_id) not in names:
+            return ()
+        return self.chunk(name, sha256).get(run_id, ())
 
     def nodes(self, name: str, sha256s: Iterable[str] | None = None) -> list[ImportedNode]:
         """Return what a history says of its nodes, in the order of its lists, or of those lists alone.
@@ -100,7 +112,7 @@ class Histories:
         return imported.in_order(
             each
             for chunk in state.with_runs(run_id, run_id)
-            for each in self.chunk(name, chunk.chunk_sha256).get(run_id, ())
+            for each in self.of_chunk(name, chunk.chunk_sha256, run_id)
         )
 
 

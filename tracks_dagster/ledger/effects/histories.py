@@ -56,7 +56,7 @@ def imported_rows(
                 if each.chunk_sha256 == body.chunk_sha256:
                     attempts += own[run_id]
                 elif each.first_run_id <= run_id <= each.last_run_id:
-                    attempts += histories.chunk(state.name, each.chunk_sha256).get(run_id, ())
+                    attempts += histories.of_chunk(state.name, each.chunk_sha256, run_id)
             if len(attempts) > len(own[run_id]):
                 replaced.add(run_id)
             run = imported.state_of(imported.in_order(attempts))

@@ -256,6 +256,16 @@ def usable_policy(settings: Settings) -> tuple[RetryPolicy, str | None]:
         return DEFAULT_POLICY, str(error)
 
 
+def policy_problem(settings: Settings) -> str | None:
+    """Return what is wrong with the policy file. Without one no policy is loaded, which takes time."""
+    try:
+        if find_policy_file(settings) is not None:
+            load_policy(settings)
+    except SettingsError as error:
+        return str(error)
+    return None
+
+
 def usable_rules(settings: Settings) -> tuple[UserRules, str | None]:
     """Return the user's rules and None; or no rules and what is wrong with their file, for what may
     not stop because of it."""

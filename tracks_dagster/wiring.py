@@ -14,25 +14,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache, partial
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, cast
 
-from tracks_dagster.attempts.findings import Finding
-from tracks_dagster.attempts.machine import Devices, ProcessId
-from tracks_dagster.attempts.ports import (
-    DRAIN_GRACE_S,
-    FindShipped,
-    FoundCode,
-    GangLauncher,
-    GangSpec,
-    LauncherOf,
-    Orchestrator,
-)
-from tracks_dagster.attempts.run_config import CheckGang
-from tracks_dagster.checkpoints.ports import CheckpointReader
-from tracks_dagster.data.ports import Datasets
-from tracks_dagster.evals.ports import Evaluator
 from tracks_dagster.home.home_folder import check_home, prepare_home
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.settings import (
@@ -56,6 +40,20 @@ from tracks_dagster.wing import launchers as launchers_of_wings
 if TYPE_CHECKING:
     from tracks_dagster.attempts.effects.preparing import Prepared
     from tracks_dagster.attempts.effects.world import World
+    from tracks_dagster.attempts.findings import Finding
+    from tracks_dagster.attempts.machine import Devices, ProcessId
+    from tracks_dagster.attempts.ports import (
+        FindShipped,
+        FoundCode,
+        GangLauncher,
+        GangSpec,
+        LauncherOf,
+        Orchestrator,
+    )
+    from tracks_dagster.attempts.run_config import CheckGang
+    from tracks_dagster.checkpoints.ports import CheckpointReader
+    from tracks_dagster.data.ports import Datasets
+    from tracks_dagster.evals.ports import Evaluator
     from tracks_dagster.home.dagster_home import DagsterHome
     from tracks_dagster.home.programs import Programs
     from tracks_dagster.ledger.effects.projector import Projector, Reindexed
@@ -121,12 +119,15 @@ class App:
 
     def drain_grace_s(self, launcher: str) -> float:
         """Return how long a gang of that launcher gets to finish a step and save."""
+        from tracks_dagster.attempts.ports import DRAIN_GRACE_S
+
         if launcher == names.LOCAL:
             return DRAIN_GRACE_S
         return launching(launcher).drain_grace_s(self.settings)
 
     def own_process(self) -> ProcessId:
         """Return the process that calls, as a claim records it."""
+        from tracks_dagster.attempts.machine import ProcessId
         from tracks_dagster.processes.process import this_process
 
         this = this_process()
@@ -143,6 +144,8 @@ class App:
 
         Raises InvalidInput also where a daemon of an older release would have to read it.
         """
+        from importlib.metadata import version
+
         from tracks_dagster.attempts.effects.heartbeat import (
             DISTRIBUTION,
             check_daemon_reads,

@@ -7,13 +7,12 @@ import dataclasses
 import pytest
 
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
+from tracks_dagster.retry.next_sensor import reasons_of, sensor_of
 from tracks_dagster.retry.policy import (
     NEED_A_RULE,
     Remedy,
     RetryPolicy,
     RetryRule,
-    reasons_of,
-    sensor_of,
 )
 from tracks_dagster.track.names import (
     RETRY_INFRASTRUCTURE,

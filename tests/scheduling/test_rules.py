@@ -8,7 +8,8 @@ import pytest
 
 from tests.policies import policy_of
 from tests.queues import GIB, NOW_S, expected, nodes, planned, runs, started, wants, why
-from tracks_dagster.scheduling.model import CPU, Device, Usage
+from tracks_dagster.scheduling.devices_given import CPU
+from tracks_dagster.scheduling.model import Device, Usage
 from tracks_dagster.scheduling.policy import (
     SHIPPED_CLASSES,
     Allowance,

@@ -14,12 +14,10 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from tracks_dagster.attempts.ports import GangPhase, GangReport, OrchestratorRun
-from tracks_dagster.retry.policy import sensor_of
-from tracks_dagster.track.names import LAUNCH_ATTEMPTS, LOCAL, RUN_EVALS, AttemptRef
+from tracks_dagster.track.names import LOCAL, AttemptRef
 from tracks_dagster.track.placement import nodes_of
 from tracks_dagster.track.records import format_time
-from tracks_dagster.track.states.evals import HAS_ALL_STEPS, evals_settled, promotion_is_due
-from tracks_dagster.track.states.run_state import AttemptState, RunState
+from tracks_dagster.track.states.run_state import AttemptState
 
 # Dagster runs of one attempt that died before they started its gang: then something is wrong that
 # another one will not cure (code that does not load, a full disk), and a person has to look.
@@ -316,15 +314,3 @@ def _request(each: OpenAttempt) -> LaunchRequest:
         parent=each.parent,
         root=each.root,
     )
-
-
-def next_sensor(state: RunState) -> str | None:
-    """Return the sensor that has to act next on an unfinished run, or None when a gang works."""
-    attempt = state.last_attempt
-    if attempt is None or attempt.reason is None:
-        has_begun = attempt is not None and (attempt.claims or attempt.placed is not None)
-        return None if has_begun else LAUNCH_ATTEMPTS
-    owes_evals = attempt.reason in HAS_ALL_STEPS and not evals_settled(state)
-    if owes_evals or promotion_is_due(state):
-        return RUN_EVALS
-    return sensor_of(attempt.reason)

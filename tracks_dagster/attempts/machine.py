@@ -21,9 +21,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from tracks_dagster.scheduling.devices_given import DevicesGiven, is_uuid
+from tracks_dagster.scheduling.devices_given import CPU, DevicesGiven, is_uuid
 from tracks_dagster.scheduling.leases import PRETENDED, Found
-from tracks_dagster.scheduling.model import CPU, Device
+from tracks_dagster.scheduling.model import Device
 
 GPU_FIELDS = ("uuid", "name", "memory.total", "memory.used")
 HOLDER_FIELDS = ("pid", "process_name", "gpu_uuid", "used_gpu_memory")

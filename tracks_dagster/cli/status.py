@@ -8,7 +8,7 @@ from tracks_dagster.cli.common import as_json, print_json, print_table
 from tracks_dagster.cli.terminal import echo_state
 from tracks_dagster.reading import open_ledger_to_read, open_tracks_to_read
 from tracks_dagster.review.effects.status import RunLine, read_status, waiting_studies
-from tracks_dagster.settings import Settings, usable_policy
+from tracks_dagster.settings import Settings, policy_problem
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.errors import InvalidInput, NothingYet
 from tracks_dagster.track.text.units import counted
@@ -33,7 +33,7 @@ def status_command(run_id: str | None, where: str, as_json: bool) -> None:
         raise InvalidInput("--where picks among all runs; leave RUN or the filter out.")
     settings = Settings.from_environment()
     lines, studies = _read(settings, run_id, where)
-    if (problem := usable_policy(settings)[1]) is not None:
+    if (problem := policy_problem(settings)) is not None:
         click.echo(f"{problem}\n{_UNTIL_MENDED}", err=True)
     if as_json:
         print_json([to_json(line) for line in lines])

@@ -15,17 +15,11 @@ from tracks_dagster.holds.storm import StormRule
 from tracks_dagster.reasons.evidence import RECORDED_RULES
 from tracks_dagster.retry.contracts import LIGHT, Contracts
 from tracks_dagster.retry.environments import EnvironmentRule
+from tracks_dagster.retry.next_sensor import sensor_of
 from tracks_dagster.retry.node_health import NodeRule
 from tracks_dagster.retry.stages import StagePolicy
 from tracks_dagster.scheduling.policy import SchedulingPolicy
 from tracks_dagster.track.body_json import to_json
-from tracks_dagster.track.names import (
-    RETRY_INFRASTRUCTURE,
-    RETRY_NUMERICS,
-    RETRY_OOM,
-    RETRY_PREEMPTED,
-    WATCH_ATTEMPTS,
-)
 from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.records import canonical_json, sha256_hex
 from tracks_dagster.track.states.run_state import AttemptState
@@ -219,45 +213,6 @@ NEED_A_RULE = frozenset(_R) - {
     _R.BUDGET_EXHAUSTED,
     _R.FENCED,
 }
-
-
-def sensor_of(reason: TerminationReason) -> str:
-    """Return the name of the sensor that decides what follows on `reason`."""
-    return _SENSORS.get(reason, WATCH_ATTEMPTS)
-
-
-def reasons_of(sensor: str) -> frozenset[TerminationReason]:
-    """Return the reasons that a sensor decides."""
-    return frozenset(reason for reason in _R if sensor_of(reason) == sensor)
-
-
-_REASONS = {
-    RETRY_PREEMPTED: (_R.PREEMPTED, _R.NODE_DRAINED),
-    RETRY_OOM: (_R.GPU_OOM, _R.HOST_OOM, _R.SHM_EXHAUSTED),
-    RETRY_NUMERICS: (
-        _R.NAN_LOSS,
-        _R.LOSS_DIVERGENCE,
-        _R.BAD_INPUT_DATA,
-        _R.SILENT_CORRUPTION,
-    ),
-    RETRY_INFRASTRUCTURE: (
-        _R.NODE_FAILURE,
-        _R.GPU_HARDWARE,
-        _R.NETWORK_FABRIC,
-        _R.STORAGE_IO,
-        _R.HANG,
-        _R.DATA_LOADER_STALL,
-        _R.NATIVE_CRASH,
-        _R.RANK_LOST_SECONDARY,
-        _R.SCHEDULING_TIMEOUT,
-        _R.IMAGE_PULL,
-        _R.WALLTIME_TIMEOUT,
-        _R.ORCHESTRATOR_LOST,
-        _R.DISK_FULL,
-        _R.CHECKPOINT_WRITE_FAILED,
-    ),
-}
-_SENSORS = {reason: sensor for sensor, reasons in _REASONS.items() for reason in reasons}
 
 
 def _problem(rule: RetryRule) -> str | None:

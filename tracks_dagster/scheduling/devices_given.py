@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from tracks_dagster.scheduling.model import CPU
 from tracks_dagster.track.errors import InvalidInput
 
+CPU = "cpu"  # the kind of a slot on CPUs: a rank, whatever memory it takes
 DEVICES_MAX = 1024  # of one machine
 _UUID = re.compile(r"(?:GPU|MIG)-[A-Za-z0-9/_-]{1,80}")
 

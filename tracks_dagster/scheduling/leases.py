@@ -14,7 +14,8 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from tracks_dagster.scheduling.model import CPU, Demand, Device, Start
+from tracks_dagster.scheduling.devices_given import CPU
+from tracks_dagster.scheduling.model import Demand, Device, Start
 from tracks_dagster.track.bodies import DevicesLeased
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.names import ENV_LEASED_DEVICES, parse_attempt_key, parse_eval_attempt_key

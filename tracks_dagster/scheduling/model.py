@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 NEVER = "never"
 LATER = "later"
-CPU = "cpu"  # the kind of a slot on CPUs: a rank, whatever memory it takes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from tracks_dagster.scheduling.model import CPU, Demand, Device, Running
+from tracks_dagster.scheduling.devices_given import CPU
+from tracks_dagster.scheduling.model import Demand, Device, Running
 from tracks_dagster.scheduling.placement import FreeDevices, Near
 from tracks_dagster.scheduling.policy import Placement
 from tracks_dagster.track.text.units import about, counted

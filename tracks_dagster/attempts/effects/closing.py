@@ -38,8 +38,8 @@ from tracks_dagster.reasons.initiator import failed_first
 from tracks_dagster.reasons.rules.control import blamed_rank, named_device
 from tracks_dagster.reasons.slurm_rows import gpus_in
 from tracks_dagster.reasons.user_rules import UserRules
+from tracks_dagster.scheduling.devices_given import CPU
 from tracks_dagster.scheduling.effects.leases import DevicePool
-from tracks_dagster.scheduling.model import CPU
 from tracks_dagster.stores.journals import newest_values
 from tracks_dagster.track.bodies import AttemptEnded
 from tracks_dagster.track.body_json import to_json

@@ -11,9 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
-from importlib.metadata import version
+from typing import TYPE_CHECKING
 
-from tracks_dagster.attempts.launch import PendingLaunch
 from tracks_dagster.track.body_json import from_json, to_json
 from tracks_dagster.track.errors import InvalidInput, TrackBroken
 from tracks_dagster.track.json_text import SMALL_BYTES_MAX, parse_json
@@ -21,6 +20,9 @@ from tracks_dagster.track.names import LAUNCH_ATTEMPTS, RUN_EVALS
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Json, canonical_json, format_time, parse_time
 from tracks_dagster.track.text.units import about
+
+if TYPE_CHECKING:
+    from tracks_dagster.attempts.launch import PendingLaunch
 
 HEARTBEAT_KEY = "daemon/heartbeat.json"
 # The watcher ticks every few seconds, at most every 40 where its parts take all their time.
@@ -50,6 +52,8 @@ class Heartbeat:
 
 def write_heartbeat(store: ObjectStore, now: datetime, sensors: Mapping[str, bool]) -> None:
     """Overwrite when the daemon ticked, and which sensors are on."""
+    from importlib.metadata import version
+
     value = {"at": format_time(now), "sensors": dict(sensors), "version": version(DISTRIBUTION)}
     store.put(HEARTBEAT_KEY, canonical_json(value))
 
@@ -65,6 +69,8 @@ def write_launches(store: ObjectStore, sensor: str, launches: Sequence[PendingLa
 
 def read_launches(store: ObjectStore, sensor: str) -> Sequence[PendingLaunch]:
     """Return what the sensor's last tick wrote; nothing where that cannot be read."""
+    from tracks_dagster.attempts.launch import PendingLaunch
+
     try:
         return [
             from_json(PendingLaunch, each) for each in _read(store, _launches_key(sensor)) or ()
@@ -87,7 +93,11 @@ def read_heartbeat(store: ObjectStore) -> Heartbeat | None:
 def _launches(store: ObjectStore, sensor: str) -> Iterator[PendingLaunch]:
     """Yield the launches that a sensor left, as far as they can be read."""
     stored = _read(store, _launches_key(sensor))
-    for each in stored if isinstance(stored, list) else ():
+    if not stored or not isinstance(stored, list):
+        return
+    from tracks_dagster.attempts.launch import PendingLaunch  # slow to load, and seldom needed
+
+    for each in stored:
         with suppress(TrackBroken, ValueError):
             launch = from_json(PendingLaunch, each)
             for text in filter(None, (launch.asked_at, launch.next_at)):

@@ -16,7 +16,6 @@ from functools import partial
 from tracks_dagster.attempts.effects.caps import spent
 from tracks_dagster.attempts.effects.families import with_stored_code
 from tracks_dagster.attempts.effects.world import World
-from tracks_dagster.attempts.launch import next_sensor
 from tracks_dagster.checkpoints.effects.retention import collect
 from tracks_dagster.checkpoints.effects.verification import (
     READ_BYTES_MAX,
@@ -42,7 +41,7 @@ from tracks_dagster.retry.decision import (
 )
 from tracks_dagster.retry.effects.due import runs_between_attempts
 from tracks_dagster.retry.effects.node_health import avoid_now
-from tracks_dagster.retry.policy import reasons_of
+from tracks_dagster.retry.next_sensor import next_sensor, reasons_of
 from tracks_dagster.retry.rollback import CheckpointQuarantine
 from tracks_dagster.track.bodies import CheckpointDecision, RunFinished, SnapshotRef
 from tracks_dagster.track.errors import LedgerError, RecordTooLarge, TracksError, UnknownRun

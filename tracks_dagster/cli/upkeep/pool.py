@@ -33,9 +33,9 @@ from tracks_dagster.retry.effects.pool_nodes import (
     unstruck,
     view_pools,
 )
+from tracks_dagster.scheduling.devices_given import CPU
 from tracks_dagster.scheduling.effects.leases import DeviceLine, DevicePool
 from tracks_dagster.scheduling.effects.recurrence import PastTimes
-from tracks_dagster.scheduling.model import CPU
 from tracks_dagster.settings import Settings, load_policy, places_set_up
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.errors import GangError, InvalidInput, LedgerError, SettingsError

@@ -19,12 +19,12 @@ from tracks_dagster.attempts.effects.heartbeat import (
     describe_launch,
     read_heartbeat,
 )
-from tracks_dagster.attempts.launch import next_sensor
 from tracks_dagster.attempts.pace import describe_silence, last_sign_at
 from tracks_dagster.holds.effects.holds import Holds
 from tracks_dagster.holds.effects.starts import describe_sources
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
+from tracks_dagster.retry.next_sensor import next_sensor
 from tracks_dagster.review.effects.run_table import Asked, read_table
 from tracks_dagster.review.run_table import AT, LAST, Run
 from tracks_dagster.stores.journals import JournalTail, newest_values, read_tail

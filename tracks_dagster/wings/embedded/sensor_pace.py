@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tracks_dagster.retry.policy import sensor_of
+from tracks_dagster.retry.next_sensor import sensor_of
 from tracks_dagster.track import names
 from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.states.evals import HAS_ALL_STEPS

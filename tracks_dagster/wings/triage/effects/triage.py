@@ -23,7 +23,8 @@ from tracks_dagster.attempts.machine import (
 )
 from tracks_dagster.attempts.ports import GangReport, LauncherOf, Machine
 from tracks_dagster.ledger.ports import Ledger
-from tracks_dagster.scheduling.model import CPU, LATER, NEVER, Demand, Device, Plan, Running, Waits
+from tracks_dagster.scheduling.devices_given import CPU
+from tracks_dagster.scheduling.model import LATER, NEVER, Demand, Device, Plan, Running, Waits
 from tracks_dagster.scheduling.policy import SchedulingPolicy
 from tracks_dagster.scheduling.rules import PlanContext, plan
 from tracks_dagster.track.names import LOCAL, AttemptRef, attempt_key, run_track

@@ -24,8 +24,8 @@ from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.retry.effects.due import runs_between_attempts
 from tracks_dagster.retry.effects.node_health import NodeHealth
 from tracks_dagster.retry.effects.pool_nodes import quarantine_node
+from tracks_dagster.retry.next_sensor import reasons_of
 from tracks_dagster.retry.node_health import NodeRule
-from tracks_dagster.retry.policy import reasons_of
 from tracks_dagster.track.bodies import MOVE
 from tracks_dagster.track.errors import InvalidInput, UnknownRun
 from tracks_dagster.track.names import RETRY_PREEMPTED

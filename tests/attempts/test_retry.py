@@ -20,7 +20,7 @@ from tracks_dagster.holds.storm import PoolEnd, PoolView, find_storm
 from tracks_dagster.ledger.effects.deciding import Settled
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
-from tracks_dagster.retry.policy import reasons_of
+from tracks_dagster.retry.next_sensor import reasons_of
 from tracks_dagster.track.bodies import Debit, EvalWaived, Note
 from tracks_dagster.track.errors import CheckpointCorrupt, InvalidInput, UnknownRun
 from tracks_dagster.track.names import ALERT_POOL_STORM, RETRY_OOM, RETRY_PREEMPTED, WATCH_ATTEMPTS

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Call
-from tracks_dagster.attempts.effects import heartbeat
 from tracks_dagster.attempts.effects.heartbeat import write_heartbeat
 from tracks_dagster.cli.start import submit as submit_command
 from tracks_dagster.cli.start.follow import Followed
@@ -126,9 +125,9 @@ def test_a_client_that_is_newer_than_the_daemon_declares_nothing_that_it_may_not
 ) -> None:
     call("projects", "list")
     call("submit", str(project), "--run-id", "r-0")
-    monkeypatch.setattr(heartbeat, "version", lambda _name: daemon)
+    monkeypatch.setattr("importlib.metadata.version", lambda _name: daemon)
     write_heartbeat(open_store(str(home / "store")), datetime.now(UTC), {})
-    monkeypatch.setattr("tracks_dagster.wiring.version", lambda _name: "0.1.2")
+    monkeypatch.setattr("importlib.metadata.version", lambda _name: "0.1.2")
     done = call("submit", str(project), "--run-id", "r-1")
     assert done.exit_code == exit_code, done.stderr
     assert ("is of version 0.0.9, and this is 0.1.2" in done.stderr) == (exit_code == 2)

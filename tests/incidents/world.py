@@ -38,7 +38,7 @@ from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.reasons.evidence import Condition, RankEnd
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
-from tracks_dagster.retry.policy import sensor_of
+from tracks_dagster.retry.next_sensor import sensor_of
 from tracks_dagster.review.effects.explain.run import ExplainContext, explain_attempt
 from tracks_dagster.review.explain.explanation import AttemptExplanation
 from tracks_dagster.review.explain.text import attempt_text

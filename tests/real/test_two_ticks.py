@@ -12,7 +12,7 @@ from tests.deciders import settled_run
 from tests.histories import History
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
-from tracks_dagster.retry.policy import reasons_of
+from tracks_dagster.retry.next_sensor import reasons_of
 from tracks_dagster.stores import open_store
 from tracks_dagster.track.names import RETRY_PREEMPTED, run_track
 from tracks_dagster.track.records import Kind

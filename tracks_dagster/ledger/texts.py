@@ -108,7 +108,9 @@ def text_row(track: str, record: Record) -> Row | None:
         kind=record.kind.value,
         run_id=run_id if isinstance(run_id, str) else None,
         attempt_id=attempt_id if isinstance(attempt_id, int) else None,
-        author=next((body[name] for name in _AUTHORS if _is_words(body.get(name))), ""),
+        author=next(
+            (body[name] for name in _AUTHORS if name in body and _is_words(body[name])), ""
+        ),
         text=text,
         words=" ".join(words_of(text)),
         said_at=record.at,
@@ -121,7 +123,7 @@ def _describe(record: Record) -> str:
     if record.kind in _ROUTINE:
         return ""
     body = record.body
-    parts = [part for name in _WORDS for part in _parts(body.get(name))]
+    parts = [part for name in _WORDS if name in body for part in _parts(body[name])]
     changes = body.get("remediation")
     if isinstance(changes, list):
         parts += [_change(each) for each in changes if isinstance(each, dict)]

@@ -157,7 +157,7 @@ class LocalStore:
         if not is_key(key):
             yield None
             return
-        path = self._path(key)
+        path = self._root / key
         with _translated(f"read {key} in {self.url}"):
             try:
                 file = FileIO(path)

@@ -19,7 +19,9 @@ NewUid = Callable[[], str]  # a fresh random identity, 32 hex digits
 LEFTOVER_AGE_S = 24 * 3600.0  # a living writer is far younger: one object is written in minutes
 # Keys are the same everywhere: no store holds what another cannot, and none is led out of its root.
 KEY_BYTES_MAX = 900  # S3 takes 1024, its prefix included
-_PART = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._=@-]{1,200}")
+_ONE = r"(?!\.{1,2}(?:/|$))[A-Za-z0-9._=@-]{1,200}"
+_PART = re.compile(_ONE)
+_KEY = re.compile(rf"{_ONE}(?:/{_ONE})*")
 
 
 class ObjectStore(Protocol):
@@ -103,7 +105,7 @@ def is_part(name: str) -> bool:
 
 def is_key(key: str) -> bool:
     """Whether `key` can name an object."""
-    return len(key) <= KEY_BYTES_MAX and all(is_part(part) for part in key.split("/"))
+    return len(key) <= KEY_BYTES_MAX and _KEY.fullmatch(key) is not None
 
 
 def check_key(key: str) -> str:

@@ -118,19 +118,26 @@ class Fact(Generic[Subject]):
 
 def row(facts: tuple[Fact[Subject], ...], subject: Subject) -> Row:
     """Return the row of a table whose columns are these facts, the same on every database."""
-    return {column: store(read(subject)) for column, read, store in _columns(facts)}
+    return {
+        column: read(subject) if store is None else store(read(subject))
+        for column, read, store in _columns(facts)
+    }
 
 
 @cache
 def _columns(
     facts: tuple[Fact[Any], ...],
-) -> list[tuple[str, Callable[[Any], Any], Callable[[Any], Json | datetime]]]:
-    """Return each column with what reads and what stores its value; made once, asked for every row."""
-    return [
-        (each.column, each.of, _stored_json if each.type.is_json else _stored)
-        for each in facts
-        if each.has_column
-    ]
+) -> list[tuple[str, Callable[[Any], Any], Callable[[Any], Json | datetime] | None]]:
+    """Return each column with what reads its value, and what stores it where it is not stored as it is.
+
+    Made once, asked for every row."""
+    return [(each.column, each.of, _store_of(each.type)) for each in facts if each.has_column]
+
+
+def _store_of(type_: Type) -> Callable[[Any], Json | datetime] | None:
+    if type_.is_json:
+        return _stored_json
+    return _stored if type_ is Type.TEXT else None
 
 
 def _stored_json(value: Any) -> Json:

@@ -7,12 +7,11 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from decimal import Decimal
-from functools import cache
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection, Engine
+from sqlalchemy.ext.compiler import compiles
 
 from tracks_dagster.ledger.effects.database.beside import make_beside, rebuilding_alone, swap
 from tracks_dagster.ledger.effects.database.engine import transaction
@@ -203,10 +202,9 @@ def _is_owned(column: sa.Column[Any], owned: Owned) -> sa.ColumnElement[bool]:
 def _moved(connection: Connection, track: str, expected: Cursor | None, advanced: Cursor) -> bool:
     """Move the cursor of `track` from `expected` to `advanced`; False when it is elsewhere."""
     values = {"seq": advanced.seq, "sha256": advanced.sha256}
-    statement: sa.Update | sqlite.Insert | postgresql.Insert
+    statement: sa.Update | sa.Insert
     if expected is None:
-        created = _insert(connection, track_cursors).values(track=track, **values)
-        statement = created.on_conflict_do_nothing()
+        statement = _Create(track_cursors).values(track=track, **values)
     else:
         statement = (
             sa.update(track_cursors)
@@ -223,22 +221,35 @@ def _upsert(connection: Connection, table: sa.Table, rows: Sequence[Row]) -> Non
     # One row a key: Postgres refuses to write a row twice in one statement.
     newest = list({tuple(row[key] for key in keys): dict(row) for row in rows}.values())
     if newest:
-        connection.execute(_upserting(connection.dialect.name, table), newest)
+        connection.execute(_Upsert(table), newest)
 
 
-@cache
-def _upserting(dialect: str, table: sa.Table) -> sqlite.Insert | postgresql.Insert:
-    """Return the statement, made once: to make it takes as long as to run it on a short track."""
-    statement = postgresql.insert(table) if dialect == "postgresql" else sqlite.insert(table)
-    keys = [column.name for column in table.primary_key]
-    others = {c.name: statement.excluded[c.name] for c in table.columns if not c.primary_key}
-    return statement.on_conflict_do_update(index_elements=keys, set_=others)
+# Both databases say these alike. SQLAlchemy's own clauses, one of each dialect, have no key in its
+# cache of compiled statements, and to compile one takes as long as to run it on a short track.
+class _Create(sa.Insert):
+    """An INSERT of rows that leaves the row alone that has the same key."""
+
+    inherit_cache = True
 
 
-def _insert(connection: Connection, table: sa.Table) -> sqlite.Insert | postgresql.Insert:
-    if connection.dialect.name == "postgresql":
-        return postgresql.insert(table)
-    return sqlite.insert(table)
+class _Upsert(sa.Insert):
+    """An INSERT of rows, each in place of the row with its key."""
+
+    inherit_cache = True
+
+
+@compiles(_Create)
+def _compile_create(create: _Create, compiler: Any, **given: Any) -> str:
+    return f"{compiler.visit_insert(create, **given)} ON CONFLICT DO NOTHING"
+
+
+@compiles(_Upsert)
+def _compile_upsert(upsert: _Upsert, compiler: Any, **given: Any) -> str:
+    table, name_of = upsert.table, compiler.preparer.format_column
+    keys = ", ".join(name_of(column) for column in table.primary_key)
+    others = [name_of(column) for column in table.columns if not column.primary_key]
+    values = ", ".join(f"{name} = excluded.{name}" for name in others)
+    return f"{compiler.visit_insert(upsert, **given)} ON CONFLICT ({keys}) DO UPDATE SET {values}"
 
 
 def _dumped(connection: Connection, table: sa.Table) -> list[dict[str, Json]]:

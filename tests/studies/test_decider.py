@@ -137,6 +137,17 @@ def lr_of(world: World, run_id: str) -> float:
     return world.tracks.run(run_id).declared.config["lr"]
 
 
+def test_a_trial_records_and_keeps_the_best_by_the_metric_of_its_study(
+    world: World, tmp_path: Path
+) -> None:
+    text = TEXT.replace("metric: loss", "metric: zero_shot\ndirection: max")
+    declare_study(door_of(world.tracks, world.ledger), asked(tmp_path, text), code(), by="ann")
+    decided(world)
+    kept = world.tracks.run(run_id_of("lr", 1, 0)).declared.retention
+    # What a commit records first of many metrics, and may leave out no more.
+    assert (kept.metric, kept.direction) == ("zero_shot", "max")
+
+
 def test_trials_are_runs_of_the_study_and_rungs_are_branches_from_their_commits(
     study: StudyState, world: World
 ) -> None:

@@ -121,6 +121,7 @@ def plan_study(
         "experiment": asked.name,
         "workload_class": asked.workload_class or _sweep(door.policy),
         **({} if asked.stage is None else {"stage": asked.stage}),
+        **_retention(asked),
     }
     prepared = prepare(
         given,
@@ -309,6 +310,14 @@ def _of_trials(project: Project, metric: str) -> Project:
     wanted |= {each.of for each in project.evals if each.name in wanted and each.of is not None}
     evals = (replace(e, is_required=True, every=None) for e in project.evals if e.name in wanted)
     return replace(project, promotion=None, evals=tuple(evals))
+
+
+def _retention(asked: StudyFile) -> dict[str, Any]:
+    """Return by what a trial keeps its best checkpoint: a commit records that metric before others, of
+    which it has room for a few. An eval's is recorded by the eval."""
+    if "/" in asked.metric:
+        return {}
+    return {"metric": asked.metric, "direction": asked.direction}
 
 
 def _steps_key(project: Project) -> str:

@@ -20,6 +20,7 @@ from tracks_dagster.attempts.effects.preparing import prepare
 from tracks_dagster.attempts.effects.runs import declare, plan_run
 from tracks_dagster.attempts.effects.world import World
 from tracks_dagster.attempts.ports import FoundCode
+from tracks_dagster.evals.due import next_eval
 from tracks_dagster.ledger.effects.deciding import OF_STUDIES, decide_due, settle
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
@@ -38,6 +39,7 @@ from tracks_dagster.track.bodies import CodeVersion, ComputeRequest, StudyStoppe
 from tracks_dagster.track.errors import InvalidInput, SettingsError, TracksError
 from tracks_dagster.track.names import run_track
 from tracks_dagster.track.records import Kind
+from tracks_dagster.track.states.evals import NOT_FINITE
 from tracks_dagster.track.states.lifecycle import RunLifecycle, run_status
 from tracks_dagster.track.states.study_state import StudyState, TrialStatus
 from tracks_dagster.track.track import log_key
@@ -146,6 +148,67 @@ def test_a_trial_records_and_keeps_the_best_by_the_metric_of_its_study(
     kept = world.tracks.run(run_id_of("lr", 1, 0)).declared.retention
     # What a commit records first of many metrics, and may leave out no more.
     assert (kept.metric, kept.direction) == ("zero_shot", "max")
+
+
+@pytest.mark.parametrize(
+    ("message", "outcome"),
+    [
+        (f"heldout-loss measured loss = nan, {NOT_FINITE}: it says nothing.", "not_a_number"),
+        ("KeyError: 'width'", "failed"),
+    ],
+)
+def test_a_trial_whose_eval_is_not_tried_again_is_judged_and_the_study_goes_on(
+    message: str, outcome: str, world: World, tmp_path: Path
+) -> None:
+    """A person corrects the eval of a run; nobody stays up to do so for trial 17 of a study."""
+    text = TEXT.replace("metric: loss", "metric: heldout-loss/loss")
+    declare_study(door_of(world.tracks, world.ledger), asked(tmp_path, text), code(), by="ann")
+    decided(world)
+    history = taken_up(world.tracks, "lr-t000-r0")
+    history.place().restore().commit(10).end(last_step=10)
+    for _ in range(2):
+        fail_eval(history, message)
+    history.write_to(world.tracks.store)
+    decided(world)
+    assert world.tracks.run("lr-t000-r0").waivers == ()  # it is tried once more
+    fail_eval(history, message)
+    history.write_to(world.tracks.store)
+    world.tracks.project(history.name)
+    decided(world)
+    [waiver] = world.tracks.run("lr-t000-r0").waivers
+    assert (waiver.body.suite, waiver.body.by) == ("heldout-loss", "tune_studies")
+    assert message in waiver.body.why
+    history = taken_up(world.tracks, "lr-t000-r0").finish()
+    history.write_to(world.tracks.store)
+    decided(world)
+    judged = world.tracks.study("lr").trials[0].last.judged
+    assert judged is not None
+    assert judged.outcome == outcome
+    assert message in judged.why
+    assert "lr-t002-r0" in [t.last.proposed.run_id for t in world.tracks.study("lr").trials]
+
+
+def test_a_trial_that_commits_nothing_waits_for_no_eval(world: World, tmp_path: Path) -> None:
+    text = TEXT.replace("metric: loss", "metric: heldout-loss/loss")
+    declare_study(door_of(world.tracks, world.ledger), asked(tmp_path, text), code(), by="ann")
+    decided(world)
+    history = taken_up(world.tracks, "lr-t000-r0")
+    history.place().restore().end(last_step=10).write_to(world.tracks.store)
+    world.tracks.project(history.name)
+    decided(world)
+    assert [each.body.suite for each in world.tracks.run("lr-t000-r0").waivers] == ["heldout-loss"]
+    history = taken_up(world.tracks, "lr-t000-r0").finish()
+    history.write_to(world.tracks.store)
+    decided(world)
+    judged = world.tracks.study("lr").trials[0].last.judged
+    assert judged is not None
+    assert (judged.outcome, judged.why) == ("failed", "Nothing was committed.")
+
+
+def fail_eval(history: History, message: str) -> None:
+    opened = next_eval(history.state, decided_by="tests", attempts_max=3)
+    assert opened is not None
+    history.add(Kind.EVAL_OPENED, opened).end_eval(opened, "evaluator_error", message=message)
 
 
 def test_trials_are_runs_of_the_study_and_rungs_are_branches_from_their_commits(

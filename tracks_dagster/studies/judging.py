@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 
 from tracks_dagster.ledger.prices import Prices
@@ -15,6 +15,15 @@ from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.roles import ACCUMULATION, LR, MICRO_BATCH, roles_of
 from tracks_dagster.track.samples import SKIP_WINDOWS
 from tracks_dagster.track.states.checkpoints import CheckpointRef
+from tracks_dagster.track.states.evals import (
+    HAS_ALL_STEPS,
+    NOT_FINITE,
+    attempts_at,
+    final_checkpoint,
+    is_lost,
+    last_line,
+    unsettled,
+)
 from tracks_dagster.track.states.lifecycle import RunLifecycle, run_status
 from tracks_dagster.track.states.run_state import RunState
 from tracks_dagster.track.states.study_state import Rung
@@ -37,7 +46,7 @@ def judge(
     elif status.state == RunLifecycle.SUCCEEDED and (other := _other_config(rung, run)):
         outcome, why = NOT_A_NUMBER, other
     elif status.state == RunLifecycle.SUCCEEDED and final is not None:
-        outcome, value, why = _measured(metric, metrics_at(run, final))
+        outcome, value, why = _lost(metric, run) or _measured(metric, metrics_at(run, final))
     elif run.last_attempt is not None and run.last_attempt.reason in _NUMERIC:
         outcome = NOT_A_NUMBER
     return TrialJudged(
@@ -106,6 +115,37 @@ def _other_config(rung: Rung, run: RunState) -> str:
     return (
         f"A retry trained with {changed}, not with {proposed}: the value is not that of its config."
     )
+
+
+def lost_evals(run: RunState, attempts_max: int | None) -> Iterator[tuple[str, str]]:
+    """Yield the evals of a trial that will not come by themselves, with why; a run that is nobody's
+    trial waits for a person there.
+
+    attempts_max: at one eval, as the policy says; None for no limit.
+    """
+    checkpoint, attempt = final_checkpoint(run), run.last_attempt
+    if run.finished is not None or attempt is None or attempt.reason not in HAS_ALL_STEPS:
+        return
+    for required in unsettled(run):
+        if checkpoint is None:
+            yield required.suite, "no committed checkpoint is left to evaluate"
+        elif is_lost(run, required, checkpoint, attempts_max=attempts_max):
+            tries = attempts_at(run, required, checkpoint)
+            ended = tries[-1].ended if tries else None
+            failed = (
+                f"it failed {len(tries)} times, last: {last_line(ended.message)}" if ended else ""
+            )
+            yield required.suite, failed or f"it scores the files of {required.of}, which failed"
+
+
+def _lost(metric: str, run: RunState) -> tuple[str, float | None, str] | None:
+    """Return the verdict where the metric's eval was let go by the study; None where it was not."""
+    suite = metric.partition("/")[0]
+    for each in run.waivers:
+        if (each.body.suite, each.body.by) == (suite, TUNE_STUDIES):
+            outcome = NOT_A_NUMBER if NOT_FINITE in each.body.why else FAILED
+            return outcome, None, f"{suite}: {each.body.why}"
+    return None
 
 
 def _measured(metric: str, metrics: Mapping[str, float]) -> tuple[str, float | None, str]:

@@ -732,7 +732,8 @@ class EvalEnded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvalWaived:
-    """`eval_waived`: a person lets a required eval go, in words."""
+    """`eval_waived`: a person lets a required eval go, in words; or the study of a trial does, of one
+    that is not tried again."""
 
     suite: str
     by: str

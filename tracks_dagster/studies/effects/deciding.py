@@ -8,13 +8,14 @@ from functools import partial
 
 from tracks_dagster.attempts.effects.manual_retry import ManualRetry, retry_by_person
 from tracks_dagster.attempts.effects.world import World
+from tracks_dagster.evals.effects.running import waive
 from tracks_dagster.holds.effects.stops import request_stop
 from tracks_dagster.ledger.deciding import Answer, Append, First, Wait
 from tracks_dagster.retry.caps import cost_of
 from tracks_dagster.studies.deciding import Drain, Spent, decide
 from tracks_dagster.studies.effects.searching import search_of
 from tracks_dagster.studies.effects.trials import prepared_of
-from tracks_dagster.studies.judging import device_s_of, judge, refused
+from tracks_dagster.studies.judging import device_s_of, judge, lost_evals, refused
 from tracks_dagster.studies.search import Waits
 from tracks_dagster.studies.words import off_peak_words, opens
 from tracks_dagster.track import names
@@ -25,6 +26,7 @@ from tracks_dagster.track.bodies import (
     TrialStopped,
 )
 from tracks_dagster.track.errors import InvalidInput, TracksError
+from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.records import Kind
 from tracks_dagster.track.states.lifecycle import RunLifecycle, run_status
 from tracks_dagster.track.states.run_state import RunState
@@ -61,6 +63,9 @@ class TuneStudies:
             if run.declared.experiment != state.declared.study:
                 why = f"There is a run {run.run_id} already, which is not of this study."
                 return self._append(world, refused(rung, why))
+            lost = [*lost_evals(run, world.policy.rule(TerminationReason.EVALUATOR_ERROR).count)]
+            if lost:
+                return First(do=partial(_let_go, world, run.run_id, lost))
             judged = judge(metric, rung, run, prices=world.prices, now=now)
             if judged is not None:
                 return self._append(world, judged)
@@ -112,6 +117,12 @@ class TuneStudies:
             if why is not None:
                 return self._append(world, refused(rung, why))
         return self.decide(state, world)
+
+
+def _let_go(world: World, run_id: str, lost: Sequence[tuple[str, str]]) -> None:
+    """Waive evals of a trial, so that its run is finished and the trial judged."""
+    for suite, why in lost:
+        waive(world.tracks, run_id, suite, by=names.TUNE_STUDIES, why=why)
 
 
 def _spent(state: StudyState, runs: Sequence[RunState], world: World) -> Spent:

@@ -14,6 +14,7 @@ from tracks_dagster.track.states.checkpoints import CheckpointRef, resume_target
 from tracks_dagster.track.states.run_state import EvalState, RunState
 
 HAS_ALL_STEPS = frozenset({TerminationReason.COMPLETED, TerminationReason.EARLY_STOPPED})
+NOT_FINITE = "which is not a finite number"  # in the words of an eval that measured one
 _ARTIFACT = re.compile(r"[A-Za-z0-9_@./%+= -]{1,100}")
 
 
@@ -128,8 +129,23 @@ def _source_of(state: RunState, required: EvalRequirement) -> EvalRequirement | 
     return next((replace(each, seed=required.seed) for each in found), None)
 
 
+def is_lost(
+    state: RunState,
+    required: EvalRequirement,
+    checkpoint: CheckpointRef,
+    *,
+    attempts_max: int | None,
+) -> bool:
+    """Whether an unsettled eval will not come by itself: it was tried as often as it is, or scores the
+    files of one that will not come."""
+    tries = attempts_at(state, required, checkpoint)
+    has_ended = all(each.ended is not None for each in tries)
+    is_exhausted = attempts_max is not None and len(tries) >= attempts_max and has_ended
+    return is_exhausted or _never_has_source(state, required, checkpoint)
+
+
 def is_waived(state: RunState, suite: str) -> bool:
-    """Whether a person let the evals of this suite go."""
+    """Whether a person, or the study of a trial, let the evals of this suite go."""
     return any(waiver.body.suite == suite for waiver in state.waivers)
 
 

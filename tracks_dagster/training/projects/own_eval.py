@@ -31,7 +31,12 @@ from tracks_dagster.track.errors import InvalidInput, ObjectLost
 from tracks_dagster.track.json_text import parse_json
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Json, sha256_hex
-from tracks_dagster.track.states.evals import artifact_key, is_artifact_name, result_key
+from tracks_dagster.track.states.evals import (
+    NOT_FINITE,
+    artifact_key,
+    is_artifact_name,
+    result_key,
+)
 from tracks_dagster.training.data import data_folder
 from tracks_dagster.training.projects.code import CODE, command_line, lay_out, paths
 from tracks_dagster.training.saves.handoff import write_checkpoint
@@ -253,8 +258,8 @@ def _number(name: str, value: Any, what: str) -> float:
         ) from None
     if not math.isfinite(number):
         raise InvalidInput(
-            f"{what} measured {name} = {number}, which is not a finite number: it says nothing of the "
-            "checkpoint. Look at the data and the code of the eval."
+            f"{what} measured {name} = {number}, {NOT_FINITE}: it says nothing of the checkpoint. "
+            "Look at the data and the code of the eval."
         )
     return number
 

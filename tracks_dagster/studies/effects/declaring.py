@@ -114,32 +114,8 @@ def plan_study(
         space.check_share(random.Random(asked.seed))
     search = _search(door, asked, space, project)
     budgets = _budgets(asked, project)
-    config = {**asked.config, _steps_key(project): budgets[-1]}
-    given: dict[str, Any] = {
-        "run_id": run_id_of(asked.name, 0, 0),
-        "intent": f"The trials of the study {asked.name}.",
-        "experiment": asked.name,
-        "workload_class": asked.workload_class or _sweep(door.policy),
-        **({} if asked.stage is None else {"stage": asked.stage}),
-        **_retention(asked),
-    }
-    prepared = prepare(
-        given,
-        config,
-        replace(found, project=project, code_diff=None),  # the code is stored whole
-        family=project.name,
-        origin=None,
-        policy=door.policy,
-        otherwise={"owner": by},
-    )
-    run = door.plan(replace(prepared, passed_gates=passed_gates))
-    if (cut := run.config[_steps_key(project)]) != budgets[-1]:
-        raise InvalidInput(
-            f"A trial of {budgets[-1]} steps is more than the {cut} that the stage {run.stage} lets it "
-            "have; write another stage:, or smaller budgets."
-        )
-    if asked.max_cost is not None:
-        door.check_cost(asked.max_cost, run.compute)
+    code = replace(found, project=project, code_diff=None)  # the code is stored whole
+    run = _run_of_trials(door, asked, code, budgets[-1], by=by, passed_gates=passed_gates)
     key = study_code_key(asked.name, sha256_hex(found.archive))
     declared = StudyDeclared(
         study=asked.name,
@@ -310,6 +286,45 @@ def _of_trials(project: Project, metric: str) -> Project:
     wanted |= {each.of for each in project.evals if each.name in wanted and each.of is not None}
     evals = (replace(e, is_required=True, every=None) for e in project.evals if e.name in wanted)
     return replace(project, promotion=None, evals=tuple(evals))
+
+
+def _run_of_trials(
+    door: Door,
+    asked: StudyFile,
+    code: FoundCode,
+    steps: int,
+    *,
+    by: str,
+    passed_gates: Mapping[str, str] | None,
+) -> RunDeclared:
+    """Return what the longest trial, of `steps`, would be declared as; nothing is chosen in it yet."""
+    key = _steps_key(code.project)
+    given: dict[str, Any] = {
+        "run_id": run_id_of(asked.name, 0, 0),
+        "intent": f"The trials of the study {asked.name}.",
+        "experiment": asked.name,
+        "workload_class": asked.workload_class or _sweep(door.policy),
+        **({} if asked.stage is None else {"stage": asked.stage}),
+        **_retention(asked),
+    }
+    prepared = prepare(
+        given,
+        {**asked.config, key: steps},
+        code,
+        family=code.project.name,
+        origin=None,
+        policy=door.policy,
+        otherwise={"owner": by},
+    )
+    run = door.plan(replace(prepared, passed_gates=passed_gates))
+    if (cut := run.config[key]) != steps:
+        raise InvalidInput(
+            f"A trial of {steps} steps is more than the {cut} that the stage {run.stage} lets it "
+            "have; write another stage:, or smaller budgets."
+        )
+    if asked.max_cost is not None:
+        door.check_cost(asked.max_cost, run.compute)
+    return run
 
 
 def _retention(asked: StudyFile) -> dict[str, Any]:

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from tracks_dagster.retry.contracts import LIGHT, Contracts
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.retry.effects.policy_file import read_policy
-from tracks_dagster.retry.policy import Remedy, RetryPolicy, limit_lines, rule_lines
+from tracks_dagster.retry.policy import Remedy, RetryPolicy
+from tracks_dagster.retry.policy_words import limit_lines, rule_lines
 from tracks_dagster.scheduling.policy import (
     SHIPPED_CLASSES,
     Allowance,

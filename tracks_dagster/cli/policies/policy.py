@@ -10,7 +10,8 @@ from tracks_dagster.cli import BAD_NEWS
 from tracks_dagster.cli.common import as_json, print_json, print_table
 from tracks_dagster.retry.contracts import contract_lines
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
-from tracks_dagster.retry.policy import RetryPolicy, RuleLine, limit_lines, rule_lines
+from tracks_dagster.retry.policy import RetryPolicy
+from tracks_dagster.retry.policy_words import RuleLine, limit_lines, rule_lines
 from tracks_dagster.retry.stages import stage_lines
 from tracks_dagster.scheduling.policy import ClassLine, class_lines, queue_lines
 from tracks_dagster.scheduling.policy_check import find_impossible

@@ -177,6 +177,37 @@ def test_a_filter_that_cannot_be_read_is_refused_at_its_place(where: str, place:
     assert place in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("where", "why"),
+    [
+        ("lr<<0.1", r"cannot be read at 'lr<<0\.1'; .*in quotes"),
+        ("lr>=", "cannot be read at 'lr>='"),
+        ("lr<0.1,state=running", "cannot be read at 'lr<0.1,state=running'"),
+        ("state=running or state=refused", "'or' joins no conditions: all of them have to be so"),
+        ("not state=running", "'not' joins no conditions"),
+        ("state=runing", "state is never 'runing'; did you mean running"),
+        ("stage!=ful", "stage is never 'ful'; did you mean full"),
+        ("archived=1", "archived is never '1'; there are yes, no"),
+        ("step<abc", "step is a number, and 'abc' is not one"),
+        ("hours=nan", "hours is a number, and 'nan' is not one"),
+    ],
+)
+def test_a_filter_that_could_fit_no_run_is_refused(where: str, why: str) -> None:
+    with pytest.raises(InvalidInput, match=why):
+        parse(where)
+
+
+def test_conditions_may_be_joined_by_and() -> None:
+    assert parse("lr<1 and state=running AND wide") == parse("lr<1 state=running wide")
+    assert [each.value for each in parse('"and" "or" intent~"a<b"')] == ["and", "or", "a<b"]
+
+
+@pytest.mark.parametrize("where", ["lr<abc", "lr>nan", "loss<=low"])
+def test_a_number_is_compared_with_numbers_alone(ledger: Ledger, where: str) -> None:
+    with pytest.raises(InvalidInput, match=r"Of these runs (lr|loss) is a number"):
+        read_table(ledger, Asked(where=where), now=NOW)
+
+
 def test_a_name_that_no_run_has_is_refused_with_the_nearest() -> None:
     with pytest.raises(InvalidInput, match=r"No run has a 'layer'; did you mean layers"):
         refuse_unknown("layer", RUNS)

@@ -19,9 +19,10 @@ from statistics import mean, stdev
 from typing import NoReturn
 
 from tracks_dagster.track.errors import InvalidInput
-from tracks_dagster.track.names import IMPORTED
+from tracks_dagster.track.names import IMPORTED, STAGES
 from tracks_dagster.track.records import Json
 from tracks_dagster.track.roles import SEED
+from tracks_dagster.track.states.lifecycle import RunLifecycle
 from tracks_dagster.track.text.nearest import instead
 from tracks_dagster.track.text.safe_text import csv_text
 from tracks_dagster.track.text.units import about, shown
@@ -63,6 +64,12 @@ FIELDS: Mapping[str, str] = {
 COLUMNS = ("run", "name", "state", "started", "hours", "step", "owner", "experiment", "tag")
 TEXTS = ("run", "name", "intent", "experiment")
 TAG, ARCHIVED = "tag", "archived"
+NUMBERS = ("step", "steps", "attempts", "ranks", "hours", "device_hours")
+WORDS: Mapping[str, tuple[str, ...]] = {  # of fields that have no other
+    "state": tuple(each.value for each in RunLifecycle),
+    "stage": STAGES,
+    ARCHIVED: ("yes", "no"),
+}
 TIMES = ("started", "finished")
 # Of those whose cells are in words: 40 s, 2.5 h.
 TITLES = {"hours": "duration", "device_hours": "device time"}
@@ -74,6 +81,7 @@ _OF_METRIC = {
 }
 WHOLE_MAX = 1e15  # a float below it that is a whole number is written as one
 
+_JOINS = ("and", "or", "not")
 _TOKEN = re.compile(r'\s*(?:([\w./@-]+)\s*(<=|>=|!=|==|=|<|>|~|:)\s*)?("[^"]*"|[^\s"]+)')
 _NUMBER_BEGINS = re.compile(r"\s*[-+.\d]|\s*inf", re.IGNORECASE)
 _TIME = re.compile(
@@ -99,7 +107,7 @@ _COMPARE: Mapping[str, Callable[[float, float], bool]] = {
 }
 VALID = (
     'write conditions such as lr<0.01, state=succeeded, owner:ann, intent~wide or "a word", with '
-    "< <= > >= = != for values and : or ~ for a part of a text"
+    "< <= > >= = != for values and : or ~ for a part of a text; a value with such a sign in quotes"
 )
 
 
@@ -200,10 +208,20 @@ def parse(text: str) -> tuple[Condition, ...]:
             )
             raise InvalidInput(f"The filter {why} at {rest!r}; {VALID}.")
         name, sign, value = match.groups()
-        if sign is None and any(each in value for each in "<>=~") and not value.startswith('"'):
+        is_quoted = value.startswith('"')
+        if any(each in value for each in "<>=~") and not is_quoted:
             raise InvalidInput(f"The filter cannot be read at {rest!r}; {VALID}.")
+        if sign is None and not is_quoted and value.lower() in _JOINS:
+            if value.lower() != "and":
+                raise InvalidInput(
+                    f"{value!r} joins no conditions: all of them have to be so; {VALID}. To look for "
+                    "the word, write it in quotes."
+                )
+            at = match.end()
+            continue
         value = value.strip('"')
         number, span = _number(value), None
+        _check_value(name, sign, value, number)
         if name in TIMES:
             value, number = value.replace(" ", "T"), None  # as tables show them
             span = None if sign in (":", "~") else _span(name, value)
@@ -211,6 +229,33 @@ def parse(text: str) -> tuple[Condition, ...]:
         found.append(Condition(name=name or "", sign=sign, value=value, number=number, span=span))
         at = match.end()
     return tuple(found)
+
+
+def _check_value(name: str | None, sign: str | None, value: str, number: float | None) -> None:
+    """Raise InvalidInput for a value that a field has in no run."""
+    if name is None or sign in (None, ":", "~"):
+        return
+    words = WORDS.get(name)
+    if words is not None and value.lower() not in words:
+        nearest = instead(value.lower(), words, f"there are {', '.join(words)}.")
+        raise InvalidInput(f"{name} is never {value[:PLACE_MAX]!r}; {nearest}")
+    if name in NUMBERS and number is None:
+        raise InvalidInput(f"{name} is a number, and {value[:PLACE_MAX]!r} is not one.")
+
+
+def check_kinds(conditions: Sequence[Condition], runs: Sequence[Run]) -> None:
+    """Raise InvalidInput for a text that is compared with what is a number in all of these runs."""
+    for each in conditions:
+        if each.sign in _COMPARE and each.number is None and each.span is None:
+            known = [value for run in runs if (value := run.get(each.name)) is not None]
+            if known and all(_is_a_number(value) for value in known):
+                raise InvalidInput(
+                    f"Of these runs {each.name} is a number, and {each.value[:PLACE_MAX]!r} is not one."
+                )
+
+
+def _is_a_number(value: Json) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _span(name: str, text: str) -> tuple[datetime, datetime]:

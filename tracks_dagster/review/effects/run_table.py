@@ -26,6 +26,7 @@ from tracks_dagster.review.run_table import (
     TIMES,
     Condition,
     Run,
+    check_kinds,
     check_order,
     parse,
     pick,
@@ -185,6 +186,8 @@ def _found(
     for part in _parts(ledger, _select([*names, *asked.names]), of, first, now):
         is_more = read + len(part) > READ_MAX
         part = part[: READ_MAX - read]
+        if not read:
+            check_kinds(conditions, part)
         read += len(part)
         unseen = [name for name in unseen if all(run.get(name) is None for run in part)]
         found += pick(part, conditions)

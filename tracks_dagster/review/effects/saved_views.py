@@ -101,7 +101,7 @@ def beside(view: ViewSaved, given: ViewSaved) -> ViewSaved:
 def read_shown(
     read: Callable[[Asked], Table], asked: Asked, shown: ViewSaved, saved: SavedView | None
 ) -> tuple[Table, tuple[str, ...], tuple[str, ...]]:
-    """Return the runs, the columns to show, and in words what `saved` asks for and no run has any more.
+    """Return the runs, the columns to show, and in words what is asked for and no run has (any more).
 
     shown: whose columns and group are shown; of groups all runs are read, with these columns alone, and
     no seed that nobody chose.
@@ -118,9 +118,7 @@ def read_shown(
     if by:
         whole = replace(asked, limit=READ_MAX, skip=0, names=(by, *columns))
         table, lacking = _read(None if is_own else saved, read, whole)
-    if saved is not None:
-        lacking = (*lacking, *_lacking_columns(saved, table))
-    return table, columns, lacking
+    return table, columns, (*lacking, *_lacking_columns(shown, saved, table))
 
 
 def _read(
@@ -142,10 +140,13 @@ def _read(
     return Table(rows=(), read=0, is_more=False), tuple(dict.fromkeys(lacking))
 
 
-def _lacking_columns(view: SavedView, table: Table) -> tuple[str, ...]:
-    """Return in a sentence which columns of a view none of these runs has."""
-    names = [name for name in view.body.columns if name not in FIELDS]
+def _lacking_columns(shown: ViewSaved, saved: SavedView | None, table: Table) -> tuple[str, ...]:
+    """Return in a sentence which columns none of these runs has, of those that somebody chose."""
+    names = [name for name in shown.columns if name not in FIELDS]
     lacking = [name for name in names if all(run.get(name) is None for run in table.rows)]
     if not table.rows or not lacking:
         return ()
-    return (f"The view {view.body.name!r}: none of these runs has {', '.join(lacking)}.",)
+    is_own = saved is None or shown.columns != saved.body.columns
+    whose = "" if is_own or saved is None else f"The view {saved.body.name!r}: "
+    none = "None" if not whose else "none"
+    return (f"{whose}{none} of these runs has {', '.join(lacking)}.",)

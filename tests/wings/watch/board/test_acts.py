@@ -134,6 +134,8 @@ def test_a_run_gets_tags_a_name_and_a_place_in_the_archive_from_its_page(home: H
         "the good one",
         False,
     )
+    assert send(visitor, WAITS, "rename", name=" ").status_code == 303
+    assert home.run(WAITS).labels.name == ""
     assert "archive" not in names(home.run(WAITS))
     assert send(visitor, WAITS, "unarchive", why=WHY).status_code == 303
     assert home.run(WAITS).labels.archived_at is None

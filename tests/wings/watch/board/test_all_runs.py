@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from html import unescape
 from urllib.parse import parse_qsl, urlsplit
 
-from tracks_dagster.review.run_table import Run
+from tracks_dagster.review.run_table import Run, parse, pick
 from tracks_dagster.track.records import Json
 from tracks_dagster.wings.watch.board.all_runs import AllRuns, Part, all_runs_view, groups_view
 from tracks_dagster.wings.watch.board.effects.pages import render_part
@@ -81,6 +81,21 @@ def test_groups_have_means_with_spread_and_lead_to_their_runs() -> None:
     for by in ("lr", "config.lr"):  # its own key is no column of a group
         shown = groups_view(RUNS, COLUMNS, {"group": by}).titles
         assert [each.name for each in shown] == ["seed", "last loss"]
+
+
+def test_a_group_leads_to_its_own_runs_or_nowhere() -> None:
+    """A filter takes capitals as small letters, and a part of a list as the list."""
+    values: tuple[Json, ...] = (
+        *(None, "", 'a "b"', "A", "a", "one", 1, [1, 2], 1.0, 2, True, {"k": 1}, ["x"], ["x", "y"]),
+        *("x, y", "two words", 0.1, 1e30, "3"),
+    )
+    runs = [Run(values={"run": f"g-{n}", "config.k": each}) for n, each in enumerate(values)]
+    groups = {each.name: each for each in groups_view(runs, (), {"group": "k"}).groups}
+    linked = {name: each for name, each in groups.items() if each.address}
+    for name, each in linked.items():
+        assert len(pick(runs, parse(asks(each.address)["where"]))) == each.count, name
+    assert {"one", "two words", "0.1", "3"} <= {*linked}
+    assert not {"–", "A", "a", "1", "[1, 2]", 'a "b"'} & {*linked}
 
 
 def test_a_hostile_name_is_text_and_says_which_run_it_is_of() -> None:

@@ -141,6 +141,22 @@ def over(tmp_path: Path, *run_ids: str) -> Visitor:
     return Visitor(guarded(Sources(settings)))
 
 
+def test_an_answer_is_compressed_for_who_takes_it_so(tmp_path: Path) -> None:
+    visitor = over(tmp_path, "first")
+    packed = visitor.get("/runs", {"Accept-Encoding": "gzip"})
+    plain = visitor.get("/runs", {"Accept-Encoding": "identity"})
+    assert packed.headers["Content-Encoding"] == "gzip"
+    assert "Accept-Encoding" in packed.headers["Vary"]
+    assert int(packed.headers["Content-Length"]) < len(packed.content) / 2
+    assert "Content-Encoding" not in plain.headers
+    assert plain.text == packed.text
+
+
+def test_columns_that_no_run_has_are_named(tmp_path: Path) -> None:
+    page = text_of(over(tmp_path, "first").get("/runs?columns=run,moneyy,owner").text)
+    assert "None of these runs has moneyy." in page
+
+
 def test_no_number_of_a_run_depends_on_the_part_of_its_curves_that_is_shown(tmp_path: Path) -> None:
     visitor = over(tmp_path, "first", "second")
     for path in ("/runs/first?", "/compare?run=first&run=second&"):

@@ -23,12 +23,13 @@ WHOLE_RUN = "the whole run"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Field:
     """What a form asks for. choices: of which one is chosen, () for text; value: what is in it; without
-    a label it is not asked for, and sent as it is."""
+    a label it is not asked for, and sent as it is. may_be_empty: of a text."""
 
     name: str
     label: str = ""
     value: str = ""
     choices: tuple[str, ...] = ()
+    may_be_empty: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,8 +110,8 @@ def _labels(state: RunState) -> Iterator[Act]:
     )
     yield Act(
         name="rename",
-        what="Give the run a name for people; its id stays.",
-        fields=(Field(name="name", label="name", value=state.labels.name),),
+        what="Give the run a name for people; its id stays. An empty one takes the name away.",
+        fields=(Field(name="name", label="name", value=state.labels.name, may_be_empty=True),),
         command=f'tracks runs rename {run_id} "…"',
     )
     if state.archived_at is not None:

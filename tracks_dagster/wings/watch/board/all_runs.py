@@ -6,13 +6,13 @@ All that is chosen is in the address, so each choice is a link or a form, and wo
 from __future__ import annotations
 
 import shlex
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import urlencode
 
 from tracks_dagster.review.run_table import (
     Run,
-    Spread,
     cell,
     differing,
     group,
@@ -71,7 +71,8 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupRow:
-    """Runs alike in one value. address: of these runs; cells: mean ± deviation."""
+    """Runs alike in one value. address: of these runs, empty where no condition picks them alone;
+    cells: mean ± deviation."""
 
     name: str
     address: str
@@ -150,6 +151,7 @@ def groups_view(
     by = asked["group"]
     found = group(runs, by, columns)
     shown = [name for name in columns if any(name in spreads for _, spreads in found.values())]
+    linked = _picked_alone(by, {name: members for name, (members, _) in found.items()})
     return AllRuns(
         title="Runs",
         summary=f"{counted(len(runs), 'run')} in {counted(len(found), 'group')} by {by}: "
@@ -157,7 +159,12 @@ def groups_view(
         asked=asked,
         titles=_titles(runs, shown, asked),
         groups=tuple(
-            _group(name, members, spreads, shown, asked)
+            GroupRow(
+                name=name or "–",
+                address=_of_group(name, asked) if name in linked else "",
+                count=len(members),
+                cells=tuple(shown_spread(each, spreads.get(each), len(members)) for each in shown),
+            )
             for name, (members, spreads) in found.items()
         ),
         choices=_choices(asked),
@@ -325,21 +332,26 @@ def _is_number(value: Json) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _group(
-    name: str,
-    members: Sequence[Run],
-    spreads: Mapping[str, Spread],
-    columns: Sequence[str],
-    asked: Asked,
-) -> GroupRow:
-    condition = f'{asked["group"]}="{name}"' if name and '"' not in name else ""
-    where = f"{asked.get('where', '')} {condition}".strip()
-    return GroupRow(
-        name=name or "–",
-        address=_address(asked, where=where, group=""),
-        count=len(members),
-        cells=tuple(shown_spread(each, spreads.get(each), len(members)) for each in columns),
-    )
+def _picked_alone(by: str, groups: Mapping[str, Sequence[Run]]) -> set[str]:
+    """Return the groups whose value is that of no other run, as a filter reads it: it takes capitals as
+    small letters and a part of a list as the list, and cannot ask for what is not known."""
+    values = [run.get(by) for members in groups.values() for run in members]
+    parts = {str(part).lower() for value in values if isinstance(value, list) for part in value}
+    counts = Counter(name.lower() for name in groups)
+    return {
+        name
+        for name, members in groups.items()
+        if name
+        and '"' not in name
+        and counts[name.lower()] == 1
+        and name.lower() not in parts
+        and not isinstance(members[0].get(by), list | dict)
+    }
+
+
+def _of_group(name: str, asked: Asked) -> str:
+    where = f'{asked.get("where", "")} {asked["group"]}="{name}"'.strip()
+    return _address(asked, where=where, group="")
 
 
 def _ways(asked: Asked, *, page: int, is_more: bool) -> Iterable[Link]:

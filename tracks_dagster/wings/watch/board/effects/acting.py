@@ -138,10 +138,9 @@ class Acting:
         return f"Its tags: {', '.join(tags) or 'none'} ({_recorded(record)})."
 
     def _rename(self, run_id: str, given: Given, by: str) -> str:
-        called = _words(given, "name")
-        return (
-            f"Called {called} ({_recorded(label(self._app.tracks, run_id, by=by, called=called))})."
-        )
+        called = given.get("name", "").strip()
+        record = label(self._app.tracks, run_id, by=by, called=called)
+        return f"Called {called or 'by its id'} ({_recorded(record)})."
 
     def _archive(self, is_archived: bool, run_id: str, given: Given, by: str) -> str:
         why, tracks = _words(given, WHY), self._app.tracks

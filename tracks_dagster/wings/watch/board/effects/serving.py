@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import uvicorn
+from starlette.middleware.gzip import GZipMiddleware
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from tracks_dagster.home.admission import Visitors
@@ -37,6 +38,7 @@ BACKLOG = 128
 HEAD_S_MAX = 10.0  # from a connection, or the answer before, to the whole head of a request
 DRAIN_S_MAX = 2  # for answers that are under way when it ends
 LOOK_EVERY_S = 2.0
+PLAIN_BYTES_MAX = 1000  # of an answer: a longer one is compressed for who takes it so
 
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; media-src 'self'; "
@@ -101,9 +103,8 @@ def guarded(sources: Sources, access: Access = ONLY_HERE) -> Guard:
         user_header=access.visitors.user_header,
         prefix=access.prefix,
     )
-    return Guard(
-        board.app(), visitors=access.visitors, only_reads=not access.may_write, headers=HEADERS
-    )
+    app = GZipMiddleware(board.app(), minimum_size=PLAIN_BYTES_MAX, compresslevel=6)
+    return Guard(app, visitors=access.visitors, only_reads=not access.may_write, headers=HEADERS)
 
 
 def _serve(

@@ -61,7 +61,8 @@ function isRead() { // copied from, or filled in
   return (selection && !selection.isCollapsed && main.contains(selection.anchorNode)) || isFilledIn();
 }
 const isFilledIn = () => [...main.querySelectorAll("form[method=post] :is(input, select)")].some((each) =>
-  each === document.activeElement || (each.value !== each.defaultValue && each.tagName === "INPUT"));
+  each === document.activeElement || (each.tagName === "INPUT" ? each.value !== each.defaultValue
+    : each.selectedIndex !== Math.max(0, [...each.options].findIndex((option) => option.defaultSelected))));
 
 function replace(text) { // what is unfolded, scrolled, marked and chosen stays so
   const unfolded = keys("details[open]");

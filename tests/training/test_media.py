@@ -67,6 +67,19 @@ def logged(store: FakeObjectStore, *things: Media, **config: int) -> list[bytes]
             b'{"columns":["a","b"],"rows":[[1,0.5],[null,"nan"]]}',
         ),
         (
+            Table(["acc", "loss"], [{"loss": 2, "acc": 0.5}]),
+            b'{"columns":["acc","loss"],"rows":[[0.5,2]]}',
+        ),
+        (
+            Histogram(np.full(3, 1e17)),
+            b'{"counts":[3],"edges":[1e+17,1e+17],"not_finite":0}',
+        ),
+        (
+            Histogram([-1.7e308, 1.7e308]),
+            b'{"counts":[2],"edges":[-1.7e+308,1.7e+308],"not_finite":0}',
+        ),
+        *((Audio(data), data) for data in (b"\xff\xf3\x40", b"\xff\xfa\x90", b"\xff\xe3\x90")),
+        (
             ConfusionMatrix(torch.tensor([[2, 0], [1, 3]]), ["cat", "dog"]),
             b'{"labels":["cat","dog"],"counts":[[2,0],[1,3]]}',
         ),
@@ -129,7 +142,12 @@ def test_an_image_of_a_gigabyte_is_refused_by_its_size(
         (Image("/no/such.png"), "No such file"),
         (Image(np.zeros((2, 2, 2))), "An image of shape (2, 2, 2) was not logged"),
         (Audio(np.zeros(3)), "give samples (N,)"),
-        (Table(["a"], [[1, 2]]), "each row needs 1 values"),
+        (Audio(torch.randn(2, 16_000), rate=16_000), "of (channels, N) give the transpose"),
+        (Audio(np.zeros(3, np.int16), rate=8000), "bits give samples / 32768"),
+        (Audio(b"\xff\xe0\x90"), "the bytes of the sound are none of"),
+        (Table(["a"], [[1, 2]]), "each row has 1 values"),
+        (Table(["a", "b"], ["xy"]), "a mapping with these keys: a, b"),
+        (Table(["a", "b"], [{"a": 1}]), "a mapping with these keys: a, b"),
         (ConfusionMatrix([[1, 2]]), "A confusion matrix of shape (1, 2)"),
         (3.5, "A float was not logged"),
     ],

@@ -37,7 +37,6 @@ _BEGINNINGS = (
     (b"\xff\xd8\xff", "image/jpeg"),
     (b"GIF8", "image/gif"),
     (b"ID3", "audio/mpeg"),
-    (b"\xff\xfb", "audio/mpeg"),
     (b"OggS", "audio/ogg"),
     (b"fLaC", "audio/flac"),
 )
@@ -119,6 +118,8 @@ def type_of(data: bytes) -> str | None:
     for beginning, media_type in _BEGINNINGS:
         if data.startswith(beginning):
             return media_type
+    if data[:1] == b"\xff" and data[1:2] and data[1] & 0xE6 == 0xE2:  # a frame of layer III
+        return "audio/mpeg"
     if data[:4] == b"RIFF":
         return {b"WEBP": "image/webp", b"WAVE": "audio/wav"}.get(data[8:12])
     return None

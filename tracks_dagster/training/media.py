@@ -51,6 +51,7 @@ from tracks_dagster.training.journal import complain
 ROWS_MAX, COLUMNS_MAX = 1000, 50  # of a table
 CLASSES_MAX = 200  # of a confusion matrix
 BINS = 64
+CHANNELS_MAX = 8  # of a sound
 SIDE_MAX = 8192  # pixels of an array's picture
 WAITING_BYTES_MAX = 64 * 1024 * 1024  # that the store has not taken yet
 WAITING_MAX = 100
@@ -91,10 +92,13 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows under named columns: at most 1000 rows of at most 50 texts, numbers, booleans or None."""
+    """Rows under named columns: at most 1000 rows of at most 50 texts, numbers, booleans or None.
+
+    A row is a sequence, or a mapping by the names of columns.
+    """
 
     columns: Sequence[str]
-    rows: Sequence[Sequence[Json]]
+    rows: Sequence[Sequence[Json] | Mapping[str, Json]]
 
     def taken(self, clean: Redact) -> Taken:
         """Implements `Media`."""
@@ -104,12 +108,20 @@ class Table:
                 f"A table of {len(self.rows)} rows and {len(columns)} columns was not logged: at most "
                 f"{ROWS_MAX} rows and {COLUMNS_MAX} columns are."
             )
-        rows = [[_cell(value, clean) for value in row] for row in self.rows]
-        if any(len(row) != len(columns) for row in rows):
-            raise InvalidInput(
-                f"A table was not logged: each row needs {len(columns)} values, one for each column."
-            )
+        rows = [[_cell(value, clean) for value in self._row(row)] for row in self.rows]
         return _json(TABLE, {"columns": columns, "rows": rows})
+
+    def _row(self, row: Any) -> Sequence[Any]:
+        names = [str(name) for name in self.columns]
+        if isinstance(row, Mapping) and {*row} == {*names}:
+            return [row[name] for name in names]
+        if isinstance(row, Mapping | str | bytes) or len(row) != len(names):
+            raise InvalidInput(
+                f"A table was not logged: each row has {len(names)} values, one for each column, or is "
+                f"a mapping with these keys: {', '.join(names)[:NAME_CHARACTERS_MAX]}."
+            )
+        values: Sequence[Any] = row
+        return values
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +147,7 @@ class Image:
 class Audio:
     """A sound: WAV, MP3, Ogg or FLAC as bytes or as a path, or samples and their rate in Hz.
 
-    Samples are (N,) or (N, channels), from -1 to 1.
+    Samples are (N,) or (N, channels), at most 8, reals from -1 to 1.
     """
 
     source: Any
@@ -151,6 +163,16 @@ class Audio:
             raise InvalidInput(
                 f"A sound of shape {samples.shape} was not logged: give samples (N,) or (N, channels) "
                 "and rate=, in Hz."
+            )
+        if samples.ndim == 2 and samples.shape[1] > CHANNELS_MAX:
+            raise InvalidInput(
+                f"A sound of {samples.shape[1]} channels was not logged: samples are (N, channels), at "
+                f"most {CHANNELS_MAX}; of (channels, N) give the transpose."
+            )
+        if samples.dtype.kind != "f":
+            raise InvalidInput(
+                f"A sound of {samples.dtype} was not logged: samples are reals from -1 to 1; of 16 "
+                "bits give samples / 32768."
             )
         return samples.nbytes, lambda: Encoded(AUDIO, "audio/wav", _wav(samples, rate))
 
@@ -169,14 +191,7 @@ class Histogram:
         import numpy as np
 
         values = _array(self.values).ravel().astype(np.float64)
-        finite = values[np.isfinite(values)]
-        counts, edges = np.histogram(finite, BINS) if len(finite) else (np.zeros(0), np.zeros(0))
-        found = {
-            "counts": [int(count) for count in counts],
-            "edges": [float(edge) for edge in edges],
-            "not_finite": len(values) - len(finite),
-        }
-        return _json(HISTOGRAM, found)
+        return _json(HISTOGRAM, _counted(values))  # at once: it is small, and many values are not
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +218,25 @@ class ConfusionMatrix:
 def _json(kind: str, found: Json) -> Taken:
     data = json.dumps(valid_json(found), separators=(",", ":"), allow_nan=False).encode()
     return len(data), lambda: Encoded(kind, AS_JSON, data)
+
+
+def _counted(values: Any) -> Json:
+    """Return the histogram of float64 (N,) as it is stored: counts (B,), edges (B + 1,)."""
+    import numpy as np
+
+    finite = values[np.isfinite(values)]
+    counts, edges = np.zeros(0), np.zeros(0)
+    if len(finite):
+        try:
+            with np.errstate(all="ignore"):
+                counts, edges = np.histogram(finite, BINS)
+        except ValueError:  # between two so large numbers there are no 64 others
+            counts, edges = np.array([len(finite)]), np.array([finite.min(), finite.max()])
+    return {
+        "counts": [int(count) for count in counts],
+        "edges": [float(edge) for edge in edges],
+        "not_finite": len(values) - len(finite),
+    }
 
 
 def _cell(value: Any, clean: Redact) -> Json:

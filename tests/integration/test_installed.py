@@ -113,7 +113,6 @@ def test_a_users_own_assets_are_found_in_a_code_location_that_merges_ours(
     terminal.paste("dagster definitions validate -f definitions.py")
 
 
-@pytest.mark.full
 def test_the_commands_of_readme_lead_from_an_empty_folder_to_a_model_by_the_wheel_alone(
     installed: Installed, home: Home, tmp_path: Path
 ) -> None:

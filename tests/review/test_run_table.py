@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -10,6 +11,7 @@ from tests.fakes import FakeObjectStore
 from tests.histories import BEGIN, History
 from tracks_dagster.ledger.effects.projector import Projector
 from tracks_dagster.ledger.ports import Ledger
+from tracks_dagster.ledger.prices import Prices
 from tracks_dagster.review.effects import run_table as reading
 from tracks_dagster.review.effects.run_table import Asked, read_table
 from tracks_dagster.review.run_table import (
@@ -390,6 +392,31 @@ def test_a_run_is_read_as_what_was_used_and_what_may_be_used(
     assert run.get("micro_batch") == 1
     assert run.get("last.loss") == 2.0
     assert run.get("accuracy") == 0.8
+
+
+@pytest.mark.parametrize(
+    ("prices", "over", "refused"),
+    [
+        (None, None, None),
+        (Prices(currency="USD", per_device_hour={"cpu": 3.0}), 0.1, 0.1),
+        (Prices(currency="USD", pools={"spot": {"cpu": 3.0}}), None, None),  # nobody ran there
+        (Prices(currency="USD", per_device_hour={"h100": 3.0}), None, None),
+    ],
+)
+def test_money_is_what_ended_attempts_cost_by_the_price_table(
+    prices: Prices | None, over: float | None, refused: float | None, ledger: Ledger
+) -> None:
+    rows = read_table(ledger, Asked(), now=NOW, prices=prices).rows
+    found = {run.name: run.get("money") for run in rows}
+    assert found == {"over": approx(over), "trains": None, "refused": approx(refused)}
+    dear = read_table(ledger, Asked(where="money>0.05"), now=NOW, prices=prices).rows
+    assert {run.name for run in dear} == {name for name, cost in found.items() if cost}
+    by_money = read_table(ledger, Asked(order=("money",)), now=NOW, prices=prices).rows
+    assert by_money[-1].get("money") is None
+
+
+def approx(value: float | None) -> Any:
+    return None if value is None else pytest.approx(value)
 
 
 def test_a_metric_has_its_newest_and_its_best_value_each_with_its_step(

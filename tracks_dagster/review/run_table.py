@@ -56,6 +56,7 @@ FIELDS: Mapping[str, str] = {
     "reason": "why its newest attempt ended",
     "why": "its state in a sentence",
     "device_hours": "of the attempts that have ended",
+    "money": "what these cost by the price table; not known where one of them has no price in it",
     "dataset": "what it trains on",
     "commit": "of its code",
     "alias": "what it was promoted to last",
@@ -64,7 +65,7 @@ FIELDS: Mapping[str, str] = {
 COLUMNS = ("run", "name", "state", "started", "hours", "step", "owner", "experiment", "tag")
 TEXTS = ("run", "name", "intent", "experiment")
 TAG, ARCHIVED = "tag", "archived"
-NUMBERS = ("step", "steps", "attempts", "ranks", "hours", "device_hours")
+NUMBERS = ("step", "steps", "attempts", "ranks", "hours", "device_hours", "money")
 WORDS: Mapping[str, tuple[str, ...]] = {  # of fields that have no other
     "state": tuple(each.value for each in RunLifecycle),
     "stage": STAGES,

@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import click
@@ -42,7 +43,7 @@ from tracks_dagster.review.run_table import (
     table_csv,
     title,
 )
-from tracks_dagster.settings import Settings, person
+from tracks_dagster.settings import Settings, person, usable_prices
 from tracks_dagster.track.bodies import ViewSaved
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.errors import InvalidInput, NothingYet, StoreError
@@ -101,10 +102,11 @@ def runs_command(
     --where tag:paper --save-view paper          then --view paper, on /runs too
 
     Names: run, name, tag, state, project, owner, team, class, experiment, stage, intent, started,
-    finished, hours, step, steps, attempts, ranks, reason, why, device_hours, dataset, commit, alias,
-    archived; a key of the config; a metric's newest value (loss, or last.loss) with its step (at.loss),
-    its best at a checkpoint (best.loss, best_at.loss), or one of an eval (eval.SUITE.METRIC). Filters
-    and orders take what is on record; what trains is shown with what it reported since.
+    finished, hours, step, steps, attempts, ranks, reason, why, device_hours, money, dataset, commit,
+    alias, archived; a key of the config; a metric's newest value (loss, or last.loss) with its step
+    (at.loss), its best at a checkpoint (best.loss, best_at.loss), or one of an eval
+    (eval.SUITE.METRIC). Filters and orders take what is on record; what trains is shown with what it
+    reported since.
     """
     if ctx.invoked_subcommand is not None:
         return
@@ -155,14 +157,14 @@ def _read(
     view: ViewSaved, limit: int, found: SavedView | None
 ) -> tuple[Table, tuple[str, ...], tuple[str, ...]]:
     """Return the runs, the columns to show, and what a saved view asks for and no run has."""
-    now = utc_now()
+    now, settings = utc_now(), Settings.from_environment()
     try:
-        ledger = open_ledger_to_read(Settings.from_environment())
+        ledger = open_ledger_to_read(settings)
     except NothingYet:
         return Table(rows=(), read=0, is_more=False), view.columns, ()
     asked = Asked(where=view.filter, order=view.order, limit=limit)
     table, columns, lacking = read_shown(
-        lambda part: read_table(ledger, part, now=now), asked, view, found
+        partial(read_table, ledger, now=now, prices=usable_prices(settings)[0]), asked, view, found
     )
     with suppress(NothingYet, StoreError):  # the ledger alone has the rest
         if not view.group:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from tracks_dagster.ledger.ports import Ledger
+from tracks_dagster.ledger.prices import Prices
 from tracks_dagster.review.run_table import (
     ARCHIVED,
     AT,
@@ -52,6 +53,7 @@ _COLUMNS = {  # of training_runs, where a field has another name
     "reason": "newest_reason",
     "why": "state_why",
     "device_hours": "device_seconds / 3600",
+    "money": "money()",  # in place of which `_Priced` writes what it is
     "commit": "git_commit",
     "name": "called",
     TAG: "tags_json",
@@ -60,7 +62,7 @@ _COLUMNS = {  # of training_runs, where a field has another name
 # What SQL decides as the filter does: words of ours are equal or not, numbers are compared; and the
 # order of numbers and times. Of other texts each database has its own idea.
 _WORDS = ("state", "stage")
-_NUMBERS = ("step", "steps", "attempts", "ranks", "device_hours")
+_NUMBERS = ("step", "steps", "attempts", "ranks", "device_hours", "money")
 _EQUAL = ("=", "==")
 _SIGNS = {"<": "<", "<=": "<=", ">": ">", ">=": ">=", "=": "=", "==": "=", "!=": "<>"}
 _SORTED = (*_NUMBERS, *TIMES)
@@ -107,9 +109,15 @@ class Table:
         return not (self.is_more or self.is_cut)
 
 
-def read_table(ledger: Ledger, asked: Asked, *, now: datetime) -> Table:
-    """Return the runs that are asked for; archived ones only where the filter names `archived`. Raises
-    InvalidInput for a filter or a name that cannot be, LedgerError."""
+def read_table(
+    ledger: Ledger, asked: Asked, *, now: datetime, prices: Prices | None = None
+) -> Table:
+    """Return the runs that are asked for; archived ones only where the filter names `archived`.
+
+    prices: by which `money` is known. Raises InvalidInput for a filter or a name that cannot be,
+    LedgerError.
+    """
+    priced = _priced(ledger, prices)
     check_order(asked.order)
     conditions = parse(asked.where)
     where, values, rest = _in_sql(conditions)
@@ -120,14 +128,54 @@ def read_table(ledger: Ledger, asked: Asked, *, now: datetime) -> Table:
     if not rest and all(key in _SORTED for key in keys):
         which = f"where {where} {_order(asked.order)} limit :runs_max offset :skip"
         rows = _select(asked.names or None).runs(
-            ledger, now, which, runs_max=asked.limit + 1, skip=asked.skip, **values
+            priced, now, which, runs_max=asked.limit + 1, skip=asked.skip, **values
         )
         shown = tuple(rows[: asked.limit])
         return Table(rows=shown, read=len(rows), is_more=len(rows) > asked.limit)
-    found, read, is_cut = _found(ledger, rest, asked, _Part(where=where, values=values), now)
+    found, read, is_cut = _found(priced, rest, asked, _Part(where=where, values=values), now)
     rows = found[asked.skip : end]
-    whole = rows if asked.names else _whole(ledger, [run.name for run in rows], now)
+    whole = rows if asked.names else _whole(priced, [run.name for run in rows], now)
     return Table(rows=tuple(whole), read=read, is_more=len(found) > end, is_cut=is_cut)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Priced:
+    """Asks the ledger. money: SQL of what the ended attempts of a run cost; values: those in it."""
+
+    ledger: Ledger
+    money: str
+    values: Mapping[str, Json]
+
+    def query(self, sql: str, parameters: Mapping[str, Json]) -> list[dict[str, Json]]:
+        """Return the rows of one SELECT in which `money()` is a column."""
+        if _COLUMNS["money"] not in sql:
+            return self.ledger.query(sql, parameters)
+        asked = sql.replace(_COLUMNS["money"], self.money)
+        return self.ledger.query(asked, {**parameters, **self.values})
+
+
+def _priced(ledger: Ledger, prices: Prices | None) -> _Priced:
+    """Return the ledger with these prices; as `Prices.of` has it, those of a pool come before those of
+    anywhere, and in each the device's own before its class's."""
+    cases, values = list[str](), dict[str, Json]()
+    rows = [] if prices is None else list(enumerate(prices.rows()))
+    for in_pool, name in ((p, n) for p in (True, False) for n in ("accelerator", "device_class")):
+        for place, (pool, device, price) in rows:
+            if bool(pool) is in_pool:
+                where = f"pool = :pool{place} and " if pool else ""
+                cases.append(f"when {where}{name} = :device{place} then :price{place}")
+                values[f"device{place}"], values[f"price{place}"] = device, price
+                if pool:
+                    values[f"pool{place}"] = pool
+    if not cases:
+        return _Priced(ledger=ledger, money="null", values={})
+    price_of = f"case {' '.join(cases)} end"
+    cost = f"sum(gpu_seconds * {price_of}) / 3600"
+    known = f"case when count(*) = count({price_of}) then {cost} end"
+    which = "training_attempts.run_id = training_runs.run_id and gpu_seconds > 0"
+    return _Priced(
+        ledger=ledger, money=f"(select {known} from training_attempts where {which})", values=values
+    )
 
 
 def _in_sql(conditions: Sequence[Condition]) -> tuple[str, dict[str, Json], list[Condition]]:
@@ -172,7 +220,7 @@ class _Part:
 
 
 def _found(
-    ledger: Ledger, conditions: Sequence[Condition], asked: Asked, of: _Part, now: datetime
+    ledger: _Priced, conditions: Sequence[Condition], asked: Asked, of: _Part, now: datetime
 ) -> tuple[list[Run], int, bool]:
     """Return the runs that fit, in their order, with the values that were asked for alone; how many
     were looked at, and whether there are older ones. Without an order as many as a page needs."""
@@ -200,7 +248,7 @@ def _found(
 
 
 def _parts(
-    ledger: Ledger, selection: _Selection, of: _Part, first: int, now: datetime
+    ledger: _Priced, selection: _Selection, of: _Part, first: int, now: datetime
 ) -> Iterator[list[Run]]:
     """Yield the runs in parts, the newest first, up to one more than READ_MAX. first: size of the first
     part; each other one is `GROWTH` times as large."""
@@ -218,7 +266,7 @@ def _parts(
         after = {"at": runs[-1].values["started"], "run": runs[-1].name}
 
 
-def _whole(ledger: Ledger, run_ids: Sequence[str], now: datetime) -> Iterator[Run]:
+def _whole(ledger: _Priced, run_ids: Sequence[str], now: datetime) -> Iterator[Run]:
     """Yield these runs with all their values, in this order; one that is gone by now is left out."""
     for begin in range(0, len(run_ids), WHOLE_MAX):
         ids = {f"r{n}": run_id for n, run_id in enumerate(run_ids[begin : begin + WHOLE_MAX])}
@@ -227,7 +275,7 @@ def _whole(ledger: Ledger, run_ids: Sequence[str], now: datetime) -> Iterator[Ru
         yield from (found[run_id] for run_id in ids.values() if run_id in found)
 
 
-def _check_known(ledger: Ledger, name: str, now: datetime) -> None:
+def _check_known(ledger: _Priced, name: str, now: datetime) -> None:
     """Raise InvalidInput for a name that no run has, whatever was looked at. A name that begins as
     `best.loss` does is looked for there alone, or as a whole."""
     keys = {
@@ -273,7 +321,7 @@ class _Selection:
     sql: str
     parameters: Mapping[str, str]
 
-    def runs(self, ledger: Ledger, now: datetime, which: str, **values: Json) -> list[Run]:
+    def runs(self, ledger: _Priced, now: datetime, which: str, **values: Json) -> list[Run]:
         """Return these runs."""
         rows = ledger.query(f"{self.sql} {which}", {**self.parameters, **values})
         return [self._run(row, now) for row in rows]

@@ -495,7 +495,8 @@ class Sources:
 
     def table(self, asked: Asked) -> Table:
         """Return runs of the table of all of them; raises InvalidInput, LedgerError."""
-        table = read_table(self.ledger, asked, now=self.now())
+        prices = usable_prices(self.settings)[0]
+        table = read_table(self.ledger, asked, now=self.now(), prices=prices)
         if asked.names or self.settings.is_archive:
             return table
         return replace(table, rows=as_they_are_now(self.tracks, self.ledger, table.rows))

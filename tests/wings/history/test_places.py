@@ -16,6 +16,7 @@ from tests.wings.history.worlds import BEGIN, ImportWorld, import_world
 from tracks_dagster.curves.effects.reading import read_curves
 from tracks_dagster.reasons.user_rules import NO_RULES
 from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.track.json_text import parse_json
 from tracks_dagster.wings.history.edge.imports import PLACES, import_command
 from tracks_dagster.wings.history.effects import mlflow, skypilot
 from tracks_dagster.wings.history.effects.importing import Imported, import_history
@@ -371,5 +372,7 @@ def test_the_command_reads_a_place_and_names_what_it_cannot_read(
         assert found.exit_code == 0, found.output
         assert words in found.output
         assert f"Not read: {path.relative_to(copy)}: it is cut at byte" in found.output
+    other_name = CliRunner().invoke(import_command, ["raytune", str(GOLDEN / ALL["ray"]), "--json"])
+    assert parse_json(other_name.output)["history"] == "ray"
     without = CliRunner().invoke(import_command, ["mlflow"])
     assert "Name the folder or database to import" in str(without.exception)

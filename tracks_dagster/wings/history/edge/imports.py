@@ -56,6 +56,7 @@ PLACES: Mapping[str, Callable[[Path, datetime, tzinfo], History]] = {
     "optuna": lambda path, now, zone: Optuna(path=path, zone=zone),
 }
 SYSTEMS = ("slurm", *PLACES, "jsonl", "logbook")
+ALSO_CALLED = {"raytune": "ray"}
 ADDRESS = re.compile(r"([a-z][a-z0-9+.-]+)://", re.IGNORECASE)
 NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,15}")
 MLFLOW_TOO = (
@@ -79,7 +80,7 @@ NEXT = (
 
 
 @click.command("import")
-@click.argument("system", type=click.Choice(SYSTEMS))
+@click.argument("system", type=click.Choice((*SYSTEMS, *ALSO_CALLED)))
 @click.argument("path", required=False, type=click.Path())
 @click.option("--name", help="How the history is called, and its runs begin; else as SYSTEM.")
 @click.option(
@@ -122,6 +123,7 @@ def import_command(
 
     docs/import.md says what each system needs.
     """
+    system = ALSO_CALLED.get(system, system)
     name = name or system
     if NAME.fullmatch(name) is None:
         raise InvalidInput(f"--name {name!r}: use 1 to 16 of a-z, 0-9 and -.")

@@ -21,7 +21,7 @@ from tracks_dagster.wings.history.edge.imports import PLACES, import_command
 from tracks_dagster.wings.history.effects import mlflow, skypilot
 from tracks_dagster.wings.history.effects.importing import Imported, import_history
 from tracks_dagster.wings.history.effects.mlflow import MLflow, MLflowServer
-from tracks_dagster.wings.history.source import SourceAttempt
+from tracks_dagster.wings.history.source import NotEnded, SourceAttempt
 
 GOLDEN = Path(__file__).parent / "golden"
 NOW = datetime(2027, 2, 1, tzinfo=UTC)
@@ -34,6 +34,7 @@ ALL = {
     "wandb": "wandb/wandb",
     "neptune": "neptune",
     "ray": "ray",
+    "ray-tune": "raytune",
     "tensorboard": "tensorboard",
     "skypilot": "skypilot/spot_jobs.db",
     "optuna": "optuna/optuna.db",
@@ -293,6 +294,37 @@ def test_trials_and_runs_of_ray(world: ImportWorld) -> None:
         1: [(1, 0.1)],
         2: [(2, 0.2), (3, 0.3), (4, 0.4)],
     }
+
+
+def test_trials_that_ray_tune_ran(world: ImportWorld) -> None:
+    """What a function returned is said by the state alone; what fails at its start has no report."""
+    done = add(
+        world, "ray-tune", GOLDEN / ALL["ray-tune"], now=datetime(2026, 11, 29, 16, tzinfo=UTC)
+    )
+    assert (done.bad, done.not_ended) == ([], 0)
+    names = dict(of(world, "select run_id, model_family from training_runs"))
+    found = {str(names[run_id])[-1]: reasons for run_id, reasons in world.runs().items()}
+    assert found == {
+        "0": ["completed"],
+        "1": ["gpu_oom", "completed"],
+        "2": ["gpu_oom", "gpu_oom"],
+        "3": ["code_error", "code_error"],
+    }
+    once = next(run_id for run_id, name in names.items() if str(name).endswith("1"))
+    assert curve(world, str(once), "eval/accuracy") == {
+        1: [(1, 0.1), (2, 0.2)],
+        2: [(3, 0.3), (4, 0.4)],
+    }
+
+
+def test_a_trial_that_ray_tune_still_runs_is_left_out_though_it_failed(tmp_path: Path) -> None:
+    copy = tmp_path / "raytune"
+    shutil.copytree(GOLDEN / ALL["ray-tune"], copy)
+    (state,) = copy.rglob("experiment_state-*.json")
+    state.write_text(state.read_text().replace("TERMINATED", "RUNNING"))
+    found = list(PLACES["ray"](copy, datetime(2026, 11, 29, 16, tzinfo=UTC), UTC).read())
+    assert [type(each) for each in found].count(NotEnded) == 2
+    assert len(found) == 2 + 4
 
 
 @pytest.mark.parametrize(

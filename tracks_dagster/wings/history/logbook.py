@@ -30,8 +30,8 @@ _DATE_LIKE = re.compile(r"\W*\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}\b")
 _UNIT = (
     r"(?:(?:h|hours?|hrs?|m|mins?|minutes?|s|secs?|seconds?|days?|ms|times|[KMGT]i?B|epochs?|x)\b)"
 )
-# Neither 2.5 hours nor a part of 2.0.1 or 10.0.0.1.
-_RUN = re.compile(rf"(?<![\w.])(\d+\.\d+)([a-z]{{0,2}})\b(?!\.\d|\s+{_UNIT}|%)")
+# Neither 2.5 hours nor a part of 2.0.1 or 10.0.0.1, nor 7.5e-5.
+_RUN = re.compile(rf"(?<![\w.])(?!\d+\.\d+e[-+]?\d)(\d+\.\d+)([a-z]{{0,2}})\b(?!\.\d|\s+{_UNIT}|%)")
 _UNIT_LETTERS = frozenset(["h", "k", "m", "s", "x", "gb", "hr", "kb", "mb", "ms", "ns", "tb", "us"])
 _START = (
     r"(?:(?:re-?)?(?:launch|queu|start|submit|resum|tri|try)|rerun|continu)"
@@ -43,12 +43,17 @@ _CALLED = re.compile(
     rf"\b(?:(?P<verb>{_START})|{_THING})(?:\s+(?:of|for|as|from|the|{_THING}))*(?:\s*[:#]?\s*|-)$",
     re.IGNORECASE,
 )
+# Of what lies before a number that another run is compared with, or begins from.
+_BESIDE = re.compile(
+    r"\b(?:from|than|as|like|unlike|vs\.?|before|after|since)\s+(?:the\s+)?$", re.I
+)
 # Of what lies behind a number that begins a line.
 _THEN = re.compile(rf"\s*[:,–-]?\s+(?:is |was |has )?(?:been )?{_START}\b|\s*$", re.IGNORECASE)
 _AUTO = re.compile(r"\bauto", re.IGNORECASE)
 _OVER = re.compile(r"\b(finished|done|completed?)\b", re.IGNORECASE)
-_ENDED = re.compile(rf"\s*:?\s+(?:is |was |has |training )*{_OVER.pattern}", re.IGNORECASE)
-_ENDS = re.compile(rf"\b(?:finished|completed)\s+(?:{_THING}\s+)?$", re.IGNORECASE)
+_ENDED = re.compile(rf"\W*(?:is |was |has |training )*{_OVER.pattern}", re.IGNORECASE)
+_ENDS = re.compile(rf"\b(?:finished|completed)\W+(?:{_THING}\s+)?$", re.IGNORECASE)
+_CLAUSE = re.compile(r"[;,.!?]\s|\s[–—-]\s")
 _NUMBER = r"\d+\b(?!\.\d|\s+(?:more\s+)?(?:nodes?|hosts?|machines?|times?)\b)"
 _SWAPPED = re.compile(
     r"\b(?:swap(?:ped|ping)?(?: out)?|replac(?:ed|e|ing)|cycl(?:ed|e|ing)|drain(?:ed)?)\s+"
@@ -82,11 +87,13 @@ class _Start:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Named:
-    """A run that a line names. is_called: by the words beside it. is_over: it finished."""
+    """A run that a line names. is_called: by the words before it. is_beside: by them it is what
+    another run begins from, or is compared with. is_over: it finished."""
 
     run: str
     name: str
     is_called: bool = False
+    is_beside: bool = False
     is_over: bool = False
 
 
@@ -175,6 +182,8 @@ def _named(text: str, runs: Container[str]) -> _Named | None:
         or each.is_called
         or each.name.removeprefix(each.run) not in {"", *_UNIT_LETTERS}
     ]
+    if any(each.is_called for each in likely):
+        likely = [each for each in likely if not each.is_beside]
     if len({each.run for each in likely}) > 1 and not any(each.is_over for each in likely):
         certain = [
             each
@@ -197,15 +206,18 @@ def _named(text: str, runs: Container[str]) -> _Named | None:
 def _looked_at(text: str, match: re.Match[str]) -> _Named:
     before, behind = text[: match.start()], text[match.end() :]
     called = _CALLED.search(before)
+    is_beside = called is None and _BESIDE.search(before) is not None
     is_started = called is not None and called["verb"] is not None
     is_ended = bool(_ENDED.match(behind) or _ENDS.search(before))
     is_first = not before.strip() and bool(_THEN.match(behind) or is_ended)
-    over = _OVER.search(text) is not None and not is_started and _reason(text) is None
+    clause = f"{_CLAUSE.split(before)[-1]} {_CLAUSE.split(behind)[0]}"
+    over = _OVER.search(clause) is not None and not is_started and _reason(text) is None
     return _Named(
         run=match[1],
         name=match[0],
         is_called=called is not None or is_first or bool(_ENDS.search(before)),
-        is_over=is_ended or over,
+        is_beside=is_beside,
+        is_over=is_ended or (over and not is_beside),
     )
 
 

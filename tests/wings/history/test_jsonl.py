@@ -57,6 +57,11 @@ def test_a_line_is_an_attempt_with_our_verdict(tmp_path: Path) -> None:
         ({"nodes": [1]}, "not a list of names"),
         ({"cause": "magic"}, "its cause"),
         ({"looses": 1}, "the key 'looses'"),
+        ({"started_at": 0}, "1970-01-01 is not a time of a run"),
+        ({"succeeded": "true"}, "its succeeded is 'true'; write true or false"),
+        ({"evidence": {"exitcode": 1}}, "its evidence has the key 'exitcode'"),
+        ({"evidence": "NODE_FAIL"}, "its evidence is not an object"),
+        ({"run": True}, "no `run`"),
     ],
 )
 def test_a_line_that_is_wrong_is_named_and_loses_nothing_else(changes: Json, why: str) -> None:

@@ -103,7 +103,7 @@ def test_a_failure_before_the_first_row_is_said(
     programs: Path, world: ImportWorld, lines: list[str], words: str
 ) -> None:
     program(programs, "sacct", *lines)
-    with pytest.raises(InvalidInput, match=f"sacct failed: .*{words}"):
+    with pytest.raises(InvalidInput, match=f"sacct failed: .*{words}.*why, where and how long"):
         live(world)
 
 

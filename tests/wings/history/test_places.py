@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import re
 import shutil
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -15,9 +16,12 @@ from tests.wings.history.worlds import BEGIN, ImportWorld, import_world
 from tracks_dagster.curves.effects.reading import read_curves
 from tracks_dagster.reasons.user_rules import NO_RULES
 from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.track.json_text import parse_json
 from tracks_dagster.wings.history.edge.imports import PLACES, import_command
-from tracks_dagster.wings.history.effects import skypilot
+from tracks_dagster.wings.history.effects import mlflow, skypilot
 from tracks_dagster.wings.history.effects.importing import Imported, import_history
+from tracks_dagster.wings.history.effects.mlflow import MLflow, MLflowServer
+from tracks_dagster.wings.history.source import NotEnded, SourceAttempt
 
 GOLDEN = Path(__file__).parent / "golden"
 NOW = datetime(2027, 2, 1, tzinfo=UTC)
@@ -30,6 +34,7 @@ ALL = {
     "wandb": "wandb/wandb",
     "neptune": "neptune",
     "ray": "ray",
+    "ray-tune": "raytune",
     "tensorboard": "tensorboard",
     "skypilot": "skypilot/spot_jobs.db",
     "optuna": "optuna/optuna.db",
@@ -145,6 +150,73 @@ def test_runs_of_mlflow(world: ImportWorld, system: str) -> None:
     assert config == [('{"api_token":"[hidden]","lr":0.001}',)]
 
 
+@pytest.fixture
+def mlflow_uri(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The address of a copy of the golden folder, for MLflow's client, which may write to it."""
+    pytest.importorskip("mlflow", reason="mlflow is not installed: ./run test --full installs it")
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    shutil.copytree(GOLDEN / ALL["mlflow"], tmp_path / "mlruns")
+    for run in (tmp_path / "mlruns").glob("*/*/"):
+        (run / "artifacts").mkdir()  # which git has not, as it is empty
+    return (tmp_path / "mlruns").as_uri()
+
+
+def test_mlflows_client_has_what_its_folder_has(
+    world: ImportWorld, mlflow_uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mlflow, "PAGE", 2)
+    add(world, "mlflow", GOLDEN / ALL["mlflow"])
+    before = world.ledger.dump()
+    server = MLflowServer(uri=mlflow_uri, now=NOW)
+    again = import_history(world.tracks, server, "mlflow", rules=NO_RULES, by="tests")
+    assert (again.new, again.known, again.bad) == (0, 5, [])
+    assert world.ledger.dump() == before
+    points = [
+        sorted(
+            (each.id, *sorted(map(str, each.points)))
+            for each in history.read()
+            if isinstance(each, SourceAttempt)
+        )
+        for history in (server, MLflow(path=GOLDEN / ALL["mlflow"], now=NOW))
+    ]
+    assert points[0] == points[1]
+
+
+def test_a_server_that_does_not_answer_is_named_without_its_password(
+    world: ImportWorld, mlflow_uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    server = MLflowServer(uri="http://alice:hunter2-secret@127.0.0.1:9/#/runs", now=NOW)
+    with pytest.raises(
+        InvalidInput, match=re.escape("MLflow server http://127.0.0.1:9 cannot")
+    ) as found:
+        list(server.read())
+    assert "hunter2-secret" not in f"{found.value}{server}"
+
+
+def test_without_mlflows_client_its_install_line_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "mlflow", None)
+    with pytest.raises(InvalidInput, match=re.escape("pip install 'tracks-dagster[mlflow]'")):
+        list(MLflowServer(uri="http://127.0.0.1:5000", now=NOW).read())
+
+
+@pytest.mark.parametrize(
+    ("system", "address", "words"),
+    [
+        ("mlflow", "postgresql://alice:hunter2@db/mlflow", "mlflow server --backend-store-uri"),
+        ("ray", "s3://bucket/experiment", "reads a folder or database of this machine: copy it"),
+        ("jsonl", "https://host/runs.jsonl", "reads a file of this machine: copy it"),
+    ],
+)
+def test_an_address_that_is_not_read_is_refused_as_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, system: str, address: str, words: str
+) -> None:
+    monkeypatch.setenv("TRACKS_HOME", str(tmp_path / "home"))
+    found = CliRunner().invoke(import_command, [system, address])
+    assert words in str(found.exception)
+    assert "hunter2" not in str(found.exception)
+
+
 def test_a_line_of_mlflow_that_is_wrong_is_named_by_file_and_line(
     world: ImportWorld, tmp_path: Path
 ) -> None:
@@ -224,6 +296,37 @@ def test_trials_and_runs_of_ray(world: ImportWorld) -> None:
     }
 
 
+def test_trials_that_ray_tune_ran(world: ImportWorld) -> None:
+    """What a function returned is said by the state alone; what fails at its start has no report."""
+    done = add(
+        world, "ray-tune", GOLDEN / ALL["ray-tune"], now=datetime(2026, 11, 29, 16, tzinfo=UTC)
+    )
+    assert (done.bad, done.not_ended) == ([], 0)
+    names = dict(of(world, "select run_id, model_family from training_runs"))
+    found = {str(names[run_id])[-1]: reasons for run_id, reasons in world.runs().items()}
+    assert found == {
+        "0": ["completed"],
+        "1": ["gpu_oom", "completed"],
+        "2": ["gpu_oom", "gpu_oom"],
+        "3": ["code_error", "code_error"],
+    }
+    once = next(run_id for run_id, name in names.items() if str(name).endswith("1"))
+    assert curve(world, str(once), "eval/accuracy") == {
+        1: [(1, 0.1), (2, 0.2)],
+        2: [(3, 0.3), (4, 0.4)],
+    }
+
+
+def test_a_trial_that_ray_tune_still_runs_is_left_out_though_it_failed(tmp_path: Path) -> None:
+    copy = tmp_path / "raytune"
+    shutil.copytree(GOLDEN / ALL["ray-tune"], copy)
+    (state,) = copy.rglob("experiment_state-*.json")
+    state.write_text(state.read_text().replace("TERMINATED", "RUNNING"))
+    found = list(PLACES["ray"](copy, datetime(2026, 11, 29, 16, tzinfo=UTC), UTC).read())
+    assert [type(each) for each in found].count(NotEnded) == 2
+    assert len(found) == 2 + 4
+
+
 @pytest.mark.parametrize(
     ("resources", "expected"),
     [
@@ -301,5 +404,7 @@ def test_the_command_reads_a_place_and_names_what_it_cannot_read(
         assert found.exit_code == 0, found.output
         assert words in found.output
         assert f"Not read: {path.relative_to(copy)}: it is cut at byte" in found.output
+    other_name = CliRunner().invoke(import_command, ["raytune", str(GOLDEN / ALL["ray"]), "--json"])
+    assert parse_json(other_name.output)["history"] == "ray"
     without = CliRunner().invoke(import_command, ["mlflow"])
     assert "Name the folder or database to import" in str(without.exception)

@@ -97,6 +97,47 @@ def test_a_file_without_the_columns_names_those_that_it_lacks() -> None:
         read([])
 
 
+def test_files_in_a_row_are_read_each_by_its_own_header() -> None:
+    """`cat a b c`: the header once more, one in another order, one of another separator and fewer."""
+    turned = list(reversed(COLUMNS))
+    as_turned = "|".join(
+        dict(zip(COLUMNS, row(3, hour=2).split("|"), strict=True))[c] for c in turned
+    )
+    few = "\ufeffJobID;State;Submit;Start;End"
+    as_few = "4;COMPLETED;2026-01-01T00:00:00;2026-01-01T00:00:00;2026-01-01T01:00:00"
+    lines = [
+        HEADER,
+        row(1),
+        HEADER,
+        row(2),
+        "|".join(turned),
+        as_turned,
+        few,
+        as_few,
+        HEADER,
+        row(5),
+    ]
+    found = read([f"{line}\n" for line in lines])
+    assert [each for each in found if not isinstance(each, SourceAttempt)] == []
+    assert [each.run for each in found if isinstance(each, SourceAttempt)] == [*"12345"]
+    assert {each.owner for each in found if isinstance(each, SourceAttempt)} == {"alice", ""}
+
+
+def test_rows_below_a_header_without_a_needed_column_are_named() -> None:
+    lines = [HEADER, row(1), HEADER.replace("|State|", "|Stat|"), row(2), HEADER, row(3)]
+    found = read(lines)
+    assert [each.run for each in found if isinstance(each, SourceAttempt)] == ["1", "3"]
+    bad = [each for each in found if isinstance(each, BadRow)]
+    assert [(each.line, each.why) for each in bad] == [
+        (3, "it is a header without column State"),
+        (4, "it is below line 3, a header without column State"),
+    ]
+
+
+def test_a_job_that_is_called_as_a_column_is_a_job() -> None:
+    assert [type(each) for each in read([HEADER, row(1, JobName="JobID")])] == [SourceAttempt]
+
+
 @pytest.mark.parametrize(
     ("renamed", "devices"),
     [({}, 16), ({"AllocTRES": "AllocGRES", "NNodes": "AllocNodes", "JobIDRaw": "JobID2"}, 16)],

@@ -39,6 +39,20 @@ KEYS: Mapping[str, str] = {
     "evidence": "what is known of its end, as `tracks classify` takes it: log_tail, exit_code, signal, "
     "events, xid, slurm_state, pods, ranks",
 }
+# What `reasons.cases.evidence_of` reads.
+EVIDENCE = (
+    *(
+        "log_tail",
+        "exit_code",
+        "signal",
+        "oom_killed",
+        "events",
+        "xid",
+        "kernel_lines",
+        "slurm_state",
+    ),
+    *("pod", "pods", "pod_history", "ranks", "rank", "ended_at"),
+)
 
 
 def read(lines: Iterable[str]) -> Iterator[Read]:
@@ -62,7 +76,7 @@ def _read(number: int, value: Json) -> SourceAttempt | NotEnded:
     if not isinstance(value, Mapping):
         raise ValueError("it is not an object")
     run = value.get("run")
-    if not isinstance(run, str | int) or not str(run).strip():
+    if not isinstance(run, str | int) or isinstance(run, bool) or not str(run).strip():
         raise ValueError("it has no `run`")
     unknown = sorted(set(value) - set(KEYS))
     if unknown:
@@ -79,6 +93,10 @@ def _read(number: int, value: Json) -> SourceAttempt | NotEnded:
     config = value.get("config") or {}
     if not isinstance(config, Mapping):
         raise ValueError("its config is not an object")
+    succeeded = value.get("succeeded")
+    if succeeded not in (None, True, False) or type(succeeded) is int:
+        raise ValueError(f"its succeeded is {str(succeeded)[:40]!r}; write true or false")
+    _check_evidence(value.get("evidence"))
     times = f"{submitted_at}/{started_at or ''}/{ended_at}"
     last_step = _count(value, "last_step")
     return SourceAttempt(
@@ -100,9 +118,22 @@ def _read(number: int, value: Json) -> SourceAttempt | NotEnded:
         config=dict(config),
         resumed_step=_count(value, "resumed_step"),
         last_step=last_step,
-        succeeded='"succeeded": true' if value.get("succeeded") is True else None,
+        succeeded='"succeeded": true' if succeeded is True else None,
         unknown={} if last_step is not None else {"last_step": "the line has no last_step"},
     )
+
+
+def _check_evidence(evidence: Json) -> None:
+    """Raise ValueError for what would be read as no evidence at all."""
+    if evidence is None:
+        return
+    if not isinstance(evidence, Mapping):
+        raise ValueError("its evidence is not an object")
+    unknown = sorted(set(evidence) - set(EVIDENCE))
+    if unknown:
+        raise ValueError(
+            f"its evidence has the key {unknown[0]!r}; there are: {', '.join(EVIDENCE)}"
+        )
 
 
 def _time(value: Mapping[str, Any], key: str) -> datetime | None:
@@ -111,8 +142,9 @@ def _time(value: Mapping[str, Any], key: str) -> datetime | None:
         return None
     try:
         if isinstance(found, int | float) and not isinstance(found, bool):
-            return aware(datetime.fromtimestamp(found, UTC))
-        at = datetime.fromisoformat(str(found))
+            at = datetime.fromtimestamp(found, UTC)
+        else:
+            at = datetime.fromisoformat(str(found))
     except (ValueError, OverflowError, OSError):
         raise ValueError(
             f"its {key} is {str(found)[:40]!r}, no time as 2026-01-31T02:00:00Z"

@@ -214,54 +214,86 @@ class Sacct:
             ) from None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Header:
+    """What the rows below a line of titles hold.
+
+    at: the column of each of our names; lacking: the needed ones that have none, for people.
+    """
+
+    separator: str
+    titles: Sequence[str]
+    at: Mapping[str, int]
+    lacking: str
+
+
 def _rows(lines: Iterable[str]) -> Iterator[_Row | BadRow]:
-    """Yield the rows by our names of the columns; raises InvalidInput without a header."""
-    separator, titles = "|", list[str]()
-    names: dict[str, int] = {}
+    """Yield the rows by our names of the columns; raises InvalidInput without a header.
+
+    Files in a row have a header each, which counts for the rows below it.
+    """
+    header: _Header | None = None
+    header_line = 0
     for number, line in enumerate(lines, 1):
         text = line.rstrip("\r\n")
         if not text.strip():
             continue
-        if not names:
-            text = text.removeprefix("\ufeff")
-            separator = next((c for c in text if not c.isalnum() and c not in "_ "), "|")
-            titles = [title.strip() for title in text.split(separator)]
-            names = _header(titles)
+        if header is None:
+            header, header_line = _header(text), number
+            if header.lacking:
+                raise InvalidInput(
+                    f"Its first line names no column {header.lacking}; it begins "
+                    f"{'|'.join(header.titles)[:80]!r}. Make it with: {COMMAND}"
+                )
             continue
-        values, count = text.split(separator), len(titles)
-        if len(values) == count:
-            row = {name: values[at].strip() for name, at in names.items()}
-            if row["id"]:
-                raw = {title: text for title, text in zip(titles, values, strict=True) if text}
-                yield _Row(line=number, fields=row, raw=raw)
-                continue
-            yield BadRow(line=number, why="it has no job id")
-        elif len(values) < count:
-            why = (
-                f"it has {len(values)} of {count} columns: it is cut, or a name holds a line break"
-            )
-            yield BadRow(line=number, why=why)
-        elif values[0] not in COLUMNS["id"]:  # else the header once more: files in a row
-            why = f"it has {len(values)} columns, the header {count}: a name holds {separator!r}"
-            yield BadRow(line=number, why=f"{why}; print it with --delimiter=$'\\x1f'")
-    if not names:
+        # The first test is quick, for a million rows.
+        if "JobID" in text and _is_header(new := _header(text)):
+            header, header_line = new, number
+            if header.lacking:
+                yield BadRow(line=number, why=f"it is a header without column {header.lacking}")
+            continue
+        yield _row(header, text, number, header_line)
+    if header is None:
         raise InvalidInput(f"There is no line in it. Make it with: {COMMAND}")
 
 
-def _header(titles: Sequence[str]) -> dict[str, int]:
-    at = {title.strip(): index for index, title in enumerate(titles)}
+def _row(header: _Header, text: str, number: int, header_line: int) -> _Row | BadRow:
+    if header.lacking:
+        why = f"it is below line {header_line}, a header without column {header.lacking}"
+        return BadRow(line=number, why=why)
+    titles, separator = header.titles, header.separator
+    values, count = text.split(separator), len(titles)
+    if len(values) < count:
+        why = f"it has {len(values)} of {count} columns: it is cut, or a name holds a line break"
+        return BadRow(line=number, why=why)
+    if len(values) > count:
+        why = f"it has {len(values)} columns, the header {count}: a name holds {separator!r}"
+        return BadRow(line=number, why=f"{why}; print it with --delimiter=$'\\x1f'")
+    row = {name: values[at].strip() for name, at in header.at.items()}
+    if not row["id"]:
+        return BadRow(line=number, why="it has no job id")
+    raw = {title: text for title, text in zip(titles, values, strict=True) if text}
+    return _Row(line=number, fields=row, raw=raw)
+
+
+def _header(text: str) -> _Header:
+    """Return the columns that a line names, as far as they are known."""
+    text = text.removeprefix("\ufeff")
+    separator = next((c for c in text if not c.isalnum() and c not in "_ "), "|")
+    titles = [title.strip() for title in text.split(separator)]
+    at = {title: index for index, title in enumerate(titles)}
     names = {
         name: next(at[title] for title in known if title in at)
         for name, known in COLUMNS.items()
         if any(title in at for title in known)
     }
-    missing = [" or ".join(COLUMNS[name]) for name in NEEDED if name not in names]
-    if missing:
-        raise InvalidInput(
-            f"Its first line names no column {', '.join(missing)}; it begins "
-            f"{'|'.join(titles)[:80]!r}. Make it with: {COMMAND}"
-        )
-    return names
+    lacking = ", ".join(" or ".join(COLUMNS[name]) for name in NEEDED if name not in names)
+    return _Header(separator=separator, titles=titles, at=names, lacking=lacking)
+
+
+def _is_header(line: _Header) -> bool:
+    """Return whether it is one: a job may be called as a column, but not its times and state too."""
+    return "id" in line.at and len({*NEEDED} & {*line.at}) > 2
 
 
 def _is_of(step: _Row, job: _Row) -> bool:

@@ -150,8 +150,9 @@ def time_of(seconds: float) -> datetime:
 
 
 def aware(at: datetime) -> datetime:
-    """Return the time in UTC, whole in microseconds; ValueError for one outside of 1970 to 2100."""
+    """Return the time in UTC, whole in microseconds; ValueError for one outside of 2000 to 2100."""
     at = at.astimezone(UTC)
-    if not 1970 <= at.year < 2100:
+    # A 0 that stands for no time would count as half a century of device hours.
+    if not 2000 <= at.year < 2100:
         raise ValueError(f"{at:%Y-%m-%d} is not a time of a run")
     return at

@@ -99,8 +99,78 @@ run.finish()
     (first / "files" / "wandb-metadata.json").write_text(json.dumps(metadata))
 
 
+def raytune(folder: Path) -> None:
+    """Four trials of Ray Tune on a node of one CPU, with Ray 2.60: `pip install 'ray[tune]==2.60.0'`.
+
+    Of the state's pickles those that name the machine are None; all else is as Ray wrote it.
+    """
+    import re
+    import socket
+    import subprocess
+    import tempfile
+
+    script = """
+import sys, tempfile
+from pathlib import Path
+import ray
+from ray import tune
+
+def train(config):
+    how, begin = config["how"], 0
+    if before := tune.get_checkpoint():
+        with before.as_directory() as saved:
+            begin = int(Path(saved, "step").read_text())
+    for step in range(begin + 1, 5):
+        if how == "fails-at-start":
+            raise ValueError("x is not y")
+        if step == 3 and how == "fails" or step == 3 and how == "fails-once" and not begin:
+            raise RuntimeError("CUDA out of memory. Tried to allocate 2 GiB")
+        with tempfile.TemporaryDirectory() as saved:
+            Path(saved, "step").write_text(str(step))
+            saved = tune.Checkpoint.from_directory(saved) if how == "fails-once" else None
+            tune.report({"loss": 2.0 / step, "eval": {"accuracy": step / 10}}, checkpoint=saved)
+
+ray.init(num_cpus=1, include_dashboard=False, object_store_memory=80 * 2**20)
+space = {"lr": 0.001, "api_token": "hf_abcdefghijklmnopqrstuvwxyzABCDEF"}
+space["how"] = tune.grid_search(["ends", "fails-once", "fails", "fails-at-start"])
+tune.Tuner(
+    train,
+    param_space=space,
+    run_config=tune.RunConfig(
+        name="real", storage_path=sys.argv[1], failure_config=tune.FailureConfig(max_failures=1)
+    ),
+).fit()
+"""
+    with tempfile.TemporaryDirectory() as made:
+        (Path(made) / "train.py").write_text(script)
+        environment = os.environ | {"RAY_USAGE_STATS_ENABLED": "0"}
+        command = [sys.executable, f"{made}/train.py", str(folder)]
+        subprocess.run(command, cwd=made, env=environment, check=True)
+        names = {made: "", sys.prefix: "/venv", str(folder): "/runs", tempfile.gettempdir(): "/tmp"}
+
+    def without(match: re.Match[str]) -> str:
+        pickled = bytes.fromhex(match[0])
+        is_named = any(each.encode() in pickled for each in (*names, socket.gethostname()))
+        return "80054e2e" if is_named else match[0]
+
+    for path in sorted(folder.rglob("*"), reverse=True):
+        if path.is_dir():
+            if not any(path.iterdir()):
+                path.rmdir()
+            continue
+        if path.suffix not in (".json", ".txt") or path.name.startswith("basic-variant"):
+            path.unlink()
+            continue
+        text = re.sub(r"\b80(?:[0-9a-f]{2}){4,}\b", without, path.read_text())
+        for name, other in names.items():
+            text = text.replace(name, other)
+        text = re.sub(r'("hostname\\*": \\*")[^"\\]*', r"\1machine", text)
+        text = re.sub(r'("node_ip\\*": \\*"|\bip=)[^"\\,]*', r"\g<1>10.0.0.1", text)
+        path.write_text(text)
+
+
 def ray(folder: Path) -> None:
-    """By hand, after Ray's source: its node does not start where this was made."""
+    """By hand, after Ray's source: cases that `raytune` has not, and Train v2."""
     import json
 
     def trial(name: str, steps: list[int], restored: list[int], done: bool, error: str) -> None:

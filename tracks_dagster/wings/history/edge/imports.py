@@ -33,7 +33,7 @@ from tracks_dagster.wings.history.effects.files import (
     changed_at,
 )
 from tracks_dagster.wings.history.effects.importing import Imported, import_history
-from tracks_dagster.wings.history.effects.mlflow import MLflow
+from tracks_dagster.wings.history.effects.mlflow import MLflow, MLflowServer
 from tracks_dagster.wings.history.effects.neptune import Neptune
 from tracks_dagster.wings.history.effects.optuna import Optuna
 from tracks_dagster.wings.history.effects.ray import Ray
@@ -56,7 +56,13 @@ PLACES: Mapping[str, Callable[[Path, datetime, tzinfo], History]] = {
     "optuna": lambda path, now, zone: Optuna(path=path, zone=zone),
 }
 SYSTEMS = ("slurm", *PLACES, "jsonl", "logbook")
+ALSO_CALLED = {"raytune": "ray"}
+ADDRESS = re.compile(r"([a-z][a-z0-9+.-]+)://", re.IGNORECASE)
 NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,15}")
+MLFLOW_TOO = (
+    ", or a server by its http address: of a database that is not a file start one with "
+    "`mlflow server --backend-store-uri ADDRESS`"
+)
 SHOWN_MAX = 20  # rows that could not be read, and reasons
 EVERY_S_MIN = 10.0  # between two looks of --follow
 LOOK_BACK = timedelta(
@@ -74,8 +80,8 @@ NEXT = (
 
 
 @click.command("import")
-@click.argument("system", type=click.Choice(SYSTEMS))
-@click.argument("path", required=False, type=click.Path(path_type=Path))
+@click.argument("system", type=click.Choice((*SYSTEMS, *ALSO_CALLED)))
+@click.argument("path", required=False, type=click.Path())
 @click.option("--name", help="How the history is called, and its runs begin; else as SYSTEM.")
 @click.option(
     "--timezone", "zone", metavar="ZONE", help="Of times that name none, as Europe/Paris; else UTC."
@@ -95,7 +101,7 @@ NEXT = (
 @as_json
 def import_command(
     system: str,
-    path: Path | None,
+    path: str | None,
     name: str | None,
     zone: str | None,
     last: str,
@@ -109,14 +115,15 @@ def import_command(
     """Import the runs that SYSTEM ran or recorded, from PATH, or from Slurm's own programs.
 
     PATH is a file of lines (slurm: of `sacct`, `scontrol show node` or `sinfo -R`; jsonl, logbook), a
-    folder (mlflow, wandb, neptune, ray, tensorboard) or a database (mlflow, skypilot, optuna). Metrics
-    become curves.
+    folder (mlflow, wandb, neptune, ray, tensorboard), a database (mlflow, skypilot, optuna) or the
+    address of a server (mlflow). Metrics become curves.
 
     Each ended attempt is judged by the same rules as one of ours, with the row that it was read from as
     evidence. Importing again adds what is new. Nothing of ours acts on an imported run.
 
     docs/import.md says what each system needs.
     """
+    system = ALSO_CALLED.get(system, system)
     name = name or system
     if NAME.fullmatch(name) is None:
         raise InvalidInput(f"--name {name!r}: use 1 to 16 of a-z, 0-9 and -.")
@@ -158,21 +165,28 @@ def import_command(
 
 def _source(
     system: str,
-    path: Path | None,
+    given: str | None,
     *,
     zone: tzinfo,
     by_name: bool,
     since: datetime,
     on_bytes: OnBytes,
 ) -> History:
-    """Return what is read; raises InvalidInput for a system that needs a path."""
-    if system == "slurm" and path is None:
+    """Return what is read; raises InvalidInput for a system that needs a path, or takes no address."""
+    if system == "slurm" and given is None:
         now = SlurmLines(zone=UTC, seen_at=datetime.now(UTC), by_name=by_name)
         return LinesOfSlurm(since=since, parse=now.read)
-    if path is None:
-        what = "folder or database" if system in PLACES else "file"
+    what = "folder or database" if system in PLACES else "file"
+    if given is None:
         raise InvalidInput(f"Name the {what} to import: tracks import {system} PATH.")
-    path = path.absolute()  # for the record
+    if address := ADDRESS.match(given):
+        if system == "mlflow" and address[1].lower() in ("http", "https"):
+            return MLflowServer(uri=given, now=datetime.now(UTC))
+        raise InvalidInput(
+            f"PATH is an address ({address[0]}…), and tracks import {system} reads a {what}"
+            f"{MLFLOW_TOO if system == 'mlflow' else ' of this machine: copy it here, and name that'}."
+        )
+    path = Path(given).absolute()  # for the record
     if system in PLACES:
         return PLACES[system](path, datetime.now(UTC), zone)
     parse = Logbook(zone=zone).read if system == "logbook" else jsonl.read
@@ -198,15 +212,15 @@ def _seconds(option: str, text: str) -> float:
 
 
 @contextmanager
-def _bar(path: Path | None) -> Iterator[tuple[OnBytes, Callable[[int], object]]]:
+def _bar(given: str | None) -> Iterator[tuple[OnBytes, Callable[[int], object]]]:
     """Show on a terminal's stderr how much was read, and how many attempts are stored."""
     if not sys.stderr.isatty():
         yield lambda count: None, lambda count: None
         return
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-    stored = 0
-    total = path.stat().st_size if path is not None and path.is_file() else None
+    stored, path = 0, Path(given or "")
+    total = path.stat().st_size if path.is_file() else None
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),

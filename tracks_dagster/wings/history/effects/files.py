@@ -21,6 +21,11 @@ from tracks_dagster.wings.history.source import BadRow, Read
 LINE_CHARACTERS_MAX = 4 * 1024 * 1024
 PROGRAM_S_MAX = 3600.0  # until one of Slurm's programs has printed all
 PROGRAM_WORDS_MAX = 500  # of what it says on stderr, in bytes
+WITHOUT_ACCOUNTING = (
+    "Where accounting is off, Slurm's controller remembers a job that ended for some minutes only "
+    "(MinJobAge): why, where and how long earlier ones ran is lost, and nothing of them imported; of "
+    "nodes, `scontrol show node -o > FILE` and import that"
+)
 PROGRESS_BYTES = 1024 * 1024  # between two words on how far the reading is
 OnBytes = Callable[[int], object]  # that many more were read
 
@@ -117,10 +122,7 @@ class LinesOfSlurm:
             ) from error
         except (OSError, ValueError) as error:
             if not is_any:
-                raise InvalidInput(
-                    f"sacct failed: {error}. Where accounting is off, Slurm remembers ended jobs for "
-                    "some minutes only: there is nothing to import."
-                ) from error
+                raise InvalidInput(f"sacct failed: {error}. {WITHOUT_ACCOUNTING}.") from error
             self.is_cut = True
             yield _of_program(command, str(error))
         nodes = ["scontrol", "show", "node", "-o"]

@@ -1,4 +1,5 @@
-"""MLflow's runs: of its folder `mlruns`, or of its database `mlflow.db`, without its package.
+"""MLflow's runs: of its folder `mlruns`, or of its database `mlflow.db`, without its package; of a
+server by its own client.
 
 A run is an attempt; one more begins where a metric's step falls. Seen with MLflow 2 and 3, whose folder
 and tables are alike.
@@ -7,15 +8,21 @@ and tables are alike.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit, urlunsplit
 
 from tracks_dagster.reasons.evidence import Evidence
 from tracks_dagster.studies.effects.foreign_trials import lines_of
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.records import Json
+from tracks_dagster.track.text.redact import redact, secrets_of
+from tracks_dagster.track.text.safe_text import one_line
 from tracks_dagster.wings.history.curves import POINTS_MAX, parted, point
 from tracks_dagster.wings.history.effects.foreign import (
     LINE_CUT,
@@ -37,9 +44,18 @@ from tracks_dagster.wings.history.source import (
     time_of,
 )
 
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
 STATES = {1: "RUNNING", 2: "SCHEDULED", 3: "FINISHED", 4: "FAILED", 5: "KILLED"}
 NOT_ENDED = ("RUNNING", "SCHEDULED")
 LARGEST = 1.7976931348623157e308  # how its database writes an infinite number
+# Of a server. Its client's own bounds are 2 minutes a request, and 7 times that.
+REQUEST_S_MAX = 60
+RETRIES = 2
+PAGE = 100  # of experiments and runs
+PAGES_MAX = 10_000
+WORDS_MAX = 300  # characters of an error
 TABLES = {
     "runs": {"run_uuid", "status", "start_time", "end_time"},
     "metrics": {"key", "value", "timestamp", "run_uuid", "step", "is_nan"},
@@ -91,16 +107,7 @@ class MLflow:
 
     def read(self) -> Iterator[Read]:
         for run in self._of_folder() if self.path.is_dir() else self._of_database():
-            if isinstance(run, BadRow):
-                yield run
-                continue
-            if run.meta.get("lifecycle_stage") == "deleted":
-                continue
-            yield from run.bad
-            try:
-                yield from _attempts(run, self.now)
-            except (ValueError, TypeError, KeyError) as error:
-                yield BadRow(line=0, why=str(error), file=run.place)
+            yield from [run] if isinstance(run, BadRow) else _read(run, self.now)
 
     def _of_folder(self) -> Iterator[_Run | BadRow]:
         is_any = False
@@ -169,18 +176,122 @@ class MLflow:
                     "select * from metrics where run_uuid = ? order by timestamp, step",
                     (meta["run_uuid"],),
                 ):
-                    value = math.nan if each["is_nan"] else each["value"]
-                    if isinstance(value, float) and abs(value) >= LARGEST:
-                        value = math.copysign(math.inf, value)
                     run.add(
                         each["key"],
                         each["step"],
-                        value,
+                        math.nan if each["is_nan"] else _infinite(each["value"]),
                         each["timestamp"],
                         file=f"{run.place}, metrics",
                         line=0,
                     )
                 yield run
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MLflowServer:
+    """A tracking server, asked by MLflow's client. Implements `History`.
+
+    uri: its address, whose password is neither recorded nor shown.
+    """
+
+    uri: str = field(repr=False)
+    now: datetime
+    system: str = "mlflow"
+
+    @property
+    def origin(self) -> str:
+        parts = urlsplit(self.uri)
+        host = parts.netloc.rpartition("@")[2]
+        return urlunsplit((parts.scheme, host, parts.path.rstrip("/"), "", ""))
+
+    def read(self) -> Iterator[Read]:
+        client = _client(self.uri.partition("#")[0].rstrip("/"))  # of a page: its place in it
+        try:
+            for experiment in _pages(client.search_experiments):
+                asked = partial(
+                    client.search_runs,
+                    [experiment.experiment_id],
+                    order_by=["attributes.start_time ASC"],
+                )
+                for found in _pages(asked):
+                    yield from _read(_asked(client, found, experiment.name), self.now)
+        except _foreign() as error:
+            clean = redact(str(error), secrets_of({"URI": self.uri}))
+            raise InvalidInput(
+                f"The MLflow server {self.origin} cannot be read: {one_line(clean)[:WORDS_MAX]}"
+            ) from None  # its own words may hold the password of the address
+
+
+def _asked(client: MlflowClient, found: Any, experiment: str) -> _Run:
+    """Return a run with all values of its metrics, a request for each; one that fails is named."""
+    from mlflow.exceptions import RestException
+
+    info = found.info
+    names = ("run_id", "run_name", "experiment_id", "user_id", "status", "start_time", "end_time")
+    meta = {name: getattr(info, name, None) for name in (*names, "lifecycle_stage")}
+    run = _Run(meta=meta, experiment=str(experiment), place=f"run {info.run_id}")
+    run.params.update(found.data.params)
+    run.tags.update(found.data.tags)
+    for name in sorted(found.data.metrics):
+        place = f"{run.place}, metrics"
+        try:
+            history = client.get_metric_history(info.run_id, name)
+        except RestException as error:  # the server answers, so others may be read
+            why = f"{name}: {one_line(str(error))[:WORDS_MAX]}"
+            run.bad.append(BadRow(line=0, why=why, file=place))
+            continue
+        for each in history:
+            run.add(name, each.step, _infinite(each.value), each.timestamp, file=place, line=0)
+    return run
+
+
+def _pages(ask: Callable[..., Any]) -> Iterator[Any]:
+    """Yield all that a question has on its pages; raises InvalidInput where they do not end."""
+    token = None
+    for _ in range(PAGES_MAX):
+        page = ask(max_results=PAGE, page_token=token)
+        yield from page
+        token = page.token
+        if not token:
+            return
+    raise InvalidInput(
+        f"MLflow's server has more than {PAGES_MAX} pages of {PAGE}: import less of it."
+    )
+
+
+def _client(uri: str) -> MlflowClient:
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # its import sends usage data
+    try:
+        from mlflow import MlflowClient
+        from mlflow.environment_variables import (
+            MLFLOW_HTTP_REQUEST_MAX_RETRIES,
+            MLFLOW_HTTP_REQUEST_TIMEOUT,
+        )
+    except ImportError as error:
+        raise InvalidInput(
+            "A server of MLflow is asked by its client, which is not installed: "
+            "pip install 'tracks-dagster[mlflow]'. A folder mlruns or a file mlflow.db needs none."
+        ) from error
+    for variable, value in (
+        (MLFLOW_HTTP_REQUEST_TIMEOUT, REQUEST_S_MAX),
+        (MLFLOW_HTTP_REQUEST_MAX_RETRIES, RETRIES),
+    ):
+        if not variable.is_set():
+            variable.set(value)
+    return MlflowClient(tracking_uri=uri)
+
+
+def _foreign() -> tuple[type[Exception], ...]:
+    """Return the errors of MLflow's client and of what it is made of."""
+    from mlflow.exceptions import MlflowException
+    from requests import RequestException
+
+    return (MlflowException, RequestException, OSError)
+
+
+def _infinite(value: Json) -> Json:
+    is_infinite = isinstance(value, float) and abs(value) >= LARGEST
+    return math.copysign(math.inf, value) if is_infinite else value
 
 
 def _meta(path: Path) -> Mapping[str, Json]:
@@ -210,6 +321,17 @@ def _files(folder: Path) -> Iterable[tuple[Path, str]]:
     """Return the files of a folder with their names, which may have a slash."""
     paths = sorted(folder.rglob("*")) if folder.is_dir() else []
     return ((each, str(each.relative_to(folder))) for each in paths if each.is_file())
+
+
+def _read(run: _Run, now: datetime) -> Iterator[Read]:
+    """Yield what there is of a run; one that was deleted is left out."""
+    if run.meta.get("lifecycle_stage") == "deleted":
+        return
+    yield from run.bad
+    try:
+        yield from _attempts(run, now)
+    except (ValueError, TypeError, KeyError) as error:
+        yield BadRow(line=0, why=str(error), file=run.place)
 
 
 def _attempts(run: _Run, now: datetime) -> Iterator[Read]:

@@ -1,24 +1,33 @@
-"""Folders of Ray: trials of Tune (`params.json`, `result.json`, `error.txt`), runs of Train v2
-(`checkpoint_manager_snapshot.json`).
+"""Folders of Ray: trials of Tune (`params.json`, `result.json`, `error.txt`, and the state of all,
+`experiment_state-….json`), runs of Train v2 (`checkpoint_manager_snapshot.json`).
 
-A trial is a run; an attempt begins where `training_iteration` or `iterations_since_restore` falls.
+A trial is a run; an attempt begins where `training_iteration` or `iterations_since_restore` falls. That
+a function has ended is only in the state: `done: true` is for what Tune stops.
 Of Train v2 only what its checkpoints say is there, with the times in their names.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, tzinfo
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from tracks_dagster.reasons.evidence import LOG_TAIL_BYTES_MAX, Evidence, RankEnd
 from tracks_dagster.studies.effects.foreign_trials import RAY_STEP, ray_config, ray_reports
 from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.track.json_text import parse_json
 from tracks_dagster.track.records import Json
 from tracks_dagster.wings.history.curves import parted, point
-from tracks_dagster.wings.history.effects.foreign import LINE_CUT, object_of, text_of
+from tracks_dagster.wings.history.effects.foreign import (
+    FILE_BYTES_MAX,
+    LINE_CUT,
+    object_of,
+    text_of,
+)
 from tracks_dagster.wings.history.source import (
     SILENT_S,
     BadRow,
@@ -29,6 +38,12 @@ from tracks_dagster.wings.history.source import (
     time_of,
 )
 
+STATE = "experiment_state-*.json"
+ENDS = ENDED, FAILED = "TERMINATED", "ERROR"  # every other is of a trial that waits or runs
+States = dict[
+    str, tuple[str, str]
+]  # of each trial, by its id and by its folder: the id and the state
+UNREPORTED = "it has no report with a time"
 SNAPSHOT = "checkpoint_manager_snapshot.json"
 RESTORED = "iterations_since_restore"
 # What Ray adds to each report that is not a metric.
@@ -44,8 +59,33 @@ UNKNOWN = {
     "devices": "Ray does not say how many a trial had: one is counted",
     "owner": "Ray does not say whose a trial is",
 }
-_FAILURE = re.compile(r"^Failure # \d+ \(occurred at [^)]*\)\n", re.MULTILINE)
-_NAME = re.compile(r"checkpoint_(\d{4}-\d\d-\d\d)_(\d\d)-(\d\d)-(\d\d(?:\.\d+)?)")
+_FAILURE = re.compile(r"^Failure # \d+ \(occurred at ([^)]*)\)\n", re.MULTILINE)
+_LOCAL = re.compile(r"(\d{4}-\d\d-\d\d)_(\d\d)-(\d\d)-(\d\d(?:\.\d+)?)")
+
+
+class _Failure(NamedTuple):
+    """at: the local time of it, as Ray writes it."""
+
+    at: str
+    log: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Trial:
+    """A trial of Tune. state: as Tune calls it, "" where that is not known; first, last: reports."""
+
+    folder: str
+    experiment: str
+    trial: str
+    config: Mapping[str, Json]
+    first: Mapping[str, Json]
+    last: Mapping[str, Json]
+    state: str
+    failures: Sequence[_Failure]
+
+    @property
+    def is_done(self) -> bool:
+        return self.state == ENDED or self.last.get("done") is True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,10 +108,14 @@ class Ray:
             raise InvalidInput(
                 f"{self.path} has no result.json of Ray Tune, and no {SNAPSHOT} of Ray Train v2."
             )
-        for path, read in [
-            *((path, self._of_trial) for path in results),
+        states: States = {}
+        for folder in dict.fromkeys(path.parent.parent for path in results):
+            yield from self._take_states(folder, states)
+        reads: list[tuple[Path, Callable[[Path], Iterator[Read]]]] = [
+            *((path, partial(self._of_trial, states=states)) for path in results),
             *((path, self._of_train) for path in snapshots),
-        ]:
+        ]
+        for path, read in reads:
             try:
                 yield from read(path)
             except (ValueError, TypeError, KeyError) as error:
@@ -80,7 +124,20 @@ class Ray:
     def _name(self, path: Path) -> str:
         return str(path.relative_to(self.path))
 
-    def _of_trial(self, path: Path) -> Iterator[Read]:
+    def _take_states(self, folder: Path, states: States) -> Iterator[BadRow]:
+        """Take in what Tune says of each trial of an experiment; the newest file counts."""
+        for path in sorted(folder.glob(STATE)):
+            try:
+                for trial, *_ in object_of(path)["trial_data"]:
+                    found = parse_json(trial, bytes_max=FILE_BYTES_MAX, foreign=True)
+                    name = str(found.get("relative_logdir") or "").rpartition("/")[2]
+                    of_trial = (str(found["trial_id"]), str(found["status"]))
+                    states[of_trial[0]] = states[name or of_trial[0]] = of_trial
+            except (ValueError, TypeError, KeyError, AttributeError) as error:
+                why = f"how its trials ended cannot be read: {error}"
+                yield BadRow(line=0, why=why, file=self._name(path))
+
+    def _of_trial(self, path: Path, states: States) -> Iterator[Read]:
         file, bad = self._name(path), list[BadRow]()
 
         def on_bad(line: int, why: str) -> None:
@@ -110,11 +167,26 @@ class Ray:
                 newest = since
         failures = self._failures(path.with_name("error.txt"), bad)
         yield from bad
-        if not first:
-            raise ValueError("it has no report with a time")
-        yield from self._attempts(path, config, (first, last), points, restarts, failures)
+        trial = str(last.get("trial_id") or path.parent.name)
+        trial, state = states.get(trial, (trial, ""))
+        if not first and not failures:
+            if state not in (*ENDS, ""):
+                yield NotEnded()
+                return
+            raise ValueError(UNREPORTED)
+        found = _Trial(
+            folder=path.parent.name,
+            experiment=path.parent.parent.name,
+            trial=trial,
+            config=config,
+            first=first,
+            last=last,
+            state=state,
+            failures=failures,
+        )
+        yield from self._attempts(found, points, restarts)
 
-    def _failures(self, path: Path, bad: list[BadRow]) -> list[str]:
+    def _failures(self, path: Path, bad: list[BadRow]) -> list[_Failure]:
         """Return what each failure of a trial left in its error.txt, the earliest first.
 
         A line without its end is left out: half a heading would be taken for words of a failure.
@@ -129,49 +201,40 @@ class Ray:
             return []
         if cut.strip():
             bad.append(BadRow(line=whole.count("\n") + len(end) + 1, why=LINE_CUT, file=file))
-        return [each for each in _FAILURE.split(whole + end) if each.strip()]
+        before, *parts = _FAILURE.split(whole + end)
+        found = [_Failure("", before)] if before.strip() else []
+        return found + [
+            _Failure(when, log) for when, log in zip(parts[::2], parts[1::2], strict=True)
+        ]
 
     def _attempts(
-        self,
-        path: Path,
-        config: Mapping[str, Json],
-        reports: tuple[Mapping[str, Json], Mapping[str, Json]],
-        points: Sequence[Point],
-        restarts: Sequence[float],
-        failures: Sequence[str],
+        self, trial: _Trial, points: Sequence[Point], restarts: Sequence[float]
     ) -> Iterator[Read]:
-        first, last = reports
-        took = first.get("time_this_iter_s") or 0.0
-        started_at = time_of(float(first["timestamp"]) - float(took))
-        ended_at = time_of(float(last["timestamp"]))
-        is_done = last.get("done") is True
-        is_silent = (self.now - ended_at).total_seconds() >= SILENT_S
-        if not is_done and not failures and not is_silent:
+        """Yield the attempts of a trial: the nth failure is the end of the nth one that reported. More
+        failures than these are of attempts that failed before their first report."""
+        failures, is_done = trial.failures, trial.is_done
+        if trial.first:
+            took = float(trial.first.get("time_this_iter_s") or 0.0)
+            started_at = time_of(float(trial.first["timestamp"]) - took)
+            ended_at = max(started_at, time_of(float(trial.last["timestamp"])))
+        else:
+            started_at, ended_at = (time_of(self._time_in(failures[n].at)) for n in (0, -1))
+        is_over = is_done or trial.state == FAILED or (bool(failures) and not trial.state)
+        if not is_over and (self.now - ended_at).total_seconds() < SILENT_S:
             yield NotEnded()
             return
-        node = str(last.get("hostname") or last.get("node_ip") or "")
-        trial = str(last.get("trial_id") or path.parent.name)
-        name = path.parent.parent.name
-        words = "done: true" if is_done else "its results end without done: true"
-        whole = SourceAttempt(
-            id=f"{name}/{path.parent.name}",
-            run=trial,
-            title=f"{name} / {trial}",
-            submitted_at=started_at,
-            started_at=started_at,
-            ended_at=max(started_at, ended_at),
-            nodes=(node,) if node else (),
-            evidence=Evidence(run_id="", attempt_id=0, launch_id=None, ranks=()),
-            row={"trial": path.parent.name, "last_result": dict(last), "params": dict(config)},
-            config=config,
-            succeeded=words if is_done else None,
-            failed=words,
-            unknown=UNKNOWN,
-        )
-        attempts = list(parted(whole, points, restarts))
+        whole = _whole(trial, started_at, ended_at)
+        attempts = list(parted(whole, points, restarts)) if trial.first else []
+        failing = len(attempts) - 1 if is_done and attempts else len(attempts)
         for number, attempt in enumerate(attempts):
-            is_failed = number < len(failures) and not (is_done and number == len(attempts) - 1)
-            yield _failed(attempt, failures[number]) if is_failed else attempt
+            is_failed = number < min(failing, len(failures))
+            yield _failed(attempt, failures[number].log) if is_failed else attempt
+        for number, failure in enumerate(failures[failing:], failing + 1):
+            at = time_of(self._time_in(failure.at))
+            without = replace(whole, submitted_at=at, started_at=None, ended_at=at)
+            yield _failed(replace(without, id=f"{whole.id}/failure-{number}"), failure.log)
+        if is_done and not attempts:
+            raise ValueError(UNREPORTED)
 
     def _of_train(self, path: Path) -> Iterator[Read]:
         snapshot = object_of(path)
@@ -218,11 +281,40 @@ class Ray:
         yield from parted(whole, points)
 
     def _time_in(self, name: str) -> float:
-        found = _NAME.search(name)
+        found = _LOCAL.search(name)
         if found is None:
-            raise ValueError(f"{name[:60]!r} has no time as checkpoint_2026-01-31_02-00-00 has")
+            raise ValueError(f"{name[:60]!r} has no time as 2026-01-31_02-00-00 in it")
         at = datetime.fromisoformat(f"{found[1]}T{found[2]}:{found[3]}:{found[4]}")
         return at.replace(tzinfo=self.zone).timestamp()
+
+
+def _whole(trial: _Trial, started_at: datetime, ended_at: datetime) -> SourceAttempt:
+    words = f"Ray Tune's status: {trial.state}"
+    if trial.last.get("done") is True:
+        words = "done: true"
+    elif not trial.state:
+        words = "its results end without done: true"
+    node = str(trial.last.get("hostname") or trial.last.get("node_ip") or "")
+    return SourceAttempt(
+        id=f"{trial.experiment}/{trial.folder}",
+        run=trial.trial,
+        title=f"{trial.experiment} / {trial.trial}",
+        submitted_at=started_at,
+        started_at=started_at,
+        ended_at=ended_at,
+        nodes=(node,) if node else (),
+        evidence=Evidence(run_id="", attempt_id=0, launch_id=None, ranks=()),
+        row={
+            "trial": trial.folder,
+            "status": trial.state or None,
+            "last_result": dict(trial.last),
+            "params": dict(trial.config),
+        },
+        config=trial.config,
+        succeeded=words if trial.is_done else None,
+        failed=words,
+        unknown=UNKNOWN,
+    )
 
 
 def _points(report: Mapping[str, Json], step: str, at: float) -> Iterator[Point]:

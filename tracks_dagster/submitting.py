@@ -38,7 +38,6 @@ from tracks_dagster.track.records import Json, sha256_hex
 from tracks_dagster.track.states.run_state import RunState
 from tracks_dagster.track.states.study_state import StudyState
 from tracks_dagster.track.text.nearest import unknown
-from tracks_dagster.track.track import study_code_key
 from tracks_dagster.wiring import App
 
 KEY_DIGITS = 12  # of a run id that follows from a key
@@ -150,13 +149,7 @@ def tune(
         check_cost=lambda most, compute: check_cap(most, load_prices(app.settings), compute),
         remark=remark,
     )
-    study = declare_study(door, asked, found, by=by)
-    if study.declared.run.trainer != study_code_key(asked.name, sha256_hex(found.archive)):
-        remark(
-            f"{asked.name} trains the code that it was declared with; {found.folder} has other code "
-            "now."
-        )
-    return study
+    return declare_study(door, asked, found, by=by)
 
 
 def find_code(

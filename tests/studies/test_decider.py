@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -616,6 +617,43 @@ def test_the_same_file_takes_a_study_up_and_another_one_of_its_name_is_refused(
     assert (larger.declared.max_device_hours, larger.head.kind) == (9.0, Kind.STUDY_EXTENDED)
     with pytest.raises(InvalidInput, match="never taken back"):
         declare_study(door, asked(tmp_path, f"{TEXT}max_device_hours: 8\n"), code(), by="ann")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (TEXT, "another config (layers)"),
+        (f"{TEXT}config: {{layers: 4}}\n", "another config (layers)"),
+        (f"{TEXT}config: {{layers: 3}}\nclass: urgent\n", "another class"),
+        (f"{TEXT}config: {{layers: 3}}\nstage: canary\n", "another stage"),
+    ],
+)
+def test_a_study_is_not_taken_up_with_another_config_class_or_stage(
+    text: str, words: str, world: World, tmp_path: Path
+) -> None:
+    door = door_of(world.tracks, world.ledger)
+    declare_study(door, asked(tmp_path, f"{TEXT}config: {{layers: 3}}\n"), code(), by="ann")
+    with pytest.raises(InvalidInput, match=re.escape(f"declared with {words}; a study is never")):
+        declare_study(door, asked(tmp_path, text), code(), by="ann")
+    assert world.tracks.study("lr").head.seq == 0
+
+
+def test_what_a_study_trains_otherwise_than_its_file_would_now_is_remarked(
+    world: World, tmp_path: Path
+) -> None:
+    remarks: list[str] = []
+    door = replace(door_of(world.tracks, world.ledger), remark=remarks.append)
+    text = f"{TEXT}class: urgent\n"
+    for _ in range(2):
+        declare_study(door, asked(tmp_path, text), code(), by="ann")
+    assert remarks == []
+    keys = {**example().keys, "layers": replace(example().keys["layers"], default=7)}
+    other = {"project": replace(example(), keys=keys), "archive": b"another tar"}
+    assert declare_study(door, asked(tmp_path), code(**other), by="ann").head.seq == 0
+    assert remarks == [
+        "lr was declared with other code, class 'urgent', layers 2, and trains that to its end. Give "
+        "the study another name to train what there is now."
+    ]
 
 
 def test_a_study_that_began_with_priors_is_taken_up_though_its_source_has_grown(

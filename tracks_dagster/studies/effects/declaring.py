@@ -78,7 +78,7 @@ def declare_study(door: Door, asked: StudyFile, found: FoundCode, *, by: str) ->
         draft = tracks.draft(Kind.STUDY_DECLARED, declared)
         tracks.decide_study(asked.name, lambda state: draft if state is None else None)
         existing = tracks.study(asked.name)
-    _check_same(existing.declared, declared, asked.config)
+    _check_same(door, existing.declared, declared, asked)
     caps = {name: value for name in CAPS if (value := getattr(declared, name)) is not None}
     caps["off_peak"] = declared.off_peak
     tracks.decide_study(asked.name, lambda state: _extension(tracks, state, caps, by=by))
@@ -204,11 +204,9 @@ def _caps_given(raised: dict[str, Any]) -> str:
     return ", ".join(f"{name} is {value or 'not set'} now" for name, value in raised.items())
 
 
-def _check_same(before: StudyDeclared, now: StudyDeclared, given: Mapping[str, Json]) -> None:
-    """Raise InvalidInput where a study of that name was declared otherwise, naming what differs.
-
-    given: of the config, what the study's file has; the rest is the project's, as it was then.
-    """
+def _check_same(door: Door, before: StudyDeclared, now: StudyDeclared, asked: StudyFile) -> None:
+    """Raise InvalidInput where a study of that name was declared otherwise, naming what differs; remark
+    what does so where its file may well be the same."""
     names = (
         *("space", "constraints", "metric", "direction", "search", "scheduler", "budgets"),
         "repeat",
@@ -218,14 +216,30 @@ def _check_same(before: StudyDeclared, now: StudyDeclared, given: Mapping[str, J
         each["search"] = {name: v for name, v in each["search"].items() if name != PRIORS}
     different = [name for name in names if as_before[name] != as_now[name]]
     different += ["seed"] if before.seed != now.seed else []
-    different += ["project"] if before.run.model_family != now.run.model_family else []
-    config = before.run.config
-    is_other = any(key not in config or config[key] != now.run.config[key] for key in given)
-    different += ["config"] if is_other else []
+    was, is_now = before.run, now.run
+    different += ["project"] if was.model_family != is_now.model_family else []
+    others = {
+        "class": (asked.workload_class, was.workload_class, is_now.workload_class),
+        "stage": (asked.stage, was.stage, is_now.stage),
+    }
+    different += [name for name, (given, old, _) in others.items() if given not in (None, old)]
+    has_other_code = was.trainer != is_now.trainer
+    keys = [k for k in {**was.config, **asked.config} if was.config.get(k) != is_now.config.get(k)]
+    if has_other_code:  # a default may be another one; of the same code it was the file
+        others |= {k: (asked.config.get(k), was.config.get(k), is_now.config.get(k)) for k in keys}
+        keys = [key for key in keys if key in asked.config]
+    different += [f"config ({', '.join(keys)})"] if keys else []
     if different:
         raise InvalidInput(
             f"There is a study {before.study} that was declared with another {', '.join(different)}; a "
             "study is never changed, for its trials could not be compared. Give this one another name."
+        )
+    left = [f"{name} {shown(old)}" for name, (_, old, new) in others.items() if old != new]
+    left = [*(["other code"] if has_other_code else []), *left]
+    if left:
+        door.remark(
+            f"{before.study} was declared with {', '.join(left)}, and trains that to its end. Give the "
+            "study another name to train what there is now."
         )
 
 

@@ -147,6 +147,29 @@ def test_pbt_copies_every_5_epochs_from_the_better_through_its_commit() -> None:
     assert last < first
 
 
+@pytest.mark.parametrize("named", [{}, {"perturb": ["lr"]}, {"perturb": ["batch"]}])
+def test_pbt_copies_weights_into_a_config_that_takes_them(named: dict[str, list[str]]) -> None:
+    params = {
+        "layers": Param(kind="int", low=2, high=12),
+        "batch": Param(kind="int", low=8, high=512),
+        "mixed": Param(kind="uniform", low=0, high=1, when={"layers": (2, 3, 4)}),
+        **LR,
+    }
+    study = make_study(
+        scheduler={"kind": "pbt", **named}, budgets=(5, 10, 15), trials=16, params=params
+    )
+    state = play(study, far_from).state
+    proposed = {r.proposed.run_id: r.proposed for t in state.trials for r in t.rungs}
+    copies = [p for p in proposed.values() if p.source and f"t{p.trial:03d}" not in p.source.run_id]
+    changed = set()
+    for body in copies:
+        source = proposed[body.source.run_id].config
+        assert body.config.keys() == source.keys()
+        changed |= {name for name, value in body.config.items() if value != source[name]}
+    assert changed
+    assert changed <= set(named.get("perturb", ["lr", "mixed"]))
+
+
 def test_trials_that_failed_leave_the_worst_quarter_of_pbt_to_those_that_train() -> None:
     params = {"n": Param(kind="choice", values=tuple(range(16)))}
 

@@ -14,13 +14,15 @@ from dataclasses import dataclass
 from statistics import median as median_of
 
 from tracks_dagster.studies.search import generation_of, generator, space_of
-from tracks_dagster.studies.space import Config
+from tracks_dagster.studies.space import LOGUNIFORM, UNIFORM, Config, Space
+from tracks_dagster.track.records import Json
 from tracks_dagster.track.states.study_state import StudyState, Trial, TrialStatus
 
 ETA = 3  # Jamieson and Talwalkar 2016, Li et al. 2018: of each rung one third goes on
 MEDIAN_OTHERS_MIN = 3  # trials that a median is taken of; fewer stop nobody
 COPIED_SHARE = 4  # PBT, Jaderberg et al. 2017: the worst quarter copies the best
 FACTORS = (0.8, 1.2)
+PERTURB = "perturb"  # of a study's scheduler: the keys that pbt changes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,12 +134,27 @@ def move_of(study: StudyState, *, is_whole: bool) -> Move | None:
     return SCHEDULERS[study.declared.scheduler["kind"]](study, is_whole)
 
 
+def perturbed(space: Space, scheduler: Mapping[str, Json]) -> list[str]:
+    """Return the keys that pbt changes: those that the study names, else the ranges of numbers that are
+    not whole. A checkpoint of other `layers` cannot be loaded, and whole numbers may be such."""
+    named = scheduler.get(PERTURB)
+    ranges = [name for name, each in space.params.items() if each.kind in (UNIFORM, LOGUNIFORM)]
+    return ranges if named is None else list(named)
+
+
 def _copied(study: StudyState, trial: Trial, better: Trial, rung: int) -> Move:
+    """Return that a trial continues a better one's weights, with that one's config but for those keys
+    alone that are changed; none is added or left out."""
+    space = space_of(study.declared)
     rng = generator(study.declared, "copy", trial.number, rung)
     source = better.rungs[rung].proposed.config
-    factors = {name: rng.choice(FACTORS) for name in source}
-    config = space_of(study.declared).scaled(source, factors.__getitem__, rng) or source
-    why = f"it is among the worst, and continues from trial {better.number}, changed by × 0.8 or × 1.2"
+    names = set(perturbed(space, study.declared.scheduler))
+    drawn = {name: rng.choice(FACTORS) for name in source}
+    config = space.scaled(source, lambda name: drawn[name] if name in names else 1.0, rng)
+    changed = f", with {', '.join(n for n in source if n in names)} changed by × 0.8 or × 1.2"
+    if config is None or config.keys() != source.keys():
+        config, changed = source, " and with its config, of which the space takes no change"
+    why = f"it is among the worst, and continues from trial {better.number}{changed}"
     return GoOn(trial=trial.number, source=better.number, config=config, why=why)
 
 

@@ -92,7 +92,7 @@ class Param:
     def scaled(self, value: Json, factor: float) -> Json:
         """Return the value times a factor, inside the bounds; a choice stays. An int moves by 1 at
         least."""
-        if self.kind == CHOICE:
+        if self.kind == CHOICE or factor == 1:
             return value
         if self.kind == INT:
             moved = round(value * factor)

@@ -22,6 +22,7 @@ from tracks_dagster.studies.deciding import run_id_of
 from tracks_dagster.studies.effects.priors import evenly, read_priors
 from tracks_dagster.studies.effects.searching import search_of
 from tracks_dagster.studies.effects.study_file import TRIALS_MAX, SchedulerFile, StudyFile
+from tracks_dagster.studies.schedulers import PERTURB, perturbed
 from tracks_dagster.studies.search import EVOLUTION, GRID, PRIORS, PRIORS_OF, START, grid_of
 from tracks_dagster.studies.space import CHOICE, Param, Space, make_space
 from tracks_dagster.track.addressed import write_addressed
@@ -108,6 +109,8 @@ def plan_study(
         lambda: _check_pair(asked),
     )
     (space,) = spaces
+    if passed_gates is None:
+        _check_perturbed(asked.scheduler, space)
     if (
         passed_gates is None and asked.search.kind != GRID
     ):  # else it goes on as long as it finds any
@@ -125,7 +128,7 @@ def plan_study(
         metric=asked.metric,
         direction=asked.direction,
         search=search,
-        scheduler={"kind": asked.scheduler.kind, "eta": asked.scheduler.eta},
+        scheduler=_scheduler(asked.scheduler),
         budgets=budgets,
         trials=_trials(asked, space),
         seed=asked.seed,
@@ -291,6 +294,36 @@ def _check_pair(asked: StudyFile) -> None:
         raise InvalidInput(
             "pbt changes the configs of its trials on the way, so evolution has no parents whose value "
             "is that of their config; write search: random, or another scheduler."
+        )
+
+
+def _scheduler(asked: SchedulerFile) -> dict[str, Json]:
+    named = {} if asked.perturb is None else {PERTURB: list(asked.perturb)}
+    return {"kind": asked.kind, "eta": asked.eta, **named}
+
+
+def _check_perturbed(asked: SchedulerFile, space: Space) -> None:
+    """Raise InvalidInput where a key that pbt changes is not a range of the space, or it has none."""
+    if asked.kind != "pbt":
+        if asked.perturb is not None:
+            raise InvalidInput(f"scheduler: perturb is of pbt; {asked.kind} changes no config.")
+        return
+    names = perturbed(space, _scheduler(asked))
+    for name in names:
+        if name not in space.params:
+            raise InvalidInput(
+                f"scheduler: perturb: {unknown('key of the space', name, list(space.params))}"
+            )
+        if space.params[name].kind == CHOICE:
+            raise InvalidInput(
+                f"scheduler: perturb: {name} is a list, which × 0.8 and × 1.2 do not change; write a "
+                "range of it, or leave it out."
+            )
+    if not names:
+        raise InvalidInput(
+            "scheduler: pbt changes nothing here: the space has no range but of whole numbers, and a "
+            "checkpoint of other ones may not be loaded. Name those for which it is: perturb: [KEY]; or "
+            "use asha."
         )
 
 

@@ -395,6 +395,21 @@ def refusal(world: World, tmp_path: Path, text: str, **changes: Any) -> str:
         ("slots: 2", "constraints: [lr <]", "'lr <' is not a constraint"),
         ("slots: 2", "constraints: ['foo < 1']", "names foo, which is not a key"),
         ("slots: 2", "constraints: ['lr > 1']", "The grid is empty"),
+        (
+            "[0.1, 0.01, 0.001]",
+            "[0.1], seed: {int: [0, 2147483647]}",
+            "The grid has 2147483648 configs; at most 100000. Write points: N",
+        ),
+        (
+            "[0.1, 0.01, 0.001]",
+            "{uniform: [0, 1], points: 1000000}",
+            "The grid has 1000000 configs; at most 100000",
+        ),
+        (
+            "slots: 2",
+            "constraints: ['allocator * 300000000 != 1']",
+            "computes with allocator, which is not always a number; compare it alone",
+        ),
         ("slots: 2", "constraints: ['__import__(\"os\") == 1']", "is not a constraint"),
         (
             "search: grid",

@@ -12,7 +12,7 @@ import pytest
 from tests.studies.played import LR, Played, make_study, play
 from tracks_dagster.studies.deciding import Spent, decide, epochs_of
 from tracks_dagster.studies.search import Search, Waits, own_search, space_of
-from tracks_dagster.studies.space import Config, Param, Space
+from tracks_dagster.studies.space import Config, Param, Space, is_met
 from tracks_dagster.track.bodies import StudyExtended, StudyFinished
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.records import Json, Kind
@@ -59,6 +59,17 @@ def test_a_grid_that_starts_elsewhere_still_tries_every_config_once() -> None:
     study = make_study(params=params, search={"kind": "grid", "start": start}, trials=4)
     state = play(study, far_from).state
     assert [t.config["lr"] for t in state.trials] == [1e-2, 0.05, 1e-4, 1e-3]
+
+
+def test_more_points_than_whole_numbers_are_these_numbers() -> None:
+    of = {"kind": "int", "low": 2, "high": 5}
+    assert Param(**of, points=300_000_000).grid() == Param(**of).grid() == (2, 3, 4, 5)
+    assert Param(**of, points=2).grid() == (2, 5)
+
+
+def test_a_text_in_a_product_meets_no_constraint_and_is_never_made() -> None:
+    assert not is_met("opt * 99999999999 != 1", {"opt": "adam"})
+    assert not is_met("opt % 1 != 1", {"opt": "%99999999999d"})
 
 
 def test_60_random_trials_are_60_configs_spread_over_the_powers_of_ten() -> None:

@@ -322,8 +322,8 @@ def _check_perturbed(asked: SchedulerFile, space: Space) -> None:
     if not names:
         raise InvalidInput(
             "scheduler: pbt changes nothing here: the space has no range but of whole numbers, and a "
-            "checkpoint of other ones may not be loaded. Name those for which it is: perturb: [KEY]; or "
-            "use asha."
+            "checkpoint of other ones may not be loaded. Name those for which it is: perturb: [KEY]; or use "
+            "asha."
         )
 
 
@@ -424,6 +424,12 @@ def _contradictions(asked: StudyFile, space: Space) -> Iterator[str]:
             if not any(map(takes, values)):
                 when = " or ".join(map(shown, values))
                 yield f"space: {name} is drawn only where {key} is {when}, which it never is."
+    for constraint in asked.constraints:
+        for name in space.not_numbers(constraint):
+            yield (
+                f"The constraint {constraint!r} computes with {name}, which is not always a "
+                "number; compare it alone, such as optimizer == 'sgd'."
+            )
 
 
 def _misfits(name: str, param: Param, project: Project, ours: set[str | None]) -> Iterator[str]:

@@ -26,7 +26,6 @@ from tracks_dagster.attempts.effects.runs import check_prepared, new_run_id
 from tracks_dagster.attempts.ports import FoundCode
 from tracks_dagster.attempts.run_config import check_is_on_cluster
 from tracks_dagster.home.stored_projects import code_of, find_project
-from tracks_dagster.retry.caps import check_cap
 from tracks_dagster.retry.submission import NO_INTENT
 from tracks_dagster.settings import load_prices
 from tracks_dagster.studies.effects.declaring import Door, declare_study
@@ -146,7 +145,7 @@ def tune(
         ledger=app.ledger,
         policy=policy,
         plan=plan,
-        check_cost=lambda most, compute: check_cap(most, load_prices(app.settings), compute),
+        prices=partial(load_prices, app.settings),
         remark=remark,
     )
     return declare_study(door, asked, found, by=by)

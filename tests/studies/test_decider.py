@@ -25,8 +25,8 @@ from tracks_dagster.evals.due import next_eval
 from tracks_dagster.ledger.effects.deciding import OF_STUDIES, decide_due, settle
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
+from tracks_dagster.ledger.prices import Prices
 from tracks_dagster.projects.project import ConfigKey
-from tracks_dagster.retry.caps import check_cap
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.retry.stages import FULL, SHIPPED, SMOKE, STRICT
 from tracks_dagster.studies.deciding import run_id_of
@@ -36,7 +36,7 @@ from tracks_dagster.studies.effects.declaring import Door, declare_study
 from tracks_dagster.studies.effects.study_file import StudyFile, read_study
 from tracks_dagster.studies.effects.trials import prepared_of
 from tracks_dagster.studies.words import summary
-from tracks_dagster.track.bodies import CodeVersion, ComputeRequest, StudyStopped, TrialProposed
+from tracks_dagster.track.bodies import CodeVersion, StudyStopped, TrialProposed
 from tracks_dagster.track.errors import InvalidInput, SettingsError, TracksError
 from tracks_dagster.track.names import run_track
 from tracks_dagster.track.records import Kind
@@ -74,13 +74,8 @@ def door_of(tracks: Tracks, ledger: Ledger) -> Door:
         ledger=ledger,
         policy=DEFAULT_POLICY,
         plan=plan,
-        check_cost=without_prices,
+        prices=lambda: None,
     )
-
-
-def without_prices(most: float, compute: ComputeRequest | None) -> None:
-    """Check a cap in money where no home has prices."""
-    check_cap(most, None, compute)
 
 
 @pytest.fixture
@@ -618,6 +613,27 @@ def test_a_cap_below_one_trial_is_refused_by_the_fastest_run_so_far(
     text = f"{TEXT}max_device_hours: 0.001\n"  # 3.6 s, where ten steps of 2 s take 20 s
     words = refusal(world, tmp_path, text)
     assert "max_device_hours 0.001 is less than one trial of 10 steps" in words
+    prices = Prices(currency="USD", per_device_hour={"cpu": 3.6})  # 0.02 for 20 s
+    door = replace(door_of(world.tracks, world.ledger), prices=lambda: prices)
+    with pytest.raises(
+        InvalidInput, match=r"max_cost 0.01 is less than one .* hours, which cost 0.02"
+    ):
+        declare_study(door, asked(tmp_path, f"{TEXT}max_cost: 0.01\n"), code(), by="ann")
+    declare_study(door, asked(tmp_path, f"{TEXT}max_cost: 0.03\n"), code(), by="ann")
+
+
+def test_a_cap_is_remarked_where_nobody_knows_what_a_trial_takes(
+    world: World, tmp_path: Path
+) -> None:
+    remarks: list[str] = []
+    door = replace(door_of(world.tracks, world.ledger), remark=remarks.append)
+    for _ in range(2):
+        text = f"{TEXT}max_device_hours: 1e-7\n"
+        declare_study(door, asked(tmp_path, text), code(), by="ann")
+    assert remarks == [
+        "How long a trial takes is not known yet, for no run of gpt was measured, so max_device_hours "
+        "1e-07 may be less than one takes."
+    ]
 
 
 def test_the_same_file_takes_a_study_up_and_another_one_of_its_name_is_refused(
@@ -734,7 +750,7 @@ def test_trials_pass_the_gates_that_their_study_passed_and_what_it_draws_is_left
         ledger=ledger,
         policy=policy,
         plan=partial(plan_run, tracks, policy=policy, ledger=ledger),
-        check_cost=without_prices,
+        prices=lambda: None,
     )
     with pytest.raises(InvalidInput, match="smoke: there is none of this project"):
         declare_study(door, asked(tmp_path, f"{TEXT}stage: full\n"), code(), by="ann")

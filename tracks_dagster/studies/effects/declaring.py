@@ -14,8 +14,10 @@ from tracks_dagster.attempts.effects.preparing import Prepared, prepare
 from tracks_dagster.attempts.ports import FoundCode
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
+from tracks_dagster.ledger.prices import Prices
 from tracks_dagster.projects.effects.project_file import NAME
 from tracks_dagster.projects.project import Project
+from tracks_dagster.retry.caps import check_cap
 from tracks_dagster.retry.policy import RetryPolicy
 from tracks_dagster.scheduling.policy import SWEEP
 from tracks_dagster.studies.deciding import run_id_of
@@ -26,16 +28,17 @@ from tracks_dagster.studies.schedulers import PERTURB, perturbed
 from tracks_dagster.studies.search import EVOLUTION, GRID, PRIORS, PRIORS_OF, START, grid_of
 from tracks_dagster.studies.space import CHOICE, Param, Space, make_space
 from tracks_dagster.track.addressed import write_addressed
-from tracks_dagster.track.bodies import ComputeRequest, RunDeclared, StudyDeclared, StudyExtended
+from tracks_dagster.track.bodies import RunDeclared, StudyDeclared, StudyExtended
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.errors import InvalidInput, RecordTooLarge, check_all
 from tracks_dagster.track.names import study_track
+from tracks_dagster.track.placement import pool_of
 from tracks_dagster.track.records import Draft, Json, Kind, canonical_json, sha256_hex
 from tracks_dagster.track.roles import ACCUMULATION, HORIZON, SEED, STEPS, roles_of
 from tracks_dagster.track.states.metric_values import direction_of
 from tracks_dagster.track.states.study_state import HOUR_S, StudyState, check
 from tracks_dagster.track.text.nearest import unknown
-from tracks_dagster.track.text.units import shown
+from tracks_dagster.track.text.units import cost_text, shown
 from tracks_dagster.track.track import study_code_key
 
 STARTS_NAMED_MAX = 5  # configs in an error
@@ -52,14 +55,14 @@ _LEAST = """
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Door:
     """What a declaration is checked and recorded by. plan: what a run would declare, by all that the
-    home knows; raises InvalidInput. check_cost: raises it for a cap in money that nothing would ever
-    meet, on such devices. remark: called with what a person should know of it."""
+    home knows; raises InvalidInput. prices: of the home, None where it has none; may raise
+    SettingsError. remark: called with what a person should know of it."""
 
     tracks: Tracks
     ledger: Ledger
     policy: RetryPolicy
     plan: Callable[[Prepared], RunDeclared]
-    check_cost: Callable[[float, ComputeRequest | None], object]
+    prices: Callable[[], Prices | None]
     remark: Callable[[str], object] = lambda words: None
 
 
@@ -143,7 +146,7 @@ def plan_study(
         declared = _that_fits(door, declared)
         _remark_direction(door, asked)
     search_of(declared)  # raises where its extra is missing
-    _check_cap(door.ledger, declared)
+    _check_below_one(door, declared, is_new=passed_gates is None)
     return declared
 
 
@@ -322,8 +325,8 @@ def _check_perturbed(asked: SchedulerFile, space: Space) -> None:
     if not names:
         raise InvalidInput(
             "scheduler: pbt changes nothing here: the space has no range but of whole numbers, and a "
-            "checkpoint of other ones may not be loaded. Name those for which it is: perturb: [KEY]; or use "
-            "asha."
+            "checkpoint of other ones may not be loaded. Name those for which it is: perturb: [KEY]; "
+            "or use asha."
         )
 
 
@@ -370,7 +373,7 @@ def _run_of_trials(
             "have; write another stage:, or smaller budgets."
         )
     if asked.max_cost is not None:
-        door.check_cost(asked.max_cost, run.compute)
+        check_cap(asked.max_cost, door.prices(), run.compute)
     return run
 
 
@@ -550,15 +553,32 @@ def _sweep(policy: RetryPolicy) -> str | None:
     return SWEEP if SWEEP in policy.scheduling.classes else None
 
 
-def _check_cap(ledger: Ledger, declared: StudyDeclared) -> None:
-    """Raise InvalidInput for a cap below one trial, by the fastest run of the project so far."""
-    rows = ledger.query(_LEAST, {"family": declared.run.model_family})
-    step_s = rows[0]["step_s"] if rows else None
-    cap, steps = declared.max_device_hours, declared.budgets[0]
-    if cap is None or step_s is None or cap * HOUR_S >= step_s * steps:
+def _check_below_one(door: Door, declared: StudyDeclared, *, is_new: bool) -> None:
+    """Raise InvalidInput for a cap below one trial, by the fastest run of the project so far; remark
+    where there was none."""
+    hours, money = declared.max_device_hours, declared.max_cost
+    caps = {"max_device_hours": hours, "max_cost": money}
+    given = [f"{name} {value:g}" for name, value in caps.items() if value is not None]
+    if not given:
         return
-    raise InvalidInput(
-        f"max_device_hours {cap:g} is less than one trial of {steps} steps takes: the fastest run of "
-        f"{declared.run.model_family} took {step_s:.3g} device-seconds a step, so "
-        f"{step_s * steps / HOUR_S:.2g} hours."
-    )
+    compute, steps, family = declared.run.compute, declared.budgets[0], declared.run.model_family
+    [row] = door.ledger.query(_LEAST, {"family": family})
+    if (step_s := row["step_s"]) is None:
+        if is_new:
+            door.remark(
+                f"How long a trial takes is not known yet, for no run of {family} was measured, so "
+                f"{' and '.join(given)} may be less than one takes."
+            )
+        return
+    least = step_s * steps / HOUR_S
+    prices = None if money is None else door.prices()
+    kind = compute.device_class
+    price = None if prices is None else prices.of(kind, kind, pool=pool_of(compute))
+    below = [f"max_device_hours {hours:g}"] if hours is not None and hours < least else []
+    below += [f"max_cost {money:g}"] if money and price and money < least * price else []
+    if below:
+        cost = f", which cost {cost_text(least * price)}" if money and price else ""
+        raise InvalidInput(
+            f"{' and '.join(below)} is less than one trial of {steps} steps takes: the fastest run of "
+            f"{family} took {step_s:.3g} device-seconds a step, so {least:.2g} hours{cost}."
+        )

@@ -150,10 +150,12 @@ def _copied(study: StudyState, trial: Trial, better: Trial, rung: int) -> Move:
     source = better.rungs[rung].proposed.config
     names = set(perturbed(space, study.declared.scheduler))
     drawn = {name: rng.choice(FACTORS) for name in source}
-    config = space.scaled(source, lambda name: drawn[name] if name in names else 1.0, rng)
-    changed = f", with {', '.join(n for n in source if n in names)} changed by × 0.8 or × 1.2"
-    if config is None or config.keys() != source.keys():
-        config, changed = source, " and with its config, of which the space takes no change"
+    moved = space.scaled(source, lambda name: drawn[name] if name in names else 1.0, rng)
+    config: Config = source
+    changed = " and with its config, of which the space takes no change"
+    if moved is not None and moved.keys() == source.keys():
+        config = moved
+        changed = f", with {', '.join(n for n in source if n in names)} changed by × 0.8 or × 1.2"
     why = f"it is among the worst, and continues from trial {better.number}{changed}"
     return GoOn(trial=trial.number, source=better.number, config=config, why=why)
 

@@ -106,7 +106,7 @@ def _large() -> dict[str, float]:
             app.tracks.append_to_study(app.tracks.study(played.state.declared.study), note)
             time.sleep(FRESH_S)
             took.append(_took_s(page))
-        figures["large_page_s"] = min(took)
+        figures["large_page_s"] = max(took)
         steps = played.state.declared.budgets[-1]
         history.commit(steps, metrics={"loss": 1.0}).end(last_step=steps).finish()
         history.write_to(app.store)

@@ -152,10 +152,10 @@ def _copied(study: StudyState, trial: Trial, better: Trial, rung: int) -> Move:
     drawn = {name: rng.choice(FACTORS) for name in source}
     moved = space.scaled(source, lambda name: drawn[name] if name in names else 1.0, rng)
     config: Config = source
-    changed = " and with its config, of which the space takes no change"
-    if moved is not None and moved.keys() == source.keys():
-        config = moved
-        changed = f", with {', '.join(n for n in source if n in names)} changed by × 0.8 or × 1.2"
+    changed = " and with its config, of which nothing can be changed"
+    if moved is not None and moved.keys() == source.keys() and moved != source:
+        config, keys = moved, [name for name in source if moved[name] != source[name]]
+        changed = f", with {', '.join(keys)} changed by × 0.8 or × 1.2"
     why = f"it is among the worst, and continues from trial {better.number}{changed}"
     return GoOn(trial=trial.number, source=better.number, config=config, why=why)
 

@@ -410,9 +410,7 @@ def _head(name: str, key: str, asked: Asked, *, is_number: bool = True) -> Head:
     )
 
 
-def _row(
-    study: StudyState, trial: Trial, columns: Sequence[int], *, is_best: bool
-) -> TrialRow:
+def _row(study: StudyState, trial: Trial, columns: Sequence[int], *, is_best: bool) -> TrialRow:
     cells = [
         _number(_value(trial.config[k]) if k in trial.config else "") for k in study.declared.space
     ]

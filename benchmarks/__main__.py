@@ -66,7 +66,7 @@ BENCHMARKS: dict[str, Callable[[argparse.Namespace], dict[str, float]]] = {
     "idle-200": lambda given: idle.run_many(),  # of 200 projects; takes eight minutes; when asked
     "schedule": lambda given: {**schedule.run(), **schedule_play.run()},
     "table": lambda given: table.run(),  # takes a minute; when asked
-    "tune": lambda given: tune.run(),  # takes two minutes; when asked
+    "tune": lambda given: tune.run(),  # takes four minutes; when asked
     "search": lambda given: search.run(),  # takes ten minutes; when asked
     "kubernetes": lambda given: kubernetes.run(),  # takes minutes and 3 GB; when asked
     # takes minutes and 1 GB of disk; when asked

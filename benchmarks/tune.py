@@ -1,7 +1,11 @@
-"""What a proposal costs after many trials, and which good trials each scheduler stops.
+"""What a proposal costs after many trials, what a large study costs the daemon and the board, and which
+good trials each scheduler stops.
 
 A proposal: processor time of one look at a study of 1 000 finished trials; those of Optuna need the
-extra `tune`. The stopped ones: studies of 81 trials played over curves that fall as a power of the
+extra `tune`. A large study: 10 000 finished trials in a store in a folder, and one that trains; of its
+page processor seconds at the first look of a process, and after each new record; of the daemon a tick
+in which nothing is decided, as a share of the time between two, and one that judges a trial. The
+stopped ones: studies of 81 trials played over curves that fall as a power of the
 steps, each with an exponent and a height of its own, with noise on each reading. "good" are the
 three that would end lowest, as many as `halving` trains to the end.
 """
@@ -9,16 +13,31 @@ three that would end lowest, as many as `halving` trains to the end.
 from __future__ import annotations
 
 import random
+import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
+from tests.deciders import world_of
+from tests.histories import History
 from tests.studies.played import Played, make_study
-from tracks_dagster.studies.deciding import Spent, decide, epochs_of
+from tests.visitors import Visitor
+from tracks_dagster.defs.site import TICK_S
+from tracks_dagster.ledger.effects.deciding import OF_STUDIES, decide_due
+from tracks_dagster.settings import Settings
+from tracks_dagster.studies.deciding import Spent, decide, epochs_of, run_id_of
+from tracks_dagster.studies.effects.deciding import TuneStudies
 from tracks_dagster.studies.effects.searching import search_of
+from tracks_dagster.studies.search import space_of
 from tracks_dagster.studies.space import Param
-from tracks_dagster.track.records import Json
+from tracks_dagster.track.bodies import Note, TrialProposed
+from tracks_dagster.track.records import Json, Kind
 from tracks_dagster.track.states.study_state import TrialStatus
+from tracks_dagster.wings.watch.board.effects.serving import guarded
+from tracks_dagster.wings.watch.board.effects.sources import Sources
+from tracks_dagster.wings.watch.board.effects.studies import FRESH_S
+from tracks_dagster.wiring import build
 
 FINISHED = 1000
 SEARCHES = ("random", "evolution", "tpe", "nsga2")
@@ -39,11 +58,94 @@ SCHEDULERS: Mapping[str, Sequence[int]] = {  # with the budgets of each, in epoc
 
 AT_MOST = {f"proposal_{kind}_s": 1.0 for kind in SEARCHES}
 WHY = dict.fromkeys(AT_MOST, "each proposal looks at every trial once; a slower or a busy machine")
+LARGE = 10_000
+ROUNDS = 3
+AT_MOST |= {"large_page_s": 1.0, "large_tick_percent": 5.0}
+WHY |= {
+    "large_page_s": "what is shown of a study looks at every trial more often than a few times",
+    "large_tick_percent": "a tick folds or reads what it knows",
+}
 
 
 def run() -> dict[str, float]:
-    """Return seconds of processor time of a proposal, and shares of good trials in percent."""
-    return {**_proposals(), **_stopped()}
+    """Return seconds of processor time of a proposal, what a large study costs, and shares of good
+    trials in percent."""
+    return {**_proposals(), **_large(), **_stopped()}
+
+
+def _large() -> dict[str, float]:
+    figures: dict[str, float] = {}
+    with tempfile.TemporaryDirectory(prefix="tracks-bench-") as name:
+        settings = Settings.from_environment({"TRACKS_HOME": str(Path(name) / "home")})
+        app, played = build(settings), _large_study()
+        played.write_to(app.store)
+        history = _open_trial(played)
+        history.write_to(app.store)
+        app.projector.scan()
+        world = world_of(app.tracks, app.ledger)
+
+        def tick() -> None:
+            found = decide_due(world, [TuneStudies()], kind=OF_STUDIES)
+            assert not found.problems, found.problems
+
+        figures["large_tick_first_s"] = _took_s(tick)
+        figures["large_tick_percent"] = 100 * min(_took_s(tick) for _ in range(ROUNDS)) / TICK_S
+        board, address = (
+            Visitor(guarded(Sources(settings))),
+            f"/studies/{played.state.declared.study}",
+        )
+
+        def page() -> None:
+            reply = board.get(address)
+            assert reply.status_code == 200, reply.text[:500]
+
+        figures["large_page_first_s"] = _took_s(page)
+        took = []
+        for number in range(ROUNDS):
+            note = app.tracks.draft(Kind.NOTE, Note(by="bench", text=f"Note {number}."))
+            app.tracks.append_to_study(app.tracks.study(played.state.declared.study), note)
+            time.sleep(FRESH_S)
+            took.append(_took_s(page))
+        figures["large_page_s"] = max(took)
+        steps = played.state.declared.budgets[-1]
+        history.commit(steps, metrics={"loss": 1.0}).end(last_step=steps).finish()
+        history.write_to(app.store)
+        app.tracks.project(history.name)
+        figures["large_tick_that_judges_s"] = _took_s(tick)
+    return figures
+
+
+def _took_s(what: Callable[[], object]) -> float:
+    began_s = time.process_time()
+    what()
+    return time.process_time() - began_s
+
+
+def _large_study() -> Played:
+    """Return a study of which LARGE trials are over and one trains."""
+    study = make_study(params=PARAMS, search={"kind": "random"}, trials=LARGE + 1, slots=1)
+    played = Played(study, lambda config, steps: config["lr"] * config["width"])
+    space, rng = space_of(study), random.Random(7)
+    for number in range(LARGE + 1):
+        proposed = TrialProposed(
+            trial=number,
+            rung=0,
+            run_id=run_id_of(study.study, number, 0),
+            config=space.draw(rng),
+            steps=study.budgets[0],
+            why=f"Trial {number} of {study.trials}, by random.",
+            decided_by="bench",
+        )
+        played.add(Kind.TRIAL_PROPOSED, proposed)
+        if number < LARGE:
+            played.judge(played.state.trials[-1].last)
+    return played
+
+
+def _open_trial(played: Played) -> History:
+    (rung,) = played.state.open_rungs
+    history = History(rung.proposed.run_id).declare(experiment=played.state.declared.study)
+    return history.open().place().restore()
 
 
 def _proposals() -> dict[str, float]:

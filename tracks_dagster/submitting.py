@@ -26,7 +26,6 @@ from tracks_dagster.attempts.effects.runs import check_prepared, new_run_id
 from tracks_dagster.attempts.ports import FoundCode
 from tracks_dagster.attempts.run_config import check_is_on_cluster
 from tracks_dagster.home.stored_projects import code_of, find_project
-from tracks_dagster.retry.caps import check_cap
 from tracks_dagster.retry.submission import NO_INTENT
 from tracks_dagster.settings import load_prices
 from tracks_dagster.studies.effects.declaring import Door, declare_study
@@ -38,7 +37,6 @@ from tracks_dagster.track.records import Json, sha256_hex
 from tracks_dagster.track.states.run_state import RunState
 from tracks_dagster.track.states.study_state import StudyState
 from tracks_dagster.track.text.nearest import unknown
-from tracks_dagster.track.track import study_code_key
 from tracks_dagster.wiring import App
 
 KEY_DIGITS = 12  # of a run id that follows from a key
@@ -147,16 +145,10 @@ def tune(
         ledger=app.ledger,
         policy=policy,
         plan=plan,
-        check_cost=lambda most, compute: check_cap(most, load_prices(app.settings), compute),
+        prices=partial(load_prices, app.settings),
         remark=remark,
     )
-    study = declare_study(door, asked, found, by=by)
-    if study.declared.run.trainer != study_code_key(asked.name, sha256_hex(found.archive)):
-        remark(
-            f"{asked.name} trains the code that it was declared with; {found.folder} has other code "
-            "now."
-        )
-    return study
+    return declare_study(door, asked, found, by=by)
 
 
 def find_code(

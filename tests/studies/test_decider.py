@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -24,8 +25,8 @@ from tracks_dagster.evals.due import next_eval
 from tracks_dagster.ledger.effects.deciding import OF_STUDIES, decide_due, settle
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
+from tracks_dagster.ledger.prices import Prices
 from tracks_dagster.projects.project import ConfigKey
-from tracks_dagster.retry.caps import check_cap
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.retry.stages import FULL, SHIPPED, SMOKE, STRICT
 from tracks_dagster.studies.deciding import run_id_of
@@ -35,7 +36,7 @@ from tracks_dagster.studies.effects.declaring import Door, declare_study
 from tracks_dagster.studies.effects.study_file import StudyFile, read_study
 from tracks_dagster.studies.effects.trials import prepared_of
 from tracks_dagster.studies.words import summary
-from tracks_dagster.track.bodies import CodeVersion, ComputeRequest, StudyStopped, TrialProposed
+from tracks_dagster.track.bodies import CodeVersion, StudyStopped, TrialProposed
 from tracks_dagster.track.errors import InvalidInput, SettingsError, TracksError
 from tracks_dagster.track.names import run_track
 from tracks_dagster.track.records import Kind
@@ -73,13 +74,8 @@ def door_of(tracks: Tracks, ledger: Ledger) -> Door:
         ledger=ledger,
         policy=DEFAULT_POLICY,
         plan=plan,
-        check_cost=without_prices,
+        prices=lambda: None,
     )
-
-
-def without_prices(most: float, compute: ComputeRequest | None) -> None:
-    """Check a cap in money where no home has prices."""
-    check_cap(most, None, compute)
 
 
 @pytest.fixture
@@ -382,6 +378,10 @@ def refusal(world: World, tmp_path: Path, text: str, **changes: Any) -> str:
             "search: evolution\ntrials: 30\nscheduler: {kind: pbt",
             "pbt changes the configs of its trials on the way, so evolution has no parents",
         ),
+        ("kind: halving", "perturb: [lr], kind: halving", "perturb is of pbt; halving changes no"),
+        ("kind: halving", "kind: pbt", "pbt changes nothing here"),
+        ("kind: halving", "perturb: [lrr], kind: pbt", "'lrr' is not a key of the space"),
+        ("kind: halving", "perturb: [lr], kind: pbt", "perturb: lr is a list, which × 0.8"),
         ("kind: halving", "kind: hyperband", "'hyperband' is not a scheduler"),
         ("[10, 30]", "[30, 10]", "[30, 10] does not grow"),
         ("name: lr", "name: LR!", "'LR!' cannot name a study"),
@@ -390,6 +390,21 @@ def refusal(world: World, tmp_path: Path, text: str, **changes: Any) -> str:
         ("slots: 2", "constraints: [lr <]", "'lr <' is not a constraint"),
         ("slots: 2", "constraints: ['foo < 1']", "names foo, which is not a key"),
         ("slots: 2", "constraints: ['lr > 1']", "The grid is empty"),
+        (
+            "[0.1, 0.01, 0.001]",
+            "[0.1], seed: {int: [0, 2147483647]}",
+            "The grid has 2147483648 configs; at most 100000. Write points: N",
+        ),
+        (
+            "[0.1, 0.01, 0.001]",
+            "{uniform: [0, 1], points: 1000000}",
+            "The grid has 1000000 configs; at most 100000",
+        ),
+        (
+            "slots: 2",
+            "constraints: ['allocator * 300000000 != 1']",
+            "computes with allocator, which is not always a number; compare it alone",
+        ),
         ("slots: 2", "constraints: ['__import__(\"os\") == 1']", "is not a constraint"),
         (
             "search: grid",
@@ -598,6 +613,27 @@ def test_a_cap_below_one_trial_is_refused_by_the_fastest_run_so_far(
     text = f"{TEXT}max_device_hours: 0.001\n"  # 3.6 s, where ten steps of 2 s take 20 s
     words = refusal(world, tmp_path, text)
     assert "max_device_hours 0.001 is less than one trial of 10 steps" in words
+    prices = Prices(currency="USD", per_device_hour={"cpu": 3.6})  # 0.02 for 20 s
+    door = replace(door_of(world.tracks, world.ledger), prices=lambda: prices)
+    with pytest.raises(
+        InvalidInput, match=r"max_cost 0.01 is less than one .* hours, which cost 0.02"
+    ):
+        declare_study(door, asked(tmp_path, f"{TEXT}max_cost: 0.01\n"), code(), by="ann")
+    declare_study(door, asked(tmp_path, f"{TEXT}max_cost: 0.03\n"), code(), by="ann")
+
+
+def test_a_cap_is_remarked_where_nobody_knows_what_a_trial_takes(
+    world: World, tmp_path: Path
+) -> None:
+    remarks: list[str] = []
+    door = replace(door_of(world.tracks, world.ledger), remark=remarks.append)
+    for _ in range(2):
+        text = f"{TEXT}max_device_hours: 1e-7\n"
+        declare_study(door, asked(tmp_path, text), code(), by="ann")
+    assert remarks == [
+        "How long a trial takes is not known yet, for no run of gpt was measured, so max_device_hours "
+        "1e-07 may be less than one takes."
+    ]
 
 
 def test_the_same_file_takes_a_study_up_and_another_one_of_its_name_is_refused(
@@ -616,6 +652,43 @@ def test_the_same_file_takes_a_study_up_and_another_one_of_its_name_is_refused(
     assert (larger.declared.max_device_hours, larger.head.kind) == (9.0, Kind.STUDY_EXTENDED)
     with pytest.raises(InvalidInput, match="never taken back"):
         declare_study(door, asked(tmp_path, f"{TEXT}max_device_hours: 8\n"), code(), by="ann")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (TEXT, "another config (layers)"),
+        (f"{TEXT}config: {{layers: 4}}\n", "another config (layers)"),
+        (f"{TEXT}config: {{layers: 3}}\nclass: urgent\n", "another class"),
+        (f"{TEXT}config: {{layers: 3}}\nstage: canary\n", "another stage"),
+    ],
+)
+def test_a_study_is_not_taken_up_with_another_config_class_or_stage(
+    text: str, words: str, world: World, tmp_path: Path
+) -> None:
+    door = door_of(world.tracks, world.ledger)
+    declare_study(door, asked(tmp_path, f"{TEXT}config: {{layers: 3}}\n"), code(), by="ann")
+    with pytest.raises(InvalidInput, match=re.escape(f"declared with {words}; a study is never")):
+        declare_study(door, asked(tmp_path, text), code(), by="ann")
+    assert world.tracks.study("lr").head.seq == 0
+
+
+def test_what_a_study_trains_otherwise_than_its_file_would_now_is_remarked(
+    world: World, tmp_path: Path
+) -> None:
+    remarks: list[str] = []
+    door = replace(door_of(world.tracks, world.ledger), remark=remarks.append)
+    text = f"{TEXT}class: urgent\n"
+    for _ in range(2):
+        declare_study(door, asked(tmp_path, text), code(), by="ann")
+    assert remarks == []
+    keys = {**example().keys, "layers": replace(example().keys["layers"], default=7)}
+    other = {"project": replace(example(), keys=keys), "archive": b"another tar"}
+    assert declare_study(door, asked(tmp_path), code(**other), by="ann").head.seq == 0
+    assert remarks == [
+        "lr was declared with other code, class 'urgent', layers 2, and trains that to its end. Give "
+        "the study another name to train what there is now."
+    ]
 
 
 def test_a_study_that_began_with_priors_is_taken_up_though_its_source_has_grown(
@@ -677,7 +750,7 @@ def test_trials_pass_the_gates_that_their_study_passed_and_what_it_draws_is_left
         ledger=ledger,
         policy=policy,
         plan=partial(plan_run, tracks, policy=policy, ledger=ledger),
-        check_cost=without_prices,
+        prices=lambda: None,
     )
     with pytest.raises(InvalidInput, match="smoke: there is none of this project"):
         declare_study(door, asked(tmp_path, f"{TEXT}stage: full\n"), code(), by="ann")

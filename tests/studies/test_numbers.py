@@ -12,7 +12,7 @@ import pytest
 from tests.studies.played import LR, Played, make_study, play
 from tracks_dagster.studies.deciding import Spent, decide, epochs_of
 from tracks_dagster.studies.search import Search, Waits, own_search, space_of
-from tracks_dagster.studies.space import Config, Param, Space
+from tracks_dagster.studies.space import Config, Param, Space, is_met
 from tracks_dagster.track.bodies import StudyExtended, StudyFinished
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.records import Json, Kind
@@ -59,6 +59,17 @@ def test_a_grid_that_starts_elsewhere_still_tries_every_config_once() -> None:
     study = make_study(params=params, search={"kind": "grid", "start": start}, trials=4)
     state = play(study, far_from).state
     assert [t.config["lr"] for t in state.trials] == [1e-2, 0.05, 1e-4, 1e-3]
+
+
+def test_more_points_than_whole_numbers_are_these_numbers() -> None:
+    of = {"kind": "int", "low": 2, "high": 5}
+    assert Param(**of, points=300_000_000).grid() == Param(**of).grid() == (2, 3, 4, 5)
+    assert Param(**of, points=2).grid() == (2, 5)
+
+
+def test_a_text_in_a_product_meets_no_constraint_and_is_never_made() -> None:
+    assert not is_met("opt * 99999999999 != 1", {"opt": "adam"})
+    assert not is_met("opt % 1 != 1", {"opt": "%99999999999d"})
 
 
 def test_60_random_trials_are_60_configs_spread_over_the_powers_of_ten() -> None:
@@ -145,6 +156,29 @@ def test_pbt_copies_every_5_epochs_from_the_better_through_its_commit() -> None:
         sum(far_from(t.rungs[rung].proposed.config, 25) for t in state.trials) for rung in (0, -1)
     )
     assert last < first
+
+
+@pytest.mark.parametrize("named", [{}, {"perturb": ["lr"]}, {"perturb": ["batch"]}])
+def test_pbt_copies_weights_into_a_config_that_takes_them(named: dict[str, list[str]]) -> None:
+    params = {
+        "layers": Param(kind="int", low=2, high=12),
+        "batch": Param(kind="int", low=8, high=512),
+        "mixed": Param(kind="uniform", low=0, high=1, when={"layers": (2, 3, 4)}),
+        **LR,
+    }
+    study = make_study(
+        scheduler={"kind": "pbt", **named}, budgets=(5, 10, 15), trials=16, params=params
+    )
+    state = play(study, far_from).state
+    proposed = {r.proposed.run_id: r.proposed for t in state.trials for r in t.rungs}
+    copies = [p for p in proposed.values() if p.source and f"t{p.trial:03d}" not in p.source.run_id]
+    changed = set()
+    for body in copies:
+        source = proposed[body.source.run_id].config
+        assert body.config.keys() == source.keys()
+        changed |= {name for name, value in body.config.items() if value != source[name]}
+    assert changed
+    assert changed <= set(named.get("perturb", ["lr", "mixed"]))
 
 
 def test_trials_that_failed_leave_the_worst_quarter_of_pbt_to_those_that_train() -> None:

@@ -14,13 +14,15 @@ from dataclasses import dataclass
 from statistics import median as median_of
 
 from tracks_dagster.studies.search import generation_of, generator, space_of
-from tracks_dagster.studies.space import Config
+from tracks_dagster.studies.space import LOGUNIFORM, UNIFORM, Config, Space
+from tracks_dagster.track.records import Json
 from tracks_dagster.track.states.study_state import StudyState, Trial, TrialStatus
 
 ETA = 3  # Jamieson and Talwalkar 2016, Li et al. 2018: of each rung one third goes on
 MEDIAN_OTHERS_MIN = 3  # trials that a median is taken of; fewer stop nobody
 COPIED_SHARE = 4  # PBT, Jaderberg et al. 2017: the worst quarter copies the best
 FACTORS = (0.8, 1.2)
+PERTURB = "perturb"  # of a study's scheduler: the keys that pbt changes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,12 +134,29 @@ def move_of(study: StudyState, *, is_whole: bool) -> Move | None:
     return SCHEDULERS[study.declared.scheduler["kind"]](study, is_whole)
 
 
+def perturbed(space: Space, scheduler: Mapping[str, Json]) -> list[str]:
+    """Return the keys that pbt changes: those that the study names, else the ranges of numbers that are
+    not whole. A checkpoint of other `layers` cannot be loaded, and whole numbers may be such."""
+    named = scheduler.get(PERTURB)
+    ranges = [name for name, each in space.params.items() if each.kind in (UNIFORM, LOGUNIFORM)]
+    return ranges if named is None else list(named)
+
+
 def _copied(study: StudyState, trial: Trial, better: Trial, rung: int) -> Move:
+    """Return that a trial continues a better one's weights, with that one's config but for those keys
+    alone that are changed; none is added or left out."""
+    space = space_of(study.declared)
     rng = generator(study.declared, "copy", trial.number, rung)
     source = better.rungs[rung].proposed.config
-    factors = {name: rng.choice(FACTORS) for name in source}
-    config = space_of(study.declared).scaled(source, factors.__getitem__, rng) or source
-    why = f"it is among the worst, and continues from trial {better.number}, changed by × 0.8 or × 1.2"
+    names = set(perturbed(space, study.declared.scheduler))
+    drawn = {name: rng.choice(FACTORS) for name in source}
+    moved = space.scaled(source, lambda name: drawn[name] if name in names else 1.0, rng)
+    config: Config = source
+    changed = " and with its config, of which nothing can be changed"
+    if moved is not None and moved.keys() == source.keys() and moved != source:
+        config, keys = moved, [name for name in source if moved[name] != source[name]]
+        changed = f", with {', '.join(keys)} changed by × 0.8 or × 1.2"
+    why = f"it is among the worst, and continues from trial {better.number}{changed}"
     return GoOn(trial=trial.number, source=better.number, config=config, why=why)
 
 

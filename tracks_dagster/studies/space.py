@@ -92,7 +92,7 @@ class Param:
     def scaled(self, value: Json, factor: float) -> Json:
         """Return the value times a factor, inside the bounds; a choice stays. An int moves by 1 at
         least."""
-        if self.kind == CHOICE:
+        if self.kind == CHOICE or factor == 1:
             return value
         if self.kind == INT:
             moved = round(value * factor)
@@ -112,15 +112,23 @@ class Param:
         """Return the value inside the bounds that is nearest."""
         return min(max(value, self.low), self.high)
 
+    def grid_count(self) -> int:
+        """Return how many values a grid has; raises InvalidInput where nobody says how many."""
+        if self.kind == CHOICE:
+            return len(self.values)
+        whole = int(self.high) - int(self.low) + 1 if self.kind == INT else None
+        if whole is None and self.points is None:
+            raise InvalidInput("a grid over numbers needs points: N, or a list of the values.")
+        return min(each for each in (whole, self.points) if each is not None)
+
     def grid(self) -> tuple[Json, ...]:
-        """Return the values of a grid; raises InvalidInput where nobody says how many."""
+        """Return the `grid_count` values of a grid."""
         if self.kind == CHOICE:
             return self.values
-        if self.kind == INT and self.points is None:
+        count = self.grid_count()
+        if self.kind == INT and count == int(self.high) - int(self.low) + 1:
             return tuple(range(int(self.low), int(self.high) + 1))
-        if self.points is None:
-            raise InvalidInput("a grid over numbers needs points: N, or a list of the values.")
-        shares = [0.5] if self.points == 1 else [i / (self.points - 1) for i in range(self.points)]
+        shares = [0.5] if count == 1 else [i / (count - 1) for i in range(count)]
         values = [self._at(share) for share in shares]
         return tuple(dict.fromkeys(map(round, values))) if self.kind == INT else tuple(values)
 
@@ -144,6 +152,14 @@ class Space:
         """Whether the config meets every constraint; one that names a key which is not there is met."""
         values = {**self.fixed, **config}
         return all(is_met(each, values) for each in self.constraints)
+
+    def not_numbers(self, constraint: str) -> Iterator[str]:
+        """Yield the keys that a constraint computes with and that may have a text as their value."""
+        for name in sorted(_computed_names(constraint)):
+            param = self.params.get(name)
+            values = (self.fixed[name],) if param is None else param.values
+            if not all(map(_is_number, values)):
+                yield name
 
     def misfits(self, config: Config) -> Iterator[str]:
         """Yield each reason, a sentence, why the config is not one that the space could have drawn."""
@@ -202,12 +218,13 @@ class Space:
     def grid(self) -> tuple[dict[str, Json], ...]:
         """Return every config of the grid that meets the constraints, the last key moving fastest."""
         names = list(self.params)
-        values = [self._grid_of(name) for name in names]
-        if math.prod(map(len, values)) > GRID_MAX:
+        count = math.prod(map(self._grid_count, names))
+        if count > GRID_MAX:
             raise InvalidInput(
-                f"The grid has {math.prod(map(len, values))} configs; at most {GRID_MAX}. Name fewer "
-                "points."
+                f"The grid has {count} configs; at most {GRID_MAX}. Write points: N, or "
+                "lists of values."
             )
+        values = [self.params[name].grid() for name in names]
         found: dict[tuple[tuple[str, str], ...], dict[str, Json]] = {}
         for combination in itertools.product(*values):
             config: dict[str, Json] = {}
@@ -220,9 +237,9 @@ class Space:
             raise InvalidInput("The grid is empty: no config of it meets the constraints.")
         return tuple(found.values())
 
-    def _grid_of(self, name: str) -> tuple[Json, ...]:
+    def _grid_count(self, name: str) -> int:
         try:
-            return self.params[name].grid()
+            return self.params[name].grid_count()
         except InvalidInput as error:
             raise InvalidInput(f"{name}: {error}") from error
 
@@ -318,6 +335,12 @@ def names_of(constraint: str) -> set[str]:
     return {each.id for each in ast.walk(_parsed(constraint)) if isinstance(each, ast.Name)}
 
 
+def _computed_names(constraint: str) -> set[str]:
+    """Return the keys that are part of a sum or a product."""
+    sums = (each for each in ast.walk(_parsed(constraint)) if isinstance(each, ast.BinOp))
+    return {each.id for one in sums for each in ast.walk(one) if isinstance(each, ast.Name)}
+
+
 def is_met(constraint: str, config: Config) -> bool:
     """Whether a config meets a constraint; one that names a key which is not there is met."""
     if names_of(constraint) - config.keys():
@@ -344,6 +367,10 @@ def _parsed(constraint: str) -> ast.Expression:
     return tree
 
 
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float)
+
+
 def _is_allowed(node: ast.AST) -> bool:
     plain = (ast.Expression, ast.Compare, ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.And, ast.Or)
     is_value = isinstance(node, ast.Constant) and isinstance(node.value, int | float | str)
@@ -359,7 +386,10 @@ def _value(node: ast.expr, config: Config) -> Any:
         case ast.UnaryOp(op=op, operand=operand):
             return _OPERATORS[type(op)](_value(operand, config))
         case ast.BinOp(left=left, op=op, right=right):
-            return _OPERATORS[type(op)](_value(left, config), _value(right, config))
+            both = _value(left, config), _value(right, config)
+            if not all(map(_is_number, both)):  # a text times a large number takes all memory
+                raise TypeError("a text in a sum or a product")
+            return _OPERATORS[type(op)](*both)
         case ast.BoolOp(op=op, values=values):
             found = (_value(each, config) for each in values)
             return all(found) if isinstance(op, ast.And) else any(found)

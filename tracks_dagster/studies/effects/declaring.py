@@ -14,27 +14,31 @@ from tracks_dagster.attempts.effects.preparing import Prepared, prepare
 from tracks_dagster.attempts.ports import FoundCode
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
+from tracks_dagster.ledger.prices import Prices
 from tracks_dagster.projects.effects.project_file import NAME
 from tracks_dagster.projects.project import Project
+from tracks_dagster.retry.caps import check_cap
 from tracks_dagster.retry.policy import RetryPolicy
 from tracks_dagster.scheduling.policy import SWEEP
 from tracks_dagster.studies.deciding import run_id_of
 from tracks_dagster.studies.effects.priors import evenly, read_priors
 from tracks_dagster.studies.effects.searching import search_of
 from tracks_dagster.studies.effects.study_file import TRIALS_MAX, SchedulerFile, StudyFile
+from tracks_dagster.studies.schedulers import PERTURB, perturbed
 from tracks_dagster.studies.search import EVOLUTION, GRID, PRIORS, PRIORS_OF, START, grid_of
 from tracks_dagster.studies.space import CHOICE, Param, Space, make_space
 from tracks_dagster.track.addressed import write_addressed
-from tracks_dagster.track.bodies import ComputeRequest, RunDeclared, StudyDeclared, StudyExtended
+from tracks_dagster.track.bodies import RunDeclared, StudyDeclared, StudyExtended
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.errors import InvalidInput, RecordTooLarge, check_all
 from tracks_dagster.track.names import study_track
+from tracks_dagster.track.placement import pool_of
 from tracks_dagster.track.records import Draft, Json, Kind, canonical_json, sha256_hex
 from tracks_dagster.track.roles import ACCUMULATION, HORIZON, SEED, STEPS, roles_of
 from tracks_dagster.track.states.metric_values import direction_of
 from tracks_dagster.track.states.study_state import HOUR_S, StudyState, check
 from tracks_dagster.track.text.nearest import unknown
-from tracks_dagster.track.text.units import shown
+from tracks_dagster.track.text.units import cost_text, shown
 from tracks_dagster.track.track import study_code_key
 
 STARTS_NAMED_MAX = 5  # configs in an error
@@ -51,14 +55,14 @@ _LEAST = """
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Door:
     """What a declaration is checked and recorded by. plan: what a run would declare, by all that the
-    home knows; raises InvalidInput. check_cost: raises it for a cap in money that nothing would ever
-    meet, on such devices. remark: called with what a person should know of it."""
+    home knows; raises InvalidInput. prices: of the home, None where it has none; may raise
+    SettingsError. remark: called with what a person should know of it."""
 
     tracks: Tracks
     ledger: Ledger
     policy: RetryPolicy
     plan: Callable[[Prepared], RunDeclared]
-    check_cost: Callable[[float, ComputeRequest | None], object]
+    prices: Callable[[], Prices | None]
     remark: Callable[[str], object] = lambda words: None
 
 
@@ -78,7 +82,7 @@ def declare_study(door: Door, asked: StudyFile, found: FoundCode, *, by: str) ->
         draft = tracks.draft(Kind.STUDY_DECLARED, declared)
         tracks.decide_study(asked.name, lambda state: draft if state is None else None)
         existing = tracks.study(asked.name)
-    _check_same(existing.declared, declared, asked.config)
+    _check_same(door, existing.declared, declared, asked)
     caps = {name: value for name in CAPS if (value := getattr(declared, name)) is not None}
     caps["off_peak"] = declared.off_peak
     tracks.decide_study(asked.name, lambda state: _extension(tracks, state, caps, by=by))
@@ -108,6 +112,8 @@ def plan_study(
         lambda: _check_pair(asked),
     )
     (space,) = spaces
+    if passed_gates is None:
+        _check_perturbed(asked.scheduler, space)
     if (
         passed_gates is None and asked.search.kind != GRID
     ):  # else it goes on as long as it finds any
@@ -125,7 +131,7 @@ def plan_study(
         metric=asked.metric,
         direction=asked.direction,
         search=search,
-        scheduler={"kind": asked.scheduler.kind, "eta": asked.scheduler.eta},
+        scheduler=_scheduler(asked.scheduler),
         budgets=budgets,
         trials=_trials(asked, space),
         seed=asked.seed,
@@ -140,7 +146,7 @@ def plan_study(
         declared = _that_fits(door, declared)
         _remark_direction(door, asked)
     search_of(declared)  # raises where its extra is missing
-    _check_cap(door.ledger, declared)
+    _check_below_one(door, declared, is_new=passed_gates is None)
     return declared
 
 
@@ -204,11 +210,9 @@ def _caps_given(raised: dict[str, Any]) -> str:
     return ", ".join(f"{name} is {value or 'not set'} now" for name, value in raised.items())
 
 
-def _check_same(before: StudyDeclared, now: StudyDeclared, given: Mapping[str, Json]) -> None:
-    """Raise InvalidInput where a study of that name was declared otherwise, naming what differs.
-
-    given: of the config, what the study's file has; the rest is the project's, as it was then.
-    """
+def _check_same(door: Door, before: StudyDeclared, now: StudyDeclared, asked: StudyFile) -> None:
+    """Raise InvalidInput where a study of that name was declared otherwise, naming what differs; remark
+    what does so where its file may well be the same."""
     names = (
         *("space", "constraints", "metric", "direction", "search", "scheduler", "budgets"),
         "repeat",
@@ -218,14 +222,30 @@ def _check_same(before: StudyDeclared, now: StudyDeclared, given: Mapping[str, J
         each["search"] = {name: v for name, v in each["search"].items() if name != PRIORS}
     different = [name for name in names if as_before[name] != as_now[name]]
     different += ["seed"] if before.seed != now.seed else []
-    different += ["project"] if before.run.model_family != now.run.model_family else []
-    config = before.run.config
-    is_other = any(key not in config or config[key] != now.run.config[key] for key in given)
-    different += ["config"] if is_other else []
+    was, is_now = before.run, now.run
+    different += ["project"] if was.model_family != is_now.model_family else []
+    others = {
+        "class": (asked.workload_class, was.workload_class, is_now.workload_class),
+        "stage": (asked.stage, was.stage, is_now.stage),
+    }
+    different += [name for name, (given, old, _) in others.items() if given not in (None, old)]
+    has_other_code = was.trainer != is_now.trainer
+    keys = [k for k in {**was.config, **asked.config} if was.config.get(k) != is_now.config.get(k)]
+    if has_other_code:  # a default may be another one; of the same code it was the file
+        others |= {k: (asked.config.get(k), was.config.get(k), is_now.config.get(k)) for k in keys}
+        keys = [key for key in keys if key in asked.config]
+    different += [f"config ({', '.join(keys)})"] if keys else []
     if different:
         raise InvalidInput(
             f"There is a study {before.study} that was declared with another {', '.join(different)}; a "
             "study is never changed, for its trials could not be compared. Give this one another name."
+        )
+    left = [f"{name} {shown(old)}" for name, (_, old, new) in others.items() if old != new]
+    left = [*(["other code"] if has_other_code else []), *left]
+    if left:
+        door.remark(
+            f"{before.study} was declared with {', '.join(left)}, and trains that to its end. Give the "
+            "study another name to train what there is now."
         )
 
 
@@ -280,6 +300,36 @@ def _check_pair(asked: StudyFile) -> None:
         )
 
 
+def _scheduler(asked: SchedulerFile) -> dict[str, Json]:
+    named = {} if asked.perturb is None else {PERTURB: list(asked.perturb)}
+    return {"kind": asked.kind, "eta": asked.eta, **named}
+
+
+def _check_perturbed(asked: SchedulerFile, space: Space) -> None:
+    """Raise InvalidInput where a key that pbt changes is not a range of the space, or it has none."""
+    if asked.kind != "pbt":
+        if asked.perturb is not None:
+            raise InvalidInput(f"scheduler: perturb is of pbt; {asked.kind} changes no config.")
+        return
+    names = perturbed(space, _scheduler(asked))
+    for name in names:
+        if name not in space.params:
+            raise InvalidInput(
+                f"scheduler: perturb: {unknown('key of the space', name, list(space.params))}"
+            )
+        if space.params[name].kind == CHOICE:
+            raise InvalidInput(
+                f"scheduler: perturb: {name} is a list, which × 0.8 and × 1.2 do not change; write a "
+                "range of it, or leave it out."
+            )
+    if not names:
+        raise InvalidInput(
+            "scheduler: pbt changes nothing here: the space has no range but of whole numbers, and a "
+            "checkpoint of other ones may not be loaded. Name those for which it is: perturb: [KEY]; "
+            "or use asha."
+        )
+
+
 def _of_trials(project: Project, metric: str) -> Project:
     """Return what a trial is of the project: nothing is promoted, and only the metric's eval runs."""
     wanted = {metric.partition("/")[0]}
@@ -323,7 +373,7 @@ def _run_of_trials(
             "have; write another stage:, or smaller budgets."
         )
     if asked.max_cost is not None:
-        door.check_cost(asked.max_cost, run.compute)
+        check_cap(asked.max_cost, door.prices(), run.compute)
     return run
 
 
@@ -377,6 +427,12 @@ def _contradictions(asked: StudyFile, space: Space) -> Iterator[str]:
             if not any(map(takes, values)):
                 when = " or ".join(map(shown, values))
                 yield f"space: {name} is drawn only where {key} is {when}, which it never is."
+    for constraint in asked.constraints:
+        for name in space.not_numbers(constraint):
+            yield (
+                f"The constraint {constraint!r} computes with {name}, which is not always a "
+                "number; compare it alone, such as optimizer == 'sgd'."
+            )
 
 
 def _misfits(name: str, param: Param, project: Project, ours: set[str | None]) -> Iterator[str]:
@@ -497,15 +553,32 @@ def _sweep(policy: RetryPolicy) -> str | None:
     return SWEEP if SWEEP in policy.scheduling.classes else None
 
 
-def _check_cap(ledger: Ledger, declared: StudyDeclared) -> None:
-    """Raise InvalidInput for a cap below one trial, by the fastest run of the project so far."""
-    rows = ledger.query(_LEAST, {"family": declared.run.model_family})
-    step_s = rows[0]["step_s"] if rows else None
-    cap, steps = declared.max_device_hours, declared.budgets[0]
-    if cap is None or step_s is None or cap * HOUR_S >= step_s * steps:
+def _check_below_one(door: Door, declared: StudyDeclared, *, is_new: bool) -> None:
+    """Raise InvalidInput for a cap below one trial, by the fastest run of the project so far; remark
+    where there was none."""
+    hours, money = declared.max_device_hours, declared.max_cost
+    caps = {"max_device_hours": hours, "max_cost": money}
+    given = [f"{name} {value:g}" for name, value in caps.items() if value is not None]
+    if not given:
         return
-    raise InvalidInput(
-        f"max_device_hours {cap:g} is less than one trial of {steps} steps takes: the fastest run of "
-        f"{declared.run.model_family} took {step_s:.3g} device-seconds a step, so "
-        f"{step_s * steps / HOUR_S:.2g} hours."
-    )
+    compute, steps, family = declared.run.compute, declared.budgets[0], declared.run.model_family
+    [row] = door.ledger.query(_LEAST, {"family": family})
+    if (step_s := row["step_s"]) is None:
+        if is_new:
+            door.remark(
+                f"How long a trial takes is not known yet, for no run of {family} was measured, so "
+                f"{' and '.join(given)} may be less than one takes."
+            )
+        return
+    least = step_s * steps / HOUR_S
+    prices = None if money is None else door.prices()
+    kind = compute.device_class
+    price = None if prices is None else prices.of(kind, kind, pool=pool_of(compute))
+    below = [f"max_device_hours {hours:g}"] if hours is not None and hours < least else []
+    below += [f"max_cost {money:g}"] if money and price and money < least * price else []
+    if below:
+        cost = f", which cost {cost_text(least * price)}" if money and price else ""
+        raise InvalidInput(
+            f"{' and '.join(below)} is less than one trial of {steps} steps takes: the fastest run of "
+            f"{family} took {step_s:.3g} device-seconds a step, so {least:.2g} hours{cost}."
+        )

@@ -192,6 +192,7 @@ class SchedulerFile(FileModel):
     kind: str
     budgets: Annotated[tuple[int, ...], PlainValidator(_budgets)] | None = None
     eta: Annotated[int, _counted("trials of which one goes on", 100)] = ETA
+    perturb: tuple[str, ...] | None = None
 
 
 class RepeatFile(FileModel):

@@ -286,8 +286,9 @@ def _trial(state: StudyState, record: Record, number: int) -> Trial:
 
 
 def _with(state: StudyState, trial: Trial) -> StudyState:
-    before, after = state.trials[: trial.number], state.trials[trial.number + 1 :]
-    return replace(state, trials=(*before, trial, *after))
+    trials = list(state.trials)
+    trials[trial.number] = trial
+    return replace(state, trials=tuple(trials))
 
 
 def _misplaced(record: Record, why: str) -> TrackBroken:

@@ -149,7 +149,7 @@ def study_view(
     ordered = in_order(study)
     chosen = _chosen(study, ordered, asked)
     rows = chosen[page * ROWS : (page + 1) * ROWS]
-    found = importances(study)
+    found, best = importances(study), study.best
     columns = rungs_shown(study)
     return StudyView(
         title=declared.study,
@@ -167,7 +167,7 @@ def study_view(
         ),
         shows=tuple(_shows(study, asked)),
         heads=tuple(_heads(study, columns, asked)),
-        rows=tuple(_row(study, each, columns) for each in rows),
+        rows=tuple(_row(study, each, columns, is_best=each is best) for each in rows),
         shown=_shown(len(chosen), page, len(rows)),
         ways=tuple(_ways(asked, page, len(chosen))),
     )
@@ -410,7 +410,7 @@ def _head(name: str, key: str, asked: Asked, *, is_number: bool = True) -> Head:
     )
 
 
-def _row(study: StudyState, trial: Trial, columns: Sequence[int]) -> TrialRow:
+def _row(study: StudyState, trial: Trial, columns: Sequence[int], *, is_best: bool) -> TrialRow:
     cells = [
         _number(_value(trial.config[k]) if k in trial.config else "") for k in study.declared.space
     ]
@@ -424,7 +424,7 @@ def _row(study: StudyState, trial: Trial, columns: Sequence[int]) -> TrialRow:
         number=trial.number,
         run_id=trial.last.proposed.run_id,
         status=trial.status.value,
-        is_best=trial is study.best,
+        is_best=is_best,
         cells=tuple(cells),
         why=_why(trial),
     )

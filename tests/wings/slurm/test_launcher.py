@@ -34,7 +34,7 @@ from tracks_dagster.wings.slurm.effects.board import POLL_S
 from tracks_dagster.wings.slurm.effects.client import SlurmClient
 from tracks_dagster.wings.slurm.effects.launcher import SETTLED_S, SlurmLauncher
 from tracks_dagster.wings.slurm.settings import SlurmSettings
-from tracks_dagster.wings.slurm.submission import job_name
+from tracks_dagster.wings.slurm.submission import COMMENT, job_name
 
 SETTINGS = SlurmSettings(python="/venv/bin/python", scheduling_timeout_s=7200.0)
 GANG = replace(SPEC, compute=ComputeRequest(launcher="slurm", ranks=2), store_url="memory://fake")
@@ -452,13 +452,46 @@ def test_a_controller_that_is_away_ends_nothing_and_is_named(world: World) -> No
 def test_a_job_that_a_database_gave_another_number_is_not_taken_for_ours(world: World) -> None:
     launcher = world.launcher()
     launcher.start(GANG)
-    world.slurm.job().name = "tracks-somebody-else-a01-00000000"
-    world.slurm.start(world.slurm.job())
+    job = world.slurm.job()
+    job.name = "tracks-somebody-else-a01-00000000"
+    job.options = (f"--comment={COMMENT} somebody-else/a01 another-token",)
+    world.slurm.start(job)
     world.later(300)
     launcher.glance(REF)
     report = launcher.observe(REF)
     assert report.phase is GangPhase.GONE
     assert "no more" in report.conditions[0].message
+
+
+def test_a_job_that_somebody_renames_is_known_by_its_number_and_comment(world: World) -> None:
+    launcher = world.launcher()
+    launcher.start(GANG)
+    job = world.slurm.job()
+    world.slurm.start(job)
+    job.name = "renamed"  # scontrol update JobName=
+    world.later(60)
+    assert launcher.observe(REF).phase is GangPhase.ALIVE
+    assert world.launcher().observe(REF).phase is GangPhase.ALIVE
+    world.slurm.end(job, "TIMEOUT")
+    world.slurm.forget(job)
+    world.later()
+    assert launcher.observe(REF).slurm_state == "TIMEOUT"  # accounting has its new name, too
+
+
+def test_a_job_that_somebody_renames_is_killed_and_swept(world: World) -> None:
+    for spec in (GANG, replace(GANG, run_id="other")):
+        world.launcher().start(spec)
+        world.slurm.start(world.slurm.job())
+        world.slurm.job().name = "renamed"
+    world.later(60)
+    world.launcher().kill(REF)
+    launcher = world.launcher()
+    launcher.kill(REF)
+    assert [job.state for job in world.slurm.jobs] == ["CANCELLED by 1000", "RUNNING"]
+    [standing] = launcher.standing()
+    assert standing.key == "other/a02"
+    launcher.sweep(standing)
+    assert world.slurm.job().state == "CANCELLED by 1000"
 
 
 def test_without_accounting_the_queue_s_word_is_what_is_known(world: World) -> None:

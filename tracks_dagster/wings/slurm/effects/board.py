@@ -24,7 +24,7 @@ from tracks_dagster.track.ports import Clock
 from tracks_dagster.track.records import format_time, parse_time
 from tracks_dagster.wings.slurm.effects.client import CALL_S_MAX, SlurmClient
 from tracks_dagster.wings.slurm.rows import JobRow, read_queue
-from tracks_dagster.wings.slurm.submission import NAME_PREFIX
+from tracks_dagster.wings.slurm.submission import is_marked
 
 POLL_S = 10.0  # between two questions to the controller, from all processes of a home
 LOCK_S_MAX = CALL_S_MAX + 5.0  # that another process's question is waited for
@@ -89,7 +89,7 @@ class Board:
     def _ask(self) -> None:
         try:
             at, text = self._read_or_ask()
-            rows = [row for row in read_queue(text) if row.name.startswith(NAME_PREFIX)]
+            rows = [row for row in read_queue(text) if is_marked(row.name, row.comment)]
         except (GangError, OSError, ValueError) as error:
             with self._lock:
                 self._problem = str(error)

@@ -149,6 +149,21 @@ class SlurmClient:
         """Return the jobs of one name, asked for now."""
         return [row for row in read_queue(self.queue(f"--name={name}")) if row.name == name]
 
+    def job(self, id_: str) -> JobRow | None:
+        """Return the job of that number, asked for now; None where the queue has none."""
+        words = (
+            "squeue",
+            "--states=all",
+            "--noheader",
+            f"--Format={QUEUE_FORMAT}",
+            f"--jobs={id_}",
+        )
+        done = self._call("read Slurm's queue", words)
+        if done.returncode != 0 and "Invalid job id" in self._words(done):
+            return None
+        rows = read_queue(self._checked("read Slurm's queue", done))
+        return next((row for row in rows if row.id == id_), None)
+
     def accounts(self, ids: Sequence[str]) -> list[JobRow]:
         """Return the rows of accounting of at most IDS_MAX jobs; none at a site without accounting."""
         return self._accounts(f"--jobs={','.join(ids[:IDS_MAX])}")

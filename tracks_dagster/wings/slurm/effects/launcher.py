@@ -50,7 +50,15 @@ from tracks_dagster.wings.slurm.job_fold import Asked, JobSeen, fold, lost
 from tracks_dagster.wings.slurm.report import report
 from tracks_dagster.wings.slurm.rows import JobRow
 from tracks_dagster.wings.slurm.settings import SlurmSettings
-from tracks_dagster.wings.slurm.submission import COMMENT, Submission, job_name, ref_of, submission
+from tracks_dagster.wings.slurm.submission import (
+    COMMENT,
+    NAME_PREFIX,
+    Submission,
+    in_comment,
+    job_name,
+    ref_of,
+    submission,
+)
 
 SETTLED_S = 180.0  # after a submit whose reply was lost: no job of it appears any more
 SKEW_S_MAX = 3600.0  # of Slurm's clock and this machine's
@@ -73,6 +81,7 @@ class _Gang:
     files: GangFiles
     job: Job | None = None
     never_s: float | None = None
+    tokens: set[str] = field(default_factory=set)  # of its submits, once they were asked for
     accounts: tuple[JobRow, ...] = ()
     last: JobRow | None = None  # the newest row of the queue that had it
     is_asked: bool = False  # whether accounting was
@@ -271,7 +280,7 @@ class SlurmLauncher:
         url = self._store.url
         found = []
         for row in self._board.look().jobs.values():
-            ref = ref_of(row.name, url) if row.is_live else None
+            ref = self._ref_of(row) if row.is_live else None
             if ref is not None:
                 at = row.submitted_at or self._now()
                 gang = StandingGang(
@@ -289,6 +298,15 @@ class SlurmLauncher:
     def sweep(self, gang: StandingGang) -> None:
         """Cancel a job that outlived its attempt; one that is over is not an error."""
         self._client.cancel(gang.uid)
+
+    def _ref_of(self, row: JobRow) -> AttemptRef | None:
+        """Return the attempt of a job, by its name or its comment; None where it is another store's."""
+        named = ref_of(row.name, self._store.url)
+        marked = in_comment(row.comment)
+        if named is not None or marked is None or row.name.startswith(NAME_PREFIX):
+            return named
+        ref, token = marked
+        return ref if token in Marks(self._store, ref).tokens() else None
 
     def _never_started(self) -> GangReport:
         return GangReport(
@@ -430,7 +448,7 @@ class SlurmLauncher:
                 raise
             return JobSeen(phase=GangPhase.ALIVE, waits=f"job {job.id} was submitted. {error}")
         row = tables.jobs.get(job.id)
-        row = row if row is not None and row.name == job.name else None
+        row = row if row is not None and self._is_of(gang, job, row) else None
         gang.last = row or gang.last
         if row is None or not row.is_live:
             self._ask_accounting(tables)
@@ -485,12 +503,28 @@ class SlurmLauncher:
             self._take(gang, job, rows)
 
     def _take(self, gang: _Gang, job: Job, rows: list[JobRow]) -> None:
-        """Keep the job's rows: a number comes again after a database was reset, a name does not."""
-        gang.accounts = tuple(r for r in rows if r.id == job.id and r.name == job.name)
+        """Keep the job's rows, under each name that it was seen to have: accounting has no comment."""
+        known = {job.name, *([] if gang.last is None else [gang.last.name])}
+        gang.accounts = tuple(r for r in rows if r.id == job.id and r.name in known)
+
+    def _is_of(self, gang: _Gang, job: Job, row: JobRow) -> bool:
+        """Whether a row is the job's: a number comes again after a database was reset, a name does not.
+
+        Somebody may have given the job another name, `scontrol update JobName=`: its comment tells.
+        """
+        if row.id != job.id or row.name == job.name:
+            return row.id == job.id
+        if (found := in_comment(row.comment)) is None or found[0] != gang.ref:
+            return False
+        gang.tokens = gang.tokens or gang.marks.tokens()
+        return found[1] in gang.tokens
 
     def _living_now(self, gang: _Gang, job: Job) -> list[JobRow]:
-        """Return what goes on under the job's name, asked for now."""
+        """Return what goes on under the job's name, and the job itself by its number, asked for now."""
         rows = self._client.queue_of(job.name)
+        if not any(row.id == job.id for row in rows):
+            own = self._client.job(job.id)
+            rows += [own] if own is not None and self._is_of(gang, job, own) else []
         gang.last = next((row for row in rows if row.id == job.id), gang.last)
         return [row for row in rows if row.is_live]
 
@@ -531,7 +565,7 @@ def _has_left(gang: _Gang, tables: Tables) -> bool:
     if job is None or (gang.accounts and gang.is_over):
         return False
     row = tables.jobs.get(job.id)
-    if row is None or row.name != job.name:
+    if row is None or row.name != (job.name if gang.last is None else gang.last.name):
         return not _is_newer(job, tables)
     return not row.is_live
 

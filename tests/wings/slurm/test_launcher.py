@@ -30,9 +30,10 @@ from tracks_dagster.reasons.hangs import Beat, Phase
 from tracks_dagster.track.bodies import ComputeRequest
 from tracks_dagster.track.errors import GangError, GangUnreachable
 from tracks_dagster.wings.slurm.effects import board
+from tracks_dagster.wings.slurm.effects import launcher as launcher_module
 from tracks_dagster.wings.slurm.effects.board import POLL_S
 from tracks_dagster.wings.slurm.effects.client import SlurmClient
-from tracks_dagster.wings.slurm.effects.launcher import SETTLED_S, SlurmLauncher
+from tracks_dagster.wings.slurm.effects.launcher import ASKED_MAX, SETTLED_S, SlurmLauncher
 from tracks_dagster.wings.slurm.settings import SlurmSettings
 from tracks_dagster.wings.slurm.submission import COMMENT, job_name
 
@@ -523,6 +524,35 @@ def test_ten_thousand_gangs_are_two_questions(world: World) -> None:
         world.later()
         assert len(world.slurm.calls) <= 2 * (tick + 1)
     assert sum(launcher.glance(s.ref).phase is GangPhase.GONE for s in specs) == 50
+
+
+def test_gangs_that_accounting_never_had_keep_none_from_being_asked_about(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launcher_module, "IDS_MAX", 3)
+    launcher = world.launcher()
+    lost = [replace(GANG, run_id=f"r{n}").ref for n in range(3)]
+    for ref in lost:
+        launcher.start(replace(GANG, run_id=ref.run_id))
+    world.slurm.jobs.clear()  # a database was reset
+    world.later(120)
+    assert {launcher.glance(ref).phase for ref in lost} == {GangPhase.GONE}
+    launcher.start(GANG)
+    job = world.slurm.job()
+    world.slurm.start(job)
+    world.later(120)
+    assert launcher.glance(REF).phase is GangPhase.ALIVE
+    world.slurm.end(job, "TIMEOUT")
+    world.slurm.forget(job)
+    world.later()
+    assert launcher.observe(REF).slurm_state == "TIMEOUT"
+    for _ in range(ASKED_MAX):
+        world.later()
+        launcher.glance(lost[0])
+    world.slurm.calls.clear()
+    world.later()
+    launcher.glance(lost[0])
+    assert world.counted("sacct") == 0  # they are asked about no more
 
 
 def test_a_job_that_slurm_started_again_is_over_and_is_cancelled(world: World) -> None:

@@ -68,6 +68,7 @@ GANGS_MAX = 20_000  # remembered by this process; the one looked at longest ago 
 DRAIN_AGAIN_S = 10.0  # a step that was just being started may have missed the signal
 KILL_S_MAX = 120.0  # a site's KillWait, 30 s where it says nothing, and its epilog
 KILL_POLL_S = 1.0
+ASKED_MAX = 12  # times that accounting is asked about a job whose end it does not have
 ACCOUNT_S_MAX = 10.0  # for accounting to have the end of a job that the queue has
 NAME_SINCE = "now-30days"  # for how long a job is looked for by its name
 
@@ -84,7 +85,7 @@ class _Gang:
     tokens: set[str] = field(default_factory=set)  # of its submits, once they were asked for
     accounts: tuple[JobRow, ...] = ()
     last: JobRow | None = None  # the newest row of the queue that had it
-    is_asked: bool = False  # whether accounting was
+    asked: int = 0  # how often accounting was, in vain but for the last time
     drained_s: float | None = None
     is_cancelled: bool | None = None  # by a supervisor; None: not looked up yet
     found: list[Condition] = field(default_factory=list)
@@ -463,7 +464,7 @@ class SlurmLauncher:
         if row is None and not gang.accounts:
             if gang.last is not None and not gang.last.is_live:
                 return self._fold(gang, gang.last)
-            if not gang.is_asked:
+            if not gang.asked:
                 return JobSeen(phase=GangPhase.ALIVE)
             return lost(job.id, self._now())
         seen = self._fold(gang, row)
@@ -487,19 +488,22 @@ class SlurmLauncher:
         return seen
 
     def _ask_accounting(self, tables: Tables) -> None:
-        """Ask about all jobs that have left the queue and whose end is not known, IDS_MAX at once."""
+        """Ask about all jobs that have left the queue and whose end is not known, IDS_MAX at once.
+
+        Those that were asked about come last: accounting may never have them.
+        """
         now_s = self._seconds()
         with self._lock:
             if self._accounts_s is not None and now_s - self._accounts_s < POLL_S:
                 return
             due = [(g, g.job) for g in self._gangs.values() if g.job and _has_left(g, tables)]
-            due = due[:IDS_MAX]
+            due = sorted(due, key=lambda each: each[0].asked)[:IDS_MAX]
             if not due:
                 return
             self._accounts_s = now_s
         rows = self._client.accounts([job.id for _, job in due])
         for gang, job in due:
-            gang.is_asked = True
+            gang.asked += 1
             self._take(gang, job, rows)
 
     def _take(self, gang: _Gang, job: Job, rows: list[JobRow]) -> None:
@@ -562,7 +566,7 @@ def logs_of(settings: SlurmSettings, folder: Path) -> Path:
 def _has_left(gang: _Gang, tables: Tables) -> bool:
     """Whether the job has left the queue, or ended in it, and accounting does not say yet how."""
     job = gang.job
-    if job is None or (gang.accounts and gang.is_over):
+    if job is None or gang.asked >= ASKED_MAX or (gang.accounts and gang.is_over):
         return False
     row = tables.jobs.get(job.id)
     if row is None or row.name != (job.name if gang.last is None else gang.last.name):

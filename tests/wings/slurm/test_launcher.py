@@ -6,6 +6,7 @@ import fcntl
 import os
 import random
 import subprocess
+import threading
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -31,7 +32,7 @@ from tracks_dagster.track.bodies import ComputeRequest
 from tracks_dagster.track.errors import GangError, GangUnreachable
 from tracks_dagster.wings.slurm.effects import board
 from tracks_dagster.wings.slurm.effects import launcher as launcher_module
-from tracks_dagster.wings.slurm.effects.board import POLL_S
+from tracks_dagster.wings.slurm.effects.board import LOOK_S_MAX, POLL_S
 from tracks_dagster.wings.slurm.effects.client import SlurmClient
 from tracks_dagster.wings.slurm.effects.launcher import ASKED_MAX, SETTLED_S, SlurmLauncher
 from tracks_dagster.wings.slurm.settings import SlurmSettings
@@ -426,6 +427,31 @@ def test_a_process_that_was_stopped_while_it_asked_blinds_no_other(
     with (world.folder / "queue.lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert "waits in Slurm's queue: Resources" in launcher.glance(REF).waits
+
+
+def test_a_controller_that_hangs_is_waited_for_once_by_all_who_look(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launcher = world.launcher()
+    launcher.start(GANG)
+    world.slurm.job().reason = "Priority"
+    world.later(60)
+    launcher.glance(REF)
+    answers, waited = threading.Event(), list[float | None]()
+
+    def hangs(words: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
+        answers.wait(60)
+        return subprocess.CompletedProcess([], 1, stdout="", stderr="")
+
+    world.slurm._squeue = hangs  # type: ignore[method-assign]
+    monkeypatch.setattr(threading.Thread, "join", lambda _, timeout=None: waited.append(timeout))
+    world.later()
+    for seconds in (2, 2, 20, 5):
+        words = launcher.glance(REF).waits
+        assert "Priority (as of" in words and "Slurm has not answered yet" in words
+        world.clock.advance(seconds)
+    assert waited == [LOOK_S_MAX, LOOK_S_MAX - 2]
+    answers.set()
 
 
 def test_a_controller_that_is_away_ends_nothing_and_is_named(world: World) -> None:

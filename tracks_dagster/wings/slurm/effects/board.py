@@ -62,15 +62,21 @@ class Board:
     def look(self, *, first_s: float = LOOK_S_MAX) -> Tables:
         """Return the queue, as fresh as may be; raises GangUnreachable before the first answer.
 
-        first_s: how long that one is waited for.
+        first_s: how long that one is waited for. All who look wait for one question together: none is
+        waited for longer than that since it was asked.
         """
         thread = self._refresh()
-        if thread is not None:
-            thread.join(first_s if self._tables is None else LOOK_S_MAX)
+        if thread is not None and self._asked_s is not None:
+            limit_s = first_s if self._tables is None else LOOK_S_MAX
+            left_s = self._asked_s + limit_s - self._seconds()
+            if left_s > 0:
+                thread.join(left_s)
         with self._lock:
             tables, problem = self._tables, self._problem
+        if not problem and (tables is None or (thread is not None and thread.is_alive())):
+            problem = f"{self._client.where} has not answered yet."
         if tables is None:
-            raise GangUnreachable(problem or f"{self._client.where} has not answered yet.")
+            raise GangUnreachable(problem)
         return replace(tables, problem=problem)
 
     def _refresh(self) -> threading.Thread | None:

@@ -97,7 +97,10 @@ class SubmitUnknown(GangUnreachable):
 
 
 class SlurmClient:
-    """Every method may raise GangError, GangUnreachable where the same may succeed later."""
+    """Every method may raise GangError, GangUnreachable where the same may succeed later.
+
+    has_accounting: whether the site has any, as the last question to it showed.
+    """
 
     def __init__(
         self,
@@ -110,6 +113,7 @@ class SlurmClient:
         given = os.environ if environment is None else environment
         self._settings, self._clean, self._run = settings, clean, run
         self._own = {name: given[name] for name in KEPT if name in given}
+        self.has_accounting = True
         self._passed = {n: given[n] for n in settings.pass_environment if n in given}
 
     @property
@@ -164,13 +168,13 @@ class SlurmClient:
         rows = read_queue(self._checked("read Slurm's queue", done))
         return next((row for row in rows if row.id == id_), None)
 
-    def accounts(self, ids: Sequence[str]) -> list[JobRow]:
-        """Return the rows of accounting of at most IDS_MAX jobs; none at a site without accounting."""
+    def accounts(self, ids: Sequence[str]) -> str:
+        """Return what sacct prints of at most IDS_MAX jobs; nothing at a site without accounting."""
         return self._accounts(f"--jobs={','.join(ids[:IDS_MAX])}")
 
     def accounts_of(self, name: str, since: str) -> list[JobRow]:
         """Return the rows of one name. since: as sacct takes a time, "now-2days"."""
-        found = self._accounts(f"--name={name}", f"--starttime={since}")
+        found = read_accounts(self._accounts(f"--name={name}", f"--starttime={since}"))
         return [row for row in found if row.name == name]
 
     def signal(self, id_: str) -> None:
@@ -211,12 +215,12 @@ class SlurmClient:
             )
         return fewer
 
-    def _accounts(self, *filters: str) -> list[JobRow]:
+    def _accounts(self, *filters: str) -> str:
         words = ("sacct", "-D", "-P", f"--format={ACCOUNT_FIELDS}", *filters)
         done = self._call("read Slurm's accounting", words)
-        if done.returncode != 0 and _NO_ACCOUNTING.search(self._words(done)):
-            return []
-        return read_accounts(self._checked("read Slurm's accounting", done))
+        is_off = done.returncode != 0 and bool(_NO_ACCOUNTING.search(self._words(done)))
+        self.has_accounting = not is_off
+        return "" if is_off else self._checked("read Slurm's accounting", done)
 
     def _end(self, verb: str, id_: str, *options: str) -> None:
         doing = f"{verb} job {id_}"

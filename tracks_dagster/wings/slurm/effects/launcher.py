@@ -1,8 +1,8 @@
 """Gangs on a Slurm cluster: one job for each attempt, found by its name, no matter who submitted it.
 
-What it asks of Slurm, for all gangs of a home together: the queue every POLL_S (`board`); accounting of
-the jobs that have left it, every POLL_S and IDS_MAX at once. For one gang: sbatch, scancel, and its own
-row while it is being ended. Nodes put their reports into the store (`gang_files`), as pods do.
+What it asks of Slurm, for all gangs of a home together: the queue, and accounting of the jobs that have
+left it, IDS_MAX at once, each every POLL_S (`board`). For one gang: sbatch, scancel, and its own rows
+while it is being ended. Nodes put their reports into the store (`gang_files`), as pods do.
 
 A submit is claimed in the store before it is made, by one launcher alone. Where its reply was lost, the
 job is looked for by its name, in the queue and in accounting; only when SETTLED_S have passed without
@@ -38,17 +38,16 @@ from tracks_dagster.track.names import AttemptRef
 from tracks_dagster.track.ports import Clock, NewUid, ObjectStore
 from tracks_dagster.track.records import format_time, parse_time
 from tracks_dagster.track.text.redact import Redact
-from tracks_dagster.wings.slurm.effects.board import LOOK_S_MAX, POLL_S, Board, Tables
+from tracks_dagster.wings.slurm.effects.board import LOOK_S_MAX, Accounts, Board, Tables
 from tracks_dagster.wings.slurm.effects.client import (
     CALL_S_MAX,
-    IDS_MAX,
     SlurmClient,
     SubmitUnknown,
 )
 from tracks_dagster.wings.slurm.effects.marks import Job, Marks, Submit
 from tracks_dagster.wings.slurm.job_fold import Asked, JobSeen, fold, lost
 from tracks_dagster.wings.slurm.report import report
-from tracks_dagster.wings.slurm.rows import JobRow
+from tracks_dagster.wings.slurm.rows import JobRow, read_accounts
 from tracks_dagster.wings.slurm.settings import SlurmSettings
 from tracks_dagster.wings.slurm.submission import (
     COMMENT,
@@ -128,7 +127,16 @@ class SlurmLauncher:
         )
         self._lock = threading.RLock()  # of the table of gangs; nothing is asked under it
         self._gangs: OrderedDict[AttemptRef, _Gang] = OrderedDict()
-        self._accounts_s: float | None = None  # when accounting was asked last
+        self._tables: Tables | None = None  # as they were seen last
+        self._asking: dict[str, _Gang] = {}  # job → whose accounting is asked about
+        self._accounts = Accounts(
+            client,
+            folder / "accounts.json",
+            now=now,
+            seconds=seconds,
+            due=self._due,
+            take=self._answered,
+        )
 
     def start(self, spec: GangSpec) -> bool:
         """Submit the job; False where the attempt has one."""
@@ -451,11 +459,11 @@ class SlurmLauncher:
         row = tables.jobs.get(job.id)
         row = row if row is not None and self._is_of(gang, job, row) else None
         gang.last = row or gang.last
-        if row is None or not row.is_live:
-            self._ask_accounting(tables)
-        return self._judged(gang, row, tables)
+        self._tables = tables
+        problem = "" if row is not None and row.is_live else self._accounts.look()
+        return self._judged(gang, row, tables, problem)
 
-    def _judged(self, gang: _Gang, row: JobRow | None, tables: Tables) -> JobSeen:
+    def _judged(self, gang: _Gang, row: JobRow | None, tables: Tables, problem: str) -> JobSeen:
         job = gang.job
         assert job is not None
         if row is None and _is_newer(job, tables):
@@ -464,6 +472,8 @@ class SlurmLauncher:
         if row is None and not gang.accounts:
             if gang.last is not None and not gang.last.is_live:
                 return self._fold(gang, gang.last)
+            if not gang.asked and problem:
+                raise GangUnreachable(problem)
             if not gang.asked:
                 return JobSeen(phase=GangPhase.ALIVE)
             return lost(job.id, self._now())
@@ -487,24 +497,19 @@ class SlurmLauncher:
                 return replace(seen, state=f"CANCELLED by {who} ({uid})")
         return seen
 
-    def _ask_accounting(self, tables: Tables) -> None:
-        """Ask about all jobs that have left the queue and whose end is not known, IDS_MAX at once.
-
-        Those that were asked about come last: accounting may never have them.
-        """
-        now_s = self._seconds()
+    def _due(self) -> dict[str, int]:
+        """Return the jobs that have left the queue and whose end is not known, by how often accounting
+        was asked about them: it may never have them."""
         with self._lock:
-            if self._accounts_s is not None and now_s - self._accounts_s < POLL_S:
-                return
-            due = [(g, g.job) for g in self._gangs.values() if g.job and _has_left(g, tables)]
-            due = sorted(due, key=lambda each: each[0].asked)[:IDS_MAX]
-            if not due:
-                return
-            self._accounts_s = now_s
-        rows = self._client.accounts([job.id for _, job in due])
-        for gang, job in due:
+            gangs = list(self._gangs.values())
+        self._asking = {g.job.id: g for g in gangs if g.job and _has_left(g, self._tables)}
+        return {id_: gang.asked for id_, gang in self._asking.items()}
+
+    def _answered(self, id_: str, rows: list[JobRow]) -> None:
+        gang = self._asking.get(id_)
+        if gang is not None and gang.job is not None:
+            self._take(gang, gang.job, rows)
             gang.asked += 1
-            self._take(gang, job, rows)
 
     def _take(self, gang: _Gang, job: Job, rows: list[JobRow]) -> None:
         """Keep the job's rows, under each name that it was seen to have: accounting has no comment."""
@@ -539,14 +544,15 @@ class SlurmLauncher:
             self._client.cancel(id_)
 
     def _settle(self, gang: _Gang, job: Job) -> None:
-        """Wait a moment for accounting, which names who ended a job and how its steps ended."""
+        """Wait a moment for accounting, where there is any: it names who ended a job, and how its steps
+        ended."""
         give_up_at = self._seconds() + ACCOUNT_S_MAX
         while not (gang.accounts and gang.is_over):
             try:
-                self._take(gang, job, self._client.accounts([job.id]))
+                self._take(gang, job, read_accounts(self._client.accounts([job.id])))
             except GangError:
                 return
-            if self._seconds() >= give_up_at:
+            if not self._client.has_accounting or self._seconds() >= give_up_at:
                 return
             self._sleep(KILL_POLL_S)
 
@@ -563,10 +569,10 @@ def logs_of(settings: SlurmSettings, folder: Path) -> Path:
     return Path(settings.logs) if settings.logs else folder / "logs"
 
 
-def _has_left(gang: _Gang, tables: Tables) -> bool:
+def _has_left(gang: _Gang, tables: Tables | None) -> bool:
     """Whether the job has left the queue, or ended in it, and accounting does not say yet how."""
     job = gang.job
-    if job is None or gang.asked >= ASKED_MAX or (gang.accounts and gang.is_over):
+    if job is None or tables is None or gang.asked >= ASKED_MAX or (gang.accounts and gang.is_over):
         return False
     row = tables.jobs.get(job.id)
     if row is None or row.name != (job.name if gang.last is None else gang.last.name):

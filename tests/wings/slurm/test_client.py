@@ -95,6 +95,15 @@ def test_tables_are_asked_for_in_utc(programs: Path) -> None:
             GangError,
         ),
         ("invalid partition specified: nope", GangError),
+        ("lua: please connect your job to a project with --account, and try again", GangError),
+        ("lua: job refused, no timeout given; ask for it temporarily by -t", GangError),
+        ("Batch job submission failed: Invalid number of sockets per node", GangError),
+        ("Connection refused", SubmitUnknown),
+        ("Batch job submission failed: Unable to contact slurm controller", SubmitUnknown),
+        ("Batch job submission failed: Resource temporarily unavailable", SubmitUnknown),
+        ("Batch job submission failed: Transport endpoint is not connected", SubmitUnknown),
+        ("If munged is up, restart with --num-threads=10. Munge encode failed", SubmitUnknown),
+        ("Unable to connect to database", SubmitUnknown),
     ],
 )
 def test_what_sbatch_says_tells_whether_there_may_be_a_job(

@@ -44,13 +44,16 @@ _SSH = (
     *("-o", "ControlPath=~/.ssh/tracks-%C", "-o", "ControlPersist=600", "--"),
 )
 # What passes by itself: the controller or its database is away, overloaded, or restarts. What it was
-# sent may have arrived. Most are of Slurm's own table of errors (`slurm_errno.c`).
+# sent may have arrived. Most are of Slurm's own table of errors (`slurm_errno.c`), in whole sentences:
+# a site's own refusals have words such as "connect", "sockets", "try again".
 _PASSES = re.compile(
-    r"contact slurm controller|timed? ?out|refused|Zero Bytes|Transport endpoint|Socket|"
-    r"temporarily|connect|Munge|Protocol authentication|SlurmDBD|"
+    r"contact slurm controller|timed out|Zero Bytes|Transport endpoint is not connected|"
+    r"connect(ion)? failure|Unable to connect|failed to (open persistent )?connect|not connected|"
+    r"Connection (refused|reset|closed)|temporarily un(available|able)|Munge|"
+    r"Protocol authentication|SlurmDBD|missing socket error|try again later|"
     r"Unable to (register|establish)|in standby|Resource busy|Broken pipe|"
-    r"Message (send|receive) failure|shutdown failure|Unexpected message|Insane message length|"
-    r"longer than data received|establish a configuration source|try again",
+    r"(Message|Communication) (send|receive) failure|shutdown failure|Unexpected message|"
+    r"Insane message length|longer than data received|establish a configuration source",
     re.IGNORECASE,
 )
 # What passes as well, but no job was made: a limit of now, a full disk, a partition that is closed.

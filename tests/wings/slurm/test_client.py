@@ -280,14 +280,38 @@ def test_programs_find_the_ticket_of_who_runs_this_one(programs: Path) -> None:
     assert "KRB5CCNAME=FILE:/tmp/krb5cc_1_x" in (programs / "squeue.env").read_text()
 
 
-def test_ssh_that_wants_a_password_is_unreachable_in_its_own_words(programs: Path) -> None:
+@pytest.mark.parametrize(
+    ("words", "kind", "cure"),
+    [
+        ("ann@login: Permission denied (publickey,password).", GangError, "login true` has to work"),
+        ("Host key verification failed.", GangError, "accept it"),
+        (
+            "ssh: Could not resolve hostname login: Name or service not known",
+            GangError,
+            "slurm.yaml",
+        ),
+        (
+            "ssh: Could not resolve hostname login: Temporary failure in name resolution",
+            SubmitUnknown,
+            "Temporary failure",
+        ),
+        ("client_loop: send disconnect: Broken pipe", SubmitUnknown, "Broken pipe"),
+        ("Connection closed by 10.0.0.1 port 22", SubmitUnknown, "Connection closed"),
+    ],
+)
+def test_what_ssh_says_tells_whether_to_ask_again(
+    programs: Path, words: str, kind: type[GangError], cure: str
+) -> None:
     ssh = programs / "ssh"
-    ssh.write_text(
-        "#!/bin/sh\necho 'ann@login: Permission denied (publickey,password).' >&2; exit 255\n"
-    )
+    ssh.write_text(f"#!/bin/sh\necho '{words}' >&2; exit 255\n")
     ssh.chmod(0o755)
-    with pytest.raises(GangUnreachable, match="Permission denied"):
-        client(programs, replace(SETTINGS, host="login", logs="/l")).queue()
+    far = client(programs, replace(SETTINGS, host="login", logs="/l"))
+    with pytest.raises(GangError, match=cure) as error:
+        far.submit(JOB)
+    assert type(error.value) is kind
+    with pytest.raises(GangError, match=cure) as error:
+        far.queue()
+    assert isinstance(error.value, GangUnreachable) == (kind is not GangError)
 
 
 def test_the_folder_of_logs_may_be_one_that_cannot_be_looked_at(tmp_path: Path) -> None:

@@ -68,6 +68,15 @@ _NO_ACCOUNTING = re.compile(
     r"accounting storage is disabled|accounting_storage/none", re.IGNORECASE
 )
 
+# What ssh says before it has run anything, and what a person can do: it does not pass by itself.
+_SSH_REFUSES = {
+    "Permission denied (": "`ssh -o BatchMode=yes {host} true` has to work here: a key, an agent or a "
+    "ticket answers, since nobody types a password",
+    "Host key verification failed": "log in once by `ssh {host}` compare its key, and accept it",
+    "Could not resolve hostname": "correct `host` in slurm.yaml, or its entry in ~/.ssh/config",
+}
+_NO_NAMES_NOW = "Temporary failure in name resolution"  # which passes
+
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
@@ -272,8 +281,25 @@ class SlurmClient:
         """
         is_lost = self._settings.host is not None and done.returncode == SSH_LOST
         words = self._words(done)
+        if self._cure(done):
+            return False
         return done.returncode < 0 or is_lost or any(p.search(words) for p in (_PASSES, _NOT_NOW))
 
     def _words(self, done: subprocess.CompletedProcess[str]) -> str:
-        text = " ".join((done.stderr or done.stdout or "").split())
-        return self._clean(text)[-WORDS_MAX:] or f"exit code {done.returncode} without a word"
+        text = self._clean(_text(done))[-WORDS_MAX:]
+        cure = self._cure(done)
+        return (f"{text} {cure}" if cure else text) or (
+            f"exit code {done.returncode} without a word"
+        )
+
+    def _cure(self, done: subprocess.CompletedProcess[str]) -> str:
+        """Return what to do where ssh itself refused: nothing was run; "" where it did not."""
+        host, text = self._settings.host, _text(done)
+        if host is None or done.returncode != SSH_LOST or _NO_NAMES_NOW in text:
+            return ""
+        found = next((words for sentence, words in _SSH_REFUSES.items() if sentence in text), "")
+        return f"({found.format(host=host)})" if found else ""
+
+
+def _text(done: subprocess.CompletedProcess[str]) -> str:
+    return " ".join((done.stderr or done.stdout or "").split())

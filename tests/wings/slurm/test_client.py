@@ -283,7 +283,11 @@ def test_programs_find_the_ticket_of_who_runs_this_one(programs: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "kind", "cure"),
     [
-        ("ann@login: Permission denied (publickey,password).", GangError, "login true` has to work"),
+        (
+            "ann@login: Permission denied (publickey,password).",
+            GangError,
+            "login true` has to work",
+        ),
         ("Host key verification failed.", GangError, "accept it"),
         (
             "ssh: Could not resolve hostname login: Name or service not known",

@@ -87,9 +87,10 @@ class ComputeRequest:
 
     ranks: processes, one device each. pool: the compute pool to run in; None: the launcher's own.
     What follows concerns a cluster, and overrides what its settings say. ranks_per_node: processes of
-    each pod, a divisor of `ranks`; memory_bytes, cpus: of each pod; node_selector: labels of a node;
-    tolerations: as in a pod's spec; topology_key: the node label of which all pods have to share one
-    value; queue: Kueue's local queue.
+    each node or pod, a divisor of `ranks`; memory_bytes, cpus: of each; queue: Kueue's local queue, or
+    Slurm's partition; priority_class: of pods, or Slurm's QOS. Of Kubernetes alone: node_selector:
+    labels of a node; tolerations: as in a pod's spec; topology_key: the node label of which all pods
+    have to share one value.
     """
 
     launcher: str = "local"

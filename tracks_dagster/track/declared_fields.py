@@ -119,15 +119,15 @@ def _rule(name: str, kind: Kind, words: str, **more: Any) -> Field:
 
 # fmt: off
 CLUSTER = (
-    _compute("ranks_per_node", Kind.COUNT, "Processes of each pod.", 1),
-    _compute("memory_bytes", Kind.SIZE, "Memory of each pod.", flag="--memory"),
-    _compute("cpus", Kind.NUMBER, "CPUs of each pod: a share, no limit."),
-    _compute("queue", Kind.NAME, "Kueue's local queue."),
-    _compute("priority_class", Kind.NAME, "Priority class of the pods."),
-    _compute("node_selector", Kind.LABELS, "Labels that the nodes must have.", {}),
-    _compute("tolerations", Kind.TOLERATIONS, "Taints that the pods tolerate.", (),
+    _compute("ranks_per_node", Kind.COUNT, "Ranks of each node or pod.", 1),
+    _compute("memory_bytes", Kind.SIZE, "Memory of each node or pod.", flag="--memory"),
+    _compute("cpus", Kind.NUMBER, "CPUs of each node or pod: on Kubernetes a share, no limit."),
+    _compute("queue", Kind.NAME, "Kueue's local queue, or Slurm's partition."),
+    _compute("priority_class", Kind.NAME, "Priority class of the pods, or Slurm's QOS."),
+    _compute("node_selector", Kind.LABELS, "Kubernetes: labels that the nodes must have.", {}),
+    _compute("tolerations", Kind.TOLERATIONS, "Kubernetes: taints that the pods tolerate.", (),
              flag="--toleration"),
-    _compute("topology_key", Kind.NAME, "A node label that must have one value for all pods."),
+    _compute("topology_key", Kind.NAME, "Kubernetes: a node label that must have one value for all."),
 )
 PLACE = (
     *CLUSTER,

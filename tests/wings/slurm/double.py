@@ -121,10 +121,14 @@ class FakeSlurm:
         return _done(f"{job.id}\n")
 
     def _squeue(self, words: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
-        name = _option(words, "--name")
+        name, id_ = _option(words, "--name"), _option(words, "--jobs")
+        if id_ and not any(str(j.id) == id_ and j.id not in self.forgotten for j in self.jobs):
+            return _failed("slurm_load_jobs error: Invalid job id specified")
         rows = []
         for job in self.jobs:
             if job.id in self.forgotten or (name and job.name != name):
+                continue
+            if id_ and str(job.id) != id_:
                 continue
             values = {
                 "JobID": str(job.id),

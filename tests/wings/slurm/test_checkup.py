@@ -19,10 +19,10 @@ ProctrackType           = proctrack/cgroup
 SLURM_VERSION           = 22.05.8
 """
 PARTITIONS = """\
-PartitionName=low AllowGroups=ALL Default=YES GraceTime=15 MaxTime=1-00:00:00 State=UP TotalNodes=2 \
-PreemptMode=REQUEUE
-PartitionName=high AllowGroups=ALL Default=NO GraceTime=0 MaxTime=UNLIMITED State=UP TotalNodes=2 \
-PreemptMode=OFF
+PartitionName=low AllowGroups=ALL Default=YES DefaultTime=NONE GraceTime=15 MaxTime=1-00:00:00 \
+State=UP TotalNodes=2 PreemptMode=REQUEUE
+PartitionName=high AllowGroups=ALL Default=NO DefaultTime=00:10:00 GraceTime=0 \
+MaxTime=UNLIMITED State=UP TotalNodes=2 PreemptMode=OFF
 PartitionName=old Default=NO GraceTime=0 MaxTime=UNLIMITED State=DOWN TotalNodes=1 PreemptMode=OFF
 """
 NODES = "n1|low|gpu:a100:2(S:0)|ib\nn1|high|gpu:a100:2(S:0)|ib\nn2|low|gpu:2|(null)\n"
@@ -58,6 +58,16 @@ def test_a_cluster_that_has_all_is_described() -> None:
         ({"partition": "old"}, "partition old", "it is DOWN."),
         ({"partition": "low,old"}, "partition old", "it is DOWN."),
         ({"time_limit_s": 90_000}, "partition low", "jobs there have 24 h at most"),
+        (
+            {"partition": "high", "notice_s": 600},
+            "partition high",
+            "time_limit is its default, 10 min",
+        ),
+        (
+            {"notice_s": 86_400},
+            "partition low",
+            "its default, 24 h, and notice 24 h: a job that is asked",
+        ),
         ({"account": "team-c"}, "account", "'team-c' is not"),
         ({"qos": "gold"}, "QOS gold", "'gold' is not"),
         ({"classes": {"x": ClassSettings(partition="none")}}, "partition none", "'none' is not"),
@@ -71,6 +81,13 @@ def test_a_cluster_that_has_all_is_described() -> None:
 def test_what_is_missing_is_named(settings: dict[str, object], name: str, words: str) -> None:
     health, text = found(replace(SETTINGS, **settings))[name]  # type: ignore[arg-type]
     assert (health, words in text) == (Health.MISSING, True), text
+
+
+def test_a_template_that_has_a_limit_of_its_own_is_not_measured_by_the_partition_s() -> None:
+    settings = replace(
+        SETTINGS, partition="high", notice_s=600, template="#!/bin/sh\n#SBATCH -t 60\n"
+    )
+    assert found(settings)["partition high"][0] is Health.OK
 
 
 @pytest.mark.parametrize(("gres", "count"), [("gpu", "2 nodes"), ("gpu:a100", "1 node")])

@@ -95,6 +95,15 @@ def test_tables_are_asked_for_in_utc(programs: Path) -> None:
             GangError,
         ),
         ("invalid partition specified: nope", GangError),
+        ("lua: please connect your job to a project with --account, and try again", GangError),
+        ("lua: job refused, no timeout given; ask for it temporarily by -t", GangError),
+        ("Batch job submission failed: Invalid number of sockets per node", GangError),
+        ("Connection refused", SubmitUnknown),
+        ("Batch job submission failed: Unable to contact slurm controller", SubmitUnknown),
+        ("Batch job submission failed: Resource temporarily unavailable", SubmitUnknown),
+        ("Batch job submission failed: Transport endpoint is not connected", SubmitUnknown),
+        ("If munged is up, restart with --num-threads=10. Munge encode failed", SubmitUnknown),
+        ("Unable to connect to database", SubmitUnknown),
     ],
 )
 def test_what_sbatch_says_tells_whether_there_may_be_a_job(
@@ -191,7 +200,9 @@ def test_a_submit_that_names_no_job_may_have_led_to_one(programs: Path) -> None:
 
 def test_a_site_without_accounting_has_no_rows(programs: Path) -> None:
     answer(programs, "sacct", err="Slurm accounting storage is disabled\n", code=1)
-    assert client(programs).accounts(["7"]) == []
+    asked = client(programs)
+    assert asked.accounts(["7"]) == ""
+    assert not asked.has_accounting
 
 
 def test_a_job_that_is_over_is_ended(programs: Path) -> None:
@@ -269,14 +280,42 @@ def test_programs_find_the_ticket_of_who_runs_this_one(programs: Path) -> None:
     assert "KRB5CCNAME=FILE:/tmp/krb5cc_1_x" in (programs / "squeue.env").read_text()
 
 
-def test_ssh_that_wants_a_password_is_unreachable_in_its_own_words(programs: Path) -> None:
+@pytest.mark.parametrize(
+    ("words", "kind", "cure"),
+    [
+        (
+            "ann@login: Permission denied (publickey,password).",
+            GangError,
+            "login true` has to work",
+        ),
+        ("Host key verification failed.", GangError, "accept it"),
+        (
+            "ssh: Could not resolve hostname login: Name or service not known",
+            GangError,
+            "slurm.yaml",
+        ),
+        (
+            "ssh: Could not resolve hostname login: Temporary failure in name resolution",
+            SubmitUnknown,
+            "Temporary failure",
+        ),
+        ("client_loop: send disconnect: Broken pipe", SubmitUnknown, "Broken pipe"),
+        ("Connection closed by 10.0.0.1 port 22", SubmitUnknown, "Connection closed"),
+    ],
+)
+def test_what_ssh_says_tells_whether_to_ask_again(
+    programs: Path, words: str, kind: type[GangError], cure: str
+) -> None:
     ssh = programs / "ssh"
-    ssh.write_text(
-        "#!/bin/sh\necho 'ann@login: Permission denied (publickey,password).' >&2; exit 255\n"
-    )
+    ssh.write_text(f"#!/bin/sh\necho '{words}' >&2; exit 255\n")
     ssh.chmod(0o755)
-    with pytest.raises(GangUnreachable, match="Permission denied"):
-        client(programs, replace(SETTINGS, host="login", logs="/l")).queue()
+    far = client(programs, replace(SETTINGS, host="login", logs="/l"))
+    with pytest.raises(GangError, match=cure) as error:
+        far.submit(JOB)
+    assert type(error.value) is kind
+    with pytest.raises(GangError, match=cure) as error:
+        far.queue()
+    assert isinstance(error.value, GangUnreachable) == (kind is not GangError)
 
 
 def test_the_folder_of_logs_may_be_one_that_cannot_be_looked_at(tmp_path: Path) -> None:

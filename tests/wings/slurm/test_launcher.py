@@ -6,6 +6,7 @@ import fcntl
 import os
 import random
 import subprocess
+import threading
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -30,11 +31,11 @@ from tracks_dagster.reasons.hangs import Beat, Phase
 from tracks_dagster.track.bodies import ComputeRequest
 from tracks_dagster.track.errors import GangError, GangUnreachable
 from tracks_dagster.wings.slurm.effects import board
-from tracks_dagster.wings.slurm.effects.board import POLL_S
+from tracks_dagster.wings.slurm.effects.board import LOOK_S_MAX, POLL_S
 from tracks_dagster.wings.slurm.effects.client import SlurmClient
-from tracks_dagster.wings.slurm.effects.launcher import SETTLED_S, SlurmLauncher
+from tracks_dagster.wings.slurm.effects.launcher import ASKED_MAX, SETTLED_S, SlurmLauncher
 from tracks_dagster.wings.slurm.settings import SlurmSettings
-from tracks_dagster.wings.slurm.submission import job_name
+from tracks_dagster.wings.slurm.submission import COMMENT, job_name
 
 SETTINGS = SlurmSettings(python="/venv/bin/python", scheduling_timeout_s=7200.0)
 GANG = replace(SPEC, compute=ComputeRequest(launcher="slurm", ranks=2), store_url="memory://fake")
@@ -427,6 +428,32 @@ def test_a_process_that_was_stopped_while_it_asked_blinds_no_other(
         assert "waits in Slurm's queue: Resources" in launcher.glance(REF).waits
 
 
+def test_a_controller_that_hangs_is_waited_for_once_by_all_who_look(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launcher = world.launcher()
+    launcher.start(GANG)
+    world.slurm.job().reason = "Priority"
+    world.later(60)
+    launcher.glance(REF)
+    answers, waited = threading.Event(), list[float | None]()
+
+    def hangs(words: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
+        answers.wait(60)
+        return subprocess.CompletedProcess([], 1, stdout="", stderr="")
+
+    world.slurm._squeue = hangs  # type: ignore[method-assign]
+    monkeypatch.setattr(threading.Thread, "join", lambda _, timeout=None: waited.append(timeout))
+    world.later()
+    for seconds in (2, 2, 20, 5):
+        words = launcher.glance(REF).waits
+        assert "Priority (as of" in words
+        assert "Slurm has not answered yet" in words
+        world.clock.advance(seconds)
+    assert waited == [LOOK_S_MAX, LOOK_S_MAX - 2]
+    answers.set()
+
+
 def test_a_controller_that_is_away_ends_nothing_and_is_named(world: World) -> None:
     launcher = world.launcher()
     launcher.start(GANG)
@@ -452,13 +479,46 @@ def test_a_controller_that_is_away_ends_nothing_and_is_named(world: World) -> No
 def test_a_job_that_a_database_gave_another_number_is_not_taken_for_ours(world: World) -> None:
     launcher = world.launcher()
     launcher.start(GANG)
-    world.slurm.job().name = "tracks-somebody-else-a01-00000000"
-    world.slurm.start(world.slurm.job())
+    job = world.slurm.job()
+    job.name = "tracks-somebody-else-a01-00000000"
+    job.options = (f"--comment={COMMENT} somebody-else/a01 another-token",)
+    world.slurm.start(job)
     world.later(300)
     launcher.glance(REF)
     report = launcher.observe(REF)
     assert report.phase is GangPhase.GONE
     assert "no more" in report.conditions[0].message
+
+
+def test_a_job_that_somebody_renames_is_known_by_its_number_and_comment(world: World) -> None:
+    launcher = world.launcher()
+    launcher.start(GANG)
+    job = world.slurm.job()
+    world.slurm.start(job)
+    job.name = "renamed"  # scontrol update JobName=
+    world.later(60)
+    assert launcher.observe(REF).phase is GangPhase.ALIVE
+    assert world.launcher().observe(REF).phase is GangPhase.ALIVE
+    world.slurm.end(job, "TIMEOUT")
+    world.slurm.forget(job)
+    world.later()
+    assert launcher.observe(REF).slurm_state == "TIMEOUT"  # accounting has its new name, too
+
+
+def test_a_job_that_somebody_renames_is_killed_and_swept(world: World) -> None:
+    for spec in (GANG, replace(GANG, run_id="other")):
+        world.launcher().start(spec)
+        world.slurm.start(world.slurm.job())
+        world.slurm.job().name = "renamed"
+    world.later(60)
+    world.launcher().kill(REF)
+    launcher = world.launcher()
+    launcher.kill(REF)
+    assert [job.state for job in world.slurm.jobs] == ["CANCELLED by 1000", "RUNNING"]
+    [standing] = launcher.standing()
+    assert standing.key == "other/a02"
+    launcher.sweep(standing)
+    assert world.slurm.job().state == "CANCELLED by 1000"
 
 
 def test_without_accounting_the_queue_s_word_is_what_is_known(world: World) -> None:
@@ -473,10 +533,13 @@ def test_without_accounting_the_queue_s_word_is_what_is_known(world: World) -> N
     assert report.allocated is None
 
 
-def test_ten_thousand_gangs_are_two_questions(world: World) -> None:
-    launcher = world.launcher()
-    specs = [replace(GANG, run_id=f"r{n}") for n in range(300)]
-    for spec in specs:
+def test_ten_thousand_gangs_of_many_processes_are_two_questions_in_ten_seconds(
+    world: World,
+) -> None:
+    gangs = [(world.launcher(), replace(GANG, run_id=f"r{n}")) for n in range(30)]
+    one = world.launcher()
+    gangs += [(one, replace(GANG, run_id=f"s{n}")) for n in range(200)]
+    for launcher, spec in gangs:
         launcher.start(spec)
         world.slurm.start(world.slurm.job())
     for job in world.slurm.jobs[:50]:
@@ -484,12 +547,72 @@ def test_ten_thousand_gangs_are_two_questions(world: World) -> None:
         world.slurm.forget(job)
     world.later(120)
     world.slurm.calls.clear()
-    for tick in range(4):
-        for spec in specs:
+    for tick in range(1, 4):
+        for launcher, spec in gangs:
             launcher.glance(spec.ref)
         world.later()
-        assert len(world.slurm.calls) <= 2 * (tick + 1)
-    assert sum(launcher.glance(s.ref).phase is GangPhase.GONE for s in specs) == 50
+        assert world.counted("squeue") <= tick
+        assert world.counted("sacct") <= tick
+    assert sum(launcher.glance(s.ref).phase is GangPhase.GONE for launcher, s in gangs) == 50
+
+
+def test_an_accounting_that_is_away_is_named_and_asked_once_for_all(world: World) -> None:
+    launchers = [world.launcher() for _ in range(5)]
+    launchers[0].start(GANG)
+    job = world.slurm.job()
+    world.slurm.start(job)
+    world.later(60)
+    for launcher in launchers:
+        assert launcher.glance(REF).phase is GangPhase.ALIVE
+    world.slurm.end(job, "TIMEOUT")
+    world.slurm.forget(job)
+    world.slurm.fail("sacct", 1, Fault.FAILS)
+    world.later()
+    for launcher in launchers:
+        with pytest.raises(GangUnreachable, match="read Slurm's accounting now"):
+            launcher.glance(REF)
+    assert world.counted("sacct") == 1
+    world.later()
+    assert {launcher.observe(REF).slurm_state for launcher in launchers} == {"TIMEOUT"}
+    assert world.counted("sacct") == 2
+
+
+def test_a_kill_does_not_wait_for_an_accounting_that_is_not_there(world: World) -> None:
+    world.slurm.has_accounting = False
+    launcher = world.launcher()
+    launcher.start(GANG)
+    world.slurm.start(world.slurm.job())
+    launcher.kill(REF)
+    assert world.counted("sacct") == 1
+
+
+def test_gangs_that_accounting_never_had_keep_none_from_being_asked_about(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(board, "IDS_MAX", 3)
+    launcher = world.launcher()
+    lost = [replace(GANG, run_id=f"r{n}").ref for n in range(3)]
+    for ref in lost:
+        launcher.start(replace(GANG, run_id=ref.run_id))
+    world.slurm.jobs.clear()  # a database was reset
+    world.later(120)
+    assert {launcher.glance(ref).phase for ref in lost} == {GangPhase.GONE}
+    launcher.start(GANG)
+    job = world.slurm.job()
+    world.slurm.start(job)
+    world.later(120)
+    assert launcher.glance(REF).phase is GangPhase.ALIVE
+    world.slurm.end(job, "TIMEOUT")
+    world.slurm.forget(job)
+    world.later()
+    assert launcher.observe(REF).slurm_state == "TIMEOUT"
+    for _ in range(ASKED_MAX):
+        world.later()
+        launcher.glance(lost[0])
+    world.slurm.calls.clear()
+    world.later()
+    launcher.glance(lost[0])
+    assert world.counted("sacct") == 0  # they are asked about no more
 
 
 def test_a_job_that_slurm_started_again_is_over_and_is_cancelled(world: World) -> None:

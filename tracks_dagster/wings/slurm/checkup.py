@@ -18,6 +18,7 @@ from tracks_dagster.wings.slurm.rows import limit_s
 from tracks_dagster.wings.slurm.settings import SlurmSettings
 
 NODES_SHOWN_MAX = 8
+_TIME = re.compile(r"^#SBATCH\b.*\s(-t|--time)", re.MULTILINE)  # of a site's template
 _PAIR = re.compile(r"(\w+)=(\S*)")
 # File systems of one machine, as `stat` names them; ones that nodes share have many more names.
 _OF_ONE_MACHINE = ("ext", "xfs", "btrfs", "zfs", "tmpfs", "ramfs", "overlay", "ufs", "jfs", "apfs")
@@ -157,6 +158,8 @@ def _partition(
     if wanted is not None and longest is not None and wanted > longest:
         words = f"time_limit is {duration(wanted)}; jobs there have {duration(longest)} at most."
         return _found(check, Health.MISSING, words)
+    if words := _no_time(row, longest, settings):
+        return _found(check, Health.MISSING, words)
     grace_s = int(row["GraceTime"]) if row.get("GraceTime", "").isdecimal() else 0
     words = f"up, {counted(int(row.get('TotalNodes') or 0), 'node')}, "
     words += "no limit" if longest is None else f"at most {duration(longest)} a job"
@@ -165,6 +168,18 @@ def _partition(
         if grace_s < settings.notice_s:
             words += f" where notice is {duration(settings.notice_s)}: a save has to fit into it"
     return _found(check, Health.OK, f"{words}.")
+
+
+def _no_time(row: Mapping[str, str], longest_s: float | None, settings: SlurmSettings) -> str:
+    """Return what is wrong where a job gets the partition's own limit, and notice leaves it no time."""
+    default_s = limit_s(row.get("DefaultTime", "")) or longest_s
+    is_ours = settings.time_limit_s is not None or _TIME.search(settings.template or "")
+    if is_ours or default_s is None or default_s > settings.notice_s:
+        return ""
+    return (
+        f"time_limit is its default, {duration(default_s)}, and notice {duration(settings.notice_s)}: "
+        "a job that is asked to save at once trains nothing; set the first, or lower the second."
+    )
 
 
 def _devices(facts: Facts, settings: SlurmSettings) -> Iterator[Finding]:

@@ -25,7 +25,7 @@ from tracks_dagster.reasons.slurm_rows import hosts
 from tracks_dagster.track import names
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.errors import InvalidInput
-from tracks_dagster.track.names import AttemptRef
+from tracks_dagster.track.names import AttemptRef, parse_attempt_key
 from tracks_dagster.track.records import sha256_hex
 from tracks_dagster.track.text.nearest import unknown
 from tracks_dagster.track.text.units import duration
@@ -102,6 +102,27 @@ def ref_of(name: str, store_url: str) -> AttemptRef | None:
     return ref if job_name(ref, store_url) == name else None
 
 
+def comment_of(ref: AttemptRef, token: str) -> str:
+    """Return the comment of a job, which stays where somebody gives the job another name."""
+    return f"{COMMENT} {ref.key} {token}"
+
+
+def in_comment(comment: str) -> tuple[AttemptRef, str] | None:
+    """Return the attempt and the submit's token of a comment of ours; None of any other."""
+    words = comment.split()
+    if len(words) != 3 or words[0] != COMMENT:
+        return None
+    try:
+        return AttemptRef(*parse_attempt_key(words[1])), words[2]
+    except InvalidInput:
+        return None
+
+
+def is_marked(name: str, comment: str) -> bool:
+    """Whether a job is of a gang: by its name, or, where somebody changed that, by its comment."""
+    return name.startswith(NAME_PREFIX) or comment.startswith(f"{COMMENT} ")
+
+
 def submission(spec: GangSpec, settings: SlurmSettings, *, token: str, output: str) -> Submission:
     """Return the job of an attempt. token: of this submit, drawn; output: of the job, a file on the
     first node.
@@ -113,7 +134,7 @@ def submission(spec: GangSpec, settings: SlurmSettings, *, token: str, output: s
     name = job_name(spec.ref, spec.store_url)
     options = (
         f"--job-name={name}",
-        f"--comment={COMMENT} {spec.ref.key} {token}",
+        f"--comment={comment_of(spec.ref, token)}",
         *("--parsable", "--no-requeue", "--dependency=singleton", "--export=ALL", "--chdir=/"),
         *("--open-mode=append", f"--output={output}"),
         *(f"--nodes={nodes}", "--ntasks-per-node=1", f"--signal=TERM@{settings.notice_s}"),

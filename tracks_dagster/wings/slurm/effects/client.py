@@ -44,13 +44,16 @@ _SSH = (
     *("-o", "ControlPath=~/.ssh/tracks-%C", "-o", "ControlPersist=600", "--"),
 )
 # What passes by itself: the controller or its database is away, overloaded, or restarts. What it was
-# sent may have arrived. Most are of Slurm's own table of errors (`slurm_errno.c`).
+# sent may have arrived. Most are of Slurm's own table of errors (`slurm_errno.c`), in whole sentences:
+# a site's own refusals have words such as "connect", "sockets", "try again".
 _PASSES = re.compile(
-    r"contact slurm controller|timed? ?out|refused|Zero Bytes|Transport endpoint|Socket|"
-    r"temporarily|connect|Munge|Protocol authentication|SlurmDBD|"
+    r"contact slurm controller|timed out|Zero Bytes|Transport endpoint is not connected|"
+    r"connect(ion)? failure|Unable to connect|failed to (open persistent )?connect|not connected|"
+    r"Connection (refused|reset|closed)|temporarily un(available|able)|Munge|"
+    r"Protocol authentication|SlurmDBD|missing socket error|try again later|"
     r"Unable to (register|establish)|in standby|Resource busy|Broken pipe|"
-    r"Message (send|receive) failure|shutdown failure|Unexpected message|Insane message length|"
-    r"longer than data received|establish a configuration source|try again",
+    r"(Message|Communication) (send|receive) failure|shutdown failure|Unexpected message|"
+    r"Insane message length|longer than data received|establish a configuration source",
     re.IGNORECASE,
 )
 # What passes as well, but no job was made: a limit of now, a full disk, a partition that is closed.
@@ -64,6 +67,15 @@ _NO_NODE = re.compile(r"Invalid node name", re.IGNORECASE)
 _NO_ACCOUNTING = re.compile(
     r"accounting storage is disabled|accounting_storage/none", re.IGNORECASE
 )
+
+# What ssh says before it has run anything, and what a person can do: it does not pass by itself.
+_SSH_REFUSES = {
+    "Permission denied (": "`ssh -o BatchMode=yes {host} true` has to work here: a key, an agent or a "
+    "ticket answers, since nobody types a password",
+    "Host key verification failed": "log in once by `ssh {host}` compare its key, and accept it",
+    "Could not resolve hostname": "correct `host` in slurm.yaml, or its entry in ~/.ssh/config",
+}
+_NO_NAMES_NOW = "Temporary failure in name resolution"  # which passes
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -97,7 +109,10 @@ class SubmitUnknown(GangUnreachable):
 
 
 class SlurmClient:
-    """Every method may raise GangError, GangUnreachable where the same may succeed later."""
+    """Every method may raise GangError, GangUnreachable where the same may succeed later.
+
+    has_accounting: whether the site has any, as the last question to it showed.
+    """
 
     def __init__(
         self,
@@ -110,6 +125,7 @@ class SlurmClient:
         given = os.environ if environment is None else environment
         self._settings, self._clean, self._run = settings, clean, run
         self._own = {name: given[name] for name in KEPT if name in given}
+        self.has_accounting = True
         self._passed = {n: given[n] for n in settings.pass_environment if n in given}
 
     @property
@@ -149,13 +165,28 @@ class SlurmClient:
         """Return the jobs of one name, asked for now."""
         return [row for row in read_queue(self.queue(f"--name={name}")) if row.name == name]
 
-    def accounts(self, ids: Sequence[str]) -> list[JobRow]:
-        """Return the rows of accounting of at most IDS_MAX jobs; none at a site without accounting."""
+    def job(self, id_: str) -> JobRow | None:
+        """Return the job of that number, asked for now; None where the queue has none."""
+        words = (
+            "squeue",
+            "--states=all",
+            "--noheader",
+            f"--Format={QUEUE_FORMAT}",
+            f"--jobs={id_}",
+        )
+        done = self._call("read Slurm's queue", words)
+        if done.returncode != 0 and "Invalid job id" in self._words(done):
+            return None
+        rows = read_queue(self._checked("read Slurm's queue", done))
+        return next((row for row in rows if row.id == id_), None)
+
+    def accounts(self, ids: Sequence[str]) -> str:
+        """Return what sacct prints of at most IDS_MAX jobs; nothing at a site without accounting."""
         return self._accounts(f"--jobs={','.join(ids[:IDS_MAX])}")
 
     def accounts_of(self, name: str, since: str) -> list[JobRow]:
         """Return the rows of one name. since: as sacct takes a time, "now-2days"."""
-        found = self._accounts(f"--name={name}", f"--starttime={since}")
+        found = read_accounts(self._accounts(f"--name={name}", f"--starttime={since}"))
         return [row for row in found if row.name == name]
 
     def signal(self, id_: str) -> None:
@@ -196,12 +227,12 @@ class SlurmClient:
             )
         return fewer
 
-    def _accounts(self, *filters: str) -> list[JobRow]:
+    def _accounts(self, *filters: str) -> str:
         words = ("sacct", "-D", "-P", f"--format={ACCOUNT_FIELDS}", *filters)
         done = self._call("read Slurm's accounting", words)
-        if done.returncode != 0 and _NO_ACCOUNTING.search(self._words(done)):
-            return []
-        return read_accounts(self._checked("read Slurm's accounting", done))
+        is_off = done.returncode != 0 and bool(_NO_ACCOUNTING.search(self._words(done)))
+        self.has_accounting = not is_off
+        return "" if is_off else self._checked("read Slurm's accounting", done)
 
     def _end(self, verb: str, id_: str, *options: str) -> None:
         doing = f"{verb} job {id_}"
@@ -250,8 +281,25 @@ class SlurmClient:
         """
         is_lost = self._settings.host is not None and done.returncode == SSH_LOST
         words = self._words(done)
+        if self._cure(done):
+            return False
         return done.returncode < 0 or is_lost or any(p.search(words) for p in (_PASSES, _NOT_NOW))
 
     def _words(self, done: subprocess.CompletedProcess[str]) -> str:
-        text = " ".join((done.stderr or done.stdout or "").split())
-        return self._clean(text)[-WORDS_MAX:] or f"exit code {done.returncode} without a word"
+        text = self._clean(_text(done))[-WORDS_MAX:]
+        cure = self._cure(done)
+        return (f"{text} {cure}" if cure else text) or (
+            f"exit code {done.returncode} without a word"
+        )
+
+    def _cure(self, done: subprocess.CompletedProcess[str]) -> str:
+        """Return what to do where ssh itself refused: nothing was run; "" where it did not."""
+        host, text = self._settings.host, _text(done)
+        if host is None or done.returncode != SSH_LOST or _NO_NAMES_NOW in text:
+            return ""
+        found = next((words for sentence, words in _SSH_REFUSES.items() if sentence in text), "")
+        return f"({found.format(host=host)})" if found else ""
+
+
+def _text(done: subprocess.CompletedProcess[str]) -> str:
+    return " ".join((done.stderr or done.stdout or "").split())

@@ -1,8 +1,8 @@
 """Gangs on a Slurm cluster: one job for each attempt, found by its name, no matter who submitted it.
 
-What it asks of Slurm, for all gangs of a home together: the queue every POLL_S (`board`); accounting of
-the jobs that have left it, every POLL_S and IDS_MAX at once. For one gang: sbatch, scancel, and its own
-row while it is being ended. Nodes put their reports into the store (`gang_files`), as pods do.
+What it asks of Slurm, for all gangs of a home together: the queue, and accounting of the jobs that have
+left it, IDS_MAX at once, each every POLL_S (`board`). For one gang: sbatch, scancel, and its own rows
+while it is being ended. Nodes put their reports into the store (`gang_files`), as pods do.
 
 A submit is claimed in the store before it is made, by one launcher alone. Where its reply was lost, the
 job is looked for by its name, in the queue and in accounting; only when SETTLED_S have passed without
@@ -38,19 +38,26 @@ from tracks_dagster.track.names import AttemptRef
 from tracks_dagster.track.ports import Clock, NewUid, ObjectStore
 from tracks_dagster.track.records import format_time, parse_time
 from tracks_dagster.track.text.redact import Redact
-from tracks_dagster.wings.slurm.effects.board import LOOK_S_MAX, POLL_S, Board, Tables
+from tracks_dagster.wings.slurm.effects.board import LOOK_S_MAX, Accounts, Board, Tables
 from tracks_dagster.wings.slurm.effects.client import (
     CALL_S_MAX,
-    IDS_MAX,
     SlurmClient,
     SubmitUnknown,
 )
 from tracks_dagster.wings.slurm.effects.marks import Job, Marks, Submit
 from tracks_dagster.wings.slurm.job_fold import Asked, JobSeen, fold, lost
 from tracks_dagster.wings.slurm.report import report
-from tracks_dagster.wings.slurm.rows import JobRow
+from tracks_dagster.wings.slurm.rows import JobRow, read_accounts
 from tracks_dagster.wings.slurm.settings import SlurmSettings
-from tracks_dagster.wings.slurm.submission import COMMENT, Submission, job_name, ref_of, submission
+from tracks_dagster.wings.slurm.submission import (
+    COMMENT,
+    NAME_PREFIX,
+    Submission,
+    in_comment,
+    job_name,
+    ref_of,
+    submission,
+)
 
 SETTLED_S = 180.0  # after a submit whose reply was lost: no job of it appears any more
 SKEW_S_MAX = 3600.0  # of Slurm's clock and this machine's
@@ -60,6 +67,7 @@ GANGS_MAX = 20_000  # remembered by this process; the one looked at longest ago 
 DRAIN_AGAIN_S = 10.0  # a step that was just being started may have missed the signal
 KILL_S_MAX = 120.0  # a site's KillWait, 30 s where it says nothing, and its epilog
 KILL_POLL_S = 1.0
+ASKED_MAX = 12  # times that accounting is asked about a job whose end it does not have
 ACCOUNT_S_MAX = 10.0  # for accounting to have the end of a job that the queue has
 NAME_SINCE = "now-30days"  # for how long a job is looked for by its name
 
@@ -73,9 +81,10 @@ class _Gang:
     files: GangFiles
     job: Job | None = None
     never_s: float | None = None
+    tokens: set[str] = field(default_factory=set)  # of its submits, once they were asked for
     accounts: tuple[JobRow, ...] = ()
     last: JobRow | None = None  # the newest row of the queue that had it
-    is_asked: bool = False  # whether accounting was
+    asked: int = 0  # how often accounting was, in vain but for the last time
     drained_s: float | None = None
     is_cancelled: bool | None = None  # by a supervisor; None: not looked up yet
     found: list[Condition] = field(default_factory=list)
@@ -118,7 +127,16 @@ class SlurmLauncher:
         )
         self._lock = threading.RLock()  # of the table of gangs; nothing is asked under it
         self._gangs: OrderedDict[AttemptRef, _Gang] = OrderedDict()
-        self._accounts_s: float | None = None  # when accounting was asked last
+        self._tables: Tables | None = None  # as they were seen last
+        self._asking: dict[str, _Gang] = {}  # job → whose accounting is asked about
+        self._accounts = Accounts(
+            client,
+            folder / "accounts.json",
+            now=now,
+            seconds=seconds,
+            due=self._due,
+            take=self._answered,
+        )
 
     def start(self, spec: GangSpec) -> bool:
         """Submit the job; False where the attempt has one."""
@@ -271,7 +289,7 @@ class SlurmLauncher:
         url = self._store.url
         found = []
         for row in self._board.look().jobs.values():
-            ref = ref_of(row.name, url) if row.is_live else None
+            ref = self._ref_of(row) if row.is_live else None
             if ref is not None:
                 at = row.submitted_at or self._now()
                 gang = StandingGang(
@@ -289,6 +307,15 @@ class SlurmLauncher:
     def sweep(self, gang: StandingGang) -> None:
         """Cancel a job that outlived its attempt; one that is over is not an error."""
         self._client.cancel(gang.uid)
+
+    def _ref_of(self, row: JobRow) -> AttemptRef | None:
+        """Return the attempt of a job, by its name or its comment; None where it is another store's."""
+        named = ref_of(row.name, self._store.url)
+        marked = in_comment(row.comment)
+        if named is not None or marked is None or row.name.startswith(NAME_PREFIX):
+            return named
+        ref, token = marked
+        return ref if token in Marks(self._store, ref).tokens() else None
 
     def _never_started(self) -> GangReport:
         return GangReport(
@@ -430,13 +457,13 @@ class SlurmLauncher:
                 raise
             return JobSeen(phase=GangPhase.ALIVE, waits=f"job {job.id} was submitted. {error}")
         row = tables.jobs.get(job.id)
-        row = row if row is not None and row.name == job.name else None
+        row = row if row is not None and self._is_of(gang, job, row) else None
         gang.last = row or gang.last
-        if row is None or not row.is_live:
-            self._ask_accounting(tables)
-        return self._judged(gang, row, tables)
+        self._tables = tables
+        problem = "" if row is not None and row.is_live else self._accounts.look()
+        return self._judged(gang, row, tables, problem)
 
-    def _judged(self, gang: _Gang, row: JobRow | None, tables: Tables) -> JobSeen:
+    def _judged(self, gang: _Gang, row: JobRow | None, tables: Tables, problem: str) -> JobSeen:
         job = gang.job
         assert job is not None
         if row is None and _is_newer(job, tables):
@@ -445,7 +472,9 @@ class SlurmLauncher:
         if row is None and not gang.accounts:
             if gang.last is not None and not gang.last.is_live:
                 return self._fold(gang, gang.last)
-            if not gang.is_asked:
+            if not gang.asked and problem:
+                raise GangUnreachable(problem)
+            if not gang.asked:
                 return JobSeen(phase=GangPhase.ALIVE)
             return lost(job.id, self._now())
         seen = self._fold(gang, row)
@@ -468,29 +497,43 @@ class SlurmLauncher:
                 return replace(seen, state=f"CANCELLED by {who} ({uid})")
         return seen
 
-    def _ask_accounting(self, tables: Tables) -> None:
-        """Ask about all jobs that have left the queue and whose end is not known, IDS_MAX at once."""
-        now_s = self._seconds()
+    def _due(self) -> dict[str, int]:
+        """Return the jobs that have left the queue and whose end is not known, by how often accounting
+        was asked about them: it may never have them."""
         with self._lock:
-            if self._accounts_s is not None and now_s - self._accounts_s < POLL_S:
-                return
-            due = [(g, g.job) for g in self._gangs.values() if g.job and _has_left(g, tables)]
-            due = due[:IDS_MAX]
-            if not due:
-                return
-            self._accounts_s = now_s
-        rows = self._client.accounts([job.id for _, job in due])
-        for gang, job in due:
-            gang.is_asked = True
-            self._take(gang, job, rows)
+            gangs = list(self._gangs.values())
+        self._asking = {g.job.id: g for g in gangs if g.job and _has_left(g, self._tables)}
+        return {id_: gang.asked for id_, gang in self._asking.items()}
+
+    def _answered(self, id_: str, rows: list[JobRow]) -> None:
+        gang = self._asking.get(id_)
+        if gang is not None and gang.job is not None:
+            self._take(gang, gang.job, rows)
+            gang.asked += 1
 
     def _take(self, gang: _Gang, job: Job, rows: list[JobRow]) -> None:
-        """Keep the job's rows: a number comes again after a database was reset, a name does not."""
-        gang.accounts = tuple(r for r in rows if r.id == job.id and r.name == job.name)
+        """Keep the job's rows, under each name that it was seen to have: accounting has no comment."""
+        known = {job.name, *([] if gang.last is None else [gang.last.name])}
+        gang.accounts = tuple(r for r in rows if r.id == job.id and r.name in known)
+
+    def _is_of(self, gang: _Gang, job: Job, row: JobRow) -> bool:
+        """Whether a row is the job's: a number comes again after a database was reset, a name does not.
+
+        Somebody may have given the job another name, `scontrol update JobName=`: its comment tells.
+        """
+        if row.id != job.id or row.name == job.name:
+            return row.id == job.id
+        if (found := in_comment(row.comment)) is None or found[0] != gang.ref:
+            return False
+        gang.tokens = gang.tokens or gang.marks.tokens()
+        return found[1] in gang.tokens
 
     def _living_now(self, gang: _Gang, job: Job) -> list[JobRow]:
-        """Return what goes on under the job's name, asked for now."""
+        """Return what goes on under the job's name, and the job itself by its number, asked for now."""
         rows = self._client.queue_of(job.name)
+        if not any(row.id == job.id for row in rows):
+            own = self._client.job(job.id)
+            rows += [own] if own is not None and self._is_of(gang, job, own) else []
         gang.last = next((row for row in rows if row.id == job.id), gang.last)
         return [row for row in rows if row.is_live]
 
@@ -501,14 +544,15 @@ class SlurmLauncher:
             self._client.cancel(id_)
 
     def _settle(self, gang: _Gang, job: Job) -> None:
-        """Wait a moment for accounting, which names who ended a job and how its steps ended."""
+        """Wait a moment for accounting, where there is any: it names who ended a job, and how its steps
+        ended."""
         give_up_at = self._seconds() + ACCOUNT_S_MAX
         while not (gang.accounts and gang.is_over):
             try:
-                self._take(gang, job, self._client.accounts([job.id]))
+                self._take(gang, job, read_accounts(self._client.accounts([job.id])))
             except GangError:
                 return
-            if self._seconds() >= give_up_at:
+            if not self._client.has_accounting or self._seconds() >= give_up_at:
                 return
             self._sleep(KILL_POLL_S)
 
@@ -525,13 +569,13 @@ def logs_of(settings: SlurmSettings, folder: Path) -> Path:
     return Path(settings.logs) if settings.logs else folder / "logs"
 
 
-def _has_left(gang: _Gang, tables: Tables) -> bool:
+def _has_left(gang: _Gang, tables: Tables | None) -> bool:
     """Whether the job has left the queue, or ended in it, and accounting does not say yet how."""
     job = gang.job
-    if job is None or (gang.accounts and gang.is_over):
+    if job is None or tables is None or gang.asked >= ASKED_MAX or (gang.accounts and gang.is_over):
         return False
     row = tables.jobs.get(job.id)
-    if row is None or row.name != job.name:
+    if row is None or row.name != (job.name if gang.last is None else gang.last.name):
         return not _is_newer(job, tables)
     return not row.is_live
 

@@ -408,3 +408,19 @@ def test_the_end_of_a_failed_attempt_shows_the_error_and_the_line_that_raised_it
     assert "code_error. The training code raised an error" in shown
     assert "code_error as the story wants it" in shown
     assert '> File "/home/ann/train.py", line 12, in step' in shown
+
+
+def test_a_run_whose_eval_failed_as_often_as_it_is_tried_is_followed_no_longer(
+    scene: Scene,
+) -> None:
+    history = scene.story.history
+
+    def fail() -> None:
+        final, [required] = history.state.checkpoints[-1].ref, history.state.declared.evals
+        history.open_eval(final, snapshot=required.snapshot)
+        history.end_eval(history.state.evals[-1].opened, "evaluator_error")
+
+    ended = lambda: scene.story.attempt("completed", last_step=40, commits=(40,))  # noqa: E731
+    followed = scene.follow(ended, *[fail] * 3)
+    assert followed.state == "waiting"
+    assert str(followed.waited_for).startswith("waiting for a person: heldout-loss@40: failed 3")

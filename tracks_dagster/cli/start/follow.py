@@ -22,7 +22,13 @@ from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.prices import Prices
 from tracks_dagster.retry.caps import cost_of
 from tracks_dagster.review.effects.explain.end import raised_at
-from tracks_dagster.review.effects.status import waiting_for, waits_for_devices
+from tracks_dagster.review.effects.status import (
+    EvalTries,
+    shipped_tries,
+    waiting_for,
+    waits_for_a_person,
+    waits_for_devices,
+)
 from tracks_dagster.review.narrate import sentence
 from tracks_dagster.stores.journals import last_step
 from tracks_dagster.track.errors import (
@@ -69,7 +75,7 @@ class Followed:
 
 class RunFollower:
     """Follows one run. shown: how many records need no line any more; prices: what a device
-    hour costs; check: called at every look."""
+    hour costs; tries: how often an eval is tried; check: called at every look."""
 
     def __init__(
         self,
@@ -82,6 +88,7 @@ class RunFollower:
         by: str,
         shown: int = 0,
         prices: Prices | None = None,
+        tries: EvalTries = shipped_tries,
         check: Callable[[], None] = lambda: None,
     ) -> None:
         self._tracks = tracks
@@ -91,6 +98,7 @@ class RunFollower:
         self._wait_s = wait_s
         self._by = by
         self._prices = prices
+        self._tries = tries
         self._check = check
         self._shown = shown
         self._newest: tuple[int, int] | None = None  # (attempt_id, step)
@@ -133,6 +141,8 @@ class RunFollower:
             )
         if self._is_over(state, status.state):
             return self._end(state, status.state)
+        if waits_for_a_person(state, self._tries) is not None:
+            return self._end(state, RunLifecycle.WAITING.value)
         unchanged_s = time.monotonic() - self._changed_at - self._away_s()
         if unchanged_s > min(QUEUE_S, self._wait_s) and self._is_queued(state):
             self._changed_at = time.monotonic()  # waiting in the queue is not silence
@@ -157,7 +167,7 @@ class RunFollower:
         attempt = state.last_attempt
         trains = attempt is not None and self._newest and self._newest[0] == attempt.attempt_id
         heartbeat = read_heartbeat(self._tracks.store)
-        late = waiting_for(state, heartbeat, self._tracks.now())
+        late = waiting_for(state, heartbeat, self._tracks.now(), self._tries)
         if late is None and trains:
             return  # a step that takes its time
         text = late or f"nothing new for {SAY_S:g} s: {why}"
@@ -283,7 +293,7 @@ class RunFollower:
         return Followed(
             state=now,
             is_drained=self._drained_at is not None,
-            waited_for=waiting_for(state, heartbeat, self._tracks.now()),
+            waited_for=waiting_for(state, heartbeat, self._tracks.now(), self._tries),
         )
 
 

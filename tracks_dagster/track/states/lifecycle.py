@@ -9,14 +9,22 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from tracks_dagster.track.bodies import EvalRequirement
 from tracks_dagster.track.names import ALERT_FIRST_ATTEMPT_HELD, ALONE, IMPORTED
 from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.records import format_time
 from tracks_dagster.track.states.end_words import end_label
-from tracks_dagster.track.states.evals import HAS_ALL_STEPS, unsettled
+from tracks_dagster.track.states.evals import (
+    HAS_ALL_STEPS,
+    attempts_at,
+    final_checkpoint,
+    unsettled,
+    what_evals_wait_for,
+)
 from tracks_dagster.track.states.exactness import inexact_resumes
 from tracks_dagster.track.states.run_state import AttemptState, RunState
 
+FOR_A_PERSON = "waiting for a person: "  # before what a person has to do
 NOT_OBEYED = "not obeyed yet"  # of a stop, in the words of a state
 
 
@@ -112,6 +120,10 @@ def _between_attempts(state: RunState, attempt: AttemptState) -> RunStatus:
         asked = f"{stop.body.by} asked to stop ({stop.body.why})"
         return _status(RunLifecycle.RUNNING, f"{ended}; {asked}: the run is about to be finished.")
     if attempt.reason in HAS_ALL_STEPS:
+        if final_checkpoint(state) is None and (
+            lost := what_evals_wait_for(state, attempts_max=None)
+        ):
+            return _status(RunLifecycle.WAITING, f"{ended}; {'; '.join(lost)}.")
         return _status(RunLifecycle.RUNNING, f"{ended}; {_due_at_the_end(state)}.")
     if state.refusal is not None:
         refusal = state.refusal.body
@@ -137,8 +149,15 @@ def _alone(state: RunState, attempt: AttemptState, ended: str) -> RunStatus:
 
 
 def _due_at_the_end(state: RunState) -> str:
-    suites = ", ".join(required.suite for required in unsettled(state))
+    suites = ", ".join(f"{each.suite}{_failures(state, each)}" for each in unsettled(state))
     return f"evals are due: {suites}" if suites else "promotion and the run's finish are due"
+
+
+def _failures(state: RunState, required: EvalRequirement) -> str:
+    final = final_checkpoint(state)
+    tries = [] if final is None else attempts_at(state, required, final)
+    count = sum(each.ended is not None for each in tries)
+    return f" (tries that failed: {count})" if count else ""
 
 
 def _status(lifecycle: RunLifecycle, why: str) -> RunStatus:

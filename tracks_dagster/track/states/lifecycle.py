@@ -157,7 +157,8 @@ def _failures(state: RunState, required: EvalRequirement) -> str:
     final = final_checkpoint(state)
     tries = [] if final is None else attempts_at(state, required, final)
     count = sum(each.ended is not None for each in tries)
-    return f" (tries that failed: {count})" if count else ""
+    times = "once" if count == 1 else f"{count} times"
+    return f" (failed {times})" if count else ""
 
 
 def _status(lifecycle: RunLifecycle, why: str) -> RunStatus:

@@ -77,6 +77,13 @@ def summary(study: StudyState, now: datetime) -> str:
     return " ".join(filter(None, [f"{declared.study} ({state}): {tried}; {hours}.", waits]))
 
 
+def person_words(waiting: Mapping[str, str]) -> list[str]:
+    """Say of each run what a person has to do about it. waiting: run id → that."""
+    return [
+        f"{run_id} waits for a person: {why.removesuffix('.')}" for run_id, why in waiting.items()
+    ]
+
+
 def opens(study: StudyState, now: datetime) -> datetime | None:
     """Return when an open study may start runs again; None where it may now."""
     if study.finished is not None or not study.declared.off_peak:

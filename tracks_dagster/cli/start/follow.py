@@ -16,6 +16,7 @@ from typing import Self
 
 from tracks_dagster.attempts.effects.evidence import read_evidence
 from tracks_dagster.attempts.effects.heartbeat import read_heartbeat
+from tracks_dagster.attempts.launch import NEVER_STARTS
 from tracks_dagster.cli.start.progress_line import Reached, StepTimes, View
 from tracks_dagster.holds.effects.stops import request_stop
 from tracks_dagster.ledger.effects.tracks import Tracks
@@ -154,13 +155,13 @@ class RunFollower:
         return None
 
     def _is_queued(self, state: RunState) -> bool:
-        """Whether it waits its turn for devices; says so once each time."""
+        """Whether it waits its turn for devices, which may come; says what it waits for once."""
         heartbeat = read_heartbeat(self._tracks.store)
         why = waits_for_devices(state, heartbeat, self._tracks.now())
         if why is not None and self._queued_at != self._shown:
             self._queued_at = self._shown
             self._view.event(f"waiting: {why}")
-        return why is not None
+        return why is not None and NEVER_STARTS not in why
 
     def _say_what_it_waits_for(self, state: RunState, why: str) -> None:
         """Say it once, and again when that is another thing: the minutes in it may grow."""

@@ -346,6 +346,7 @@ class Study:
 
         A store that is away is waited for too. Raises StillWaiting after `timeout_s`.
         """
+        from tracks_dagster.review.effects.status import trials_for_a_person
         from tracks_dagster.studies.words import sentence, summary
         from tracks_dagster.track.names import study_track
 
@@ -359,7 +360,8 @@ class Study:
                 study = self.client.stored.study(self.name)
                 if study.finished is not None:
                     return self.status()
-                words = summary(study, self.client.stored.now())
+                stored, run_ids = self.client.stored, [r.proposed.run_id for r in study.open_rungs]
+                words = summary(study, stored.now(), trials_for_a_person(stored, run_ids))
             except _AWAY as error:
                 words = str(error)
             if time.monotonic() > until:

@@ -28,6 +28,7 @@ from tracks_dagster.projects.project import ConfigKey
 from tracks_dagster.retry.caps import check_cap
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.retry.stages import FULL, SHIPPED, SMOKE, STRICT
+from tracks_dagster.review.effects.status import trials_for_a_person, waiting_studies
 from tracks_dagster.studies.deciding import run_id_of
 from tracks_dagster.studies.effects import declaring
 from tracks_dagster.studies.effects.deciding import TuneStudies
@@ -849,6 +850,14 @@ def test_a_study_names_the_trial_that_a_person_drained_and_does_not_count_it_as_
     words = waits_of(world)
     assert "1 of 2 slots train: lr-t001-r0; lr-t000-r0 waits for a person: Attempt 1" in words
     assert "tracks retry lr-t000-r0" in words
+    assert trials_for_a_person(world.tracks, ["lr-t000-r0", "lr-t001-r0"]) == [
+        f"lr-t000-r0 waits for a person: {run_status(world.tracks.run('lr-t000-r0')).why}"
+    ]
+    [shown] = waiting_studies(world.tracks, world.ledger)
+    assert shown.startswith("lr: lr-t000-r0 waits for a person: Attempt 1 ended")
+    assert shown.removeprefix("lr: ") in summary(
+        study, world.tracks.now(), [shown.removeprefix("lr: ")]
+    )
 
 
 def test_a_stopped_study_ends_a_trial_that_never_had_an_attempt(

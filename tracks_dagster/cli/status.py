@@ -64,7 +64,7 @@ def _read(settings: Settings, run_id: str | None, where: str) -> tuple[list[RunL
     ledger = open_ledger_to_read(settings)
     tries = partial(eval_tries, settings)
     lines = read_status(tracks, ledger, run_id=run_id, where=where, tries=tries)
-    return lines, [] if run_id or where else waiting_studies(ledger, tracks.now())
+    return lines, [] if run_id or where else waiting_studies(tracks, ledger)
 
 
 def _sentences(line: RunLine) -> str:

@@ -63,12 +63,6 @@ def judge(
     )
 
 
-def for_a_person(run: RunState) -> str | None:
-    """Return what a person has to do about the run of a trial; None where it goes on by itself."""
-    status = run_status(run)
-    return status.why if status.state == RunLifecycle.WAITING else None
-
-
 def refused(rung: Rung, why: str) -> TrialJudged:
     """Return the verdict on a run that could not be declared."""
     return TrialJudged(

@@ -6,7 +6,7 @@ Runs are found in the ledger; the status of each is read from its track, unless 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -52,6 +52,7 @@ from tracks_dagster.track.states.lifecycle import (
     NOT_OBEYED,
     RunLifecycle,
     run_status,
+    trial_for_a_person,
 )
 from tracks_dagster.track.states.run_state import AttemptState, RunState, steps_of
 from tracks_dagster.track.track import log_key
@@ -175,14 +176,38 @@ def read_status(
     return [_any_line(tracks, row, heartbeat, tries) for row in _newest(ledger, run_ids)]
 
 
-def waiting_studies(ledger: Ledger, now: datetime) -> list[str]:
-    """Say of each open study until when no run of it starts, where that is so; oldest first."""
+def waiting_studies(tracks: Tracks, ledger: Ledger) -> list[str]:
+    """Say of each open study until when no run of it starts, and which of its trials wait for a person,
+    where that is so; oldest first."""
     rows = ledger.query(
-        "select study, off_peak from studies where state = 'open' and off_peak is not null "
-        "order by declared_at, study"
+        "select study, off_peak from studies where state = 'open' order by declared_at, study"
     )
-    waits = ((row["study"], wait_words(row["off_peak"], now)) for row in rows)
-    return [f"{study}: {words}" for study, words in waits if words]
+    waiting = ledger.query(
+        "select t.study, t.run_id from trials t join training_runs r on r.run_id = t.run_id "
+        "where t.judged_at is null and r.state = 'waiting' order by t.trial, t.rung"
+    )
+    trials: dict[str, list[str]] = {}
+    for row in waiting:
+        trials.setdefault(row["study"], []).append(row["run_id"])
+    now = tracks.now()
+    waits = {
+        row["study"]: [
+            wait_words(row["off_peak"] or "", now),
+            *trials_for_a_person(tracks, trials.get(row["study"], ())),
+        ]
+        for row in rows
+    }
+    return [f"{study}: {words}" for study, each in waits.items() for words in each if words]
+
+
+def trials_for_a_person(tracks: Tracks, run_ids: Iterable[str]) -> list[str]:
+    """Say which of these runs of trials wait for a person, and for what. A broken one is left out."""
+    found = []
+    for run_id in run_ids:
+        with suppress(TrackBroken):
+            state = tracks.find_run(run_id)
+            found.append(None if state is None else trial_for_a_person(state))
+    return [words for words in found if words is not None]
 
 
 def as_they_are_now(

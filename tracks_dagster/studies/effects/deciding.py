@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -17,9 +17,9 @@ from tracks_dagster.studies.deciding import Answer as Decision
 from tracks_dagster.studies.deciding import Drain, Spent, decide
 from tracks_dagster.studies.effects.searching import search_of
 from tracks_dagster.studies.effects.trials import prepared_of
-from tracks_dagster.studies.judging import device_s_of, for_a_person, judge, lost_evals, refused
+from tracks_dagster.studies.judging import device_s_of, judge, lost_evals, refused
 from tracks_dagster.studies.search import Waits
-from tracks_dagster.studies.words import off_peak_words, opens, person_words
+from tracks_dagster.studies.words import off_peak_words, opens
 from tracks_dagster.track import names
 from tracks_dagster.track.bodies import (
     StudyFinished,
@@ -30,7 +30,13 @@ from tracks_dagster.track.bodies import (
 from tracks_dagster.track.errors import InvalidInput, ObjectLost, TrackError
 from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.records import Kind
-from tracks_dagster.track.states.lifecycle import RunLifecycle, run_status
+from tracks_dagster.track.states.lifecycle import (
+    TRIAL_WAITS,
+    RunLifecycle,
+    is_drained_by_study,
+    run_status,
+    trial_for_a_person,
+)
 from tracks_dagster.track.states.run_state import RunState
 from tracks_dagster.track.states.study_state import Rung, StudyState
 
@@ -58,7 +64,7 @@ class TuneStudies:
         """Return the next record of the study, or the work that comes before it."""
         return self._decide({}, state, world)
 
-    def _decide(self, unresumed: Mapping[str, str], state: StudyState, world: World) -> Answer:
+    def _decide(self, unresumed: dict[str, str], state: StudyState, world: World) -> Answer:
         """unresumed: run id → why it cannot be resumed, of those that were tried in this look."""
         if state.finished is not None:
             return None
@@ -80,10 +86,8 @@ class TuneStudies:
         opens_at = opens(state, now)
         closed = None if opens_at is None else Waits(off_peak_words(state, now))
         paused = [r.run_id for r in there if _was_drained_here(r) and r.run_id not in unresumed]
-        persons = {
-            run.run_id: unresumed.get(run.run_id) or to_do
-            for run in there
-            if run.run_id not in paused and (to_do := for_a_person(run)) is not None
+        persons = unresumed | {
+            run.run_id: words for run in there if (words := trial_for_a_person(run)) is not None
         }
         spent = _spent(state, there, world, persons)
         answer: Decision
@@ -102,7 +106,7 @@ class TuneStudies:
             return First(do=partial(self._resume, unresumed, world, paused))
         if isinstance(answer, Waits):
             waits = closed if closed is not None and (missing or paused) else answer
-            why = "; ".join([waits.why, *person_words(persons)])
+            why = "; ".join([waits.why, *persons.values()])
             return Wait(why=why, until=opens_at)
         return None if answer is None else self._append(world, answer)
 
@@ -136,7 +140,7 @@ class TuneStudies:
         return self.decide(state, world)
 
     def _resume(
-        self, unresumed: Mapping[str, str], world: World, run_ids: Sequence[str]
+        self, unresumed: dict[str, str], world: World, run_ids: Sequence[str]
     ) -> Callable[[StudyState, World], Answer] | None:
         """Open the next attempt of each; one that a person has resumed meanwhile trains already. One
         that cannot be resumed keeps no other waiting."""
@@ -147,7 +151,7 @@ class TuneStudies:
                 retry_by_person(world, run_id, retry)
             except (InvalidInput, ObjectLost, TrackError) as error:
                 if run_status(world.tracks.run(run_id)).state == RunLifecycle.WAITING:
-                    found[run_id] = f"it cannot be resumed: {error}"
+                    found[run_id] = f"{run_id} {TRIAL_WAITS}it cannot be resumed: {error}"
         return partial(self._decide, found) if len(found) > len(unresumed) else None
 
 
@@ -193,8 +197,4 @@ def _drained(world: World, runs: Sequence[RunState], why: str) -> Answer:
 
 def _was_drained_here(run: RunState) -> bool:
     """Whether a run waits because its study had come to an end, and goes on with the study."""
-    attempt = run.last_attempt
-    if attempt is None or run_status(run).state != RunLifecycle.WAITING:
-        return False
-    stop = run.stop_for(attempt)
-    return stop is not None and stop.body.by == names.TUNE_STUDIES
+    return run_status(run).state == RunLifecycle.WAITING and is_drained_by_study(run)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from tracks_dagster.track.bodies import EvalRequirement
-from tracks_dagster.track.names import ALERT_FIRST_ATTEMPT_HELD, ALONE, IMPORTED
+from tracks_dagster.track.names import ALERT_FIRST_ATTEMPT_HELD, ALONE, IMPORTED, TUNE_STUDIES
 from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.records import format_time
 from tracks_dagster.track.states.end_words import end_label
@@ -25,6 +25,7 @@ from tracks_dagster.track.states.exactness import inexact_resumes
 from tracks_dagster.track.states.run_state import AttemptState, RunState
 
 FOR_A_PERSON = "waiting for a person: "  # before what a person has to do
+TRIAL_WAITS = "waits for a person: "  # after the name of a trial's run
 NOT_OBEYED = "not obeyed yet"  # of a stop, in the words of a state
 
 
@@ -75,6 +76,21 @@ def _run_status(state: RunState) -> RunStatus:
         words = "; ".join(filter(None, [_doing(attempt), asked_end(state)]))
         return _status(RunLifecycle.RUNNING, f"{words}.")
     return _between_attempts(state, attempt)
+
+
+def is_drained_by_study(state: RunState) -> bool:
+    """Whether the study of a trial asked for the end of its newest attempt."""
+    attempt = state.last_attempt
+    stop = None if attempt is None else state.stop_for(attempt)
+    return stop is not None and stop.body.by == TUNE_STUDIES
+
+
+def trial_for_a_person(state: RunState) -> str | None:
+    """Say what a person has to do about the run of a trial; None where it goes on without one."""
+    status = run_status(state)
+    if status.state != RunLifecycle.WAITING or is_drained_by_study(state):
+        return None
+    return f"{state.run_id} {TRIAL_WAITS}{status.why}"
 
 
 def _before_the_first(state: RunState) -> str:

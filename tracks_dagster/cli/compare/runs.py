@@ -168,7 +168,6 @@ def _read(
     )
     with suppress(NothingYet, StoreError):  # the ledger alone has the rest
         if not view.group:
-            settings = Settings.from_environment()
             tracks, tries = open_tracks_to_read(settings), partial(eval_tries, settings)
             table = replace(table, rows=as_they_are_now(tracks, ledger, table.rows, tries))
     return table, columns, lacking

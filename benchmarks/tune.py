@@ -163,7 +163,7 @@ def _proposal_s(kind: str) -> float:
     decide(
         replace(played.state, declared=declared),
         Spent(device_s=0.0, cost=0.0, running=()),
-        search_of(declared),
+        lambda: search_of(declared),
     )
     return time.process_time() - began_s
 

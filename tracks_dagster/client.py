@@ -216,7 +216,8 @@ class Run:
         from tracks_dagster.review.effects.status import read_status
         from tracks_dagster.track.body_json import to_json
 
-        [line] = read_status(self.client.stored, self.client.ledger, run_id=self.run_id)
+        stored, ledger = self.client.stored, self.client.ledger
+        [line] = read_status(stored, ledger, run_id=self.run_id, tries=self._eval_tries)
         return to_json(line)
 
     def wait(
@@ -227,6 +228,7 @@ class Run:
         report: called with what it waits for, whenever that changes. A store that is away is waited for
         too. Raises StillWaiting after `timeout_s`, with what it waited for.
         """
+        from tracks_dagster.review.effects.status import waits_for_a_person
         from tracks_dagster.track.states.evals import promotion_is_settled
         from tracks_dagster.track.states.lifecycle import RunLifecycle, run_status
 
@@ -242,6 +244,9 @@ class Run:
                         return self._outcome()
                 elif status.state != RunLifecycle.RUNNING:
                     return self._outcome()
+                elif (owed := waits_for_a_person(state, self._eval_tries)) is not None:
+                    report(f"{self.run_id}: {owed}")
+                    return {**self._outcome(), "state": RunLifecycle.WAITING.value}
                 line = self.status()
                 now = f"{line['waiting_for'] or line['why']}"
             except _AWAY as error:
@@ -255,6 +260,11 @@ class Run:
                     "wait again, with a longer timeout_s."
                 )
             time.sleep(min(POLL_S, timeout_s))
+
+    def _eval_tries(self) -> int | None:
+        from tracks_dagster.settings import eval_tries
+
+        return eval_tries(self.client.settings)
 
     def _outcome(self) -> dict[str, Json]:
         from tracks_dagster.review.effects.outcome import read_outcome
@@ -336,6 +346,7 @@ class Study:
 
         A store that is away is waited for too. Raises StillWaiting after `timeout_s`.
         """
+        from tracks_dagster.review.effects.status import trials_for_a_person
         from tracks_dagster.studies.words import sentence, summary
         from tracks_dagster.track.names import study_track
 
@@ -349,7 +360,8 @@ class Study:
                 study = self.client.stored.study(self.name)
                 if study.finished is not None:
                     return self.status()
-                words = summary(study, self.client.stored.now())
+                stored, run_ids = self.client.stored, [r.proposed.run_id for r in study.open_rungs]
+                words = summary(study, stored.now(), trials_for_a_person(stored, run_ids))
             except _AWAY as error:
                 words = str(error)
             if time.monotonic() > until:

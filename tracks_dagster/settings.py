@@ -256,6 +256,14 @@ def usable_policy(settings: Settings) -> tuple[RetryPolicy, str | None]:
         return DEFAULT_POLICY, str(error)
 
 
+def eval_tries(settings: Settings) -> int | None:
+    """Return how often an eval is tried; None without a limit. It loads the policy, the shipped one
+    where its file cannot be read."""
+    from tracks_dagster.track.reasons import TerminationReason
+
+    return usable_policy(settings)[0].rule(TerminationReason.EVALUATOR_ERROR).count
+
+
 def policy_problem(settings: Settings) -> str | None:
     """Return what is wrong with the policy file. Without one no policy is loaded, which takes time."""
     try:

@@ -18,6 +18,7 @@ from tests.bodies import BEGIN
 from tests.fakes import FakeClock, FakeObjectStore, Fault, SequentialUids
 from tests.stories import RUN_ID, Story
 from tracks_dagster.attempts.effects.heartbeat import write_heartbeat, write_launches
+from tracks_dagster.attempts.effects.sharing import waiting_launches
 from tracks_dagster.attempts.launch import PendingLaunch
 from tracks_dagster.cli import fail
 from tracks_dagster.cli.start import follow
@@ -33,6 +34,8 @@ from tracks_dagster.cli.start.progress_line import (
 )
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.retry.caps import Cost
+from tracks_dagster.scheduling.effects.leases import Shared
+from tracks_dagster.scheduling.model import NEVER, Waits
 from tracks_dagster.settings import Settings
 from tracks_dagster.track.errors import InvalidInput, StoreUnavailable
 from tracks_dagster.track.names import LAUNCH_ATTEMPTS, AttemptRef
@@ -408,3 +411,38 @@ def test_the_end_of_a_failed_attempt_shows_the_error_and_the_line_that_raised_it
     assert "code_error. The training code raised an error" in shown
     assert "code_error as the story wants it" in shown
     assert '> File "/home/ann/train.py", line 12, in step' in shown
+
+
+def test_a_run_whose_eval_failed_as_often_as_it_is_tried_is_followed_no_longer(
+    scene: Scene,
+) -> None:
+    history = scene.story.history
+
+    def fail() -> None:
+        final, [required] = history.state.checkpoints[-1].ref, history.state.declared.evals
+        history.open_eval(final, snapshot=required.snapshot)
+        history.end_eval(history.state.evals[-1].opened, "evaluator_error")
+
+    ended = lambda: scene.story.attempt("completed", last_step=40, commits=(40,))  # noqa: E731
+    followed = scene.follow(ended, *[fail] * 3)
+    assert followed.state == "waiting"
+    assert str(followed.waited_for).startswith("waiting for a person: heldout-loss@40: failed 3")
+
+
+def test_a_run_whose_devices_can_never_be_given_is_followed_no_longer_than_asked(
+    scene: Scene, clock: FakeClock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    key = f"{RUN_ID}/a01"
+    never = Waits(key=key, starts=NEVER, why="needs 4 devices; there are 2 here")
+    shared = Shared(wanted=frozenset([key]), waits=(never,))
+
+    def queue() -> None:
+        scene.story.history.open()
+        write_heartbeat(scene.tracks.store, clock(), {})
+        write_launches(scene.tracks.store, LAUNCH_ATTEMPTS, waiting_launches(shared))
+
+    followed = scene.follow(queue, *([lambda: None] * 200), wait_s=20.0)
+    words = "waiting: can never start here: needs 4 devices; there are 2 here"
+    assert followed == Followed(state="waiting", is_drained=False, waited_for=words)
+    assert scene.now_s < 60
+    assert words in capsys.readouterr().err.splitlines()

@@ -174,7 +174,8 @@ def test_a_completed_run_without_a_checkpoint_says_so() -> None:
     history = History().declare().open().place().restore().end("completed")
     assert due(history) is None
     assert what_evals_wait_for(history.state, attempts_max=3) == (
-        "no committed checkpoint is left to evaluate",
+        "heldout-loss: no committed checkpoint is left to evaluate; "
+        'let it go: `tracks waive r-1 heldout-loss --why "…"`',
     )
 
 

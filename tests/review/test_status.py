@@ -392,3 +392,45 @@ def test_a_finished_run_without_its_journals_has_the_steps_that_its_records_prov
     tracks.project(story.history.name)
     assert [(each.step, each.steps) for each in read_status(tracks, ledger)] == [(40, 40)]
     assert line(tracks, ledger).step == 40
+
+
+def exhausted(store: FakeObjectStore) -> History:
+    """A run with all its steps whose eval failed as often as it is tried, 3 times."""
+    history = History(RUN_ID).declare().open().supervise().place().restore().commit(40)
+    history.end("completed", last_step=40)
+    for _ in range(3):
+        opened = history.open_eval(history.state.checkpoints[-1].ref).state.evals[-1].opened
+        history.end_eval(opened, "evaluator_error", message="KeyError: 'width'")
+    history.write_to(store)
+    return history
+
+
+def test_a_run_whose_eval_failed_as_often_as_it_is_tried_waits_for_a_person_in_words(
+    store: FakeObjectStore, tracks: Tracks, ledger: Ledger, clock: FakeClock
+) -> None:
+    history = exhausted(store)
+    beat(store, clock)
+    found = line(tracks, ledger)
+    assert found.state == "waiting"
+    words = str(found.waiting_for)
+    assert words.startswith("waiting for a person: heldout-loss@40: failed 3 times, last: KeyError")
+    assert f"tracks waive {RUN_ID} heldout-loss" in words
+    around = ExplainContext(waits=reads_what_waits(tracks))
+    assert explain_attempt(tracks, RUN_ID, 1, around).what_to_do in f"{words}."
+    [more] = read_status(tracks, ledger, run_id=RUN_ID, tries=lambda: 4)
+    assert (more.state, more.waiting_for) == ("running", None)
+    history.stop("stop").write_to(store)
+    assert line(tracks, ledger).waiting_for is None  # the stop lets the eval go
+
+
+def test_the_policy_is_not_read_for_a_run_no_eval_of_which_was_tried(
+    store: FakeObjectStore, tracks: Tracks, ledger: Ledger, clock: FakeClock
+) -> None:
+    def tries() -> int:
+        raise AssertionError("the policy is not needed")
+
+    history = History(RUN_ID).declare().open().supervise().place().restore().commit(40)
+    history.end("completed", last_step=40).write_to(store)
+    beat(store, clock)
+    [found] = read_status(tracks, ledger, run_id=RUN_ID, tries=tries)
+    assert found.waiting_for is None

@@ -90,7 +90,7 @@ class Played(Grown):
     def decide(self) -> bool:
         """Record what follows; False where nothing does before something is judged."""
         spent = Spent(device_s=self.state.device_s, cost=self.state.cost, running=())
-        answer = decide(self.state, spent, self.search)
+        answer = decide(self.state, spent, lambda: self.search)
         if answer is None or isinstance(answer, Waits | Drain):
             return False
         self.add(KIND[type(answer)], answer)

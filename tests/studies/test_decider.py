@@ -29,6 +29,7 @@ from tracks_dagster.ledger.prices import Prices
 from tracks_dagster.projects.project import ConfigKey
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.retry.stages import FULL, SHIPPED, SMOKE, STRICT
+from tracks_dagster.review.effects.status import trials_for_a_person, waiting_studies
 from tracks_dagster.studies.deciding import run_id_of
 from tracks_dagster.studies.effects import declaring
 from tracks_dagster.studies.effects.deciding import TuneStudies
@@ -883,3 +884,100 @@ def test_outside_of_the_hours_no_run_is_declared_or_resumed(
     decided(world)
     for run_id in (*drained, "lr-t002-r0"):
         assert run_status(tracks.run(run_id)).state == RunLifecycle.RUNNING
+
+
+def waits_of(world: World) -> str:
+    """Tick; return what the study waits for, in words."""
+    tick = decide_due(world, [TuneStudies()], kind=OF_STUDIES)
+    assert tick.problems == ()
+    return " ".join(tick.waiting)
+
+
+def test_a_drained_trial_that_cannot_be_resumed_keeps_no_other_waiting(
+    study: StudyState, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tracks = world.tracks
+    decided(world)
+    first, other = stopped_and_drained(world)
+    declare_study(door_of(tracks, world.ledger), asked(tmp_path), code(), by="ann")
+    monkeypatch.setattr(
+        "tracks_dagster.attempts.effects.manual_retry.over_stage_time",
+        lambda state, now: "its stage has used 10 min" if state.run_id == first else None,
+    )
+    for _ in range(2):
+        words = waits_of(world)
+        assert f"1 of 2 slots train: {other}; {first} waits for a person: it cannot be" in words
+        assert "its stage has used 10 min" in words
+    assert run_status(tracks.run(first)).state == RunLifecycle.WAITING
+    assert run_status(tracks.run(other)).state == RunLifecycle.RUNNING
+
+
+def test_a_study_names_the_trial_that_a_person_drained_and_does_not_count_it_as_training(
+    study: StudyState, world: World
+) -> None:
+    decided(world)
+    history = taken_up(world.tracks, "lr-t000-r0")
+    history.stop("drain").place().restore().commit(5).end("user_cancelled", last_step=5)
+    history.write_to(world.tracks.store)
+    world.tracks.project(history.name)
+    words = waits_of(world)
+    assert "1 of 2 slots train: lr-t001-r0; lr-t000-r0 waits for a person: Attempt 1" in words
+    assert "tracks retry lr-t000-r0" in words
+    assert trials_for_a_person(world.tracks, ["lr-t000-r0", "lr-t001-r0"]) == [
+        f"lr-t000-r0 waits for a person: {run_status(world.tracks.run('lr-t000-r0')).why}"
+    ]
+    [shown] = waiting_studies(world.tracks, world.ledger)
+    assert shown.startswith("lr: lr-t000-r0 waits for a person: Attempt 1 ended")
+    assert shown.removeprefix("lr: ") in summary(
+        study, world.tracks.now(), [shown.removeprefix("lr: ")]
+    )
+
+
+def test_a_stopped_study_ends_a_trial_that_never_had_an_attempt(
+    study: StudyState, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tracks = world.tracks
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            "tracks_dagster.attempts.effects.runs.open_first_attempt", lambda *a, **k: None
+        )
+        decided(world)
+    run_ids = [rung.proposed.run_id for rung in tracks.study("lr").open_rungs]
+    assert all(not tracks.run(run_id).attempts for run_id in run_ids)
+    body = StudyStopped(by="bob", why="the machine is needed")
+    tracks.decide_study("lr", lambda state: tracks.draft(Kind.STUDY_STOPPED, body))
+    assert f"{run_ids[0]}: Declared; tune_studies asked to stop" in waits_of(world)
+    assert [stop.body.mode for stop in tracks.run(run_ids[0]).stops] == ["stop"]
+    assert waits_of(world)  # and asks once
+    for run_id in run_ids:
+        history = taken_up(tracks, run_id).finish("user")
+        history.write_to(tracks.store)
+        tracks.project(history.name)
+    decided(world)
+    assert tracks.study("lr").finished is not None
+
+
+def test_a_study_whose_search_cannot_be_made_here_obeys_a_stop_and_says_what_is_missing(
+    study: StudyState, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing(declared: object) -> None:
+        raise InvalidInput("The extra tune is not installed.")
+
+    tracks = world.tracks
+    monkeypatch.setattr("tracks_dagster.studies.effects.deciding.search_of", missing)
+    assert "The extra tune is not installed" in waits_of(world)
+    body = StudyStopped(by="bob", why="the machine is needed")
+    tracks.decide_study("lr", lambda state: tracks.draft(Kind.STUDY_STOPPED, body))
+    decided(world)
+    assert tracks.study("lr").finished is not None
+
+
+def test_a_trial_for_which_the_code_of_its_study_is_lost_counts_as_failed_with_the_words(
+    study: StudyState, world: World, store: FakeObjectStore
+) -> None:
+    del store.objects[study.declared.run.trainer]
+    decided(world)
+    judged = [trial.last.judged for trial in world.tracks.study("lr").trials]
+    assert all(each is not None and each.outcome == "failed" for each in judged)
+    assert judged[0] is not None
+    assert "Its run was refused" in judged[0].why

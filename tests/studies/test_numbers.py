@@ -335,7 +335,7 @@ def test_a_study_that_ends_with_open_trials_has_their_device_hours_too() -> None
         played.decide()
     played.judge(played.state.open_rungs[0])
     spent = Spent(device_s=5000.0, cost=2.5, running=())  # by three that were drained too
-    answer = decide(played.state, spent, played.search)
+    answer = decide(played.state, spent, lambda: played.search)
     assert isinstance(answer, StudyFinished)
     assert answer.cause == "device_hours"
     played.add(Kind.STUDY_FINISHED, answer)

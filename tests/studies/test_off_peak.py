@@ -86,7 +86,7 @@ def closed(study: Played, *, device_s: float = 0.0) -> Answer:
     """Return what follows outside of the hours, while the runs that are open train."""
     running = [rung.proposed.run_id for rung in study.state.open_rungs]
     spent = Spent(device_s=device_s, cost=0.0, running=running)
-    return decide(study.state, spent, study.search, closed=CLOSED)
+    return decide(study.state, spent, lambda: study.search, closed=CLOSED)
 
 
 def test_outside_of_the_hours_no_trial_no_budget_and_no_repeat_is_begun() -> None:

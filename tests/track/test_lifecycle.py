@@ -102,3 +102,12 @@ def test_every_legal_history_has_a_state_and_words_for_it(seed: int) -> None:
     status = run_status(random_run(Random(seed)).state)
     assert status.state in set(RunLifecycle)
     assert status.why.endswith(".")
+
+
+def test_a_run_without_a_checkpoint_to_evaluate_waits_for_a_person_until_its_evals_are_let_go() -> (
+    None
+):
+    history = History().declare().open().supervise().place().restore().end(last_step=40)
+    words = "evaluate; let it go: `tracks waive r-1 heldout-loss --why"
+    check(history, "waiting", words)
+    check(history.waive_eval(), "running", "promotion and the run's finish are due")

@@ -29,6 +29,9 @@ ID_CHARACTERS = 8  # of a Dagster run's id, in words, as Dagster's UI shows it
 REQUESTS_MAX = 200
 
 
+NEVER_STARTS = "can never start here"  # in what a launch waits for, where no turn comes
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenAttempt:
     """An open attempt, every Dagster run it has had, and what is known of its gang here.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import click
@@ -52,6 +53,7 @@ from tracks_dagster.review.explain.text import (
 )
 from tracks_dagster.settings import (
     Settings,
+    eval_tries,
     find_board_url,
     find_ui_url,
     usable_prices,
@@ -178,7 +180,9 @@ def explain_context(settings: Settings, tracks: Tracks) -> ExplainContext:
         prefix=settings.prefix,
         board_url=find_board_url(settings),
         prices=prices,
-        waits=None if settings.is_archive else reads_what_waits(tracks),
+        waits=None
+        if settings.is_archive
+        else reads_what_waits(tracks, partial(eval_tries, settings)),
     )
 
 
@@ -325,7 +329,7 @@ def write_report_now(app: App, run_id: str) -> Path:
         prefix=app.settings.prefix,
         board_url=find_board_url(app.settings),
         prices=prices,
-        waits=reads_what_waits(app.tracks),
+        waits=reads_what_waits(app.tracks, partial(eval_tries, app.settings)),
     )
     file = app.settings.reports / f"{run_id}.html"
     return write_report(app.tracks, run_id, file, context).path

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import click
 
 from tracks_dagster.cli.common import as_json, print_json, print_table
 from tracks_dagster.cli.terminal import echo_state
 from tracks_dagster.reading import open_ledger_to_read, open_tracks_to_read
 from tracks_dagster.review.effects.status import RunLine, read_status, waiting_studies
-from tracks_dagster.settings import Settings, policy_problem
+from tracks_dagster.settings import Settings, eval_tries, policy_problem
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.errors import InvalidInput, NothingYet
 from tracks_dagster.track.text.units import counted
@@ -60,8 +62,9 @@ def _read(settings: Settings, run_id: str | None, where: str) -> tuple[list[RunL
             return [], []
         raise
     ledger = open_ledger_to_read(settings)
-    lines = read_status(tracks, ledger, run_id=run_id, where=where)
-    return lines, [] if run_id or where else waiting_studies(ledger, tracks.now())
+    tries = partial(eval_tries, settings)
+    lines = read_status(tracks, ledger, run_id=run_id, where=where, tries=tries)
+    return lines, [] if run_id or where else waiting_studies(tracks, ledger)
 
 
 def _sentences(line: RunLine) -> str:

@@ -7,7 +7,7 @@ after the record that proposes it, so that a caller who dies between the two lea
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from tracks_dagster.studies.schedulers import GoOn, Move, Stop, move_of
@@ -34,11 +34,12 @@ BY = names.TUNE_STUDIES
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spent:
     """What all runs of a study have used, the open ones so far. running: ids of those that train, or
-    may do so without anybody's word."""
+    may do so without anybody's word; waiting: of those that a person has to do something about."""
 
     device_s: float
     cost: float
     running: Collection[str]
+    waiting: Collection[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +53,11 @@ Answer = TrialProposed | TrialStopped | StudyFinished | Drain | Waits | None
 
 
 def decide(
-    study: StudyState, spent: Spent, search: Search, *, closed: Waits | None = None
+    study: StudyState, spent: Spent, search: Callable[[], Search], *, closed: Waits | None = None
 ) -> Answer:
     """Return the next record of a study whose open runs are judged as far as they can be.
 
+    search: makes the search, where a config is to be proposed; raises InvalidInput where it cannot.
     closed: why no run may start now. None is returned where it is finished.
     """
     if study.finished is not None:
@@ -67,14 +69,14 @@ def decide(
     is_whole = len(study.trials) >= study.declared.trials
     move = move_of(study, is_whole=is_whole)
     if isinstance(move, Stop):
-        return _moved(study, move)
+        return _moved(study, spent, move)
     if closed is not None and (move or not is_whole or _repeat(study)):
         return closed  # before a proposal is computed, which takes long after many trials
     if move is not None:
-        return _moved(study, move)
+        return _moved(study, spent, move)
     if not _has_slot(study):
-        return _waits(study)
-    config = None if is_whole else _proposal(search, study)
+        return _waits(study, spent)
+    config = None if is_whole else _proposal(search(), study)
     if config is not None and not isinstance(config, Waits):
         number = len(study.trials)
         return TrialProposed(
@@ -87,9 +89,11 @@ def decide(
             decided_by=BY,
         )
     if not is_whole and (move := move_of(study, is_whole=True)) is not None:
-        return _moved(study, move)  # what is paused goes on or ends, and the search may go on then
+        return _moved(
+            study, spent, move
+        )  # what is paused goes on or ends, and the search may go on then
     if study.open_rungs:
-        return config or _repeat(study) or _waits(study)
+        return config or _repeat(study) or _waits(study, spent)
     return _repeat(study) or _finished(study, spent, COMPLETE, _all_over(study, config))
 
 
@@ -115,10 +119,10 @@ def _all_over(study: StudyState, waits: Waits | None) -> str:
     return f"All {count} trials are over, and {none}: {why}."
 
 
-def _moved(study: StudyState, move: Move) -> Answer:
+def _moved(study: StudyState, spent: Spent, move: Move) -> Answer:
     if isinstance(move, Stop):
         return TrialStopped(trial=move.trial, why=move.why, decided_by=BY)
-    return _next_rung(study, move) if _has_slot(study) else _waits(study)
+    return _next_rung(study, move) if _has_slot(study) else _waits(study, spent)
 
 
 def _next_rung(study: StudyState, move: GoOn) -> TrialProposed:
@@ -195,9 +199,12 @@ def _has_slot(study: StudyState) -> bool:
     return len(study.open_rungs) < study.declared.slots
 
 
-def _waits(study: StudyState) -> Waits:
-    named = ", ".join(each.proposed.run_id for each in study.open_rungs[:3])
-    count = len(study.open_rungs)
+def _waits(study: StudyState, spent: Spent) -> Waits:
+    ids = [rung.proposed.run_id for rung in study.open_rungs]
+    train = [run_id for run_id in ids if run_id not in spent.waiting]
+    named, count = ", ".join(train[:3]), len(train)
+    if not train:
+        return Waits(f"none of {study.declared.slots} slots trains")
     return Waits(
         f"{count} of {study.declared.slots} slots train: {named}{' …' if count > 3 else ''}"
     )

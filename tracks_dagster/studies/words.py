@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from tracks_dagster.studies.deciding import value_words
@@ -61,8 +61,8 @@ def config_words(config: Mapping[str, Json]) -> str:
     return ", ".join(shown)
 
 
-def summary(study: StudyState, now: datetime) -> str:
-    """Return where a study is, in a sentence or two."""
+def summary(study: StudyState, now: datetime, waiting: Sequence[str] = ()) -> str:
+    """Return where a study is, in a sentence or two. waiting: words on trials that wait."""
     declared = study.declared
     by_status = dict.fromkeys(TrialStatus, 0)
     for trial in study.trials:
@@ -74,7 +74,9 @@ def summary(study: StudyState, now: datetime) -> str:
     hours = f"{study.device_s / HOUR_S:.3g} device-hours"
     tried = f"{len(study.trials)} of {declared.trials} trials ({counts or 'none'})"
     waits = off_peak_words(study, now)
-    return " ".join(filter(None, [f"{declared.study} ({state}): {tried}; {hours}.", waits]))
+    return " ".join(
+        filter(None, [f"{declared.study} ({state}): {tried}; {hours}.", waits, *waiting])
+    )
 
 
 def opens(study: StudyState, now: datetime) -> datetime | None:

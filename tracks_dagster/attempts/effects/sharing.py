@@ -17,6 +17,7 @@ from tracks_dagster.attempts.effects.on_demand import ask_to_save
 from tracks_dagster.attempts.effects.watch import survey
 from tracks_dagster.attempts.effects.world import World
 from tracks_dagster.attempts.launch import (
+    NEVER_STARTS,
     OpenAttempt,
     PendingLaunch,
     may_be_asked,
@@ -29,7 +30,7 @@ from tracks_dagster.scheduling.effects.leases import DevicePool, Shared
 from tracks_dagster.scheduling.effects.recurrence import PastTimes
 from tracks_dagster.scheduling.effects.usage import read_usage
 from tracks_dagster.scheduling.leases import Holder
-from tracks_dagster.scheduling.model import LATER, Demand, Move, Running, Waits
+from tracks_dagster.scheduling.model import LATER, NEVER, Demand, Move, Running, Waits
 from tracks_dagster.scheduling.policy import EVAL
 from tracks_dagster.scheduling.recurrence import expected_s, left_s
 from tracks_dagster.scheduling.rules import PlanContext, plan
@@ -166,7 +167,15 @@ def devices_since(
 def waiting_launches(shared: Shared | None) -> list[PendingLaunch]:
     """Return what waits for devices, as the daemon leaves it for people."""
     waits = shared.waits if shared is not None else ()
-    return [PendingLaunch(key=each.key, failed_count=0, why=each.why, waits=True) for each in waits]
+    return [
+        PendingLaunch(
+            key=each.key,
+            failed_count=0,
+            why=f"{NEVER_STARTS}: {each.why}" if each.starts == NEVER else each.why,
+            waits=True,
+        )
+        for each in waits
+    ]
 
 
 def _demand(world: World, past: PastTimes, each: OpenAttempt, now: datetime) -> Demand:

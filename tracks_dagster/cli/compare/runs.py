@@ -43,7 +43,7 @@ from tracks_dagster.review.run_table import (
     table_csv,
     title,
 )
-from tracks_dagster.settings import Settings, person, usable_prices
+from tracks_dagster.settings import Settings, eval_tries, person, usable_prices
 from tracks_dagster.track.bodies import ViewSaved
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.errors import InvalidInput, NothingYet, StoreError
@@ -168,8 +168,8 @@ def _read(
     )
     with suppress(NothingYet, StoreError):  # the ledger alone has the rest
         if not view.group:
-            tracks = open_tracks_to_read(Settings.from_environment())
-            table = replace(table, rows=as_they_are_now(tracks, ledger, table.rows))
+            tracks, tries = open_tracks_to_read(settings), partial(eval_tries, settings)
+            table = replace(table, rows=as_they_are_now(tracks, ledger, table.rows, tries))
     return table, columns, lacking
 
 

@@ -10,6 +10,7 @@ import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import click
 
@@ -23,7 +24,7 @@ from tracks_dagster.cli.start.follow import (
 )
 from tracks_dagster.cli.start.progress_line import View, open_view
 from tracks_dagster.home.dagster_home import DagsterHome
-from tracks_dagster.settings import usable_prices
+from tracks_dagster.settings import eval_tries, usable_prices
 from tracks_dagster.track.errors import InvalidInput, TracksError
 from tracks_dagster.track.names import AttemptRef
 from tracks_dagster.track.states.lifecycle import RunLifecycle, run_status
@@ -97,6 +98,7 @@ def _drive(
                 by=by,
                 shown=shown,
                 prices=usable_prices(app.settings)[0],
+                tries=partial(eval_tries, app.settings),
                 check=lambda: _look_after_daemon(app, home, run_id, keeper),
             )
             try:

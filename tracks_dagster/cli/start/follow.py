@@ -16,13 +16,20 @@ from typing import Self
 
 from tracks_dagster.attempts.effects.evidence import read_evidence
 from tracks_dagster.attempts.effects.heartbeat import read_heartbeat
+from tracks_dagster.attempts.launch import NEVER_STARTS
 from tracks_dagster.cli.start.progress_line import Reached, StepTimes, View
 from tracks_dagster.holds.effects.stops import request_stop
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.prices import Prices
 from tracks_dagster.retry.caps import cost_of
 from tracks_dagster.review.effects.explain.end import raised_at
-from tracks_dagster.review.effects.status import waiting_for, waits_for_devices
+from tracks_dagster.review.effects.status import (
+    EvalTries,
+    shipped_tries,
+    waiting_for,
+    waits_for_a_person,
+    waits_for_devices,
+)
 from tracks_dagster.review.narrate import sentence
 from tracks_dagster.stores.journals import last_step
 from tracks_dagster.track.errors import (
@@ -69,7 +76,7 @@ class Followed:
 
 class RunFollower:
     """Follows one run. shown: how many records need no line any more; prices: what a device
-    hour costs; check: called at every look."""
+    hour costs; tries: how often an eval is tried; check: called at every look."""
 
     def __init__(
         self,
@@ -82,6 +89,7 @@ class RunFollower:
         by: str,
         shown: int = 0,
         prices: Prices | None = None,
+        tries: EvalTries = shipped_tries,
         check: Callable[[], None] = lambda: None,
     ) -> None:
         self._tracks = tracks
@@ -91,6 +99,7 @@ class RunFollower:
         self._wait_s = wait_s
         self._by = by
         self._prices = prices
+        self._tries = tries
         self._check = check
         self._shown = shown
         self._newest: tuple[int, int] | None = None  # (attempt_id, step)
@@ -133,6 +142,8 @@ class RunFollower:
             )
         if self._is_over(state, status.state):
             return self._end(state, status.state)
+        if waits_for_a_person(state, self._tries) is not None:
+            return self._end(state, RunLifecycle.WAITING.value)
         unchanged_s = time.monotonic() - self._changed_at - self._away_s()
         if unchanged_s > min(QUEUE_S, self._wait_s) and self._is_queued(state):
             self._changed_at = time.monotonic()  # waiting in the queue is not silence
@@ -144,20 +155,20 @@ class RunFollower:
         return None
 
     def _is_queued(self, state: RunState) -> bool:
-        """Whether it waits its turn for devices; says so once each time."""
+        """Whether it waits its turn for devices, which may come; says what it waits for once."""
         heartbeat = read_heartbeat(self._tracks.store)
         why = waits_for_devices(state, heartbeat, self._tracks.now())
         if why is not None and self._queued_at != self._shown:
             self._queued_at = self._shown
             self._view.event(f"waiting: {why}")
-        return why is not None
+        return why is not None and NEVER_STARTS not in why
 
     def _say_what_it_waits_for(self, state: RunState, why: str) -> None:
         """Say it once, and again when that is another thing: the minutes in it may grow."""
         attempt = state.last_attempt
         trains = attempt is not None and self._newest and self._newest[0] == attempt.attempt_id
         heartbeat = read_heartbeat(self._tracks.store)
-        late = waiting_for(state, heartbeat, self._tracks.now())
+        late = waiting_for(state, heartbeat, self._tracks.now(), self._tries)
         if late is None and trains:
             return  # a step that takes its time
         text = late or f"nothing new for {SAY_S:g} s: {why}"
@@ -283,7 +294,7 @@ class RunFollower:
         return Followed(
             state=now,
             is_drained=self._drained_at is not None,
-            waited_for=waiting_for(state, heartbeat, self._tracks.now()),
+            waited_for=waiting_for(state, heartbeat, self._tracks.now(), self._tries),
         )
 
 

@@ -16,7 +16,7 @@ from tracks_dagster.cli.start.progress_line import open_view
 from tracks_dagster.cli.start.run import STEPS_FIELD, WAIT_S, print_outcome, problem_of
 from tracks_dagster.home.home_folder import check_home
 from tracks_dagster.review.effects.outcome import read_outcome
-from tracks_dagster.settings import Settings, person, usable_prices
+from tracks_dagster.settings import Settings, eval_tries, person, usable_prices
 from tracks_dagster.submitting import submit
 from tracks_dagster.track.declared_fields import DEFAULTS, FIELDS
 from tracks_dagster.track.errors import InvalidInput
@@ -114,7 +114,14 @@ def _followed(app: App, run_id: str, *, wait_s: float) -> dict[str, Json]:
         # Signals are left as they are: who ends this command ends no run that others may follow too.
         prices = usable_prices(app.settings)[0]
         follower = RunFollower(
-            app.tracks, run_id, view, Interrupts(), wait_s=wait_s, by=by, prices=prices
+            app.tracks,
+            run_id,
+            view,
+            Interrupts(),
+            wait_s=wait_s,
+            by=by,
+            prices=prices,
+            tries=partial(eval_tries, app.settings),
         )
         followed = follower.to_the_end()
     if followed.waited_for is not None:

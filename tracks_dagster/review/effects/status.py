@@ -6,7 +6,7 @@ Runs are found in the ledger; the status of each is read from its track, unless 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -42,10 +42,18 @@ from tracks_dagster.track.names import (
     run_track,
 )
 from tracks_dagster.track.ports import ObjectStore
+from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.records import Json, format_time, parse_time, sha256_hex
 from tracks_dagster.track.states.accounting import newest_step
 from tracks_dagster.track.states.checkpoints import checkpoint_at
-from tracks_dagster.track.states.lifecycle import NOT_OBEYED, RunLifecycle, run_status
+from tracks_dagster.track.states.evals import evals_for_a_person, what_evals_wait_for
+from tracks_dagster.track.states.lifecycle import (
+    FOR_A_PERSON,
+    NOT_OBEYED,
+    RunLifecycle,
+    run_status,
+    trial_for_a_person,
+)
 from tracks_dagster.track.states.run_state import AttemptState, RunState, steps_of
 from tracks_dagster.track.track import log_key
 from tracks_dagster.track.unforeseen import problem_of
@@ -91,6 +99,18 @@ def _is_at_the_end(store: ObjectStore, row: Mapping[str, Json]) -> bool:
     return store.get(log_key(track, seq + 1), RECORD_BYTES_MAX) is None
 
 
+# How often an eval is tried, by the policy; None: without a limit. It is asked only where an eval has
+# failed, for a policy takes time to load.
+EvalTries = Callable[[], int | None]
+
+
+def shipped_tries() -> int | None:
+    """Return how often an eval is tried where no file changes the policy."""
+    from tracks_dagster.retry.default_policy import DEFAULT_POLICY
+
+    return DEFAULT_POLICY.rule(TerminationReason.EVALUATOR_ERROR).count
+
+
 RUNS_MAX = 200
 LINES_MAX = 100  # of a journal, for what a run that trains reported last
 _NOT_ARCHIVED = "archived_at is null"  # in status_newest.sql: which runs are meant without a filter
@@ -129,7 +149,12 @@ class RunLine:
 
 
 def read_status(
-    tracks: Tracks, ledger: Ledger, *, run_id: str | None = None, where: str = ""
+    tracks: Tracks,
+    ledger: Ledger,
+    *,
+    run_id: str | None = None,
+    where: str = "",
+    tries: EvalTries = shipped_tries,
 ) -> list[RunLine]:
     """Return one line for `run_id`, or for each of the newest runs, newest first.
 
@@ -140,7 +165,7 @@ def read_status(
     if run_id is not None:
         cursor = ledger.cursor(run_track(run_id))  # before the track, which grows
         state = tracks.run(run_id)
-        line = run_line(tracks, state, heartbeat)
+        line = run_line(tracks, state, heartbeat, tries)
         if cursor is not None and state.head.seq < cursor.seq:
             line = replace(line, why=f"{_BROKEN} As far as it can be read: {line.why}")
         return [replace(line, quarantined=describe_sources(Holds(tracks), state))]
@@ -148,20 +173,46 @@ def read_status(
     if where:
         asked = Asked(where=where, limit=RUNS_MAX, names=("run",))
         run_ids = [run.name for run in read_table(ledger, asked, now=tracks.now()).rows]
-    return [_any_line(tracks, row, heartbeat) for row in _newest(ledger, run_ids)]
+    return [_any_line(tracks, row, heartbeat, tries) for row in _newest(ledger, run_ids)]
 
 
-def waiting_studies(ledger: Ledger, now: datetime) -> list[str]:
-    """Say of each open study until when no run of it starts, where that is so; oldest first."""
+def waiting_studies(tracks: Tracks, ledger: Ledger) -> list[str]:
+    """Say of each open study until when no run of it starts, and which of its trials wait for a person,
+    where that is so; oldest first."""
     rows = ledger.query(
-        "select study, off_peak from studies where state = 'open' and off_peak is not null "
-        "order by declared_at, study"
+        "select study, off_peak from studies where state = 'open' order by declared_at, study"
     )
-    waits = ((row["study"], wait_words(row["off_peak"], now)) for row in rows)
-    return [f"{study}: {words}" for study, words in waits if words]
+    waiting = ledger.query(
+        "select t.study, t.run_id from trials t join training_runs r on r.run_id = t.run_id "
+        "where t.judged_at is null and r.state = 'waiting' order by t.trial, t.rung"
+    )
+    trials: dict[str, list[str]] = {}
+    for row in waiting:
+        trials.setdefault(row["study"], []).append(row["run_id"])
+    now = tracks.now()
+    waits = {
+        row["study"]: [
+            wait_words(row["off_peak"] or "", now),
+            *trials_for_a_person(tracks, trials.get(row["study"], ())),
+        ]
+        for row in rows
+    }
+    return [f"{study}: {words}" for study, each in waits.items() for words in each if words]
 
 
-def as_they_are_now(tracks: Tracks, ledger: Ledger, runs: Sequence[Run]) -> tuple[Run, ...]:
+def trials_for_a_person(tracks: Tracks, run_ids: Iterable[str]) -> list[str]:
+    """Say which of these runs of trials wait for a person, and for what. A broken one is left out."""
+    found = []
+    for run_id in run_ids:
+        with suppress(TrackBroken):
+            state = tracks.find_run(run_id)
+            found.append(None if state is None else trial_for_a_person(state))
+    return [words for words in found if words is not None]
+
+
+def as_they_are_now(
+    tracks: Tracks, ledger: Ledger, runs: Sequence[Run], tries: EvalTries = shipped_tries
+) -> tuple[Run, ...]:
     """Return the runs of a table as they are now: one that runs by the ledger may wait, and one that
     trains is further than its record. Of the first RUNS_MAX of those; of none where the store is away.
     """
@@ -170,7 +221,7 @@ def as_they_are_now(tracks: Tracks, ledger: Ledger, runs: Sequence[Run]) -> tupl
         heartbeat = read_heartbeat(tracks.store)
         for row in _newest(ledger, list(found)[:RUNS_MAX]):
             recorded = found[row["run_id"]].values
-            now = _now(tracks, row, recorded, heartbeat)
+            now = _now(tracks, row, recorded, heartbeat, tries)
             found[row["run_id"]] = Run(values={**recorded, **now})
     return tuple(found.get(run.name, run) for run in runs)
 
@@ -180,6 +231,7 @@ def _now(
     row: Mapping[str, Json],
     recorded: Mapping[str, Json],
     heartbeat: Heartbeat | None,
+    tries: EvalTries,
 ) -> dict[str, Json]:
     """Return what is otherwise with a run now. Whatever goes wrong with it, as its own page says, it is
     shown as recorded, and no other run suffers."""
@@ -187,7 +239,7 @@ def _now(
         found = dict(_reported(tracks.store, row, recorded))
         if (
             not is_enough(tracks.store, row)
-            and _any_line(tracks, row, heartbeat).state == RunLifecycle.WAITING
+            and _any_line(tracks, row, heartbeat, tries).state == RunLifecycle.WAITING
         ):
             found["state"] = RunLifecycle.WAITING.value
     except StoreError:
@@ -225,10 +277,12 @@ def _newest(ledger: Ledger, run_ids: Sequence[str] | None) -> list[dict[str, Jso
     return ledger.query(sql, {"runs_max": RUNS_MAX, **found})
 
 
-def _any_line(tracks: Tracks, row: Mapping[str, Json], heartbeat: Heartbeat | None) -> RunLine:
+def _any_line(
+    tracks: Tracks, row: Mapping[str, Json], heartbeat: Heartbeat | None, tries: EvalTries
+) -> RunLine:
     """Return a run's status, whatever goes wrong with it: that is in its line, and in no other's."""
     try:
-        return _known_line(tracks, row) or _read_line(tracks, row, heartbeat)
+        return _known_line(tracks, row) or _read_line(tracks, row, heartbeat, tries)
     except StoreError:
         raise
     except Exception as error:  # noqa: BLE001 - of that run alone
@@ -236,12 +290,14 @@ def _any_line(tracks: Tracks, row: Mapping[str, Json], heartbeat: Heartbeat | No
         return _line_of(row, JournalTail(), why=why)
 
 
-def _read_line(tracks: Tracks, row: Mapping[str, Json], heartbeat: Heartbeat | None) -> RunLine:
+def _read_line(
+    tracks: Tracks, row: Mapping[str, Json], heartbeat: Heartbeat | None, tries: EvalTries
+) -> RunLine:
     """Return a run's status by its track. A broken track hides no other run."""
     with suppress(TrackBroken, UnknownRun):
         state = tracks.run(row["run_id"])
         if row["head_seq"] is None or state.head.seq >= row["head_seq"]:
-            return run_line(tracks, state, heartbeat)
+            return run_line(tracks, state, heartbeat, tries)
     return _line_of(row, JournalTail(), why=f"{_BROKEN} The ledger says: {row['state_why']}")
 
 
@@ -287,10 +343,15 @@ def _line_of(row: Mapping[str, Json], tail: JournalTail, *, why: str) -> RunLine
     )
 
 
-def run_line(tracks: Tracks, state: RunState, heartbeat: Heartbeat | None) -> RunLine:
+def run_line(
+    tracks: Tracks,
+    state: RunState,
+    heartbeat: Heartbeat | None,
+    tries: EvalTries = shipped_tries,
+) -> RunLine:
     """Return the status of one run."""
     status = run_status(state)
-    waiting = waiting_for(state, heartbeat, tracks.now())
+    waiting = waiting_for(state, heartbeat, tracks.now(), tries)
     attempt, source = state.last_attempt, state.declared.branched_from
     tail = JournalTail() if attempt is None else _tail(tracks.store, state, attempt)
     newest = tail.steps[-1] if tail.steps else None
@@ -316,9 +377,26 @@ def run_line(tracks: Tracks, state: RunState, heartbeat: Heartbeat | None) -> Ru
     )
 
 
-def waiting_for(state: RunState, heartbeat: Heartbeat | None, now: datetime) -> str | None:
+def waits_for_a_person(state: RunState, tries: EvalTries) -> str | None:
+    """Say what a person has to do about evals of a run that has all its steps; None where all of them
+    may come by themselves, or a stop lets them go."""
+    is_stopped = any(stop.body.mode == "stop" for stop in state.stops)
+    if state.finished is not None or is_stopped:
+        return None
+    if not what_evals_wait_for(state, attempts_max=None):
+        return None
+    words = evals_for_a_person(state, attempts_max=tries() if state.evals else None)
+    return f"{FOR_A_PERSON}{'; '.join(words)}" if words else None
+
+
+def waiting_for(
+    state: RunState,
+    heartbeat: Heartbeat | None,
+    now: datetime,
+    tries: EvalTries = shipped_tries,
+) -> str | None:
     """Say what a run waits for that is late or will not come by itself: a launch that failed, a daemon,
-    a sensor that is off.
+    a sensor that is off, evals that failed as often as they are tried.
 
     None while a gang works, and when it is a person's turn (refused, drained) or nobody's (finished).
     """
@@ -327,6 +405,8 @@ def waiting_for(state: RunState, heartbeat: Heartbeat | None, now: datetime) -> 
     sensor = next_sensor(state) or _sensor_of_stop(state)
     if sensor is None or run_status(state).state != RunLifecycle.RUNNING:
         return None
+    if (words := waits_for_a_person(state, tries)) is not None:
+        return words
     launches = heartbeat.launches if heartbeat is not None else ()
     own = [each for each in launches if each.key in _awaited(state)]
     late = [*(_of_eval(each.key, describe_launch(each, now)) for each in own)]
@@ -360,9 +440,12 @@ def waits_for_devices(state: RunState, heartbeat: Heartbeat | None, now: datetim
     return next((_of_eval(each.key, each.why) for each in waits), None)
 
 
-def reads_what_waits(tracks: Tracks) -> Callable[[RunState], str | None]:
+def reads_what_waits(
+    tracks: Tracks, tries: EvalTries = shipped_tries
+) -> Callable[[RunState], str | None]:
     """Return `waiting_for` by what the daemon has left now."""
-    return partial(waiting_for, heartbeat=read_heartbeat(tracks.store), now=tracks.now())
+    heartbeat = read_heartbeat(tracks.store)
+    return partial(waiting_for, heartbeat=heartbeat, now=tracks.now(), tries=tries)
 
 
 def _awaited(state: RunState) -> set[str]:

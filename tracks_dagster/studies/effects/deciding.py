@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
 from tracks_dagster.attempts.effects.manual_retry import ManualRetry, retry_by_person
 from tracks_dagster.attempts.effects.world import World
 from tracks_dagster.evals.effects.running import waive
-from tracks_dagster.holds.effects.stops import request_stop
+from tracks_dagster.holds.effects.stops import Mode, request_stop
 from tracks_dagster.ledger.deciding import Answer, Append, First, Wait
 from tracks_dagster.retry.caps import cost_of
+from tracks_dagster.studies.deciding import Answer as Decision
 from tracks_dagster.studies.deciding import Drain, Spent, decide
 from tracks_dagster.studies.effects.searching import search_of
 from tracks_dagster.studies.effects.trials import prepared_of
@@ -25,10 +27,16 @@ from tracks_dagster.track.bodies import (
     TrialProposed,
     TrialStopped,
 )
-from tracks_dagster.track.errors import InvalidInput, TracksError
+from tracks_dagster.track.errors import InvalidInput, ObjectLost, TrackError
 from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.records import Kind
-from tracks_dagster.track.states.lifecycle import RunLifecycle, run_status
+from tracks_dagster.track.states.lifecycle import (
+    TRIAL_WAITS,
+    RunLifecycle,
+    is_drained_by_study,
+    run_status,
+    trial_for_a_person,
+)
 from tracks_dagster.track.states.run_state import RunState
 from tracks_dagster.track.states.study_state import Rung, StudyState
 
@@ -38,6 +46,7 @@ _KINDS = {
     TrialStopped: (Kind.TRIAL_STOPPED, "stopped"),
     StudyFinished: (Kind.STUDY_FINISHED, "finished"),
 }
+RUNS_NAMED_MAX = 3  # of those that a study at its end waits for
 _DUE = "select study from studies where state = 'open' order by declared_at, study"
 
 
@@ -53,6 +62,10 @@ class TuneStudies:
 
     def decide(self, state: StudyState, world: World) -> Answer:
         """Return the next record of the study, or the work that comes before it."""
+        return self._decide({}, state, world)
+
+    def _decide(self, unresumed: dict[str, str], state: StudyState, world: World) -> Answer:
+        """unresumed: run id → why it cannot be resumed, of those that were tried in this look."""
         if state.finished is not None:
             return None
         now, metric = world.tracks.now(), state.declared.metric
@@ -72,21 +85,29 @@ class TuneStudies:
         there = [run for _, run in runs if run is not None]
         opens_at = opens(state, now)
         closed = None if opens_at is None else Waits(off_peak_words(state, now))
-        spent = _spent(state, there, world)
-        answer = decide(state, spent, search_of(state.declared), closed=closed)
+        paused = [r.run_id for r in there if _was_drained_here(r) and r.run_id not in unresumed]
+        persons = unresumed | {
+            run.run_id: words for run in there if (words := trial_for_a_person(run)) is not None
+        }
+        spent = _spent(state, there, world, persons)
+        answer: Decision
+        try:
+            answer = decide(state, spent, partial(search_of, state.declared), closed=closed)
+        except InvalidInput as error:  # no search of it can be made here
+            answer = Waits(str(error).removesuffix("."))
         if isinstance(answer, Drain):
             return _drained(world, there, answer.why)
         if isinstance(answer, StudyFinished):
             return self._append(world, answer)
         missing = [rung for rung, run in runs if run is None]
-        paused = [run.run_id for run in there if _was_drained_here(run)]
         if missing and closed is None:
             return First(do=partial(self._declare, world, state, missing))
         if paused and closed is None:
-            return First(do=partial(_resume, world, paused))
+            return First(do=partial(self._resume, unresumed, world, paused))
         if isinstance(answer, Waits):
             waits = closed if closed is not None and (missing or paused) else answer
-            return Wait(why=waits.why, until=opens_at)
+            why = "; ".join([waits.why, *persons.values()])
+            return Wait(why=why, until=opens_at)
         return None if answer is None else self._append(world, answer)
 
     def _append(
@@ -107,7 +128,7 @@ class TuneStudies:
                 request = prepared_of(world.tracks, state, rung.proposed, world.policy)
                 assert world.declare is not None, "a study needs a home that declares runs"
                 world.declare(request)
-            except InvalidInput as error:
+            except (InvalidInput, ObjectLost) as error:
                 problems[rung.proposed.run_id] = str(error)
         return partial(self._after_refusals, problems) if problems else None
 
@@ -118,6 +139,21 @@ class TuneStudies:
                 return self._append(world, refused(rung, why))
         return self.decide(state, world)
 
+    def _resume(
+        self, unresumed: dict[str, str], world: World, run_ids: Sequence[str]
+    ) -> Callable[[StudyState, World], Answer] | None:
+        """Open the next attempt of each; one that a person has resumed meanwhile trains already. One
+        that cannot be resumed keeps no other waiting."""
+        retry = ManualRetry(name=names.TUNE_STUDIES, why="Its study goes on.")
+        found = dict(unresumed)
+        for run_id in run_ids:
+            try:
+                retry_by_person(world, run_id, retry)
+            except (InvalidInput, ObjectLost, TrackError) as error:
+                if run_status(world.tracks.run(run_id)).state == RunLifecycle.WAITING:
+                    found[run_id] = f"{run_id} {TRIAL_WAITS}it cannot be resumed: {error}"
+        return partial(self._decide, found) if len(found) > len(unresumed) else None
+
 
 def _let_go(world: World, run_id: str, lost: Sequence[tuple[str, str]]) -> None:
     """Waive evals of a trial, so that its run is finished and the trial judged."""
@@ -125,7 +161,9 @@ def _let_go(world: World, run_id: str, lost: Sequence[tuple[str, str]]) -> None:
         waive(world.tracks, run_id, suite, by=names.TUNE_STUDIES, why=why)
 
 
-def _spent(state: StudyState, runs: Sequence[RunState], world: World) -> Spent:
+def _spent(
+    state: StudyState, runs: Sequence[RunState], world: World, persons: Collection[str]
+) -> Spent:
     """Return what the study has used so far, its open runs up to now."""
     now, prices = world.tracks.now(), world.prices
     costs = () if prices is None else (cost_of(run, prices, now).amount for run in runs)
@@ -133,38 +171,30 @@ def _spent(state: StudyState, runs: Sequence[RunState], world: World) -> Spent:
         device_s=state.device_s + sum(device_s_of(run, now) for run in runs),
         cost=state.cost + sum(costs),
         running=[r.run_id for r in runs if run_status(r).state == RunLifecycle.RUNNING],
+        waiting=persons,
     )
 
 
 def _drained(world: World, runs: Sequence[RunState], why: str) -> Answer:
-    """Ask the open attempts to save and end, once; wait for those that were asked."""
+    """Ask the open attempts to save and end, once, and end the runs that have none yet; wait for those
+    that were asked."""
     asked = [run for run in runs if (a := run.open_attempt) is not None and run.stop_for(a) is None]
+    never = [run for run in runs if not run.attempts and not run.stops and run.finished is None]
 
     def ask() -> None:
-        for run in asked:
-            try:
-                request_stop(world.tracks, run.run_id, mode="drain", by=names.TUNE_STUDIES, why=why)
-            except InvalidInput:  # it ended meanwhile
-                continue
+        by = names.TUNE_STUDIES
+        for run in (*asked, *never):
+            with suppress(InvalidInput):  # it ended meanwhile
+                mode: Mode = "drain" if run.attempts else "stop"
+                request_stop(world.tracks, run.run_id, mode=mode, by=by, why=why)
 
-    return First(do=ask) if asked else Wait(why=f"Its open runs save and wait. {why}")
+    if asked or never:
+        return First(do=ask)
+    running = [run for run in runs if run_status(run).state == RunLifecycle.RUNNING]
+    states = "; ".join(f"{r.run_id}: {run_status(r).why}" for r in running[:RUNS_NAMED_MAX])
+    return Wait(why=f"Its open runs save and wait. {why} {states}")
 
 
 def _was_drained_here(run: RunState) -> bool:
     """Whether a run waits because its study had come to an end, and goes on with the study."""
-    attempt = run.last_attempt
-    if attempt is None or run_status(run).state != RunLifecycle.WAITING:
-        return False
-    stop = run.stop_for(attempt)
-    return stop is not None and stop.body.by == names.TUNE_STUDIES
-
-
-def _resume(world: World, run_ids: Sequence[str]) -> None:
-    """Open the next attempt of each; one that a person has resumed meanwhile trains already."""
-    retry = ManualRetry(name=names.TUNE_STUDIES, why="Its study goes on.")
-    for run_id in run_ids:
-        try:
-            retry_by_person(world, run_id, retry)
-        except TracksError:
-            if run_status(world.tracks.run(run_id)).state == RunLifecycle.WAITING:
-                raise
+    return run_status(run).state == RunLifecycle.WAITING and is_drained_by_study(run)

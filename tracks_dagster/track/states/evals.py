@@ -191,11 +191,32 @@ def what_evals_wait_for(state: RunState, *, attempts_max: int | None) -> tuple[s
     checkpoint = final_checkpoint(state)
     attempt = state.last_attempt
     if checkpoint is None:
-        has_all_steps = attempt is not None and attempt.reason in HAS_ALL_STEPS
-        return ("no committed checkpoint is left to evaluate",) if has_all_steps else ()
+        if attempt is None or attempt.reason not in HAS_ALL_STEPS:
+            return ()
+        return tuple(
+            f"{each.suite}: no committed checkpoint is left to evaluate; {_let_it_go(state, each)}"
+            for each in unsettled(state)
+        )
     return tuple(
         _waits_for(state, required, checkpoint, attempts_max) for required in unsettled(state)
     )
+
+
+def evals_for_a_person(state: RunState, *, attempts_max: int | None) -> tuple[str, ...]:
+    """Say of each unsettled eval of a run that has all its steps, and that does not come by itself,
+    what a person can do."""
+    checkpoint = final_checkpoint(state)
+    if checkpoint is None:
+        return what_evals_wait_for(state, attempts_max=attempts_max)
+    return tuple(
+        _waits_for(state, each, checkpoint, attempts_max)
+        for each in unsettled(state)
+        if is_lost(state, each, checkpoint, attempts_max=attempts_max)
+    )
+
+
+def _let_it_go(state: RunState, required: EvalRequirement) -> str:
+    return f'let it go: `tracks waive {state.run_id} {required.suite} --why "…"`'
 
 
 def _waits_for(
@@ -214,7 +235,7 @@ def _waits_for(
         return (
             f"{name}: failed {len(before)} times, last: {last_line(ended.message if ended else '')}"
             f"; correct the cause, then `tracks eval {state.run_id}@{checkpoint.step}` asks for another"
-            f' try, or let it go: `tracks waive {state.run_id} {required.suite} --why "…"`'
+            f" try, or {_let_it_go(state, required)}"
         )
     lack = lack_of_source(state, required, checkpoint)
     return f"{name}: {lack}" if lack else f"{name}: attempt {len(before) + 1} is due"

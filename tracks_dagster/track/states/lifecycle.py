@@ -9,14 +9,23 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from tracks_dagster.track.names import ALERT_FIRST_ATTEMPT_HELD, ALONE, IMPORTED
+from tracks_dagster.track.bodies import EvalRequirement
+from tracks_dagster.track.names import ALERT_FIRST_ATTEMPT_HELD, ALONE, IMPORTED, TUNE_STUDIES
 from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.records import format_time
 from tracks_dagster.track.states.end_words import end_label
-from tracks_dagster.track.states.evals import HAS_ALL_STEPS, unsettled
+from tracks_dagster.track.states.evals import (
+    HAS_ALL_STEPS,
+    attempts_at,
+    final_checkpoint,
+    unsettled,
+    what_evals_wait_for,
+)
 from tracks_dagster.track.states.exactness import inexact_resumes
 from tracks_dagster.track.states.run_state import AttemptState, RunState
 
+FOR_A_PERSON = "waiting for a person: "  # before what a person has to do
+TRIAL_WAITS = "waits for a person: "  # after the name of a trial's run
 NOT_OBEYED = "not obeyed yet"  # of a stop, in the words of a state
 
 
@@ -69,6 +78,21 @@ def _run_status(state: RunState) -> RunStatus:
     return _between_attempts(state, attempt)
 
 
+def is_drained_by_study(state: RunState) -> bool:
+    """Whether the study of a trial asked for the end of its newest attempt."""
+    attempt = state.last_attempt
+    stop = None if attempt is None else state.stop_for(attempt)
+    return stop is not None and stop.body.by == TUNE_STUDIES
+
+
+def trial_for_a_person(state: RunState) -> str | None:
+    """Say what a person has to do about the run of a trial; None where it goes on without one."""
+    status = run_status(state)
+    if status.state != RunLifecycle.WAITING or is_drained_by_study(state):
+        return None
+    return f"{state.run_id} {TRIAL_WAITS}{status.why}"
+
+
 def _before_the_first(state: RunState) -> str:
     """Say what is due before there is an attempt; the newest alert on why it waits counts."""
     stop = next((stop for stop in state.stops if stop.body.mode == "stop"), None)
@@ -112,6 +136,10 @@ def _between_attempts(state: RunState, attempt: AttemptState) -> RunStatus:
         asked = f"{stop.body.by} asked to stop ({stop.body.why})"
         return _status(RunLifecycle.RUNNING, f"{ended}; {asked}: the run is about to be finished.")
     if attempt.reason in HAS_ALL_STEPS:
+        if final_checkpoint(state) is None and (
+            lost := what_evals_wait_for(state, attempts_max=None)
+        ):
+            return _status(RunLifecycle.WAITING, f"{ended}; {'; '.join(lost)}.")
         return _status(RunLifecycle.RUNNING, f"{ended}; {_due_at_the_end(state)}.")
     if state.refusal is not None:
         refusal = state.refusal.body
@@ -137,8 +165,16 @@ def _alone(state: RunState, attempt: AttemptState, ended: str) -> RunStatus:
 
 
 def _due_at_the_end(state: RunState) -> str:
-    suites = ", ".join(required.suite for required in unsettled(state))
+    suites = ", ".join(f"{each.suite}{_failures(state, each)}" for each in unsettled(state))
     return f"evals are due: {suites}" if suites else "promotion and the run's finish are due"
+
+
+def _failures(state: RunState, required: EvalRequirement) -> str:
+    final = final_checkpoint(state)
+    tries = [] if final is None else attempts_at(state, required, final)
+    count = sum(each.ended is not None for each in tries)
+    times = "once" if count == 1 else f"{count} times"
+    return f" (failed {times})" if count else ""
 
 
 def _status(lifecycle: RunLifecycle, why: str) -> RunStatus:

@@ -94,9 +94,9 @@ def test_evals_are_shown_with_what_they_measured_their_data_and_their_files() ->
 
 def test_evals_say_what_they_wait_for_until_the_run_is_finished() -> None:
     history = trained()
-    assert record.evals(history.state).words == ("Waits: heldout-loss@30: attempt 1 is due.",)
+    assert record.evals(history.state, 3).words == ("Waits: heldout-loss@30: attempt 1 is due.",)
     history.waive_eval().finish()
-    (words,) = record.evals(history.state).words
+    (words,) = record.evals(history.state, 3).words
     assert words.startswith("heldout-loss was let go by ")
 
 
@@ -205,3 +205,12 @@ def test_what_is_empty_is_left_out() -> None:
 )
 def test_a_size_is_shown_in_the_unit_that_fits(value: int, text: str) -> None:
     assert formats.size(value) == text
+
+
+def test_an_eval_that_failed_as_often_as_it_is_tried_says_what_a_person_can_do() -> None:
+    history = trained()
+    for _ in range(3):
+        opened = history.open_eval(history.state.resumable[-1]).state.evals[-1].opened
+        history.end_eval(opened, "evaluator_error")
+    (words,) = record.evals(history.state, 3).words
+    assert words.startswith("Waits: heldout-loss@30: failed 3 times")

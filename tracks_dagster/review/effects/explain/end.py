@@ -33,7 +33,7 @@ from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.reasons import ReasonFamily, TerminationReason
 from tracks_dagster.track.records import Record, format_time
 from tracks_dagster.track.states.end_words import sentence_of
-from tracks_dagster.track.states.lifecycle import RunLifecycle, asked_end
+from tracks_dagster.track.states.lifecycle import FOR_A_PERSON, RunLifecycle, asked_end
 from tracks_dagster.track.states.run_state import AttemptState
 from tracks_dagster.track.text.redact import redact
 
@@ -229,10 +229,17 @@ def explain_next(
 
 
 def what_to_do(
-    run: RunReceipts, attempt: AttemptState, broken: Break | None, start: CleanStart
+    run: RunReceipts,
+    attempt: AttemptState,
+    broken: Break | None,
+    start: CleanStart,
+    waits: str | None,
 ) -> str:
-    """Say what a person should do now; first of all about a quarantine that would refuse a retry."""
-    to_do, state = _to_do(run, attempt, broken), run.state
+    """Say what a person should do now; first of all about a quarantine that would refuse a retry.
+
+    waits: what the run waits for that is late or will not come by itself.
+    """
+    to_do, state = _to_do(run, attempt, broken, waits), run.state
     asks_nothing = attempt is not state.last_attempt and state.refusal is None
     is_quarantined = start.hold is not None and start.hold.act is HoldAct.QUARANTINE
     if (
@@ -245,7 +252,7 @@ def what_to_do(
     return f"First the quarantine, which would refuse a retry: {start.words} Then: {to_do}"
 
 
-def _to_do(run: RunReceipts, attempt: AttemptState, broken: Break | None) -> str:
+def _to_do(run: RunReceipts, attempt: AttemptState, broken: Break | None, waits: str | None) -> str:
     state = run.state
     if broken is not None:
         return f"First{'' if broken.is_newer else ' mend the record'}: {broken.to_do}"
@@ -259,14 +266,16 @@ def _to_do(run: RunReceipts, attempt: AttemptState, broken: Break | None) -> str
         return f"Nothing yet: {asked}; `tracks status {state.run_id}` shows what that waits for."
     if attempt.is_open:
         return f"Nothing yet: it is open; `tracks status {state.run_id}` shows how far it is."
-    return _undecided(run)
+    return _undecided(run, waits)
 
 
-def _undecided(run: RunReceipts) -> str:
+def _undecided(run: RunReceipts, waits: str | None) -> str:
     if run.status.state == RunLifecycle.WAITING:  # for a person
         return run.status.why
     if run.status.state == RunLifecycle.SUCCEEDED:  # a script that nobody finishes
         return f"Nothing: {run.status.why}"
+    if waits is not None and waits.startswith(FOR_A_PERSON):
+        return f"{waits.removeprefix(FOR_A_PERSON)}."
     return f"Nothing yet; `tracks status {run.state.run_id}` shows what it waits for."
 
 

@@ -314,7 +314,7 @@ def _explain(
         completeness=completeness(
             replace(receipt.view, is_evidence_there=evidence_problem is None)
         ),
-        what_to_do=what_to_do(run, attempt, loaded.read.broken, start),
+        what_to_do=what_to_do(run, attempt, loaded.read.broken, start, context.waits_for(state)),
         links=tuple(explain_links(state, attempt, context.ui_url, context.prefix)),
         references=tuple(references(state, attempt)),
         broken=loaded.read.broken,

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 
 import click
 
 from tracks_dagster.cli.common import as_json, print_json, print_table
 from tracks_dagster.reading import open_ledger_to_read, open_tracks_to_read
-from tracks_dagster.review.effects.status import waiting_studies
+from tracks_dagster.review.effects.status import trials_for_a_person, waiting_studies
 from tracks_dagster.settings import Settings
 from tracks_dagster.studies.deciding import value_words
 from tracks_dagster.studies.results import in_order
 from tracks_dagster.studies.words import as_facts, best_words, config_words, summary
+from tracks_dagster.track.errors import NothingYet, StoreError
 from tracks_dagster.track.states.study_state import StudyState, Trial
 from tracks_dagster.wiring import utc_now
 
@@ -50,14 +52,17 @@ def studies_command(name: str | None, as_json: bool) -> None:
                 for row in rows
             ),
         )
-        for words in waiting_studies(ledger, utc_now()):
-            click.echo(words)
+        with suppress(NothingYet, StoreError):  # the ledger alone has the rest
+            for words in waiting_studies(open_tracks_to_read(given), ledger):
+                click.echo(words)
         return
-    study = open_tracks_to_read(given).study(name)
+    tracks = open_tracks_to_read(given)
+    study = tracks.study(name)
     if as_json:
         print_json(as_facts(study))
         return
-    click.echo(f"{summary(study, utc_now())}\n{best_words(study)}")
+    waiting = trials_for_a_person(tracks, [r.proposed.run_id for r in study.open_rungs])
+    click.echo(f"{summary(study, utc_now(), waiting)}\n{best_words(study)}")
     print_table(("trial", "status", "step", study.declared.metric, "config", "why"), _rows(study))
 
 

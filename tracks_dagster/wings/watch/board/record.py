@@ -91,7 +91,8 @@ class RecordContext:
     origin: None where there is no other run to compare with. holders: alias → what it names now, as far
     as the ledger knows. quarantined: manifest sha256 → the sources in quarantine that a checkpoint
     descends from; sources: a sentence for each. resumes_from: what the next attempt would begin from.
-    trial: of which study, and its number, where the run is one.
+    trial: of which study, and its number, where the run is one. eval_tries: how often an eval is tried,
+    None without a limit.
     """
 
     origin: Origin | None = None
@@ -100,6 +101,7 @@ class RecordContext:
     sources: tuple[str, ...] = ()
     resumes_from: CheckpointRef | None = None
     trial: tuple[str, int] | None = None
+    eval_tries: int | None = None
 
 
 NOTHING_BESIDE = RecordContext()
@@ -107,7 +109,7 @@ NOTHING_BESIDE = RecordContext()
 
 def results(state: RunState, context: RecordContext, now: datetime) -> tuple[Section, ...]:
     """Return what came of the run, which is looked at first; what is empty is left out."""
-    return _filled((evals(state), aliases(state, context.holders or {}, now)))
+    return _filled((evals(state, context.eval_tries), aliases(state, context.holders or {}, now)))
 
 
 def record(state: RunState, context: RecordContext, now: datetime) -> tuple[Section, ...]:
@@ -129,10 +131,10 @@ def _filled(sections: Iterable[Section]) -> tuple[Section, ...]:
 # --- what came of it --------------------------------------------------------------------------------
 
 
-def evals(state: RunState) -> Section:
-    """Return what evals measured, the newest first."""
+def evals(state: RunState, tries: int | None) -> Section:
+    """Return what evals measured, the newest first. tries: how often one is tried."""
     newest = state.evals[: -EVALS_MAX - 1 : -1]
-    waits = () if state.finished is not None else what_evals_wait_for(state, attempts_max=None)
+    waits = () if state.finished is not None else what_evals_wait_for(state, attempts_max=tries)
     words = [f"Waits: {each}." for each in waits]
     words += [
         f"{each.body.suite} was let go by {each.body.by}: {each.body.why}" for each in state.waivers

@@ -44,6 +44,7 @@ from tracks_dagster.review.run_table import Run
 from tracks_dagster.scheduling.policy import SchedulingPolicy
 from tracks_dagster.settings import (
     Settings,
+    eval_tries,
     find_ui_url,
     usable_policy,
     usable_prices,
@@ -51,6 +52,7 @@ from tracks_dagster.settings import (
 )
 from tracks_dagster.track.errors import StoreError, TrackBroken
 from tracks_dagster.track.names import attempt_key
+from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.records import Json, format_time
 from tracks_dagster.track.states.lifecycle import RunLifecycle
 from tracks_dagster.track.states.run_state import AttemptState, RunState
@@ -122,6 +124,7 @@ class _Home:
     heartbeat: Heartbeat | None
     prices: Prices | None
     scheduling: SchedulingPolicy
+    eval_tries: int | None
     banners: tuple[str, ...]
 
 
@@ -204,7 +207,9 @@ class Sources:
             lights=look.lights,
             now=now,
             cost=None if home.prices is None else cost_of(state, home.prices, now),
-            waits_for=None if self.settings.is_archive else waiting_for(state, home.heartbeat, now),
+            waits_for=None
+            if self.settings.is_archive
+            else waiting_for(state, home.heartbeat, now, lambda: home.eval_tries),
             queue=waits_for_devices(state, home.heartbeat, now),
         )
 
@@ -222,6 +227,7 @@ class Sources:
             heartbeat=heartbeat,
             prices=prices,
             scheduling=policy.scheduling,
+            eval_tries=policy.rule(TerminationReason.EVALUATOR_ERROR).count,
             banners=tuple(filter(None, banners)),
         )
 
@@ -365,6 +371,7 @@ class Sources:
                 for sha256, by_source in by_checkpoint.items()
             },
             sources=describe_sources(holds, state),
+            eval_tries=self._home.get("", self._read_home).eval_tries,
             resumes_from=None if state.finished is not None else resumes_from,
         )
 
@@ -499,7 +506,8 @@ class Sources:
         table = read_table(self.ledger, asked, now=self.now(), prices=prices)
         if asked.names or self.settings.is_archive:
             return table
-        return replace(table, rows=as_they_are_now(self.tracks, self.ledger, table.rows))
+        tries = partial(eval_tries, self.settings)
+        return replace(table, rows=as_they_are_now(self.tracks, self.ledger, table.rows, tries))
 
     def views(self) -> ViewState | None:
         """Return the saved views of that table; None where there was none, or the store is away."""

@@ -18,7 +18,8 @@ from tracks_dagster.ledger.facts.run import RUN, run_view
 from tracks_dagster.ledger.ports import Cursor, Row
 from tracks_dagster.review.effects import run_table as reading
 from tracks_dagster.review.effects.run_table import Asked, read_table
-from tracks_dagster.review.run_table import TIMES, Run, parse, pick, sort
+from tracks_dagster.review.run_table import NUMBERS, TIMES, Run, parse, pick, sort
+from tracks_dagster.review.run_table import WORDS as FIELD_WORDS
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.json_text import parse_json
 from tracks_dagster.track.records import Json, canonical_json, format_time
@@ -114,6 +115,10 @@ class Made:
             name = choose(names)
             times = [BEGIN.isoformat()[:length] for length in (4, 10, 13, 16, 32)]
             value = choose(times if name in TIMES else (*VALUES, *WORDS, times[2]))
+            if name in NUMBERS:
+                value = choose((0, 1, -3, 10**20, 0.1, 40, "1e3", "10"))
+            elif name in FIELD_WORDS:
+                value = choose([*FIELD_WORDS[name], FIELD_WORDS[name][0].upper()])
             text = str(value).replace('"', "") or "x"
             sign = choose(("<", "<=", ">", ">=", "=", "!=", ":", "~"))
             conditions.append(f'{name}{sign}"{text}"')
@@ -190,7 +195,14 @@ def test_the_ledger_and_the_filter_over_all_runs_agree_on_random_tables(
         expected = sort(pick(known, parse(where)), order)
         skip, limit = rng.choice((0, 5)), rng.choice((1, 8, 100))
         asked = Asked(where=where, order=order, limit=limit, skip=skip)
-        table = read_table(ledger, asked, now=NOW)
+        refused = ""
+        try:
+            table = read_table(ledger, asked, now=NOW)
+        except InvalidInput as error:
+            refused = str(error)
+        if refused:  # a text beside numbers, which is so of no run
+            assert (expected, "is a number, and" in refused) == ([], True), (where, order)
+            continue
         assert table.rows == tuple(expected[skip : skip + limit]), (where, order)
         assert table.is_more is (len(expected) > skip + limit)
         names = ("lr", "größe", "eval.heldout.loss", "hours")

@@ -204,6 +204,11 @@ def test_conditions_may_be_joined_by_and() -> None:
     assert [each.value for each in parse('"and" "or" intent~"a<b"')] == ["and", "or", "a<b"]
 
 
+def test_a_text_is_compared_with_texts_and_with_what_no_run_has(ledger: Ledger) -> None:
+    for where in ("alias<abc", "owner>b", "name<z"):
+        assert isinstance(read_table(ledger, Asked(where=where), now=NOW).rows, tuple)
+
+
 @pytest.mark.parametrize("where", ["lr<abc", "lr>nan", "loss<=low"])
 def test_a_number_is_compared_with_numbers_alone(ledger: Ledger, where: str) -> None:
     with pytest.raises(InvalidInput, match=r"Of these runs (lr|loss) is a number"):

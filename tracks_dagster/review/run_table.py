@@ -244,15 +244,24 @@ def _check_value(name: str | None, sign: str | None, value: str, number: float |
         raise InvalidInput(f"{name} is a number, and {value[:PLACE_MAX]!r} is not one.")
 
 
-def check_kinds(conditions: Sequence[Condition], runs: Sequence[Run]) -> None:
-    """Raise InvalidInput for a text that is compared with what is a number in all of these runs."""
-    for each in conditions:
-        if each.sign in _COMPARE and each.number is None and each.span is None:
-            known = [value for run in runs if (value := run.get(each.name)) is not None]
-            if known and all(_is_a_number(value) for value in known):
-                raise InvalidInput(
-                    f"Of these runs {each.name} is a number, and {each.value[:PLACE_MAX]!r} is not one."
-                )
+def texts_beside_numbers(
+    conditions: Iterable[Condition], runs: Sequence[Run]
+) -> tuple[Condition, ...]:
+    """Return the conditions that compare a text with what is a number in each of these runs that has
+    it: no run is so."""
+    return tuple(
+        each
+        for each in conditions
+        if each.sign in _COMPARE and each.number is None and each.span is None
+        if all(_is_a_number(value) for run in runs if (value := run.get(each.name)) is not None)
+    )
+
+
+def refuse_text(condition: Condition) -> NoReturn:
+    """Raise InvalidInput for a text that is compared with numbers alone."""
+    raise InvalidInput(
+        f"Of these runs {condition.name} is a number, and {condition.value[:PLACE_MAX]!r} is not one."
+    )
 
 
 def _is_a_number(value: Json) -> bool:

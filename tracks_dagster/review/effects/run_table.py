@@ -27,12 +27,13 @@ from tracks_dagster.review.run_table import (
     TIMES,
     Condition,
     Run,
-    check_kinds,
     check_order,
     parse,
     pick,
+    refuse_text,
     refuse_unknown,
     sort,
+    texts_beside_numbers,
 )
 from tracks_dagster.track.json_text import parse_json
 from tracks_dagster.track.records import Json, format_time
@@ -229,14 +230,13 @@ def _found(
     names = dict.fromkeys([*(name for each in conditions for name in each.names), *keys])
     unseen = [name for name in names if name not in FIELDS]
     found: list[Run] = []
-    read, is_more = 0, False
+    read, is_more, texts = 0, False, tuple(conditions)
     first = READ_MAX + 1 if asked.order else GROWTH * (end + 1)
     for part in _parts(ledger, _select([*names, *asked.names]), of, first, now):
         is_more = read + len(part) > READ_MAX
         part = part[: READ_MAX - read]
-        if not read:
-            check_kinds(conditions, part)
         read += len(part)
+        texts = texts_beside_numbers(texts, part)
         unseen = [name for name in unseen if all(run.get(name) is None for run in part)]
         found += pick(part, conditions)
         if len(found) > end and not asked.order:
@@ -244,6 +244,9 @@ def _found(
             break
     for name in unseen if read else ():
         _check_known(ledger, name, now)
+    for each in texts if read and not found else ():
+        if each.name and each.name not in FIELDS and each.name not in unseen:
+            refuse_text(each)
     return sort(found, asked.order), read, is_more
 
 

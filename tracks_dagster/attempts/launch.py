@@ -27,8 +27,6 @@ BACKOFF_S_MAX = 300.0
 ID_CHARACTERS = 8  # of a Dagster run's id, in words, as Dagster's UI shows it
 # Of one tick: Dagster registers a few hundred partitions at a time; the rest follow.
 REQUESTS_MAX = 200
-
-
 NEVER_STARTS = "can never start here"  # in what a launch waits for, where no turn comes
 
 

@@ -56,7 +56,7 @@ FIELDS: Mapping[str, str] = {
     "reason": "why its newest attempt ended",
     "why": "its state in a sentence",
     "device_hours": "of the attempts that have ended",
-    "money": "what these cost by the price table; not known where one of them has no price in it",
+    "money": "what the attempts that have ended cost; not known where one has no price",
     "dataset": "what it trains on",
     "commit": "of its code",
     "alias": "what it was promoted to last",

@@ -89,9 +89,8 @@ def decide(
             decided_by=BY,
         )
     if not is_whole and (move := move_of(study, is_whole=True)) is not None:
-        return _moved(
-            study, spent, move
-        )  # what is paused goes on or ends, and the search may go on then
+        # What is paused goes on or ends, and the search may go on then.
+        return _moved(study, spent, move)
     if study.open_rungs:
         return config or _repeat(study) or _waits(study, spent)
     return _repeat(study) or _finished(study, spent, COMPLETE, _all_over(study, config))

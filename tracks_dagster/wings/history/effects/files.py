@@ -147,7 +147,7 @@ class LinesOfSlurm:
         ):
             assert process.stdout is not None, "it is a pipe"
             timer = threading.Timer(self.limit_s, process.kill)
-            timer.daemon = True  # whoever stops in the middle does not wait for it
+            timer.daemon = True  # a command that is stopped does not wait for it
             timer.start()
             try:
                 yield from self.parse(process.stdout)

@@ -11,6 +11,7 @@ from tests.aliases import find_holder
 from tests.deciders import decided_promotion, world_of
 from tests.fakes import FakeClock, FakeObjectStore, SequentialUids
 from tests.histories import History
+from tests.studies.played import Played, make_study
 from tracks_dagster.evals.effects.promoting import promote
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
@@ -95,6 +96,33 @@ def test_the_rule_compares_with_what_has_the_alias_in_the_same_project(
     assert decided.holder is not None
     assert (decided.holder.run_id, decided.holder_value) == ("r-0", 3.25)
     assert "step 40 of r-0, which has the alias, has 3.25" in decided.why
+
+
+def test_a_trial_is_promoted_once_its_study_has_tried_the_best_with_other_seeds(
+    tracks: Tracks, store: FakeObjectStore
+) -> None:
+    repeat = {"best": 1, "seeds": 2}
+    study = Played(make_study(trials=1, repeat=repeat), lambda config, steps: 3.25)
+    trial = evaluated(store, "s-t000-r0", experiment="s").state.resumable[-1]
+    other = evaluated(store, "not-a-trial", experiment="s").state.resumable[-1]
+    study.decide()
+    study.judge(study.state.open_rungs[0])
+    study.decide()
+    study.write_to(store)
+    by_ann = {"alias": "production", "by": "ann", "why": "The best."}
+
+    assert promote(world_of(tracks), other, **by_ann).promoted
+    with pytest.raises(InvalidInput, match="0 of 2 other seeds of trial 0 are over") as refused:
+        promote(world_of(tracks), trial, **by_ann)
+    assert "`tracks stop s`" in str(refused.value)
+
+    study.judge(study.state.open_rungs[0], worse_by=0.5)
+    study.decide()
+    study.judge(study.state.open_rungs[0], worse_by=1.0)
+    study.decide()
+    study.write_to(store)
+    decided = promote(world_of(tracks), trial, **by_ann)
+    assert "Over 3 seeds loss is 3.75 ± 0.5." in decided.why
 
 
 def test_nothing_is_decided_before_the_evals_are_settled(

@@ -143,7 +143,7 @@ def test_without_what_commands_need_each_says_what_to_install(
     call(UV, "venv", "--python", sys.executable, venv)
     install = (UV, "pip", "install", "--python", venv / "bin" / "python", installed.wheel)
     from_cache(*install, "--constraints", ROOT / "constraints.txt", folder=tmp_path)
-    for words in ("status", "run", "--help"):
+    for words in ("status", "run"):
         done = subprocess.run(
             [venv / "bin" / "tracks", words],
             capture_output=True,
@@ -156,8 +156,12 @@ def test_without_what_commands_need_each_says_what_to_install(
         assert "Traceback" not in done.stderr
 
 
-def test_uvx_starts_the_command_out_of_the_wheel(installed: Installed, tmp_path: Path) -> None:
+@pytest.mark.parametrize("extra", ["", "[control]"])
+def test_uvx_starts_the_command_out_of_the_wheel(
+    installed: Installed, tmp_path: Path, extra: str
+) -> None:
     constraints = ("--constraints", ROOT / "constraints.txt", "--python", sys.executable)
-    command = (*constraints, "--from", f"{installed.wheel}[control]", "tracks", "--help")
+    command = (*constraints, "--from", f"{installed.wheel}{extra}", "tracks", "--help")
     printed = call(UV, "tool", "run", *command, folder=tmp_path)
     assert "Usage: tracks" in printed
+    assert ("Declare a training run" in printed) == bool(extra)

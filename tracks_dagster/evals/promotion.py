@@ -17,6 +17,8 @@ from tracks_dagster.track.states.evals import final_checkpoint, is_completed, is
 from tracks_dagster.track.states.exactness import inexact_resumes
 from tracks_dagster.track.states.run_state import EvalState, RunState
 from tracks_dagster.track.states.stop_cause import StopCause, describe_stop, stop_cause
+from tracks_dagster.track.states.study_state import StudyState, Trial
+from tracks_dagster.track.text.units import counted
 
 NO_SEED = -1  # of a proposal without an eval: 0 is a seed like any other
 
@@ -147,6 +149,28 @@ def decide_promotion(
     stopped = "" if is_plain else f"{describe_stop(state, proposed.checkpoint)} "
     words = f"{_stopped(why)} {_comparison(proposed)}. {_replaced(proposed)}{stopped}{inexact}"
     return replace(proposed, promoted=True, why=words.strip())
+
+
+def against_by_study(study: StudyState, trial: Trial) -> list[str]:
+    """Say that a study with `repeat` is open: its best trial may yet be one with a lucky seed."""
+    asked = study.declared.repeat
+    if not asked or study.finished is not None:
+        return []
+    name, over = study.declared.study, len(trial.of_all_seeds[1:])
+    return [
+        f"the study {name} trains its best trials with other seeds first, and {over} of "
+        f"{counted(asked['seeds'], 'other seed')} of trial {trial.number} are over. `tracks studies "
+        f"{name}` says how far it is; `tracks stop {name}` ends it as it is"
+    ]
+
+
+def over_seeds(study: StudyState, trial: Trial) -> str:
+    """Return mean and deviation of a trial's metric over its seeds, in words; empty for one seed."""
+    spread = trial.mean_and_deviation
+    if spread is None:
+        return ""
+    seeds = len(trial.repeats) + 1
+    return f"Over {seeds} seeds {study.declared.metric} is {spread[0]:.4g} ± {spread[1]:.2g}."
 
 
 def _replaced(proposed: PromotionDecided) -> str:

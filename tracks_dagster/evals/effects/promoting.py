@@ -11,9 +11,11 @@ from dataclasses import dataclass, replace
 
 from tracks_dagster.evals.effects.running import HasPolicy
 from tracks_dagster.evals.promotion import (
+    against_by_study,
     decide_promotion,
     newest_completed,
     objections,
+    over_seeds,
     promotion_is_on_hold,
     propose,
     propose_without_rule,
@@ -44,6 +46,7 @@ from tracks_dagster.track.states.checkpoints import CheckpointRef
 from tracks_dagster.track.states.evals import final_checkpoint, promotion_is_due
 from tracks_dagster.track.states.run_state import RunState, stored_code_sha256, trainer_of
 from tracks_dagster.track.states.stop_cause import check_is_no_cut_off
+from tracks_dagster.track.states.study_state import StudyState, Trial
 from tracks_dagster.track.states.validity import why_invalid
 from tracks_dagster.track.text.units import counted
 
@@ -310,6 +313,10 @@ def _by_person(
     hold = Holds(world.tracks).on_checkpoint(checkpoint, state, snapshot=proposed.snapshot)
     against = hold.sentence if hold is not None else None
     by_policy = _against_by_policy(world, state, proposed, by=by)
+    found = _study_of(world, state)
+    if found is not None:
+        by_policy += against_by_study(*found)
+        why = f"{why} {over_seeds(*found)}".rstrip()
     decided = decide_promotion(state, proposed, why=why, hold=against, by_policy=by_policy)
     if not decided.promoted:
         raise InvalidInput(
@@ -317,6 +324,14 @@ def _by_person(
             f"{_describe_completed_evals(state, decided)}Nothing was written."
         )
     return decided
+
+
+def _study_of(world: HasPolicy, state: RunState) -> tuple[StudyState, Trial] | None:
+    """Return the study that a run is a trial of, and the trial; None for any other run."""
+    name = state.declared.experiment
+    study = None if name is None else world.tracks.find_study(name)
+    trial = None if study is None else study.trial_of(state.run_id)
+    return None if study is None or trial is None else (study, trial)
 
 
 def _describe_completed_evals(state: RunState, refused: PromotionDecided) -> str:

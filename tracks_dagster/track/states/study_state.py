@@ -154,6 +154,13 @@ class StudyState:
             return math.inf
         return judged.value if self.declared.direction == "min" else -judged.value
 
+    def trial_of(self, run_id: str) -> Trial | None:
+        """Return the trial that a run is of, a repeat too; None where it is of none."""
+        return next(
+            (t for t in self.trials for r in (*t.rungs, *t.repeats) if r.proposed.run_id == run_id),
+            None,
+        )
+
     def mean_loss_of(self, trial: Trial) -> float:
         """Return the mean over a trial's seeds; infinite where one of them has no value."""
         losses = [self.loss_of(each) for each in trial.of_all_seeds]

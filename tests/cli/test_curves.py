@@ -157,6 +157,22 @@ def test_following_prints_steps_once_they_are_in_a_checkpoint(
     assert [row["attempt"] for row in found] == ["1"] * 20 + ["2"] * 10
 
 
+def test_following_says_once_what_the_run_waits_for(
+    call: Call, growing: Story, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def preempted() -> None:
+        growing.commit(20)
+        growing.end("preempted", last_step=23)
+
+    def finished() -> None:
+        growing.attempt("completed", last_step=30, commits=(30,))
+        growing.history.finish()
+
+    play(growing, monkeypatch, preempted, lambda: None, lambda: None, finished)
+    shown = call("curves", "growing", "loss", "--csv", "-f")
+    assert shown.stderr.count("growing: waiting: no daemon") == 1, shown.stderr
+
+
 def test_following_says_that_a_rollback_took_steps_back(
     call: Call, growing: Story, monkeypatch: pytest.MonkeyPatch
 ) -> None:

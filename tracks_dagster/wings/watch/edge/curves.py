@@ -43,7 +43,12 @@ from tracks_dagster.track.names import IMPORTED
 from tracks_dagster.track.records import Json
 from tracks_dagster.track.states.lifecycle import RunLifecycle, run_status
 from tracks_dagster.track.text.safe_text import csv_text
-from tracks_dagster.wings.watch.edge.trackers import GivenTrackers, send, tracker_options
+from tracks_dagster.wings.watch.edge.trackers import (
+    GivenTrackers,
+    WaitsShown,
+    send,
+    tracker_options,
+)
 
 POLL_S = 2.0
 STORE_AWAY_S_MAX = 300.0  # so long --follow waits for a store that does not answer
@@ -99,12 +104,13 @@ def curves_command(
     settings = settings_for(archive)
     tracks, cache = open_tracks_to_read(settings), _cache(settings)
     asked = metrics or None
+    waits = WaitsShown(tracks, settings) if follow else None
     if trackers:
         if asked is not None:
             raise InvalidInput("A tracker gets every metric that is not by rank; leave METRIC out.")
-        send(tracks, run_id, trackers, cache, follow=follow, as_json=as_json)
-    elif follow:
-        _Follower(tracks, run_id, asked, cache, as_csv=as_csv).to_the_end()
+        send(tracks, run_id, trackers, cache, waits=waits, as_json=as_json)
+    elif waits is not None:
+        _Follower(tracks, run_id, asked, cache, waits, as_csv=as_csv).to_the_end()
     elif as_csv:
         state = tracks.run(run_id)
         found = kept_rows(tracks, state, asked, cache=cache)
@@ -254,9 +260,11 @@ class _Follower:
         run_id: str,
         metrics: Sequence[str] | None,
         cache: Path | None,
+        waits: WaitsShown,
         *,
         as_csv: bool,
     ) -> None:
+        self._waits = waits
         self._tracks = tracks
         self._run_id = run_id
         self._metrics = metrics
@@ -299,6 +307,7 @@ class _Follower:
                     committed_only=True,
                 )
             )
+        self._waits.show(state)
         return is_over
 
     def _take_back(self, step: int) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -12,13 +14,17 @@ import click
 
 from tracks_dagster.cli.common import print_json_line
 from tracks_dagster.ledger.effects.tracks import Tracks
+from tracks_dagster.review.effects.status import reads_what_waits
+from tracks_dagster.settings import Settings, eval_tries
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.errors import InvalidInput, StoreUnavailable, TrackerError
 from tracks_dagster.track.states.lifecycle import RunLifecycle, run_status
+from tracks_dagster.track.states.run_state import RunState
 from tracks_dagster.wings.watch.effects.trackers.exporting import Exported, Tracker, export_run
 
 POLL_S = 5.0
 AWAY_S_MAX = 300.0  # so long --follow waits for a store or a tracker that does not answer
+_NUMBERS = re.compile(r"[0-9]+")  # ages, which grow
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -66,18 +72,35 @@ def tracker_options(command: Command) -> Command:
     return command
 
 
+class WaitsShown:
+    """Says on stderr what a followed run waits for: once, and again when that is another thing."""
+
+    def __init__(self, tracks: Tracks, settings: Settings) -> None:
+        self._tracks = tracks
+        self._tries = partial(eval_tries, settings)
+        self._shown = ""
+
+    def show(self, state: RunState) -> None:
+        """Look, and say it; raises StoreUnavailable."""
+        words = reads_what_waits(self._tracks, self._tries)(state) or ""
+        without_ages = _NUMBERS.sub("", words)
+        if words and without_ages != self._shown:
+            click.echo(f"{state.run_id}: {words}", err=True)
+        self._shown = without_ages
+
+
 def send(
     tracks: Tracks,
     run_id: str,
     trackers: Sequence[Tracker],
     cache: Path | None,
     *,
-    follow: bool,
+    waits: WaitsShown | None,
     as_json: bool,
 ) -> None:
-    """Bring the trackers up to date; with `follow` again and again, until the run is over.
+    """Bring the trackers up to date; with `waits` again and again, until the run is over.
 
-    Raises what `export_run` raises, with `follow` only after AWAY_S_MAX of it.
+    Raises what `export_run` raises, with `waits` only after AWAY_S_MAX of it.
     """
     answered_at = time.monotonic()
     while True:
@@ -85,13 +108,15 @@ def send(
         is_over = run_status(state).state not in (RunLifecycle.RUNNING, RunLifecycle.WAITING)
         try:
             for done in _export(tracks, run_id, trackers, cache):
-                if not follow or done.is_news:
+                if waits is None or done.is_news:
                     _print(done, as_json=as_json)
+            if waits is not None:
+                waits.show(state)
             answered_at = time.monotonic()
         except (StoreUnavailable, TrackerError):
-            if not follow or is_over or time.monotonic() - answered_at > AWAY_S_MAX:
+            if waits is None or is_over or time.monotonic() - answered_at > AWAY_S_MAX:
                 raise
-        if is_over or not follow:
+        if is_over or waits is None:
             return
         time.sleep(POLL_S)
 

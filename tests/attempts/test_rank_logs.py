@@ -53,7 +53,7 @@ def test_the_whole_log_of_each_rank_is_in_the_store_within_bounds(
     for _ in range(2):  # an attempt that could not be closed is closed again
         LocalLauncher(tmp_path, clean=CLEAN).ship(ref, store)
         assert list(stored_logs(store, ref)) == [0, 1]
-        texts = read_logs(store, ref)
+        texts = read_logs(store, ref, stored_logs(store, ref))
         assert texts[0] == "a [hidden]\n"
         first, _, rest = texts[1].partition("\n")
         assert first == "[the first 6009 bytes of this log are not stored]"
@@ -62,7 +62,7 @@ def test_the_whole_log_of_each_rank_is_in_the_store_within_bounds(
         assert len(rest) <= 1000
     key = log_object(ref.folder, 0, stored_logs(store, ref)[0])
     store.put(key, b"changed")
-    assert list(read_logs(store, ref)) == [1]
+    assert list(read_logs(store, ref, stored_logs(store, ref))) == [1]
 
 
 def test_a_log_without_a_secret_keeps_its_bytes(tmp_path: Path) -> None:

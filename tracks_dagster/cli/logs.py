@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import click
 
-from tracks_dagster.attempts.effects.evidence import read_log_tails, read_logs
+from tracks_dagster.attempts.effects.evidence import read_log_tails, read_logs, stored_logs
 from tracks_dagster.cli import BAD_NEWS
 from tracks_dagster.cli.common import (
     archive_option,
@@ -158,7 +158,7 @@ class AttemptLogs:
 
     def _show_kept(self) -> bool:
         kept = self._kept()
-        for rank, text in self._chosen(kept).items():
+        for rank, text in kept.items():
             _print(rank, self._end(text), is_alone=len(kept) == 1 or self.rank is not None)
         return bool(kept)
 
@@ -178,9 +178,11 @@ class AttemptLogs:
         return {} if self.folder is None else find_logs(self.folder)
 
     def _kept(self) -> Mapping[int, str]:
-        """Return what the store has: whole logs, else the ends that evidence keeps."""
+        """Return what the store has of the chosen ranks: whole logs, else the ends in the evidence."""
         store, ref = self.tracks.store, AttemptRef(self.run_id, self.attempt_id)
-        return read_logs(store, ref) or read_log_tails(store, self.run_id, self._attempt())
+        return read_logs(store, ref, self._chosen(stored_logs(store, ref))) or self._chosen(
+            read_log_tails(store, self.run_id, self._attempt())
+        )
 
     def _attempt(self) -> AttemptState:
         return self.tracks.run(self.run_id).attempts[self.attempt_id - 1]

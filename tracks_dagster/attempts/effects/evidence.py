@@ -290,10 +290,12 @@ def stored_logs(store: ObjectStore, ref: AttemptRef) -> dict[int, str]:
     return dict(sorted(found for key in keys if (found := rank_of_log(key)) is not None))
 
 
-def read_logs(store: ObjectStore, ref: AttemptRef) -> Mapping[int, str]:
-    """Return each rank's log as it was stored, by rank; one that has another sha256 is left out."""
-    stored = stored_logs(store, ref).items()
-    texts = {rank: read_log(store, ref, rank, sha256) for rank, sha256 in stored}
+def read_logs(store: ObjectStore, ref: AttemptRef, stored: Mapping[int, str]) -> Mapping[int, str]:
+    """Return the logs of these ranks as they were stored; one that has another sha256 is left out.
+
+    stored: rank → sha256, of `stored_logs`.
+    """
+    texts = {rank: read_log(store, ref, rank, sha256) for rank, sha256 in stored.items()}
     return {rank: text for rank, text in texts.items() if text is not None}
 
 
